@@ -44,6 +44,7 @@ from evalhouse.flows.pools.parts import (
     list_missing,
     list_shards,
 )
+from evalhouse.flows.server.api import TAG, tag_run
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.warehouse.engine.locks import list_held
@@ -51,7 +52,6 @@ from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS, list_unfinished_shards
 
 OUTAGES: Final = (httpx.HTTPError, PrefectException)
-_TAG = "evalhouse"
 _UNDER_WAY = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
 _PAGE = 200
 # Parts that wait in the pool beside those a worker has: enough for the next worker that is free, and for new ones.
@@ -72,7 +72,7 @@ class PoolServer:
     def __init__(self, client: PrefectClient, pool: str, run_id: str) -> None:
         self._client = client
         self.pool = pool
-        self._run_tag = f"run {run_id}"
+        self._run_tag = tag_run(run_id)
         self._deployment_id: UUID | None = None
 
     async def register(self, part_flow: Flow[..., Any]) -> None:
@@ -92,7 +92,7 @@ class PoolServer:
             description="Judges parts of evaluation runs. Registered by `evalhouse run --pool`.",
             entrypoint=f"{part_flow.fn.__module__}.{part_flow.fn.__name__}",
             work_pool_name=self.pool,
-            tags=[_TAG],
+            tags=[TAG],
             parameter_openapi_schema=parameter_schema(part_flow).model_dump(),
         )
 
@@ -103,7 +103,7 @@ class PoolServer:
             self._deployment_id,
             parameters={**parameters, "first": part.first, "last": part.last, "attempt": part.attempt},
             name=f"{part.run_id} samples {part.first} to {part.last}",
-            tags=[_TAG, self._run_tag],
+            tags=[TAG, self._run_tag],
             idempotency_key=key,
         )
         return flow_run.id

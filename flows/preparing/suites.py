@@ -286,7 +286,7 @@ _PLACES: Final[Mapping[str, str]] = {
     **{name: where.place for name, where in WHERE.items() if where.place},
     **dict.fromkeys(Schedule.model_fields, "[schedule]"),
     **dict.fromkeys(KnowledgeBase.model_fields, "[trigger]"),
-    **dict.fromkeys(("texts", "scores"), "[retention]"),
+    **dict.fromkeys(("texts", "scores", "prefect"), "[retention]"),
     "max_wait_s": "[limits] or [trigger]",
     "webhook": "[notify]",
     "max_cost": "[gate]",

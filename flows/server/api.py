@@ -10,13 +10,15 @@ import urllib.request
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.server.environment import API_URL, LOOPBACK, find_api_url, read_user_settings
 from evalhouse.warehouse.messages import hide_credentials
 
+TAG: Final = "evalhouse"
+"""Prefect's tag of deployments and flow runs that are ours."""
 _TIMEOUT_S = 20.0
 _HEALTH_TIMEOUT_S = 10.0
 _LONGEST_SHOWN = 300
@@ -26,6 +28,11 @@ _TRY_AGAIN = (429, 502, 503)
 _PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0)
 _NO_API = "what answers there is not Prefect's API, whose address ends in /api"
 _YES = ("1", "true", "yes", "on")
+
+
+def tag_run(run_id: str) -> str:
+    """Prefect's tag of the flow runs that judge parts of a run."""
+    return f"run {run_id}"
 
 
 class NoAnswer(Exception):
@@ -114,7 +121,7 @@ class PrefectApiError(SettingsError):
 
 
 class PrefectApi:
-    """One server. `post`, `get` and `patch` take a path below the API's address and give its JSON.
+    """One server. `post`, `get`, `patch` and `delete` take a path below the API's address and give its JSON.
 
     A server that does not answer at all is asked again for `patience_s` seconds.
     """
@@ -133,6 +140,9 @@ class PrefectApi:
 
     def patch(self, path: str, body: object) -> Any:  # noqa: ANN401
         return self._ask("PATCH", path, body)
+
+    def delete(self, path: str) -> None:
+        self._ask("DELETE", path, None)
 
     def _ask(self, method: str, path: str, body: object) -> Any:  # noqa: ANN401
         deadline, pauses_s = time.monotonic() + self._patience_s, iter(_PAUSES_S)

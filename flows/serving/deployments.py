@@ -16,11 +16,11 @@ from prefect.types.entrypoint import EntrypointType
 
 from evalhouse.flows.preparing.suites import Suite
 from evalhouse.flows.preparing.triggers import check_kb_name
+from evalhouse.flows.server.api import TAG
 from evalhouse.flows.serving.flow_runs import SILENCE, UPDATED, name_resource
 
 # The shortest that Prefect allows.
 HEARTBEAT_S: Final = 30
-_TAG = "evalhouse"
 
 
 def make_deployment(suite: Suite, flow: Flow[..., Any]) -> RunnerDeployment:
@@ -30,7 +30,7 @@ def make_deployment(suite: Suite, flow: Flow[..., Any]) -> RunnerDeployment:
         flow,
         name=suite.name,
         description=f"Suite {suite.path}, served by evalhouse.",
-        tags=[_TAG],
+        tags=[TAG],
         parameters={"suite": str(suite.path)},
         schedule=Cron(schedule.cron, timezone=schedule.timezone) if schedule else None,
         triggers=[make_trigger(suite.name, suite.trigger.knowledge_base, suite.trigger.debounce_s)]

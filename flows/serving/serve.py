@@ -36,9 +36,11 @@ from evalhouse.flows.server.interrupts import StopOrders
 from evalhouse.flows.server.local import SERVE_LOG, LocalServer, LocalServerError
 from evalhouse.flows.serving.backlog import queue_resume, sweep_crashed
 from evalhouse.flows.serving.flow_runs import ServedSuite, read_served_suite
+from evalhouse.flows.serving.history import HistoryLimit
 from evalhouse.flows.serving.lines import Print, RunLines, ServeLog
 from evalhouse.flows.serving.suite_runs import resolve_suite
 from evalhouse.flows.serving.updates import catch_up
+from evalhouse.tasks.settings.retention import Retention
 from evalhouse.warehouse.engine.locks import hold_file
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
 from evalhouse.warehouse.messages import hide_credentials
@@ -172,6 +174,7 @@ class _Serving:
         self._log = ServeLog(prefect_home() / SERVE_LOG, report)
         self._served: list[ServedSuite] = []
         self._has_taken_up = False
+        self._history: HistoryLimit | None = None
         self._troubles: dict[str, float] = {}
 
     async def serve(self, orders: StopOrders) -> None:
@@ -224,6 +227,8 @@ class _Serving:
             deployment_id = str(await runner.aadd_deployment(make_deployment(suite, flow)))
             await watch_heartbeats(suite.name, deployment_id)
             self._served.append(await asyncio.to_thread(self._describe, suite, deployment_id))
+        ages = [(suite.retention or Retention()).prefect for suite in self._suites]
+        self._history = HistoryLimit(self._api, list(zip(self._served, ages, strict=True)))
         return runner
 
     def _describe(self, suite: Suite, deployment_id: str) -> ServedSuite:
@@ -283,6 +288,8 @@ class _Serving:
         except (SettingsError, WarehouseError) as error:
             # A server or a warehouse that is away for a while.
             news += self._note_trouble(" ".join(str(error).split()))
+        if sweep and self._history is not None:
+            news += self._history.step()
         for line in news:
             self._log(line)
 

@@ -1,4 +1,4 @@
-"""How long what is kept of a suite's runs: their texts, and their scores."""
+"""How long what is kept of a suite's runs: their texts, their scores, and what Prefect has recorded of them."""
 
 import re
 from datetime import datetime, timedelta
@@ -10,6 +10,9 @@ from pydantic_core import PydanticCustomError
 _AGE: Final = re.compile(r"([1-9][0-9]{0,4})([dwy])")
 _DAYS: Final = {"d": 1, "w": 7, "y": 365}
 _ALLOWED: Final = "write a number of days, weeks or years, such as 180d, 26w or 2y"
+NEVER: Final = "never"
+# What is queued again looks back over the flow runs of some days.
+_LEAST_HISTORY: Final = timedelta(days=7)
 
 
 def read_age(text: str) -> timedelta:
@@ -26,16 +29,27 @@ def _check_age(text: str) -> str:
     return text
 
 
+def _check_history_age(text: str) -> str:
+    if text == NEVER:
+        return text
+    if _AGE.fullmatch(text) is None or read_age(text) < _LEAST_HISTORY:
+        allowed = f'{_ALLOWED}, at least {_LEAST_HISTORY.days}d, or "{NEVER}"'
+        raise PydanticCustomError("history_age", "{allowed}", {"allowed": allowed})
+    return text
+
+
 Age = Annotated[str, AfterValidator(_check_age)]
+HistoryAge = Annotated[str, AfterValidator(_check_history_age)]
 
 
 class Retention(BaseModel):
-    """After which age a run of the suite is forgotten; what is not given is kept."""
+    """After which age a run of the suite is forgotten; what is not given is kept, but for Prefect's history."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     texts: Age | None = Field(default=None, description="age at which a run's texts, requests and replies go: 180d")
     scores: Age | None = Field(default=None, description="age at which a run goes altogether, scores and all: 5y")
+    prefect: HistoryAge = Field(default="30d", description="age at which Prefect's record of a served run goes: 30d")
 
     @model_validator(mode="after")
     def _check_order(self) -> "Retention":

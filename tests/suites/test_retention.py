@@ -34,9 +34,21 @@ def test_old_runs_of_the_suite_alone_are_forgotten(tmp_path: Path, capsys: pytes
     assert capsys.readouterr().err == ""
 
 
+def test_the_age_of_prefects_history_stands_beside_the_others(tmp_path: Path) -> None:
+    written = [load_suite(_write(tmp_path, line)).retention for line in ('prefect = "never"', 'prefect = "1w"', "")]
+    assert [retention.prefect for retention in written if retention] == ["never", "1w", "30d"]
+    assert all(retention.list_ages() == [] for retention in written if retention)
+
+
 @pytest.mark.parametrize(
     ("retention", "why"),
-    [('texts = "180"', "write a number of days"), ('texts = "2y"\nscores = "1y"', "longer"), ("days = 3", "days")],
+    [
+        ('texts = "180"', "write a number of days"),
+        ('prefect = "6d"', 'at least 7d, or "never"'),
+        ('prefect = "soon"', 'at least 7d, or "never"'),
+        ('texts = "2y"\nscores = "1y"', "longer"),
+        ("days = 3", "days"),
+    ],
 )
 def test_ages_that_make_no_sense_are_refused(tmp_path: Path, retention: str, why: str) -> None:
     with pytest.raises(SettingsError, match=why):
