@@ -158,9 +158,9 @@ def list_groups(base: Base, question: SetQuestion, places: Sequence[Place], n: i
     """Groups of passages by which a question whose spans are found at these places is to be asked again, each by
     itself.
 
-    One group has the new and changed passages elsewhere that it refers to or, of the `n` nearest, is near to; another
-    its own ones, where they changed around spans that stayed. With each go the other passages of a question that rests
-    on several.
+    A group has new and changed passages elsewhere that it refers to or, of the `n` nearest, is near to, in place of the
+    one of its own that they are about; with them go the others of a question that rests on several. The last has its
+    own ones, where they changed around spans that stayed.
     """
     own = {place.passage.passage_id: place.passage for place in places}
     asked = write_asked(question.question, question.conversation)
@@ -173,11 +173,14 @@ def list_groups(base: Base, question: SetQuestion, places: Sequence[Place], n: i
         wanted = [f"{asked} {question.ground_truth or ''}", *texts[1:]]
         near = {found.passage.passage_id: found.passage for text in wanted for found in base.near.find(text, n, own)}
         others += [passage for name, passage in near.items() if name in touching and passage not in others]
-    groups = []
-    if others:
-        of_spans = [(place.passage.passage_id, shares) for place, shares in zip(places, about[1:], strict=True)]
-        replaced = {_find_replaced(of_spans, passage.passage_id) for passage in others}
-        groups.append((*others, *(passage for name, passage in own.items() if name not in replaced)))
+    of_spans = [(place.passage.passage_id, shares) for place, shares in zip(places, about[1:], strict=True)]
+    by_replaced: dict[str | None, list[Passage]] = {}
+    for passage in others:
+        by_replaced.setdefault(_find_replaced(of_spans, passage.passage_id), []).append(passage)
+    groups = [
+        (*passages, *(passage for name, passage in own.items() if name != replaced))
+        for replaced, passages in by_replaced.items()
+    ]
     if base.changed & {span.passage_id for span in question.spans} & own.keys():
         groups.append(tuple(own.values()))
     return groups

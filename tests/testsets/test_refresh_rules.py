@@ -18,7 +18,7 @@ from port_questions import ask_for
 
 from evalhouse.flows.testsets.written import hash_passages
 from evalhouse.tasks.testsets.documents import read_documents
-from evalhouse.tasks.testsets.places import Base
+from evalhouse.tasks.testsets.places import Base, list_groups
 from evalhouse.tasks.testsets.questions import UNANSWERABLE, SetQuestion, Span, make_question_id
 from evalhouse.tasks.testsets.sets import Manifest, TestSet, read_set, write_set
 
@@ -210,6 +210,20 @@ def test_a_passage_that_says_otherwise_is_a_proposal_and_one_that_says_the_same_
     assert proposal["change"] == "contradicted"
     assert proposal["detail"].startswith("lisk.md#news says otherwise than crane.md#crane-bertha: ")
     assert proposal["after"]["spans"][0]["text"] == wind.state(crane, "7")
+
+
+def test_of_a_question_that_rests_on_two_passages_each_is_replaced_by_itself(kit: Kit) -> None:
+    docs = {"ferry.md": FERRY, "lisk.md": LISK}
+    kit.write(docs, (CLOZE, TICKET), (TOPIC, DOGS))
+    first, second = read_set(kit.path).questions
+    both = replace(first, kind="several", spans=first.spans + second.spans)
+    news = f"# News\n\n## Tickets\n\n{TICKET.replace('14', '16')}\n\n## Dogs\n\n{DOGS.replace('open', 'lower')}\n"
+    documents = read_documents(write_docs(kit.docs, docs | {"news.md": news}))
+    base = Base(documents, read_set(kit.path).manifest.passages, by_document=True)
+    places = [place for span in both.spans if (place := base.find_verbatim(span))]
+    groups = [{passage.passage_id for passage in group} for group in list_groups(base, both, places, 5)]
+    tickets, dogs = "ferry.md#quillon-ferry/tickets", "ferry.md#quillon-ferry/dogs"
+    assert sorted(map(sorted, groups)) == [[dogs, "news.md#news/tickets"], [tickets, "news.md#news/dogs"]]
 
 
 def test_further_references_that_are_gone_are_named_and_left_out(kit: Kit) -> None:
