@@ -222,3 +222,30 @@ def _expect(row: Mapping[str, Any]) -> str | None:
     if len(after) > 1:
         return "ambiguous"
     return "contradicted" if before != after else None
+
+
+def test_what_got_no_usable_reply_is_named_and_asked_again_the_next_time(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_base(tmp_path / "docs", version=1)
+    path = tmp_path / "q.jsonl"
+    document = "en/cranes/crane-conrad.md"
+    written = write_questions("number", 6, {"C1": FIRST[document].write()})
+    rows = [
+        {"id": f"q{n}", "question": one.question, "ground_truth": one.ground_truth} for n, one in enumerate(written)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ("--judge", "openai:port", "--embeddings", "hashing", "--warehouse", str(tmp_path / "own.duckdb"))
+    command = ("testset", "check", str(path), str(tmp_path / "docs"), *options, "--json", "--attempts", "1")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    with port_endpoint(faults={"server_error": 0.4}, seed=5) as (endpoint, _):
+        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.base_url)
+        first = ask(*command)
+        endpoint.configure(faults={})
+        second = ask(*command)
+    report, again = json.loads(first.stdout), json.loads(second.stdout)
+    assert first.status == 3
+    assert {one["id"] for one in report["failed"]} <= {row["id"] for row in rows}
+    assert report["failed"]
+    assert (second.status, again["failed"], again["findings"]) == (0, [], [])
+    assert again["calls"]["reused"] == report["calls"]["requests"] - report["calls"]["failed"]
