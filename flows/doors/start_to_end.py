@@ -54,7 +54,7 @@ def _start(
     wait_s: float,
     finish: Finish | None = None,
 ) -> RunOutcome:
-    with open_process(request.settings, watch, wait_s, finish=finish, find_flow=_find_flow) as process:
+    with open_process(request.settings, watch, wait_s, finish=finish, find_flow=find_flow) as process:
         return asyncio.run(start(process, request, source))
 
 
@@ -70,11 +70,12 @@ def resume_run(
     """Go on with a run where it stopped, with its own settings but for `changes`; otherwise as `start_run`."""
     unfinished = find_unfinished(wanted, warehouse_url=warehouse_url, changes=changes)
     run_id, settings = unfinished.run.run_id, unfinished.settings
-    with open_process(settings, watch, wait_s, run_id=run_id, finish=finish, find_flow=_find_flow) as process:
+    with open_process(settings, watch, wait_s, run_id=run_id, finish=finish, find_flow=find_flow) as process:
         return asyncio.run(go_on(process, unfinished.run, settings))
 
 
-def _find_flow() -> FlowCall:
+def find_flow() -> FlowCall:
+    """What takes a live run to its end as a flow run of its own; imports Prefect."""
     from evalhouse.flows.evaluation import call_as_flow  # noqa: PLC0415
 
     return call_as_flow

@@ -27,6 +27,7 @@ from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
 from evalhouse.warehouse.mover import take_in_orphans
 from evalhouse.warehouse.rows.calls import count_responses
 from evalhouse.warehouse.rows.forgotten import refuse_forgotten
+from evalhouse.warehouse.rows.replays import find_replayed_base
 from evalhouse.warehouse.rows.runs import (
     RunKind,
     RunRow,
@@ -120,6 +121,11 @@ def find_unfinished(wanted: str, *, warehouse_url: str, changes: Mapping[str, ob
         raise WarehouseError(
             f"run {run.run_id} asks questions of {run.parent_run_id} again; `evalhouse resume {run.parent_run_id}` "
             "goes on with both"
+        )
+    if run.kind == "replay":
+        raise WarehouseError(
+            f"run {run.run_id} is of kind replay; what was answered is on record, and its command goes on from there: "
+            f"evalhouse replay {find_replayed_base(run)} {run.parent_run_id}"
         )
     if run.kind == "testset":
         raise WarehouseError(

@@ -136,13 +136,13 @@ def find_unaffected(warehouse: Warehouse, run: RunRow, target: TargetSettings) -
         announced |= dict.fromkeys(other.kb_changed or (), other.started_at)
         if other.trigger == "event" and not other.kb_changed:
             unnamed_changes.append(other.started_at)
-    application = _describe_application(target.model_dump(mode="json"))
+    application = describe_application(target.model_dump(mode="json"))
     return UnaffectedResponses(
         warehouse=warehouse,
         asking_runs={
             other.run_id: other.started_at
             for other in earlier
-            if _describe_application(other.config.get("target")) == application
+            if describe_application(other.config.get("target")) == application
         },
         announced=announced,
         unknown_until=max(unnamed_changes, default=None),
@@ -179,7 +179,8 @@ def refuse_missing(parent: RunRow, n_missing: int, first: str, n_samples: int) -
     )
 
 
-def _describe_application(target: Mapping[str, object] | None) -> Mapping[str, object] | None:
+def describe_application(target: Mapping[str, object] | None) -> Mapping[str, object] | None:
+    """The settings of a target that say which application is asked, and for what; None without one."""
     return None if target is None else {name: value for name, value in target.items() if name not in _MANNERS}
 
 

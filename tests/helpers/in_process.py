@@ -29,7 +29,7 @@ from evalhouse.warehouse.errors import WarehouseUrlError
 from evalhouse.warehouse.location import parse_location
 
 # The others import no Prefect, and so need none of its settings.
-RUNNING = ("init", "run", "resume", "collect", "doctor")
+RUNNING = ("init", "run", "resume", "collect", "replay", "doctor")
 # These open the warehouse a dozen times, each time for 20 ms, and change none of DuckDB's settings.
 _READING = (
     ("compare",), ("diagnose",), ("lineage",), ("report",), ("review", "agreement"), ("runs",), ("show",),

@@ -26,7 +26,7 @@ WORDS: Final = ("latest", "previous", "latest-completed", "previous-completed")
 RunStatus = Literal["running", "completed", "incomplete", "failed", "cancelled"]
 YARDSTICKS: Final = ("judge", "embeddings", "language", "plan")
 """What a run was measured with: columns of `runs`, and the plan in its settings."""
-RunKind = Literal["evaluation", "collection", "noise", "repeats", "prompts", "benchmark", "testset"]
+RunKind = Literal["evaluation", "collection", "noise", "repeats", "replay", "prompts", "benchmark", "testset"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +68,8 @@ class RunRow:
 
     @property
     def is_part_of_run(self) -> bool:
-        """Whether it was made at the end of its parent, in the same process, to see what chance does to that."""
-        return self.kind in ("noise", "repeats")
+        """Whether it asks or judges samples of its parent again, to see what moves that."""
+        return self.kind in ("noise", "repeats", "replay")
 
     @property
     def series(self) -> str | None:

@@ -1,0 +1,509 @@
+"""Replay: the bot of a run is asked again with the contexts of an earlier run and with its own, on samples that moved.
+
+The old bot is usually gone, and its answers are on record, so of the four combinations of bot and contexts three are
+looked at: the old bot with the old contexts (recorded), the new bot with the new ones (recorded, and asked again to see
+whether it says so each time), and the new bot with the old ones (asked). `tasks/comparing/replay.py` says what follows.
+
+Answers are runs of kind `replay`, children of the second run, with their own responses, calls, verdicts and scores:
+first one run for the two sets of contexts, then one with one document undone at a time, for the samples in which
+retrieval did it. They are judged by the settings of the second run, through the record. Whatever an earlier replay of
+the same two runs was answered is taken from there, and what it scored is not judged again: the same command goes on
+where one stopped.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from evalhouse.flows.doors.start_to_end import find_flow
+from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.preparing.request import begin_run
+from evalhouse.flows.run.outcome import RunOutcome, Watch, show_end
+from evalhouse.flows.run.process import RunProcess, open_process
+from evalhouse.flows.server.local import hold_server
+from evalhouse.tasks.comparing.replay import (
+    MARK,
+    NEW,
+    OLD,
+    Contexts,
+    DocumentChange,
+    Finding,
+    Move,
+    judge_move,
+    list_document_changes,
+    name_documents,
+)
+from evalhouse.tasks.settings.run import RunSettings, leave_out
+from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.targets.collection import describe_application
+from evalhouse.tasks.targets.protocol import TargetQuestion
+from evalhouse.warehouse.messages import list_names
+from evalhouse.warehouse.names import suggest
+from evalhouse.warehouse.rows.calls import StoredResponse, read_responses, sum_cost
+from evalhouse.warehouse.rows.replays import (
+    list_replays,
+    read_replay_samples,
+    read_replay_scores,
+    read_usage,
+    tag_replay,
+)
+from evalhouse.warehouse.rows.run_pairs import RunPair
+from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow, insert_run, update_run
+from evalhouse.warehouse.rows.samples import FAILURE_REASONS, StoredSample
+from evalhouse.warehouse.rows.scores import list_noise_runs, read_noise_differences
+from evalhouse.warehouse.store import Warehouse
+
+if TYPE_CHECKING:
+    from evalhouse.tasks.datasets.read import StagedDataset
+    from evalhouse.tasks.pipeline.live_run import LiveRun
+    from evalhouse.tasks.targets.protocol import Target
+
+USUAL_METRICS: Final = ("factual_f1", "answer_correctness", "accuracy", "relevance_final", "exact_match", "token_f1")
+"""The first of these that both runs have is looked into where no metric is named."""
+LEAST: Final = 0.1
+"""A difference of a score below which nothing is looked into, where the judge's noise is smaller or not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions:
+    """What is looked into, and how hard. `least` None leaves that to the judge's noise; `documents` is the most that
+    are undone one at a time in a sample."""
+
+    metrics: tuple[str, ...] = ()
+    sample_ids: tuple[str, ...] = ()
+    limit: int = 50
+    least: float | None = None
+    times: int = 3
+    documents: int = 8
+    budget_usd: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplaySample:
+    """A sample of both runs. `changes` are the documents that differ; `same_answer` says whether the answers do not."""
+
+    sample: StoredSample
+    old: Contexts
+    new: Contexts
+    same_answer: bool
+
+    @property
+    def same_contexts(self) -> bool:
+        """Whether the bot was given the same texts in the same order."""
+        return self.old.texts == self.new.texts
+
+    @cached_property
+    def changes(self) -> list[DocumentChange]:
+        """The documents that differ."""
+        return list_document_changes(self.old, self.new)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """A question with contexts to answer from."""
+
+    ask_id: str
+    of: ReplaySample
+    contexts: Contexts
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayPlan:
+    """What would be asked: questions now, and then at most so many with one document undone; judging them at most."""
+
+    n_moves: int
+    n_samples: int
+    n_asks: int
+    n_documents: int
+    n_on_record: int
+    requests: int
+    cost_usd: float
+
+
+@dataclass(kw_only=True)
+class Replay:
+    """The replay of two runs; raises SettingsError for two that cannot be replayed."""
+
+    pair: RunPair
+    options: ReplayOptions
+    target: TargetSettings
+    settings: RunSettings
+    outcomes: list[RunOutcome] = field(default_factory=list)
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.warehouse: Warehouse = self.pair.warehouse
+        self.ids = {"base": self.pair.base.run_id, "candidate": self.pair.candidate.run_id}
+        check_yardsticks(self.pair)
+        self.moves = self._choose_moves()
+        self.samples = self._read_samples()
+        self.moves = [move for move in self.moves if move.sample_id in self.samples]
+        self.values: dict[tuple[str, str], float | None] = {}
+        self.settled: set[str] = set()
+        self.read_scores()
+
+    def estimate(self) -> ReplayPlan:
+        """What would be asked, and at most paid."""
+        asks = list(self.list_asks())
+        missing = [ask for ask in asks if ask.ask_id not in self.settled]
+        n_documents = sum(min(len(one.changes), self.options.documents) for one in self.samples.values())
+        usage = read_usage(self.warehouse, self.pair.candidate.run_id)
+        n_most = len(missing) + n_documents
+        return ReplayPlan(
+            n_moves=len(self.moves), n_samples=len(self.samples), n_asks=len(missing), n_documents=n_documents,
+            n_on_record=len(asks) - len(missing), requests=round(usage["requests"] * n_most),
+            cost_usd=usage["cost_usd"] * n_most,
+        )  # fmt: skip
+
+    def carry_out(self, watch: Watch | None) -> None:
+        """Ask and judge whatever is not on record, within the budget."""
+        phases = ((self.list_asks, "contexts exchanged"), (self.list_document_asks, "one document undone"))
+        with ExitStack() as held:
+            for list_asks, what in phases:
+                missing = [ask for ask in list_asks() if ask.ask_id not in self.settled]
+                if not missing or self.problem is not None:
+                    continue
+                if not self.outcomes:
+                    # One server for both: Prefect reads once a process where it is.
+                    held.enter_context(hold_server())
+                self._run(missing, what, watch)
+                self.read_scores()
+
+    @property
+    def problem(self) -> str | None:
+        """Why the asking ended before its end."""
+        return next((one.problem or one.status for one in self.outcomes if one.status in ("failed", "cancelled")), None)
+
+    def list_asks(self) -> Iterator[Ask]:
+        """The questions with the old contexts and the new ones, some times each."""
+        for sample_id, one in self.samples.items():
+            if one.same_contexts and one.same_answer:
+                continue
+            for arm, contexts in ((OLD, one.old), (NEW, one.new)):
+                if arm == NEW or not one.same_contexts:
+                    for time in range(1, self.options.times + 1):
+                        yield Ask(ask_id=_name_ask(sample_id, arm, time), of=one, contexts=contexts)
+
+    def list_document_asks(self) -> Iterator[Ask]:
+        """The questions with one document undone, of samples in which retrieval did it in some metric."""
+        decided = {finding.move.sample_id for finding in self.list_findings() if finding.verdict == "retrieval"}
+        for sample_id, one in self.samples.items():
+            for change in one.changes[: self.options.documents] if sample_id in decided else ():
+                yield Ask(ask_id=_name_ask(sample_id, change.arm, 1), of=one, contexts=change.contexts)
+
+    def list_findings(self) -> list[Finding]:
+        """What did it, for each move, by what is on record."""
+        return [self._find(move) for move in self.moves]
+
+    def _find(self, move: Move) -> Finding:
+        one = self.samples[move.sample_id]
+        old = None if one.same_contexts else self._read_arm(move, OLD)
+        finding = judge_move(move, old=old, new=self._read_arm(move, NEW), same_answer=one.same_answer)
+        if finding.verdict != "retrieval":
+            return finding
+        values = {change.arm: self.values.get((_name_ask(move.sample_id, change.arm, 1), move.metric))
+                  for change in one.changes}  # fmt: skip
+        documents, note = name_documents(move, one.changes, values, most=self.options.documents)
+        return replace(finding, documents=documents, note=note)
+
+    def _read_arm(self, move: Move, arm: str) -> list[float | None]:
+        times = range(1, self.options.times + 1)
+        return [self.values.get((_name_ask(move.sample_id, arm, time), move.metric)) for time in times]
+
+    def read_scores(self) -> None:
+        """Read what earlier replays of the same application scored."""
+        application = describe_application(self.target.model_dump(mode="json"))
+        self.replays = [
+            run for run in list_replays(self.warehouse, **self.ids)
+            if describe_application(run.config.get("target")) == application
+        ]  # fmt: skip
+        rows = read_replay_scores(self.warehouse, [run.run_id for run in self.replays]) if self.replays else []
+        failed = {row["ask_id"] for row in rows if row["unscored_reason"] in FAILURE_REASONS}
+        self.values = {(row["ask_id"], row["metric"]): row["value"] for row in rows}
+        self.settled = {row["ask_id"] for row in rows} - failed
+
+    def _choose_moves(self) -> list[Move]:
+        """The moves that are looked into, those of the widest first, of as many samples as the limit says."""
+        scores = self.pair.read_scores().drop_nulls(["base", "candidate"])
+        known = sorted(set(scores["metric"]))
+        metrics = self.options.metrics or _pick_usual(known, self.pair.candidate.metrics)
+        for name in metrics:
+            if name not in known:
+                raise SettingsError(f"--metric: the runs have no scores of {name!r} in common; {suggest(name, known)}")
+        least = {name: self.find_least(name) for name in metrics}
+        moves = [
+            Move(sample_id=row["sample_id"], metric=row["metric"], before=row["base"], after=row["candidate"])
+            for row in scores.to_dicts()
+            if row["metric"] in metrics and row["base_version"] == row["candidate_version"]
+        ]
+        wanted = self.options.sample_ids
+        self._check_samples(wanted, moves)
+        moves = [
+            move for move in moves
+            if (move.sample_id in wanted and abs(move.after - move.before) > 1e-9)
+            or (not wanted and abs(move.after - move.before) >= least[move.metric])
+        ]  # fmt: skip
+        moves.sort(key=lambda move: (-abs(move.after - move.before), move.sample_id, metrics.index(move.metric)))
+        chosen = list(dict.fromkeys(move.sample_id for move in moves))
+        if len(chosen) > self.options.limit:
+            self.left_out["beyond the limit"] = len(chosen) - self.options.limit
+        kept = set(chosen[: self.options.limit])
+        return [move for move in moves if move.sample_id in kept]
+
+    def _check_samples(self, wanted: Sequence[str], moves: Sequence[Move]) -> None:
+        for sample_id in wanted:
+            of_sample = [move for move in moves if move.sample_id == sample_id]
+            if not of_sample:
+                names = sorted({move.sample_id for move in moves})
+                raise SettingsError(f"--sample: {sample_id!r} has no score in both runs; {suggest(sample_id, names)}")
+            if all(abs(move.after - move.before) <= 1e-9 for move in of_sample):
+                names = sorted({move.metric for move in of_sample})
+                raise SettingsError(
+                    f"--sample: {sample_id!r} scores the same in both runs, in {list_names(names, 4)}, so there is "
+                    "nothing to explain; name another --metric or sample"
+                )
+
+    def find_least(self, metric: str) -> float:
+        """The difference from which a score is looked into: what the judge alone stays below in 95 of 100 samples."""
+        if self.options.least is not None:
+            return self.options.least
+        noise_runs = list_noise_runs(self.warehouse, self.pair.candidate.run_id)
+        if not noise_runs:
+            return LEAST
+        rows = read_noise_differences(self.warehouse, noise_runs).to_dicts()
+        differences = [abs(row["difference"]) for row in rows if row["metric"] == metric]
+        return max(LEAST, float(np.quantile(differences, 0.95)) + 1e-9) if differences else LEAST
+
+    def _read_samples(self) -> dict[str, ReplaySample]:
+        """The chosen samples with the same question and ground truth in both runs, and contexts on record in both."""
+        wanted = list(dict.fromkeys(move.sample_id for move in self.moves))
+        sides: dict[str, dict[bool, dict[str, Any]]] = {name: {} for name in wanted}
+        for row in read_replay_samples(self.warehouse, **self.ids, sample_ids=wanted):
+            sides[row["sample_id"]][row["of_candidate"]] = row
+        samples: dict[str, ReplaySample] = {}
+        for sample_id in wanted:
+            old, new = sides[sample_id][False], sides[sample_id][True]
+            if any(old[name] != new[name] for name in ("question", "ground_truth")):
+                self._leave_out("asked or judged by other texts now")
+            elif old["contexts"] is None or new["contexts"] is None:
+                self._leave_out("without contexts on record")
+            else:
+                samples[sample_id] = _make_sample(old, new)
+        return samples
+
+    def _leave_out(self, why: str) -> None:
+        self.left_out[why] = self.left_out.get(why, 0) + 1
+
+    def _run(self, asks: Sequence[Ask], what: str, watch: Watch | None) -> None:
+        with open_process(self.settings, watch, 0.0, run_id=self.ids["candidate"], find_flow=find_flow) as process:
+            self._end_killed()
+            settings = self._derive_settings()
+            if settings.budget_usd is not None and settings.budget_usd <= 0:
+                raise SettingsError("nothing is left of the budget; give a higher one with --budget")
+            live_run, run = self._prepare(asks, what, settings, process)
+            outcome = asyncio.run(process.carry_out(live_run, run))
+            show_end(outcome.run, None)
+        self.outcomes.append(outcome)
+
+    def _end_killed(self) -> None:
+        """Replays that say they are running, which no process does any more while this one holds their parent."""
+        for run in self.replays:
+            if run.status == "running":
+                problem = "its process ended before its end; the same command took up what was answered"
+                update_run(self.warehouse, run.run_id, status="failed", problem=problem)
+
+    def _derive_settings(self) -> RunSettings:
+        budget_usd = self.options.budget_usd
+        if budget_usd is not None:
+            budget_usd -= sum(sum_cost(self.warehouse, outcome.run.run_id) for outcome in self.outcomes)
+        return self.settings.model_copy(update={"budget_usd": budget_usd})
+
+    def _prepare(
+        self, asks: Sequence[Ask], what: str, settings: RunSettings, process: RunProcess
+    ) -> "tuple[LiveRun, RunRow]":
+        from evalhouse.flows.preparing.live_run import make_tools  # noqa: PLC0415  # both import what judges
+        from evalhouse.tasks.targets.collection import make_target  # noqa: PLC0415
+
+        row = begin_run(
+            "replay", settings, parent=self.ids["candidate"], tags=(tag_replay(self.ids["base"]), what),
+            n_samples=len(asks), repeats=self.pair.candidate,
+        )  # fmt: skip
+        run = replace(row, trigger="manual")
+        target = make_target(self.target)
+        live_run = make_tools(settings, "replay").make_live_run(run.run_id, process.warehouse)
+        try:
+            live_run.staged = _stage(asks)
+            live_run.progress.n_samples = len(asks)
+            live_run.progress.what = "answers to given contexts"
+            live_run.collection = self._make_collection(live_run, asks, target)
+            insert_run(process.warehouse, run)
+        except BaseException:
+            live_run.asker.record.close()
+            raise
+        return live_run, run
+
+    def _make_collection(self, live_run: "LiveRun", asks: Sequence[Ask], target: "Target") -> Any:  # noqa: ANN401
+        from evalhouse.tasks.targets.attempts import FirstQuestions  # noqa: PLC0415
+        from evalhouse.tasks.targets.collection import Collection  # noqa: PLC0415
+        from evalhouse.warehouse.mover import Mover  # noqa: PLC0415
+
+        assert live_run.staged is not None
+        return Collection(
+            run_id=live_run.run_id,
+            warehouse=self.warehouse,
+            target=target,
+            known=EarlierAnswers(warehouse=self.warehouse, run_ids=tuple(run.run_id for run in self.replays)),
+            record=Mover(self.warehouse, "responses"),
+            read_samples=live_run.staged.staging.read_between,
+            numbers=range(-(-len(asks) // live_run.settings.shard_size)),
+            n_samples=len(asks),
+            concurrency=self.target.concurrency,
+            pose=pose_given,
+            first=FirstQuestions() if self.target.stop_early else None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlierAnswers:
+    """What earlier replays of the same runs were answered, the newest first."""
+
+    warehouse: Warehouse
+    run_ids: tuple[str, ...]
+
+    def find(self, samples: Sequence[StoredSample]) -> Mapping[str, StoredResponse]:
+        """The responses that stand for some of these samples; the others are asked for."""
+        wanted = [sample.sample_id for sample in samples]
+        answered: dict[str, StoredResponse] = {}
+        for run_id in reversed(self.run_ids):
+            responses = read_responses(self.warehouse, run_id, wanted)
+            answered |= {name: response for name, response in responses.items() if response.status != "failed"}
+        return answered
+
+
+def make_replay(pair: RunPair, options: ReplayOptions, target: TargetSettings | None) -> Replay:
+    """The replay of two runs; `target` is asked in place of the one that the second run asked.
+
+    Raises SettingsError where there is none, or it cannot be given contexts, and TargetError where it cannot be asked.
+    """
+    candidate = pair.candidate
+    settings = RunSettings.model_validate_json(
+        json.dumps({**candidate.config, "warehouse": pair.warehouse.location.url}, ensure_ascii=False)
+    )
+    target = target or settings.target
+    if target is None:
+        raise SettingsError(
+            f"run {candidate.run_id} asked no bot: its answers came with its dataset; name a suite whose [target] is "
+            "to be asked, with --suite SUITE.toml"
+        )
+    _check_takes_contexts(target)
+    target = target.model_copy(update={"repeats": 0})
+    budget_usd = options.budget_usd if options.budget_usd is not None else settings.budget_usd
+    changes = {"target": target, "fresh": False, "budget_usd": budget_usd, "tags": ()}
+    settings = leave_out(settings, lambda where: where.belongs_to_run).model_copy(update=changes)
+    return Replay(pair=pair, options=replace(options, budget_usd=budget_usd), target=target, settings=settings)
+
+
+def _check_takes_contexts(settings: TargetSettings) -> None:
+    from evalhouse.tasks.targets.collection import make_target  # noqa: PLC0415  # imports the client
+
+    if make_target(settings).takes_contexts:
+        return
+    where = {
+        "url": 'put "{{contexts}}" into [target] body where a request takes them',
+        "callable": "let the function take an argument `contexts`",
+        "runnable": "let the Runnable's input have a member `contexts`",
+    }
+    how = next(words for name, words in where.items() if getattr(settings, name) is not None)
+    raise SettingsError(
+        f"the target cannot be given contexts, so that nothing can be told apart: {how}, or name a suite whose "
+        "[target] does so with --suite SUITE.toml"
+    )
+
+
+def check_yardsticks(pair: RunPair) -> None:
+    """Refuse runs that were measured with different judges: a score may then have moved by that alone."""
+    for name in YARDSTICKS:
+        was, now = getattr(pair.base, name), getattr(pair.candidate, name)
+        if was != now:
+            raise SettingsError(
+                f"the runs were measured with different {name}s ({was} and {now}), which may have moved the scores; "
+                "judge the answers of the first again as the second was, with `evalhouse run … --responses "
+                f"{pair.base.run_id}`, and replay against that run"
+            )
+
+
+def pose_given(sample: StoredSample) -> TargetQuestion:
+    """The question of a staged sample, with the contexts to answer it from, under the id that its sample has."""
+    ids = sample.context_ids
+    return TargetQuestion(
+        sample_id=sample.sample_id.rsplit(MARK, 2)[0],
+        question=sample.question,
+        metadata=sample.metadata,
+        contexts=tuple(sample.contexts or ()),
+        context_ids=tuple(ids) if ids and any(ids) else None,
+    )
+
+
+def _stage(asks: Sequence[Ask]) -> "StagedDataset":
+    from evalhouse.tasks.datasets.read import StagedDataset  # noqa: PLC0415  # reads every kind of file
+    from evalhouse.tasks.datasets.rows import ColumnUse  # noqa: PLC0415
+    from evalhouse.warehouse.rows.samples import Staging  # noqa: PLC0415
+
+    staging = Staging()
+    try:
+        staging.add([_to_staged(place, ask) for place, ask in enumerate(asks, start=1)])
+    except BaseException:
+        staging.discard()
+        raise
+    return StagedDataset(staging=staging, n_samples=len(asks), content_hash="", use=ColumnUse())
+
+
+def _to_staged(place: int, ask: Ask) -> dict[str, object]:
+    sample, contexts = ask.of.sample, ask.contexts
+    return {
+        "ordinal": place,
+        "given_id": ask.ask_id,
+        "sample_id": ask.ask_id,
+        "input_hash": sample.input_hash,
+        "question": sample.question,
+        "answer": None,
+        "ground_truth": sample.ground_truth,
+        "contexts": list(contexts.texts),
+        "context_ids": list(contexts.ids) if any(contexts.ids) else None,
+        "reference_context_ids": sample.reference_context_ids,
+        "metadata": sample.metadata_json,
+    }
+
+
+def _make_sample(old: Mapping[str, Any], new: Mapping[str, Any]) -> ReplaySample:
+    names = ("sample_id", "input_hash", "question", "answer", "ground_truth", "contexts", "context_ids",
+             "reference_context_ids", "metadata_json")  # fmt: skip
+    return ReplaySample(
+        sample=StoredSample(ordinal=0, **{name: new[name] for name in names}),
+        old=_make_contexts(old),
+        new=_make_contexts(new),
+        same_answer=old["answer"] == new["answer"],
+    )
+
+
+def _make_contexts(row: Mapping[str, Any]) -> Contexts:
+    texts = tuple(row["contexts"])
+    ids = tuple(name or "" for name in row["context_ids"] or ())
+    return Contexts(texts=texts, ids=(ids + ("",) * len(texts))[: len(texts)])
+
+
+def _name_ask(sample_id: str, arm: str, time: int) -> str:
+    return f"{sample_id}{MARK}{arm}{MARK}{time}"
+
+
+def _pick_usual(known: Sequence[str], metrics: Sequence[str]) -> tuple[str, ...]:
+    usual = next((name for name in (*USUAL_METRICS, *metrics) if name in known), None)
+    if usual is None:
+        raise SettingsError("the runs have no score in common, so that nothing can have moved")
+    return (usual,)

@@ -1,0 +1,161 @@
+"""Regressions planted in a bot, and what a replay of the two nights says did them: retrieval, generation, or chance."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from replay_house import PLANTS, Harbour, build_harbour
+
+from evalhouse.warehouse.rows.runs import update_run
+from evalhouse.warehouse.store import Warehouse
+
+LEAST_NAMED = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed:
+    """A harbour whose two nights were replayed once: the document, and what the bot was asked for it."""
+
+    harbour: Harbour
+    plan: dict[str, Any]
+    document: dict[str, Any]
+    asked: list[str]
+
+
+def replay_harbour(folder: Path, prefect_home: Path, *, n_each: int) -> Replayed:
+    harbour = build_harbour(folder, prefect_home, n_each=n_each)
+    plan = harbour.call("replay", "--dry-run", "--limit", "1000")
+    assert harbour.list_asked() == [], "a dry run asks nothing"
+    document = harbour.call("replay", "--limit", "1000")
+    return Replayed(harbour=harbour, plan=plan, document=document, asked=harbour.list_asked())
+
+
+@pytest.fixture(scope="module")
+def replayed(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Replayed:
+    return replay_harbour(tmp_path_factory.mktemp("replay") / "harbour", prefect_home, n_each=2)
+
+
+def share_named(replayed: Replayed) -> float:
+    """The share of the moves whose verdict and document are what was planted."""
+    plants, moves = replayed.harbour.plants, replayed.document["moves"]
+    named = [
+        move["verdict"] == PLANTS[plants[move["sample_id"]]]
+        and move["documents"] == replayed.harbour.find_document(move["sample_id"])
+        for move in moves
+    ]
+    return sum(named) / len(named)
+
+
+def test_what_was_planted_is_named_down_to_the_document(replayed: Replayed) -> None:
+    plants = Counter(replayed.harbour.plants[move["sample_id"]] for move in replayed.document["moves"])
+    certain = {plant for plant, cause in PLANTS.items() if cause != "noise"}
+    assert {plant: plants[plant] for plant in certain} == dict.fromkeys(certain, 2), "each of these moves a score"
+    assert plants["nothing"] == 0
+    assert share_named(replayed) >= LEAST_NAMED
+
+
+def test_the_shares_are_of_the_moves_and_have_intervals(replayed: Replayed) -> None:
+    moves, verdicts = replayed.document["moves"], replayed.document["verdicts"]
+    assert {row["verdict"]: row["n"] for row in verdicts} == Counter(move["verdict"] for move in moves)
+    for row in verdicts:
+        assert (row["n_moves"], row["share"]) == (len(moves), row["n"] / len(moves))
+        assert 0 <= row["ci_low"] < row["share"] < row["ci_high"] <= 1
+
+
+def test_the_bot_is_asked_what_the_dry_run_says(replayed: Replayed) -> None:
+    plan, n_moves = replayed.plan, len(replayed.document["moves"])
+    same = sum(replayed.harbour.plants[move["sample_id"]] in ("worse", "random") for move in replayed.document["moves"])
+    assert plan["n_asks"] == 6 * n_moves - 3 * same, "three times with each of two sets of contexts"
+    assert plan["n_asks"] < len(replayed.asked) <= plan["n_asks"] + plan["n_documents"]
+    assert all("~" not in name for name in replayed.asked), "the bot knows a sample by its own id"
+
+
+def test_replays_are_runs_of_their_own_and_no_night(replayed: Replayed) -> None:
+    harbour, document = replayed.harbour, replayed.document
+    rows = harbour.read(
+        "select run_id, parent_run_id, tags, status from runs where kind = 'replay' order by started_at"
+    )
+    assert [row["run_id"] for row in rows] == [run["run_id"] for run in document["runs"]]
+    assert {(row["parent_run_id"], row["status"]) for row in rows} == {(document["candidate"], "completed")}
+    against = f"against {document['base']}"
+    assert [row["tags"] for row in rows] == [[against, "contexts exchanged"], [against, "one document undone"]]
+    assert harbour.call("show", "latest")["run"]["run_id"] == document["candidate"]
+    assert len(harbour.call("runs")) == 2
+    assert {row["run_id"] for row in harbour.read("select distinct run_id from score_history")} == {
+        document["base"], document["candidate"],
+    }  # fmt: skip
+    refused = harbour.place.call("resume", rows[0]["run_id"])
+    assert refused.status == 2
+    assert f"evalhouse replay {document['base']} {document['candidate']}" in refused.stderr
+
+
+def test_the_same_command_asks_nothing_again_and_says_the_same(replayed: Replayed) -> None:
+    again = replayed.harbour.call("replay", "--limit", "1000")
+    assert replayed.harbour.list_asked() == []
+    assert again["moves"] == replayed.document["moves"]
+    assert (again["runs"], again["calls"]["requests"]) == ([], 0)
+    printed = replayed.harbour.place.call("replay", "--limit", "1000").stdout
+    (dropped,) = [line for line in printed.splitlines() if line.startswith("berth-1 ")]
+    assert dropped.split()[:6] == ["berth-1", "factual_f1", "1.000", "0.000", "1.000", "retrieval"]
+    assert dropped.endswith("berths.md#1 (dropped)")
+    assert "with the old contexts too it scores as now" in printed
+
+
+def test_a_replay_that_was_killed_goes_on_where_it_was(replayed: Replayed) -> None:
+    """As a process that was killed while it judged leaves it: every answer is on record, and some have no score."""
+    harbour = replayed.harbour
+    warehouse = Warehouse(str(harbour.place.folder / "evalhouse.duckdb"))
+    run_id = replayed.document["runs"][0]["run_id"]
+    kept = "berth-1~old~1"
+    with warehouse.writing(patience_s=10, run_id=run_id) as connection:
+        connection.execute("delete from scores where run_id = ? and sample_id = ?", [run_id, kept])
+        connection.execute("delete from scores where run_id = ? and sample_id = 'berth-1~new~2'", [run_id])
+        connection.execute("delete from responses where run_id = ? and sample_id = 'berth-1~new~2'", [run_id])
+    update_run(warehouse, run_id, status="running", finished_at=None)
+    again = harbour.call("replay", "--limit", "1000")
+    assert harbour.list_asked() == ["berth-1"], "what was answered is not asked again"
+    assert again["moves"] == replayed.document["moves"]
+    assert again["calls"]["requests"] == 0, "the same answer to the same contexts is judged by the record"
+    assert harbour.read(f"select status from runs where run_id = '{run_id}'") == [{"status": "failed"}]
+
+
+def test_samples_and_metrics_are_chosen_by_name(replayed: Replayed) -> None:
+    harbour = replayed.harbour
+    document = harbour.call("replay", "--metric", "context_recall", "--sample", "berth-1")
+    (move,) = document["moves"]
+    assert (move["metric"], move["verdict"]) == ("context_recall", "retrieval")
+    assert harbour.list_asked() == [], "the answers are judged by every metric of the run"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--sample", "berth-x"), "--sample: 'berth-x' has no score in both runs; did you mean"),
+        (("--sample", "berth-15"), "'berth-15' scores the same in both runs, in factual_f1, so there is nothing"),
+        (("--metric", "factual_f"), "have no scores of 'factual_f' in common; did you mean factual_f1?"),
+        (("--suite", "deaf.toml"), "the target cannot be given contexts, so that nothing can be told apart: let the"),
+        (("--suite", "mute.toml"), "has no [target], so there is nothing to ask"),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused_in_one_message(
+    replayed: Replayed, arguments: tuple[str, ...], said: str
+) -> None:
+    folder = replayed.harbour.place.folder
+    (folder / "deaf.toml").write_text('dataset = "berths.jsonl"\n[target]\ncallable = "deaf_bot:ask"\n')
+    (folder / "deaf_bot.py").write_text("def ask(question):\n    return question\n")
+    (folder / "mute.toml").write_text('dataset = "berths.jsonl"\n')
+    refused = replayed.harbour.place.call("replay", *arguments)
+    assert refused.status == 2
+    assert said in refused.stderr
+    assert replayed.harbour.list_asked() == []
+
+
+@pytest.mark.slow
+def test_of_hundreds_of_cases_nearly_all_are_named_rightly(tmp_path: Path, prefect_home: Path) -> None:
+    replayed = replay_harbour(tmp_path / "harbour", prefect_home, n_each=40)
+    assert len(replayed.document["moves"]) >= 200
+    assert share_named(replayed) >= LEAST_NAMED
