@@ -14,6 +14,7 @@ from prefect.context import TagsContext
 from prefect.runtime import flow_run
 
 from evalhouse.flows.preparing.parameters import EvaluateParameters, describe_as_parameters
+from evalhouse.flows.run.progress_artifact import progress_shown
 from evalhouse.flows.run.within_flow import list_tags, run_within_flow
 from evalhouse.flows.server.flow_options import FLOW_OPTIONS
 from evalhouse.flows.server.interrupts import take_signals_back
@@ -69,7 +70,7 @@ async def take_to_end(live_run: LiveRun, kind: RunKind) -> None:
 async def judge_run(live_run: LiveRun) -> None:
     """All of an evaluation."""
     begin_flow(live_run)
-    async with live_run.under_way():
+    async with live_run.under_way(), progress_shown(live_run):
         with task_tags(live_run):
             await collect_shards(live_run)
             await load(live_run.run_id)
@@ -81,7 +82,7 @@ async def judge_run(live_run: LiveRun) -> None:
 async def collect_responses(live_run: LiveRun) -> None:
     """All of a collection."""
     begin_flow(live_run)
-    async with live_run.under_way():
+    async with live_run.under_way(), progress_shown(live_run):
         with task_tags(live_run):
             await collect_shards(live_run)
             await load(live_run.run_id)

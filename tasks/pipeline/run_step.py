@@ -5,6 +5,7 @@ down for minutes: a retried step goes on with the samples it had not finished an
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,6 +14,7 @@ from typing import Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
+from prefect.logging import get_run_logger
 from prefect.runtime import flow_run, task_run
 from prefect.tasks import Task
 
@@ -104,10 +106,23 @@ async def run_step(live_run: LiveRun, shard: Shard, take: SampleStep) -> None:
     LAST_CHANCE.set(tried_before >= len(RETRY_DELAYS_S))
     if tried_before:
         await live_run.asker.stop_sign.sleep(RETRY_DELAYS_S[tried_before - 1])
+    began_at = time.monotonic()
     try:
         await gather_all([_take(live_run, work, take) for work in shard.works if name not in work.done])
     finally:
+        if live_run.across_machines:
+            _log_end(live_run, shard, name, time.monotonic() - began_at)
         live_run.asker.raise_if_stopped()
+
+
+def _log_end(live_run: LiveRun, shard: Shard, name: str, seconds: float) -> None:
+    """A line for the person who follows the run in Prefect; nobody does on a server that ends with the run."""
+    n_done, usage = sum(name in work.done for work in shard.works), live_run.usage
+    again = f", try {shard.tries[name]}" if shard.tries[name] > 1 else ""
+    get_run_logger().info(
+        f"{task_run.name}{again}: {n_done} of {len(shard.works)} samples in {seconds:.1f} s; "
+        f"the run so far: {usage.requests:,} requests, {usage.reused:,} reused, {usage.failed:,} failed"
+    )
 
 
 async def _take(live_run: LiveRun, work: SampleWork, take: SampleStep) -> None:

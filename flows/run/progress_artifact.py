@@ -1,0 +1,74 @@
+"""How far a run is, on its page in Prefect: a progress artifact that is renewed every few seconds, a line in its log
+where it waits, and a link to what is evaluated. Only on a server of the user's: nobody looks at one that ends with the
+run."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+import httpx
+from prefect.artifacts import acreate_link_artifact, acreate_progress_artifact, aupdate_progress_artifact
+from prefect.exceptions import PrefectException
+from prefect.logging import get_run_logger
+
+from evalhouse.flows.display.progress import count_all_steps, count_steps, describe_progress
+
+if TYPE_CHECKING:
+    from evalhouse.tasks.pipeline.live_run import LiveRun
+
+_EVERY_S: Final = 5.0
+_BETWEEN_WAITS_S: Final = 60.0
+
+
+@asynccontextmanager
+async def progress_shown(live_run: "LiveRun") -> AsyncIterator[None]:
+    """Show the progress within the block; the run is the same where the server does not take it."""
+    if not live_run.across_machines:
+        yield
+        return
+    showing = asyncio.create_task(_show(live_run))
+    try:
+        yield
+    finally:
+        showing.cancel()
+        with suppress(asyncio.CancelledError):
+            await showing
+
+
+async def _show(live_run: "LiveRun") -> None:
+    key, last = f"evalhouse-{live_run.run_id.lower()}", ""
+    try:
+        if href := live_run.settings.href:
+            await acreate_link_artifact(link=href, link_text="what is evaluated", key=f"{key}-link")
+        artifact_id = await acreate_progress_artifact(progress=0.0, key=f"{key}-progress", description="begun")
+        try:
+            logged_at = -_BETWEEN_WAITS_S
+            while True:
+                await asyncio.sleep(_EVERY_S)
+                text = describe_progress(live_run).replace("\n", ", ")
+                if text != last:
+                    await _update(live_run, artifact_id, text)
+                if time.monotonic() - logged_at >= _BETWEEN_WAITS_S and (waiting := describe_waiting(live_run)):
+                    logged_at = time.monotonic()
+                    get_run_logger().info("Waiting: %s.", waiting)
+                last = text
+        finally:
+            await _update(live_run, artifact_id, describe_progress(live_run).replace("\n", ", "))
+    except (httpx.HTTPError, PrefectException) as error:
+        get_run_logger().warning("Prefect's page of this run lacks its progress: %s", error)
+
+
+async def _update(live_run: "LiveRun", artifact_id: UUID, text: str) -> None:
+    n_all = count_all_steps(live_run)
+    progress = 100.0 * count_steps(live_run) / n_all if n_all else 0.0
+    await aupdate_progress_artifact(artifact_id, progress=min(progress, 100.0), description=text)
+
+
+def describe_waiting(live_run: "LiveRun") -> str | None:
+    """What the run's requests wait for, where they wait for their endpoint or a batch."""
+    batches = [said for parking in live_run.parkings if (said := parking.describe())]
+    waits = [said for asker in live_run.askers if (said := asker.limit.describe_wait(time.monotonic()))]
+    return "; ".join([*batches, *waits]) or None
