@@ -21,7 +21,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed
 from prefect.utilities.urls import url_for
 
 from evalhouse.flows.display.output import print_notice
-from evalhouse.flows.documents.run_origin import read_silent
+from evalhouse.flows.documents.run_origin import describe_testset, read_silent
 from evalhouse.flows.errors import SettingsError, explain
 from evalhouse.flows.preparing.request import BY_HAND, Trigger, TriggerKind
 from evalhouse.flows.preparing.suites import Suite, load_suite
@@ -42,6 +42,7 @@ from evalhouse.flows.serving.flow_runs import ServedSuite, list_flow_runs, name_
 from evalhouse.flows.serving.notify import describe_end, write_page
 from evalhouse.flows.serving.suite_runs import resolve_suite, resume_suite_run, run_suite
 from evalhouse.flows.serving.updates import find_unanswered, put_answered, queue_left
+from evalhouse.tasks.judge.errors import RunCancelled
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
 
@@ -88,6 +89,8 @@ def evaluate_suite(
     with hold_flow_run(str(flow_run.id)):
         try:
             return _work(_open_job(suite, knowledge_base), trigger, resume, event)
+        except RunCancelled as error:  # of a run on record it is an outcome; this one came before
+            return Cancelled(message=f"{error} while the test set was refreshed; it is as it was")
         except Exception as error:
             message = explain(error)
             if is_outage(error):
@@ -211,6 +214,8 @@ def _report(job: _Job, outcome: SuiteOutcome) -> "State[Any]":
         message = f"Run {run.run_id} {run.problem}; it goes on at {due:%H:%M} if that has come by then."
         get_run_logger().info(message)
         return Completed(name="WaitsForBatch", message=message)
+    if testset := describe_testset(run):
+        get_run_logger().info("Test set: %s", testset)
     flow_run_url = url_for("flow-run", UUID(run.flow_run_id)) if run.flow_run_id else None
     create_markdown_artifact(
         write_page(job.warehouse, run, outcome.gate, flow_run_url=flow_run_url),

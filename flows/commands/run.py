@@ -48,7 +48,7 @@ from evalhouse.flows.preparing.settings import (
     resolve_settings,
     split_list,
 )
-from evalhouse.flows.preparing.suites import Suite, load_suite
+from evalhouse.flows.preparing.suites import LivingSet, Suite, load_suite
 from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.tasks.judge.names import LEXICAL, parse_judges
 from evalhouse.tasks.settings.run import RunSettings
@@ -143,17 +143,24 @@ def run(
     _check_metric_settings(settings)
     _warn_of_variables()
     if dry_run:
+        if suite is not None and suite.testset is not None:
+            _print_refresh(suite.testset, settings)
         _print_estimate(settings, as_json=as_json)
         return 0
 
     from evalhouse.flows.doors.start_to_end import start_run  # noqa: PLC0415
     from evalhouse.flows.run.outcome import SuiteOutcome  # noqa: PLC0415  # these import what runs
+    from evalhouse.tasks.judge.errors import RunCancelled  # noqa: PLC0415
 
     with show_run(_introduce_judge(resolved)) as watch:
         if suite is not None:
             from evalhouse.flows.serving.suite_runs import run_suite  # noqa: PLC0415  # imports the statistics
 
-            suite_outcome = run_suite(suite, flags=options, watch=watch)
+            try:
+                suite_outcome = run_suite(suite, flags=options, watch=watch)
+            except RunCancelled as error:
+                print_notice(f"{error} while the test set was refreshed: it is as it was, and nothing was evaluated")
+                return INTERRUPTED
         else:
             suite_outcome = SuiteOutcome(outcome=start_run(settings, watch=watch))
     return report_outcome(suite_outcome, settings.warehouse, as_json=as_json)
@@ -214,6 +221,17 @@ def _list_warnings(outcome: "RunOutcome", warehouse: Warehouse) -> list[str]:
     ]
 
 
+def _print_refresh(testset: "LivingSet", settings: RunSettings) -> None:
+    """What comes before the run; what cannot be refreshed is evaluated as it is."""
+    from evalhouse.flows.serving.living_set import describe_estimate  # noqa: PLC0415  # imports what reads documents
+    from evalhouse.tasks.testsets.errors import TestsetError  # noqa: PLC0415
+
+    try:
+        print_notice(describe_estimate(testset, settings))
+    except (SettingsError, TestsetError) as error:
+        print_notice(f"test set: cannot be refreshed, and would be evaluated as it is: {error}")
+
+
 def _print_estimate(settings: RunSettings, *, as_json: bool) -> None:
     """Where an application is asked, its answers have to come from somewhere before their judging can be estimated."""
     from evalhouse.flows.preparing.live_run import make_plan, try_own_metrics  # noqa: PLC0415
@@ -261,7 +279,9 @@ def _introduce_judge(resolved: Resolved) -> str | None:
 
 def _to_document(suite_outcome: "SuiteOutcome", rows: list[dict[str, Any]], warehouse: Warehouse) -> dict[str, object]:
     outcome = suite_outcome.outcome
+    testset = outcome.run.config.get("refreshed")
     of_suite = {"suite": outcome.run.suite, "gate": suite_outcome.gate} if outcome.run.suite else {}
+    of_suite |= {"testset": testset} if testset else {}
     return {
         "run_id": outcome.run.run_id,
         "status": outcome.status,

@@ -192,7 +192,7 @@ def _describe_run(run: RunRow) -> dict[str, object]:
         "embeddings", "language", "suite", "suite_hash", "code_version", "trigger", "kb_name", "kb_version",
         "kb_changed", "parent_run_id", "gate", "n_samples", "started_at", "finished_at", "flow_run_id",
     )  # fmt: skip
-    return {name: getattr(run, name) for name in names}
+    return {name: getattr(run, name) for name in names} | {"testset": run.config.get("refreshed")}
 
 
 def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics) -> None:

@@ -96,9 +96,20 @@ def list_trail(run: RunRow) -> list[str]:
         "parent run": run.parent_run_id,
         "gate": run.gate,
         "problem": run.problem,
+        "test set": describe_testset(run),
         "code": run.code_version,
     }
     return [f"{name}: {value}" for name, value in named.items() if value]
+
+
+def describe_testset(run: RunRow) -> str | None:
+    """What became of the suite's test set before a run; None where it has none."""
+    refreshed = run.config.get("refreshed")
+    if refreshed is None:
+        return None
+    from evalhouse.tasks.settings.suite import RefreshedTestset  # noqa: PLC0415  # Pydantic, which few runs need here
+
+    return RefreshedTestset.model_validate(refreshed).describe().removeprefix("test set: ")
 
 
 def explain_surface(

@@ -158,6 +158,7 @@ _TABLES = (
     "target",
     "schedule",
     "trigger",
+    "testset",
     "noise",
     "gate",
     "notify",
@@ -182,6 +183,14 @@ def _refused_by(explain: Callable[[str], str | None]) -> AfterValidator:
         return text
 
     return AfterValidator(check)
+
+
+def _explain_bad_judge(text: str) -> str | None:
+    try:
+        parse_judges(text)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 class _Table(BaseModel):
@@ -225,6 +234,18 @@ class KnowledgeBase(_Table):
         return min(max(10 * self.debounce_s, _USUAL_WAIT_S), _LONGEST_WAIT_S)
 
 
+class LivingSet(_Table):
+    """The documents that the dataset, a test set, is held against before each run. `judge` None is the suite's;
+    `coverage` is how many questions it is to have, None for as many a passage as when it was made."""
+
+    documents: str = Field(min_length=1)
+    judge: Annotated[str, _refused_by(_explain_bad_judge)] | None = None
+    accept: bool = False
+    coverage: int | None = Field(default=None, ge=1)
+    new: bool = True
+    encoding: str | None = None
+
+
 class _Noise(_Table):
     share: float = Field(ge=0, le=1)
 
@@ -242,6 +263,7 @@ class Suite:
     values: Mapping[str, Any]
     schedule: Schedule | None
     trigger: KnowledgeBase | None
+    testset: LivingSet | None
     gate: SuiteGate | None
     notify: Notify | None
     retention: Retention | None
@@ -256,6 +278,7 @@ def load_suite(path: str | Path) -> Suite:
     settings = reading.read_settings()
     schedule = reading.read_table("schedule", Schedule)
     trigger = reading.read_table("trigger", KnowledgeBase)
+    testset = reading.read_testset()
     retention = reading.read_table("retention", Retention)
     name = reading.read_name()
     if reading.problems or settings is None:
@@ -274,6 +297,7 @@ def load_suite(path: str | Path) -> Suite:
         values={**values, **paths, "suite": name, "suite_hash": digest},
         schedule=schedule,
         trigger=trigger,
+        testset=testset,
         gate=settings.gate,
         notify=settings.notify,
         retention=retention,
@@ -330,6 +354,20 @@ class _Reading:
         if not isinstance(values, dict):
             return None
         return self._validate(model, values, {name: (key, name) for name in values}, within=(key,))
+
+    def read_testset(self) -> LivingSet | None:
+        """The table of a test set, whose dataset is one that evalhouse wrote."""
+        testset, dataset = self.read_table("testset", LivingSet), self.flat.get("dataset")
+        if testset is not None and isinstance(dataset, str) and not dataset.endswith(".jsonl"):
+            problem = f"there is [testset], and the dataset is {quote_value(dataset)}; name a set that "
+            self._refuse(("dataset",), f"{problem}`evalhouse testset make` wrote, a file that ends in .jsonl")
+        if testset is not None and testset.coverage is not None and not testset.new:
+            problem = "says how many questions the set is to have, and `new = false` that none are made"
+            self._refuse(("testset", "coverage"), problem)
+        if testset is None:
+            return None
+        documents = _find_path("documents", testset.documents, self._text.path.parent)
+        return testset.model_copy(update={"documents": documents})
 
     def read_name(self) -> str:
         """The suite's name: its own, or that of its file."""

@@ -11,9 +11,10 @@ from functools import partial
 
 from evalhouse.flows.preparing.live_run import describe_columns, make_plan
 from evalhouse.flows.preparing.shown import CheckResult, Finding, count_limits, make_finding, show_target
-from evalhouse.flows.preparing.suites import KnowledgeBase, Schedule, Suite
+from evalhouse.flows.preparing.suites import KnowledgeBase, LivingSet, Schedule, Suite
 from evalhouse.flows.preparing.triggers import list_fires
 from evalhouse.flows.serving.gate import check_suite_gate
+from evalhouse.flows.serving.living_set import plan_living_set
 from evalhouse.flows.serving.notify import find_webhook
 from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.settings.run import RunSettings
@@ -36,6 +37,8 @@ def check_suite(suite: Suite, settings: RunSettings) -> list[Finding]:
         checks[f"schedule {suite.schedule.cron}"] = partial(_describe_schedule, suite.schedule)
     if suite.trigger is not None:
         checks[f"trigger {suite.trigger.knowledge_base}"] = partial(_describe_trigger, suite.trigger)
+    if suite.testset is not None:
+        checks[f"testset {suite.testset.documents}"] = partial(_check_testset, suite.testset, settings)
     if settings.gate is not None:
         checks["gate"] = partial(_check_gate, settings.gate, settings)
     if suite.notify is not None:
@@ -72,6 +75,18 @@ def _describe_trigger(trigger: KnowledgeBase) -> CheckResult:
     asked = "only what cites a changed document is asked" if trigger.only_affected else "everything is asked"
     waits = f"after {trigger.debounce_s:g} s without another, or {trigger.longest_wait_s:g} s in any case"
     return "ok", f"an update starts a run {waits}; {asked}"
+
+
+def _check_testset(testset: LivingSet, settings: RunSettings) -> CheckResult:
+    plan = plan_living_set(testset, settings)
+    judge, n_waiting = plan.request.settings.judge, len(plan.request.test_set.manifest.proposals)
+    waiting = f"; {n_waiting} proposals for a person (`evalhouse review questions`)" if n_waiting else ""
+    taken = "taken as they are" if testset.accept else "left for a person"
+    return "ok", (
+        f"{len(plan.request.looks):,} questions; {len(plan.request.base.changed):,} of "
+        f"{len(plan.request.base.passages):,} passages are new or changed; before each run {judge} is asked about what "
+        f"they touch, and proposals are {taken}{waiting}"
+    )
 
 
 def _check_gate(gate: SuiteGate, settings: RunSettings) -> CheckResult:

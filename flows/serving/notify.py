@@ -20,9 +20,10 @@ from evalhouse.flows.display.output import (
 )
 from evalhouse.flows.documents.baseline import find_previous
 from evalhouse.flows.documents.gate import describe_finding, describe_verdict, name_check
+from evalhouse.flows.documents.run_origin import describe_testset
 from evalhouse.flows.preparing.request import Trigger
 from evalhouse.flows.server.api import BadAddress, NoAnswer, send_request
-from evalhouse.tasks.settings.suite import VARIABLE, Ending, Notify, is_web_address
+from evalhouse.tasks.settings.suite import VARIABLE, Ending, Notify, RefreshedTestset, is_web_address
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import RunRow
@@ -33,7 +34,7 @@ Message = dict[str, Any]
 
 _KEYS = (
     "suite", "run_id", "status", "problem", "gate", "trigger", "kb_name", "kb_version", "label", "href", "n_samples",
-    "previous_run_id", "metrics",
+    "testset", "previous_run_id", "metrics",
 )  # fmt: skip
 _GATE_KEYS = ("outcome", "undecided", "counts", "baseline", "checks")
 _TIMEOUT_S = 10.0
@@ -87,6 +88,7 @@ def _name_endings(status: str, gate: Mapping[str, Any] | None) -> set[Ending]:
 def _describe_run(warehouse: Warehouse, run: RunRow, problem: str | None, gate: Mapping[str, Any] | None) -> Message:
     previous = find_previous(warehouse, run)
     return {name: getattr(run, name, None) for name in _KEYS} | {
+        "testset": run.config.get("refreshed"),
         "problem": problem,
         "gate": None if gate is None else {name: gate[name] for name in _GATE_KEYS},
         "previous_run_id": previous.run_id if previous else None,
@@ -129,6 +131,8 @@ def write_message(message: Mapping[str, Any]) -> str:
         lines += [describe_verdict(gate), *_list_failures(gate)]
     if message["problem"]:
         lines.append(shorten(str(message["problem"]), _LONGEST_PROBLEM))
+    if message["testset"]:
+        lines.append(shorten(RefreshedTestset.model_validate(message["testset"]).describe(), _LONGEST_PROBLEM))
     if message["metrics"]:
         lines.append(_describe_means(message["metrics"]))
     if message["href"]:
@@ -235,6 +239,8 @@ def write_page(warehouse: Warehouse, run: RunRow, gate: Mapping[str, Any] | None
         "",
         f"Run `{run.run_id}`, {_plain(describe_trigger(run))}.",
     ]
+    if testset := describe_testset(run):
+        lines += ["", f"Test set: {_plain(testset)}"]
     if run.problem:
         lines += ["", f"**Problem:** {_plain(run.problem)}"]
     if gate is not None:

@@ -31,10 +31,16 @@ def run_suite(
 ) -> SuiteOutcome:
     """Run a suite, decide on its gate, and send its notification.
 
-    `flags` are settings that win over all others, by name; `wait_s` is how long to wait for another run of the suite to
-    end. Raises what `start_run` raises, after reporting it.
+    The test set of a suite that has one is refreshed before. `flags` are settings that win over all others, by name;
+    `wait_s` is how long to wait for another run of the suite to end. Raises what `start_run` raises, after reporting
+    it, and RunCancelled where somebody stopped the refresh.
     """
     settings = resolve_suite(suite, flags=flags or {}, trigger=trigger).settings
+    if suite.testset is not None:
+        from evalhouse.flows.serving.living_set import refresh_living_set  # noqa: PLC0415  # imports what reads documents
+
+        refreshed = refresh_living_set(suite, settings, wait_s=wait_s)
+        settings = settings.model_copy(update={"refreshed": refreshed})
     with _notified_when_broken_off(suite.notify, suite.name, trigger):
         if settings.gate is not None:  # over metrics that are not scored: refused before anything is asked
             from evalhouse.flows.preparing.live_run import make_plan  # noqa: PLC0415  # imports what judges

@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from evalhouse.tasks.judge.names import LEXICAL, find_judge, is_fixed, parse_judges
 from evalhouse.tasks.settings.deadline import find_deadline
-from evalhouse.tasks.settings.suite import Notify, SuiteGate
+from evalhouse.tasks.settings.suite import Notify, RefreshedTestset, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.warehouse.sample_data import SAMPLE
 from evalhouse.warehouse.steps import STEPS
@@ -75,6 +75,9 @@ class RunSettings(BaseModel):
     ] = {}
     suite: Annotated[str | None, Where(place=None, environment=False)] = None
     suite_hash: Annotated[str | None, Where(place=None, environment=False)] = None
+    refreshed: Annotated[RefreshedTestset | None, Where(place=None, environment=False, belongs_to_run=True)] = Field(
+        default=None, description="what became of the suite's test set before the run"
+    )
     target: Annotated[TargetSettings | None, Where(place="[target]", environment=False, belongs_to_run=True)] = Field(
         default=None, description="the application that is asked for answers"
     )

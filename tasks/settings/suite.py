@@ -106,6 +106,36 @@ class SuiteGate(BaseModel):
         return {metric: drop / 2 for metric, drop in self.max_drop.items()} | self.trend
 
 
+class RefreshedTestset(BaseModel):
+    """What a run's test set went through before the run: the version that was judged, the one it was made from, how
+    many questions became what, and how many proposals wait for a person. `problem` says why it is as it was before."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    set_hash: str | None = None
+    parent_hash: str | None = None
+    run_id: str | None = None
+    n_questions: int = 0
+    changes: dict[str, int] = {}
+    n_proposals: int = 0
+    n_failed: int = 0
+    problem: str | None = None
+
+    def describe(self) -> str:
+        """The same in a sentence."""
+        version = f"version {self.set_hash}" if self.set_hash else "the version before"
+        waiting = (
+            f"; {self.n_proposals} proposal{'s' * (self.n_proposals != 1)} for a person" if self.n_proposals else ""
+        )
+        if self.problem is not None:
+            return f"test set: not refreshed, {version} was evaluated as it was: {self.problem}{waiting}"
+        changed = ", ".join(f"{n} {word}" for word, n in sorted(self.changes.items()) if word != "same")
+        failed = f"; {self.n_failed} without a usable reply" if self.n_failed else ""
+        if self.set_hash == self.parent_hash:
+            return f"test set: {version} as before, {changed or 'nothing it rests on changed'}{failed}{waiting}"
+        return f"test set: {version} made from {self.parent_hash}, {changed}{failed}{waiting}"
+
+
 class Notify(BaseModel):
     """Where to post how a run ended. The address is a secret: it is all that posting takes."""
 

@@ -121,6 +121,7 @@ def test_the_message_has_the_run_its_means_their_change_and_the_gate(store: Ware
         "kb_version": "v7",
         "label": "x",
         "href": "https://example.org/c/1",
+        "testset": None,
         "n_samples": 2,
         "previous_run_id": "night-1",
         "metrics": {

@@ -1,0 +1,139 @@
+"""A suite whose dataset is a test set: refreshed before each run, and evaluated as it was where that fails."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from cli_process import Place, call_here
+from live_runs import point_to
+from port_answers import port_endpoint
+from port_base import EDITS, build_base
+from webhook import serve_webhook
+
+from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.preparing.suites import Suite, load_suite
+from evalhouse.flows.serving.living_set import refresh_living_set
+from evalhouse.flows.serving.suite_runs import resolve_suite
+from evalhouse.tasks.settings.suite import RefreshedTestset
+from evalhouse.tasks.testsets.sets import read_set
+
+SUITE = """\
+name = "port"
+dataset = "questions.jsonl"
+judge = "{judge}"
+embeddings = "hashing"
+metrics = ["abstention"]
+warehouse = "own.duckdb"
+
+[testset]
+documents = "docs"
+"""
+KINDS = "fact=3,number=2"
+
+
+def write_documents(folder: Path, *, is_edited: bool) -> None:
+    """Three quays, as they are before or after an update."""
+    edits = [edit for edit in EDITS if edit.document.startswith("en/quays")]
+    for path, document in build_base(edits if is_edited else []).items():
+        if path.startswith("en/quays"):
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(document.write(), encoding="utf-8")
+
+
+def write_suite(folder: Path, judge: str, *, more: str = "") -> Suite:
+    (folder / "port.toml").write_text(SUITE.format(judge=judge) + more, encoding="utf-8")
+    return load_suite(folder / "port.toml")
+
+
+def make(capsys: pytest.CaptureFixture[str], folder: Path, judge: str) -> str:
+    """Documents and a set made of them; returns its hash."""
+    write_documents(folder / "docs", is_edited=False)
+    shared = ("--kinds", KINDS, "--judge", judge, "--embeddings", "hashing", "--warehouse", str(folder / "own.duckdb"))
+    target = str(folder / "questions.jsonl")
+    made = call_here(capsys, "testset", "make", str(folder / "docs"), "-n", "8", "-o", target, *shared, "--json")
+    return str(made.document["set_hash"])
+
+
+def refresh(suite: Suite) -> RefreshedTestset:
+    refreshed = refresh_living_set(suite, resolve_suite(suite, flags={}).settings)
+    assert refreshed is not None
+    return refreshed
+
+
+def test_the_set_is_renewed_by_the_suites_judge_within_its_limits(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with port_endpoint() as (endpoint, _):
+        point_to(endpoint.base_url)
+        before = make(capsys, tmp_path, "openai:judge")
+        suite = write_suite(tmp_path, "openai:judge", more="new = false\n\n[limits]\nconcurrency = 3\n")
+        same = refresh(suite)
+        assert (same.set_hash, same.parent_hash, same.problem) == (before, before, None)
+        assert "as before, nothing it rests on changed" in same.describe()
+        shutil.rmtree(tmp_path / "docs")
+        write_documents(tmp_path / "docs", is_edited=True)
+        renewed = refresh(suite)
+        n_asked = endpoint.stats.requests.total()
+        again = refresh(suite)
+    test_set = read_set(tmp_path / "questions.jsonl")
+    assert (renewed.set_hash, renewed.parent_hash) == (test_set.set_hash, before)
+    assert renewed.set_hash != before
+    assert renewed.n_proposals == len(test_set.manifest.proposals)
+    assert sum(n for word, n in renewed.changes.items() if word != "same") > 0
+    assert "new" not in renewed.changes
+    assert again.set_hash == renewed.set_hash
+    assert endpoint.stats.requests.total() == n_asked
+
+
+def test_a_refresh_that_fails_leaves_the_set_and_says_why(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    before = make(capsys, tmp_path, "lexical")
+    suite = write_suite(tmp_path, "lexical")
+    shutil.rmtree(tmp_path / "docs")
+    failed = refresh(suite)
+    assert (failed.set_hash, failed.parent_hash, failed.n_questions) == (before, None, 8)
+    assert "docs: no such file or folder" in str(failed.problem)
+    assert f"not refreshed, version {before} was evaluated as it was" in failed.describe()
+    (tmp_path / "questions.testset.json").unlink()
+    assert "has no manifest" in str(refresh(suite).problem)
+
+
+def test_a_night_says_what_became_of_its_set(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, prefect_home: Path
+) -> None:
+    before = make(capsys, tmp_path, "lexical")
+    shutil.rmtree(tmp_path / "docs")
+    write_documents(tmp_path / "docs", is_edited=True)
+    with serve_webhook() as webhook:
+        write_suite(tmp_path, "lexical", more='\n[notify]\nwebhook = "${HOOK}"\non = ["completed"]\n')
+        place = Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home), "HOOK": webhook.url})
+        ran = place.call("run", "port.toml", "--json")
+    assert ran.status == 0, ran.stderr
+    testset = ran.document["testset"]
+    assert (testset["set_hash"], testset["parent_hash"]) == (read_set(tmp_path / "questions.jsonl").set_hash, before)
+    line = RefreshedTestset.model_validate_json(json.dumps(testset)).describe()
+    assert line in ran.stderr
+    (posted,) = webhook.bodies
+    assert posted["testset"] == testset
+    assert line[:200] in posted["text"]
+    shown = call_here(capsys, "show", "latest", "--warehouse", str(tmp_path / "own.duckdb"))
+    assert line in " ".join(shown.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("replaced", "by", "problem"),
+    [
+        ('"docs"', "7", "line 9: testset.documents: got 7; input should be a valid string"),
+        ('"docs"', '"docs"\nacept = true', "line 10: testset.acept: there is no such key; did you mean accept?"),
+        ('"docs"', '"docs"\ncoverage = 9\nnew = false', "line 10: testset.coverage: says how many questions"),
+        ('"questions.jsonl"', '"sample"', "line 2: dataset: there is [testset], and the dataset is 'sample'; name"),
+        ('documents = "docs"', "", "testset.documents: is missing"),
+    ],
+)
+def test_a_mistake_is_refused_with_its_line(tmp_path: Path, replaced: str, by: str, problem: str) -> None:
+    (tmp_path / "port.toml").write_text(SUITE.format(judge="lexical").replace(replaced, by), encoding="utf-8")
+    with pytest.raises(SettingsError) as caught:
+        load_suite(tmp_path / "port.toml")
+    assert problem in str(caught.value)
