@@ -17,6 +17,7 @@ from evalhouse.flows.server.api import PrefectApi, PrefectApiError
 from evalhouse.flows.server.environment import prefect_home, read_user_settings
 from evalhouse.flows.server.local import SERVE_LOG
 from evalhouse.flows.serving.flow_runs import (
+    ENDED,
     NOT_ENDED,
     SILENCE,
     ServedSuite,
@@ -36,7 +37,6 @@ _NOT_AGAIN: Final = "and what was answered is not asked again"
 _UNDER_WAY = ["RUNNING", "PENDING", "CANCELLING"]
 # States in which a process shows signs of life, or is about to.
 _ALIVE = ("PENDING", "RUNNING")
-_ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 # A run that kills its process each time (out of memory, say) is not tried for ever, and from the third time on not at
 # once: a minute later each time.
 _MOST_RESUMES = 10
@@ -246,7 +246,7 @@ def _mark_run(warehouse: Warehouse, run: RunRow) -> bool:
 def _mark_flow_run(api: PrefectApi, flow_run_id: str) -> None:
     """Say in Prefect that a flow run has crashed, unless it has ended there or never was there."""
     try:
-        if api.get(f"/flow_runs/{flow_run_id}")["state_type"] in _ENDED:
+        if api.get(f"/flow_runs/{flow_run_id}")["state_type"] in ENDED:
             return
         state = {"type": "CRASHED", "name": "Crashed", "message": f"{_GONE}."}
         api.post(f"/flow_runs/{flow_run_id}/set_state", {"state": state, "force": True})

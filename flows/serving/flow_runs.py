@@ -28,6 +28,7 @@ _AHEAD: Final = timedelta(days=1)
 # Four beats missed: a machine that was busy for a minute has not crashed.
 SILENCE: Final = timedelta(seconds=120)
 NOT_ENDED: Final = ("SCHEDULED", "PENDING", "RUNNING")
+ENDED: Final = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 _PAGE = 50
 _MOST_CHANGED = 100_000
 _LONGEST_TEXT = 1_000

@@ -13,10 +13,9 @@ from typing import Final
 
 from evalhouse.flows.display.output import write_count
 from evalhouse.flows.server.api import TAG, PrefectApi, PrefectApiError, tag_run
-from evalhouse.flows.serving.flow_runs import ServedSuite, find_named_run, list_flow_runs
+from evalhouse.flows.serving.flow_runs import ENDED, ServedSuite, find_named_run, list_flow_runs
 from evalhouse.tasks.settings.retention import NEVER, find_cutoff
 
-_ENDED: Final = ["COMPLETED", "FAILED", "CRASHED", "CANCELLED"]
 # Flow runs a step, so that a run under way does not wait long for the database.
 _A_STEP = 10
 # As many as Prefect lists at once.
@@ -67,7 +66,7 @@ class HistoryLimit:
 
 def delete_old(api: PrefectApi, suite: ServedSuite, *, before: datetime) -> int:
     """Delete some flow runs of a suite that ended before a time with a zone; returns how many, 0 when none is left."""
-    ended = {"state": {"type": {"any_": _ENDED}}, "end_time": {"before_": before.isoformat()}}
+    ended = {"state": {"type": {"any_": ENDED}}, "end_time": {"before_": before.isoformat()}}
     flow_runs = list_flow_runs(api, suite, **ended)[:_A_STEP]
     for flow_run in flow_runs:
         run_id = find_named_run(flow_run, suite.name)

@@ -11,8 +11,8 @@ _AGE: Final = re.compile(r"([1-9][0-9]{0,4})([dwy])")
 _DAYS: Final = {"d": 1, "w": 7, "y": 365}
 _ALLOWED: Final = "write a number of days, weeks or years, such as 180d, 26w or 2y"
 NEVER: Final = "never"
-# What is queued again looks back over the flow runs of some days.
-_LEAST_HISTORY: Final = timedelta(days=7)
+# As long as updates without a run are looked for: by its flow run one is known to have been tried.
+_LEAST_HISTORY: Final = timedelta(days=30)
 
 
 def read_age(text: str) -> timedelta:

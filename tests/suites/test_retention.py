@@ -35,8 +35,8 @@ def test_old_runs_of_the_suite_alone_are_forgotten(tmp_path: Path, capsys: pytes
 
 
 def test_the_age_of_prefects_history_stands_beside_the_others(tmp_path: Path) -> None:
-    written = [load_suite(_write(tmp_path, line)).retention for line in ('prefect = "never"', 'prefect = "1w"', "")]
-    assert [retention.prefect for retention in written if retention] == ["never", "1w", "30d"]
+    written = [load_suite(_write(tmp_path, line)).retention for line in ('prefect = "never"', 'prefect = "5w"', "")]
+    assert [retention.prefect for retention in written if retention] == ["never", "5w", "30d"]
     assert all(retention.list_ages() == [] for retention in written if retention)
 
 
@@ -44,8 +44,8 @@ def test_the_age_of_prefects_history_stands_beside_the_others(tmp_path: Path) ->
     ("retention", "why"),
     [
         ('texts = "180"', "write a number of days"),
-        ('prefect = "6d"', 'at least 7d, or "never"'),
-        ('prefect = "soon"', 'at least 7d, or "never"'),
+        ('prefect = "29d"', 'at least 30d, or "never"'),
+        ('prefect = "soon"', 'at least 30d, or "never"'),
         ('texts = "2y"\nscores = "1y"', "longer"),
         ("days = 3", "days"),
     ],
