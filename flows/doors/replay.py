@@ -178,6 +178,9 @@ class Replay:
     @property
     def problem(self) -> str | None:
         """Why the asking ended before its end."""
+        left = self._find_budget()
+        if left is not None and left <= 0:
+            return "nothing is left of the budget; give a higher one with --budget"
         return next((one.problem or one.status for one in self.outcomes if one.status in ("failed", "cancelled")), None)
 
     def list_asks(self) -> Iterator[Ask]:
@@ -187,7 +190,7 @@ class Replay:
                 continue
             for arm, contexts in ((OLD, one.old), (NEW, one.new)):
                 if arm == NEW or not one.same_contexts:
-                    for time in range(1, self.options.times + 1):
+                    for time in self._list_times(one):
                         yield Ask(ask_id=_name_ask(sample_id, arm, time), of=one, contexts=contexts)
 
     def list_document_asks(self) -> Iterator[Ask]:
@@ -212,8 +215,13 @@ class Replay:
         documents, note = name_documents(move, one.changes, values, most=self.options.documents)
         return replace(finding, documents=documents, note=note)
 
+    def _list_times(self, one: ReplaySample) -> range:
+        """The times that a sample is asked with the same contexts: twice as many where both runs had the same ones, so
+        that a bot which wavers is found as surely."""
+        return range(1, self.options.times * (2 if one.same_contexts else 1) + 1)
+
     def _read_arm(self, move: Move, arm: str) -> list[float | None]:
-        times = range(1, self.options.times + 1)
+        times = self._list_times(self.samples[move.sample_id])
         return [self.values.get((_name_ask(move.sample_id, arm, time), move.metric)) for time in times]
 
     def read_scores(self) -> None:
@@ -303,9 +311,7 @@ class Replay:
     def _run(self, asks: Sequence[Ask], what: str, watch: Watch | None) -> None:
         with open_process(self.settings, watch, 0.0, run_id=self.ids["candidate"], find_flow=find_flow) as process:
             self._end_killed()
-            settings = self._derive_settings()
-            if settings.budget_usd is not None and settings.budget_usd <= 0:
-                raise SettingsError("nothing is left of the budget; give a higher one with --budget")
+            settings = self.settings.model_copy(update={"budget_usd": self._find_budget()})
             live_run, run = self._prepare(asks, what, settings, process)
             outcome = asyncio.run(process.carry_out(live_run, run))
             show_end(outcome.run, None)
@@ -318,11 +324,11 @@ class Replay:
                 problem = "its process ended before its end; the same command took up what was answered"
                 update_run(self.warehouse, run.run_id, status="failed", problem=problem)
 
-    def _derive_settings(self) -> RunSettings:
-        budget_usd = self.options.budget_usd
-        if budget_usd is not None:
-            budget_usd -= sum(sum_cost(self.warehouse, outcome.run.run_id) for outcome in self.outcomes)
-        return self.settings.model_copy(update={"budget_usd": budget_usd})
+    def _find_budget(self) -> float | None:
+        """What may still be spent of the budget; None without one."""
+        if self.options.budget_usd is None:
+            return None
+        return self.options.budget_usd - sum(sum_cost(self.warehouse, outcome.run.run_id) for outcome in self.outcomes)
 
     def _prepare(
         self, asks: Sequence[Ask], what: str, settings: RunSettings, process: RunProcess
