@@ -5,7 +5,6 @@ address, since anyone who has it can post.
 """
 
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -23,7 +22,8 @@ from evalhouse.flows.documents.gate import describe_finding, describe_verdict, n
 from evalhouse.flows.documents.run_origin import describe_testset
 from evalhouse.flows.preparing.request import Trigger
 from evalhouse.flows.server.api import BadAddress, NoAnswer, send_request
-from evalhouse.tasks.settings.suite import VARIABLE, Ending, Notify, RefreshedTestset, is_web_address
+from evalhouse.tasks.settings.named_values import NAMED, NamedValueError, read_named
+from evalhouse.tasks.settings.suite import Ending, Notify, RefreshedTestset, is_web_address
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import RunRow
@@ -70,10 +70,13 @@ def notify_of_break(notify: Notify, suite: str, trigger: Trigger, problem: str) 
 
 def find_webhook(notify: Notify) -> str:
     """The address with its variables filled in; raises NotifyError."""
-    missing = sorted({name for name in VARIABLE.findall(notify.webhook) if not os.environ.get(name)})
-    if missing:
+    try:
+        values = {name: read_named(name) for name in sorted(NAMED.findall(notify.webhook))}
+    except NamedValueError as error:
+        raise NotifyError(str(error)) from None
+    if missing := [name for name, value in values.items() if value is None]:
         raise NotifyError(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set")
-    address = VARIABLE.sub(lambda match: os.environ[match[1]], notify.webhook).strip()
+    address = NAMED.sub(lambda match: str(values[match[1]]), notify.webhook).strip()
     if not is_web_address(address):
         raise NotifyError("the webhook is not an address that begins with https:// or http://")
     return address

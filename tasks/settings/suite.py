@@ -4,7 +4,6 @@ They are stored with the run's settings, so that a run that is resumed days late
 started with.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from evalhouse.tasks.settings.named_values import NAMED
 from evalhouse.warehouse.messages import note_secret
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics
 
@@ -23,8 +23,6 @@ PASSED, MEAN_OF_PASSED, PREVIOUS_ANY = "passed", "mean_of_passed", "previous_any
 """Baselines that are no run's name: the last run of the series that passed its gate or was accepted, the mean of the
 last of them, and the last completed one whatever its gate said."""
 MOST_K = 100
-VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-"""How a text of a suite names an environment variable."""
 
 
 def explain_low(minimums: Iterable[str], metrics: Mapping[str, MetricFile]) -> str | None:
@@ -141,7 +139,10 @@ class Notify(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
-    webhook: str = Field(repr=False, description="address that is posted to; ${NAME} stands for a variable")
+    webhook: str = Field(
+        repr=False,
+        description="address that is posted to; ${NAME} stands for a variable, ${secret:NAME} for a block",
+    )
     on: tuple[Ending, ...] = Field(
         default=("failed", "incomplete", "gate_failed"), description="endings that are posted"
     )
@@ -150,9 +151,12 @@ class Notify(BaseModel):
     @field_validator("webhook")
     @classmethod
     def _check_webhook(cls, webhook: str) -> str:
-        if "$" in VARIABLE.sub("", webhook):
-            raise PydanticCustomError("webhook", "a variable is written ${NAME}, with letters, digits and _")
-        if not VARIABLE.search(webhook) and not is_web_address(webhook):
+        if "$" in NAMED.sub("", webhook):
+            raise PydanticCustomError(
+                "webhook",
+                "a variable is written ${NAME}, with letters, digits and _; what Prefect has ${secret:NAME}",
+            )
+        if not NAMED.search(webhook) and not is_web_address(webhook):
             raise PydanticCustomError("webhook", "give an address that begins with https:// or http://, or ${NAME}")
         return webhook
 
@@ -165,14 +169,16 @@ class Notify(BaseModel):
 
     def note_secrets(self, environ: Mapping[str, str]) -> None:
         """Have the address, as far as the environment gives it, taken out of whatever is stored."""
-        note_secret(VARIABLE.sub(lambda match: environ.get(match[1], ""), self.webhook).strip())
-        for name in VARIABLE.findall(self.webhook):
-            note_secret(environ.get(name, ""))
+        values = {name: environ.get(name, "") for name in NAMED.findall(self.webhook)}
+        if all(values.values()):  # what Prefect has is noted when it is read
+            note_secret(NAMED.sub(lambda match: values[match[1]], self.webhook).strip())
+        for value in values.values():
+            note_secret(value)
 
     @property
     def keeps_secret(self) -> bool:
         """Whether the address itself is in the environment, so that what is written here may be stored."""
-        return VARIABLE.search(self.webhook) is not None
+        return NAMED.search(self.webhook) is not None
 
 
 def is_web_address(text: str) -> bool:

@@ -13,6 +13,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from evalhouse.tasks.settings.named_values import NAME
 from evalhouse.warehouse.messages import cut
 from evalhouse.warehouse.names import suggest
 
@@ -30,7 +31,6 @@ GIVEN_MARKS = ("contexts", "context_ids")
 _MARKS = ("question", "sample_id", *GIVEN_MARKS)
 _MARKS_SHOWN = ("{{question}}", "{{sample_id}}", "{{metadata.NAME}}", "{{contexts}}", "{{context_ids}}")
 _OBJECT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_NAME = re.compile(r"[A-Za-z_]\w*")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie")
 _SECRET_ENDS = ("key", "token", "secret", "password")
@@ -194,7 +194,7 @@ def _find_text_problem(text: str) -> str | None:
             return f"the mark {mark} is a list; let it stand alone as a member of body, like {name} = '{mark}'"
         if name not in _MARKS and not name.removeprefix(METADATA).strip() == name[len(METADATA) :] != "":
             return f"unknown mark {{{{{name}}}}}; {suggest(f'{{{{{name}}}}}', _MARKS_SHOWN)}"
-    if any(_NAME.fullmatch(name) for name in VARIABLE.findall(text)):
+    if any(NAME.fullmatch(name) for name in VARIABLE.findall(text)):
         return (
             f"{cut(text, 120)!r} names a variable of the environment, and those go into headers alone, "
             "where they are kept off the record"
@@ -206,8 +206,11 @@ def _find_header_problem(name: str, value: str) -> str | None:
     if not _HEADER_NAME.fullmatch(name):
         return f"{name!r} is not the name of a header"
     variables = VARIABLE.findall(value)
-    if wrong := [variable for variable in variables if not _NAME.fullmatch(variable)]:
-        return f"header {name}: ${{{wrong[0]}}} names no variable of the environment; write it like ${{BOT_TOKEN}}"
+    if wrong := [variable for variable in variables if not NAME.fullmatch(variable)]:
+        return (
+            f"header {name}: ${{{wrong[0]}}} names no variable of the environment; write it like ${{BOT_TOKEN}}, "
+            "or ${secret:bot-token} for a Secret block of Prefect"
+        )
     if MARK.search(value):
         return f"header {name}: marks belong into body and url; a header may hold ${{NAME}} from the environment"
     if any(character in value for character in "\r\n\0"):

@@ -4,7 +4,6 @@ A template is data before anything is filled in, so a question with quotes, brac
 the end and nothing else; in an address every character of it that could mean something is percent-encoded.
 """
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from urllib.parse import quote
 
 import orjson
 
+from evalhouse.tasks.settings.named_values import NamedValueError, describe_name, read_named
 from evalhouse.tasks.settings.target import GIVEN_MARKS, MARK, METADATA, VARIABLE, is_secret_header
 from evalhouse.tasks.targets.protocol import QuestionFailed, TargetError, TargetQuestion
 from evalhouse.warehouse.messages import list_names, note_secret, redact, shorten, spell_secret
@@ -142,17 +142,19 @@ def _fill_variables(template: str, values: Mapping[str, str]) -> str:
 
 
 def _read_variable(name: str, header: str) -> str:
-    value = os.environ.get(name, "")
-    if not value:
-        raise TargetError(f"header {header} wants the environment's {name}, which is not set; set it")
+    wanted = f"header {header} wants {describe_name(name)}"
+    try:
+        value = read_named(name)
+    except NamedValueError as error:
+        raise TargetError(f"{wanted}: {error}") from None
+    if value is None:
+        raise TargetError(f"{wanted}, which is not set; set it")
     if any(character in value for character in "\r\n\0"):
-        raise TargetError(
-            f"header {header} wants the environment's {name}, which has a line break in it; take that out"
-        )
+        raise TargetError(f"{wanted}, which has a line break in it; take that out")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise TargetError(f"header {header} wants the environment's {name}, which is not UTF-8") from None
+        raise TargetError(f"{wanted}, which is not UTF-8") from None
     return value
 
 

@@ -1,0 +1,56 @@
+"""Headers and webhooks that name what Prefect keeps, Secret blocks and variables: filled in, and stored nowhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_process import Place
+from target_server import answer_json, serving
+
+VALUE = "t0ken-of-the-block"
+SAVE = (
+    "from prefect.blocks.system import Secret; from prefect.variables import Variable; "
+    f"Secret(value={VALUE!r}).save('bot-token', overwrite=True); Variable.set('tenant', 'north', overwrite=True)"
+)
+
+
+@pytest.fixture
+def place(tmp_path: Path, prefect_home: Path) -> Place:
+    """A folder with one question, on a server that has a block and a variable."""
+    place = Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home)})
+    subprocess.run([sys.executable, "-c", SAVE], env=place.environment(), cwd=tmp_path, check=True, capture_output=True)
+    (tmp_path / "questions.jsonl").write_text('{"id": "q1", "question": "When?", "ground_truth": "At six."}\n')
+    return place
+
+
+def write_suite(place: Place, url: str, authorization: str, *, more: str = "") -> None:
+    (place.folder / "bot.toml").write_text(
+        f'dataset = "questions.jsonl"\njudge = "lexical"\nmetrics = ["factual_f1"]\nwarehouse = "own.duckdb"\n'
+        f'[target]\nurl = "{url}"\nattempts = 1\n'
+        f'headers = {{ Authorization = "{authorization}", X-Tenant = "${{variable:tenant}}" }}\n{more}'
+    )
+
+
+def test_a_block_and_a_variable_are_sent_and_the_secret_is_stored_nowhere(place: Place) -> None:
+    with serving(answer_json({"answer": "At six."})) as bot:
+        hook = f'[notify]\nwebhook = "{bot.root_url}/${{secret:bot-token}}"\non = ["completed"]\n'
+        write_suite(place, bot.url, "Bearer ${secret:bot-token}", more=hook)
+        done = place.call_process("run", "bot.toml", "--json")
+    assert done.status == 0, done.stderr
+    asked, told = bot.requests
+    assert (asked.headers["authorization"], asked.headers["x-tenant"]) == (f"Bearer {VALUE}", "north")
+    assert told.path == f"/{VALUE}"
+    assert VALUE not in done.stdout + done.stderr
+    kept = [path for path in place.folder.rglob("*") if path.is_file()]
+    assert not [path for path in kept if VALUE.encode() in path.read_bytes()]
+
+
+def test_a_block_that_is_not_there_is_named(place: Place) -> None:
+    write_suite(place, "http://127.0.0.1:9/ask", "Bearer ${secret:nobody}")
+    done = place.call_process("run", "bot.toml")
+    assert done.status == 2
+    assert "header Authorization wants Prefect's Secret block 'nobody', which is not set; set it" in done.stderr
+    assert "Traceback" not in done.stderr
