@@ -21,7 +21,7 @@ from evalhouse.flows.server.interrupts import take_signals_back
 from evalhouse.flows.shards import collect_shards, judge_shards
 from evalhouse.tasks.load import load
 from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run, is_under_way
-from evalhouse.tasks.score import publish, score
+from evalhouse.tasks.score import find_score_task, publish
 from evalhouse.warehouse.rows.runs import RunKind, update_run
 
 _DEFAULTS = EvaluateParameters()
@@ -75,7 +75,7 @@ async def judge_run(live_run: LiveRun) -> None:
             await collect_shards(live_run)
             await load(live_run.run_id)
             await judge_shards(live_run)
-            await score(live_run.run_id)
+            await find_score_task(live_run)(live_run.run_id)
             await publish(live_run.run_id)
 
 

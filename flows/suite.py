@@ -25,7 +25,7 @@ from evalhouse.flows.documents.run_origin import describe_testset, read_silent
 from evalhouse.flows.errors import SettingsError, explain
 from evalhouse.flows.preparing.request import BY_HAND, Trigger, TriggerKind
 from evalhouse.flows.preparing.suites import Suite, load_suite
-from evalhouse.flows.preparing.triggers import check_kb_name
+from evalhouse.flows.preparing.triggers import make_kb_source
 from evalhouse.flows.run.outcome import SuiteOutcome
 from evalhouse.flows.server.api import PrefectApi, PrefectApiError, find_api
 from evalhouse.flows.server.flow_options import FLOW_OPTIONS
@@ -116,8 +116,8 @@ def _open_job(path: str, kb_name: str | None) -> _Job:
     if row["deployment_id"] is None:
         raise SettingsError("evaluate_suite is the flow of a deployment; by hand a suite runs with `evalhouse run`")
     served = read_served_suite(api, row["deployment_id"], suite, warehouse_url=warehouse.location.url)
-    if served.kb_name is None and kb_name is not None:
-        served = replace(served, kb_name=check_kb_name(kb_name))
+    if served.source is None and kb_name is not None:
+        served = replace(served, source=make_kb_source(kb_name))
     return _Job(api=api, row=row, suite=suite, served=served, warehouse=warehouse)
 
 
@@ -146,8 +146,8 @@ def _work(job: _Job, trigger: str, resume: str | None, event: str | None) -> "St
 
 def _answer_updates(job: _Job, event: str | None) -> "State[Any]":
     """Run once for all updates that no run of this suite has answered."""
-    kb_name = job.served.kb_name
-    if kb_name is None:
+    source = job.served.source
+    if source is None:
         raise SettingsError(
             f"{job.suite.path} has no [trigger], so its deployment has to say which knowledge base was updated; give "
             "that the parameter knowledge_base"
@@ -157,8 +157,8 @@ def _answer_updates(job: _Job, event: str | None) -> "State[Any]":
         get_run_logger().warning(problem)
         print_notice(f"{job.suite.name}: {problem}")
     if not unanswered.updates:
-        return _skip("NothingNew", f"every update of {kb_name} that was announced has been answered by a run already")
-    state = _run(job, Trigger(kind="event", kb_name=kb_name, updates=unanswered.updates))
+        return _skip("NothingNew", f"every announced update of {source.name} has been answered by a run already")
+    state = _run(job, Trigger(kind="event", kb_name=source.name, updates=unanswered.updates))
     # One that Prefect had not yet written when we looked has perhaps no flow run of its own.
     left = find_unanswered(job.api, job.served)
     if left.updates:

@@ -1,31 +1,58 @@
 """Score: every metric's SQL over the verdicts of a run, and what the run came to."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from prefect import task
 from prefect.artifacts import acreate_table_artifact
+from prefect.assets import add_asset_metadata, materialize
+from prefect.tasks import Task
 
+from evalhouse.tasks.pipeline.assets import describe_scores, list_upstream, make_scores_asset
 from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run
 from evalhouse.tasks.pipeline.run_step import UNCACHED
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.scores import score_run
 
+_OPTIONS: dict[str, Any] = {"name": "score", "task_run_name": "score {run_id}", **UNCACHED}
 
-@task(name="score", task_run_name="score {run_id}", **UNCACHED)
+
+@task(**_OPTIONS)
 async def score(run_id: str) -> None:
     """Score all samples of a run from the verdicts in the warehouse."""
     live_run = find_live_run(run_id)
     await asyncio.to_thread(score_verdicts, live_run)
 
 
+async def score_as_asset(run_id: str) -> None:
+    """Score, and say what came of it in the event of the asset that this makes."""
+    live_run = find_live_run(run_id)
+    await asyncio.to_thread(score_verdicts, live_run)
+    means = await asyncio.to_thread(read_means, live_run)
+    metadata = await asyncio.to_thread(describe_scores, live_run, means)
+    add_asset_metadata(make_scores_asset(str(live_run.settings.suite)), metadata)
+
+
+def find_score_task(live_run: LiveRun) -> "Task[[str], Any]":
+    """`score`; in a suite as a task that materializes the suite's scores."""
+    if live_run.settings.suite is None:
+        return score
+    asset = make_scores_asset(live_run.settings.suite)
+    return materialize(asset, by="evalhouse", asset_deps=list_upstream(live_run), **_OPTIONS)(score_as_asset)
+
+
+def read_means(live_run: LiveRun) -> Sequence[Mapping[str, Any]]:
+    """The means of a run's metrics and how many samples they rest on."""
+    names = [metric.name for metric in live_run.metrics]
+    return live_run.warehouse.read_rows(read_query("runs/means"), {"run_id": live_run.run_id, "metrics": names})
+
+
 @task(name="publish", task_run_name="publish {run_id}", **UNCACHED)
 async def publish(run_id: str) -> None:
     """Show the run's scores as a table in Prefect."""
     live_run = find_live_run(run_id)
-    names = [metric.name for metric in live_run.metrics]
-    rows = await asyncio.to_thread(
-        live_run.warehouse.read_rows, read_query("runs/means"), {"run_id": run_id, "metrics": names}
-    )
+    rows = await asyncio.to_thread(read_means, live_run)
     table = [
         {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()} for row in rows
     ]

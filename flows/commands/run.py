@@ -433,7 +433,7 @@ def _make_trigger(suite: Suite, changed: tuple[str, ...]) -> Trigger:
     if not changed:
         return BY_HAND
     update = Update(event_id="by hand", version=None, changed=changed, occurred_at=now_utc())
-    return Trigger(kb_name=suite.trigger.knowledge_base if suite.trigger else None, updates=(update,))
+    return Trigger(kb_name=suite.trigger.source.name if suite.trigger else None, updates=(update,))
 
 
 def _print_collection(outcome: "RunOutcome", counts: Mapping[str, Any], errors: list[dict[str, Any]]) -> None:

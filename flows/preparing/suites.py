@@ -10,17 +10,17 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, time
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic import BaseModel, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.triggers import explain_bad_cron, explain_bad_name, explain_bad_timezone
+from evalhouse.flows.preparing.when import KnowledgeBase, Schedule, Table, refused_by
 from evalhouse.tasks.judge.names import JudgeNames, parse_judges
 from evalhouse.tasks.settings.retention import Retention
 from evalhouse.tasks.settings.run import LIMITS, TOP, WHERE, RunSettings, list_settings
@@ -174,17 +174,6 @@ _ANY_JUDGE = "openai:any"
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-def _refused_by(explain: Callable[[str], str | None]) -> AfterValidator:
-    """A check of a text by what explains what is wrong with it."""
-
-    def check(text: str) -> str:
-        if wrong := explain(text):
-            raise PydanticCustomError("refused", "{wrong}", {"wrong": wrong})
-        return text
-
-    return AfterValidator(check)
-
-
 def _explain_bad_judge(text: str) -> str | None:
     try:
         parse_judges(text)
@@ -193,60 +182,19 @@ def _explain_bad_judge(text: str) -> str | None:
     return None
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Schedule(_Table):
-    """When a suite runs by itself."""
-
-    cron: Annotated[str, _refused_by(explain_bad_cron)]
-    timezone: Annotated[str, _refused_by(explain_bad_timezone)] = "UTC"
-
-
-# Half an hour is worth a run; beyond a week Prefect has forgotten the first update.
-_USUAL_WAIT_S: Final = 1_800.0
-_LONGEST_WAIT_S: Final = 604_800.0
-
-
-class KnowledgeBase(_Table):
-    """The knowledge base whose updates start a run. Prefect waits no shorter than ten seconds for quiet."""
-
-    knowledge_base: Annotated[str, _refused_by(explain_bad_name)]
-    debounce_s: float = Field(default=60.0, ge=10, le=86_400)
-    max_wait_s: float | None = Field(default=None, le=_LONGEST_WAIT_S)
-    only_affected: bool = False
-
-    @field_validator("max_wait_s")
-    @classmethod
-    def _is_no_shorter_than_quiet(cls, seconds: float | None, info: ValidationInfo) -> float | None:
-        quiet_s = info.data.get("debounce_s")
-        if seconds is not None and quiet_s is not None and seconds < quiet_s:
-            wrong = f"an update cannot wait shorter than debounce_s; give at least {quiet_s:g}"
-            raise PydanticCustomError("refused", "{wrong}", {"wrong": wrong})
-        return seconds
-
-    @property
-    def longest_wait_s(self) -> float:
-        """How long the first update of a stream that does not end waits for its run."""
-        if self.max_wait_s is not None:
-            return self.max_wait_s
-        return min(max(10 * self.debounce_s, _USUAL_WAIT_S), _LONGEST_WAIT_S)
-
-
-class LivingSet(_Table):
+class LivingSet(Table):
     """The documents that the dataset, a test set, is held against before each run. `judge` None is the suite's;
     `coverage` is how many questions it is to have, None for as many a passage as when it was made."""
 
     documents: str = Field(min_length=1)
-    judge: Annotated[str, _refused_by(_explain_bad_judge)] | None = None
+    judge: Annotated[str, refused_by(_explain_bad_judge)] | None = None
     accept: bool = False
     coverage: int | None = Field(default=None, ge=1)
     new: bool = True
     encoding: str | None = None
 
 
-class _Noise(_Table):
+class _Noise(Table):
     share: float = Field(ge=0, le=1)
 
 
@@ -294,7 +242,7 @@ def load_suite(path: str | Path) -> Suite:
     return Suite(
         name=name,
         path=path,
-        values={**values, **paths, "suite": name, "suite_hash": digest},
+        values={**values, **paths, "suite": name, "suite_hash": digest, "upstream": trigger and trigger.source.name},
         schedule=schedule,
         trigger=trigger,
         testset=testset,
@@ -444,6 +392,8 @@ def _explain(problem: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> st
             return _explain_misplaced(str(path[-1]), tuple(table.model_fields))
         case "missing":
             return "is missing"
+        case "absent":
+            return problem["msg"]
     message = f"{problem['msg'][:1].lower()}{problem['msg'][1:]}"
     if path[:2] == ("notify", "webhook") or isinstance(problem["input"], dict):
         return message

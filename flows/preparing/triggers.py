@@ -1,4 +1,5 @@
-"""Why and when a run happens: by hand, by schedule, or because a knowledge base announced an update.
+"""Why and when a run happens: by hand, by schedule, or because a knowledge base announced an update, or
+another flow has materialized an asset.
 
 Cron expressions are read by the very library that Prefect's schedules are made of. Prefect carries its own copy of
 croniter; it is loaded from its file, because importing anything of Prefect fixes Prefect's settings for good, and a
@@ -9,14 +10,23 @@ import importlib.util
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from evalhouse.flows.errors import SettingsError
 
+UPDATED: Final = "knowledge-base.updated"
+# What Prefect emits when a task that was made with `@materialize` has completed.
+MATERIALIZED: Final = "prefect.asset.materialization.succeeded"
+# What Prefect takes as an asset's key, without `*`, which a trigger would read as any text.
+_ASSET_KEY = re.compile(r"[a-z][a-z0-9+.-]*://[^\s#?&%\"'<>\[\]{}|\\^`*]+")
+_RESTRICTED = "* # ? & % \" ' < > [ ] { } | \\ ^ `"
+_LONGEST_KEY = 512
 # `*`, `?`, `[` and `!` would make Prefect's triggers match other names.
 _NAME = re.compile(r"[\w./:@+-]+(?: [\w./:@+-]+)*")
 _CRONITER = "evalhouse_prefect_croniter"
@@ -38,6 +48,42 @@ def explain_bad_name(name: str) -> str | None:
         "it cannot name a knowledge base; allowed are letters, digits and . _ - / : @ +, with single blanks between "
         "them, at most 200"
     )
+
+
+def explain_bad_asset(key: str) -> str | None:
+    """What is wrong with the key of an asset, and what is allowed; None when it is fine."""
+    if _ASSET_KEY.fullmatch(key) and len(key) <= _LONGEST_KEY:
+        return None
+    return (
+        "it cannot be the key of an asset; write it as in @materialize: a scheme in small letters, :// and a name, "
+        f"such as s3://kb/handbook, at most {_LONGEST_KEY} characters, no blanks and none of {_RESTRICTED}"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateSource:
+    """Where updates come from: its name on record, and the resource and the event of Prefect's that announce one."""
+
+    name: str
+    resource: str
+    event: str
+
+    @property
+    def is_asset(self) -> bool:
+        """Whether Prefect announces its updates, and nobody else has to."""
+        return self.event == MATERIALIZED
+
+
+def make_kb_source(kb_name: str) -> UpdateSource:
+    """A knowledge base that announces its updates; raises SettingsError for what cannot be its name."""
+    return UpdateSource(name=check_kb_name(kb_name), resource=f"knowledge-base.{kb_name}", event=UPDATED)
+
+
+def make_asset_source(key: str) -> UpdateSource:
+    """An asset that flows materialize; raises SettingsError for what cannot be its key."""
+    if wrong := explain_bad_asset(key):
+        raise SettingsError(f"{key!r}: {wrong}")
+    return UpdateSource(name=key, resource=key, event=MATERIALIZED)
 
 
 def explain_bad_cron(cron: str) -> str | None:

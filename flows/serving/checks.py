@@ -11,8 +11,9 @@ from functools import partial
 
 from evalhouse.flows.preparing.live_run import describe_columns, make_plan
 from evalhouse.flows.preparing.shown import CheckResult, Finding, count_limits, make_finding, show_target
-from evalhouse.flows.preparing.suites import KnowledgeBase, LivingSet, Schedule, Suite
+from evalhouse.flows.preparing.suites import LivingSet, Suite
 from evalhouse.flows.preparing.triggers import list_fires
+from evalhouse.flows.preparing.when import KnowledgeBase, Schedule
 from evalhouse.flows.serving.gate import check_suite_gate
 from evalhouse.flows.serving.living_set import plan_living_set
 from evalhouse.flows.serving.notify import find_webhook
@@ -36,7 +37,7 @@ def check_suite(suite: Suite, settings: RunSettings) -> list[Finding]:
     if suite.schedule is not None:
         checks[f"schedule {suite.schedule.cron}"] = partial(_describe_schedule, suite.schedule)
     if suite.trigger is not None:
-        checks[f"trigger {suite.trigger.knowledge_base}"] = partial(_describe_trigger, suite.trigger)
+        checks[f"trigger {suite.trigger.source.name}"] = partial(_describe_trigger, suite.trigger)
     if suite.testset is not None:
         checks[f"testset {suite.testset.documents}"] = partial(_check_testset, suite.testset, settings)
     if settings.gate is not None:

@@ -15,9 +15,9 @@ from prefect.schedules import Cron
 from prefect.types.entrypoint import EntrypointType
 
 from evalhouse.flows.preparing.suites import Suite
-from evalhouse.flows.preparing.triggers import check_kb_name
+from evalhouse.flows.preparing.triggers import UpdateSource
 from evalhouse.flows.server.api import TAG
-from evalhouse.flows.serving.flow_runs import SILENCE, UPDATED, name_resource
+from evalhouse.flows.serving.flow_runs import SILENCE
 
 # The shortest that Prefect allows.
 HEARTBEAT_S: Final = 30
@@ -33,22 +33,20 @@ def make_deployment(suite: Suite, flow: Flow[..., Any]) -> RunnerDeployment:
         tags=[TAG],
         parameters={"suite": str(suite.path)},
         schedule=Cron(schedule.cron, timezone=schedule.timezone) if schedule else None,
-        triggers=[make_trigger(suite.name, suite.trigger.knowledge_base, suite.trigger.debounce_s)]
-        if suite.trigger
-        else [],
+        triggers=[make_trigger(suite.name, suite.trigger.source, suite.trigger.debounce_s)] if suite.trigger else [],
         concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE),
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
 
 
-def make_trigger(name: str, kb_name: str, debounce_s: float) -> DeploymentEventTrigger:
+def make_trigger(name: str, source: UpdateSource, debounce_s: float) -> DeploymentEventTrigger:
     """Fires once when no update has followed an update for `debounce_s` seconds, with the id of the last."""
     return DeploymentEventTrigger(
-        name=f"{name}: {kb_name} was updated",
-        description=f"Runs suite {name} when {kb_name} was updated and nothing has followed for {debounce_s:g} s.",
-        match={"prefect.resource.id": name_resource(check_kb_name(kb_name))},
-        after={UPDATED},
-        expect={UPDATED},
+        name=f"{name}: {source.name} was updated",
+        description=f"Runs suite {name} when {source.name} was updated and nothing has followed for {debounce_s:g} s.",
+        match={"prefect.resource.id": source.resource},
+        after={source.event},
+        expect={source.event},
         for_each={"prefect.resource.id"},
         posture=Posture.Proactive,
         threshold=1,

@@ -1,4 +1,5 @@
-"""A suite as Prefect's API knows it: its deployment, its flow runs, and updates of its knowledge base as events.
+"""A suite as Prefect's API knows it: its deployment, its flow runs, and updates of its knowledge base or its asset
+as events.
 
 An event may come from anybody who can reach the server, in any language, so nothing in it but its id and its time,
 which Prefect has checked, is taken for granted. Nothing here imports Prefect.
@@ -13,14 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, quote, urlsplit
 
 from evalhouse.flows.preparing.request import Update
-from evalhouse.flows.preparing.triggers import check_kb_name
+from evalhouse.flows.preparing.triggers import UpdateSource, make_kb_source
 from evalhouse.flows.server.api import PrefectApi
 from evalhouse.warehouse.messages import cut
 
 if TYPE_CHECKING:
     from evalhouse.flows.preparing.suites import Suite
 
-UPDATED: Final = "knowledge-base.updated"
 # Prefect keeps events for a week unless it is set otherwise; this bounds the search where they are kept for good.
 WINDOW: Final = timedelta(days=30)
 # A sender's clock may be ahead of ours.
@@ -36,12 +36,12 @@ _LONGEST_TEXT = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class ServedSuite:
-    """A suite's name, the knowledge base whose updates start it, its deployment, and where its runs are kept.
+    """A suite's name, what starts it by its updates, its deployment, and where its runs are kept.
 
     `served_since`, when it was first registered, is UTC without a zone."""
 
     name: str
-    kb_name: str | None
+    source: UpdateSource | None
     deployment_id: str
     served_since: datetime
     warehouse_url: str
@@ -52,7 +52,7 @@ def read_served_suite(api: PrefectApi, deployment_id: str, suite: "Suite", *, wa
     created = datetime.fromisoformat(api.get(f"/deployments/{deployment_id}")["created"].replace("Z", "+00:00"))
     return ServedSuite(
         name=suite.name,
-        kb_name=suite.trigger.knowledge_base if suite.trigger else None,
+        source=suite.trigger.source if suite.trigger else None,
         deployment_id=deployment_id,
         served_since=created.astimezone(UTC).replace(tzinfo=None),
         warehouse_url=warehouse_url,
@@ -124,41 +124,37 @@ class Announced:
     problems: Mapping[str, str]
 
 
-def name_resource(kb_name: str) -> str:
-    """What Prefect calls a knowledge base."""
-    return f"knowledge-base.{kb_name}"
-
-
 def make_event(kb_name: str, *, version: str | None, changed: Sequence[str]) -> dict[str, Any]:
     """An update that happens now, as Prefect's API takes it."""
+    source = make_kb_source(kb_name)
     payload = {"version": version, "changed": list(changed) or None}
     return {
         "id": str(uuid.uuid4()),
         "occurred": datetime.now(UTC).isoformat(),
-        "event": UPDATED,
-        "resource": {"prefect.resource.id": name_resource(kb_name), "prefect.resource.name": kb_name},
+        "event": source.event,
+        "resource": {"prefect.resource.id": source.resource, "prefect.resource.name": source.name},
         "payload": {name: value for name, value in payload.items() if value is not None},
     }
 
 
 def announce_update(api: PrefectApi, kb_name: str, *, version: str | None, changed: Sequence[str]) -> str:
     """Announce an update to the server; returns the event's id."""
-    event = make_event(check_kb_name(kb_name), version=version, changed=changed)
+    event = make_event(kb_name, version=version, changed=changed)
     api.post("/events", [event])
     return str(event["id"])
 
 
-def read_updates(api: PrefectApi, kb_name: str, *, since: datetime | None = None) -> Announced:
-    """All updates of a knowledge base that the server has kept, not older than `WINDOW` and `since` (UTC, no zone)."""
+def read_updates(api: PrefectApi, source: UpdateSource, *, since: datetime | None = None) -> Announced:
+    """All updates that the server has kept, not older than `WINDOW` and `since` (UTC, no zone)."""
     now = datetime.now(UTC)
     start = max(now - WINDOW, since.replace(tzinfo=UTC)) if since else now - WINDOW
     updates: dict[str, Update] = {}
     problems: dict[str, str] = {}
-    for event in _read_events(api, kb_name, start, now + _AHEAD):
+    for event in _read_events(api, source, start, now + _AHEAD):
         update, problem = read_update(event)
         updates[update.event_id] = update
         if problem:
-            problems[update.event_id] = f"update {update.event_id} of {kb_name}: {problem}"
+            problems[update.event_id] = f"update {update.event_id} of {source.name}: {problem}"
     ordered = sorted(updates.values(), key=lambda update: (update.occurred_at, update.event_id))
     return Announced(updates=tuple(ordered), problems=problems)
 
@@ -180,11 +176,11 @@ def read_update(event: Mapping[str, Any]) -> tuple[Update, str | None]:
     return update, "; ".join(problems) or None
 
 
-def _read_events(api: PrefectApi, kb_name: str, start: datetime, end: datetime) -> Iterator[Mapping[str, Any]]:
+def _read_events(api: PrefectApi, source: UpdateSource, start: datetime, end: datetime) -> Iterator[Mapping[str, Any]]:
     conditions = {
         "occurred": {"since": start.isoformat(), "until": end.isoformat()},
-        "event": {"name": [UPDATED]},
-        "resource": {"id": [name_resource(kb_name)]},
+        "event": {"name": [source.event]},
+        "resource": {"id": [source.resource]},
         "order": "ASC",
     }
     page = api.post("/events/filter", {"filter": conditions, "limit": _PAGE})

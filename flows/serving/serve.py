@@ -356,7 +356,8 @@ def introduce_serving(suites: Sequence[Suite], server: ServerUse, *, parallel: i
     lines = [f"Prefect server {address}{kept}", f"in a browser   {address.rstrip('/').removesuffix('/api')}", ""]
     for suite in suites:
         lines += [f"{suite.name} ({suite.path})", *_introduce_schedule(suite), *_introduce_trigger(suite), ""]
-    triggered = [suite.trigger.knowledge_base for suite in suites if suite.trigger]
+    sources = [suite.trigger.source for suite in suites if suite.trigger]
+    triggered = [source.name for source in sources if not source.is_asset]
     if triggered:
         lines += ["To announce an update, from any folder:"]
         lines += [f"  export {API_URL}={address}"]
@@ -379,4 +380,5 @@ def _introduce_trigger(suite: Suite) -> list[str]:
         return []
     trigger = suite.trigger
     waits = f"when none has followed for {trigger.debounce_s:g} s, or after {trigger.longest_wait_s:g} s"
-    return [f"  after updates  of {trigger.knowledge_base}, {waits}"]
+    what = "asset " if trigger.source.is_asset else ""
+    return [f"  after updates  of {what}{trigger.source.name}, {waits}"]

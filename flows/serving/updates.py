@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from evalhouse.flows.preparing.request import Trigger, Update
-from evalhouse.flows.preparing.suites import KnowledgeBase
+from evalhouse.flows.preparing.when import KnowledgeBase
 from evalhouse.flows.server.api import PrefectApi
 from evalhouse.flows.serving.flow_runs import (
     NOT_ENDED,
@@ -49,12 +49,12 @@ class Unanswered:
 
 def find_unanswered(api: PrefectApi, suite: ServedSuite, *, event: str | None = None) -> Unanswered:
     """Updates since the suite was first served that no run of it has answered; waits until `event` can be seen."""
-    if suite.kb_name is None:
+    if suite.source is None:
         return Unanswered(updates=(), problems=())
-    answered = _list_answered(suite, suite.kb_name)
+    answered = _list_answered(suite, suite.source.name)
     deadline = time.monotonic() + _EVENT_PATIENCE_S
     while True:
-        announced = read_updates(api, suite.kb_name, since=suite.served_since)
+        announced = read_updates(api, suite.source, since=suite.served_since)
         seen = answered.union(update.event_id for update in announced.updates)
         if event is None or event in seen or time.monotonic() > deadline:
             break
@@ -143,8 +143,8 @@ def catch_up(
     create_flow_run(api, suite, {"trigger": "event", "event": newest}, key=key, due=due)
     if waiting.due <= now < waiting.quiet:
         waited = f"have waited for {trigger.longest_wait_s:g} s while more came"
-        return f"{suite.name}: updates of {suite.kb_name} that {waited}: {len(updates)}; a run is queued"
-    return f"{suite.name}: updates of {suite.kb_name} without a run: {len(updates)}; one is queued"
+        return f"{suite.name}: updates of {trigger.source.name} that {waited}: {len(updates)}; a run is queued"
+    return f"{suite.name}: updates of {trigger.source.name} without a run: {len(updates)}; one is queued"
 
 
 def _is_overdue(api: PrefectApi, suite: ServedSuite, waiting: _Waiting, now: datetime) -> bool:

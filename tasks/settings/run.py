@@ -75,6 +75,9 @@ class RunSettings(BaseModel):
     ] = {}
     suite: Annotated[str | None, Where(place=None, environment=False)] = None
     suite_hash: Annotated[str | None, Where(place=None, environment=False)] = None
+    upstream: Annotated[str | None, Where(place=None, environment=False)] = Field(
+        default=None, description="knowledge base or asset whose updates start the suite"
+    )
     refreshed: Annotated[RefreshedTestset | None, Where(place=None, environment=False, belongs_to_run=True)] = Field(
         default=None, description="what became of the suite's test set before the run"
     )

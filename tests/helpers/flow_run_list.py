@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from evalhouse.flows.preparing.triggers import make_kb_source
 from evalhouse.flows.server.api import PrefectApi
 from evalhouse.flows.serving.flow_runs import ServedSuite
 from evalhouse.warehouse.store import Warehouse
@@ -65,7 +66,7 @@ def make_flow_run(key: str, state: str, *, since: datetime | None = None, **valu
 def make_served(warehouse: Warehouse, kb_name: str | None = None) -> ServedSuite:
     return ServedSuite(
         name="nightly",
-        kb_name=kb_name,
+        source=make_kb_source(kb_name) if kb_name else None,
         deployment_id="d1",
         served_since=datetime(2026, 1, 1),
         warehouse_url=warehouse.location.url,

@@ -17,7 +17,7 @@ import pytest
 from cli_process import Place
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.triggers import check_kb_name
+from evalhouse.flows.preparing.triggers import check_kb_name, make_kb_source
 from evalhouse.flows.server.api import PrefectApi
 from evalhouse.flows.serving.flow_runs import WINDOW, make_event, read_update, read_updates
 
@@ -207,7 +207,7 @@ def test_all_pages_are_read_oldest_first_and_each_update_once(server: EventServe
     server.events.kept += [*events[3:], *events[:3], events[0]]
     server.events.page_size = 2
     api = PrefectApi({"PREFECT_API_URL": server.url})
-    announced = read_updates(api, "docs")
+    announced = read_updates(api, make_kb_source("docs"))
     assert [update.version for update in announced.updates] == [f"v{number}" for number in range(7)]
     (asked,) = server.events.asked
     assert asked["filter"]["resource"] == {"id": ["knowledge-base.docs"]}
@@ -218,7 +218,7 @@ def test_all_pages_are_read_oldest_first_and_each_update_once(server: EventServe
 def test_nothing_older_than_what_is_asked_for_is_read(server: EventServer) -> None:
     api = PrefectApi({"PREFECT_API_URL": server.url})
     yesterday = datetime.now(UTC).replace(tzinfo=None) - timedelta(days=1)
-    read_updates(api, "docs", since=yesterday)
+    read_updates(api, make_kb_source("docs"), since=yesterday)
     assert server.events.asked[0]["filter"]["occurred"]["since"] == yesterday.replace(tzinfo=UTC).isoformat()
 
 

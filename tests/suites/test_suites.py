@@ -215,7 +215,7 @@ on = ["fialed"]
         "day of month, month, day of week, such as '0 3 * * *' for each night at three",
         "line 19: schedule.timezone: got 'Europe/Berln'; there is no such time zone; allowed are names such as UTC, "
         "Europe/Berlin, Asia/Shanghai",
-        "line 21: trigger.knowledge_base: is missing",
+        "line 21: trigger.knowledge_base: is missing; give it, or `asset` in its place",
         "line 22: trigger.debounce_s: got 3; input should be greater than or equal to 10",
         "line 25: gate.min: hallucination: better when low; put a limit into [gate.max]",
         "line 28: gate.coverage.factual_f1: got 90; input should be less than or equal to 1",
@@ -273,6 +273,16 @@ on = ["fialed"]
         (
             'dataset = "sample"\n[trigger]\nknowledge_base = "docs"\ndebounce_s = 90\nmax_wait_s = 60',
             "line 5: trigger.max_wait_s: got 60; an update cannot wait shorter than debounce_s; give at least 90",
+        ),
+        (
+            'dataset = "sample"\n[trigger]\nasset = "s3://kb/*"',
+            "line 3: trigger.asset: got 's3://kb/*'; it cannot be the key of an asset; write it as in @materialize: a "
+            "scheme in small letters, :// and a name, such as s3://kb/handbook, at most 512 characters, no blanks "
+            "and none of * # ? & % \" ' < > [ ] { } | \\ ^ `",
+        ),
+        (
+            'dataset = "sample"\n[trigger]\nasset = "s3://kb/a"\nknowledge_base = "a"',
+            "line 4: trigger.knowledge_base: got 'a'; there is an `asset` as well; a suite has one of the two",
         ),
         (
             'dataset = "sample"\nmax_wait_s = 60',
