@@ -24,7 +24,7 @@ from evalhouse.flows.preparing.when import KnowledgeBase, Schedule, Table, refus
 from evalhouse.tasks.judge.names import JudgeNames, parse_judges
 from evalhouse.tasks.settings.retention import Retention
 from evalhouse.tasks.settings.run import LIMITS, TOP, WHERE, RunSettings, list_settings
-from evalhouse.tasks.settings.suite import Notify, SuiteGate
+from evalhouse.tasks.settings.suite import Notify, SuiteGate, name_scores
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.warehouse.messages import quote_value
 from evalhouse.warehouse.names import suggest
@@ -229,6 +229,7 @@ def load_suite(path: str | Path) -> Suite:
     testset = reading.read_testset()
     retention = reading.read_table("retention", Retention)
     name = reading.read_name()
+    reading.refuse_circle(name, trigger)
     if reading.problems or settings is None:
         raise text.refuse(reading.problems)
     values = {field: getattr(settings, field) for field in reading.flat}
@@ -325,6 +326,13 @@ class _Reading:
             where = "" if "name" in self._text.values else " from the name of its file, as there is no `name`"
             self._refuse(("name",), f"got {quote_value(name)}{where}; {allowed}")
         return str(name)
+
+    def refuse_circle(self, name: str, trigger: KnowledgeBase | None) -> None:
+        """A suite cannot be started by its own scores: each run would start the next."""
+        if trigger is not None and trigger.asset == name_scores(name):
+            self._refuse(
+                ("trigger", "asset"), "these are the scores of this suite, so that each run would start another"
+            )
 
     def _take_table(self, key: str, value: object) -> None:
         if not isinstance(value, dict):

@@ -9,6 +9,7 @@ from typing import Any
 from prefect.assets import Asset, AssetProperties
 
 from evalhouse.tasks.pipeline.live_run import LiveRun
+from evalhouse.tasks.settings.suite import name_scores
 from evalhouse.warehouse.rows.runs import find_run
 
 # What no key may have in it.
@@ -20,7 +21,7 @@ _LONGEST_KEY = 512
 def make_scores_asset(suite: str) -> Asset:
     """The scores of a suite."""
     properties = AssetProperties(name=f"scores of {suite}", description=f"What the runs of suite {suite} have scored.")
-    return Asset(key=f"evalhouse://suite/{suite}/scores", properties=properties)
+    return Asset(key=name_scores(suite), properties=properties)
 
 
 def list_upstream(live_run: LiveRun) -> list[Asset | str]:

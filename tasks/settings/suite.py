@@ -25,6 +25,11 @@ last of them, and the last completed one whatever its gate said."""
 MOST_K = 100
 
 
+def name_scores(suite: str) -> str:
+    """The key of a suite's scores, which are an asset of Prefect's."""
+    return f"evalhouse://suite/{suite}/scores"
+
+
 def explain_low(minimums: Iterable[str], metrics: Mapping[str, MetricFile]) -> str | None:
     """What is wrong with least means of metrics that are better when low; None where there is none of them."""
     low = [name for name in minimums if name in metrics and metrics[name].better == "low"]

@@ -224,7 +224,9 @@ def test_doctor_looks_at_a_suite_without_asking_anybody(harbour: Harbour) -> Non
     assert findings[f"target {harbour.bot.url}"][0] == "ok"
     assert findings["gate"] == ("ok", "1 least means, 1 drops against passed, 1 trends")
     assert findings["notify"][0] == "ok"
-    assert findings["trigger kb"][1] == "an update starts a run after 60 s without another; everything is asked"
+    assert findings["trigger kb"][1] == (
+        "an update starts a run after 60 s without another, or 1800 s in any case; everything is asked"
+    )
     schedule = findings["schedule 0 3 * * *"][1]
     assert schedule.startswith("in Asia/Shanghai; next: ")
     assert schedule.count(" 03:00 CST") == 3

@@ -281,6 +281,10 @@ on = ["fialed"]
             "and none of * # ? & % \" ' < > [ ] { } | \\ ^ `",
         ),
         (
+            'dataset = "sample"\nname = "a"\n[trigger]\nasset = "evalhouse://suite/a/scores"',
+            "line 4: trigger.asset: these are the scores of this suite, so that each run would start another",
+        ),
+        (
             'dataset = "sample"\n[trigger]\nasset = "s3://kb/a"\nknowledge_base = "a"',
             "line 4: trigger.knowledge_base: got 'a'; there is an `asset` as well; a suite has one of the two",
         ),
