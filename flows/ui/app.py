@@ -22,6 +22,7 @@ from evalhouse.flows.ui import (
     sample,
     samples,
     series,
+    testsets,
 )
 from evalhouse.flows.ui.common import list_common
 from evalhouse.flows.ui.guard import HEADERS, Access, Guard
@@ -49,6 +50,7 @@ _PAGES: Final = (
     labels,
     review,
     documents,
+    testsets,
     pair,
     pair_flips,
     pair_sample,

@@ -34,6 +34,8 @@ PAGES = (
     "/compare/sample?base=previous&candidate=latest&id=tide-1",
     "/sql",
     "/sql?q=select+metric,mean,null,repeat(metric,50)+as+long+from+run_scores",
+    "/testsets",
+    "/testsets/none-such",
     "/runs/none-such",
 )
 
