@@ -32,7 +32,7 @@ _SLOW_S = 0.012
 OWN = {
     "flows/commands/query.py", "flows/commands/report.py", "flows/preparing/suites.py", "flows/preparing/triggers.py",
     "flows/suite.py", "prompts/prompt_file.py", "prompts/rubric.py",
-    "tasks/asking/prefect_board.py", "tasks/lexical/judge.py", "tasks/models/make.py", "tasks/settings/suite.py",
+    "tasks/asking/prefect_board.py", "tasks/lexical/judge.py", "tasks/models/make.py", "tasks/settings/named_values.py",
     "tasks/settings/target.py", "tasks/trials/attack_set.py", "warehouse/engine/connection.py",
     "warehouse/engine/migrate.py", "warehouse/location.py", "warehouse/metric_files.py", "warehouse/sandbox/catalog.py",
     "warehouse/sandbox/completion.py", "warehouse/sandbox/query.py", "warehouse/sandbox/statement.py",
