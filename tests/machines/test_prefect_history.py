@@ -34,7 +34,7 @@ class Records:
         deployment = self.api.post("/deployments/", {"name": name, "flow_id": flow_id})
         return ServedSuite(
             name=name,
-            kb_name=None,
+            source=None,
             deployment_id=deployment["id"],
             served_since=datetime(2026, 1, 1),
             warehouse_url="duckdb:///never.duckdb",

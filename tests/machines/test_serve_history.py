@@ -87,7 +87,7 @@ def test_a_year_of_nights_takes_no_more_room_than_its_last_weeks(house: ServeHou
     api = PrefectApi({"PREFECT_API_URL": house.api_url})
     (deployment,) = api.post("/deployments/filter", {})
     suite = ServedSuite(
-        name=SUITE, kb_name=KB, deployment_id=deployment["id"], served_since=datetime(2026, 1, 1), warehouse_url=""
+        name=SUITE, source=None, deployment_id=deployment["id"], served_since=datetime(2026, 1, 1), warehouse_url=""
     )
     first, sizes = datetime.now(UTC) + timedelta(days=60), []  # not yet old for the process that serves
     with open_database(house) as database:
