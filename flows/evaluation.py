@@ -75,7 +75,7 @@ async def judge_run(live_run: LiveRun) -> None:
             await collect_shards(live_run)
             await load(live_run.run_id)
             await judge_shards(live_run)
-            await find_score_task(live_run)(live_run.run_id)
+            await (await find_score_task(live_run))(live_run.run_id)
             await publish(live_run.run_id)
 
 

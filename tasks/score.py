@@ -13,6 +13,7 @@ from evalhouse.tasks.pipeline.assets import describe_scores, list_upstream, make
 from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run
 from evalhouse.tasks.pipeline.run_step import UNCACHED
 from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.rows.scores import score_run
 
 _OPTIONS: dict[str, Any] = {"name": "score", "task_run_name": "score {run_id}", **UNCACHED}
@@ -34,12 +35,14 @@ async def score_as_asset(run_id: str) -> None:
     add_asset_metadata(make_scores_asset(str(live_run.settings.suite)), metadata)
 
 
-def find_score_task(live_run: LiveRun) -> "Task[[str], Any]":
-    """`score`; in a suite as a task that materializes the suite's scores."""
-    if live_run.settings.suite is None:
+async def find_score_task(live_run: LiveRun) -> "Task[[str], Any]":
+    """`score`; for an evaluation of a suite as a task that materializes the suite's scores. What measures its noise, or
+    asks its questions again, is of the suite as well and scores a few samples alone."""
+    suite = live_run.settings.suite
+    if suite is None or (await asyncio.to_thread(find_run, live_run.warehouse, live_run.run_id)).kind != "evaluation":
         return score
-    asset = make_scores_asset(live_run.settings.suite)
-    return materialize(asset, by="evalhouse", asset_deps=list_upstream(live_run), **_OPTIONS)(score_as_asset)
+    upstream = list_upstream(live_run)
+    return materialize(make_scores_asset(suite), by="evalhouse", asset_deps=upstream, **_OPTIONS)(score_as_asset)
 
 
 def read_means(live_run: LiveRun) -> Sequence[Mapping[str, Any]]:

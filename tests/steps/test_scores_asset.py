@@ -8,12 +8,14 @@ import pytest
 from live_runs import lay_out_run, make_settings
 from prefect.assets import Asset
 from prefect.tasks import MaterializingTask
+from warehouse_runs import make_run
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.triggers import explain_bad_asset, make_asset_source, make_kb_source
 from evalhouse.tasks.lexical.judge import LexicalJudge
 from evalhouse.tasks.pipeline.assets import list_upstream, make_scores_asset, name_dataset, name_source
 from evalhouse.tasks.score import find_score_task, score
+from evalhouse.warehouse.rows.runs import insert_run
 
 
 @pytest.mark.parametrize(
@@ -53,13 +55,16 @@ def test_a_key_that_is_taken_is_one_of_prefects(key: str) -> None:
     assert not make_kb_source("handbook").is_asset
 
 
-async def test_only_the_scores_of_a_suite_are_an_asset(tmp_path: Path) -> None:
+async def test_only_the_scores_of_an_evaluation_of_a_suite_are_an_asset(tmp_path: Path) -> None:
     async with lay_out_run(tmp_path / "outside", judge=LexicalJudge()) as live_run:
-        assert find_score_task(live_run) is score
+        assert await find_score_task(live_run) is score
     settings = make_settings(suite="nightly", upstream="handbook")
-    async with lay_out_run(tmp_path / "inside", settings, judge=LexicalJudge()) as live_run:
-        task = find_score_task(live_run)
-        upstream = [asset.key for asset in list_upstream(live_run) if isinstance(asset, Asset)]
-    assert isinstance(task, MaterializingTask)
-    assert [asset.key for asset in task.assets] == ["evalhouse://suite/nightly/scores"]
-    assert upstream == ["evalhouse://dataset/sample", "evalhouse://knowledge-base/handbook"]
+    for kind in ("evaluation", "noise", "repeats"):
+        async with lay_out_run(tmp_path / kind, settings, judge=LexicalJudge()) as live_run:
+            insert_run(live_run.warehouse, make_run(run_id=live_run.run_id, suite="nightly", kind=kind))
+            task = await find_score_task(live_run)
+            upstream = [asset.key for asset in list_upstream(live_run) if isinstance(asset, Asset)]
+        assert isinstance(task, MaterializingTask) == (kind == "evaluation")
+        if isinstance(task, MaterializingTask):
+            assert [asset.key for asset in task.assets] == ["evalhouse://suite/nightly/scores"]
+        assert upstream == ["evalhouse://dataset/sample", "evalhouse://knowledge-base/handbook"]
