@@ -44,7 +44,7 @@ def write_version(
         "set_hash": versioned.set_hash,
         "parent_hash": versions[-1].parent,
         "run_id": run_id,
-        "path": str(path),
+        "path": str(path.resolve()),
         "source": versioned.manifest.source,
         "n_questions": len(versioned.questions),
         "n_passages": len(versioned.manifest.passages),

@@ -110,10 +110,12 @@ def test_the_file_for_work_pools_deploys_its_schedule_and_its_trigger(house: Ser
 
     found = {one["name"]: one for one in house.post("/deployments/filter", {}) if one["work_pool_name"]}
     assert found.keys() == {one["name"] for one in yaml.safe_load(path.read_text(encoding="utf-8"))["deployments"]}
+    assert found["evaluate"]["entrypoint"] == "evalhouse.flows.evaluation.evaluate_run"
+    assert not any(deployment["pull_steps"] for deployment in found.values())
     for deployment in found.values():
-        assert deployment["entrypoint"] == "evalhouse.flows.suite.evaluate_suite"
-        assert deployment["global_concurrency_limit"]["limit"] == 1
-        assert not deployment["pull_steps"]
+        if deployment["name"] != "evaluate":
+            assert deployment["entrypoint"] == "evalhouse.flows.suite.evaluate_suite"
+            assert deployment["global_concurrency_limit"]["limit"] == 1
     (schedule,) = found["nightly"]["schedules"]
     assert (schedule["schedule"]["cron"], schedule["schedule"]["timezone"]) == ("0 3 * * *", "Europe/Berlin")
     names = [one["name"] for one in house.post("/automations/filter", {})]

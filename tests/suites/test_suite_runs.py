@@ -116,6 +116,7 @@ def test_nights_of_a_suite(harbour: Harbour) -> None:
         "n_questions": 3,
         "n_answers_known": 3,
         "answers_of": document["run_id"],
+        "repeats": None,
     }
     assert (estimate["requests"], estimate["n_samples"]) == (0, 3)
     assert estimate["reused"] > 0
@@ -184,6 +185,7 @@ def test_responses_on_record_are_judged_without_asking(harbour: Harbour) -> None
     estimate = harbour.run("--responses", first["run_id"], "--dry-run", "--json").document
     assert estimate["target"] == {
         "asked": None, "n_questions": 0, "n_answers_known": 3, "answers_of": first["run_id"],
+        "repeats": None,
     }  # fmt: skip
 
 

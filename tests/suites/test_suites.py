@@ -302,7 +302,8 @@ on = ["fialed"]
         ),
         (
             'dataset = "sample"\n[notify]\nwebhook = "https://x/$TOKEN"',
-            "line 3: notify.webhook: a variable is written ${NAME}, with letters, digits and _",
+            "line 3: notify.webhook: a variable is written ${NAME}, with letters, digits and _; what Prefect has "
+            "${secret:NAME}",
         ),
     ],
 )  # fmt: skip
