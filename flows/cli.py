@@ -73,7 +73,7 @@ class _Evalhouse(LazyGroup):
             from evalhouse.warehouse.engine.connection import readers_kept  # noqa: PLC0415  # as above
 
             ctx.with_resource(readers_kept())
-            # What these make is rows, which are freed without it; looking for garbage takes 3 % of a report.
+            # What these make is rows, which are freed without it; looking for garbage would only take time.
             gc.disable()
             ctx.call_on_close(gc.enable)
         return super().resolve_command(ctx, args)

@@ -1,6 +1,6 @@
 """Points of the distributions that intervals rest on: the normal, Student's and the beta distribution.
 
-SciPy has them all, but its import takes a quarter to half a second of every command that compares. The tests hold
+SciPy has them all, but its import takes about two tenths of a second of every command that compares. The tests hold
 these to its values.
 """
 
