@@ -20,7 +20,7 @@ from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.samples import StoredSample
-from evalhouse.warehouse.steps import PLANS, SEPARATE, add_earlier, find_asking_steps
+from evalhouse.warehouse.steps import APART_PROMPTS, PLANS, SEPARATE, add_earlier, find_asking_steps
 from evalhouse.warehouse.store import Warehouse
 
 
@@ -45,8 +45,14 @@ class Preview:
 def preview_prompt(prompt: Prompt, settings: RunSettings, sample_id: str | None) -> Preview:
     """What `prompt` asks of a sample of the settings' dataset, its first one without an id.
 
-    Raises SettingsError for an id the dataset does not have, and DatasetError for a dataset that would be refused.
+    Raises SettingsError for a prompt of test sets and for an id the dataset does not have, and DatasetError for a
+    dataset that would be refused.
     """
+    if prompt.name in APART_PROMPTS:
+        raise SettingsError(
+            f"{prompt.name} is asked where test sets are made and refreshed, and about no sample of a dataset; leave "
+            "out --sample and --dataset to see its words"
+        )
     return asyncio.run(_preview(prompt, settings, _find_sample(settings, sample_id)))
 
 

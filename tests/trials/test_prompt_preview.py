@@ -13,6 +13,8 @@ from cli_process import Finished, Place
 from endpoint import running_endpoint
 from prompt_files import ALL_NAMES, read_content, write_prompt
 
+from evalhouse.warehouse.steps import APART_PROMPTS
+
 Ask = Callable[..., Finished]
 ROWS: list[dict[str, Any]] = [
     {
@@ -45,7 +47,7 @@ def show(ask: Ask, name: str, dataset: str, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.parametrize("name", ALL_NAMES)
+@pytest.mark.parametrize("name", [name for name in ALL_NAMES if name not in APART_PROMPTS])
 def test_every_prompt_is_shown_for_a_sample(ask: Ask, dataset: str, name: str, language: str) -> None:
     shown = show(ask, name, dataset, "--sample", "fort", "--language", language)
     assert shown["language"] == language
@@ -60,6 +62,12 @@ def test_every_prompt_is_shown_for_a_sample(ask: Ask, dataset: str, name: str, l
         # Only the regenerated questions are asked without the real one.
         assert ("谁修建了鹭洲炮台？" in last["content"]) is (name != "questions")
         assert "…" not in last["content"]
+
+
+def test_a_prompt_of_test_sets_is_about_no_sample(ask: Ask) -> None:
+    shown = ask("prompts", "show", "write_question", "--dataset", "sample")
+    assert (shown.status, shown.stdout) == (2, "")
+    assert "write_question is asked where test sets are made" in shown.stderr
 
 
 def test_a_sample_may_say_what_its_contexts_are(ask: Ask, dataset: str) -> None:

@@ -23,7 +23,7 @@ from accessibility import find_barriers
 from browser import open_browser
 from cli_house import House
 from starlette.testclient import TestClient
-from ui_house import serve_ui
+from ui_house import make_client, serve_ui
 
 from evalhouse.flows.ui.sql import page as sql_page
 from evalhouse.flows.ui.sql.cookbook import read_recipes
@@ -42,6 +42,12 @@ select null as nothing, '' as empty, 'NULL' as word, [1, 2] as list, {'a': 'b'} 
 
 answer_here = partial(answer_statement, timeout_s=20)
 """As `answer_apart` does, without a process: a third of a second less a query."""
+
+
+@pytest.fixture(scope="module")
+def client(house: House) -> TestClient:
+    """Without a file that is kept open: a query is answered here by a connection of its own, in this process."""
+    return make_client(str(house.path))
 
 
 @pytest.fixture
