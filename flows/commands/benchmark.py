@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, PLAN_OPTION, SEED_OPTION, WAREHOUSE_URL_OPTION, limit_options
+from evalhouse.flows.commands.options import (
+    DRY_RUN_OPTION,
+    FRESH_OPTION,
+    JSON_OPTION,
+    PLAN_OPTION,
+    SEED_OPTION,
+    WAREHOUSE_URL_OPTION,
+    limit_options,
+)
 from evalhouse.flows.display.output import print_json, print_line, print_notice
 from evalhouse.flows.errors import INCOMPLETE, INTERRUPTED
 
@@ -44,8 +52,8 @@ if TYPE_CHECKING:
     help="One half of each set, split by hash of its groups: choose settings by one, report the other.",
 )
 @SEED_OPTION
-@click.option("--fresh", is_flag=True, default=None, help="Ask again even where replies are on record.")
-@click.option("--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing.")
+@FRESH_OPTION
+@DRY_RUN_OPTION
 @limit_options
 @WAREHOUSE_URL_OPTION
 @JSON_OPTION

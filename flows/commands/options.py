@@ -44,6 +44,10 @@ PLAN_OPTION = click.option(
     metavar="separate|fused",
     help="fused: one request for what classify, attribute and rank ask. Default: separate.",
 )
+DRY_RUN_OPTION = click.option(
+    "--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing."
+)
+FRESH_OPTION = click.option("--fresh", is_flag=True, default=None, help="Ask again even where replies are on record.")
 SEED_OPTION = count_option("--seed", default=0, text="Seed of what is drawn at random.")
 
 

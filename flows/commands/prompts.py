@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evalhouse.flows.commands.options import (
+    DRY_RUN_OPTION,
+    FRESH_OPTION,
     JSON_OPTION,
     SEED_OPTION,
     WAREHOUSE_URL_OPTION,
@@ -160,9 +162,9 @@ def check(folder: str | None, language: str) -> int:
 @click.option("--language", metavar="en|zh", help="Language of the prompts. Default: the run's.")
 @click.option("--temperature", metavar="T", help="Sampling temperature, or `none` to send none. Default: the run's.")
 @click.option("--reasoning-effort", metavar="E", help="How long a reasoning model thinks. Default: the run's.")
-@click.option("--fresh", is_flag=True, default=None, help="Ask again even where replies are on record.")
+@FRESH_OPTION
 @SEED_OPTION
-@click.option("--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing.")
+@DRY_RUN_OPTION
 @limit_options
 @WAREHOUSE_URL_OPTION
 @JSON_OPTION

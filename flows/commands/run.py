@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evalhouse.flows.commands.options import (
+    DRY_RUN_OPTION,
+    FRESH_OPTION,
     JSON_OPTION,
     PLAN_OPTION,
     RUN_ARGUMENT,
@@ -107,9 +109,9 @@ _STATUSES = {"completed": 0, "cancelled": INTERRUPTED}
 @click.option("--encoding", metavar="NAME", help="Encoding of a text file, such as cp1252; most are found.")
 @click.option("--noise", "noise_share", type=float, metavar="SHARE", help="Judge this share again to measure noise.")
 @click.option("--responses", metavar="RUN", help="Judge the answers that RUN has on record; ask for none.")
-@click.option("--fresh", is_flag=True, default=None, help="Ask again even where replies are on record.")
+@FRESH_OPTION
 @pool_options
-@click.option("--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing.")
+@DRY_RUN_OPTION
 @limit_options
 @WAREHOUSE_URL_OPTION
 @JSON_OPTION

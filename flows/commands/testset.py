@@ -1,12 +1,16 @@
 """`evalhouse testset`: questions from a knowledge base, kept true when it changes."""
 
 import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 import click
 from click.core import ParameterSource
 
 from evalhouse.flows.commands.options import (
+    DRY_RUN_OPTION,
+    FRESH_OPTION,
     JSON_OPTION,
     SEED_OPTION,
     WAREHOUSE_URL_OPTION,
@@ -48,6 +52,47 @@ def _write_command() -> str:
     return shlex.join(words)
 
 
+class _Plan(Protocol):
+    """What can be asked: everything that can be refused has been looked at."""
+
+    @property
+    def notices(self) -> Sequence[str]: ...
+
+    def print_estimate(self, *, as_json: bool) -> None: ...
+
+
+class _Written(Protocol):
+    """A set that was written."""
+
+    @property
+    def is_complete(self) -> bool: ...
+
+    def to_plain(self) -> dict[str, Any]: ...
+
+    def print(self) -> None: ...
+
+
+def _carry_out(plan: _Plan, act: Callable[[], _Written], *, dry_run: bool, as_json: bool, stopped: str) -> int:
+    """Act, or say what it would take, and return the exit status; `stopped` is how things are after a Ctrl-C."""
+    from evalhouse.tasks.judge.errors import RunCancelled  # noqa: PLC0415  # imports all that asks
+
+    for line in plan.notices:
+        print_notice(line)
+    if dry_run:
+        plan.print_estimate(as_json=as_json)
+        return 0
+    try:
+        written = act()
+    except RunCancelled as error:
+        print_notice(f"{error}; {stopped}, and the same command goes on from here")
+        return INTERRUPTED
+    if as_json:
+        print_json(written.to_plain())
+    else:
+        written.print()
+    return 0 if written.is_complete else INCOMPLETE
+
+
 _JUDGE_OPTION = click.option(
     "--judge",
     metavar="J",
@@ -62,8 +107,8 @@ _asking_options = join_options(
         "--reasoning-effort", metavar="E", help="How long a reasoning model thinks: none, minimal, low, … max."
     ),
     click.option("--encoding", metavar="NAME", help="Encoding of text files that are not UTF-8."),
-    click.option("--fresh", is_flag=True, default=None, help="Ask again even where replies are on record."),
-    click.option("--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing."),
+    FRESH_OPTION,
+    DRY_RUN_OPTION,
 )
 """What `make` and `refresh` share: how they ask."""
 
@@ -118,27 +163,12 @@ def make(
     reason. The same command again asks nothing twice. Exit status 3 when there are fewer questions than asked for.
     """
     from evalhouse.flows.testsets.made import plan_set  # noqa: PLC0415  # imports all that asks
-    from evalhouse.tasks.judge.errors import RunCancelled  # noqa: PLC0415
 
     plan = plan_set(
         docs, Path(output), n=n, kinds=kinds, language=language, references=references, encoding=encoding, seed=seed,
         force=force or dry_run, command=_write_command(), flags=flags,
     )  # fmt: skip
-    for line in plan.notices:
-        print_notice(line)
-    if dry_run:
-        plan.print_estimate(as_json=as_json)
-        return 0
-    try:
-        made = plan.make()
-    except RunCancelled as error:
-        print_notice(f"{error}; what came is on record, and the same command goes on from here")
-        return INTERRUPTED
-    if as_json:
-        print_json(made.to_plain())
-    else:
-        made.print()
-    return 0 if made.is_complete else INCOMPLETE
+    return _carry_out(plan, plan.make, dry_run=dry_run, as_json=as_json, stopped="what came is on record")
 
 
 @testset.command()
@@ -180,24 +210,9 @@ def refresh(
     status 3 when something was left without a usable reply.
     """
     from evalhouse.flows.testsets.refreshed import plan_refresh  # noqa: PLC0415  # imports all that asks
-    from evalhouse.tasks.judge.errors import RunCancelled  # noqa: PLC0415
 
     plan = plan_refresh(
         Path(path), docs, Path(output or path), coverage=coverage, no_new=no_new, accept=accept, encoding=encoding,
         language=language, command=_write_command(), flags=flags,
     )  # fmt: skip
-    for line in plan.notices:
-        print_notice(line)
-    if dry_run:
-        plan.print_estimate(as_json=as_json)
-        return 0
-    try:
-        refreshed = plan.refresh()
-    except RunCancelled as error:
-        print_notice(f"{error}; {path} is as it was, and the same command goes on from here")
-        return INTERRUPTED
-    if as_json:
-        print_json(refreshed.to_plain())
-    else:
-        refreshed.print()
-    return 0 if refreshed.is_complete else INCOMPLETE
+    return _carry_out(plan, plan.refresh, dry_run=dry_run, as_json=as_json, stopped=f"{path} is as it was")

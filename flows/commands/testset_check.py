@@ -4,7 +4,13 @@ from pathlib import Path
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_URL_OPTION, limit_options
+from evalhouse.flows.commands.options import (
+    DRY_RUN_OPTION,
+    FRESH_OPTION,
+    JSON_OPTION,
+    WAREHOUSE_URL_OPTION,
+    limit_options,
+)
 from evalhouse.flows.display.output import print_json, print_line, print_notice
 from evalhouse.flows.errors import INTERRUPTED
 
@@ -24,9 +30,9 @@ from evalhouse.flows.errors import INTERRUPTED
 @click.option("--temperature", metavar="T", help="Sampling temperature, or `none`. Default: none is sent.")
 @click.option("--reasoning-effort", metavar="E", help="How long a reasoning model thinks: none, minimal, low, … max.")
 @click.option("--encoding", metavar="NAME", help="Encoding of text files that are not UTF-8.")
-@click.option("--fresh", is_flag=True, default=None, help="Ask again even where replies are on record.")
+@FRESH_OPTION
 @click.option("--html", metavar="FILE", help="Also write everything as one page that needs no network.")
-@click.option("--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing.")
+@DRY_RUN_OPTION
 @limit_options
 @WAREHOUSE_URL_OPTION
 @JSON_OPTION

@@ -7,30 +7,24 @@ The requests depend on the set, the documents and the settings alone: the same c
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
 
 from evalhouse.flows.preparing.request import begin_run
 from evalhouse.flows.run.outcome import Watch
-from evalhouse.flows.trials.session import Session, open_session, rehearse
+from evalhouse.flows.testsets.asking import PLAN, open_set_session
+from evalhouse.flows.testsets.written import list_check_rows
+from evalhouse.flows.trials.session import Session, rehearse
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.tasks.testsets.answering import STEPS
 from evalhouse.tasks.testsets.check import CheckedQuestion, check_in_documents, check_twin
 from evalhouse.tasks.testsets.duplicates import QuestionIndex
 from evalhouse.tasks.testsets.findings import Base, FindingName, check_alone
 from evalhouse.tasks.testsets.given import GivenQuestion
-from evalhouse.tasks.testsets.near import NearPassages
 from evalhouse.tasks.testsets.passages import Document
-from evalhouse.warehouse.metric_files import Plan
-from evalhouse.warehouse.mover import take_in_orphans
 from evalhouse.warehouse.rows.testsets import append_testset_rows
-from evalhouse.warehouse.store import Warehouse
-
-PLAN = Plan(metrics=(), steps=STEPS | {"similarity"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +37,11 @@ class CheckRequest:
     questions: Sequence[GivenQuestion]
     source: str | None
     documents: Sequence[Document] | None
+
+    @cached_property
+    def base(self) -> Base | None:
+        """What is known of the documents: found once for an estimate and for the asking."""
+        return None if self.documents is None else Base(self.documents)
 
 
 @dataclass(kw_only=True)
@@ -105,19 +104,17 @@ class CheckOutcome:
 
 def check_set(request: CheckRequest, watch: Watch) -> CheckOutcome:
     """Check a set; raises FatalJudgeError when the judge cannot be asked at all."""
-    warehouse = Warehouse(request.settings.warehouse)
-    warehouse.make_ready()
-    take_in_orphans(warehouse)
     run = replace(
         begin_run("testset", request.settings, n_samples=len(request.questions)),
         dataset=request.path,
         dataset_hash=request.content_hash,
     )
-    with open_session(request.settings, PLAN, run=run) as session:
+    with open_set_session(request.settings, run) as session:
         checking = session.carry_out(partial(_check_all, request=request), watch)
         session.has_failures = checking.n_failed > 0
         usage = session.usage
-        append_testset_rows(warehouse, run.run_id, "check", {"testset_checks": list_rows(run.run_id, checking.checked)})
+        rows = list_check_rows(run.run_id, {one.question.id: one.checks for one in checking.checked})
+        append_testset_rows(session.live_run.warehouse, run.run_id, "check", {"testset_checks": rows})
     return CheckOutcome(
         request=request,
         run_id=run.run_id,
@@ -139,17 +136,16 @@ async def _check_dry(session: Session, request: CheckRequest) -> Usage:
 
 async def _check_all(session: Session, request: CheckRequest) -> Checking:
     live_run = await session.fit(session.live_run, ("answer_question",))
-    base = Base(request.documents) if request.documents is not None else None
+    base = request.base
     checking = Checking(live_run=live_run, checked=[_begin(question, base) for question in request.questions])
     session.expect(len(checking.checked), "questions")
     index = QuestionIndex(request.questions)
-    near = NearPassages(list(base.passages.values())) if base is not None else None
 
     async def finish(place: int, one: CheckedQuestion) -> None:
         try:
             await _check_twins(checking, index, one, place)
-            if base is not None and near is not None:
-                await check_in_documents(live_run, one, base, near)
+            if base is not None:
+                await check_in_documents(live_run, one, base)
         except JudgeFailed as error:
             checking.note_failure(one, error)
         session.note_done()
@@ -170,20 +166,3 @@ async def _check_twins(checking: Checking, index: QuestionIndex, one: CheckedQue
         if await check_twin(checking.live_run, one, checking.find(twin.id), twin):
             return
     one.note("duplicate", True, "no earlier question asks the same")
-
-
-def list_rows(run_id: str, checked: Sequence[CheckedQuestion]) -> list[dict[str, Any]]:
-    """What was checked, as rows of the warehouse, under the ids of the questions."""
-    return [
-        {
-            "run_id": run_id,
-            "candidate_id": one.question.id,
-            "ordinal": ordinal,
-            "name": check.name,
-            "passed": check.passed,
-            "detail": check.detail,
-            "call_id": check.call_id,
-        }
-        for one in checked
-        for ordinal, check in enumerate(one.checks, start=1)
-    ]

@@ -13,11 +13,10 @@ from evalhouse.flows.display.output import (
     print_section,
     print_table,
     write_count,
-    write_dollars,
 )
 from evalhouse.flows.display.progress import show_run
 from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE
-from evalhouse.flows.preparing.settings import resolve_settings
+from evalhouse.flows.testsets.asking import EXPECTED, USED, describe_expected, print_calls, resolve_in_language
 from evalhouse.flows.testsets.check import CheckOutcome, CheckRequest, check_set, estimate_check
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.judge.names import LEXICAL
@@ -32,9 +31,6 @@ STAND_IN: Final = (
     "The lexical judge compares words: what it calls unsupported may be said in other words. To rely on it takes a "
     "model: --judge openai:MODEL."
 )
-_USED: Final = (
-    "requests", "reused", "failed", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd"
-)  # fmt: skip
 _SHOWN: Final = 40
 """Findings that are printed in full; the others are in the JSON and the page."""
 _SHORT: Final = 160
@@ -98,7 +94,7 @@ class CheckedSet:
             },
             "failed": [{"id": one.question.id, "why": one.failure} for one in outcome.checked if one.failure],
             "problem": outcome.problem,
-            "calls": outcome.usage.pick(*_USED),
+            "calls": outcome.usage.pick(*USED),
         }
 
     def print(self) -> None:
@@ -142,12 +138,8 @@ class CheckedSet:
             print_line(f"without one: {list_names(bare, 10)}")
 
     def _print_end(self) -> None:
-        outcome, usage = self.outcome, self.outcome.usage
-        print_line()
-        print_line(
-            f"{usage.requests:,} requests, {usage.reused:,} reused from the record, {usage.failed:,} failed; "
-            f"{usage.prompt_tokens:,} + {usage.completion_tokens:,} tokens, cost {write_dollars(usage.cost_usd)}"
-        )
+        outcome = self.outcome
+        print_calls(outcome.usage)
         if outcome.problem or outcome.n_failed:
             failed = [one.question.id for one in outcome.checked if one.failure]
             why = outcome.problem or next(one.failure for one in outcome.checked if one.failure)
@@ -204,7 +196,7 @@ class CheckPlan:
         """What checking it would take at most; nothing is asked."""
         usage = estimate_check(self.request)
         if as_json:
-            print_json({"n_questions": len(self.request.questions), **usage.pick("requests", "reused", *_USED[3:])})
+            print_json({"n_questions": len(self.request.questions), **usage.pick(*EXPECTED)})
             return
         print_line(f"{self._describe(usage)}. Nothing was asked.")
 
@@ -212,9 +204,8 @@ class CheckPlan:
         documents = self.request.documents
         against = f" against {write_count(len(documents), 'document')}" if documents is not None else ""
         return (
-            f"{write_count(len(self.request.questions), 'question')}{against}: about {usage.requests:,} requests to "
-            f"{self.request.settings.judge}, {usage.reused:,} replies on record; about {usage.prompt_tokens:,} + "
-            f"{usage.completion_tokens:,} tokens, cost {write_dollars(usage.cost_usd)}"
+            f"{write_count(len(self.request.questions), 'question')}{against}: "
+            f"{describe_expected(self.request.settings.judge, usage)}"
         )
 
     def check(self) -> CheckedSet:
@@ -238,8 +229,7 @@ def plan_check(
     notices: list[str] = []
     questions, content_hash = read_given(path, mapping=mapping, encoding=encoding)
     documents = read_documents(docs, encoding=encoding, note=notices.append) if docs is not None else None
-    languages = Counter(question.language for question in questions)
-    settings = resolve_settings(dict(flags) | {"language": language or languages.most_common(1)[0][0]}).settings
+    settings = resolve_in_language(flags, language, (question.language for question in questions))
     if settings.judge == LEXICAL and documents is not None:
         notices.append(STAND_IN)
     request = CheckRequest(

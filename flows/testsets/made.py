@@ -14,13 +14,19 @@ from evalhouse.flows.display.output import (
     print_section,
     print_table,
     write_count,
-    write_dollars,
 )
 from evalhouse.flows.display.progress import show_run
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.settings import resolve_settings
+from evalhouse.flows.testsets.asking import (
+    EXPECTED,
+    USED,
+    check_output,
+    describe_expected,
+    print_calls,
+    resolve_in_language,
+)
 from evalhouse.flows.testsets.make import MakeOutcome, MakeRequest, estimate_set, make_set
-from evalhouse.flows.testsets.written import USED, hash_passages, write_version
+from evalhouse.flows.testsets.written import hash_passages, write_version
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.judge.names import LEXICAL
 from evalhouse.tasks.testsets.documents import read_documents
@@ -71,7 +77,7 @@ class MadeSet:
 
     def print(self) -> None:
         """As a person reads it."""
-        making, usage = self.outcome.making, self.outcome.usage
+        making = self.outcome.making
         kept, wanted = making.by_kind, share_out(self.request.n, self.request.shares)
         documents = {span.document_id for question in making.kept for span in question.spans}
         print_line(
@@ -85,11 +91,7 @@ class MadeSet:
         print_table(make_table(["kind", "#questions", "#asked for"], rows))
         turned_down = [[reason, n] for reason, n in making.reasons.most_common()]
         print_section("Turned down, by the check they did not stand", ["check", "#candidates"], turned_down)
-        print_line()
-        print_line(
-            f"{usage.requests:,} requests, {usage.reused:,} reused from the record, {usage.failed:,} failed; "
-            f"{usage.prompt_tokens:,} + {usage.completion_tokens:,} tokens, cost {write_dollars(usage.cost_usd)}"
-        )
+        print_calls(self.outcome.usage)
         if not self.is_complete:
             print_notice(self._explain_shortage())
         run_id = self.outcome.run_id
@@ -117,7 +119,6 @@ class SetPlan:
     """A set that can be made: everything that can be refused has been looked at."""
 
     path: Path
-    source: str
     request: MakeRequest
     notices: tuple[str, ...]
 
@@ -125,7 +126,7 @@ class SetPlan:
         """What making it would take when every candidate stands; nothing is asked."""
         usage = estimate_set(self.request)
         if as_json:
-            print_json({"n_asked": self.request.n, **usage.pick("requests", "reused", *USED[3:])})
+            print_json({"n_asked": self.request.n, **usage.pick(*EXPECTED)})
             return
         print_line(f"{self._describe(usage)}. Nothing was asked.")
 
@@ -133,10 +134,9 @@ class SetPlan:
         n_passages = len(self.request.passages)
         return (
             f"{write_count(self.request.n, 'question')} from {write_count(n_passages, 'passage')} of "
-            f"{write_count(len(self.request.documents), 'document')}: about {usage.requests:,} requests to "
-            f"{self.request.settings.judge}, {usage.reused:,} replies on record; about {usage.prompt_tokens:,} + "
-            f"{usage.completion_tokens:,} tokens, cost {write_dollars(usage.cost_usd)}, and up to four times as "
-            "much where most candidates are turned down"
+            f"{write_count(len(self.request.documents), 'document')}: "
+            f"{describe_expected(self.request.settings.judge, usage)}, and up to four times as much where most "
+            "candidates are turned down"
         )
 
     def make(self) -> MadeSet:
@@ -146,7 +146,7 @@ class SetPlan:
         with show_run() as watch:
             outcome = make_set(self.request, watch)
         manifest = Manifest(
-            source=self.source,
+            source=self.request.source,
             passages=hash_passages(self.request.passages),
             asked={
                 "n": self.request.n,
@@ -181,8 +181,7 @@ def plan_set(
     flags: Mapping[str, Any],
 ) -> SetPlan:
     """Read the documents and the settings; raises SettingsError or TestsetError for what cannot be used."""
-    if path.suffix != ".jsonl":
-        raise SettingsError(f"-o {path}: a set is a file of JSON Lines; give a name that ends in .jsonl")
+    check_output(path)
     if path.exists() and not force:
         raise SettingsError(
             f"{path} is there already; --force replaces it, `evalhouse testset refresh` renews a set after an update"
@@ -190,8 +189,8 @@ def plan_set(
     shares = parse_shares(kinds) if kinds else dict(SHARES)
     notices: list[str] = []
     documents = read_documents(docs, encoding=encoding, note=notices.append)
-    languages = Counter(passage.language for document in documents for passage in document.passages)
-    settings = resolve_settings(dict(flags) | {"language": language or languages.most_common(1)[0][0]}).settings
+    spoken = (passage.language for document in documents for passage in document.passages)
+    settings = resolve_in_language(flags, language, spoken)
     if settings.judge == LEXICAL:
         notices.append(STAND_IN)
     is_folder = Path(docs).expanduser().is_dir() or name_kind(Path(docs)) is not None
@@ -205,4 +204,4 @@ def plan_set(
         source=docs,
         command=command,
     )
-    return SetPlan(path=path, source=docs, request=request, notices=tuple(notices))
+    return SetPlan(path=path, request=request, notices=tuple(notices))

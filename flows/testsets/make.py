@@ -10,33 +10,29 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from math import ceil
 from typing import Any, Literal
 
 from evalhouse.flows.run.outcome import Watch
-from evalhouse.flows.testsets.written import begin_set_run, dump_json
-from evalhouse.flows.trials.session import Session, open_session, rehearse
+from evalhouse.flows.testsets.asking import PLAN, begin_set_run, open_set_session
+from evalhouse.flows.testsets.written import dump_json, list_check_rows
+from evalhouse.flows.trials.session import Session, rehearse
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.tasks.testsets.answering import STEPS
 from evalhouse.tasks.testsets.candidates import Candidate, write_candidates
 from evalhouse.tasks.testsets.drafts import Draft, Drafter, share_out
-from evalhouse.tasks.testsets.duplicates import find_twin
+from evalhouse.tasks.testsets.duplicates import QuestionIndex, find_twin
 from evalhouse.tasks.testsets.filters import Checked, check_by_judge, check_words
 from evalhouse.tasks.testsets.near import NearPassages
 from evalhouse.tasks.testsets.passages import Document, Passage
 from evalhouse.tasks.testsets.questions import UNANSWERABLE, QuestionKind, SetQuestion, make_question_id
-from evalhouse.warehouse.metric_files import Plan
-from evalhouse.warehouse.mover import take_in_orphans
 from evalhouse.warehouse.rows.testsets import append_testset_rows
 from evalhouse.warehouse.steps import APART_PROMPTS
-from evalhouse.warehouse.store import Warehouse
 
-PLAN = Plan(metrics=(), steps=STEPS | {"similarity"})
 _BEYOND = 1.3  # asked for in a round, as a share of what is wanted: some are always turned down
 _MOST_TRIED = 4  # candidates for each question that is wanted
 _MOST_ROUNDS = 20
@@ -47,9 +43,9 @@ class MakeRequest:
     """What a set is asked to be: `n` questions, by `shares`, each kind from passages in an order that `seed` decides.
 
     Questions refer to the passages that they rest on, or with `by_document` to their documents. With `only`, the ids of
-    some passages, they are written from these; all are still what they are checked against.
-    `source` is where the documents
-    were read, `command` how a person asks for the same again.
+    some passages, they are written from these; all are still what they are checked against. `source` is where the
+    documents were read, `command` how a person asks for the same again, `indexed` the index of their passages where
+    there is one already.
     """
 
     settings: RunSettings
@@ -61,6 +57,12 @@ class MakeRequest:
     only: frozenset[str] | None = None
     source: str = ""
     command: str = ""
+    indexed: NearPassages | None = None
+
+    @cached_property
+    def near(self) -> NearPassages:
+        """The index of all passages: made once for an estimate and for the asking."""
+        return self.indexed or NearPassages(self.passages)
 
     @property
     def passages(self) -> list[Passage]:
@@ -70,11 +72,12 @@ class MakeRequest:
 
 @dataclass(kw_only=True)
 class Making:
-    """A set in the making: what was kept, and how all candidates ended. `before` are questions that it has already."""
+    """A set in the making: what was kept, and how all candidates ended. `others` are the questions that no further one
+    may repeat: those that were kept and those that the set has already."""
 
     live_run: LiveRun
     near: NearPassages
-    before: tuple[SetQuestion, ...] = ()
+    others: QuestionIndex
     kept: list[SetQuestion] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -96,6 +99,11 @@ class Making:
         missing = {kind: n - self.by_kind[kind] for kind, n in wanted.items()}
         return [draft for kind, n in missing.items() if n > 0 for draft in drafter.draw(kind, ceil(n * _BEYOND))]
 
+    def keep(self, question: SetQuestion) -> None:
+        """Take a question into the set."""
+        self.kept.append(question)
+        self.others.add(question)
+
     def note_failure(self, error: JudgeFailed) -> None:
         """Something was left without a usable reply; nothing more is asked once the budget is spent."""
         self.n_failed += 1
@@ -115,11 +123,8 @@ class MakeOutcome:
 
 def make_set(request: MakeRequest, watch: Watch) -> MakeOutcome:
     """Make a set; raises FatalJudgeError when the judge cannot be asked at all."""
-    warehouse = Warehouse(request.settings.warehouse)
-    warehouse.make_ready()
-    take_in_orphans(warehouse)
     run = begin_set_run(request.settings, n_samples=request.n, source=request.source, command=request.command)
-    with open_session(request.settings, PLAN, run=run) as session:
+    with open_set_session(request.settings, run) as session:
         making = session.carry_out(partial(make_questions, request=request), watch)
         session.has_failures = making.n_failed > 0 or making.problem is not None
         usage = session.usage
@@ -139,11 +144,10 @@ async def _make_dry(session: Session, request: MakeRequest) -> Usage:
 async def make_questions(session: Session, request: MakeRequest, kept: Sequence[SetQuestion] = ()) -> Making:
     """Questions as asked for; none of them repeats another or one of those that are `kept` already."""
     live_run = await session.fit(session.live_run, APART_PROMPTS)
-    near = NearPassages(request.passages)
     sources = [one for one in request.passages if request.only is None or one.passage_id in request.only]
-    drafter = Drafter(passages=sources, near=near, seed=request.seed)
+    drafter = Drafter(passages=sources, near=request.near, seed=request.seed)
     wanted = share_out(request.n, request.shares)
-    making = Making(live_run=live_run, near=near, before=tuple(kept))
+    making = Making(live_run=live_run, near=request.near, others=QuestionIndex(kept))
     session.expect(request.n, "questions")
     for number in range(1, _MOST_ROUNDS + 1):
         drafts = making.draw(drafter, wanted)
@@ -188,7 +192,7 @@ async def _check(making: Making, checked: Checked) -> None:
 async def _note_twin(making: Making, checked: Checked) -> bool:
     """Put on record whether a kept question asks the same; returns whether none does."""
     assert making.live_run.embedder is not None
-    twin = await find_twin(to_question(checked), (*making.before, *making.kept), making.live_run.embedder)
+    twin = await find_twin(to_question(checked), making.others, making.live_run.embedder)
     return checked.note("duplicate", twin is None, f"asks the same as {twin}" if twin else "no other asks the same")
 
 
@@ -210,7 +214,7 @@ async def _end(making: Making, checked: Checked, wanted: Mapping[QuestionKind, i
             ended = replace(ended, outcome="surplus")
         elif await _note_twin(making, checked):
             question = to_question(checked, by_document=by_document)
-            making.kept.append(question)
+            making.keep(question)
             ended = replace(ended, outcome="kept", question=question)
     making.outcomes[ended.outcome] += 1
     if checked.reason is not None:
@@ -238,11 +242,9 @@ def list_rows(run_id: str, ended: Sequence[Ended]) -> dict[str, list[dict[str, A
     """Candidates and what they stood, as rows of the warehouse."""
     return {
         "testset_candidates": [_to_row(run_id, one) for one in ended],
-        "testset_checks": [
-            {"run_id": run_id, "candidate_id": one.checked.candidate.candidate_id, "ordinal": ordinal, **asdict(check)}
-            for one in ended
-            for ordinal, check in enumerate(one.checked.checks, start=1)
-        ],
+        "testset_checks": list_check_rows(
+            run_id, {one.checked.candidate.candidate_id: one.checked.checks for one in ended}
+        ),
     }
 
 

@@ -7,15 +7,15 @@ same command goes on where it was stopped.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 from evalhouse.flows.run.outcome import Watch
-from evalhouse.flows.testsets.make import PLAN, MakeRequest, Making, make_questions
-from evalhouse.flows.testsets.written import begin_set_run
-from evalhouse.flows.trials.session import Session, open_session, rehearse
+from evalhouse.flows.testsets.asking import PLAN, begin_set_run, open_set_session
+from evalhouse.flows.testsets.make import MakeRequest, Making, make_questions
+from evalhouse.flows.testsets.written import list_check_rows
+from evalhouse.flows.trials.session import Session, rehearse
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed
@@ -36,10 +36,8 @@ from evalhouse.tasks.testsets.passages import Passage
 from evalhouse.tasks.testsets.places import Base, Place, list_dead, list_groups
 from evalhouse.tasks.testsets.questions import KINDS, UNANSWERABLE, QuestionKind, SetQuestion, read_question
 from evalhouse.tasks.testsets.sets import Change, TestSet
-from evalhouse.warehouse.mover import take_in_orphans
 from evalhouse.warehouse.rows.testsets import append_testset_rows
 from evalhouse.warehouse.steps import APART_PROMPTS
-from evalhouse.warehouse.store import Warehouse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +112,7 @@ class RefreshRequest:
             seed=asked["seed"],
             by_document=self.base.by_document,
             only=self.base.changed,
+            indexed=self.base.near,
         )
 
 
@@ -238,11 +237,8 @@ def refresh_set(request: RefreshRequest, watch: Watch) -> RefreshOutcome:
     """Refresh a set; raises FatalJudgeError when the judge cannot be asked at all."""
     if not is_needed(request):
         return RefreshOutcome(run_id=None, refreshing=refresh_quietly(request), usage=Usage(), problem=None)
-    warehouse = Warehouse(request.settings.warehouse)
-    warehouse.make_ready()
-    take_in_orphans(warehouse)
     run = begin_set_run(request.settings, n_samples=len(request.looks), source=request.source, command=request.command)
-    with open_session(request.settings, PLAN, run=run) as session:
+    with open_set_session(request.settings, run) as session:
         refreshing = session.carry_out(partial(refresh_questions, request=request), watch)
         session.has_failures = refreshing.has_failures or refreshing.problem is not None
         usage = session.usage
@@ -270,7 +266,8 @@ async def refresh_questions(session: Session, request: RefreshRequest) -> Refres
         endings = await gather_all([_settle(session, live_run, refreshing, look) for look in asked])
         refreshing.endings |= {look.question.id: ending for look, ending in zip(asked, endings, strict=True)}
         if session.dry is None:
-            rows = {"testset_checks": _list_checks(live_run.run_id, refreshing.endings)}
+            checks = {question_id: ending.checks for question_id, ending in refreshing.endings.items()}
+            rows = {"testset_checks": list_check_rows(live_run.run_id, checks)}
             append_testset_rows(live_run.warehouse, live_run.run_id, "checks", rows)
     waiting = [restore_question(change) for change in refreshing.proposals]
     new = request.ask_for_new([*refreshing.kept, *waiting])
@@ -303,11 +300,3 @@ async def _ask_about(live_run: LiveRun, base: Base, look: Look) -> Ending:
         if ending.question is not None:
             ending = join_endings(look.question, ending, await hold_against(live_run, base, ending.question, group))
     return ending
-
-
-def _list_checks(run_id: str, endings: Mapping[str, Ending]) -> list[dict[str, Any]]:
-    return [
-        {"run_id": run_id, "candidate_id": question_id, "ordinal": ordinal, **asdict(check)}
-        for question_id, ending in endings.items()
-        for ordinal, check in enumerate(ending.checks, start=1)
-    ]

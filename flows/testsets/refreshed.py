@@ -15,11 +15,17 @@ from evalhouse.flows.display.output import (
     print_section,
     print_table,
     write_count,
-    write_dollars,
 )
 from evalhouse.flows.display.progress import show_run
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.settings import find_variable, resolve_settings
+from evalhouse.flows.preparing.settings import find_variable
+from evalhouse.flows.testsets.asking import (
+    USED,
+    check_output,
+    describe_expected,
+    print_calls,
+    resolve_in_language,
+)
 from evalhouse.flows.testsets.refresh import (
     RefreshOutcome,
     RefreshRequest,
@@ -28,7 +34,7 @@ from evalhouse.flows.testsets.refresh import (
     refresh_quietly,
     refresh_set,
 )
-from evalhouse.flows.testsets.written import USED, write_version
+from evalhouse.flows.testsets.written import write_version
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.testsets.changes import PROPOSED
 from evalhouse.tasks.testsets.documents import read_documents
@@ -98,12 +104,8 @@ class RefreshedSet:
         print_line()
         print_table(make_table(["became", "#questions"], [[word, n] for word, n in self.counts.items() if n]))
         self._print_changes()
-        usage, refreshing = self.outcome.usage, self.outcome.refreshing
-        print_line()
-        print_line(
-            f"{usage.requests:,} requests, {usage.reused:,} reused from the record, {usage.failed:,} failed; "
-            f"{usage.prompt_tokens:,} + {usage.completion_tokens:,} tokens, cost {write_dollars(usage.cost_usd)}"
-        )
+        refreshing = self.outcome.refreshing
+        print_calls(self.outcome.usage)
         if refreshing.n_failed:
             print_notice(
                 f"{write_count(refreshing.n_failed, 'question')} without a usable reply stayed as they were; "
@@ -182,9 +184,7 @@ class RefreshPlan:
         return (
             f"{len(base.changed):,} of {write_count(len(base.passages), 'passage')} are new or changed; of "
             f"{write_count(len(self.request.looks), 'question')} {repointed:,} are pointed to where their spans are "
-            f"now and {self.request.n_asked:,} asked about: about {usage.requests:,} requests to "
-            f"{self.request.settings.judge}, {usage.reused:,} replies on record; about {usage.prompt_tokens:,} + "
-            f"{usage.completion_tokens:,} tokens, cost {write_dollars(usage.cost_usd)}"
+            f"now and {self.request.n_asked:,} asked about: {describe_expected(self.request.settings.judge, usage)}"
         )
 
     def refresh(self) -> RefreshedSet:
@@ -228,8 +228,7 @@ def plan_refresh(
     flags: Mapping[str, Any],
 ) -> RefreshPlan:
     """Read set, documents and settings; raises SettingsError or TestsetError for what cannot be used."""
-    if output.suffix != ".jsonl":
-        raise SettingsError(f"-o {output}: a set is a file of JSON Lines; give a name that ends in .jsonl")
+    check_output(output)
     if coverage is not None and no_new:
         raise SettingsError("--coverage says how many questions the set is to have, --no-new that none are made")
     test_set = read_set(path)
@@ -237,13 +236,12 @@ def plan_refresh(
     notices: list[str] = []
     documents = read_documents(docs, encoding=encoding, note=notices.append)
     base = Base(documents, manifest.passages, by_document=manifest.asked.get("references") == "documents")
-    languages = Counter(passage.language for passage in base.passages)
     # Who made the set keeps it, unless somebody else is named.
     judge = flags.get("judge") or (None if os.environ.get(find_variable("judge") or "") else manifest.judge)
-    named = {"judge": judge, "language": language or languages.most_common(1)[0][0]}
+    spoken = (passage.language for passage in base.passages)
     looks, pending = look_at_all(base, test_set)
     request = RefreshRequest(
-        settings=resolve_settings(dict(flags) | named).settings,
+        settings=resolve_in_language({**flags, "judge": judge}, language, spoken),
         test_set=test_set,
         base=base,
         coverage=None if no_new else coverage or _find_coverage(manifest, base),

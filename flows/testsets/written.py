@@ -1,30 +1,21 @@
-"""A version of a test set put on disk and on record: its two files, its questions and what changed."""
+"""What is put on disk and on record of a test set: a version with its two files, its questions and what changed; checks
+that questions were put to."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
-from evalhouse.flows.preparing.request import begin_run
-from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.testsets.filters import Check
+from evalhouse.tasks.testsets.findings import SetCheck
 from evalhouse.tasks.testsets.passages import Passage
 from evalhouse.tasks.testsets.questions import SetQuestion
 from evalhouse.tasks.testsets.sets import Change, TestSet, write_set
-from evalhouse.warehouse.rows.runs import RunRow, now_utc
+from evalhouse.warehouse.rows.runs import now_utc
 from evalhouse.warehouse.rows.testsets import append_testset_rows
 from evalhouse.warehouse.store import Warehouse
-
-USED: Final = ("requests", "reused", "failed", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd")
-"""What is said of the calls of a run of kind testset."""
-
-
-def begin_set_run(settings: RunSettings, *, n_samples: int, source: str, command: str) -> RunRow:
-    """The row of a run of kind testset over the documents of `source` that begins now; `command` is what a person types
-    to go on with it."""
-    run = begin_run("testset", settings, n_samples=n_samples)
-    return replace(run, dataset=source, config={**run.config, "testset": {"command": command}})
 
 
 def hash_passages(passages: Iterable[Passage]) -> dict[str, str]:
@@ -56,6 +47,23 @@ def write_version(
     append_testset_rows(warehouse, run_id, "version", tables)
     write_set(path, versioned)
     return versioned
+
+
+def list_check_rows(run_id: str, checks: Mapping[str, Sequence[Check | SetCheck]]) -> list[dict[str, Any]]:
+    """What candidates, or questions of a set, were put to, by their ids, as rows of the warehouse."""
+    return [
+        {
+            "run_id": run_id,
+            "candidate_id": candidate_id,
+            "ordinal": ordinal,
+            "name": check.name,
+            "passed": check.passed,
+            "detail": check.detail,
+            "call_id": check.call_id,
+        }
+        for candidate_id, of_one in checks.items()
+        for ordinal, check in enumerate(of_one, start=1)
+    ]
 
 
 def dump_json(value: Sequence[Any] | Mapping[str, Any]) -> str | None:

@@ -12,7 +12,7 @@ from evalhouse.tasks.testsets.duplicates import Twin
 from evalhouse.tasks.testsets.filters import NEAR, name_used
 from evalhouse.tasks.testsets.findings import Base, FindingName, SetCheck
 from evalhouse.tasks.testsets.given import GivenQuestion
-from evalhouse.tasks.testsets.near import NearPassages, list_tokens
+from evalhouse.tasks.testsets.near import list_tokens
 from evalhouse.tasks.testsets.passages import Passage
 from evalhouse.tasks.testsets.questions import show_passage
 
@@ -131,22 +131,22 @@ class _Borne:
         )
 
 
-async def check_in_documents(live_run: LiveRun, checked: CheckedQuestion, base: Base, near: NearPassages) -> None:
+async def check_in_documents(live_run: LiveRun, checked: CheckedQuestion, base: Base) -> None:
     """Note what the documents say of a question and its ground truth; raises JudgeFailed."""
     subject = checked.subject
     if checked.question.is_unanswerable:
-        await _check_unanswerable(live_run, checked, near)
+        await _check_unanswerable(live_run, checked, base)
         return
     if subject.ground_truth is None:
         return
     statements = await extract(live_run, subject)
     if not statements.items:
         # A ground truth such as `The handbook does not say.` states nothing, and marks a question as unanswerable.
-        await _check_unanswerable(live_run, checked, near)
+        await _check_unanswerable(live_run, checked, base)
         return
-    own = _find_own(checked.question, base, near)
+    own = _find_own(checked.question, base)
     ids = {passage.passage_id for passage in own}
-    others = [found.passage for found in near.find(f"{subject.asked} {subject.ground_truth}", NEAR, exclude=ids)]
+    others = [found.passage for found in base.near.find(f"{subject.asked} {subject.ground_truth}", NEAR, exclude=ids)]
     named = set(checked.documents)
     own += [passage for passage in others if passage.document_id in named]
     passages = [*own, *(passage for passage in others if passage.document_id not in named)]
@@ -169,7 +169,7 @@ async def check_in_documents(live_run: LiveRun, checked: CheckedQuestion, base: 
     await _check_ambiguous(live_run, checked, statements, rest)
 
 
-def _find_own(question: GivenQuestion, base: Base, near: NearPassages) -> list[Passage]:
+def _find_own(question: GivenQuestion, base: Base) -> list[Passage]:
     """The passages that a question names, and of documents that it names those nearest to it."""
     names = [*(span.passage_id for span in question.spans), *question.reference_context_ids]
     own = {name: base.passages[name] for name in names if name in base.passages}
@@ -178,7 +178,7 @@ def _find_own(question: GivenQuestion, base: Base, near: NearPassages) -> list[P
     if wanted:
         elsewhere = [name for name, passage in base.passages.items() if passage.document_id not in wanted]
         text = f"{question.question} {question.ground_truth}"
-        for found in near.find(text, _OF_DOCUMENTS * len(wanted), exclude=elsewhere):
+        for found in base.near.find(text, _OF_DOCUMENTS * len(wanted), exclude=elsewhere):
             own[found.passage.passage_id] = found.passage
     return list(own.values())
 
@@ -218,8 +218,8 @@ async def _check_ambiguous(
     )
 
 
-async def _check_unanswerable(live_run: LiveRun, checked: CheckedQuestion, near: NearPassages) -> None:
-    found = [one.passage for one in near.find(checked.subject.asked, _NEAR_UNANSWERABLE)]
+async def _check_unanswerable(live_run: LiveRun, checked: CheckedQuestion, base: Base) -> None:
+    found = [one.passage for one in base.near.find(checked.subject.asked, _NEAR_UNANSWERABLE)]
     if not found:
         checked.note("answerable", True, "no passage shares a word with it")
         return

@@ -118,16 +118,15 @@ class QuestionIndex:
         return [place for place in nearest if overlaps[place] >= _WORTH_COMPARING]
 
 
-async def find_twin(question: Asked, others: Iterable[Asked], embedder: Embedder) -> str | None:
-    """The id of another question that asks the same; None where there is none. Raises JudgeFailed.
+async def find_twin(question: Asked, others: QuestionIndex, embedder: Embedder) -> str | None:
+    """The id of one of the other questions that asks the same; None where there is none. Raises JudgeFailed.
 
     The same is: the same words; a ground truth of the same words from the same passage; or, of the others with most
     words in common, a question and a ground truth that both are alike in meaning.
     """
-    index = QuestionIndex(others)
-    if (same := index.find_same_truth(question)) is not None:
+    if (same := others.find_same_truth(question)) is not None:
         return same
-    async for twin in index.list_twins(question, embedder):
+    async for twin in others.list_twins(question, embedder):
         if twin.verbatim or twin.agrees:
             return twin.id
     return None

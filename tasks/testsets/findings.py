@@ -5,10 +5,12 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cached_property
 from typing import Final, Literal, get_args
 
 from evalhouse.tasks.testsets.filters import find_pointing, holds_answer
 from evalhouse.tasks.testsets.given import GivenQuestion
+from evalhouse.tasks.testsets.near import NearPassages
 from evalhouse.tasks.testsets.passages import Document, Language, find_language
 
 FindingName = Literal[
@@ -63,6 +65,11 @@ class Base:
         self.documents = {document.document_id: document for document in documents}
         self.passages = {passage.passage_id: passage for document in documents for passage in document.passages}
         self.languages = {passage.language for passage in self.passages.values()}
+
+    @cached_property
+    def near(self) -> NearPassages:
+        """The index of its passages, made when it is first asked for."""
+        return NearPassages(list(self.passages.values()))
 
     def find_documents(self, question: GivenQuestion) -> set[str]:
         """The documents that a question names, by themselves or by passages of theirs."""

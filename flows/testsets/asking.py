@@ -1,0 +1,72 @@
+"""What the commands that ask about test sets have in common: settings, sessions and what they say of calls."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from evalhouse.flows.display.output import print_line, write_dollars
+from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.preparing.request import begin_run
+from evalhouse.flows.preparing.settings import resolve_settings
+from evalhouse.flows.trials.session import Session, open_session
+from evalhouse.tasks.asking.tokens import Usage
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.testsets.answering import STEPS
+from evalhouse.warehouse.metric_files import Plan
+from evalhouse.warehouse.mover import take_in_orphans
+from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.store import Warehouse
+
+PLAN: Final = Plan(metrics=(), steps=STEPS | {"similarity"})
+USED: Final = ("requests", "reused", "failed", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd")
+"""What is said of the calls of a run of kind testset."""
+EXPECTED: Final = tuple(name for name in USED if name != "failed")
+"""What is said of calls that would be made."""
+
+
+def check_output(path: Path) -> None:
+    """Refuse, with SettingsError, a file that no set can be written to."""
+    if path.suffix != ".jsonl":
+        raise SettingsError(f"-o {path}: a set is a file of JSON Lines; give a name that ends in .jsonl")
+
+
+def resolve_in_language(flags: Mapping[str, Any], language: str | None, spoken: Iterable[str]) -> RunSettings:
+    """The settings, with prompts in the language that was named, else in that of most texts."""
+    return resolve_settings({**flags, "language": language or Counter(spoken).most_common(1)[0][0]}).settings
+
+
+def begin_set_run(settings: RunSettings, *, n_samples: int, source: str, command: str) -> RunRow:
+    """The row of a run of kind testset over the documents of `source` that begins now; `command` is what a person types
+    to go on with it."""
+    run = begin_run("testset", settings, n_samples=n_samples)
+    return replace(run, dataset=source, config={**run.config, "testset": {"command": command}})
+
+
+@contextmanager
+def open_set_session(settings: RunSettings, run: RunRow) -> Iterator[Session]:
+    """A session whose calls are those of `run`, in a warehouse that is ready and has what was left behind."""
+    warehouse = Warehouse(settings.warehouse)
+    warehouse.make_ready()
+    take_in_orphans(warehouse)
+    with open_session(settings, PLAN, run=run) as session:
+        yield session
+
+
+def describe_expected(judge: str, usage: Usage) -> str:
+    """What asking would take."""
+    return (
+        f"about {usage.requests:,} requests to {judge}, {usage.reused:,} replies on record; about "
+        f"{usage.prompt_tokens:,} + {usage.completion_tokens:,} tokens, cost {write_dollars(usage.cost_usd)}"
+    )
+
+
+def print_calls(usage: Usage) -> None:
+    """What asking took, under an empty line."""
+    print_line()
+    print_line(
+        f"{usage.requests:,} requests, {usage.reused:,} reused from the record, {usage.failed:,} failed; "
+        f"{usage.prompt_tokens:,} + {usage.completion_tokens:,} tokens, cost {write_dollars(usage.cost_usd)}"
+    )
