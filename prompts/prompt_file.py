@@ -205,7 +205,7 @@ class PromptFile:
     content: PromptContent
 
 
-class _StrictLoader(yaml.SafeLoader):
+class _Strict(yaml.constructor.SafeConstructor):
     """YAML without its traps: a key given twice is an error, and a date is a text."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - the base class declares it so
@@ -222,6 +222,14 @@ class _StrictLoader(yaml.SafeLoader):
                 )
             seen.add(key_node.value)
         return super().construct_mapping(node, deep=deep)
+
+
+class _StrictLoader(_Strict, yaml.SafeLoader):
+    """Slow, and says best what is wrong."""
+
+
+class _QuickLoader(_Strict, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """The same by libyaml, where PyYAML was built with it."""
 
 
 def read_prompt_file(path: Path, *, language: str, checks: bool = True) -> PromptFile:
@@ -254,7 +262,7 @@ def _read_text(path: Path) -> str:
 
 def _parse_yaml(path: Path, text: str) -> dict[str, Any]:
     try:
-        parsed = yaml.load(text, _StrictLoader)
+        parsed = _load(text)
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}" if error.problem_mark else "some line"
         message = f"is not valid YAML at {line}: {error.problem}"
@@ -265,6 +273,13 @@ def _parse_yaml(path: Path, text: str) -> dict[str, Any]:
             return parsed
         message = f"must be a mapping with the keys {', '.join(PromptContent.model_fields)}"
     raise make_error([PromptProblem(file=str(path), key="", message=message)])
+
+
+def _load(text: str) -> object:
+    try:
+        return yaml.load(text, _QuickLoader)
+    except yaml.YAMLError:
+        return yaml.load(text, _StrictLoader)
 
 
 def _parse_content(path: Path, parsed: dict[str, Any]) -> PromptContent:

@@ -144,12 +144,12 @@ def _pending(location: Location, wanted: Sequence[Migration]) -> bool:
 
 def _read_record(connection: duckdb.DuckDBPyConnection, location: Location) -> dict[int, str]:
     """What was applied, as hashes by number; {} for an empty file, MigrationError for one that is not ours."""
-    names = [str(row[0]) for row in connection.execute(_LIST_NAMES).fetchall()]
-    if not names:
-        return {}
     try:
         rows = connection.execute("select number, sha256 from migrations").fetchall()
     except (duckdb.CatalogException, duckdb.BinderException):
+        names = [str(row[0]) for row in connection.execute(_LIST_NAMES).fetchall()]
+        if not names:
+            return {}
         raise MigrationError(
             f"{location.name} holds tables that evalhouse did not make ({', '.join(names[:5])}); "
             "name another file with --warehouse"
