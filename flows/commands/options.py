@@ -6,12 +6,14 @@ settings of a run, whose import alone takes longer than most of their answers.
 
 import importlib
 import os
+import shlex
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.warehouse.location import DEFAULT_URL
@@ -124,6 +126,26 @@ pool_options = join_options(
     click.option("--part-size", type=int, metavar="N", help="Samples a worker is given at once. Default: 500."),
 )
 """The options that `run` and `resume` share: who judges besides this process."""
+
+
+def write_command() -> str:
+    """The command as it was given, for a person to give again."""
+    context = click.get_current_context()
+    words = context.command_path.split()
+    for parameter in context.command.params:
+        if context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE:
+            words += _write_parameter(parameter, context.params.get(parameter.name or ""))
+    return shlex.join(words)
+
+
+def _write_parameter(parameter: click.Parameter, value: Any) -> list[str]:  # noqa: ANN401  # whatever click made of it
+    if not isinstance(parameter, click.Option):
+        return [str(value)]
+    if isinstance(value, bool):
+        return list(parameter.secondary_opts) if parameter.is_flag and not value else [max(parameter.opts, key=len)]
+    return [
+        word for one in (value if parameter.multiple else [value]) for word in (max(parameter.opts, key=len), str(one))
+    ]
 
 
 def pick_format(kind: str | None, output: str | None) -> str:

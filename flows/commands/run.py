@@ -58,7 +58,7 @@ from evalhouse.warehouse.engine.connection import readers_kept
 from evalhouse.warehouse.metric_files import load_metrics, plan_run, resolve_parameters
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.calls import count_responses, list_response_errors
-from evalhouse.warehouse.rows.runs import now_utc
+from evalhouse.warehouse.rows.runs import find_run, now_utc
 from evalhouse.warehouse.rows.served import list_identified
 from evalhouse.warehouse.store import Warehouse
 
@@ -180,12 +180,17 @@ def resume(run: str, warehouse: str | None, as_json: bool, **flags: object) -> i
 
     Whatever was answered is on record and is not asked again; samples that failed are tried once more. RUN is a run
     id, a unique prefix of one, a label, `latest` or `previous`. The run keeps its settings; the options here change
-    how it is asked. Exit status 1 when it belongs to a suite and does not pass its gate.
+    how it is asked. Exit status 1 when it belongs to a suite and does not pass its gate. Of a run of `evalhouse
+    testset` the command is given again, as a run of its own with the same settings.
     """
     changes = resolve_changes(flags)
+    url = find_warehouse(warehouse)
+    if (row := find_run(Warehouse(url), run)).kind == "testset":
+        from evalhouse.flows.commands.testset import resume_testset  # noqa: PLC0415  # the commands of test sets
+
+        return resume_testset(row, warehouse_url=url, changes=changes, as_json=as_json)
     from evalhouse.flows.serving.suite_runs import resume_suite_run  # noqa: PLC0415
 
-    url = find_warehouse(warehouse)
     with show_run() as watch:
         suite_outcome = resume_suite_run(run, warehouse_url=url, changes=changes, watch=watch)
     if suite_outcome.outcome.run.kind == "collection":

@@ -1,9 +1,9 @@
 """`evalhouse testset`: questions from a knowledge base, kept true when it changes."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 from click.core import ParameterSource
@@ -17,9 +17,13 @@ from evalhouse.flows.commands.options import (
     LazyGroup,
     join_options,
     limit_options,
+    write_command,
 )
 from evalhouse.flows.display.output import print_json, print_notice
 from evalhouse.flows.errors import INCOMPLETE, INTERRUPTED
+
+if TYPE_CHECKING:
+    from evalhouse.warehouse.rows.runs import RunRow
 
 
 @click.group(
@@ -35,21 +39,6 @@ from evalhouse.flows.errors import INCOMPLETE, INTERRUPTED
 )
 def testset() -> None:
     """Make questions with ground truths from documents, and keep them true when the documents change."""
-
-
-def _write_command() -> str:
-    """The command as it was given, for a person to give again."""
-    context = click.get_current_context()
-    words = context.command_path.split()
-    for parameter in context.command.params:
-        value = context.params.get(parameter.name or "")
-        if context.get_parameter_source(parameter.name or "") is not ParameterSource.COMMANDLINE:
-            continue
-        name = [max(parameter.opts, key=len)] if isinstance(parameter, click.Option) else []
-        if isinstance(parameter, click.Option) and parameter.is_flag and not value:
-            name = parameter.secondary_opts
-        words += name if isinstance(value, bool) else [*name, str(value)]
-    return shlex.join(words)
 
 
 class _Plan(Protocol):
@@ -166,7 +155,7 @@ def make(
 
     plan = plan_set(
         docs, Path(output), n=n, kinds=kinds, language=language, references=references, encoding=encoding, seed=seed,
-        force=force or dry_run, command=_write_command(), flags=flags,
+        force=force or dry_run, command=write_command(), flags=flags,
     )  # fmt: skip
     return _carry_out(plan, plan.make, dry_run=dry_run, as_json=as_json, stopped="what came is on record")
 
@@ -213,6 +202,35 @@ def refresh(
 
     plan = plan_refresh(
         Path(path), docs, Path(output or path), coverage=coverage, no_new=no_new, accept=accept, encoding=encoding,
-        language=language, command=_write_command(), flags=flags,
+        language=language, command=write_command(), flags=flags,
     )  # fmt: skip
     return _carry_out(plan, plan.refresh, dry_run=dry_run, as_json=as_json, stopped=f"{path} is as it was")
+
+
+def resume_testset(run: "RunRow", *, warehouse_url: str, changes: Mapping[str, Any], as_json: bool) -> int:
+    """Give the command of a run of kind testset again, in this process, and return its exit status.
+
+    Its settings are those of the run but for `changes`; what was answered is on record. It is a run of its own, whose
+    budget is what the earlier one left. Raises SettingsError where it cannot be given again.
+    """
+    from evalhouse.flows.testsets.resumed import check_resumable, find_kept, note_gone_on  # noqa: PLC0415  # asks
+    from evalhouse.warehouse.engine.locks import hold_run  # noqa: PLC0415
+    from evalhouse.warehouse.store import Warehouse  # noqa: PLC0415
+
+    warehouse = Warehouse(warehouse_url)
+    words = check_resumable(warehouse, run)
+    command = testset.get_command(click.get_current_context(), words[2])
+    assert command is not None
+    context = command.make_context(" ".join(words[:3]), words[3:])
+    kept = find_kept(warehouse, run, context.params, changes)
+    for name, value in (kept | {"warehouse": warehouse_url}).items():
+        if name in changes or context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            context.params[name] = value
+    context.params["as_json"] = as_json
+    for name in changes.keys() & context.params.keys():
+        context.set_parameter_source(name, ParameterSource.COMMANDLINE)
+    print_notice(f"run {run.run_id} is gone on with: {shlex.join(words)}")
+    with hold_run(warehouse.location, run.run_id), context:
+        note_gone_on(warehouse, run)
+        status: int = command.invoke(context)
+    return status

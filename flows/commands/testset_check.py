@@ -10,6 +10,7 @@ from evalhouse.flows.commands.options import (
     JSON_OPTION,
     WAREHOUSE_URL_OPTION,
     limit_options,
+    write_command,
 )
 from evalhouse.flows.display.output import print_json, print_line, print_notice
 from evalhouse.flows.errors import INTERRUPTED
@@ -60,7 +61,8 @@ def check(
     from evalhouse.tasks.judge.errors import RunCancelled  # noqa: PLC0415
 
     plan = plan_check(
-        path, docs, mapping=parse_pairs(maps, "--map"), language=language, encoding=encoding, flags=flags
+        path, docs, mapping=parse_pairs(maps, "--map"), language=language, encoding=encoding,
+        command=write_command(), flags=flags,
     )  # fmt: skip
     for line in plan.notices:
         print_notice(line)

@@ -349,11 +349,13 @@ def make_limit(settings: RunSettings, judge: Judge, *, beside: Sequence[Asker] =
 
 
 def _sum_spent(run_id: str, settings: RunSettings, warehouse: Warehouse) -> float:
-    """What the run had spent before it was resumed; raises FatalJudgeError when nothing of its budget is left."""
+    """What the run had spent before it was resumed, and the refresh of its test set before that. Raises FatalJudgeError
+    where it has spent all of its budget; where the refresh has, what needs no request still comes."""
     if settings.budget_usd is None:
         return 0.0
-    spent_usd = sum_cost(warehouse, run_id)
-    if spent_usd >= settings.budget_usd:
+    own_usd = sum_cost(warehouse, run_id)
+    spent_usd = own_usd + sum(sum_cost(warehouse, before) for before in settings.runs_before)
+    if own_usd and spent_usd >= settings.budget_usd:
         raise FatalJudgeError(
             f"run {run_id} has spent {spent_usd:.4g} dollars and its budget is {settings.budget_usd:g}, so nothing was "
             f"asked; go on with a higher one: evalhouse resume {run_id} --budget USD"

@@ -69,7 +69,7 @@ async def _measure(run: RunRow, settings: RunSettings, warehouse: Warehouse, jud
 
     budget_usd = settings.budget_usd
     if budget_usd is not None:
-        budget_usd -= sum_cost(warehouse, run.run_id)
+        budget_usd -= sum(sum_cost(warehouse, run_id) for run_id in (run.run_id, *settings.runs_before))
         if budget_usd <= 0:
             return NoiseOutcome(problem="nothing is left of the budget")
     selection = _draw_samples(run, warehouse, share=settings.noise_share)

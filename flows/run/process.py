@@ -129,8 +129,7 @@ def find_unfinished(wanted: str, *, warehouse_url: str, changes: Mapping[str, ob
         )
     if run.kind == "testset":
         raise WarehouseError(
-            f"run {run.run_id} is of kind testset; what was answered is on record, and its command goes on from there: "
-            f"{run.config['testset']['command']}"
+            f"run {run.run_id} is of kind testset; `evalhouse resume {run.run_id}` gives its command again"
         )
     if run.kind in ("prompts", "benchmark"):
         raise WarehouseError(

@@ -128,7 +128,8 @@ class _Round:
         parts = list_runs(warehouse, kinds=("noise", "repeats"))
         run_ids = [one.run_id for one in parts if one.parent_run_id == self.run.run_id]
         others = [run_id for run_id in run_ids if self.begun is None or run_id != self.begun.run_id]
-        return self.settings.budget_usd - sum(sum_cost(warehouse, run_id) for run_id in (self.run.run_id, *others))
+        spent = (self.run.run_id, *others, *self.settings.runs_before)
+        return self.settings.budget_usd - sum(sum_cost(warehouse, run_id) for run_id in spent)
 
     def _derive_settings(self, budget_usd: float | None) -> RunSettings:
         """The run's settings, but for what belongs to the run alone."""

@@ -78,7 +78,13 @@ def _summarise(refreshed: RefreshedSet) -> RefreshedTestset:
 def plan_living_set(testset: LivingSet, settings: RunSettings) -> RefreshPlan:
     """The refresh that comes before the next run; raises SettingsError, TestsetError for what cannot be used."""
     judge = testset.judge or settings.judge
-    command = ("evalhouse", "testset", "refresh", settings.dataset, testset.documents, "--judge", judge)
+    options = (
+        *(("--accept",) if testset.accept else ()),
+        *(() if testset.new else ("--no-new",)),
+        *(("--coverage", str(testset.coverage)) if testset.coverage else ()),
+        *(("--encoding", testset.encoding) if testset.encoding else ()),
+    )
+    command = ("evalhouse", "testset", "refresh", settings.dataset, testset.documents, "--judge", judge, *options)
     return plan_refresh(
         Path(settings.dataset),
         testset.documents,

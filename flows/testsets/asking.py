@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from evalhouse.flows.display.output import print_line, write_dollars
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.request import begin_run
+from evalhouse.flows.preparing.request import NO_JUDGE, begin_run
 from evalhouse.flows.preparing.settings import resolve_settings
 from evalhouse.flows.trials.session import Session, open_session
 from evalhouse.tasks.asking.tokens import Usage
@@ -17,7 +17,7 @@ from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.testsets.answering import STEPS
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.mover import take_in_orphans
-from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.rows.runs import RunRow, insert_run, now_utc
 from evalhouse.warehouse.store import Warehouse
 
 PLAN: Final = Plan(metrics=(), steps=STEPS | {"similarity"})
@@ -43,6 +43,15 @@ def begin_set_run(settings: RunSettings, *, n_samples: int, source: str, command
     to go on with it."""
     run = begin_run("testset", settings, n_samples=n_samples)
     return replace(run, dataset=source, config={**run.config, "testset": {"command": command}})
+
+
+def record_quiet_run(settings: RunSettings, run: RunRow) -> str:
+    """Put a run on record in which nobody has to be asked, so that neither a key nor a price need be there; returns its
+    id."""
+    warehouse = Warehouse(settings.warehouse)
+    warehouse.make_ready()
+    insert_run(warehouse, replace(run, judge=NO_JUDGE, status="completed", finished_at=now_utc()))
+    return run.run_id
 
 
 @contextmanager

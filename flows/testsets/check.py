@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
-from evalhouse.flows.preparing.request import begin_run
 from evalhouse.flows.run.outcome import Watch
-from evalhouse.flows.testsets.asking import PLAN, open_set_session
+from evalhouse.flows.testsets.asking import PLAN, begin_set_run, open_set_session
 from evalhouse.flows.testsets.written import list_check_rows
 from evalhouse.flows.trials.session import Session, rehearse
 from evalhouse.tasks.asking.tokens import Usage
@@ -29,7 +28,8 @@ from evalhouse.warehouse.rows.testsets import append_testset_rows
 
 @dataclass(frozen=True, kw_only=True)
 class CheckRequest:
-    """What is checked: the questions of a set, and the documents that they are about; None without any."""
+    """What is checked: the questions of a set, and the documents that they are about; None without any. `command` is
+    how a person asks for the same again."""
 
     settings: RunSettings
     path: str
@@ -37,6 +37,7 @@ class CheckRequest:
     questions: Sequence[GivenQuestion]
     source: str | None
     documents: Sequence[Document] | None
+    command: str
 
     @cached_property
     def base(self) -> Base | None:
@@ -104,11 +105,9 @@ class CheckOutcome:
 
 def check_set(request: CheckRequest, watch: Watch) -> CheckOutcome:
     """Check a set; raises FatalJudgeError when the judge cannot be asked at all."""
-    run = replace(
-        begin_run("testset", request.settings, n_samples=len(request.questions)),
-        dataset=request.path,
-        dataset_hash=request.content_hash,
-    )
+    n_samples, path = len(request.questions), request.path
+    run = begin_set_run(request.settings, n_samples=n_samples, source=path, command=request.command)
+    run = replace(run, dataset_hash=request.content_hash)
     with open_set_session(request.settings, run) as session:
         checking = session.carry_out(partial(_check_all, request=request), watch)
         session.has_failures = checking.n_failed > 0

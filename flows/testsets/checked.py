@@ -223,6 +223,7 @@ def plan_check(
     mapping: Mapping[str, str],
     language: str | None,
     encoding: str | None,
+    command: str,
     flags: Mapping[str, Any],
 ) -> CheckPlan:
     """Read the set, the documents and the settings; raises SettingsError, DatasetError or TestsetError."""
@@ -239,5 +240,6 @@ def plan_check(
         questions=questions,
         source=docs,
         documents=documents,
+        command=command,
     )
     return CheckPlan(request=request, notices=tuple(notices))

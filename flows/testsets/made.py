@@ -104,7 +104,8 @@ class MadeSet:
     def _explain_shortage(self) -> str:
         making = self.outcome.making
         if self.outcome.problem is not None:
-            return f"Stopped before all were made: {self.outcome.problem}; the same command goes on from here."
+            again = f"evalhouse resume {self.outcome.run_id}"
+            return f"Stopped before all were made: {self.outcome.problem}; {again} goes on from here."
         missing = {kind: n - making.by_kind[kind] for kind, n in share_out(self.request.n, self.request.shares).items()}
         kinds = ", ".join(f"{n} {kind}" for kind, n in missing.items() if n > 0)
         failed = f", {making.n_failed} without a usable reply" if making.n_failed else ""

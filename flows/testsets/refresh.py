@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from evalhouse.flows.run.outcome import Watch
-from evalhouse.flows.testsets.asking import PLAN, begin_set_run, open_set_session
+from evalhouse.flows.testsets.asking import PLAN, begin_set_run, open_set_session, record_quiet_run
 from evalhouse.flows.testsets.make import MakeRequest, Making, make_questions
 from evalhouse.flows.testsets.written import list_check_rows
 from evalhouse.flows.trials.session import Session, rehearse
@@ -219,12 +219,15 @@ class RefreshOutcome:
     problem: str | None
 
 
-def is_needed(request: RefreshRequest) -> bool:
-    """Whether there is anything to ask or any question that changes."""
-    quiet = refresh_quietly(request)
+def is_asking(request: RefreshRequest) -> bool:
+    """Whether there is anything to ask."""
     before = [look.question for look in request.looks] + [restore_question(change) for change in request.pending]
-    has_changes = bool(quiet.changes) or (request.accept and bool(request.pending))
-    return has_changes or request.n_asked > 0 or request.ask_for_new(before) is not None
+    return request.n_asked > 0 or request.ask_for_new(before) is not None
+
+
+def has_changes(request: RefreshRequest) -> bool:
+    """Whether any question changes by what nobody has to be asked about."""
+    return bool(refresh_quietly(request).changes) or (request.accept and bool(request.pending))
 
 
 def refresh_quietly(request: RefreshRequest) -> Refreshing:
@@ -235,9 +238,10 @@ def refresh_quietly(request: RefreshRequest) -> Refreshing:
 
 def refresh_set(request: RefreshRequest, watch: Watch) -> RefreshOutcome:
     """Refresh a set; raises FatalJudgeError when the judge cannot be asked at all."""
-    if not is_needed(request):
-        return RefreshOutcome(run_id=None, refreshing=refresh_quietly(request), usage=Usage(), problem=None)
     run = begin_set_run(request.settings, n_samples=len(request.looks), source=request.source, command=request.command)
+    if not is_asking(request):
+        run_id = record_quiet_run(request.settings, run) if has_changes(request) else None
+        return RefreshOutcome(run_id=run_id, refreshing=refresh_quietly(request), usage=Usage(), problem=None)
     with open_set_session(request.settings, run) as session:
         refreshing = session.carry_out(partial(refresh_questions, request=request), watch)
         session.has_failures = refreshing.has_failures or refreshing.problem is not None
@@ -253,7 +257,7 @@ def estimate_refresh(request: RefreshRequest) -> Usage:
         await refresh_questions(session, request)
         return session.usage
 
-    return rehearse(request.settings, PLAN, ask) if is_needed(request) else Usage()
+    return rehearse(request.settings, PLAN, ask) if is_asking(request) else Usage()
 
 
 async def refresh_questions(session: Session, request: RefreshRequest) -> Refreshing:
@@ -273,7 +277,9 @@ async def refresh_questions(session: Session, request: RefreshRequest) -> Refres
     new = request.ask_for_new([*refreshing.kept, *waiting])
     if new is not None and refreshing.problem is None:
         refreshing.n_wanted = new.n
-        refreshing.making = await make_questions(session, new, kept=[*refreshing.kept, *waiting])
+        refreshing.making = await make_questions(
+            session, new, kept=[*refreshing.kept, *waiting, *request.test_set.dropped]
+        )
         refreshing.problem = refreshing.making.problem
     return refreshing
 

@@ -178,6 +178,11 @@ class RunSettings(BaseModel):
     warehouse: Annotated[str, Where(is_path=True)] = "duckdb:///evalhouse.duckdb"
 
     @property
+    def runs_before(self) -> tuple[str, ...]:
+        """The run that refreshed the test set before this one, where there was one: the budget is for both."""
+        return (self.refreshed.run_id,) if self.refreshed is not None and self.refreshed.run_id else ()
+
+    @property
     def is_spread(self) -> bool:
         """Whether others than the process of the run judge the samples."""
         return self.pool is not None or self.task_runner is not None

@@ -77,6 +77,17 @@ class TestSet:
         """16 hex digits over all questions, in whatever order they stand."""
         return hash_questions(self.questions)
 
+    @property
+    def dropped(self) -> list[SetQuestion]:
+        """Questions that people took out of the set, as they were; no other is made that asks the same."""
+        decided = {change.id: change for version in self.manifest.versions for change in version.changes}
+        there = {question.id for question in self.questions}
+        return [
+            read_question(change.before)
+            for change in decided.values()
+            if change.change == "dropped" and change.before and change.id not in there
+        ]
+
     def add_version(self, *, run_id: str | None, made_at: str, changes: Iterable[Change]) -> "TestSet":
         """The same set with its state as its newest version; as it is where nothing changed."""
         versions = self.manifest.versions

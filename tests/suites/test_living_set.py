@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,14 @@ from port_base import EDITS, build_base
 from webhook import serve_webhook
 
 from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.preparing.live_run import make_tools
 from evalhouse.flows.preparing.suites import Suite, load_suite
 from evalhouse.flows.serving.living_set import refresh_living_set
 from evalhouse.flows.serving.suite_runs import resolve_suite
 from evalhouse.tasks.settings.suite import RefreshedTestset
 from evalhouse.tasks.testsets.sets import read_set
+from evalhouse.warehouse.rows.calls import sum_cost
+from evalhouse.warehouse.store import Warehouse
 
 SUITE = """\
 name = "port"
@@ -63,6 +67,21 @@ def refresh(suite: Suite) -> RefreshedTestset:
     return refreshed
 
 
+def check_one_budget(suite: Suite, refreshed: RefreshedTestset) -> None:
+    """What the refresh cost is spent of the budget of the run that follows, which asks nothing beyond that."""
+    settings = resolve_suite(suite, flags={"budget_usd": 100.0}).settings.model_copy(update={"refreshed": refreshed})
+    warehouse = Warehouse(settings.warehouse)
+    cost = sum_cost(warehouse, str(refreshed.run_id))
+    assert cost > 0
+    live_run = make_tools(settings, "evaluation").make_live_run("run-1", warehouse)
+    assert live_run.asker.spent_usd == cost
+    live_run.asker.record.close()
+    spent = settings.model_copy(update={"budget_usd": cost})
+    live_run = make_tools(spent, "evaluation").make_live_run("run-2", warehouse)
+    assert live_run.asker.spent_usd == live_run.asker.budget_usd
+    live_run.asker.record.close()
+
+
 def test_the_set_is_renewed_by_the_suites_judge_within_its_limits(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -70,6 +89,8 @@ def test_the_set_is_renewed_by_the_suites_judge_within_its_limits(
         point_to(endpoint.base_url)
         before = make(capsys, tmp_path, "openai:judge")
         suite = write_suite(tmp_path, "openai:judge", more="new = false\n\n[limits]\nconcurrency = 3\n")
+        (tmp_path / "prices.yaml").write_text("judge: [1, 1]\n", encoding="utf-8")
+        suite = replace(suite, values={**suite.values, "prices": str(tmp_path / "prices.yaml")})
         same = refresh(suite)
         assert (same.set_hash, same.parent_hash, same.problem) == (before, before, None)
         assert "as before, nothing it rests on changed" in same.describe()
@@ -78,6 +99,7 @@ def test_the_set_is_renewed_by_the_suites_judge_within_its_limits(
         renewed = refresh(suite)
         n_asked = endpoint.stats.requests.total()
         again = refresh(suite)
+        check_one_budget(suite, renewed)
     test_set = read_set(tmp_path / "questions.jsonl")
     assert (renewed.set_hash, renewed.parent_hash) == (test_set.set_hash, before)
     assert renewed.set_hash != before

@@ -20,7 +20,8 @@ from evalhouse.flows.testsets.written import hash_passages
 from evalhouse.tasks.testsets.documents import read_documents
 from evalhouse.tasks.testsets.places import Base, list_groups
 from evalhouse.tasks.testsets.questions import UNANSWERABLE, SetQuestion, Span, make_question_id
-from evalhouse.tasks.testsets.sets import Manifest, TestSet, read_set, write_set
+from evalhouse.tasks.testsets.sets import Change, Manifest, TestSet, read_set, write_set
+from evalhouse.warehouse.store import Warehouse
 
 Docs = Mapping[str, str]
 TICKET = "A night ticket for the Quillon ferry costs 14 crowns."
@@ -308,13 +309,39 @@ def test_what_cannot_be_used_is_refused(kit: Kit) -> None:
     assert "has no manifest set.testset.json" in kit.refresh(None, status=2).stderr
 
 
-def test_a_run_that_refreshed_a_set_has_no_scores_and_is_gone_on_with_by_its_command(kit: Kit) -> None:
+def test_a_run_that_refreshed_a_set_has_no_scores_and_nothing_is_left_of_it(kit: Kit) -> None:
     kit.write({"ferry.md": FERRY, "lisk.md": LISK}, (CLOZE, TICKET))
     run_id = kit.refresh_to(MOVES["renamed"])["run_id"]
     said = call_here(kit.capsys, "resume", run_id, "--warehouse", kit.warehouse)
     assert said.status != 0
-    assert f"goes on from there: evalhouse testset refresh {kit.path} {kit.docs} --no-new --warehouse" in said.stderr
+    assert f"run {run_id} has completed: there is nothing to go on with" in said.stderr
     named = call_here(kit.capsys, "rescore", run_id, "--warehouse", kit.warehouse)
     assert f"run {run_id} made a test set, and has no scores" in named.stderr
     assert call_here(kit.capsys, "rescore", "--warehouse", kit.warehouse).status == 0
     assert "no evaluation is on record yet" in call_here(kit.capsys, "show", "--warehouse", kit.warehouse).stderr
+
+
+def test_moved_spans_need_no_key_and_are_on_record_as_nobodys_verdict(kit: Kit) -> None:
+    kit.write({"ferry.md": FERRY, "lisk.md": LISK}, (CLOZE, TICKET))
+    moved = kit.refresh_to(MOVES["renamed"], "--judge", "openai:m", "--embeddings", "hashing")
+    assert (moved["changes"]["repointed"], moved["calls"]["requests"]) == (1, 0)
+    row = Warehouse(kit.warehouse).read_rows(
+        "select judge, status, config->>'$.testset.command' as command from runs where run_id = $run_id",
+        {"run_id": moved["run_id"]},
+    )[0]
+    assert (row["judge"], row["status"]) == ("none", "completed")
+    assert f"testset refresh {kit.path} {kit.docs}" in row["command"]
+
+
+@pytest.mark.parametrize(("change", "comes_again"), [("dropped", False), ("void", True)])
+def test_what_a_person_dropped_is_not_made_again(kit: Kit, change: str, comes_again: bool) -> None:
+    kit.write({"ferry.md": FERRY}, (CLOZE, TICKET))
+    crane = "# Crane Bertha\n\n## Lifts\n\nCrane Bertha lifts 40 tonnes over a distance of 12 metres.\n"
+    kit.refresh({"ferry.md": FERRY, "crane.md": crane}, "--coverage", "2")
+    test_set = read_set(kit.path)
+    (new,) = (question for question in test_set.questions if question.question != CLOZE)
+    left = replace(test_set, questions=tuple(one for one in test_set.questions if one != new))
+    gone = Change(id=new.id, change=change, before=new.to_row(), after={"reviewer": "Ann"})
+    write_set(kit.path, left.add_version(run_id=None, made_at="2026-01-02", changes=[gone]))
+    kit.refresh({"ferry.md": FERRY, "crane.md": f"{crane}It is painted green.\n"}, "--coverage", "2")
+    assert (new.question in {question.question for question in read_set(kit.path).questions}) is comes_again

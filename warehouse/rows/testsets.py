@@ -25,6 +25,12 @@ def find_versions(warehouse: Warehouse, prefix: str) -> list[str]:
     return [str(row["set_hash"]) for row in rows]
 
 
+def list_written(warehouse: Warehouse, run_id: str) -> list[str]:
+    """The hashes of the versions that a run made."""
+    rows = warehouse.read_rows(read_query("testsets/versions_written"), {"run_id": run_id})
+    return [str(row["set_hash"]) for row in rows]
+
+
 def read_questions(warehouse: Warehouse, set_hash: str) -> list[dict[str, Any]]:
     """The questions of a version as rows."""
     return warehouse.read_rows(read_query("testsets/questions"), {"set_hash": set_hash})
