@@ -4,6 +4,8 @@ Imports nothing of ours. The steps in `tasks/` take a prompt by name, give it th
 renders; how the reply must look is in the prompt's `reply_schema` and `labels`.
 """
 
+from evalhouse.prompts.conversation import BLOCK as CONVERSATION
+from evalhouse.prompts.conversation import PREFIX as TURN_PREFIX
 from evalhouse.prompts.errors import PromptError, PromptProblem
 from evalhouse.prompts.loader import (
     Prompt,
@@ -20,7 +22,9 @@ from evalhouse.prompts.render import BlockKind, BlockValue, Item, Message
 from evalhouse.prompts.rubric import Criterion, Grade, Rating, Rubric
 
 __all__ = [
+    "CONVERSATION",
     "SUPPORTS",
+    "TURN_PREFIX",
     "USEFULNESS",
     "VERDICTS",
     "BlockKind",

@@ -8,7 +8,7 @@ its name: variables, labels and the shape of the reply. Another language or a us
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from evalhouse.prompts.conversation import BLOCK, describe_conversation
 from evalhouse.prompts.copies import collect_said, list_copied
 from evalhouse.prompts.errors import PromptError, PromptProblem, make_error
 from evalhouse.prompts.named_ids import name_ids
@@ -61,13 +62,28 @@ class Prompt:
     rubric: Rubric | None = None
 
     @cached_property
+    def in_conversation(self) -> "Prompt":
+        """The prompt for a question that earlier turns came before: with their block, and words that go with it."""
+        words = describe_conversation(self.name, self.language)
+        lines = ("What follows the system part where a conversation came before:", *words.splitlines())
+        noted = "".join(f"# {line}\n" for line in lines)
+        return replace(
+            self,
+            variables={BLOCK: "items", **self.variables},
+            prompt_hash=hashlib.sha256(f"{self.prompt_hash}\n{words}".encode()).hexdigest(),
+            template=f"{self.template.rstrip()}\n\n{noted}",
+            system=f"{self.system}\n\n{words}",
+        )
+
+    @cached_property
     def opening(self) -> tuple[Message, ...]:
         """What begins every request: instructions and worked examples."""
         opening = [Message(role="system", content=self.system)]
         for example in self.examples:
             data = {name: build_block(value) for name, value in example.data.items()}
             reply = order_keys(self.reply_schema, example.reply)
-            opening.append(Message(role="human", content=render_blocks(tuple(self.variables), data)))
+            blocks = [block for block in self.variables if block in data]
+            opening.append(Message(role="human", content=render_blocks(blocks, data)))
             opening.append(Message(role="ai", content=_dump(reply)))
         return tuple(opening)
 

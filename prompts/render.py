@@ -21,18 +21,20 @@ nothing may become a mark by that either. Every kind of line break becomes a pla
 `loader` puts the instructions and the worked examples in front.
 """
 
+import copy
 import hashlib
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from string import ascii_letters, ascii_lowercase
 from typing import Any, Literal
 
 import yaml
 
+from evalhouse.prompts.conversation import BLOCK, PREFIX
 from evalhouse.prompts.errors import PromptError
 
 _CHARACTERS: Mapping[str, Any] = yaml.load(
@@ -182,6 +184,12 @@ class Neutraliser:
     def _words(self) -> re.Pattern[str]:
         return _compile_control_words(_TOKEN_FORMS, _INVISIBLE)
 
+    def also_for(self, prefixes: Iterable[str]) -> "Neutraliser":
+        """The same for ids of other prefixes."""
+        other = copy.copy(self)
+        other._ids = _compile_ids(prefixes)
+        return other
+
     def neutralise_lines(self, text: str) -> list[str]:
         r"""Split a text into lines that hold nothing like a tag, an id at their start, or a control token.
 
@@ -271,18 +279,22 @@ class Message:
 
 
 _ID = re.compile(r"[A-Z][1-9][0-9]*", re.ASCII)
-_NEUTRALISER = Neutraliser(names=BLOCKS, prefixes=[block.prefix for block in BLOCKS.values() if block.prefix])
+_PREFIXES = [block.prefix for block in BLOCKS.values() if block.prefix]
+_NEUTRALISER = Neutraliser(names=BLOCKS, prefixes=_PREFIXES)
+_TURNS = Block(kind="items", prefix=PREFIX)
 
 
 def render_blocks(variables: Sequence[str], data: Mapping[str, BlockValue]) -> str:
     """The text of a message that holds `data`, whose keys are exactly `variables` (names out of BLOCKS, in its order).
 
-    Equal data gives an equal text. PromptError: a block is missing, one too many or of the wrong kind, an id is
-    malformed or comes twice.
+    Equal data gives an equal text. A `conversation` is a text, or items: its turns. PromptError: a block is missing,
+    one too many or of the wrong kind, an id is malformed or comes twice.
     """
     if data.keys() != set(variables):
         raise PromptError(_describe_blocks(variables, data))
-    bodies = [_render_body(name, data[name]) for name in variables]
+    # Beside turns nothing may pass for the id of one; elsewhere [T1] is a text like any other.
+    neutraliser = _NEUTRALISER if isinstance(data.get(BLOCK, ""), str) else _spare_turns()
+    bodies = [_render_body(name, data[name], neutraliser) for name in variables]
     nonce = derive_nonce("\n".join(bodies))
     parts = [f"<{name} {nonce}>\n{body}</{name} {nonce}>" for name, body in zip(variables, bodies, strict=True)]
     return "\n".join(parts)
@@ -294,21 +306,26 @@ def _describe_blocks(variables: Sequence[str], data: Mapping[str, BlockValue]) -
     return f"wrong blocks: missing {missing}; not declared {extra}; the prompt takes exactly {', '.join(variables)}"
 
 
-def _render_body(name: str, value: BlockValue) -> str:
+@cache
+def _spare_turns() -> Neutraliser:
+    return _NEUTRALISER.also_for([*_PREFIXES, PREFIX])
+
+
+def _render_body(name: str, value: BlockValue, neutraliser: Neutraliser) -> str:
     """The lines between the tags, each with its line break; nothing at all for an empty text or list."""
-    block = BLOCKS[name]
+    block = _TURNS if name == BLOCK and not isinstance(value, str) else BLOCKS[name]
     if isinstance(value, str):
         if block.kind == "items":
             raise PromptError(f"block '{name}' is a text; it must be a list of items with ids like {block.prefix}1")
-        return "".join([line + "\n" for line in _NEUTRALISER.neutralise_lines(value)])
+        return "".join([line + "\n" for line in neutraliser.neutralise_lines(value)])
     if block.kind == "text":
         raise PromptError(f"block '{name}' is {type(value).__name__}; it must be a text")
     _check_ids(name, block.prefix, [item.id for item in value])
-    return "".join([_render_item(item) for item in value])
+    return "".join([_render_item(item, neutraliser) for item in value])
 
 
-def _render_item(item: Item) -> str:
-    lines = _NEUTRALISER.neutralise_lines(item.text)
+def _render_item(item: Item, neutraliser: Neutraliser) -> str:
+    lines = neutraliser.neutralise_lines(item.text)
     return f"[{item.id}] " + f"\n{INDENT}".join(lines) + "\n"
 
 

@@ -10,17 +10,19 @@ id, and supports what any of its parts supports. What contexts, or parts of one,
 they stand in one request; of several such sets the first is taken. A question or a statement that is longer than a
 request cannot be split and is sent as it is.
 
-A retrieval that found nothing supports nothing, and nobody has to be asked about that.
+A retrieval that found nothing supports nothing, and nobody has to be asked about that, unless earlier turns of a
+conversation may. These are cited like contexts and kept apart from them: what only turns support, or contexts only with
+the help of turns, no retrieval has found. Where a set of both supports a statement, its contexts are `joint_ranks` and
+its turns `turn_ranks`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
-from evalhouse.prompts import BlockValue, Item
+from evalhouse.prompts import TURN_PREFIX, BlockValue, Item
 from evalhouse.tasks.asking.tokens import (
     ask_in_parts,
     estimate_items,
-    leave_room,
     set_apart,
     split_by_tokens,
     split_items,
@@ -37,6 +39,7 @@ from evalhouse.tasks.asking.verdicts import (
 from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.pipeline.live_run import Extraction, LiveRun, SampleWork, Source
 from evalhouse.tasks.pipeline.run_step import make_task
+from evalhouse.tasks.pipeline.turns import collect_turns
 
 ATTRIBUTE_STEPS: dict[Source, str] = {"answer": "attribute_answer", "ground_truth": "attribute_ground_truth"}
 
@@ -66,7 +69,7 @@ async def is_support_open(live_run: LiveRun, work: SampleWork, source: Source) -
         return False
     extraction = await work.wait_for_statements(source)
     reason = _why_not(work, extraction)
-    if reason is None and work.sample.contexts:
+    if reason is None and (work.sample.contexts or work.sample.conversation):
         return True
     if reason is None:
         _deny_by_rule(work, extraction)
@@ -103,7 +106,8 @@ def _deny_by_rule(work: SampleWork, extraction: Extraction) -> None:
 
 async def _ask_supports(live_run: LiveRun, work: SampleWork, source: Source) -> None:
     statements = (await work.wait_for_statements(source)).items
-    most = leave_room(live_run.settings.request_tokens, work.sample.question)
+    most = live_run.settings.request_tokens
+    most = collect_turns(work.sample, most).leave_room(most, work.sample.question)
     replies = await ask_in_parts(most, partial(_ask_parts, live_run, work, source, statements))
     parts_of = {item.id: [judged[item.id] for judged in replies if item.id in judged] for item in statements}
     add_supports(work, source, parts_of)
@@ -113,11 +117,12 @@ async def _ask_parts(
     live_run: LiveRun, work: SampleWork, source: Source, statements: Sequence[Item], most: int
 ) -> list[dict[str, JudgedItem]]:
     asked = []
-    for group in set_apart(work.context_items, alone=live_run.settings.contexts_alone):
+    # Where nothing was retrieved earlier turns may support a statement all the same.
+    for group in set_apart(work.context_items, alone=live_run.settings.contexts_alone) or [()]:
         fits = estimate_items([*statements, *group]) <= most
         for part in split_by_tokens(statements, most if fits else most // 2):
             room = most - estimate_items(part)
-            for contexts in split_items(group, max(room, most // 2)):
+            for contexts in split_items(group, max(room, most // 2)) or [[]]:
                 inquiry = _make_inquiry(live_run, work, source, part, contexts)
                 asked.append(ask_verdicts(live_run.asker, inquiry, [item.id for item in part]))
     return await gather_all(asked)
@@ -126,20 +131,21 @@ async def _ask_parts(
 def _make_inquiry(
     live_run: LiveRun, work: SampleWork, source: Source, statements: Sequence[Item], contexts: Sequence[Item]
 ) -> Inquiry:
-    context_ids = frozenset(item.id for item in contexts)
+    before = collect_turns(work.sample, live_run.settings.request_tokens)
+    supporting = frozenset(item.id for item in (*contexts, *before.turns))
 
     def build_data(ids: Collection[str]) -> Mapping[str, BlockValue]:
         blocks: dict[str, BlockValue] = {f"{side}_statements": [] for side in ATTRIBUTE_STEPS}
         blocks[f"{source}_statements"] = [item for item in statements if item.id in ids]
-        return {"question": work.sample.question, "contexts": contexts, **blocks}
+        return {**before.block, "question": work.sample.question, "contexts": contexts, **blocks}
 
     def read(text: str, ids: Collection[str]) -> Verdicts:
-        return read_supports(text, ids, context_ids)
+        return read_supports(text, ids, supporting)
 
     return Inquiry(
         step=ATTRIBUTE_STEPS[source],
         sample_id=work.sample.sample_id,
-        prompt=live_run.prompts["attribute"],
+        prompt=before.frame(live_run.prompts["attribute"]),
         build_data=build_data,
         read=read,
         votes=live_run.settings.votes,
@@ -152,7 +158,11 @@ def _add(work: SampleWork, statement_id: str, parts: Sequence[JudgedItem]) -> No
     together = [] if alone else [part for part in parts if part.verdict.together][:1]
     alone_ids = [context_id for part in alone for context_id in part.verdict.contexts]
     joint_ids = [context_id for part in together for context_id in part.verdict.together]
-    ranks, joint_ranks = list_ranks(alone_ids), list_ranks(joint_ids)
-    columns = {"supported": bool(ranks or joint_ranks), "context_ranks": ranks, "joint_ranks": joint_ranks}
+    columns = {
+        "supported": bool(alone_ids or joint_ids),
+        "context_ranks": list_ranks(alone_ids),
+        "joint_ranks": list_ranks(joint_ids),
+        "turn_ranks": list_ranks([*alone_ids, *joint_ids], TURN_PREFIX) if work.sample.conversation else None,
+    }
     telling = alone or together or parts
     work.add_verdict("attributions", "attribute", statement_id, parts, telling, statement_id=statement_id, **columns)

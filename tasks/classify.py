@@ -11,11 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 from evalhouse.prompts import BlockValue, Item
-from evalhouse.tasks.asking.tokens import ask_in_parts, estimate_items, leave_room, split_by_tokens
+from evalhouse.tasks.asking.tokens import ask_in_parts, estimate_items, split_by_tokens
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, Verdicts, ask_verdicts, gather_all, read_labels
 from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.pipeline.live_run import ID_PREFIXES, Extraction, LiveRun, SampleWork
 from evalhouse.tasks.pipeline.run_step import make_task
+from evalhouse.tasks.pipeline.turns import collect_turns
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.steps import collect_labels
 
@@ -81,7 +82,8 @@ async def ask_labels(
     live_run: LiveRun, sample: StoredSample, answers: Sequence[Item], truths: Sequence[Item]
 ) -> dict[str, list[JudgedItem]]:
     """By id of a statement of either side its verdicts, one from each part it met; raises JudgeFailed."""
-    most = leave_room(live_run.settings.request_tokens, sample.question)
+    most = live_run.settings.request_tokens
+    most = collect_turns(sample, most).leave_room(most, sample.question)
     replies = await ask_in_parts(most, partial(_ask_pairs, live_run, sample, answers, truths))
     return {item.id: [judged[item.id] for judged in replies if item.id in judged] for item in (*answers, *truths)}
 
@@ -107,10 +109,13 @@ def pick_telling(verdicts: Sequence[JudgedItem]) -> JudgedItem:
 async def _ask_pair(
     live_run: LiveRun, sample: StoredSample, answers: Sequence[Item], truths: Sequence[Item]
 ) -> dict[str, JudgedItem]:
+    before = collect_turns(sample, live_run.settings.request_tokens)
+
     def build_data(ids: Collection[str]) -> Mapping[str, BlockValue]:
         # When one side alone is asked for it is narrowed to that; the other one is needed whole to judge by.
         sides = {item_id[0] for item_id in ids}
         return {
+            **before.block,
             "question": sample.question,
             "answer_statements": _narrow(answers, ids) if sides == {"A"} else answers,
             "ground_truth_statements": _narrow(truths, ids) if sides == {"G"} else truths,
@@ -122,7 +127,7 @@ async def _ask_pair(
     inquiry = Inquiry(
         step="classify",
         sample_id=sample.sample_id,
-        prompt=live_run.prompts["classify"],
+        prompt=before.frame(live_run.prompts["classify"]),
         build_data=build_data,
         read=read,
         votes=live_run.settings.votes,

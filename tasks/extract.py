@@ -18,13 +18,14 @@ from functools import partial
 
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.embedders import compare_spelling
-from evalhouse.tasks.asking.tokens import ask_in_parts, estimate_tokens, leave_room, split_to_judge
+from evalhouse.tasks.asking.tokens import ask_in_parts, estimate_tokens, split_to_judge
 from evalhouse.tasks.asking.verdicts import COPIED, JudgedItem, gather_all, read_statements
 from evalhouse.tasks.classify import ask_labels, pick_telling
 from evalhouse.tasks.judge.errors import CutReply, JudgeFailed, UnusableReply
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.live_run import ID_PREFIXES, Extraction, LiveRun, SampleWork, Source
 from evalhouse.tasks.pipeline.run_step import make_task
+from evalhouse.tasks.pipeline.turns import collect_turns
 
 # A shorter text is not what made a reply too long.
 _LEAST_CUT = 40
@@ -88,6 +89,7 @@ async def _extract(live_run: LiveRun, work: SampleWork, source: Source, texts: S
         try:
             splits = await gather_all([_split(live_run, work, source, text) for text in texts])
             extraction = _add_rows(work, source, splits[await _pick(live_run, work, source, texts, splits)])
+            detail = collect_turns(work.sample, live_run.settings.request_tokens).note
         except JudgeFailed as error:
             extraction, detail = Extraction(reason=error.reason), str(error)
     work.note_outcome(step, extraction.reason, detail)
@@ -95,7 +97,8 @@ async def _extract(live_run: LiveRun, work: SampleWork, source: Source, texts: S
 
 
 async def _split(live_run: LiveRun, work: SampleWork, source: Source, text: str) -> _Split:
-    room = leave_room(live_run.settings.request_tokens, work.sample.question)
+    most = live_run.settings.request_tokens
+    room = collect_turns(work.sample, most).leave_room(most, work.sample.question)
     parts = await ask_in_parts(room, partial(_ask_parts, live_run, work, source, text))
     call_ids: dict[str, str] = {}
     for part in parts:
@@ -122,11 +125,12 @@ async def _pick(
 
 async def _ask_part(live_run: LiveRun, work: SampleWork, source: Source, part: str) -> list[_PartReply]:
     """The statements of a part; of its halves where the reply about it was cut off."""
+    before = collect_turns(work.sample, live_run.settings.request_tokens)
     question = Question(
         step=_STEPS[source],
         sample_id=work.sample.sample_id,
-        prompt=live_run.prompts["extract"],
-        data={"question": work.sample.question, "text": part},
+        prompt=before.frame(live_run.prompts["extract"]),
+        data={**before.block, "question": work.sample.question, "text": part},
     )
 
     def read(text: str) -> list[str]:

@@ -11,13 +11,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from evalhouse.prompts import SUPPORTS, USEFULNESS, BlockValue, Item, name_verdict
-from evalhouse.tasks.asking.tokens import estimate_items, estimate_tokens, leave_room
+from evalhouse.tasks.asking.tokens import estimate_items, estimate_tokens
 from evalhouse.tasks.asking.verdicts import Inquiry, Poll, Verdicts, gather_all, poll_verdicts, read_joined
 from evalhouse.tasks.attribute import ATTRIBUTE_STEPS, add_supports, attribute_statements, is_support_open
 from evalhouse.tasks.classify import add_labels, classify_statements, is_label_open
 from evalhouse.tasks.judge.errors import TooLong
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, Source
 from evalhouse.tasks.pipeline.run_step import make_task
+from evalhouse.tasks.pipeline.turns import Before, collect_turns
 from evalhouse.tasks.rank import add_usefulness, is_usefulness_open, join_accepted, rank_contexts
 from evalhouse.warehouse.steps import PLANS, collect_labels
 
@@ -44,6 +45,7 @@ class _Open:
 class _Material:
     """All that a sample's verdicts rest on."""
 
+    before: Before
     question: str
     ground_truth: str
     contexts: Sequence[Item]
@@ -64,6 +66,7 @@ class _Material:
             return items if all_for in firsts else [item for item in items if item.id in ids]
 
         return {
+            **self.before.block,
             "question": self.question,
             "ground_truth": self.ground_truth if "C" in firsts else "",
             "contexts": pick(self.contexts, all_for=SUPPORTS[0]),
@@ -92,6 +95,7 @@ fused = make_task("fused", judge_together)
 
 async def _collect(live_run: LiveRun, work: SampleWork) -> _Material:
     return _Material(
+        before=collect_turns(work.sample, live_run.settings.request_tokens),
         question=work.sample.question,
         ground_truth=join_accepted(work),
         contexts=work.context_items,
@@ -105,7 +109,7 @@ async def _collect(live_run: LiveRun, work: SampleWork) -> _Material:
 async def _ask_if_it_fits(live_run: LiveRun, work: SampleWork, still_open: _Open) -> bool:
     """Whether all could be asked in one request; why not is on record."""
     material = await _collect(live_run, work)
-    most = leave_room(live_run.settings.request_tokens, material.question)
+    most = material.before.leave_room(live_run.settings.request_tokens, material.question)
     if material.n_tokens > most:
         why = f"about {material.n_tokens:,} tokens, where {most:,} go into one request"
         work.note_outcome("fused", detail=f"{why}: {_BY_STEPS}")
@@ -122,15 +126,15 @@ async def _ask(live_run: LiveRun, work: SampleWork, still_open: _Open, material:
     """Ask in one request and keep what came; raises TooLong where less can be asked."""
     by_step = _name_verdicts(still_open, material)
     names = [name for of_step in by_step.values() for name in of_step]
-    context_ids = frozenset(item.id for item in material.contexts)
+    supporting = frozenset(item.id for item in (*material.contexts, *material.before.turns))
 
     def read(text: str, asked: Collection[str]) -> Verdicts:
-        return read_joined(text, {name: _LABELS.get(name[0], ()) for name in asked}, context_ids)
+        return read_joined(text, {name: _LABELS.get(name[0], ()) for name in asked}, supporting)
 
     inquiry = Inquiry(
         step="fused",
         sample_id=work.sample.sample_id,
-        prompt=live_run.prompts["fused"],
+        prompt=material.before.frame(live_run.prompts["fused"]),
         build_data=material.build_data,
         read=read,
         votes=live_run.settings.votes,

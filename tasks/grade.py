@@ -18,6 +18,7 @@ from evalhouse.tasks.pipeline.expected_ratings import expect_ratings, find_expec
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork
 from evalhouse.tasks.pipeline.run_step import make_task
 from evalhouse.tasks.pipeline.sql_results import prove_by_running
+from evalhouse.tasks.pipeline.turns import collect_turns
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.rows.samples import StoredSample
 
@@ -95,11 +96,12 @@ async def _ask_grades(
     def read(text: str) -> _Reading:
         return _read_reply(text, rubric)
 
+    before = collect_turns(work.sample, live_run.settings.request_tokens)
     question = Question(
         step=f"grade_{prompt.name}",
         sample_id=work.sample.sample_id,
-        prompt=prompt,
-        data=_build_data(live_run, work, prompt, rated),
+        prompt=before.frame(prompt),
+        data={**before.block, **_build_data(live_run, work, prompt, rated)},
         logprobs=live_run.settings.logprobs and bool(find_expectable(rubric)),
     )
     answer = await live_run.asker.ask(question, read)

@@ -16,7 +16,7 @@ from evalhouse.prompts import Prompt
 from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run
 from evalhouse.tasks.pipeline.run_step import UNCACHED
 from evalhouse.tasks.targets.collection import Collection, stage_responses
-from evalhouse.warehouse.rows.samples import renew_samples, take_in_samples
+from evalhouse.warehouse.rows.samples import has_conversations, renew_samples, take_in_samples
 from evalhouse.warehouse.tables import Batch, build_frame
 
 
@@ -37,11 +37,13 @@ async def load(run_id: str) -> int:
         staging, cluster = live_run.staged.staging, _find_cluster(live_run)
         take_in = partial(take_in_samples, live_run.warehouse, run_id, staging, cluster=cluster, beside=prompts)
         await asyncio.to_thread(take_in)
+        await asyncio.to_thread(_append_in_conversation, live_run)
         return live_run.progress.n_samples
     if prompts is not None:
         await asyncio.to_thread(live_run.warehouse.append, prompts)
     if live_run.collection is not None:
         await asyncio.to_thread(load_responses, live_run, live_run.collection)
+    await asyncio.to_thread(_append_in_conversation, live_run)
     return live_run.progress.n_samples
 
 
@@ -67,11 +69,24 @@ def _find_cluster(live_run: LiveRun) -> str | None:
 def make_prompt_batch(live_run: LiveRun, beside: Sequence[str] = ()) -> Batch | None:
     """The prompts of the run's steps and others `beside`, to be put on record; None where there are none."""
     names = {*live_run.prompt_names, *(prompt.name for prompt in live_run.rubrics), *beside}
-    prompts = [live_run.prompts[name] for name in sorted(names)]
+    return _make_batch(live_run, "prompts", [live_run.prompts[name] for name in sorted(names)])
+
+
+def _append_in_conversation(live_run: LiveRun) -> None:
+    """Put the prompts on record as samples with a conversation are judged by them, where the run has such samples."""
+    if has_conversations(live_run.warehouse, live_run.run_id):
+        names = sorted({*live_run.prompt_names, *(prompt.name for prompt in live_run.rubrics)})
+        prompts = [live_run.prompts[name].in_conversation for name in names]
+        batch = _make_batch(live_run, "prompts-in-conversation", prompts)
+        if batch is not None:
+            live_run.warehouse.append(batch)
+
+
+def _make_batch(live_run: LiveRun, what: str, prompts: Sequence[Prompt]) -> Batch | None:
     rows = [_to_row(prompt) for prompt in prompts]
     if not rows:
         return None
-    key = f"{live_run.run_id}/prompts/{live_run.session}"
+    key = f"{live_run.run_id}/{what}/{live_run.session}"
     return Batch(key=key, run_id=live_run.run_id, tables={"prompts": build_frame("prompts", rows)})
 
 

@@ -28,6 +28,7 @@ from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, Verdicts, ask_v
 from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork
 from evalhouse.tasks.pipeline.run_step import make_task
+from evalhouse.tasks.pipeline.turns import collect_turns
 from evalhouse.warehouse.steps import collect_labels
 
 _LABELS = collect_labels("rank")["C"]
@@ -81,7 +82,8 @@ async def _why_not(live_run: LiveRun, work: SampleWork) -> str | None:
 
 
 async def _ask_usefulness(live_run: LiveRun, work: SampleWork, ground_truth: str) -> None:
-    most = leave_room(live_run.settings.request_tokens, work.sample.question)
+    most = live_run.settings.request_tokens
+    most = collect_turns(work.sample, most).leave_room(most, work.sample.question)
     replies = await ask_in_parts(most, partial(_ask_parts, live_run, work, ground_truth))
     ids = [item.id for item in work.context_items]
     add_usefulness(work, {item_id: [judged[item_id] for judged in replies if item_id in judged] for item_id in ids})
@@ -107,8 +109,11 @@ def _add(work: SampleWork, context_id: str, parts: Sequence[JudgedItem]) -> None
 async def _ask_part(
     live_run: LiveRun, work: SampleWork, ground_truth: str, contexts: Sequence[Item]
 ) -> dict[str, JudgedItem]:
+    before = collect_turns(work.sample, live_run.settings.request_tokens)
+
     def build_data(ids: Collection[str]) -> Mapping[str, BlockValue]:
         return {
+            **before.block,
             "question": work.sample.question,
             "ground_truth": ground_truth,
             "contexts": [item for item in contexts if item.id in ids],
@@ -120,7 +125,7 @@ async def _ask_part(
     inquiry = Inquiry(
         step="rank",
         sample_id=work.sample.sample_id,
-        prompt=live_run.prompts["rank"],
+        prompt=before.frame(live_run.prompts["rank"]),
         build_data=build_data,
         read=read,
         votes=live_run.settings.votes,

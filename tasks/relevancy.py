@@ -1,7 +1,8 @@
 """Answer relevancy: questions that the answer would answer, written by the judge, and how near they are to the real
 one.
 
-The judge sees the answer alone. A non-committal answer ("it depends", "I cannot say") has no such questions and scores
+The judge sees the answer alone, and what was said before the question where there was something: it then writes what
+the user would have said next. A non-committal answer ("it depends", "I cannot say") has no such questions and scores
 0. After ragas' answer relevancy (Es et al. 2024, arXiv:2309.15217), with the judge's reason and each question on
 record.
 """
@@ -14,6 +15,7 @@ from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed, UnusableR
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork
 from evalhouse.tasks.pipeline.run_step import make_task
+from evalhouse.tasks.pipeline.turns import collect_turns
 
 KIND = "regenerated_question"
 RUBRIC = "relevancy"
@@ -50,11 +52,12 @@ relevancy = make_task("relevancy", regenerate_questions)
 
 async def _find_relevancy(live_run: LiveRun, work: SampleWork, answer: str) -> tuple[str | None, str | None]:
     count = live_run.settings.regenerated_questions
+    before = collect_turns(work.sample, live_run.settings.request_tokens)
     question = Question(
         step="relevancy",
         sample_id=work.sample.sample_id,
-        prompt=live_run.prompts["questions"],
-        data={"answer": answer, "count": str(count)},
+        prompt=before.frame(live_run.prompts["questions"]),
+        data={**before.block, "answer": answer, "count": str(count)},
     )
     reply = await live_run.asker.ask(question, lambda text: read_questions(text, count))
     flag = float(reply.value.noncommittal)

@@ -112,7 +112,7 @@ def find_step(name: str) -> Step:
         task="grade",
         calls=(name,),
         prompt=rubric,
-        inputs=tuple(_RECORDS["proof_inputs"].get(rubric, ())),
+        inputs=("conversation", *_RECORDS["proof_inputs"].get(rubric, ())),
         settings=_GRADE_SETTINGS,
         tables=(_TABLES["grades"],),
     )

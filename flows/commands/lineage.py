@@ -22,6 +22,7 @@ from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.report import explain_no_sample
 from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.rows.samples import load_turns
 from evalhouse.warehouse.steps import GRADE_STEP, STEPS, add_earlier
 from evalhouse.warehouse.store import Warehouse
 
@@ -30,7 +31,7 @@ _METRICS = "select distinct metric from scores where run_id = $run_id order by m
 _SHORT = 300
 _ABOUT_SCORE = (
     "run_id", "sample_id", "metric", "value", "unscored_reason", "metric_version", "question", "answer", "ground_truth",
-    "contexts",
+    "contexts", "conversation",
 )  # fmt: skip
 _SPLITTINGS = tuple(name for name, step in STEPS.items() if step.task == "extract")
 
@@ -84,6 +85,8 @@ def _draw(run: RunRow, rows: list[dict[str, Any]], metadata: Mapping[str, Any], 
     tree = Tree(_join((first["sample_id"], "bold"), f" in run {run.run_id} ({run.dataset})"))
     steps = _list_steps(rows)
     sample = tree.add("sample")
+    for place, turn in enumerate(load_turns(first["conversation"]), start=1):
+        sample.add(_join(f"T{place} {turn.role}: {_cut(turn.text, full)}"))
     for name in ("question", "answer", "ground_truth"):
         sample.add(_join(f"{name}: {_cut(first[name], full)}"))
     for rank, text in enumerate(first["contexts"] or [], start=1):

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -46,6 +46,7 @@ from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.forgotten import find_forgotten
 from evalhouse.warehouse.rows.gates import list_acceptances
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs
+from evalhouse.warehouse.rows.samples import load_turns, plain_turns
 from evalhouse.warehouse.rows.scores import read_noise_differences
 from evalhouse.warehouse.store import Warehouse
 
@@ -156,7 +157,7 @@ def _read_run(warehouse: Warehouse, run: RunRow, *, worst: int, by: str | None) 
         "run": _describe_run(run),
         "metrics": scores,
         "worst_by": metric,
-        "worst": warehouse.read_rows(read_query("show/worst"), of_metric) if metric else [],
+        "worst": _read_worst(warehouse, of_metric) if metric else [],
         "changes": read_changes(warehouse, run),
         "responses": read_response_counts(warehouse, run),
         "costs": warehouse.read_rows(read_query("runs/costs"), of_run),
@@ -253,11 +254,25 @@ def _print_changes(scores: Sequence[Mapping[str, Any]]) -> None:
     print_section("Changes", ["metric", "#change", "since run", ""], rows)
 
 
+def _read_worst(warehouse: Warehouse, of_metric: Mapping[str, Any]) -> list[dict[str, Any]]:
+    rows = warehouse.read_rows(read_query("show/worst"), of_metric)
+    return [
+        {**row, "conversation": plain_turns(load_turns(cast("str | None", row["conversation"]))) or None}
+        for row in rows
+    ]
+
+
+def _show_question(row: Mapping[str, Any]) -> str:
+    """The question, behind the one before it in its conversation."""
+    asked = [str(turn["text"]) for turn in row["conversation"] or () if turn["role"] == "user"]
+    before = f"{shorten(asked[-1], 30)} › " if asked else ""
+    return before + shorten(row["question"], 60)
+
+
 def _print_sections(document: Mapping[str, Any]) -> None:
     """The tables below the scores, each where it has rows."""
     rows = [
-        [row["sample_id"], row["value"], shorten(row["question"], 60), shorten(row["answer"], 80)]
-        for row in document["worst"]
+        [row["sample_id"], row["value"], _show_question(row), shorten(row["answer"], 80)] for row in document["worst"]
     ]
     print_section(f"Worst by {document['worst_by']}", ["sample", "#value", "question", "answer"], rows)
     rows = [

@@ -221,9 +221,13 @@ def make_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, titl
 
 
 def name_support(statement: Mapping[str, Any]) -> str:
-    """The contexts that support a statement: `C1, C3` where each does so alone, `C1 + C3` where only both together."""
+    """What supports a statement: `C1, C3` where each context does so alone, `C1 + C3` where only both together.
+
+    Earlier turns of its conversation follow: `C1, T2`, and `C1 + T2` where the context needs the turn.
+    """
     alone, together = ([f"C{rank}" for rank in statement[name] or ()] for name in ("context_ranks", "joint_ranks"))
-    return ", ".join(alone) or " + ".join(together)
+    turns = [f"T{place}" for place in statement.get("turn_ranks") or ()]
+    return " + ".join([*together, *turns]) if together else ", ".join([*alone, *turns])
 
 
 def write_value(value: object) -> str:

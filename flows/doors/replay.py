@@ -484,12 +484,13 @@ def _to_staged(place: int, ask: Ask) -> dict[str, object]:
         "context_ids": list(contexts.ids) if any(contexts.ids) else None,
         "reference_context_ids": sample.reference_context_ids,
         "metadata": sample.metadata_json,
+        "conversation": sample.conversation_json,
     }
 
 
 def _make_sample(old: Mapping[str, Any], new: Mapping[str, Any]) -> ReplaySample:
     names = ("sample_id", "input_hash", "question", "answer", "ground_truth", "contexts", "context_ids",
-             "reference_context_ids", "metadata_json")  # fmt: skip
+             "reference_context_ids", "metadata_json", "conversation_json")  # fmt: skip
     return ReplaySample(
         sample=StoredSample(ordinal=0, **{name: new[name] for name in names}),
         old=_make_contexts(old),

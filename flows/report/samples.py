@@ -25,6 +25,7 @@ from evalhouse.flows.display.output import name_support, write_json
 from evalhouse.tasks.comparing.flips import Flip, find_flips
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.rows.report import Row, SampleSlice
+from evalhouse.warehouse.rows.samples import load_turns, plain_turns
 
 _ALIKE = 62.0  # of 100; below this the stretch found in a context about something else is mostly chance
 _LEAST_LETTERS = 3
@@ -94,6 +95,7 @@ class StatementRecord:
     supported: bool | None
     ranks: tuple[int, ...]
     joint: bool
+    turns: tuple[int, ...]
     support_reason: str | None
     calls: dict[str, int]
     span: Span | None
@@ -139,6 +141,7 @@ class SampleRecord:
     as the warehouse writes it."""
 
     sample_id: str
+    conversation: Sequence[Mapping[str, Any]]
     question: str
     answer: str | None
     ground_truth: str | None
@@ -181,6 +184,7 @@ def build_samples(rows: SampleSlice, shared: SharedTexts) -> Iterator[SampleReco
         yield _make(
             SampleRecord,
             sample,
+            conversation=plain_turns(load_turns(sample["conversation"])),
             base_answer=base["answer"] if base and base["answer"] != sample["answer"] else None,
             metadata=orjson.loads(sample["metadata"]) if sample["metadata"] else None,
             contexts=tuple(_build_contexts(sample, contexts[sample_id], places)),
@@ -233,6 +237,7 @@ def _build_statement(row: Row, sample: Row, places: Mapping[str, int]) -> Statem
         supported=row["supported"],
         ranks=ranks,
         joint=bool(joint),
+        turns=tuple(row["turn_ranks"] or ()),
         support_reason=row["support_reason"],
         calls=calls,
         span=find_span(row["text"], sample[row["source"]] or ""),

@@ -20,6 +20,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from evalhouse.prompts import CONVERSATION
 from evalhouse.tasks.lexical.split import split_statements
 from evalhouse.warehouse.messages import shorten
 
@@ -158,7 +159,7 @@ def _name_call(scored: Scored) -> dict[str, object]:
 
 def _attribute(data: Mapping[str, object], rules: Rules) -> Judging:
     statements = _read_entries(data, "answer_statements", "ground_truth_statements")
-    contexts = _read_entries(data, "contexts")
+    contexts = _read_entries(data, "contexts", CONVERSATION)
     pairs = [Pair(document=context.text, claim=entry.text) for entry in statements for context in contexts]
     scores, n = (yield Batch(pairs=pairs)), len(contexts)
     by_id = {entry.id: scores[place * n : (place + 1) * n] for place, entry in enumerate(statements)}

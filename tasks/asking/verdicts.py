@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import orjson
 
-from evalhouse.prompts import SUPPORTS, USEFULNESS, VERDICTS, BlockValue, Prompt, name_verdict
+from evalhouse.prompts import SUPPORTS, TURN_PREFIX, USEFULNESS, VERDICTS, BlockValue, Prompt, name_verdict
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.pairs import Pair, Rules, Scored, begin_judging, locate
 from evalhouse.tasks.judge.errors import BudgetExhausted, CutReply, EndpointDown, JudgeFailed, TooLong, UnusableReply
@@ -49,7 +49,7 @@ _THINK, _THOUGHT = "<think>", "</think>"
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """One verdict as the judge gave it: a label, or the ids of supporting contexts.
+    """One verdict as the judge gave it: a label, or the ids of supporting contexts and earlier turns.
 
     `contexts` support alone, each of them; where none does, `together` are two or more that do so together.
     """
@@ -361,20 +361,26 @@ def _read_rank(context_id: str) -> int:
     return int(context_id[1:])
 
 
-def list_ranks(context_ids: Iterable[str]) -> list[int]:
-    """The ranks of contexts, in order and each once."""
-    return sorted({_read_rank(item) for item in context_ids})
+def list_ranks(ids: Iterable[str], prefix: str = "C") -> list[int]:
+    """The ranks of contexts, or the places of turns, that ids name, in order and each once."""
+    return sorted({_read_rank(item) for item in ids if item.startswith(prefix)})
 
 
 def write_verdict(verdict: Verdict) -> str:
     """A verdict as the table `votes` has it: its label, or the ranks of the contexts, else `none`.
 
-    Ranks of contexts that support alone are joined by commas, of those that do so together by plus signs.
+    Ranks of contexts that support alone are joined by commas, of those that do so together by plus signs. Turns of a
+    conversation follow them, as T1.
     """
     if verdict.label is not None:
         return verdict.label
-    alone, together = (map(str, list_ranks(items)) for items in (verdict.contexts, verdict.together))
+    alone, together = (_write_ranks(items) for items in (verdict.contexts, verdict.together))
     return ",".join(alone) or "+".join(together) or _NO_CONTEXT
+
+
+def _write_ranks(ids: Iterable[str]) -> list[str]:
+    ids = tuple(ids)
+    return [*map(str, list_ranks(ids)), *(f"{TURN_PREFIX}{place}" for place in list_ranks(ids, TURN_PREFIX))]
 
 
 _Check = Callable[[Mapping[str, object], str], Verdict | str]

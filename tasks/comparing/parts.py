@@ -51,6 +51,7 @@ INPUTS: Final[Mapping[str, Cause]] = {
     "answer_as_contexts": "answer",  # where a sample lacks contexts, and a rubric rates its answer in their place
     "context_ids": "contexts",
     "reference_context_ids": "ground_truth",
+    "conversation": "question",
     "tool_calls": "answer",
     "expected_tool_calls": "ground_truth",
     "rows": "answer",
@@ -65,7 +66,7 @@ _JOINED_CALLS: Final = frozenset(
     call for plan in PLANS.values() for name in plan.joins for call in list_possible_calls(name)
 )
 _PLANS_OF_CALLS: Final = {call: name for name, plan in PLANS.items() for call in plan.calls}
-METADATA_INPUTS: Final = tuple(INPUTS)[7:]
+METADATA_INPUTS: Final = tuple(INPUTS)[8:]
 """Those of them that stand in a sample's metadata."""
 
 

@@ -42,7 +42,7 @@ from evalhouse.tasks.datasets.rows import (
 )
 from evalhouse.tasks.settings.run import is_sample
 from evalhouse.warehouse.messages import list_names
-from evalhouse.warehouse.rows.samples import Staging
+from evalhouse.warehouse.rows.samples import Staging, dump_turns
 from evalhouse.warehouse.sample_data import SAMPLE_PATH
 
 __all__ = ["DatasetError", "DuplicateIds", "RepeatedId", "SampleRow", "read_samples"]
@@ -324,7 +324,8 @@ def resolve_source(source: str) -> str:
 
 
 def _to_staged(row: SampleRow) -> dict[str, object]:
-    staged = vars(row) | {"metadata": orjson.dumps(row.metadata).decode() if row.metadata else None}
+    metadata = orjson.dumps(row.metadata).decode() if row.metadata else None
+    staged = vars(row) | {"metadata": metadata, "conversation": dump_turns(row.conversation)}
     del staged["row"]
     return staged
 

@@ -11,32 +11,40 @@ taken gives no sample, after everything that is wrong with it has been reported 
 object that a tracing tool wrote is decided in `traces`.
 """
 
-import ast
-import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, time
-from decimal import Decimal
 from difflib import get_close_matches
 from functools import lru_cache
 from hashlib import sha256
 from itertools import islice
-from typing import Final, Literal, cast, get_args
+from typing import Final, Literal, get_args
 
 import orjson
 
+from evalhouse.tasks.datasets.conversations import read_conversation
 from evalhouse.tasks.datasets.errors import Complain, DatasetError, ProblemKind, ReadingStopped, refuse_dataset
 from evalhouse.tasks.datasets.traces import COLUMNS as TRACED
 from evalhouse.tasks.datasets.traces import find_text, is_recorded, list_texts
+from evalhouse.tasks.datasets.values import (
+    MISSING,
+    open_cell,
+    read_accepted,
+    read_contexts,
+    read_id,
+    read_ids,
+    read_metadata,
+    read_text,
+)
 from evalhouse.warehouse.messages import list_names, name_kind, quote_value
 from evalhouse.warehouse.names import suggest
+from evalhouse.warehouse.rows.samples import Turn, plain_turns
 
 Field = Literal[
-    "question", "answer", "ground_truth", "ground_truths", "contexts", "id", "context_ids", "reference_context_ids"
-]
+    "question", "answer", "ground_truth", "ground_truths", "contexts", "id", "context_ids", "reference_context_ids",
+    "conversation",
+]  # fmt: skip
 FIELDS: tuple[Field, ...] = get_args(Field)
 
 ALIASES: dict[Field, tuple[str, ...]] = {
@@ -69,6 +77,7 @@ ALIASES: dict[Field, tuple[str, ...]] = {
     "id": ("id", "sample_id", "query_id", "qid"),
     "context_ids": ("context_ids", "retrieved_context_ids"),
     "reference_context_ids": ("reference_context_ids", "reference_contexts_ids", "gold_context_ids"),
+    "conversation": ("conversation",),
 }
 
 # What may be meant, but may be something else as well: named with the --map to type, and never read by itself.
@@ -94,7 +103,6 @@ _RUN_MARKS = frozenset({"run_type", "trace_id", "dotted_order", "start_time", "s
 
 _REMEMBERED_NAMES = 1000  # of a JSON file whose every row has other keys
 _REMEMBERED_SHAPES = 100  # sets of columns; rows of one file have few
-MISSING: Final = object()  # no such column, which is not the same as a column that is empty here
 
 
 _PLACE = re.compile(r"-?\d{1,9}")
@@ -157,6 +165,7 @@ class ColumnUse:
         self.unread: dict[str, None] = {}
         self.n_filled: Counter[Field] = Counter()
         self.n_rows = 0
+        self.n_system = 0  # instructions of a system between the turns of conversations
         self.encoding: str | None = None
         self.was_named = False  # the encoding, by a person
         self._located: Mapping[Field, ColumnPath] | None = None
@@ -184,6 +193,7 @@ class ColumnUse:
         parts = [f"read as {self.encoding}{how}"] if self.encoding else []
         parts += [f"columns: {', '.join(found)}"]
         parts += [f"not found: {', '.join(missing)}"] if missing else []
+        parts += [f"left out of conversations: {self.n_system:,} system turns"] if self.n_system else []
         parts += [f"kept as metadata: {list_names(list(self.unread), 8)}"] if self.unread else []
         return "; ".join(parts)
 
@@ -321,35 +331,6 @@ class Columns:
         return [f"{field}={path.name}" for field, path in self._awaited.items() if not path.is_column_of(row)]
 
 
-def open_cell(value: object) -> object:
-    """The list or object that a table's cell holds as JSON text; anything else as it came."""
-    if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
-        return value
-    try:
-        opened: object = orjson.loads(value)
-    except orjson.JSONDecodeError:
-        return value
-    return opened
-
-
-_ESCAPE = r"""\\(?:[\\'"nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})"""
-_TEXT_IN_PYTHON = rf"""'(?:[^'\\\n]|{_ESCAPE})*'|"(?:[^"\\\n]|{_ESCAPE})*\""""
-_LIST_IN_PYTHON = re.compile(rf"\[(?:(?:{_TEXT_IN_PYTHON}|-?\d{{1,18}}|None)(?:, (?=[^\]])|(?=\])))*\]")
-
-
-def open_list(value: object) -> object:
-    """As `open_cell`, also for a list as Python prints it, which is how pandas and ragas write one to a CSV file.
-
-    Only texts, whole numbers and None with a comma between each two: what NumPy prints has none, and Python would read
-    its texts as one.
-    """
-    opened = open_cell(value)
-    if isinstance(opened, str) and _LIST_IN_PYTHON.fullmatch(opened):
-        with suppress(SyntaxError, ValueError):
-            return ast.literal_eval(opened)
-    return opened
-
-
 def _step_into(value: object, step: str | int) -> object:
     if isinstance(value, dict):
         return value.get(step if step in value else str(step), MISSING)
@@ -392,14 +373,6 @@ def _refuse_mapping(ours: str, theirs: str) -> DatasetError:
     )
 
 
-TEXT_KEYS = ("text", "content", "page_content")
-
-_EXACT_FLOAT = 2.0**53  # above it neighbouring whole numbers share one float
-
-# A complaint about the row at hand.
-Say = Callable[[ProblemKind, str], None]
-
-
 @dataclass(frozen=True, kw_only=True)
 class RawRow:
     """One row as the file has it. `row` is its place as a person counts it, from 1."""
@@ -414,7 +387,8 @@ class SampleRow:
 
     `row` is its place in the file as a person counts it, `ordinal` its place among the rows, both from 1.
     `sample_id` is the dataset's own id, else 16 hex digits of SHA-256 over [question, ground_truth]; equal ones
-    are numbered later. Several accepted answers are `ground_truths` in the metadata, with the first as `ground_truth`.
+    are numbered later. Of a sample with a conversation what the user said in it is part of that: follow-up questions
+    are often the same. Several accepted answers are `ground_truths` in the metadata, with the first as `ground_truth`.
     `input_hash` is 32 hex digits of SHA-256 over everything that is judged. `context_ids`
     has "" for a context without one.
     """
@@ -431,16 +405,7 @@ class SampleRow:
     context_ids: list[str] | None
     reference_context_ids: list[str] | None
     metadata: dict[str, object]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Contexts:
-    texts: list[str] | None
-    ids: list[str] | None  # None when no context has one
-    rest: list[dict[str, object]] | None  # what stood beside the texts, by rank; None when nothing did
-
-
-_NO_CONTEXTS = _Contexts(texts=None, ids=None, rest=None)
+    conversation: list[Turn] | None = None
 
 
 class _OpenRow:
@@ -515,12 +480,14 @@ def normalise_row(
     contexts = read_contexts(row.take("contexts"), row.say, tabular=tabular)
     context_ids = read_ids(row.take("context_ids"), "context_ids", row.say, tabular=tabular)
     reference_ids = read_ids(row.take("reference_context_ids"), "reference_context_ids", row.say, tabular=tabular)
+    conversation = read_conversation(row.take("conversation"), row.say, tabular=tabular)
     if context_ids is None:
         context_ids = contexts.ids
     elif contexts.texts is not None and len(contexts.texts) != len(context_ids):
         row.say("ids", f"context_ids has {len(context_ids)} ids for {len(contexts.texts)} contexts")
     texts = (question or None, answer, ground_truth, contexts.texts)
     columns.use.add(row.located, row.rest, [SAID[place] for place, text in enumerate(texts) if text is not None])
+    columns.use.n_system += conversation.n_system
     metadata = read_metadata(row.rest, contexts.rest, row.say, tabular=tabular)
     if len(accepted) > 1:
         metadata = {**metadata, "ground_truths": accepted}
@@ -530,7 +497,7 @@ def normalise_row(
         ordinal=ordinal,
         row=raw.row,
         given_id=given_id,
-        sample_id=given_id or hash_json([question, ground_truth], 16),
+        sample_id=given_id or _make_id(question, ground_truth, conversation.turns),
         input_hash=hash_inputs(
             question=question,
             answer=answer,
@@ -539,6 +506,7 @@ def normalise_row(
             context_ids=context_ids,
             reference_context_ids=reference_ids,
             ground_truths=accepted,
+            conversation=conversation.turns,
         ),
         question=question,
         answer=answer,
@@ -547,7 +515,14 @@ def normalise_row(
         context_ids=context_ids,
         reference_context_ids=reference_ids,
         metadata=metadata,
+        conversation=conversation.turns,
     )
+
+
+def _make_id(question: str, ground_truth: str | None, conversation: Sequence[Turn] | None) -> str:
+    """The id of a row without one. What an assistant said before is no part of it: that is another each night."""
+    asked = [turn.text for turn in conversation or () if turn.role == "user"]
+    return hash_json([question, ground_truth, *([asked] if conversation else [])], 16)
 
 
 def read_given_id(raw: RawRow, columns: Columns) -> str | None:
@@ -565,10 +540,12 @@ def hash_inputs(
     context_ids: list[str] | None,
     reference_context_ids: list[str] | None,
     ground_truths: Sequence[str] = (),
+    conversation: Sequence[Turn] | None = None,
 ) -> str:
     """The `input_hash` of a sample: it changes when anything that is judged changes.
 
-    `ground_truths` are all accepted answers; a single one is the ground truth and says nothing more.
+    `ground_truths` are all accepted answers; a single one is the ground truth and says nothing more. A question that
+    begins its conversation is hashed as one of none.
     """
     judged: dict[str, object] = {
         "answer": answer,
@@ -578,178 +555,13 @@ def hash_inputs(
         "question": question,
         "reference_context_ids": reference_context_ids,
     }
-    return hash_json({**judged, "ground_truths": ground_truths} if len(ground_truths) > 1 else judged, 32)
+    if len(ground_truths) > 1:
+        judged["ground_truths"] = ground_truths
+    if conversation:
+        judged["conversation"] = plain_turns(conversation)
+    return hash_json(judged, 32)
 
 
 def hash_json(value: object, digits: int) -> str:
     """The first hex digits of SHA-256 over canonical JSON: sorted keys, no spaces, non-ASCII as it is."""
     return sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:digits]
-
-
-def read_text(value: object, name: str, say: Say) -> str | None:
-    """A text as it is, or a number as text; None for nothing, NaN and white space."""
-    if isinstance(value, str):
-        return value if value and not value.isspace() else None
-    if is_absent(value):
-        return None
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float | Decimal):
-        return str(value)
-    if isinstance(value, date | time):
-        return value.isoformat()
-    say("not_text", f"{name} is {name_kind(value)}, not text: {quote_value(value)}")
-    return None
-
-
-def read_accepted(value: object, first: str | None, say: Say, *, tabular: bool) -> list[str]:
-    """All accepted answers, each once, with the ground truth of a column of its own as the first."""
-    items = _read_list(value, "ground_truths", "not_text", say, tabular=tabular) or []
-    texts = [read_text(item, f"accepted answer {place}", say) for place, item in enumerate(items, start=1)]
-    return list(dict.fromkeys(text for text in (first, *texts) if text is not None))
-
-
-def read_id(value: object, name: str, say: Say) -> str | None:
-    """An id as text. A whole number that a table keeps as a float (7.0, beside empty cells) is that number."""
-    if isinstance(value, bool) or not (is_absent(value) or isinstance(value, str | int | float | Decimal)):
-        say("ids", f"{name} is {name_kind(value)}, not a text or a number: {quote_value(value)}")
-        return None
-    if isinstance(value, float) and value.is_integer():
-        if abs(value) < _EXACT_FLOAT:
-            return str(int(value))
-        say("ids", f"{name} is a number too large to be exact: {value!r}")
-        return None
-    return read_text(value, name, say)
-
-
-def read_ids(value: object, name: str, say: Say, *, tabular: bool) -> list[str] | None:
-    """A list of ids, None for nothing."""
-    items = _read_list(value, name, "ids", say, tabular=tabular)
-    if items is None:
-        return None
-    ids = [read_id(item, f"id {rank} of {name}", say) for rank, item in enumerate(items, start=1)]
-    empty = [str(rank) for rank, item in enumerate(items, start=1) if is_empty(item)]
-    if empty:
-        say("ids", f"{name} has an empty id at place {list_names(empty, 5)}")
-    return [an_id or "" for an_id in ids]
-
-
-def read_contexts(value: object, say: Say, *, tabular: bool) -> _Contexts:
-    """The texts by rank, with the ids and whatever else stood beside them. An empty list stays an empty list."""
-    items = _read_list(value, "contexts", "contexts", say, tabular=tabular)
-    if items is None:
-        return _NO_CONTEXTS
-    if all(isinstance(item, str) for item in items):
-        return _Contexts(texts=cast(list[str], items), ids=None, rest=None)
-    texts, ids, rest = [], [], []
-    for rank, item in enumerate(items, start=1):
-        others = dict(item) if isinstance(item, dict) else {}
-        texts.append(_take_context_text(item, others, rank, say))
-        ids.append(_take_context_id(others, rank, say))
-        rest.append({key: other for key, other in others.items() if other is not None})
-    return _Contexts(texts=texts, ids=ids if any(ids) else None, rest=rest if any(rest) else None)
-
-
-def _take_context_text(item: object, others: dict[str, object], rank: int, say: Say) -> str:
-    text = item
-    if isinstance(item, dict):
-        key = next((key for key in TEXT_KEYS if item.get(key) is not None), None)
-        if key is None:
-            say("contexts", f"context {rank} has no text; it has: {list_names(list(item), 10)}")
-            return ""
-        text = others.pop(key)
-    if isinstance(text, str):
-        return text
-    if is_absent(text):
-        say("contexts", f"context {rank} is null")
-    elif isinstance(text, int | float) and not isinstance(text, bool):
-        return str(text)
-    else:
-        say("contexts", f"context {rank} is {name_kind(text)}, not text: {quote_value(text)}")
-    return ""
-
-
-def _take_context_id(others: dict[str, object], rank: int, say: Say) -> str:
-    """Its id, or the one in its metadata, where LangChain's documents have it; "" for none."""
-    own_id = others.pop("id", None)
-    inner = others.get("metadata")
-    if is_empty(own_id) and isinstance(inner, dict) and "id" in inner:
-        own_id = inner["id"]
-        others["metadata"] = {key: value for key, value in inner.items() if key != "id"} or None
-    return read_id(own_id, f"the id of context {rank}", say) or ""
-
-
-def _read_list(value: object, name: str, kind: ProblemKind, say: Say, *, tabular: bool) -> list[object] | None:
-    value = open_list(value) if tabular else value
-    if isinstance(value, list):
-        return value
-    if is_absent(value) or (tabular and is_empty(value)):
-        return None
-    is_torn = tabular and isinstance(value, str) and value.lstrip().startswith("[")
-    kind_of_value = "text that is a list neither in JSON nor in Python" if is_torn else name_kind(value)
-    say(kind, f"{name} are not a list but {kind_of_value}: {quote_value(value)}")
-    return None
-
-
-def read_metadata(
-    rest: dict[str, object], context_rest: list[dict[str, object]] | None, say: Say, *, tabular: bool
-) -> dict[str, object]:
-    """What is left of a row, as JSON has it: times and decimals as text, NaN as null.
-
-    A column `metadata` that is an object is taken apart, save for members whose name another column has. What
-    stood beside the contexts' texts is `contexts`, by rank.
-    """
-    if context_rest is not None:
-        rest.setdefault("contexts", context_rest)
-    inner = open_cell(rest.get("metadata")) if tabular else rest.get("metadata")
-    if isinstance(inner, dict):
-        del rest["metadata"]
-        clashing = {key: value for key, value in inner.items() if key in rest}
-        rest = rest | inner | {key: rest[key] for key in clashing} | ({"metadata": clashing} if clashing else {})
-    if not rest:
-        return rest
-    try:
-        return to_json(rest)
-    except (orjson.JSONEncodeError, RecursionError) as error:
-        say("metadata", f"a column does not fit into JSON: {error}")
-        return {}
-
-
-def to_json(rest: dict[str, object]) -> dict[str, object]:
-    """The same members as JSON can hold them. Raises JSONEncodeError for what is nested too deep."""
-    options = orjson.OPT_NON_STR_KEYS
-    try:
-        text = orjson.dumps(rest, default=_to_text, option=options)
-    except orjson.JSONEncodeError:  # about a whole number of more than 64 bits `default` is not asked
-        text = orjson.dumps(_spell_numbers(rest), default=_to_text, option=options)
-    members: dict[str, object] = orjson.loads(text)
-    return members
-
-
-def _spell_numbers(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: _spell_numbers(member) for key, member in value.items()}
-    if isinstance(value, list):
-        return [_spell_numbers(item) for item in value]
-    if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        return str(value)
-    return value
-
-
-def _to_text(value: object) -> str | None:
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return value.hex()
-    return None if is_absent(value) else str(value)
-
-
-def is_absent(value: object) -> bool:
-    """Whether there is no value: no column, null or NaN."""
-    return value is None or value is MISSING or (isinstance(value, float | Decimal) and math.isnan(value))
-
-
-def is_empty(value: object) -> bool:
-    """Whether there is no value or nothing but white space."""
-    return is_absent(value) or (isinstance(value, str) and not value.strip())

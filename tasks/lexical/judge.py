@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from evalhouse.prompts import SUPPORTS, USEFULNESS
+from evalhouse.prompts import CONVERSATION, SUPPORTS, USEFULNESS
 from evalhouse.tasks.judge.protocol import (
     ModelReply,
     ModelRequest,
@@ -27,7 +27,7 @@ from evalhouse.tasks.lexical.match import (
     score_contexts,
 )
 from evalhouse.tasks.lexical.questions import Source, answer_question, read_source, renew_question, write_questions
-from evalhouse.tasks.lexical.split import split_statements
+from evalhouse.tasks.lexical.split import split_sentences, split_statements
 from evalhouse.warehouse.steps import LEXICAL_TASKS, REPLY_VERSIONS
 
 LEXICAL_VERSION = "3"  # part of every request's key: raise it whenever any verdict may come out differently
@@ -64,6 +64,24 @@ def _read_items(data: Mapping[str, object], name: str) -> list[_Entry]:
     return entries
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Turn:
+    """An earlier turn; `told` is what it says without what it asks."""
+
+    id: str
+    role: str
+    told: str
+
+
+def _read_turns(data: Mapping[str, object]) -> list[_Turn]:
+    turns = []
+    for entry in _read_items(data, CONVERSATION):
+        role, _, said = entry.text.partition(": ")
+        told = " ".join(one for one in split_sentences(said) if not one.rstrip().endswith(("?", "？")))
+        turns.append(_Turn(id=entry.id, role=role, told=told))
+    return turns
+
+
 def _extract(data: Mapping[str, object]) -> dict[str, object]:
     return {"statements": split_statements(_read_text(data, "text"))}
 
@@ -88,11 +106,17 @@ def _classify(data: Mapping[str, object]) -> dict[str, object]:
 def _attribute(data: Mapping[str, object]) -> dict[str, object]:
     question, contexts = _read_text(data, "question"), _read_items(data, "contexts")
     entries = _read_items(data, "answer_statements") + _read_items(data, "ground_truth_statements")
-    scored = score_contexts([entry.text for entry in entries], [context.text for context in contexts], question)
+    texts = [entry.text for entry in entries]
+    scored = score_contexts(texts, [context.text for context in contexts], question)
+    turns = _read_turns(data)
+    # By themselves, so that what was said before changes nothing about the contexts.
+    in_turns = score_contexts(texts, [turn.told for turn in turns], question) if turns else [[] for _ in entries]
+    ids = [*(context.id for context in contexts), *(turn.id for turn in turns)]
     verdicts: list[dict[str, object]] = []
-    for entry, supports in zip(entries, scored, strict=True):
+    for entry, of_contexts, of_turns in zip(entries, scored, in_turns, strict=True):
+        supports = [*of_contexts, *of_turns]
         best = max(supports, key=lambda support: support.score, default=Support(score=0.0, evidence=None))
-        named = [context.id for context, support in zip(contexts, supports, strict=True) if support.supported]
+        named = [text_id for text_id, support in zip(ids, supports, strict=True) if support.supported]
         verdicts.append({"id": entry.id, "reason": explain_support(best), "contexts": named, "together": []})
     return {"verdicts": verdicts}
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from evalhouse.tasks.asking.limits import EndpointLimit, Slot, draw_backoff
-from evalhouse.tasks.datasets.rows import TEXT_KEYS, is_absent, read_contexts, read_ids
+from evalhouse.tasks.datasets.values import TEXT_KEYS, is_absent, read_contexts, read_ids
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.protocol import LateAnswer, PassingFailure, QuestionFailed, Response, TargetError
 from evalhouse.warehouse.messages import list_names, name_kind, quote_value

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from evalhouse.tasks.asking.asker import StopSign
 from evalhouse.tasks.asking.verdicts import gather_all
@@ -358,10 +358,15 @@ def _answer_sample(sample: StoredSample, response: StoredResponse) -> Mapping[st
         "ordinal": sample.ordinal,
         "given_id": sample.sample_id,
         "sample_id": sample.sample_id,
-        "input_hash": hash_inputs(**answered, ground_truths=sample.accepted_answers),  # type: ignore[arg-type]  # each has the type of its field
+        "input_hash": _hash(sample, answered),
         "metadata": sample.metadata_json,
+        "conversation": sample.conversation_json,
         **answered,
     }
+
+
+def _hash(sample: StoredSample, answered: Mapping[str, Any]) -> str:
+    return hash_inputs(**answered, ground_truths=sample.accepted_answers, conversation=sample.conversation)
 
 
 def _hold_to_given(question: TargetQuestion, response: Response) -> Response:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.testsets.passages import Language, find_language
 from evalhouse.tasks.testsets.questions import KINDS, UNANSWERABLE, QuestionKind, Span, Turn
+from evalhouse.warehouse.rows.samples import plain_turns
 
 _RULES: Final[tuple[tuple[QuestionKind, re.Pattern[str]], ...]] = (
     (
@@ -92,7 +93,7 @@ def read_given(
             question=sample.question,
             ground_truth=sample.ground_truth,
             reference_context_ids=sample.reference_context_ids,
-            beside=sample.metadata,
+            beside={**sample.metadata, "conversation": plain_turns(sample.conversation)},
         )
         for sample in samples
     ]
@@ -136,5 +137,6 @@ def _read_spans(value: object) -> Iterator[Span]:
 
 def _read_turns(value: object) -> Iterator[Turn]:
     for one in value if isinstance(value, list) else ():
-        if isinstance(one, dict) and one.get("role") in ("user", "assistant") and isinstance(one.get("content"), str):
-            yield Turn(role=one["role"], content=one["content"])
+        content = one.get("content", one.get("text")) if isinstance(one, dict) else None
+        if isinstance(content, str) and one["role"] in ("user", "assistant"):
+            yield Turn(role=one["role"], content=content)

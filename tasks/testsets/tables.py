@@ -12,7 +12,8 @@ from typing import Final, Literal
 from evalhouse.tasks.datasets.encodings import weigh
 from evalhouse.tasks.datasets.errors import ADVICE, ProblemKind, ReadingStopped
 from evalhouse.tasks.datasets.formats import DatasetSource, open_source
-from evalhouse.tasks.datasets.rows import MISSING, ColumnPath, RawRow, is_empty, read_id, read_text
+from evalhouse.tasks.datasets.rows import ColumnPath, RawRow
+from evalhouse.tasks.datasets.values import MISSING, is_empty, read_id, read_text
 from evalhouse.tasks.testsets.errors import refuse_all
 from evalhouse.tasks.testsets.passages import Document, Passage, find_language
 from evalhouse.warehouse.messages import list_names

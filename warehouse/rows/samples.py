@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import duckdb
 import orjson
@@ -31,6 +31,35 @@ NO_CLUSTER: Final = "none"
 FAILURE_REASONS = ("judge_failed", "embedding_failed", "target_failed", "budget_exhausted", "cancelled")
 
 
+Role = Literal["user", "assistant"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """One earlier turn of a conversation; `contexts` are what an assistant's rests on, None where nobody says."""
+
+    role: Role
+    text: str
+    contexts: list[str] | None = None
+    context_ids: list[str] | None = None
+
+
+def plain_turns(turns: Sequence[Turn]) -> list[dict[str, object]]:
+    """Turns as JSON has them; what a turn does not have is left out."""
+    return [{name: value for name, value in vars(turn).items() if value is not None} for turn in turns]
+
+
+def dump_turns(turns: Sequence[Turn] | None) -> str | None:
+    """Turns as the column `conversation` has them; None for none."""
+    return orjson.dumps(plain_turns(turns)).decode() if turns else None
+
+
+def load_turns(text: str | None) -> list[Turn]:
+    """The turns of the column `conversation`; none where they were forgotten."""
+    turns = orjson.loads(text) if text else []
+    return [Turn(**turn) for turn in turns] if isinstance(turns, list) else []
+
+
 @dataclass(frozen=True, kw_only=True)
 class StoredSample:
     """One sample of a run, as the steps need it."""
@@ -45,6 +74,7 @@ class StoredSample:
     context_ids: list[str] | None
     reference_context_ids: list[str] | None
     metadata_json: str | None = None
+    conversation_json: str | None = None
     target_error: str | None = None  # why the application under test gave no answer, where it was asked and failed
 
     @cached_property
@@ -52,6 +82,11 @@ class StoredSample:
         """Whatever else stood in the sample's row."""
         members: Mapping[str, Any] = orjson.loads(self.metadata_json) if self.metadata_json else {}
         return members
+
+    @cached_property
+    def conversation(self) -> list[Turn]:
+        """The turns before the question, the oldest first; none where it is the first."""
+        return load_turns(self.conversation_json)
 
     @cached_property
     def accepted_answers(self) -> list[str]:
@@ -84,9 +119,11 @@ class Staging:
 
     def read_parts(self) -> Iterator[list["StoredSample"]]:
         """The staged samples, a part at a time, before repeated ids are told apart."""
-        names = [name for name in StoredSample.__dataclass_fields__ if name not in ("metadata_json", "target_error")]
+        as_json = {"metadata": "metadata_json", "conversation": "conversation_json"}
+        others = {*as_json.values(), "target_error"}
+        names = [name for name in StoredSample.__dataclass_fields__ if name not in others]
         for path in self.parts:
-            rows = pl.read_parquet(path, columns=[*names, "metadata"]).rename({"metadata": "metadata_json"}).to_dicts()
+            rows = pl.read_parquet(path, columns=[*names, *as_json]).rename(as_json).to_dicts()
             yield [StoredSample(**row) for row in rows]
 
     def read_between(self, first: int, last: int) -> list["StoredSample"]:
@@ -186,6 +223,11 @@ def count_samples(warehouse: Warehouse, run_id: str) -> int:
     """How many samples a run has in the warehouse."""
     frame = warehouse.read("select count(*) as n from run_samples where run_id = $run_id", {"run_id": run_id})
     return int(frame["n"][0])
+
+
+def has_conversations(warehouse: Warehouse, run_id: str) -> bool:
+    """Whether any question of a run was asked in a conversation."""
+    return bool(warehouse.read_rows(read_query("samples/talked"), {"run_id": run_id}))
 
 
 _PREFIX: Final = "evalhouse-staging-"

@@ -54,6 +54,7 @@ TEXTS: Final[Mapping[str, Mapping[str, Kind]]] = {
 SHARED: Final[Mapping[str, Mapping[str, Kind]]] = {
     "samples": {
         "question": "text", "answer": "text", "ground_truth": "text", "contexts": "texts", "metadata": "members",
+        "conversation": "json",
     },
     "llm_calls": {
         "request": "json", "reply": "words", "thoughts": "words", "error": "words", "logprobs": "nothing",

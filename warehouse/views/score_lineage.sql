@@ -13,6 +13,7 @@ with asked as (
         samples.answer,
         samples.ground_truth,
         samples.contexts,
+        samples.conversation,
         metric_steps.step
     from scores
     left join run_samples
@@ -74,6 +75,7 @@ select
     replied.supported,
     replied.context_ranks,
     replied.joint_ranks,
+    replied.turn_ranks,
     replied.useful,
     replied.similarity,
     replied.criterion,
@@ -102,7 +104,8 @@ select
     asked.question,
     asked.answer,
     asked.ground_truth,
-    asked.contexts
+    asked.contexts,
+    asked.conversation::varchar as conversation
 from asked
 left join sample_steps
     on sample_steps.run_id = asked.run_id
@@ -129,9 +132,10 @@ comment on column score_lineage.ordinal is 'Place of the statement in its text; 
 comment on column score_lineage.statement is 'The statement; NULL as statement_id.';
 comment on column score_lineage.context_rank is 'Rank, from 1, of the context the verdict is about; NULL but in step rank.';
 comment on column score_lineage.label is 'TP, FP or FN; NULL but in step classify.';
-comment on column score_lineage.supported is 'Whether contexts support the statement, one alone or several together; NULL but in the attribute steps.';
+comment on column score_lineage.supported is 'Whether contexts support the statement, one alone or several together, or earlier turns do; NULL but in the attribute steps.';
 comment on column score_lineage.context_ranks is 'Ranks, from 1, of the contexts that support the statement alone; NULL but in the attribute steps.';
 comment on column score_lineage.joint_ranks is 'Ranks, from 1, of contexts that support the statement together where none does alone; NULL as context_ranks, or before this was asked.';
+comment on column score_lineage.turn_ranks is 'Places, from 1, of the earlier turns that support the statement, alone or with the contexts of joint_ranks; NULL as context_ranks, and without a conversation.';
 comment on column score_lineage.useful is 'Whether the context is useful for reaching the ground truth; NULL but in step rank.';
 comment on column score_lineage.similarity is 'Similarity of two texts, 0 to 1; NULL but in the steps similarity, relevancy and overlap.';
 comment on column score_lineage.criterion is 'Criterion or total of a rubric, or kind of similarity; NULL where a statement or context was judged.';
@@ -161,3 +165,4 @@ comment on column score_lineage.question is 'Question of the sample.';
 comment on column score_lineage.answer is 'Answer that was judged; NULL when there was none.';
 comment on column score_lineage.ground_truth is 'Ground truth; NULL when there was none.';
 comment on column score_lineage.contexts is 'Retrieved contexts in rank order; NULL when there were none.';
+comment on column score_lineage.conversation is 'Turns before the question, as JSON; NULL when there were none.';

@@ -47,6 +47,7 @@ attributed as (
         attributions.supported,
         attributions.context_ranks,
         attributions.joint_ranks,
+        attributions.turn_ranks,
         attributions.reason,
         attributions.call_id
     from attributions
@@ -123,6 +124,7 @@ select
     supported,
     context_ranks,
     joint_ranks,
+    turn_ranks,
     useful,
     similarity,
     criterion,
@@ -147,9 +149,10 @@ comment on column verdicts.ordinal is 'Place of the statement in its text; NULL 
 comment on column verdicts.statement is 'The statement, or the regenerated question; NULL when the verdict is about a context or the whole texts.';
 comment on column verdicts.context_rank is 'Rank, from 1, of the context the verdict is about; NULL but in step rank.';
 comment on column verdicts.label is 'TP, FP or FN; NULL but in step classify.';
-comment on column verdicts.supported is 'Whether contexts support the statement, one alone or several together; NULL but in the attribute steps.';
+comment on column verdicts.supported is 'Whether contexts support the statement, one alone or several together, or earlier turns do; NULL but in the attribute steps.';
 comment on column verdicts.context_ranks is 'Ranks, from 1, of the contexts that support the statement alone; NULL but in the attribute steps.';
 comment on column verdicts.joint_ranks is 'Ranks, from 1, of contexts that support the statement together where none does alone; NULL as context_ranks, or before this was asked.';
+comment on column verdicts.turn_ranks is 'Places, from 1, of the earlier turns that support the statement, alone or with the contexts of joint_ranks; NULL as context_ranks, and without a conversation.';
 comment on column verdicts.useful is 'Whether the context is useful for reaching the ground truth; NULL but in step rank.';
 comment on column verdicts.similarity is 'Similarity of two texts, 0 to 1; NULL but in the steps similarity, relevancy and overlap.';
 comment on column verdicts.criterion is 'Criterion or total of a rubric, or kind of similarity; NULL where a statement or context was judged.';

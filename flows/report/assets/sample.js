@@ -14,6 +14,7 @@ function describeSample(sample, place) {
   const of = (source) => sample.statements.filter((statement) => statement.source === source);
   return make("article", { "aria-label": `Sample ${sample.sample_id}` },
     listScores(place),
+    describeConversation(sample, here),
     make("h3", null, "Question"), make("div", { class: "box text" }, sample.question),
     make("div", { class: "pair" },
       describeText("Answer", sample.answer, of("answer"), here),
@@ -26,6 +27,16 @@ function describeSample(sample, place) {
     describeVotes(sample),
     sample.metadata === null ? null : describeMore("Metadata", JSON.stringify(sample.metadata, null, 2)),
     describeCalls(sample, here));
+}
+
+// What was said before the question; the ids of turns are those that verdicts name.
+function describeConversation(sample, here) {
+  if (!sample.conversation.length) return null;
+  const turns = sample.conversation.map((turn, number) => make("li", { class: "box", id: `${here}-T${number + 1}`, tabindex: -1 },
+    make("span", { class: "tag" }, `T${number + 1}`), make("span", { class: "soft" }, `${turn.role} `),
+    make("div", { class: "text" }, turn.text),
+    turn.contexts ? describeMore(`Contexts of turn ${number + 1}`, turn.contexts.join("\n\n")) : null));
+  return make("section", null, make("h3", null, "Conversation before"), make("ol", { class: "list" }, turns));
 }
 
 function listScores(place) {
@@ -84,14 +95,18 @@ function tellLabel(statement) {
 
 function tellSupport(statement) {
   if (!statement.supported) return "Unsupported by the contexts";
-  return `Supported by ${statement.ranks.map((rank) => `C${rank}`).join(statement.joint ? " + " : ", ")}`;
+  return `Supported by ${listSupport(statement).join(statement.joint ? " + " : ", ")}`;
+}
+
+function listSupport(statement) {
+  return [...statement.ranks.map((rank) => `C${rank}`), ...statement.turns.map((turn) => `T${turn}`)];
 }
 
 function describeStatement(statement, here) {
   const label = statement.label;
   const support = statement.supported === null ? [] : statement.supported
     ? [statement.joint ? "supported together by " : "supported by ",
-      ...statement.ranks.map((rank) => linkTo(`${here}-C${rank}`, `C${rank}`)).flatMap((link) => [link, " "])]
+      ...listSupport(statement).map((id) => linkTo(`${here}-${id}`, id)).flatMap((link) => [link, " "])]
     : [make("span", { class: "tag is-fp" }, "unsupported")];
   const calls = Object.entries(statement.calls).map(([step, call]) => linkTo(`${here}-call-${call}`, step));
   const why = (name, reason) => reason ? make("div", { class: "why" }, `${name}: ${reason}`) : null;

@@ -14,7 +14,7 @@ stated as (
         list({
             statement_id: verdicts.statement_id, text: verdicts.text, label: verdicts.label,
             label_reason: verdicts.label_reason, context_ranks: verdicts.context_ranks,
-            joint_ranks: verdicts.joint_ranks, support_reason: verdicts.support_reason
+            joint_ranks: verdicts.joint_ranks, turn_ranks: verdicts.turn_ranks, support_reason: verdicts.support_reason
         } order by verdicts.source, verdicts.ordinal) as statements
     from statement_verdicts as verdicts
     inner join picked

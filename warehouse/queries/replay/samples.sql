@@ -8,6 +8,7 @@ select
     samples.contexts,
     samples.context_ids,
     samples.reference_context_ids,
+    samples.conversation::varchar as conversation_json,
     coalesce(run_samples.metadata, samples.metadata)::varchar as metadata_json,
     samples.input_hash
 from wanted

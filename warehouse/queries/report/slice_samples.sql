@@ -1,6 +1,7 @@
 select
     slice.ordinal,
-    samples.* exclude (metadata),
+    samples.* exclude (metadata, conversation),
+    samples.conversation::varchar as conversation,
     coalesce(run_samples.metadata, samples.metadata)::varchar as metadata
 from slice
 inner join run_samples

@@ -12,6 +12,7 @@ select
     attributions.supported,
     attributions.context_ranks,
     attributions.joint_ranks,
+    attributions.turn_ranks,
     attributions.reason as support_reason,
     attributions.call_id as attribute_call_id
 from slice

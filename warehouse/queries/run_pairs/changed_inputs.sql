@@ -24,6 +24,7 @@ compared as (
         context_ids,
         reference_context_ids,
         metadata,
+        conversation::varchar as conversation,
         list_transform(
             [question, answer, ground_truth],
             lambda text: if(starts_with(text, 'forgotten on '), left(right(text, 17), 16), left(md5(text), 16))
@@ -49,6 +50,9 @@ texts as (
             and (base.contexts is null or candidate.contexts is null) as answer_as_contexts,
         base.context_ids is distinct from candidate.context_ids as context_ids,
         base.reference_context_ids is distinct from candidate.reference_context_ids as reference_context_ids,
+        -- Of one that was forgotten nobody knows whether it changed.
+        base.conversation is distinct from candidate.conversation
+            and not contains(concat(base.conversation, candidate.conversation), '"forgotten on ') as conversation,
         coalesce(pairs.base_metadata, base.metadata) as base_metadata,
         coalesce(pairs.candidate_metadata, candidate.metadata) as candidate_metadata
     from pairs

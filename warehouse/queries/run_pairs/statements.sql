@@ -7,7 +7,7 @@ with of_pair as (
 
 select
     sample_id, run_id = $candidate as of_candidate, source, statement_id, text, label, label_reason, supported, context_ranks,
-    joint_ranks, support_reason
+    joint_ranks, turn_ranks, support_reason
 from of_pair
 inner join wanted using (sample_id)
 order by sample_id, of_candidate, source, ordinal

@@ -2,6 +2,7 @@ select
     run_samples.ordinal, sample_id, input_hash, question, samples.answer, ground_truth, samples.contexts,
     samples.context_ids, reference_context_ids,
     coalesce(run_samples.metadata, samples.metadata)::varchar as metadata_json,
+    samples.conversation::varchar as conversation_json,
     failed.error as target_error
 from run_samples
 join samples using (sample_id, input_hash)

@@ -1,5 +1,5 @@
 -- One row per sample, the worst by a metric first.
-select scores.sample_id, scores.value, samples.question, samples.answer
+select scores.sample_id, scores.value, samples.question, samples.answer, samples.conversation::varchar as conversation
 from scores
 join run_samples using (run_id, sample_id)
 join samples using (sample_id, input_hash)
