@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 
 from evalhouse.warehouse.engine.lake import is_broken_off, more_readers, open_lake_reader, open_lake_writer
 from evalhouse.warehouse.engine.locks import ATTEMPT_S, try_again
+from evalhouse.warehouse.engine.no_pandas import remember_absence
 from evalhouse.warehouse.engine.shared import SharedReader, end_reading
 from evalhouse.warehouse.errors import (
     WarehouseBusy,
@@ -34,6 +35,7 @@ from evalhouse.warehouse.errors import (
 )
 from evalhouse.warehouse.location import Location
 
+remember_absence()
 # Without these DuckDB reaches for the network when it is shown, say, an SQLite file.
 _Config = dict[str, str | bool | int | float | list[str]]
 _OFFLINE: _Config = {
