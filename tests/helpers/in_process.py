@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+from kept_open import kept_open
 
 from evalhouse.flows.cli import main
 from evalhouse.flows.server.environment import configure_prefect_environment
@@ -34,6 +35,8 @@ RUNNING = ("init", "run", "resume", "collect", "replay", "doctor")
 _READING = (
     ("compare",), ("diagnose",), ("lineage",), ("report",), ("review", "agreement"), ("runs",), ("show",),
 )  # fmt: skip
+# These open it as often, and write as well.
+_WRITING = (("gate",), ("noise",), ("rescore",), ("review",))
 OFFLINE = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
 
 
@@ -108,10 +111,12 @@ def _kept_open(arguments: tuple[str, ...]) -> Iterator[None]:
     chosen = arguments[arguments.index("--warehouse") + 1 :] if "--warehouse" in arguments else ()
     url = next(iter(chosen), os.environ.get("EVALHOUSE_WAREHOUSE", "evalhouse.duckdb"))
     with contextlib.ExitStack() as held:
-        if any(arguments[: len(words)] == words for words in _READING):
+        if any(arguments[: len(words)] == words for words in (*_READING, *_WRITING)):
             with contextlib.suppress(WarehouseUrlError, duckdb.Error):
                 location = parse_location(url)
-                if location.lake is None:
+                if location.lake is None and arguments[:1] in _WRITING and location.path.exists():
+                    held.enter_context(kept_open(location.path))
+                elif location.lake is None:
                     held.enter_context(duckdb.connect(str(location.path), read_only=True, config=dict(OFFLINE)))
         yield
 
