@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -225,7 +226,7 @@ class Parking:
         if self._opening is None:
             self._opening = asyncio.create_task(self._find_batches())
             if self._deadline is not None:
-                self._begin(self._keep_deadline(self._deadline))
+                self._begin(partial(self._keep_deadline, self._deadline))
         await asyncio.shield(self._opening)
 
     async def _find_batches(self) -> None:
@@ -247,12 +248,12 @@ class Parking:
         ids = frozenset(map(make_custom_id, stored.unread))
         return await self._persist(lambda: self.service.find(stored.batch_id, since=stored.planned_at, custom_ids=ids))
 
-    def _begin(self, work: Awaitable[None]) -> None:
+    def _begin(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do something beside; what goes wrong in it stops the run."""
 
         async def do() -> None:
             try:
-                await work
+                await work()
             except FatalJudgeError as error:
                 self._stop(error)
             except JudgeError as error:
@@ -268,12 +269,12 @@ class Parking:
         """Nothing moves: what lies here unsent goes."""
         if self._leave_after_s is not None and not self._leaves:
             self._leaves = True
-            self._begin(self._leave(self._leave_after_s))
+            self._begin(partial(self._leave, self._leave_after_s))
         if not self._unsent or self._late.is_set() or self._stopped_by is not None:
             return
         if self._one_at_a_time and self._batches:
             return
-        self._begin(self._send_round())
+        self._begin(self._send_round)
 
     async def _send_round(self) -> None:
         requests, self._unsent = self._unsent, {}
@@ -342,9 +343,9 @@ class Parking:
         batch = _Sent(batch_id=batch_id, provider_id=provider_id, sent_at=sent_at, open=by_id, n_requests=len(by_id))
         self._batches.append(batch)
         self._out.update(dict.fromkeys(by_id.values(), batch))
-        self._begin(self._wait_and_fetch(batch))
+        self._begin(partial(self._wait_and_fetch, batch))
         if self._late.is_set():  # the deadline has passed while the provider made it
-            self._begin(self._cancel(batch))
+            self._begin(partial(self._cancel, batch))
 
     async def _wait_and_fetch(self, batch: _Sent) -> None:
         """Wait for the end of a batch, hand its results out, and note that nothing more comes of it."""

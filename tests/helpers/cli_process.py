@@ -195,7 +195,7 @@ def show_in_terminal(place: Place, *arguments: str, columns: int = 80) -> Finish
     return show_here(place.folder, place.environment(), *arguments, columns=columns)
 
 
-def wait_for(is_reached: Callable[[], bool], process: subprocess.Popen[str], *, timeout_s: float = 60.0) -> None:
+def wait_for(is_reached: Callable[[], bool], process: subprocess.Popen[str], *, timeout_s: float = PATIENCE_S) -> None:
     """Wait for something a started command brings about."""
     deadline = time.monotonic() + timeout_s
     while not is_reached():

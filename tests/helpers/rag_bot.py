@@ -133,7 +133,7 @@ class RagBot:
         """Forget what was asked; requests still in flight stay counted as such."""
         self._call(self._reset)
 
-    def wait_for(self, n_requests: int, timeout_s: float = 60.0) -> None:
+    def wait_for(self, n_requests: int, timeout_s: float = 180.0) -> None:
         """Return when so many requests have arrived since the start or the last reset."""
 
         async def wait() -> None:

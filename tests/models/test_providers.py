@@ -103,19 +103,30 @@ def check_wire(endpoint: Endpoint) -> None:
 async def test_what_may_pass_is_asked_again_and_each_attempt_is_a_row(
     case: Case, endpoint: Endpoint, tmp_path: Path
 ) -> None:
-    """A provider's own client sends nothing twice and waits as long as it is let."""
+    """A provider's own client sends nothing twice."""
     faults = {
         "length": "cut off", "truncated": "no complete JSON object", "server_error": "status 500",
-        "rate_limit": "status 429", "unavailable": "status 503", "reset": "", "hang": "no reply within 1 s",
+        "rate_limit": "status 429", "unavailable": "status 503", "reset": "",
     }  # fmt: skip
     script: list[Any] = [said for fault in faults for said in (Inject(fault=fault), None)]  # type: ignore[arg-type]
     endpoint.configure(script={"extract": [*script, Raw(body='{"half": ')]}, retry_after=0)
-    results = await ask(tmp_path, case, len(faults) + 1, timeout_s=1.0)
+    results = await ask(tmp_path, case, len(faults) + 1, timeout_s=60.0)
     assert results == [["It is red.", f"Its number is {n}."] for n in range(1, len(faults) + 2)]
     calls = read_calls(tmp_path)
     assert [call["status"] for call in calls] == ["error", "ok"] * (len(faults) + 1)
     assert [said for said, call in zip(faults.values(), calls[::2], strict=False) if said not in call["error"]] == []
     assert sum(endpoint.stats.requests.values()) == len(calls)
+
+
+@everywhere
+@pytest.mark.usefixtures("surroundings")
+async def test_it_waits_as_long_as_it_is_let(case: Case, endpoint: Endpoint, tmp_path: Path) -> None:
+    endpoint.configure(script={"extract": [Inject(fault="hang")]})
+    assert await ask(tmp_path, case, 1, timeout_s=1.0) == [["It is red.", "Its number is 1."]]
+    *errors, answered = [call["error"] for call in read_calls(tmp_path)]
+    # On a busy machine a reply may be late that was meant to come.
+    assert (set(errors), answered) == ({"no reply within 1 s"}, None)
+    assert sum(endpoint.stats.requests.values()) == len(errors) + 1
 
 
 @everywhere
