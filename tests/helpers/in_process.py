@@ -36,7 +36,7 @@ _READING = (
     ("compare",), ("diagnose",), ("lineage",), ("report",), ("review", "agreement"), ("runs",), ("show",),
 )  # fmt: skip
 # These open it as often, and write as well.
-_WRITING = (("gate",), ("noise",), ("rescore",), ("review",))
+_WRITING = (("collect",), ("gate",), ("noise",), ("replay",), ("rescore",), ("resume",), ("review",), ("run",))
 OFFLINE = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
 
 
@@ -114,7 +114,7 @@ def _kept_open(arguments: tuple[str, ...]) -> Iterator[None]:
         if any(arguments[: len(words)] == words for words in (*_READING, *_WRITING)):
             with contextlib.suppress(WarehouseUrlError, duckdb.Error):
                 location = parse_location(url)
-                if location.lake is None and arguments[:1] in _WRITING and location.path.exists():
+                if location.lake is None and arguments[:1] in _WRITING:
                     held.enter_context(kept_open(location.path))
                 elif location.lake is None:
                     held.enter_context(duckdb.connect(str(location.path), read_only=True, config=dict(OFFLINE)))
