@@ -159,7 +159,7 @@ class Warehouse:
             try:
                 # A person may look at what an older evalhouse wrote last, before the next run adds what it lacks.
                 looks_older = not self._is_of_today and self._is_older(connection)
-                with as_of_today(connection) if looks_older else contextlib.nullcontext():
+                with as_of_today(connection, sql) if looks_older else contextlib.nullcontext():
                     rows: pl.DataFrame = connection.sql(sql, params=dict(parameters) if parameters else None).pl()
             except (duckdb.CatalogException, duckdb.BinderException) as error:
                 raise WarehouseError(
