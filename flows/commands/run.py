@@ -107,6 +107,9 @@ _STATUSES = {"completed": 0, "cancelled": INTERRUPTED}
 @click.option("--limit", type=int, metavar="N", help="Judge only the first N samples.")
 @click.option("--map", "maps", multiple=True, metavar="OURS=THEIRS", help="Read our column OURS from THEIRS.")
 @click.option("--encoding", metavar="NAME", help="Encoding of a text file, such as cp1252; most are found.")
+@click.option(
+    "--turns", type=click.Choice(["all", "last"]), help="Which turns of a whole conversation are samples. Default: all."
+)
 @click.option("--noise", "noise_share", type=float, metavar="SHARE", help="Judge this share again to measure noise.")
 @click.option("--responses", metavar="RUN", help="Judge the answers that RUN has on record; ask for none.")
 @FRESH_OPTION

@@ -42,6 +42,7 @@ from evalhouse.tasks.comparing.replay import (
 from evalhouse.tasks.settings.run import RunSettings, leave_out
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.collection import describe_application
+from evalhouse.tasks.targets.conversations import make_messages
 from evalhouse.tasks.targets.protocol import TargetQuestion
 from evalhouse.warehouse.messages import list_names
 from evalhouse.warehouse.names import suggest
@@ -299,6 +300,8 @@ class Replay:
             old, new = sides[sample_id][False], sides[sample_id][True]
             if any(old[name] != new[name] for name in ("question", "ground_truth")):
                 self._leave_out("asked or judged by other texts now")
+            elif old["conversation_json"] != new["conversation_json"]:
+                self._leave_out("asked after other turns now")
             elif old["contexts"] is None or new["contexts"] is None:
                 self._leave_out("without contexts on record")
             else:
@@ -408,7 +411,7 @@ def make_replay(pair: RunPair, options: ReplayOptions, target: TargetSettings | 
             "to be asked, with --suite SUITE.toml"
         )
     _check_takes_contexts(target)
-    target = target.model_copy(update={"repeats": 0})
+    target = target.model_copy(update={"repeats": 0, "history": "dataset"})
     budget_usd = options.budget_usd if options.budget_usd is not None else settings.budget_usd
     changes = {"target": target, "fresh": False, "budget_usd": budget_usd, "tags": ()}
     settings = leave_out(settings, lambda where: where.belongs_to_run).model_copy(update=changes)
@@ -451,6 +454,7 @@ def pose_given(sample: StoredSample) -> TargetQuestion:
         sample_id=sample.sample_id.rsplit(MARK, 2)[0],
         question=sample.question,
         metadata=sample.metadata,
+        conversation=make_messages(sample.conversation),
         contexts=tuple(sample.contexts or ()),
         context_ids=tuple(ids) if ids and any(ids) else None,
     )

@@ -13,10 +13,12 @@ from evalhouse.tasks.targets.collection import (
     read_own_samples,
     refuse_missing,
 )
+from evalhouse.tasks.targets.conversations import group_turns
 from evalhouse.tasks.targets.protocol import Target
 from evalhouse.warehouse.mover import Mover
 from evalhouse.warehouse.rows.calls import count_responses, list_open_samples
-from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
     from evalhouse.tasks.datasets.read import StagedDataset
@@ -51,6 +53,16 @@ def make_collection(
         numbers = sorted({(ordinal - 1) // size for ordinal in list_open_samples(live_run.warehouse, run.run_id)})
         n_samples = sum(min(size, (run.n_samples or 0) - number * size) for number in numbers)
     settings = live_run.settings.target
+    conversations = None
+    if _has_own_history(live_run, parent):
+        n_in_all = live_run.staged.n_samples if live_run.staged is not None else run.n_samples or 0
+        conversations = group_turns(read, n_in_all, size)
+        shard_of = {ordinal: (held[0] - 1) // size for held in conversations for ordinal in held}
+        if live_run.staged is None:
+            # A conversation goes on in the shard in which it began.
+            open_samples = list_open_samples(live_run.warehouse, run.run_id)
+            numbers = sorted({shard_of[ordinal] for ordinal in open_samples})
+            n_samples = sum(len(held) for held in conversations if shard_of[held[0]] in set(numbers))
     counted = count_responses(live_run.warehouse, run.run_id) if live_run.resumed else {"n_ok": 0}
     return Collection(
         run_id=run.run_id,
@@ -61,6 +73,7 @@ def make_collection(
         read_samples=read,
         numbers=numbers,
         n_samples=n_samples,
+        conversations=conversations,
         concurrency=settings.concurrency if settings else 1,
         first=FirstQuestions() if settings and settings.stop_early else None,
         is_resumed=live_run.resumed,
@@ -68,10 +81,29 @@ def make_collection(
     )
 
 
+def _has_own_history(live_run: "LiveRun", parent: RunRow | None) -> bool:
+    """Whether the answers that come, or those of the run that is judged again, are the history of later turns."""
+    if parent is None:
+        return live_run.settings.target is not None and live_run.settings.target.history == "own"
+    return _find_history(live_run.warehouse, parent) == "own"
+
+
+def find_parent_responses(warehouse: Warehouse, parent: RunRow) -> ParentResponses:
+    """The responses of a run that stand in for those to come."""
+    return ParentResponses(warehouse=warehouse, parent=parent, own=_find_history(warehouse, parent) == "own")
+
+
+def _find_history(warehouse: Warehouse, run: RunRow) -> str:
+    """The history with which the responses of a run were asked for, by itself or by the run it took them from."""
+    while run.config.get("responses"):
+        run = find_run(warehouse, run.config["responses"])
+    return str((run.config.get("target") or {}).get("history", "dataset"))
+
+
 def _find_known_responses(live_run: "LiveRun", run: RunRow, parent: RunRow | None) -> KnownResponses | None:
     settings = live_run.settings
     if parent is not None:
-        return ParentResponses(warehouse=live_run.warehouse, parent=parent)
+        return find_parent_responses(live_run.warehouse, parent)
     if not settings.only_affected or settings.target is None:
         return None
     responses = find_unaffected(live_run.warehouse, run, settings.target)

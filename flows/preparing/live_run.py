@@ -22,7 +22,7 @@ from evalhouse.tasks.asking.limits import EndpointLimit
 from evalhouse.tasks.asking.patience import choose_timeout
 from evalhouse.tasks.asking.record import CallRecord, Record
 from evalhouse.tasks.asking.tokens import Price, find_price, load_prices
-from evalhouse.tasks.datasets.read import StagedDataset, stage_dataset
+from evalhouse.tasks.datasets.read import StagedDataset, stage_of
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.forms import JOIN, find_form
 from evalhouse.tasks.judge.names import LEXICAL, LOCAL
@@ -137,13 +137,28 @@ def prepare_run(request: RunRequest, source: "str | pl.DataFrame", warehouse: Wa
     settings, target, parent = _find_responses(request.settings, warehouse)
     tools = make_tools(settings, request.kind)
     try_own_metrics(tools.plan, settings)
-    staged = stage_dataset(source, mapping=settings.mapping, limit=settings.limit, encoding=settings.encoding)
+    staged = stage_of(settings, source)
+    check_history(settings, staged, target)
     run = make_row(replace(request, settings=tools.settings), tools.plan, staged)
     is_file = isinstance(source, str) and source == settings.dataset
     notices = () if tools.settings == settings else (f"plan {settings.plan!r}: {_NOTHING_JOINED}",)
     return PreparedRun(
         run=run, tools=tools, staged=staged, target=target, parent=parent, is_file=is_file, notices=notices
     )
+
+
+def check_history(settings: RunSettings, staged: StagedDataset, target: "Target | None" = None) -> None:
+    """Refuse a target that would be asked in the middle of conversations that it knows nothing of."""
+    if settings.responses is not None or settings.target is None or not staged.n_continued:
+        return
+    from evalhouse.tasks.targets.collection import make_target  # noqa: PLC0415  # most runs ask none
+    from evalhouse.tasks.targets.conversations import check_takes_conversation  # noqa: PLC0415
+
+    try:
+        check_takes_conversation(target or make_target(settings.target), settings.target, staged.n_continued)
+    except BaseException:
+        staged.staging.discard()
+        raise
 
 
 def prepare_again(run: RunRow, settings: RunSettings, warehouse: Warehouse) -> PreparedRun:
@@ -175,7 +190,7 @@ def _find_responses(settings: RunSettings, warehouse: Warehouse) -> tuple[RunSet
 
 
 def _stage_again(settings: RunSettings, run: RunRow) -> StagedDataset:
-    staged = stage_dataset(settings.dataset, mapping=settings.mapping, limit=settings.limit, encoding=settings.encoding)
+    staged = stage_of(settings)
     if staged.content_hash != run.dataset_hash:
         staged.staging.discard()
         raise WarehouseError(

@@ -28,8 +28,10 @@ from evalhouse.flows.display.output import (
 )
 from evalhouse.flows.documents.run_origin import explain_surface
 from evalhouse.flows.preparing.batches import price_as_batches
+from evalhouse.flows.preparing.collection import find_parent_responses
 from evalhouse.flows.preparing.live_run import (
     announce_columns,
+    check_history,
     describe_columns,
     explain_cold,
     make_live_run,
@@ -39,14 +41,14 @@ from evalhouse.flows.preparing.shown import show_target
 from evalhouse.tasks.asking.embedders import AskedEmbedder
 from evalhouse.tasks.asking.record import ReplyFinder
 from evalhouse.tasks.asking.tokens import Usage
-from evalhouse.tasks.datasets.read import stage_dataset
+from evalhouse.tasks.datasets.read import stage_of
 from evalhouse.tasks.judge.names import find_judge, list_judges
 from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.models.stand_ins import DryRecord, StandInJudge
 from evalhouse.tasks.pipeline.live_run import LiveRun, make_work
 from evalhouse.tasks.pipeline.run_step import take_asking_steps
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.tasks.targets.collection import KnownResponses, ParentResponses
+from evalhouse.tasks.targets.collection import KnownResponses
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs
 from evalhouse.warehouse.rows.samples import StoredSample
@@ -177,7 +179,8 @@ def estimate_run(settings: RunSettings, *, fill_in: FillIn = list) -> Estimate:
         return record.by_step
 
     plan = make_plan(settings)
-    staged = stage_dataset(settings.dataset, mapping=settings.mapping, limit=settings.limit, encoding=settings.encoding)
+    staged = stage_of(settings)
+    check_history(settings, staged)
     try:
         by_step = ask_dry(settings, plan, take_steps)
     finally:
@@ -314,7 +317,13 @@ class _Answers:
         responses = self.known.find(samples)
         self.n_samples += len(samples)
         answered = [
-            replace(sample, answer=response.answer, contexts=response.contexts, context_ids=response.context_ids)
+            replace(
+                sample,
+                answer=response.answer,
+                contexts=response.contexts,
+                context_ids=response.context_ids,
+                conversation_json=response.conversation_json,
+            )
             for sample in samples
             if (response := responses.get(sample.sample_id)) is not None and response.status != "failed"
         ]
@@ -398,13 +407,14 @@ def _find_parent(settings: RunSettings) -> RunRow | None:
 
 
 def _estimate_judging(settings: RunSettings, parent: RunRow) -> tuple[Estimate, _Answers]:
-    answers = _Answers(known=ParentResponses(warehouse=Warehouse(settings.warehouse), parent=parent))
+    answers = _Answers(known=find_parent_responses(Warehouse(settings.warehouse), parent))
     estimate = estimate_run(settings, fill_in=answers.fill_in)
     return replace(estimate, n_samples=answers.n_known), answers
 
 
 def _count_samples(settings: RunSettings) -> int:
-    staged = stage_dataset(settings.dataset, mapping=settings.mapping, limit=settings.limit, encoding=settings.encoding)
+    staged = stage_of(settings)
+    check_history(settings, staged)
     staged.staging.discard()
     for notice in describe_columns(staged, settings, make_plan(settings).metrics):
         print_notice(notice)

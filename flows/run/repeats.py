@@ -86,6 +86,8 @@ class _Round:
             return "nothing is left of the budget"
         if self.begun is None and not self._draw(warehouse):
             return "none of the questions drawn was answered in this run"
+        if self.target.history == "own" and not make_target(self.target).takes_conversation:
+            return "the application remembers its conversations itself, and one of their turns cannot be asked alone"
         return None
 
     async def ask(self, warehouse: Warehouse, carry_out: CarryOut) -> RunOutcome:
@@ -104,7 +106,7 @@ class _Round:
                 insert_run(warehouse, again)
             else:
                 update_run(warehouse, again.run_id, status="running", finished_at=None, problem=None)
-            live_run.collection = make_collection(live_run, again, make_target(self.target), None)
+            live_run.collection = make_collection(live_run, again, make_target(settings.target or self.target), None)
         except BaseException:
             live_run.asker.record.close()
             raise
@@ -134,7 +136,8 @@ class _Round:
     def _derive_settings(self, budget_usd: float | None) -> RunSettings:
         """The run's settings, but for what belongs to the run alone."""
         changes = {
-            "target": self.target.model_copy(update={"repeats": 0}),
+            # A question is asked again after what was said before it then.
+            "target": self.target.model_copy(update={"repeats": 0, "history": "dataset"}),
             "fresh": False,
             "budget_usd": budget_usd,
             "tags": (f"repeat {self.place + 1} of {self.target.repeats}",),

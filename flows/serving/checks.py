@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 
-from evalhouse.flows.preparing.live_run import describe_columns, make_plan
+from evalhouse.flows.preparing.live_run import check_history, describe_columns, make_plan
 from evalhouse.flows.preparing.shown import CheckResult, Finding, count_limits, make_finding, show_target
 from evalhouse.flows.preparing.suites import LivingSet, Suite
 from evalhouse.flows.preparing.triggers import list_fires
@@ -17,7 +17,7 @@ from evalhouse.flows.preparing.when import KnowledgeBase, Schedule
 from evalhouse.flows.serving.gate import check_suite_gate
 from evalhouse.flows.serving.living_set import plan_living_set
 from evalhouse.flows.serving.notify import find_webhook
-from evalhouse.tasks.datasets.read import stage_dataset
+from evalhouse.tasks.datasets.read import stage_of
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
@@ -48,8 +48,9 @@ def check_suite(suite: Suite, settings: RunSettings) -> list[Finding]:
 
 
 def _check_dataset(settings: RunSettings) -> CheckResult:
-    staged = stage_dataset(settings.dataset, mapping=settings.mapping, limit=settings.limit, encoding=settings.encoding)
+    staged = stage_of(settings)
     staged.staging.discard()
+    check_history(settings, staged)
     detail = f"{settings.dataset}: {staged.n_samples:,} samples"
     if settings.target is None and settings.responses is None and not staged.n_answered:
         detail += ", none with an answer, and there is no [target] to ask for one"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.live_run import make_live_run
 from evalhouse.prompts import Message, Prompt
-from evalhouse.tasks.datasets.read import stage_dataset
+from evalhouse.tasks.datasets.read import stage_of
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.models.make import Judges
 from evalhouse.tasks.models.stand_ins import NoRecord, StandInJudge
@@ -57,7 +57,7 @@ def preview_prompt(prompt: Prompt, settings: RunSettings, sample_id: str | None)
 
 
 def _find_sample(settings: RunSettings, sample_id: str | None) -> StoredSample:
-    staged = stage_dataset(settings.dataset, mapping=settings.mapping, limit=None, encoding=settings.encoding)
+    staged = stage_of(settings.model_copy(update={"limit": None}))
     try:
         ids: list[str] = []
         for samples in staged.staging.read_parts():

@@ -49,7 +49,8 @@ ADVICE: dict[ProblemKind, str] = {
     'write ["…"] for a single one and [] for none (in a cell of a table: a list in JSON, or as Python prints one)',
     "conversation": "a conversation is a list of the turns before the question, the oldest first, each "
     '{"role": "user", "text": "…"} or {"role": "assistant", "text": "…", "contexts": ["…"]}, where `content` is read '
-    "as `text`; rename a column `conversation` that is something else",
+    "as `text`; a whole conversation is such a list without a question beside it; rename a column `conversation` that "
+    "is something else",
     "ids": "ids are texts or whole numbers, and lists of ids are lists of those; write them as text",
     "metadata": "columns kept as metadata must fit into JSON; flatten or remove what does not",
     "duplicate_id": "an id names one row; make the ids differ, or take the column away and ids are made from the texts",

@@ -24,6 +24,7 @@ from evalhouse.tasks.datasets.encodings import is_utf8, propose, weigh
 from evalhouse.tasks.datasets.errors import (
     ADVICE,
     LISTED_PROBLEMS,
+    Complain,
     DatasetError,
     Place,
     Problem,
@@ -40,7 +41,8 @@ from evalhouse.tasks.datasets.rows import (
     read_given_id,
     suggest_columns,
 )
-from evalhouse.tasks.settings.run import is_sample
+from evalhouse.tasks.datasets.turns import TurnCutter, Which
+from evalhouse.tasks.settings.run import RunSettings, is_sample
 from evalhouse.warehouse.messages import list_names
 from evalhouse.warehouse.rows.samples import Staging, dump_turns
 from evalhouse.warehouse.sample_data import SAMPLE_PATH
@@ -59,9 +61,11 @@ def read_samples(
     batch_size: int = 1000,
     encoding: str | None = None,
     use: ColumnUse | None = None,
+    turns: Which = "all",
 ) -> Iterator[list[SampleRow]]:
     """Read a dataset in batches of at most `batch_size` samples, the first `limit` rows when one is given.
 
+    A row that is a whole conversation becomes a sample for each of its `turns`, or for the last.
     `source` is a file, `FILE.duckdb#TABLE` or a Polars frame; `mapping` names columns as {ours: theirs}, and `use`
     takes note of what became of all columns. A DuckDB table must be read in one thread. Raises DatasetError: at once
     when there is no such dataset or field, else from the iterator, after the last batch or where nothing more can be
@@ -71,7 +75,7 @@ def read_samples(
         raise ValueError(f"batch_size={batch_size} and limit={limit} must be at least 1")
     opened, columns = open_source(source, encoding), Columns(mapping, use)
     columns.use.encoding = opened.file.encoding if opened.file else None
-    return _Reading(source=opened, columns=columns, limit=limit, batch_size=batch_size).read()
+    return _Reading(source=opened, columns=columns, limit=limit, batch_size=batch_size, turns=turns).read()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +143,10 @@ class DuplicateIds:
 class _Reading:
     """One pass over a dataset, and what is known about it so far."""
 
-    def __init__(self, *, source: DatasetSource, columns: Columns, limit: int | None, batch_size: int) -> None:
+    def __init__(
+        self, *, source: DatasetSource, columns: Columns, limit: int | None, batch_size: int, turns: Which
+    ) -> None:
+        self._turns = turns
         self._source = source
         self._columns = columns
         self._limit = limit
@@ -151,7 +158,8 @@ class _Reading:
 
     def read(self) -> Iterator[list[SampleRow]]:
         try:
-            for raw_rows in _batch(islice(self._source.read(self._problems.add), self._limit), self._batch_size):
+            rows = self._read_rows(self._problems.add, self._columns.use)
+            for raw_rows in _batch(rows, self._batch_size):
                 if not self._seen:
                     self._check_columns(raw_rows)
                 samples = self._normalise(raw_rows)
@@ -163,6 +171,13 @@ class _Reading:
             self._problems.add(problem.row, problem.kind, problem.text)
         if self._problems:
             raise self._problems.make_error()
+
+    def _read_rows(self, complain: Complain, use: ColumnUse) -> Iterator[RawRow]:
+        """The rows, of a conversation one for each turn."""
+        cutter = TurnCutter(
+            columns=self._columns, which=self._turns, tabular=self._source.tabular, complain=complain, use=use
+        )
+        return cutter.cut(islice(self._source.read(complain), self._limit))
 
     def _normalise(self, raw_rows: list[RawRow]) -> list[SampleRow]:
         samples = []
@@ -213,7 +228,7 @@ class _Reading:
 
     def _read_given_ids(self) -> Iterator["GivenId"]:
         # Everything that is wrong was said in the first reading.
-        for raw in islice(self._source.read(lambda _row, _kind, _text: None), self._limit):
+        for raw in self._read_rows(lambda _row, _kind, _text: None, ColumnUse()):
             given_id = read_given_id(raw, self._columns)
             if given_id is not None:
                 yield GivenId(row=raw.row, given_id=given_id)
@@ -246,7 +261,8 @@ def _batch(rows: Iterable[RawRow], size: int) -> Iterator[list[RawRow]]:
 class StagedDataset:
     """A dataset that was read whole without a problem. `content_hash` changes when any sample does.
 
-    `n_answered` is how many samples it brings an answer or contexts for, `use` what its columns were read as.
+    `n_answered` is how many samples it brings an answer or contexts for, `n_continued` how many have earlier turns, and
+    `use` what its columns were read as.
     """
 
     staging: Staging
@@ -254,10 +270,27 @@ class StagedDataset:
     content_hash: str
     use: ColumnUse
     n_answered: int = 0
+    n_continued: int = 0
+
+
+def stage_of(settings: RunSettings, source: "str | pl.DataFrame | None" = None) -> StagedDataset:
+    """The dataset of the settings, or another source of it, read as they say into staging; raises DatasetError."""
+    return stage_dataset(
+        settings.dataset if source is None else source,
+        mapping=settings.mapping,
+        limit=settings.limit,
+        encoding=settings.encoding,
+        turns=settings.turns,
+    )
 
 
 def stage_dataset(
-    source: str | pl.DataFrame, *, mapping: Mapping[str, str], limit: int | None, encoding: str | None = None
+    source: str | pl.DataFrame,
+    *,
+    mapping: Mapping[str, str],
+    limit: int | None,
+    encoding: str | None = None,
+    turns: Which = "all",
 ) -> StagedDataset:
     """Read a dataset (`sample` is the one that ships with evalhouse) or a frame into staging; raises DatasetError.
 
@@ -266,11 +299,11 @@ def stage_dataset(
     """
     source = resolve_source(source) if isinstance(source, str) else source
     try:
-        return _stage(source, mapping, limit, encoding)
+        return _stage(source, mapping, limit, encoding, turns)
     except DatasetError as error:
         if encoding is not None or not any(problem.kind == "not_utf8" for problem in error.problems):
             raise
-        return _stage(source, mapping, limit, _find_encoding(source, error), was_named=False)
+        return _stage(source, mapping, limit, _find_encoding(source, error), turns, was_named=False)
 
 
 def _find_encoding(source: str | pl.DataFrame, error: DatasetError) -> str:
@@ -294,16 +327,18 @@ def _stage(
     mapping: Mapping[str, str],
     limit: int | None,
     encoding: str | None,
+    turns: Which,
     *,
     was_named: bool = True,
 ) -> StagedDataset:
     staging = Staging()
-    digest, n_answered, use = hashlib.sha256(), 0, ColumnUse()
+    digest, n_answered, n_continued, use = hashlib.sha256(), 0, 0, ColumnUse()
     use.was_named = was_named and encoding is not None
     try:
-        for rows in read_samples(source, mapping=mapping, limit=limit, encoding=encoding, use=use):
+        for rows in read_samples(source, mapping=mapping, limit=limit, encoding=encoding, use=use, turns=turns):
             staging.add([_to_staged(row) for row in rows])
             n_answered += sum(row.answer is not None or row.contexts is not None for row in rows)
+            n_continued += sum(row.conversation is not None for row in rows)
             for row in rows:
                 digest.update(f"{row.sample_id}\n{row.input_hash}\n".encode())
     except BaseException:
@@ -315,6 +350,7 @@ def _stage(
         content_hash=digest.hexdigest()[:32],
         use=use,
         n_answered=n_answered,
+        n_continued=n_continued,
     )
 
 

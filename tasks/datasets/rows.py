@@ -166,6 +166,9 @@ class ColumnUse:
         self.n_filled: Counter[Field] = Counter()
         self.n_rows = 0
         self.n_system = 0  # instructions of a system between the turns of conversations
+        self.n_child_runs = 0  # runs that are part of a turn of a thread, and none themselves
+        self.renamed: dict[Field, dict[str, None]] = {}  # where a turn's value stood in its conversation's row
+        self._conversations: dict[str, tuple[int, int]] = {}  # by column: how many, and samples of them
         self.encoding: str | None = None
         self.was_named = False  # the encoding, by a person
         self._located: Mapping[Field, ColumnPath] | None = None
@@ -185,12 +188,19 @@ class ColumnUse:
             read = {"metadata", *(path.root for path in located.values())}
             self.unread.update(dict.fromkeys(name for name in rest if name not in read))
 
+    def note_conversation(self, column: str, n_samples: int) -> None:
+        """Take note of a conversation: where it stood, and how many samples it became."""
+        n, n_before = self._conversations.get(column, (0, 0))
+        self._conversations[column] = n + 1, n_before + n_samples
+
     def describe(self, *, is_asked: bool) -> str:
         """All of it in a line. `is_asked`: a target gives answers and contexts, so that no column need have them."""
         found = [self._describe_field(field) for field in FIELDS if field in self.columns]
         missing = [name for name in self.list_missing(is_asked=is_asked) if name not in self.columns]
         how = "" if self.was_named else ", found by its bytes (--encoding names another)"
         parts = [f"read as {self.encoding}{how}"] if self.encoding else []
+        parts += [_describe_conversations(column, *counts) for column, counts in self._conversations.items()]
+        parts += [f"left out: {self.n_child_runs:,} runs that are part of others"] if self.n_child_runs else []
         parts += [f"columns: {', '.join(found)}"]
         parts += [f"not found: {', '.join(missing)}"] if missing else []
         parts += [f"left out of conversations: {self.n_system:,} system turns"] if self.n_system else []
@@ -207,12 +217,17 @@ class ColumnUse:
         return suggest_columns(self.list_missing(is_asked=is_asked), list(self.unread))
 
     def _describe_field(self, field: Field) -> str:
-        names = [name for name in self.columns[field] if name != field]
+        names = [name for name in self.renamed.get(field, self.columns[field]) if name != field]
         text = f"{field} = {' or '.join(names)}" if names else field
         n_filled = self.n_filled[field]
         if field not in SAID or n_filled == self.n_rows:
             return text
         return f"{text} ({f'in {n_filled:,} of {self.n_rows:,} rows' if n_filled else 'empty in every row'})"
+
+
+def _describe_conversations(column: str, n: int, n_samples: int) -> str:
+    samples, conversations = "sample" + "s" * (n_samples != 1), "conversation" + "s" * (n != 1)
+    return f"{n_samples:,} {samples} from the turns of {n:,} {conversations} in {column!r}"
 
 
 def suggest_columns(missing: Iterable[Field], names: list[str]) -> list[str]:

@@ -55,6 +55,9 @@ class RunSettings(BaseModel):
     encoding: Annotated[str | None, Where(environment=False)] = Field(
         default=None, description="encoding of a text file; None finds it where it is certain"
     )
+    turns: Annotated[Literal["all", "last"], Where(environment=False)] = Field(
+        default="all", description="which turns of a row that is a whole conversation are samples"
+    )
     limit: Annotated[int | None, Where(place=LIMITS)] = Field(
         default=None, ge=1, description="judge only the first N samples"
     )

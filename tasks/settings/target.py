@@ -18,6 +18,7 @@ from evalhouse.warehouse.messages import cut
 from evalhouse.warehouse.names import suggest
 
 Stream = Literal["sse", "jsonl", "text"]
+History = Literal["dataset", "own"]
 Method = Literal["GET", "POST", "PUT", "PATCH"]
 _KINDS = ("url", "callable", "runnable")
 _Positive = Annotated[float, Field(gt=0)]
@@ -28,8 +29,13 @@ VARIABLE = re.compile(r"\$\{([^{}]*)\}")
 METADATA = "metadata."
 GIVEN_MARKS = ("contexts", "context_ids")
 """Lists that a request holds only where the application is given the contexts to answer from."""
-_MARKS = ("question", "sample_id", *GIVEN_MARKS)
-_MARKS_SHOWN = ("{{question}}", "{{sample_id}}", "{{metadata.NAME}}", "{{contexts}}", "{{context_ids}}")
+CONVERSATION = "conversation"
+"""The list of messages before the question; an item of a list that is this mark stands for all of them."""
+_LISTS = (*GIVEN_MARKS, CONVERSATION)
+_MARKS = ("question", "sample_id", *_LISTS)
+_MARKS_SHOWN = (
+    "{{question}}", "{{sample_id}}", "{{metadata.NAME}}", "{{conversation}}", "{{contexts}}", "{{context_ids}}",
+)  # fmt: skip
 _OBJECT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie")
@@ -41,7 +47,8 @@ class TargetSettings(BaseModel):
 
     `body` is a JSON template and `url` may hold the same marks: `{{question}}`, `{{sample_id}}` and `{{metadata.NAME}}`
     stand for the sample's; a text that is a mark alone keeps the value's type. `{{contexts}}` and `{{context_ids}}` are
-    lists that the body holds where the application is to answer from given contexts. `answer`, `contexts` and
+    lists that the body holds where the application is to answer from given contexts, `{{conversation}}` is the list of
+    messages before the question. `answer`, `contexts` and
     `context_ids` are JSONPath (RFC 9535) into the response.
     """
 
@@ -61,6 +68,10 @@ class TargetSettings(BaseModel):
     attempts: int = Field(default=3, ge=1, le=50, description="times one question is asked before it has failed")
     concurrency: int = Field(default=4, ge=1, le=1024, description="questions in flight at once")
     rpm: int | None = Field(default=None, ge=1, description="questions per minute")
+    history: History = Field(
+        default="dataset",
+        description="whose answers the earlier turns of a conversation hold",
+    )
     stop_early: bool = Field(default=True, description="end the asking when the first questions all fail")
     repeats: int = Field(default=0, ge=0, le=20, description="further times a share of the questions is asked")
     repeat_share: float = Field(default=0.1, gt=0, le=1, description="share of the questions that is asked again")
@@ -189,7 +200,7 @@ def _find_url_problem(url: str) -> str | None:
 def _find_text_problem(text: str) -> str | None:
     """What is wrong with the marks of a template."""
     for name in MARK.findall(text):
-        if name in GIVEN_MARKS and not MARK.fullmatch(text):
+        if name in _LISTS and not MARK.fullmatch(text):
             mark = f"{{{{{name}}}}}"
             return f"the mark {mark} is a list; let it stand alone as a member of body, like {name} = '{mark}'"
         if name not in _MARKS and not name.removeprefix(METADATA).strip() == name[len(METADATA) :] != "":

@@ -1,10 +1,10 @@
 """An application in Python, named `module:name`: a function, sync or async, or a LangChain Runnable.
 
 A function gets the question's text, and the sample's metadata and id where its signature names `metadata` or
-`sample_id`; where it names `contexts`, the texts it is to answer from, None when it is to look for them itself. An
-async function runs in the event loop, any other in one of a fixed number of threads. A thread cannot be stopped: one
-whose call does not return keeps its place, so that never more calls run than were allowed; and it is a daemon, so that
-it cannot keep the process from ending.
+`sample_id`; where it names `contexts`, the texts it is to answer from, None when it is to look for them itself; where
+it names `conversation`, the messages before the question. An async function runs in the event loop, any other in one of
+a fixed number of threads. A thread cannot be stopped: one whose call does not return keeps its place, so that never
+more calls run than were allowed; and it is a daemon, so that it cannot keep the process from ending.
 
 Nothing of LangChain is imported: a Runnable is what has `ainvoke`. It gets the question as a text, unless its input
 schema is an object: then the question is one member of that, and every other member it requires comes from the
@@ -38,12 +38,14 @@ from evalhouse.tasks.targets.protocol import (
 )
 from evalhouse.warehouse.messages import name_kind, redact, shorten
 
-_EXTRAS = ("metadata", "sample_id", "contexts", "context_ids")
+_EXTRAS = ("metadata", "sample_id", "contexts", "context_ids", "conversation")
 _CALLED_WITH = f"it is called with the question, and by name with {', '.join(_EXTRAS)} where it names those"
 # Names under which an input's question is looked for, the first that it has.
 QUESTION_KEYS = ("question", "input", "query", "user_input", "prompt", "messages")
 # The same for contexts that it is given to answer from.
 _CONTEXT_KEYS = ("contexts", "context", "documents")
+# The same for the messages before the question.
+_CONVERSATION_KEYS = ("conversation", "chat_history", "history")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,6 +148,8 @@ class CallableTarget:
         self._function = _find_function(self.name)
         self._extras = _check_signature(self.name, self._function)
         self.takes_contexts = "contexts" in self._extras
+        self.takes_conversation = "conversation" in self._extras
+        self.names_conversation = "metadata" in self._extras
         self._is_async = _is_async(self._function)
         self._timeout_s = settings.timeout_s
         self._attempts = Attempts(settings)
@@ -158,6 +162,7 @@ class CallableTarget:
             "sample_id": question.sample_id,
             "contexts": None if question.contexts is None else list(question.contexts),
             "context_ids": None if question.context_ids is None else list(question.context_ids),
+            "conversation": [dict(message) for message in question.conversation],
         }
         extras = {name: offered[name] for name in self._extras}
         return await self._attempts.ask(functools.partial(self._attempt, question.question, extras))
@@ -269,27 +274,45 @@ class _Runnable(Protocol):
 class InputShape:
     """What a Runnable takes: a text when `key` is None, else an object with the question under that name.
 
-    `others` are the further members it requires, `contexts` the one for contexts that it is given.
+    `others` are the further members it requires, `contexts` the one for contexts that it is given, `conversation` the
+    one for the messages before the question; under `messages` they stand before it. One that takes a list of messages
+    in place of the text, as chat models do, `takes_messages`.
     """
 
     key: str | None
     others: tuple[str, ...] = ()
     contexts: str | None = None
+    conversation: str | None = None
+    takes_messages: bool = False
+
+    @property
+    def takes_conversation(self) -> bool:
+        """Whether it is told what was said before."""
+        return self.takes_messages or self.conversation is not None or self.key == "messages"
 
     def fill(self, question: TargetQuestion) -> Any:  # noqa: ANN401  # as LangChain takes it
         """The input for one question; raises QuestionFailed for what the sample does not have."""
+        earlier = [dict(message) for message in question.conversation]
+        as_messages = [*earlier, {"role": "user", "content": question.question}]
         if self.key is None:
-            return question.question
-        given = {} if self.contexts is None or question.contexts is None else {self.contexts: list(question.contexts)}
+            return as_messages if self.takes_messages and earlier else question.question
+        given: dict[str, Any] = {}
+        if self.contexts is not None and question.contexts is not None:
+            given[self.contexts] = list(question.contexts)
+        if self.conversation is not None and (earlier or self.conversation in self._list_unfilled(question)):
+            given[self.conversation] = earlier
         offered = {**question.metadata, **given}
         if missing := [name for name in self.others if name not in offered]:
             raise QuestionFailed(
                 f"it requires {', '.join(missing)} besides {self.key}, and this sample's metadata have none",
                 unasked=True,
             )
-        as_messages = [{"role": "user", "content": question.question}]
         members = {name: offered[name] for name in self.others} | given
         return {**members, self.key: as_messages if self.key == "messages" else question.question}
+
+    def _list_unfilled(self, question: TargetQuestion) -> list[str]:
+        """The further members that the sample's metadata do not have."""
+        return [name for name in self.others if name not in question.metadata]
 
 
 class RunnableTarget:
@@ -301,6 +324,8 @@ class RunnableTarget:
         self._runnable = _find_runnable(self.name)
         self._shape = read_shape(self.name, self._runnable)
         self.takes_contexts = self._shape.contexts is not None
+        self.takes_conversation = self._shape.takes_conversation
+        self.names_conversation = "conversation_id" in self._shape.others
         self._timeout_s = settings.timeout_s
         self._attempts = Attempts(settings)
 
@@ -326,7 +351,8 @@ def read_shape(name: str, runnable: object) -> InputShape:
     """
     schema = _read_schema(name, runnable)
     if schema.get("type") != "object":
-        return InputShape(key=None)
+        kinds = schema.get("anyOf") or ()
+        return InputShape(key=None, takes_messages=any(kind.get("type") == "array" for kind in kinds))
     members = tuple(schema.get("properties") or {})
     required = tuple(schema.get("required") or ())
     key = next((candidate for candidate in QUESTION_KEYS if candidate in members), None)
@@ -339,7 +365,8 @@ def read_shape(name: str, runnable: object) -> InputShape:
         )
     others = tuple(other for other in required if other != key)
     contexts = next((name for name in _CONTEXT_KEYS if name in members and name != key), None)
-    return InputShape(key=key or QUESTION_KEYS[0], others=others, contexts=contexts)
+    earlier = next((name for name in _CONVERSATION_KEYS if name in members and name != key), None)
+    return InputShape(key=key or QUESTION_KEYS[0], others=others, contexts=contexts, conversation=earlier)
 
 
 def _read_schema(name: str, runnable: object) -> Mapping[str, Any]:

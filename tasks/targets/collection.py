@@ -8,11 +8,15 @@ What need not be asked at all are responses on record already, of a named run or
 announced change of documents a response stays what it was as long as it cited none of them. That is a guess from the
 contexts of the last time, with one known gap: a document that was never cited may now be the better source. Runs
 without changed ids ask everything, and close it.
+
+Where the application's own answers are the history of a conversation, its turns are asked one after the other and
+conversations side by side (`conversations`). Nothing on record says what comes before a turn but the answers of the
+turns before it, so that a run that goes on finds the same history again.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
@@ -23,12 +27,13 @@ from evalhouse.tasks.datasets.rows import hash_inputs
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.attempts import FirstQuestions
+from evalhouse.tasks.targets.conversations import asks_the_same, continue_conversation, make_messages, stands_after
 from evalhouse.tasks.targets.protocol import Response, Target, TargetError, TargetQuestion
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.mover import Mover
 from evalhouse.warehouse.rows.calls import StoredResponse, read_brought_responses, read_last_asked, read_responses
 from evalhouse.warehouse.rows.runs import RunRow, list_runs
-from evalhouse.warehouse.rows.samples import Staging, StoredSample, read_samples_between
+from evalhouse.warehouse.rows.samples import Staging, StoredSample, Turn, dump_turns, read_samples_between
 from evalhouse.warehouse.store import Warehouse
 
 ReadSamples = Callable[[int, int], list[StoredSample]]
@@ -40,7 +45,12 @@ _MANNERS = {"timeout_s", "attempts", "concurrency", "rpm", "stop_early", "repeat
 
 def pose_question(sample: StoredSample) -> TargetQuestion:
     """The question of a sample as any run asks it: what an answer rests on is the application's to find."""
-    return TargetQuestion(sample_id=sample.sample_id, question=sample.question, metadata=sample.metadata)
+    return TargetQuestion(
+        sample_id=sample.sample_id,
+        question=sample.question,
+        metadata=sample.metadata,
+        conversation=make_messages(sample.conversation),
+    )
 
 
 def make_target(settings: TargetSettings) -> Target:
@@ -71,15 +81,18 @@ class ParentResponses:
 
     warehouse: Warehouse
     parent: RunRow
+    own: bool = False
 
     def find(self, samples: Sequence[StoredSample]) -> Mapping[str, StoredResponse]:
         """The parent's responses to the same questions, failed ones included."""
         asked = self.parent.config.get("target") or self.parent.config.get("responses")
         read = read_responses if asked else read_brought_responses
         responses = read(self.warehouse, self.parent.run_id, [sample.sample_id for sample in samples])
-        questions = {sample.sample_id: sample.question for sample in samples}
+        by_id = {sample.sample_id: sample for sample in samples}
         # A response of a run that died before it was loaded has no question on record.
-        return {name: response for name, response in responses.items() if response.question in (None, questions[name])}
+        return {
+            name: response for name, response in responses.items() if asks_the_same(by_id[name], response, own=self.own)
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +107,7 @@ class UnaffectedResponses:
     asking_runs: Mapping[str, datetime]
     announced: Mapping[str, datetime]
     unknown_until: datetime | None = None
+    own: bool = False
 
     def find(self, samples: Sequence[StoredSample]) -> Mapping[str, StoredResponse]:
         """The responses that still hold, of samples whose question and metadata are what they were."""
@@ -107,7 +121,7 @@ class UnaffectedResponses:
     def _still_holds(self, sample: StoredSample, last: StoredResponse) -> bool:
         # "{}" says "none this time" where a run before had some.
         same_metadata = (sample.metadata_json or "{}") == (last.metadata_json or "{}")
-        if last.status != "ok" or last.question != sample.question or not same_metadata:
+        if last.status != "ok" or not same_metadata or not asks_the_same(sample, last, own=self.own):
             return False
         asked_at = self.asking_runs[last.asked_run_id]
         if self.unknown_until is not None and self.unknown_until > asked_at:
@@ -146,6 +160,7 @@ def find_unaffected(warehouse: Warehouse, run: RunRow, target: TargetSettings) -
         },
         announced=announced,
         unknown_until=max(unnamed_changes, default=None),
+        own=target.history == "own",
     )
 
 
@@ -181,7 +196,11 @@ def refuse_missing(parent: RunRow, n_missing: int, first: str, n_samples: int) -
 
 def describe_application(target: Mapping[str, object] | None) -> Mapping[str, object] | None:
     """The settings of a target that say which application is asked, and for what; None without one."""
-    return None if target is None else {name: value for name, value in target.items() if name not in _MANNERS}
+    if target is None:
+        return None
+    # The dataset's own turns are what every question was asked after before there was a choice.
+    usual = {"history"} if target.get("history") == "dataset" else set()
+    return {name: value for name, value in target.items() if name not in _MANNERS | usual}
 
 
 @dataclass(kw_only=True)
@@ -192,7 +211,9 @@ class Collection:
     `numbers` are the shards that may have something to ask; `n_samples` is how many samples these hold. `first` ends
     the asking when the first questions all fail. A question that failed before counts for that only while the run has
     no answer at all (`has_answers`): what fails again after others were answered may be at fault itself. `pose` makes
-    the question of a sample, which may bring the contexts that are to be answered from.
+    the question of a sample, which may bring the contexts that are to be answered from. `conversations` are the
+    ordinals of the samples of each, where the answers that come are the history of the turns after them; `numbers` are
+    then the shards in which conversations begin.
     """
 
     run_id: str
@@ -205,6 +226,7 @@ class Collection:
     n_samples: int
     concurrency: int
     pose: Pose = pose_question
+    conversations: Sequence[Sequence[int]] | None = None
     first: FirstQuestions | None = None
     is_resumed: bool = False
     has_answers: bool = False
@@ -229,16 +251,68 @@ class Collection:
 
     async def collect(self, stop_sign: StopSign, number: int, *, size: int) -> None:
         """Settle every sample of a shard of `size` samples; raises what stops the run."""
+        if self.conversations is not None:
+            await self._collect_conversations(stop_sign, number, size)
+            return
         samples = await asyncio.to_thread(self.read_samples, number * size + 1, (number + 1) * size)
         unsettled = await asyncio.to_thread(self._leave_out_settled, samples)
-        taken: Mapping[str, StoredResponse] = {}
-        if self.known is not None and unsettled:
-            taken = await asyncio.to_thread(self.known.find, unsettled)
+        taken = await self._find_known(unsettled)
         self.n_taken += len(samples) - len(unsettled) + len(taken)
         for sample in unsettled:
             if sample.sample_id in taken:
                 self._keep(stop_sign, _describe_taken(sample, taken[sample.sample_id]))
         await gather_all([self._ask(stop_sign, sample) for sample in unsettled if sample.sample_id not in taken])
+
+    async def _find_known(self, samples: Sequence[StoredSample]) -> Mapping[str, StoredResponse]:
+        if self.known is None or not samples:
+            return {}
+        return await asyncio.to_thread(self.known.find, samples)
+
+    async def _collect_conversations(self, stop_sign: StopSign, number: int, size: int) -> None:
+        """Settle the conversations that begin in a shard, side by side."""
+        held = await asyncio.to_thread(lambda: list(self.read_conversations(number, size)))
+        samples = [sample for conversation in held for sample in conversation]
+        settled = await asyncio.to_thread(self._find_settled, samples)
+        taken = await self._find_known([sample for sample in samples if sample.sample_id not in settled])
+        await gather_all([self._hold(stop_sign, conversation, settled, taken) for conversation in held])
+
+    def read_conversations(self, number: int, size: int) -> Iterator[list[StoredSample]]:
+        """The conversations that begin in a shard, each with all of its turns."""
+        first, last = number * size + 1, (number + 1) * size
+        near = {sample.ordinal: sample for sample in self.read_samples(first, last)}
+        for ordinals in self.conversations or ():
+            if first <= ordinals[0] <= last:
+                yield [near.get(ordinal) or self.read_samples(ordinal, ordinal)[0] for ordinal in ordinals]
+
+    async def _hold(
+        self,
+        stop_sign: StopSign,
+        conversation: Sequence[StoredSample],
+        settled: Mapping[str, StoredResponse],
+        taken: Mapping[str, StoredResponse],
+    ) -> None:
+        """Ask the turns of a conversation in order, each after what really was said before it."""
+        said, failure, is_new = conversation[0].conversation, "", False
+        for place, sample in enumerate(conversation):
+            response = None if is_new else settled.get(sample.sample_id)
+            on_record = taken.get(sample.sample_id)
+            if response is not None:
+                self.n_taken += 1
+            elif failure:
+                self._keep(stop_sign, _describe_unasked(sample, failure))
+                self.n_failed += 1
+                continue
+            elif on_record is not None and stands_after(said, on_record):
+                self.n_taken += 1
+                response = on_record
+                self._keep(stop_sign, _describe_taken(sample, on_record))
+            else:
+                is_new = True
+                response = await self._ask(stop_sign, sample, said)
+            if response.status == "failed":
+                failure = f"turn {place + 1} of its conversation failed, so that it was not asked: {response.error}"
+            elif place + 1 < len(conversation):
+                said = continue_conversation(said, sample, response, conversation[place + 1])
 
     async def finish(self) -> None:
         """Bring all responses into the warehouse, now that nothing more is asked."""
@@ -253,23 +327,37 @@ class Collection:
     def _leave_out_settled(self, samples: Sequence[StoredSample]) -> list[StoredSample]:
         if not self.is_resumed:
             return list(samples)
-        responses = read_responses(self.warehouse, self.run_id, [sample.sample_id for sample in samples])
-        settled = {name for name, response in responses.items() if response.status != "failed"}
-        self._failed_before |= responses.keys() - settled
+        settled = self._find_settled(samples)
         unsettled = [sample for sample in samples if sample.sample_id not in settled]
         # Otherwise the same first failures would end the asking again, and the others would never have their turn.
         return sorted(unsettled, key=lambda sample: sample.sample_id in self._failed_before)
 
-    async def _ask(self, stop_sign: StopSign, sample: StoredSample) -> None:
+    def _find_settled(self, samples: Sequence[StoredSample]) -> dict[str, StoredResponse]:
+        """The responses of this run, where it goes on, that need not be asked for again."""
+        if not self.is_resumed:
+            return {}
+        responses = read_responses(self.warehouse, self.run_id, [sample.sample_id for sample in samples])
+        settled = {name: response for name, response in responses.items() if response.status != "failed"}
+        self._failed_before |= responses.keys() - settled.keys()
+        return settled
+
+    async def _ask(
+        self, stop_sign: StopSign, sample: StoredSample, said: Sequence[Turn] | None = None
+    ) -> StoredResponse:
+        """The response to a sample, after what was `said`, or after its own conversation."""
         async with self._slots:
             stop_sign.raise_if_given()
             asked_at = time.time()
             question = self.pose(sample)
+            if said is not None:
+                question = replace(question, conversation=make_messages(said))
             response = _hold_to_given(question, await self._send(stop_sign, question))
-            self._keep(stop_sign, _describe_response(sample, response, asked_at))
+            row = _describe_response(sample, response, asked_at)
+            self._keep(stop_sign, row)
             self._stop_if_all_fail(stop_sign, sample, response)
         self.n_asked += 1
         self.n_failed += response.error is not None
+        return _store(row, self.run_id)
 
     async def _send(self, stop_sign: StopSign, question: TargetQuestion) -> Response:
         if self.target is None:
@@ -329,14 +417,32 @@ def stage_responses(collection: Collection, shard_size: int) -> Staging:
     staging = Staging()
     try:
         for number in collection.numbers:
-            samples = collection.read_samples(number * shard_size + 1, (number + 1) * shard_size)
-            ids = [sample.sample_id for sample in samples]
+            if collection.conversations is None:
+                samples = collection.read_samples(number * shard_size + 1, (number + 1) * shard_size)
+                held = [[sample] for sample in samples]
+            else:
+                held = list(collection.read_conversations(number, shard_size))
+            ids = [sample.sample_id for conversation in held for sample in conversation]
             responses = read_responses(collection.warehouse, collection.run_id, ids)
-            staging.add([_answer_sample(sample, responses[sample.sample_id]) for sample in samples])
+            staging.add([row for conversation in held for row in _answer_conversation(conversation, responses)])
     except BaseException:
         staging.discard()
         raise
     return staging
+
+
+def _answer_conversation(
+    conversation: Sequence[StoredSample], responses: Mapping[str, StoredResponse]
+) -> Iterator[Mapping[str, object]]:
+    """Staged rows of turns that were asked one after the other; those after a failed one keep the dataset's history."""
+    said: Sequence[Turn] | None = conversation[0].conversation
+    for place, sample in enumerate(conversation):
+        response = responses[sample.sample_id]
+        if place and said is not None:
+            before, its = conversation[place - 1], responses[conversation[place - 1].sample_id]
+            said = None if its.status == "failed" else continue_conversation(said, before, its, sample)
+        as_it_went = sample if said is None or not place else replace(sample, conversation_json=dump_turns(said))
+        yield _answer_sample(as_it_went, response)
 
 
 def read_own_samples(warehouse: Warehouse, run_id: str) -> ReadSamples:
@@ -405,6 +511,17 @@ def _describe_response(sample: StoredSample, response: Response, asked_at: float
         "attempts": response.attempts,
         "asked_at": int(asked_at * 1e6),
     }
+
+
+def _describe_unasked(sample: StoredSample, error: str) -> Mapping[str, object]:
+    """A row of `responses` for a turn whose conversation ended before it."""
+    return {"sample_id": sample.sample_id, "status": "failed", "error": error, "attempts": 0}
+
+
+def _store(row: Mapping[str, Any], run_id: str) -> StoredResponse:
+    """A row of `responses` as it is read again."""
+    names = ("sample_id", "answer", "contexts", "context_ids", "status", "error", "latency_ms")
+    return StoredResponse(**{name: row[name] for name in names}, asked_run_id=run_id, question=None, metadata_json=None)
 
 
 def _describe_taken(sample: StoredSample, response: StoredResponse) -> Mapping[str, object]:

@@ -22,7 +22,7 @@ from yarl import URL
 
 from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context
 from evalhouse.tasks.judge.rate_headers import read_date
-from evalhouse.tasks.settings.target import MARK, TargetSettings, find_texts
+from evalhouse.tasks.settings.target import CONVERSATION, MARK, METADATA, TargetSettings, find_texts
 from evalhouse.tasks.targets.attempts import Answer, Attempts, make_answer, make_failed
 from evalhouse.tasks.targets.protocol import PassingFailure, QuestionFailed, Response, TargetQuestion
 from evalhouse.tasks.targets.streams import JsonLines, Path, SseEvents, StreamedAnswer, compile_path
@@ -70,7 +70,10 @@ class HttpTarget:
         self._url = settings.url
         no_body = settings.method == "GET" and settings.body is None
         self._body = None if no_body else _DEFAULT_BODY if settings.body is None else settings.body
-        self.takes_contexts = any("contexts" in MARK.findall(text) for text in find_texts(self._body))
+        marks = {mark for text in (settings.url, *find_texts(self._body)) for mark in MARK.findall(text)}
+        self.takes_contexts = "contexts" in marks
+        self.takes_conversation = CONVERSATION in marks
+        self.names_conversation = f"{METADATA}conversation_id" in marks
         self._stream = settings.stream
         self._timeout_s = settings.timeout_s
         self._answer = compile_path("answer", settings.answer)

@@ -16,7 +16,8 @@ class TargetQuestion:
     """What is asked, and what else the sample has that a request may want.
 
     `contexts` are there where the application is to answer from these instead of looking for its own; `context_ids`
-    are theirs, as far as they are known.
+    are theirs, as far as they are known. `conversation` are the messages before the question, the oldest first, as
+    OpenAI's chat API has them.
     """
 
     sample_id: str
@@ -24,6 +25,7 @@ class TargetQuestion:
     metadata: Mapping[str, Any]
     contexts: tuple[str, ...] | None = None
     context_ids: tuple[str, ...] | None = None
+    conversation: tuple[Mapping[str, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,11 +50,14 @@ class Response:
 class Target(Protocol):
     """An application that can be asked. Use one within one event loop, and close it there.
 
-    `takes_contexts`: it can be given the contexts that it is to answer from.
+    `takes_contexts`: it can be given the contexts that it is to answer from. `takes_conversation`: it is told what was
+    said before; `names_conversation`: it is told which conversation a question belongs to, so that it can remember.
     """
 
     name: str
     takes_contexts: bool
+    takes_conversation: bool
+    names_conversation: bool
 
     async def ask(self, question: TargetQuestion) -> Response:
         """The response, failed or not, after the target's own attempts and within its own limits.

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import orjson
 
 from evalhouse.tasks.settings.named_values import NamedValueError, describe_name, read_named
-from evalhouse.tasks.settings.target import GIVEN_MARKS, MARK, METADATA, VARIABLE, is_secret_header
+from evalhouse.tasks.settings.target import CONVERSATION, GIVEN_MARKS, MARK, METADATA, VARIABLE, is_secret_header
 from evalhouse.tasks.targets.protocol import QuestionFailed, TargetError, TargetQuestion
 from evalhouse.warehouse.messages import list_names, note_secret, redact, shorten, spell_secret
 
@@ -28,17 +28,25 @@ def fill_json(template: object, question: TargetQuestion) -> Any:  # noqa: ANN40
     """The template with the sample's values; raises QuestionFailed for metadata that the sample does not have.
 
     A member that stands for contexts is left out where none are given, so that one template serves both ways of asking.
+    An item that stands for the conversation is all of its messages, so that others may stand before and after them.
     """
     if isinstance(template, dict):
         filled = {name: member for name, member in template.items() if not _is_left_out(member, question)}
         return {_fill_text(name, question): fill_json(member, question) for name, member in filled.items()}
     if isinstance(template, list):
-        return [fill_json(item, question) for item in template if not _is_left_out(item, question)]
+        return [filled for item in template for filled in _fill_item(item, question)]
     if not isinstance(template, str):
         return template
     if alone := MARK.fullmatch(template):
         return _find_value(alone[1], question)
     return _fill_text(template, question)
+
+
+def _fill_item(item: object, question: TargetQuestion) -> list[Any]:
+    alone = MARK.fullmatch(item) if isinstance(item, str) else None
+    if alone is not None and alone[1] == CONVERSATION:
+        return [dict(message) for message in question.conversation]
+    return [] if _is_left_out(item, question) else [fill_json(item, question)]
 
 
 def _is_left_out(member: object, question: TargetQuestion) -> bool:
@@ -78,6 +86,8 @@ def _find_value(name: str, question: TargetQuestion) -> Any:  # noqa: ANN401  # 
         return question.question
     if name == "sample_id":
         return question.sample_id
+    if name == CONVERSATION:
+        return [dict(message) for message in question.conversation]
     if name in GIVEN_MARKS:
         return list(getattr(question, name))
     key = name.removeprefix(METADATA)

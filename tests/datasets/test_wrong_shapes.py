@@ -147,9 +147,9 @@ CASES = {
     "a conversation with two questions": Case(
         name="turns.jsonl",
         write=write_rows({"input": [tell("user", TIDE), tell("assistant", SIX), tell("user", KEEPER)]}),
-        message="question is a list in 'input', not one text: [{'role': 'user', 'content': 'When is high tide at "
-        "Brankmou…; which text is it? --map question=input[0].content, --map question=input[1].content, "
-        "--map question=input[2].content, …",
+        samples=[{"question": TIDE, "answer": SIX}, {"question": KEEPER}],
+        columns="2 samples from the turns of 1 conversation in 'input'; columns: question, answer (in 1 of 2 rows), "
+        "conversation; not found: ground_truth, contexts; kept as metadata: conversation_id, turn",
     ),
     "its last question by name": Case(
         name="turns.jsonl",

@@ -247,3 +247,47 @@ async def make_chain_later() -> Runnable[Any, Any]:
 
 def fail_to_make() -> Runnable[Any, Any]:
     raise LookupError("no index at ./index, key sk-1234567890abcdef")
+
+
+def remember(question: str, conversation: list[dict[str, str]]) -> str:
+    return join_messages([*conversation, {"role": "user", "content": question}])
+
+
+def join_messages(messages: list[Any]) -> str:
+    return " | ".join(message["content"] if isinstance(message, dict) else message.content for message in messages)
+
+
+class TalkInput(TypedDict):
+    question: str
+    chat_history: NotRequired[list[dict[str, str]]]
+
+
+class AgentInput(TypedDict):
+    messages: list[dict[str, str]]
+
+
+def _answer_agent(given: AgentInput) -> str:
+    return join_messages(given["messages"])
+
+
+def _answer_talk(given: TalkInput) -> str:
+    return remember(given["question"], given.get("chat_history", []))
+
+
+def _answer_text(text: str) -> str:
+    return f"About {text}"
+
+
+agent_of_messages = RunnableLambda(_answer_agent)
+with_chat_history = RunnableLambda(_answer_talk)
+chain_of_text = RunnableLambda(_answer_text)
+
+
+class EchoingModel(FakeListChatModel):
+    """A chat model that says what it was given."""
+
+    def _call(self, messages: list[Any], *_: Any, **__: Any) -> str:  # noqa: ANN401
+        return join_messages(messages)
+
+
+chat_model_of_messages = EchoingModel(responses=[""])

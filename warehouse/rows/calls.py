@@ -16,7 +16,10 @@ ResponseStatus = Literal["ok", "failed", "reused"]
 
 @dataclass(frozen=True, kw_only=True)
 class StoredResponse:
-    """One response on record. `asked_run_id` is the run that asked for it; `question` is None when it is not known."""
+    """One response on record. `asked_run_id` is the run that asked for it; `question` is None when it is not known.
+
+    `conversation_json` are the turns it was asked after, as far as the question is known.
+    """
 
     sample_id: str
     answer: str | None
@@ -28,6 +31,7 @@ class StoredResponse:
     asked_run_id: str
     question: str | None
     metadata_json: str | None
+    conversation_json: str | None = None
 
 
 def read_responses(warehouse: Warehouse, run_id: str, sample_ids: Collection[str]) -> dict[str, StoredResponse]:

@@ -15,7 +15,7 @@ with asked as (
 select
     asked.sample_id, responses.answer, responses.contexts, responses.context_ids, responses.status, responses.error,
     responses.latency_ms, asked.run_id as asked_run_id, samples.question,
-    coalesce(asked.metadata, samples.metadata)::varchar as metadata_json
+    coalesce(asked.metadata, samples.metadata)::varchar as metadata_json, samples.conversation::varchar as conversation_json
 from asked
 join responses using (run_id, sample_id)
 join samples on samples.sample_id = asked.sample_id and samples.input_hash = asked.input_hash

@@ -1,0 +1,377 @@
+"""A bot asked turn by turn: it adds up what it is told, and only the right history gives the right sum."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from cli_process import Place, finish, wait_for
+from target_house import ask_once, pose
+from target_server import Canned, Sent, TargetServer, answer_json, serving
+from test_collect_asking import ScriptedTarget, answer, collecting
+
+from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.targets.collection import describe_application, make_target, stage_responses
+from evalhouse.tasks.targets.conversations import check_takes_conversation, group_turns
+from evalhouse.tasks.targets.protocol import Response, TargetError, TargetQuestion
+from evalhouse.warehouse.rows.calls import read_responses
+from evalhouse.warehouse.rows.samples import StoredSample, Turn, dump_turns
+from evalhouse.warehouse.store import Warehouse
+
+EARLIER = ({"role": "user", "content": "Add 1."}, {"role": "assistant", "content": "The total is 1."})
+RULES = {"role": "system", "content": "Add."}
+START = 100
+SUITE = """\
+dataset = "sums.jsonl"
+judge = "lexical"
+metrics = ["exact_match"]
+
+[target]
+url = "{url}"
+body = {{ question = "{{{{question}}}}", history = "{{{{conversation}}}}" }}
+attempts = 1
+concurrency = 2
+stop_early = false
+{more}
+"""
+N_TALKS, N_TURNS = 3, 4
+
+
+def add_up(sent: Sent) -> Canned:
+    """The total that its own last words in the history say, or where there are none START, and the number asked for."""
+    body: Any = sent.body
+    said = [message["content"] for message in body["history"] if message["role"] == "assistant"]
+    total = int(re.findall(r"\d+", said[-1])[0]) if said else START
+    number = int(re.findall(r"\d+", body["question"])[0])
+    return answer_json({"answer": f"The total is {total + number}.", "contexts": []})
+
+
+def write_talks(folder: Path, n: int = N_TALKS) -> None:
+    """Conversations of additions, whose answers in the dataset begin with 0."""
+    rows = []
+    for talk in range(1, n + 1):
+        messages, total = [], 0
+        for turn in range(1, N_TURNS + 1):
+            total += 10 * talk + turn
+            messages += [
+                {"role": "user", "content": f"Add {10 * talk + turn}."},
+                {"role": "assistant", "content": f"The total is {total}."},
+            ]
+        rows.append({"id": f"talk{talk}", "messages": messages})
+    (folder / "sums.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+
+
+@contextmanager
+def build_place(folder: Path, prefect_home: Path, bot: Any, *more: str) -> Iterator[tuple[Place, TargetServer]]:  # noqa: ANN401
+    folder.mkdir()
+    write_talks(folder)
+    with serving(bot) as server:
+        text = SUITE.format(url=server.url, more="\n".join(more))
+        (folder / "sums.toml").write_text(text, encoding="utf-8")
+        yield Place(folder=folder, variables={"PREFECT_HOME": str(prefect_home)}), server
+
+
+def read(place: Place, sql: str) -> list[dict[str, Any]]:
+    return Warehouse(str(place.folder / "evalhouse.duckdb")).read_rows(sql)
+
+
+SAMPLES = """
+select run_samples.sample_id, answer, conversation::varchar as conversation
+from run_samples join samples using (sample_id, input_hash)
+where run_id = '{run_id}' order by ordinal
+"""
+
+
+def list_totals(place: Place, run_id: str) -> dict[str, int | None]:
+    rows = read(place, SAMPLES.format(run_id=run_id))
+    return {row["sample_id"]: int(row["answer"].split()[-1][:-1]) if row["answer"] else None for row in rows}
+
+
+def expect_totals(*, own: bool) -> dict[str, int]:
+    """What the bot says with the dataset's answers before it, or with its own."""
+    totals = {}
+    for talk in range(1, N_TALKS + 1):
+        total = START
+        for turn in range(1, N_TURNS + 1):
+            total += 10 * talk + turn
+            totals[f"talk{talk}/{turn}"] = total if own or turn == 1 else total - START
+    return totals
+
+
+# --- what a target is told
+
+
+@pytest.mark.parametrize(
+    ("template", "sent", "first_sent"),
+    [
+        (
+            {"q": "{{question}}", "history": "{{conversation}}"},
+            {"q": "Add 2.", "history": list(EARLIER)},
+            {"q": "Add 2.", "history": []},
+        ),
+        (
+            {"messages": [RULES, "{{conversation}}", {"role": "user", "content": "{{question}}"}]},
+            {"messages": [RULES, *EARLIER, {"role": "user", "content": "Add 2."}]},
+            {"messages": [RULES, {"role": "user", "content": "Add 2."}]},
+        ),
+    ],
+)
+async def test_a_request_holds_the_conversation_where_its_mark_stands(
+    template: object, sent: object, first_sent: object
+) -> None:
+    with serving(answer_json({"answer": "The total is 3."})) as server:
+        question = replace(pose("Add 2."), conversation=EARLIER)
+        response = await ask_once(question, url=server.url, body=template)
+        assert (response.error, server.requests[0].body) == (None, sent)
+        first = await ask_once(pose("Add 2."), url=server.url, body=template)
+        assert first.error is None
+        assert server.requests[1].body == first_sent
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"callable": "target_bots:remember"}, "Add 1. | The total is 1. | Add 2."),
+        ({"runnable": "target_bots:agent_of_messages"}, "Add 1. | The total is 1. | Add 2."),
+        ({"runnable": "target_bots:with_chat_history"}, "Add 1. | The total is 1. | Add 2."),
+        ({"runnable": "target_bots:chat_model_of_messages"}, "Add 1. | The total is 1. | Add 2."),
+        ({"callable": "target_bots:answer"}, "About Add 2."),
+    ],
+)
+async def test_python_targets_take_the_conversation(settings: dict[str, str], expected: str) -> None:
+    target = make_target(TargetSettings(**settings))  # type: ignore[arg-type]  # names of settings
+    assert target.takes_conversation == (expected != "About Add 2.")
+    assert (await ask_once(replace(pose("Add 2."), conversation=EARLIER), **settings)).answer == expected
+    alone = (await ask_once(pose("Add 2."), **settings)).answer
+    assert alone == ("About Add 2." if "About" in expected else "Add 2.")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"url": "http://bot.test/"}, 'put "{{conversation}}" into [target] body'),
+        ({"callable": "target_bots:answer"}, "let the function take an argument `conversation`"),
+        ({"runnable": "target_bots:chain_of_text"}, "let the Runnable's input have `messages`, or a member"),
+    ],
+)
+async def test_a_target_that_is_not_told_what_was_said_is_refused_with_the_way_out(
+    settings: dict[str, str], words: str
+) -> None:
+    given = TargetSettings(**settings)  # type: ignore[arg-type]
+    target = make_target(given)
+    check_takes_conversation(target, given, 0)
+    with pytest.raises(TargetError) as caught:
+        check_takes_conversation(target, given, 1200)
+    assert str(caught.value).startswith("1,200 questions are asked in the middle of a conversation, and ")
+    assert words in str(caught.value)
+    await target.close()
+
+
+async def test_a_bot_that_remembers_by_itself_has_to_be_told_which_conversation_it_is_in() -> None:
+    for history, mark, is_fine in [("own", "conversation_id", True), ("dataset", "conversation_id", False),
+                                   ("own", "lang", False)]:  # fmt: skip
+        body = {"q": "{{question}}", "session": f"{{{{metadata.{mark}}}}}"}
+        settings = TargetSettings(url="http://bot.test/", body=body, history=history)  # type: ignore[arg-type]
+        target = make_target(settings)
+        if is_fine:
+            check_takes_conversation(target, settings, 3)
+        else:
+            with pytest.raises(TargetError, match="remembers that itself"):
+                check_takes_conversation(target, settings, 3)
+        await target.close()
+
+
+def test_an_application_is_the_same_as_before_there_was_a_choice() -> None:
+    settings = TargetSettings(url="http://bot.test/")
+    before = {name: value for name, value in settings.model_dump(mode="json").items() if name != "history"}
+    assert describe_application(settings.model_dump(mode="json")) == describe_application(before)
+    own = settings.model_copy(update={"history": "own"})
+    assert describe_application(own.model_dump(mode="json")) != describe_application(before)
+
+
+# --- turns in order, conversations side by side
+
+
+def make_turn(ordinal: int, talk: str | None, turn: int, *said: str) -> StoredSample:
+    turns = [Turn(role="user" if place % 2 == 0 else "assistant", text=text) for place, text in enumerate(said)]
+    metadata = {"conversation_id": talk, "turn": turn} if talk else {}
+    return StoredSample(
+        ordinal=ordinal, sample_id=f"{talk}/{turn}", input_hash="", question=f"q{turn}", answer=f"old{turn}",
+        ground_truth=None, contexts=None, context_ids=None, reference_context_ids=None,
+        metadata_json=json.dumps(metadata), conversation_json=dump_turns(turns),
+    )  # fmt: skip
+
+
+A, B = ("q1", "old1"), ("q1", "old1", "q2", "old2")
+# Conversation x straddles shards of four, and its turns are not in order.
+TALKS = [
+    make_turn(1, "x", 1), make_turn(2, "y", 1), make_turn(3, None, 9), make_turn(4, "y", 2, *A),
+    make_turn(5, "x", 3, *B), make_turn(6, "x", 2, *A), make_turn(7, "y", 1), make_turn(8, "y", 2, *A),
+]  # fmt: skip
+GROUPS = [[1, 6, 5], [2, 4], [3], [7, 8]]
+
+
+def read_talks(first: int, last: int) -> list[StoredSample]:
+    return TALKS[first - 1 : last]
+
+
+def remember(question: TargetQuestion) -> Response:
+    """It says what it was told, so that an answer shows its history."""
+    said = "".join(message["content"] for message in question.conversation if message["role"] == "assistant")
+    return answer(answer=f"[{said}{question.question}]", contexts=("c",), context_ids=None)
+
+
+def test_turns_of_one_conversation_are_found_wherever_they_stand() -> None:
+    assert group_turns(read_talks, len(TALKS), 3) == GROUPS
+
+
+async def test_own_answers_are_the_history_across_shards_and_in_order(tmp_path: Path) -> None:
+    target = ScriptedTarget(remember)
+    options = {"read_samples": read_talks, "conversations": GROUPS}
+    async with collecting(tmp_path, target, len(TALKS), **options) as (live_run, collection):
+        for number in collection.numbers:
+            await collection.collect(live_run.asker.stop_sign, number, size=live_run.settings.shard_size)
+        collection.record.flush()
+        told = read_responses(live_run.warehouse, live_run.run_id, [sample.sample_id for sample in TALKS])
+        assert told["x/1"].answer == "[q1]"
+        assert told["x/2"].answer == "[[q1]q2]"
+        assert told["x/3"].answer == "[[q1][[q1]q2]q3]"
+        assert target.asked.index("x/1") < target.asked.index("x/2") < target.asked.index("x/3")
+        assert Counter(target.asked) == Counter(sample.sample_id for sample in TALKS)
+        assert target.most_in_flight == 2, "conversations go on side by side"
+        staging = stage_responses(collection, live_run.settings.shard_size)
+        rows = {sample.ordinal: sample for part in staging.read_parts() for sample in part}
+        staging.discard()
+    assert sorted(rows) == list(range(1, len(TALKS) + 1))
+    assert [turn.text for turn in rows[5].conversation] == ["q1", "[q1]", "q2", "[[q1]q2]"], "as it really went"
+    assert rows[5].conversation[1].contexts == ["c"], "with what each answer rested on"
+
+
+async def test_the_datasets_answers_are_the_history_unless_said_otherwise(tmp_path: Path) -> None:
+    target = ScriptedTarget(remember)
+    async with collecting(tmp_path, target, len(TALKS), read_samples=read_talks) as (live_run, collection):
+        for number in collection.numbers:
+            await collection.collect(live_run.asker.stop_sign, number, size=live_run.settings.shard_size)
+        collection.record.flush()
+        told = read_responses(live_run.warehouse, live_run.run_id, ["x/3"])
+    assert told["x/3"].answer == "[old1old2q3]"
+
+
+async def test_a_failed_turn_ends_its_conversation_and_a_resumed_run_goes_on_in_its_middle(tmp_path: Path) -> None:
+    failing = ScriptedTarget(
+        lambda question: (
+            answer(answer=None, contexts=None, context_ids=None, latency_ms=None, error="status 500")
+            if question.sample_id == "x/2"
+            else remember(question)
+        )
+    )
+    options: dict[str, Any] = {"read_samples": read_talks, "conversations": GROUPS}
+    async with collecting(tmp_path, failing, len(TALKS), **options) as (live_run, collection):
+        for number in collection.numbers:
+            await collection.collect(live_run.asker.stop_sign, number, size=live_run.settings.shard_size)
+        collection.record.flush()
+        told = read_responses(live_run.warehouse, live_run.run_id, ["x/1", "x/2", "x/3"])
+        assert told["x/3"].error == "turn 2 of its conversation failed, so that it was not asked: status 500"
+        assert (collection.n_failed, "x/3" in failing.asked) == (2, False)
+        staging = stage_responses(collection, live_run.settings.shard_size)
+        rows = {sample.ordinal: sample for part in staging.read_parts() for sample in part}
+        staging.discard()
+        assert [turn.text for turn in rows[5].conversation] == ["q1", "old1", "q2", "old2"]
+    again = ScriptedTarget(remember)
+    async with collecting(tmp_path, again, len(TALKS), is_resumed=True, **options) as (live_run, collection):
+        for number in collection.numbers:
+            await collection.collect(live_run.asker.stop_sign, number, size=live_run.settings.shard_size)
+        collection.record.flush()
+        told = read_responses(live_run.warehouse, live_run.run_id, ["x/3"])
+    assert again.asked == ["x/2", "x/3"], "nothing that came back is asked again"
+    assert told["x/3"].answer == "[[q1][[q1]q2]q3]"
+
+
+# --- through the command, over HTTP
+
+
+def test_a_bot_over_http_is_asked_with_the_datasets_history(tmp_path: Path, prefect_home: Path) -> None:
+    with build_place(tmp_path / "sums", prefect_home, add_up) as (place, server):
+        dry = place.call("run", "sums.toml", "--dry-run")
+        assert f"will be asked {N_TALKS * N_TURNS} questions" in dry.stdout, dry.stderr
+        assert not server.requests
+        finished = place.call("run", "sums.toml", "--json")
+        assert finished.status == 0, finished.stderr
+        run_id = finished.document["run_id"]
+        assert list_totals(place, run_id) == expect_totals(own=False)
+        assert len(server.requests) == N_TALKS * N_TURNS
+        last = place.call("collect", "sums.toml", "--json")
+        assert last.status == 0, last.stderr
+        assert f"{N_TALKS * N_TURNS} samples from the turns of {N_TALKS} conversations in 'messages'" in last.stderr
+
+
+def test_a_bot_over_http_makes_its_own_history_and_its_answers_are_judged_again(
+    tmp_path: Path, prefect_home: Path
+) -> None:
+    out_of_order = {"Add 22."}
+
+    def add_up_unless_broken(sent: Sent) -> Canned:
+        body: Any = sent.body
+        return Canned(status=500) if body["question"] in out_of_order else add_up(sent)
+
+    with build_place(tmp_path / "sums", prefect_home, add_up_unless_broken, 'history = "own"') as (place, server):
+        finished = place.call("run", "sums.toml", "--json")
+        assert finished.status == 3, finished.stderr
+        run_id = finished.document["run_id"]
+        expected: Mapping[str, int | None] = expect_totals(own=True)
+        lost = {f"talk2/{turn}": None for turn in range(2, N_TURNS + 1)}
+        assert list_totals(place, run_id) == {**expected, **lost}
+        errors = [row["error"] for row in read(place, "select error from responses where error is not null order by 1")]
+        assert [error[:40] for error in errors] == [
+            "status 500: (empty)",
+            *["turn 2 of its conversation failed, so th"] * 2,
+        ]
+        n_asked = len(server.requests)
+        out_of_order.clear()
+        resumed = place.call("resume", run_id, "--json")
+        assert resumed.status == 0, resumed.stderr
+        assert len(server.requests) == n_asked + N_TURNS - 1, "nothing that came back is asked again"
+        assert list_totals(place, run_id) == expected
+        went = orjson.loads(read(place, SAMPLES.format(run_id=run_id))[N_TURNS - 1]["conversation"])
+        assert [turn["text"] for turn in went if turn["role"] == "assistant"] == [
+            f"The total is {expected[f'talk1/{turn}']}." for turn in range(1, N_TURNS)
+        ], "judged is the conversation as it went"
+        n_asked = len(server.requests)
+        judged = place.call("run", "sums.toml", "--responses", run_id, "--json")
+        assert judged.status == 0, judged.stderr
+        assert len(server.requests) == n_asked
+        assert read(place, SAMPLES.format(run_id=judged.document["run_id"])) == read(
+            place, SAMPLES.format(run_id=run_id)
+        )
+        write_talks(place.folder, n=1)
+        suite = place.folder / "sums.toml"
+        text = suite.read_text(encoding="utf-8").replace("{{conversation}}", "{{metadata.turn}}")
+        suite.write_text(text.replace('history = "own"', ""), encoding="utf-8")
+        for more in ((), ("--dry-run",)):
+            refused = place.call("run", "sums.toml", *more)
+            assert refused.status == 2, refused.stderr
+            assert "3 questions are asked in the middle of a conversation" in refused.stderr
+        assert len(server.requests) == n_asked
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_in_the_middle_of_its_conversations(tmp_path: Path, prefect_home: Path) -> None:
+    with build_place(tmp_path / "sums", prefect_home, add_up, 'history = "own"', "rpm = 120") as (place, server):
+        process = place.start("run", "sums.toml")
+        wait_for(lambda: len(server.requests) >= 5, process)
+        process.send_signal(signal.SIGKILL)
+        assert finish(process).status == -signal.SIGKILL
+        (run,) = read(place, "select run_id from runs")
+        resumed = place.call("resume", run["run_id"], "--json")
+        assert resumed.status == 0, resumed.stderr
+        assert list_totals(place, run["run_id"]) == expect_totals(own=True)
+        assert len(server.requests) <= N_TALKS * N_TURNS + 2, "only what was in flight is asked again"
