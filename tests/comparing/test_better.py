@@ -7,7 +7,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import duckdb
 import pytest
 from cli_process import call_here
 from report_pages import ReportPage
@@ -17,6 +16,7 @@ from warehouse_runs import make_run
 from evalhouse.flows.preparing.rubric_metrics import make_rubric_metrics
 from evalhouse.prompts import load_prompts
 from evalhouse.prompts.rubric import Criterion, Rubric
+from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics, view_scripts
 from evalhouse.warehouse.rows.runs import insert_run
 from evalhouse.warehouse.rows.scores import score_run
@@ -56,7 +56,7 @@ def build_nights(folder: Path, metric: MetricFile) -> Warehouse:
         columns = {"label": run_id, "status": "completed", "metrics": ("blunders",), "n_samples": N}
         insert_run(warehouse, make_run(run_id, minute=minute, **columns))
         keys = [{"run_id": run_id, "sample_id": f"s{number}"} for number in range(N)]
-        with duckdb.connect(str(warehouse.location.path)) as con:
+        with open_writer(warehouse.location, patience_s=5.0) as con:
             fill(con, "run_samples", *({**key, "input_hash": "h", "ordinal": n} for n, key in enumerate(keys)))
             fill(con, "outcomes", *({**key, "step": "grade_blunder"} for key in keys))
             graded = {"rubric": "blunder", "criterion": "blunder", "scale_max": 5.0}
@@ -107,7 +107,7 @@ def test_a_rise_of_what_is_better_low_is_called_worse(
 def make_older(warehouse: Warehouse) -> None:
     """Leave the warehouse as an evalhouse would that did not keep yet which way is better, nor what gates decide."""
     (view,) = (script.sql for script in view_scripts() if script.name == "run_scores")
-    with duckdb.connect(warehouse.location.name) as con:
+    with open_writer(warehouse.location, patience_s=5.0) as con:
         con.execute("update scores set metric = 'hallucination'")
         con.execute("alter table scores drop column better")
         con.execute(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import polars as pl
 import pytest
@@ -22,6 +21,7 @@ from evalhouse.tasks.comparing.runs import (
     MetricComparison,
     compare_runs,
 )
+from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import insert_run
@@ -397,7 +397,7 @@ def test_clusters_by_a_named_column_leave_few_observations(make: Make) -> None:
 def test_a_known_column_is_taken_only_when_all_have_it(make: Make) -> None:
     nights = make_talks(make, "conversation_id")
     assert nights.compare().cluster is None
-    with duckdb.connect(str(nights.warehouse.location.path)) as connection:
+    with open_writer(nights.warehouse.location, patience_s=5.0) as connection:
         connection.execute("""update samples set metadata = '{"conversation_id": 9}' where metadata::varchar = '{}'""")
     comparison = nights.compare()
     assert comparison.cluster == "conversation_id"

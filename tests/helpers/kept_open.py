@@ -18,35 +18,38 @@ from evalhouse.warehouse.engine import connection
 from evalhouse.warehouse.location import Location
 
 
-class KeptFile:
-    """Opens the file for writing when it is first asked for, and again in the same way from then on: DuckDB has one
+class KeptFiles:
+    """Opens a file for writing when it is first asked for, and again in the same way from then on: DuckDB has one
     instance of it."""
 
-    def __init__(self, path: Path, connect: Any) -> None:  # noqa: ANN401  # the product's own, of seven types
-        self._path, self._connect = path.resolve(), connect
-        self._opened: duckdb.DuckDBPyConnection | None = None
+    def __init__(self, connect: Any) -> None:  # noqa: ANN401  # the product's own, of seven types
+        self._connect = connect
+        self._opened: dict[Path, duckdb.DuckDBPyConnection] = {}
         self._lock = threading.Lock()
 
     def connect(self, location: Location, **chosen: Any) -> duckdb.DuckDBPyConnection:  # noqa: ANN401
-        if location.path.resolve() != self._path or chosen.get("config"):
-            return self._connect(location, **chosen)  # type: ignore[no-any-return]
         chosen["read_only"] = False
         with self._lock:
-            if self._opened is None:
-                self._opened = self._connect(location, **chosen)
+            if location.path not in self._opened:
+                self._opened[location.path] = self._connect(location, **chosen)
         return self._connect(location, **chosen)  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
+        for opened in self._opened.values():
+            opened.close()
 
 
 @contextmanager
-def kept_open(path: Path) -> Iterator[None]:
-    """For a plain file that no other process looks at meanwhile."""
-    before = connection._connect
-    kept = KeptFile(path, before)
-    connection._connect = kept.connect
+def kept_open(place: Path) -> Iterator[None]:
+    """For a plain file, or all in a folder, that no other process looks at meanwhile."""
+    before, place = connection._connect, place.resolve()
+    kept = KeptFiles(before)
+
+    def connect(location: Location, **chosen: Any) -> duckdb.DuckDBPyConnection:  # noqa: ANN401
+        is_kept = location.path.resolve().is_relative_to(place) and not chosen.get("config")
+        return (kept.connect if is_kept else before)(location, **chosen)  # type: ignore[no-any-return]
+
+    connection._connect = connect
     try:
         yield
     finally:

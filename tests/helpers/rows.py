@@ -17,6 +17,7 @@ import duckdb
 import polars as pl
 
 import evalhouse.warehouse
+from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics, resolve_parameters, view_scripts
 from evalhouse.warehouse.steps import GRADE_STEP, STEPS
 from evalhouse.warehouse.store import Warehouse
@@ -174,7 +175,7 @@ class RowsToCome:
     def write(self, warehouse: Warehouse) -> Warehouse:
         """Write what has come since the last time, and return the warehouse."""
         if self._rows:
-            with duckdb.connect(str(warehouse.location.path)) as connection:
+            with open_writer(warehouse.location, patience_s=5.0) as connection:
                 connection.begin()
                 for table, rows in self._rows:
                     fill(connection, table, *rows)
