@@ -216,6 +216,16 @@ def test_runs_of_a_langsmith_thread_are_put_in_order(tmp_path: Path) -> None:
     assert [describe(sample) for sample in read_rows(tmp_path, threads)[0]] == TWO, "as `list_threads` gives them"
 
 
+def test_runs_in_a_bulk_export_hold_their_objects_as_json(tmp_path: Path) -> None:
+    rows = [
+        run_of("r2", "2026-11-02T08:01", "T", [tell("user", LOW)], NOON),
+        run_of("r1", "2026-11-02T08:00", "T", [tell("user", TIDE)], SIX),
+    ]
+    texts = [{**row, **{name: json.dumps(row[name]) for name in ("inputs", "outputs", "extra")}} for row in rows]
+    pl.DataFrame(texts).with_columns(pl.col("start_time").str.to_datetime()).write_parquet(tmp_path / "runs.parquet")
+    assert [describe(sample) for sample in read(tmp_path / "runs.parquet")[0]] == TWO
+
+
 @pytest.mark.parametrize("thread", ["T", None])
 def test_a_run_that_was_given_the_history_is_one_turn(tmp_path: Path, thread: str | None) -> None:
     history = [of_langchain("HumanMessage", TIDE), of_langchain("AIMessage", SIX), of_langchain("HumanMessage", LOW)]

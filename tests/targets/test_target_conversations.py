@@ -6,9 +6,9 @@ import json
 import re
 import signal
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,9 @@ from test_collect_asking import ScriptedTarget, answer, collecting
 
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.collection import describe_application, make_target, stage_responses
-from evalhouse.tasks.targets.conversations import check_takes_conversation, group_turns
+from evalhouse.tasks.targets.conversations import asks_the_same, check_takes_conversation, group_turns
 from evalhouse.tasks.targets.protocol import Response, TargetError, TargetQuestion
-from evalhouse.warehouse.rows.calls import read_responses
+from evalhouse.warehouse.rows.calls import StoredResponse, read_responses
 from evalhouse.warehouse.rows.samples import StoredSample, Turn, dump_turns
 from evalhouse.warehouse.store import Warehouse
 
@@ -294,6 +294,55 @@ async def test_a_failed_turn_ends_its_conversation_and_a_resumed_run_goes_on_in_
         told = read_responses(live_run.warehouse, live_run.run_id, ["x/3"])
     assert again.asked == ["x/2", "x/3"], "nothing that came back is asked again"
     assert told["x/3"].answer == "[[q1][[q1]q2]q3]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Earlier:
+    """Responses of an earlier run, with what was said before each."""
+
+    said: Mapping[str, tuple[str, ...]]
+
+    def find(self, samples: Sequence[StoredSample]) -> Mapping[str, StoredResponse]:
+        return {sample.sample_id: self._make(sample) for sample in samples if sample.sample_id in self.said}
+
+    def _make(self, sample: StoredSample) -> StoredResponse:
+        before = make_turn(0, None, 0, *self.said[sample.sample_id]).conversation_json
+        return StoredResponse(
+            sample_id=sample.sample_id, answer=f"earlier {sample.question}", contexts=None, context_ids=None,
+            status="ok", error=None, latency_ms=None, asked_run_id="r0", question=sample.question,
+            metadata_json=sample.metadata_json, conversation_json=before,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "asked"),
+    [
+        ({"x/1": (), "x/2": ("q1", "earlier q1"), "x/3": ("q1", "earlier q1", "q2", "earlier q2")}, []),
+        ({"x/1": (), "x/2": ("q1", "earlier q1"), "x/3": ("q1", "earlier q1", "q2", "otherwise")}, ["x/3"]),
+        ({"x/1": (), "x/3": ("q1", "earlier q1", "q2", "earlier q2")}, ["x/2", "x/3"]),
+        ({"x/2": ("q1", "[q1]"), "x/3": ("q1", "[q1]", "q2", "earlier q2")}, ["x/1"]),
+    ],
+)
+async def test_a_response_on_record_stands_only_after_the_same_messages(
+    tmp_path: Path, said: Mapping[str, tuple[str, ...]], asked: list[str]
+) -> None:
+    target = ScriptedTarget(remember)
+    options: dict[str, Any] = {"read_samples": read_talks, "conversations": GROUPS[:1], "known": Earlier(said=said)}
+    async with collecting(tmp_path, target, len(TALKS), **options) as (live_run, collection):
+        await collection.collect(live_run.asker.stop_sign, 0, size=live_run.settings.shard_size)
+        assert (target.asked, collection.n_taken) == (asked, 3 - len(asked))
+
+
+def test_a_record_is_held_against_a_sample_by_what_was_said_or_with_own_answers_by_what_was_asked() -> None:
+    sample = TALKS[4]
+    same, answered_otherwise, asked_otherwise = (
+        Earlier(said={sample.sample_id: said}).find([sample])[sample.sample_id]
+        for said in (B, ("q1", "old1", "q2", "own"), ("q1", "old1", "q9", "old2"))
+    )
+    held = [same, answered_otherwise, asked_otherwise]
+    assert [asks_the_same(sample, response, own=False) for response in held] == [True, False, False]
+    assert [asks_the_same(sample, response, own=True) for response in held] == [True, True, False]
+    assert not asks_the_same(sample, replace(same, question="q4"), own=True)
 
 
 # --- through the command, over HTTP
