@@ -19,6 +19,7 @@ from target_house import ask_once, pose
 from target_server import Canned, Sent, TargetServer, answer_json, serving
 from test_collect_asking import ScriptedTarget, answer, collecting
 
+from evalhouse.flows.doors.replay import pose_given
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.collection import describe_application, make_target, stage_responses
 from evalhouse.tasks.targets.conversations import asks_the_same, check_takes_conversation, group_turns
@@ -343,6 +344,10 @@ def test_a_record_is_held_against_a_sample_by_what_was_said_or_with_own_answers_
     assert [asks_the_same(sample, response, own=False) for response in held] == [True, False, False]
     assert [asks_the_same(sample, response, own=True) for response in held] == [True, True, False]
     assert not asks_the_same(sample, replace(same, question="q4"), own=True)
+
+
+def test_a_replay_asks_after_what_was_said_before() -> None:
+    assert [message["content"] for message in pose_given(TALKS[4]).conversation] == list(B)
 
 
 # --- through the command, over HTTP
