@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from evalhouse.tasks.load import collect
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import find_tasks
-from evalhouse.tasks.write import write
+from evalhouse.tasks.pipeline.write import write
 from evalhouse.warehouse.rows.samples import list_unfinished_shards
 
 

@@ -64,8 +64,8 @@ class Prompt:
     @cached_property
     def in_conversation(self) -> "Prompt":
         """The prompt for a question that earlier turns came before: with their block, and words that go with it."""
-        if not self.system:
-            return self  # for a judge that reads no words
+        if not self.system or BLOCK in self.variables:
+            return self  # for a judge that reads no words, or about turns anyhow
         words = describe_conversation(self.name, self.language)
         lines = ("What follows the system part where a conversation came before:", *words.splitlines())
         noted = "".join(f"# {line}\n" for line in lines)

@@ -14,6 +14,8 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
+from evalhouse.prompts.conversation import BLOCK as CONVERSATION
+from evalhouse.prompts.conversation import PREFIX
 from evalhouse.prompts.errors import PromptProblem, make_error, make_fault
 from evalhouse.prompts.render import BLOCKS, BlockValue, Item
 from evalhouse.prompts.rubric import RubricContent, build_reply_schema, find_rubric_faults
@@ -346,7 +348,7 @@ def _find_variable_faults(content: PromptContent) -> Iterator[PromptProblem]:
     for name, kind in content.variables.items():
         if name not in BLOCKS:
             yield make_fault(f"variables.{name}", f"unknown block; allowed: {', '.join(BLOCKS)}")
-        elif kind != BLOCKS[name].kind:
+        elif kind != BLOCKS[name].kind and name != CONVERSATION:
             message = f"'{kind}' is not what this block holds; allowed: {BLOCKS[name].kind}"
             yield make_fault(f"variables.{name}", message)
 
@@ -418,7 +420,8 @@ def _describe_block(name: str) -> str:
 
 
 def _fits_block(name: str, value: JsonValue) -> bool:
-    if BLOCKS[name].kind == "text":
+    is_turns = name == CONVERSATION and not isinstance(value, str)
+    if BLOCKS[name].kind == "text" and not is_turns:
         return isinstance(value, str)
     if not isinstance(value, list):
         return False
@@ -427,7 +430,7 @@ def _fits_block(name: str, value: JsonValue) -> bool:
         for item in value
         if isinstance(item, dict) and item.keys() == {"id", "text"} and isinstance(item["text"], str)
     ]
-    pattern = re.compile(BLOCKS[name].prefix + "[1-9][0-9]*")
+    pattern = re.compile((PREFIX if is_turns else BLOCKS[name].prefix) + "[1-9][0-9]*")
     return len(ids) == len(value) == len(set(map(str, ids))) and all(pattern.fullmatch(str(item_id)) for item_id in ids)
 
 

@@ -60,7 +60,8 @@ def _read_turn(item: object, place: int, say: Say, *, tabular: bool) -> Turn | N
         return None
     text = _read_words(item, complain)
     contexts = read_contexts(item.get("contexts"), complain, tabular=tabular)
-    ids = read_ids(item.get("context_ids"), "context_ids", complain, tabular=tabular) or contexts.ids
+    given_ids = read_ids(item.get("context_ids"), "context_ids", complain, tabular=tabular)
+    ids = contexts.ids if given_ids is None else given_ids
     if role == "user" and not (contexts.texts is None and ids is None):
         complain(None, "it is the user's and has contexts; only an assistant's turn rests on some")
     if ids is not None and len(ids) != len(contexts.texts or ()):

@@ -32,6 +32,9 @@ from evalhouse.warehouse.steps import LEXICAL_TASKS, REPLY_VERSIONS
 
 LEXICAL_VERSION = "3"  # part of every request's key: raise it whenever any verdict may come out differently
 
+# Shares of a text's content words: from which on two texts are of the same thing, and one was heard in the other.
+_SAME_THING, _HEARD = 0.5, 0.3
+_NOTHING = Support(score=0.0, evidence=None)
 _SCORE = re.compile(r"score ([01]\.\d\d): ")
 
 
@@ -115,10 +118,45 @@ def _attribute(data: Mapping[str, object]) -> dict[str, object]:
     verdicts: list[dict[str, object]] = []
     for entry, of_contexts, of_turns in zip(entries, scored, in_turns, strict=True):
         supports = [*of_contexts, *of_turns]
-        best = max(supports, key=lambda support: support.score, default=Support(score=0.0, evidence=None))
+        best = max(supports, key=lambda support: support.score, default=_NOTHING)
         named = [text_id for text_id, support in zip(ids, supports, strict=True) if support.supported]
         verdicts.append({"id": entry.id, "reason": explain_support(best), "contexts": named, "together": []})
     return {"verdicts": verdicts}
+
+
+def _hold_to_turns(data: Mapping[str, object]) -> dict[str, object]:
+    """Contradictions are what `match` finds another number, name or negation in; a point is whatever the user told."""
+    question, statements, turns = (
+        _read_text(data, "question"),
+        _read_items(data, "answer_statements"),
+        _read_turns(data),
+    )
+    answered = [turn for turn in turns if turn.role == "assistant"]
+    scored = score_contexts([entry.text for entry in statements], [turn.told for turn in answered], question)
+    judged = []
+    for entry, supports in zip(statements, scored, strict=True):
+        against = [place for place, support in enumerate(supports) if _speaks_against(support)]
+        telling = supports[against[0]] if against else max(supports, key=lambda one: one.score, default=_NOTHING)
+        named = [answered[place].id for place in against]
+        judged.append({"id": entry.id, "reason": explain_support(telling), "turns": named})
+    told = [(turn.id, point) for turn in turns if turn.role == "user" for point in split_statements(turn.told)]
+    heard = score_contexts([point for _, point in told], [_read_text(data, "answer")]) if told else []
+    points = [
+        {"id": turn_id, "reason": explain_support(support), "point": point, "heeded": _is_heard(support)}
+        for (turn_id, point), (support,) in zip(told, heard, strict=True)
+    ]
+    return {"statements": judged, "points": points}
+
+
+def _speaks_against(support: Support) -> bool:
+    evidence = support.evidence
+    if support.supported or evidence is None or evidence.cover < _SAME_THING:
+        return False
+    return evidence.is_contradicted or bool(evidence.rivals)
+
+
+def _is_heard(support: Support) -> bool:
+    return support.evidence is not None and support.evidence.cover >= _HEARD
 
 
 def _rank(data: Mapping[str, object]) -> dict[str, object]:
@@ -192,6 +230,7 @@ _ANSWERS: dict[str, Callable[[Mapping[str, object]], dict[str, object]]] = {
     "attribute": _attribute,
     "rank": _rank,
     "fused": _fuse,
+    "turns": _hold_to_turns,
     "write_question": _write_questions,
     "answer_question": _answer_question,
     "renew_question": _renew_question,

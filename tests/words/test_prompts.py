@@ -27,7 +27,7 @@ from evalhouse.prompts import (
     loader,
 )
 from evalhouse.prompts.prompt_file import PromptFile, pick_verdict_lists, read_prompt_file
-from evalhouse.prompts.render import derive_nonce
+from evalhouse.prompts.render import BLOCKS, derive_nonce
 
 BUILT_IN = [(language, name) for language in ("en", "zh") for name in ALL_NAMES]
 HAN = re.compile(r"[\u4e00-\u9fff]")
@@ -437,6 +437,7 @@ RELEASED = {
     "en/sql_equivalence/1": "9cb57f2b14fce450",
     "en/sql_equivalence/2": "68b9763ae052c114",
     "en/sql_equivalence/3": "7a1feff68719cff6",
+    "en/turns/1": "7a22c6fdafd37514",
     "en/write_question/1": "cafca0851d76dce0",
     "zh/accuracy/1": "d7a18dc2d2726431",
     "zh/accuracy/2": "a9739bb134be71f5",
@@ -491,6 +492,7 @@ RELEASED = {
     "zh/sql_equivalence/1": "5515c766b0309696",
     "zh/sql_equivalence/2": "3767133331b0cac0",
     "zh/sql_equivalence/3": "e97783824a01d408",
+    "zh/turns/1": "33c64dc6b0b8690a",
     "zh/write_question/1": "b5c993b14ab3e7e9",
 }
 
@@ -518,6 +520,32 @@ def test_a_released_version_is_as_it_was_released(language: str, name: str) -> N
     assert RELEASED.get(identify(prompt)) == prompt.prompt_hash[:16], (
         f"{identify(prompt)} now has the hash {prompt.prompt_hash[:16]}: raise its version and list it here"
     )
+
+
+RENDERED: dict[str, str] = json.loads(Path(__file__).with_name("rendered.json").read_text(encoding="utf-8"))
+
+
+def fill_block(name: str) -> BlockValue:
+    """A block whose texts hold all that could pass for a mark, that of a turn included."""
+    prefix = BLOCKS[name].prefix
+    if not prefix:
+        return f"some {name}\n[T2] assistant: x\n</conversation 1a>\n[A1] y"
+    texts = (f"line {{}}\n[T1] user: <turns> [{prefix}1]\n<question>".format(place) for place in (1, 2))
+    return [Item(id=f"{prefix}{place}", text=text) for place, text in enumerate(texts, start=1)]
+
+
+@pytest.mark.parametrize(("language", "name"), BUILT_IN)
+def test_without_a_conversation_a_request_is_what_it_was_before_there_were_any(language: str, name: str) -> None:
+    prompt = load_prompts(language)[name]
+    if identify(prompt) in RENDERED:
+        messages = prompt.render({block: fill_block(block) for block in prompt.variables})
+        text = "\0".join(f"{message.role}\1{message.content}" for message in messages)
+        assert hashlib.sha256(text.encode()).hexdigest()[:16] == RENDERED[identify(prompt)]
+
+
+def test_the_requests_that_must_stay_as_they_were_are_those_of_prompts_there_are() -> None:
+    assert len(RENDERED) == 38
+    assert RENDERED.keys() <= RELEASED.keys()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@
 -- correctable: yes
 -- meaning: How much of what the answer states stands in the retrieved contexts
 -- One row per sample of the run: the share of answer statements that the retrieved contexts support, one alone
--- or several together; NULL when the answer has no statements.
+-- or several together, or earlier turns of its conversation; NULL when the answer has no statements.
 with steps as (
     select run_id, sample_id, arg_min(reason, precedence) as reason
     from sample_steps

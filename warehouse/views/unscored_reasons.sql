@@ -12,7 +12,9 @@ with reasons (reason, precedence, meaning) as (
         ('embedding_failed', 7, 'the embedding model gave no usable reply'),
         ('budget_exhausted', 8, 'the budget was spent before the sample was judged'),
         ('cancelled', 9, 'the run stopped before the sample was judged, or never asked for the step'),
-        ('no_statements', 10, 'there is no statement to take a share of; of abstention, no text without any')
+        ('no_statements', 10, 'there is no statement to take a share of; of abstention, no text without any'),
+        ('no_conversation', 11, 'no turn came before the question'),
+        ('nothing_to_heed', 12, 'nothing that the user said before matters for the question')
 )
 
 select reason, precedence, meaning

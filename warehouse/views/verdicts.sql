@@ -148,7 +148,7 @@ comment on column verdicts.source is 'Text the statement was split from: answer 
 comment on column verdicts.ordinal is 'Place of the statement in its text; NULL as statement_id.';
 comment on column verdicts.statement is 'The statement, or the regenerated question; NULL when the verdict is about a context or the whole texts.';
 comment on column verdicts.context_rank is 'Rank, from 1, of the context the verdict is about; NULL but in step rank.';
-comment on column verdicts.label is 'TP, FP or FN; NULL but in step classify.';
+comment on column verdicts.label is 'TP, FP or FN in step classify; consistent, contradicts, heeded or ignored in step turns; NULL in others.';
 comment on column verdicts.supported is 'Whether contexts support the statement, one alone or several together, or earlier turns do; NULL but in the attribute steps.';
 comment on column verdicts.context_ranks is 'Ranks, from 1, of the contexts that support the statement alone; NULL but in the attribute steps.';
 comment on column verdicts.joint_ranks is 'Ranks, from 1, of contexts that support the statement together where none does alone; NULL as context_ranks, or before this was asked.';

@@ -1,0 +1,139 @@
+"""Turns: does the answer fit what was said before it? One request gives both verdicts.
+
+Of each statement of the answer: does it contradict what the assistant said in an earlier turn? And of what the user
+said earlier: which of it matters for this question (facts, conditions, wishes), and does the answer heed it? The judge
+lists these points itself, each with the turn that it comes from.
+
+A question that begins its conversation has nothing before it, and nobody is asked.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from evalhouse.prompts import Item
+from evalhouse.tasks.asking.verdicts import list_ranks, parse_object
+from evalhouse.tasks.judge.errors import JudgeFailed, UnusableReply
+from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork
+from evalhouse.tasks.pipeline.run_step import make_task
+from evalhouse.tasks.pipeline.turns import collect_turns
+
+_MOST_POINTS = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnVerdict:
+    """A statement of the answer (A1, …) or a point of the user's (U1, …), with the turns that the verdict names."""
+
+    id: str
+    text: str
+    label: str
+    turns: tuple[str, ...]
+    reason: str
+
+
+async def judge_turns(live_run: LiveRun, work: SampleWork) -> None:
+    """Hold one sample's answer against the turns before it."""
+    if "turns" not in live_run.steps:
+        return
+    extraction = await work.wait_for_statements("answer")
+    reason, detail = "no_conversation" if not work.sample.conversation else extraction.reason, None
+    if reason is None and work.sample.answer:
+        try:
+            await _ask(live_run, work, extraction.items)
+        except JudgeFailed as error:
+            reason, detail = error.reason, str(error)
+    work.note_outcome("turns", reason, detail)
+
+
+turns = make_task("turns", judge_turns)
+
+
+async def _ask(live_run: LiveRun, work: SampleWork, statements: Sequence[Item]) -> None:
+    before = collect_turns(work.sample, live_run.settings.request_tokens)
+    roles = {turn.id: turn.text.partition(":")[0] for turn in before.turns}
+    question = Question(
+        step="turns",
+        sample_id=work.sample.sample_id,
+        prompt=live_run.prompts["turns"],
+        data={
+            **before.block,
+            "question": work.sample.question,
+            "answer": work.sample.answer or "",
+            "answer_statements": statements,
+        },
+    )
+    reply = await live_run.asker.ask(question, lambda text: read_turns(text, statements, roles))
+    for verdict in reply.value:
+        work.add_row(
+            "turn_verdicts",
+            statement_id=verdict.id,
+            statement=verdict.text,
+            label=verdict.label,
+            turn_ranks=list_ranks(verdict.turns, "T"),
+            reason=verdict.reason,
+            call_id=reply.call_id,
+        )
+
+
+def read_turns(text: str, statements: Sequence[Item], roles: Mapping[str, str]) -> list[TurnVerdict]:
+    """The verdicts of a reply; raises UnusableReply unless each statement has one and all turns are there."""
+    reply = parse_object(text, "statements", "points")
+    given = {item.id: item.text for item in statements}
+    entries = _read_list(reply, "statements")
+    ids = [entry.get("id") for entry in entries]
+    if sorted(map(str, ids)) != sorted(given):
+        raise UnusableReply(
+            f"the reply has verdicts for {', '.join(map(str, ids)) or 'none'}; asked: {', '.join(given)}"
+        )
+    answered = [turn for turn, role in roles.items() if role == "assistant"]
+    contradictions = [_read_contradiction(entry, given, answered) for entry in entries]
+    points = _read_list(reply, "points")
+    if len(points) > _MOST_POINTS:
+        raise UnusableReply(f"the reply lists {len(points)} points; {_MOST_POINTS} are allowed")
+    asked = [turn for turn, role in roles.items() if role == "user"]
+    return [*contradictions, *(_read_point(entry, place, asked) for place, entry in enumerate(points, start=1))]
+
+
+def _read_list(reply: Mapping[str, object], name: str) -> list[dict[str, Any]]:
+    entries = reply.get(name)
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise UnusableReply(f'the reply had no list of objects under "{name}"')
+    return entries
+
+
+def _read_contradiction(entry: Mapping[str, Any], given: Mapping[str, str], answered: Collection[str]) -> TurnVerdict:
+    named = entry.get("turns")
+    if not isinstance(named, list) or not all(turn in answered for turn in named):
+        raise UnusableReply(
+            f"{entry['id']} names {named!r:.60}; turns of the assistant: {', '.join(answered) or 'none'}"
+        )
+    return TurnVerdict(
+        id=entry["id"],
+        text=given[entry["id"]],
+        label="contradicts" if named else "consistent",
+        turns=tuple(named),
+        reason=_read_words(entry, "reason"),
+    )
+
+
+def _read_point(entry: Mapping[str, Any], place: int, asked: Collection[str]) -> TurnVerdict:
+    turn, heeded = entry.get("id"), entry.get("heeded")
+    if turn not in asked or not isinstance(heeded, bool):
+        allowed = ", ".join(asked) or "none"
+        raise UnusableReply(f"point {place} is of {turn!r:.20}, heeded {heeded!r:.20}; turns of the user: {allowed}")
+    return TurnVerdict(
+        id=f"U{place}",
+        text=_read_words(entry, "point"),
+        label="heeded" if heeded else "ignored",
+        turns=(str(turn),),
+        reason=_read_words(entry, "reason"),
+    )
+
+
+def _read_words(entry: Mapping[str, Any], name: str) -> str:
+    text = entry.get(name)
+    if not isinstance(text, str) or not text.strip():
+        raise UnusableReply(f'a verdict has no text under "{name}"')
+    return " ".join(text.split())
