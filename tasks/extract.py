@@ -23,6 +23,7 @@ from evalhouse.tasks.asking.verdicts import COPIED, JudgedItem, gather_all, read
 from evalhouse.tasks.classify import ask_labels, pick_telling
 from evalhouse.tasks.judge.errors import CutReply, JudgeFailed, UnusableReply
 from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.pipeline.citations import strip_citations
 from evalhouse.tasks.pipeline.live_run import ID_PREFIXES, Extraction, LiveRun, SampleWork, Source
 from evalhouse.tasks.pipeline.run_step import make_task
 from evalhouse.tasks.pipeline.turns import collect_turns
@@ -103,9 +104,22 @@ async def _split(live_run: LiveRun, work: SampleWork, source: Source, text: str)
     call_ids: dict[str, str] = {}
     for part in parts:
         for statement in part.statements:
-            call_ids.setdefault(statement, part.call_id)
+            call_ids.setdefault(_drop_marks(live_run, work, source, statement), part.call_id)
+    call_ids.pop("", None)
     items = [Item(id=f"{ID_PREFIXES[source]}{ordinal}", text=text) for ordinal, text in enumerate(call_ids, start=1)]
     return _Split(items=tuple(items), call_ids=tuple(call_ids.values()), call_id=parts[0].call_id)
+
+
+def _drop_marks(live_run: LiveRun, work: SampleWork, source: Source, statement: str) -> str:
+    """A statement without the citations that a judge left in it, "" where it was nothing else.
+
+    They would say to the judge which contexts are meant to support it; the requests of runs that do not ask what an
+    answer cites stay as they were.
+    """
+    if source != "answer" or "citations" not in live_run.steps:
+        return statement
+    text = strip_citations(work.sample, statement, live_run.settings)
+    return text if any(character.isalnum() for character in text) else ""
 
 
 async def _ask_parts(live_run: LiveRun, work: SampleWork, source: Source, text: str, most: int) -> list[_PartReply]:

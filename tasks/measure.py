@@ -1,4 +1,4 @@
-"""Measure: what can be told of a sample without a judge. Text overlap, tool calls, rows returned by SQL.
+"""Measure: what can be told of a sample without a judge. Text overlap, tool calls, rows returned by SQL, citations.
 
 Expected and made tool calls, the tables of a query and its rows are further columns of the dataset, kept as the
 sample's metadata.
@@ -6,8 +6,11 @@ sample's metadata.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import product
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.pipeline.citations import read_cited_text
+from evalhouse.tasks.pipeline.cited_statements import place_citations
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork
 from evalhouse.tasks.pipeline.run_step import make_task
 from evalhouse.tasks.pipeline.sql_results import RUBRIC as RESULT_SETS
@@ -20,14 +23,14 @@ async def measure_sample(live_run: LiveRun, work: SampleWork) -> None:
     """Take each of the measures that the run's metrics rest on."""
     for step, take in MEASURES.items():
         if step in live_run.steps:
-            reason = await take(work)
+            reason = await take(live_run, work)
             work.note_outcome(step, reason)
 
 
 measure = make_task("measure", measure_sample)
 
 
-async def _measure_overlap(work: SampleWork) -> str | None:
+async def _measure_overlap(_: LiveRun, work: SampleWork) -> str | None:
     sample = work.sample
     if sample.answer is None or sample.ground_truth is None:
         return "no_answer" if sample.answer is None else "no_ground_truth"
@@ -41,7 +44,7 @@ async def _measure_overlap(work: SampleWork) -> str | None:
     return None
 
 
-async def _compare_tool_calls(work: SampleWork) -> str | None:
+async def _compare_tool_calls(_: LiveRun, work: SampleWork) -> str | None:
     metadata = work.sample.metadata
     expected, made = metadata.get("expected_tool_calls"), metadata.get("tool_calls")
     if expected is None or made is None:
@@ -55,7 +58,7 @@ async def _compare_tool_calls(work: SampleWork) -> str | None:
     return None
 
 
-async def _compare_result_sets(work: SampleWork) -> str | None:
+async def _compare_result_sets(_: LiveRun, work: SampleWork) -> str | None:
     grades = await asyncio.to_thread(compare_results, work.sample)
     if isinstance(grades, str):
         return grades
@@ -64,9 +67,35 @@ async def _compare_result_sets(work: SampleWork) -> str | None:
     return None
 
 
+async def _read_citations(live_run: LiveRun, work: SampleWork) -> str | None:
+    """A row for each citation, statement it belongs to, and context it names."""
+    sample = work.sample
+    if sample.answer is None or sample.contexts is None:
+        return "no_answer" if sample.answer is None else "no_contexts"
+    cited = read_cited_text(sample, sample.answer, live_run.settings)
+    statements: dict[str, str] = {}
+    if "extract_answer" in live_run.steps and cited.citations:
+        extraction = await work.wait_for_statements("answer")
+        statements = {item.id: item.text for item in extraction.items}
+    placed = await asyncio.to_thread(place_citations, sample.answer, cited, statements)
+    for ordinal, citation in enumerate(cited.citations):
+        for statement_id, rank in product(placed[ordinal] or (None,), citation.ranks or (None,)):
+            work.add_row(
+                "citations",
+                ordinal=ordinal + 1,
+                marker=citation.marker,
+                text_start=citation.start,
+                text_end=citation.end,
+                statement_id=statement_id,
+                context_rank=rank,
+            )
+    return None
+
+
 # No request is sent by any of them; the value is the reason why the step has no verdicts, None when it has.
-MEASURES: dict[str, Callable[[SampleWork], Awaitable[str | None]]] = {
+MEASURES: dict[str, Callable[[LiveRun, SampleWork], Awaitable[str | None]]] = {
     "overlap": _measure_overlap,
     "tool_calls": _compare_tool_calls,
     "result_sets": _compare_result_sets,
+    "citations": _read_citations,
 }

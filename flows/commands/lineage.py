@@ -131,6 +131,10 @@ def _describe_verdict(row: Row, *, reason: str | None) -> Text | None:
         return _describe_similarity(row)
     if row["rating"] is not None:
         return _join(f"{row['criterion']} ", (_describe_rating(row), "bold"), why)
+    if row["step"] == "citations":
+        named = "nothing that was retrieved" if row["context_rank"] is None else f"C{row['context_rank']}"
+        of = f"[{row['statement_id']}] " if row["statement_id"] else ""
+        return _join(of, (f"cites {named} ", "bold"), row["statement"]) if row["statement"] else None
     if row["statement_id"] is not None:
         verdict = row["label"] if row["label"] is not None else _describe_support(row)
         return _join(

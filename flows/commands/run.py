@@ -98,6 +98,10 @@ _STATUSES = {"completed": 0, "cancelled": INTERRUPTED}
     help="Judge each context in a request of its own; support by several together is not found then.",
 )
 @PLAN_OPTION
+@click.option(
+    "--citations", multiple=True, metavar="REGEX", help="How answers cite, in place of what is built in. Repeatable."
+)
+@click.option("--citations-from", type=int, metavar="0|1", help="The number of the first context. Default: 1.")
 @click.option("--logprobs", is_flag=True, default=None, help="Grade by token probabilities where the judge has them.")
 @click.option("--contexts-role", metavar="ROLE", help="authoritative (default) or supplementary, for `relevance`.")
 @click.option("--regenerated-questions", type=int, metavar="N", help="Questions for answer_relevancy. Default: 3.")

@@ -85,7 +85,8 @@ class ContextRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class StatementRecord:
-    """A statement with its verdicts; `span` is its place in its text, `evidence` those in the contexts, by rank."""
+    """A statement with its verdicts; `span` is its place in its text, `evidence` those in the contexts, by rank.
+    `cited` are the ranks of the contexts that it cites, `cited_in_vain` the marks that name none."""
 
     id: str
     source: Source
@@ -97,6 +98,8 @@ class StatementRecord:
     joint: bool
     turns: tuple[int, ...]
     support_reason: str | None
+    cited: tuple[int, ...]
+    cited_in_vain: tuple[str, ...]
     calls: dict[str, int]
     span: Span | None
     evidence: dict[str, Span]
@@ -239,6 +242,8 @@ def _build_statement(row: Row, sample: Row, places: Mapping[str, int]) -> Statem
         joint=bool(joint),
         turns=tuple(row["turn_ranks"] or ()),
         support_reason=row["support_reason"],
+        cited=tuple(row["cited_ranks"] or ()),
+        cited_in_vain=tuple(row["cited_in_vain"] or ()),
         calls=calls,
         span=find_span(row["text"], sample[row["source"]] or ""),
         evidence=_find_evidence(row["text"], sample["contexts"] or [], ranks),

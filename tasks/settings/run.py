@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from pydantic_core import PydanticCustomError
 
 from evalhouse.tasks.judge.names import LEXICAL, find_judge, is_fixed, parse_judges
+from evalhouse.tasks.settings.citations import compile_patterns
 from evalhouse.tasks.settings.deadline import find_deadline
 from evalhouse.tasks.settings.suite import Notify, RefreshedTestset, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
@@ -149,6 +150,10 @@ class RunSettings(BaseModel):
     contexts_role: Literal["authoritative", "supplementary"] = Field(
         default="authoritative", description="whether contexts hold the truth or add to it; a sample may say otherwise"
     )
+    citations: Annotated[tuple[str, ...], Where(environment=False)] = Field(
+        default=(), description="regular expressions that find what answers cite; none: those that are built in"
+    )
+    citations_from: Literal[0, 1] = Field(default=1, description="the number by which answers cite the first context")
     contexts_alone: bool = Field(
         default=False,
         description="judge each context in a request of its own; none is found to support together",
@@ -212,6 +217,15 @@ class RunSettings(BaseModel):
         if deadline is not None:
             find_deadline(deadline, datetime.now().astimezone())
         return deadline
+
+    @field_validator("citations")
+    @classmethod
+    def _check_citations(cls, citations: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            compile_patterns(citations)
+        except ValueError as error:
+            raise PydanticCustomError("bad_pattern", "{why}", {"why": str(error)}) from None
+        return citations
 
     @field_validator("plan")
     @classmethod

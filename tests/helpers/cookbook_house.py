@@ -17,7 +17,7 @@ from endpoint import running_endpoint
 from endpoint_replies import Asked, compose_reply
 
 N_NIGHTS = 3
-METRICS = "factual_f1,context_recall,context_precision,faithfulness,hallucination,relevance_final,answer_relevancy"
+METRICS = "factual_f1,context_recall,context_precision,faithfulness,hallucination,relevance_final,answer_relevancy,citation_recall"
 CONTEXTS = [
     {"id": "tables", "text": "The tables say that high tide at Brankmouth is at 6 in the morning."},
     {"id": "gulls", "text": "Gulls nest on the pier. The harbour is closed on Mondays."},
@@ -60,7 +60,7 @@ def make_rows(night: int) -> list[dict[str, Any]]:
     return [
         {"id": "tide-1", "answer": f"{tide} The harbour is closed on Mondays.", "harbour": "north", **of_tide},
         {"id": "tide-2", "answer": worse, "harbour": "south", **of_tide},
-        {"id": "tide-3", "answer": f"{tide} A brass band welcomes every ferry.", "harbour": "south", **of_tide},
+        {"id": "tide-3", "answer": f"{tide} A brass band welcomes every ferry [2].", "harbour": "south", **of_tide},
         {"id": "tide-4", "answer": "The spoilt reply lies at berth 9.", "harbour": "north", **of_tide},
         {"id": "silent", "question": "Who keeps the light?", "ground_truth": "Maud keeps it.", "contexts": CONTEXTS},
     ]

@@ -14,7 +14,8 @@ with reasons (reason, precedence, meaning) as (
         ('cancelled', 9, 'the run stopped before the sample was judged, or never asked for the step'),
         ('no_statements', 10, 'there is no statement to take a share of; of abstention, no text without any'),
         ('no_conversation', 11, 'no turn came before the question'),
-        ('nothing_to_heed', 12, 'nothing that the user said before matters for the question')
+        ('nothing_to_heed', 12, 'nothing that the user said before matters for the question'),
+        ('no_citations', 13, 'the answer cites nothing, so that there is no citation to take a share of')
 )
 
 select reason, precedence, meaning

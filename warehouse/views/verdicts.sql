@@ -95,6 +95,11 @@ graded as (
     from grades
 ),
 
+cited as (
+    select run_id, sample_id, 'citations' as step, ordinal, marker as statement, statement_id, context_rank, call_id
+    from citations
+),
+
 united as (
     from found
     union all by name
@@ -107,6 +112,8 @@ united as (
     from compared
     union all by name
     from graded
+    union all by name
+    from cited
     -- And from the tables of warehouse/steps.toml that are not named above.
     $further
 )

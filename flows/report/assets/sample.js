@@ -114,8 +114,15 @@ function describeStatement(statement, here) {
     make("span", { class: "tag" }, statement.id),
     label ? make("span", { class: `tag is-${label.toLowerCase()}`, title: tellLabel(statement) }, label) : null,
     make("span", { class: "text" }, statement.text),
-    make("div", { class: "why" }, support, calls.length ? [" calls: ", ...calls.flatMap((link) => [link, " "])] : []),
+    make("div", { class: "why" }, support, listCited(statement, here), calls.length ? [" calls: ", ...calls.flatMap((link) => [link, " "])] : []),
     why("label", statement.label_reason), why("support", statement.support_reason));
+}
+
+// What the answer gives as the statement's sources, whether the judge finds it there or not.
+function listCited(statement, here) {
+  const cited = statement.cited.map((rank) => [linkTo(`${here}-C${rank}`, `C${rank}`), " "]);
+  const inVain = statement.cited_in_vain.map((marker) => [make("span", { class: "tag is-fp", title: "names nothing that was retrieved" }, marker), " "]);
+  return cited.length || inVain.length ? [" cites ", ...cited.flat(), ...inVain.flat()] : [];
 }
 
 function describeContexts(sample, here) {

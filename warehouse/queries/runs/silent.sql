@@ -11,7 +11,7 @@ select
     metric,
     string_agg(reason || ' ' || n, ', ' order by n desc, reason) as reasons,
     bool_or(reason in (select unnest($failures))) as has_failed,
-    bool_and(reason in ('no_reference_ids', 'no_statements')) as is_rare
+    bool_and(reason in ('no_reference_ids', 'no_statements', 'no_citations')) as is_rare
 from counted
 group by metric
 having sum(n_scored) = 0

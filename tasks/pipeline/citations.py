@@ -1,0 +1,275 @@
+"""Citations: the marks in an answer by which it says where it has something from, and which contexts they name.
+
+What a mark looks like is a setting (`tasks/settings/citations.py`). A number is the rank of a context; an id is one of
+the sample's context_ids; an address is an id as well, or the `url` or `source` that stood beside a context's text. The
+definitions of footnotes and a list of sources at the answer's end are no citations: they say what marks stand for. Code
+is not looked at. A mark that names several passages of one document names them all.
+
+Whose citations they are says `tasks/pipeline/cited_statements.py`.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final
+
+from evalhouse.tasks.settings.citations import compile_patterns
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.rows.samples import StoredSample
+
+_CODE: Final = re.compile(r"```.*?(?:```|\Z)|`[^`\n]+`", re.DOTALL)
+_DEFINITION: Final = re.compile(r"^[ ]{0,3}\[\^?(?P<label>[\w.:/-]{1,40})\^?\]:[ \t]*(?P<body>\S.*)$", re.MULTILINE)
+_HEADING: Final = re.compile(
+    r"^[ \t]*(?:#+[ \t]*)?(?:\*\*|__)?(?:sources?|references?|citations?|bibliography|works cited|footnotes?|links|"
+    r"参考(?:文献|资料|来源|链接)?|(?:资料|信息)?来源|引用(?:来源|文献)?|出处|脚注)"
+    r"[ \t]*[:：]?(?:\*\*|__)?[ \t]*[:：]?[ \t]*$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_ENTRY: Final = re.compile(
+    r"^[ \t]*(?:[-*•][ \t]+)?(?:\[\^?(?P<label>[\w.:/-]{1,40})\^?\]:?|(?P<number>\d{1,3})[.)、:])[ \t]*(?P<body>\S.*)$"
+)
+_NUMBER: Final = re.compile(r"\d+")
+_RANGE: Final = re.compile(r"(\d+)\s*[-–—]\s*\^?(\d+)")
+_BETWEEN_IDS: Final = re.compile(r"\s*[,;，；、]\s*")
+_ADDRESS: Final = re.compile(r"https?://\S+")
+_LONGEST_RANGE: Final = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Citation:
+    """One mark as it is written, where in the answer it stands (characters from 0), and the ranks of what it names.
+
+    `text` is what of it belongs to the sentence. A mark with several numbers makes several citations at one place.
+    """
+
+    marker: str
+    start: int
+    end: int
+    ranks: tuple[int, ...]
+    text: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CitedText:
+    """An answer's citations in order, and the stretches of it that define footnotes or list sources."""
+
+    citations: tuple[Citation, ...]
+    hidden: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Mark:
+    """What a pattern found."""
+
+    match: re.Match[str]
+    numbers: tuple[int, ...] = ()
+    from_zero: bool = False
+    name: str | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """What a sample's marks can name. `names` has the ranks of each id and address, `definitions` the text of each
+    footnote by its label."""
+
+    n_contexts: int
+    names: Mapping[str, tuple[int, ...]]
+    first: int = 1
+    definitions: Mapping[str, str] = field(default_factory=dict)
+
+    def tells_apart(self, name: str) -> bool:
+        """Whether contexts have names of this kind, addresses or other ids: then one that is not known is nobody's."""
+        is_address = _ADDRESS.match(name) is not None
+        return not name.isdigit() and any((_ADDRESS.match(known) is not None) == is_address for known in self.names)
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str] | None:
+        """Finds an id of the sample in brackets, whatever it looks like."""
+        ids = sorted((name for name in self.names if not _ADDRESS.match(name)), key=len, reverse=True)
+        one = "|".join(map(re.escape, ids))
+        return re.compile(rf"[\[【](?P<id>(?:{one})(?:\s*[,;，；、]\s*(?:{one}))*)[\]】](?!\()") if ids else None
+
+
+def list_sources(sample: StoredSample, *, first: int) -> Sources:
+    """What the marks of a sample's answer can name."""
+    names: dict[str, tuple[int, ...]] = {}
+    contexts = sample.contexts or []
+    for rank, name in _list_names(sample, len(contexts)):
+        if rank not in names.get(name, ()):
+            names[name] = (*names.get(name, ()), rank)
+    return Sources(n_contexts=len(contexts), names=names, first=first)
+
+
+def _list_names(sample: StoredSample, n_contexts: int) -> Iterator[tuple[int, str]]:
+    """Ranks with the ids and addresses of their contexts."""
+    beside = sample.metadata.get("contexts")
+    members = beside if isinstance(beside, list) and len(beside) == n_contexts else [None] * n_contexts
+    ids = sample.context_ids or []
+    for rank, member in enumerate(members, start=1):
+        given = [ids[rank - 1] if rank <= len(ids) else None, *_list_addresses(member)]
+        yield from ((rank, _fold(name)) for name in given if isinstance(name, str) and name.strip())
+
+
+def _list_addresses(member: object) -> list[Any]:
+    """What a context's further members call it; LangChain's documents have them in their metadata."""
+    if not isinstance(member, dict):
+        return []
+    return [member.get("url"), member.get("source"), *_list_addresses(member.get("metadata"))]
+
+
+def _fold(name: str) -> str:
+    """An id as it is; of an address what tells documents apart."""
+    name = name.strip()
+    if not _ADDRESS.match(name):
+        return name
+    host, slash, path = name.partition("://")[2].partition("#")[0].partition("/")
+    path = re.sub(r"(?<=[?&])utm_[^&]*&?", "", path)
+    return f"https://{host.lower().removeprefix('www.')}{slash}{path}".rstrip("/?&.")
+
+
+def read_cited_text(sample: StoredSample, answer: str, settings: RunSettings) -> CitedText:
+    """The citations of a sample's answer by the settings of its run."""
+    sources = list_sources(sample, first=settings.citations_from)
+    return find_citations(answer, sources, compile_patterns(settings.citations))
+
+
+def strip_citations(sample: StoredSample, text: str, settings: RunSettings) -> str:
+    """A statement of a sample's answer without marks, of which a judge could read what is meant to support it."""
+    return strip_marks(text, list_sources(sample, first=settings.citations_from), compile_patterns(settings.citations))
+
+
+def find_citations(answer: str, sources: Sources, patterns: Sequence[re.Pattern[str]]) -> CitedText:
+    """The citations of an answer, in order."""
+    definitions, hidden = _read_definitions(answer)
+    sources = replace(sources, definitions=definitions)
+    closed = [*hidden, *(match.span() for match in _CODE.finditer(answer))]
+    marks = [
+        mark
+        for mark in _find_marks(answer, sources, patterns)
+        if not any(_overlap(mark.match.span(), one) for one in closed)
+    ]
+    citations = tuple(citation for mark in marks for citation in _read(mark, sources))
+    return CitedText(citations=citations, hidden=tuple(hidden))
+
+
+def _read_definitions(answer: str) -> tuple[dict[str, str], list[tuple[int, int]]]:
+    """What footnotes and a list of sources stand for, by label, and the stretches of the answer they are in."""
+    found = {match["label"]: match["body"] for match in _DEFINITION.finditer(answer)}
+    hidden = [match.span() for match in _DEFINITION.finditer(answer)]
+    for heading in _HEADING.finditer(answer):
+        entries = [_ENTRY.match(line) for line in answer[heading.end() :].splitlines() if line.strip()]
+        if any(entries):
+            for entry in filter(None, entries):
+                found.setdefault(entry["label"] or entry["number"], entry["body"])
+            hidden.append((heading.start(), len(answer)))
+            break
+    return found, hidden
+
+
+def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
+
+
+def _find_marks(text: str, sources: Sources, patterns: Sequence[re.Pattern[str]]) -> list[_Mark]:
+    """What the patterns find, in order; what overlaps with something found before it is left out."""
+    own = [sources.pattern] if sources.pattern else []
+    found = [
+        (match.start(), place, match)
+        for place, pattern in enumerate([*own, *patterns])
+        for match in pattern.finditer(text)
+    ]
+    marks: list[_Mark] = []
+    for _, _, match in sorted(found, key=lambda item: item[:2]):
+        mark = _read_mark(match, sources)
+        if mark is not None and (not marks or match.start() >= marks[-1].match.end()):
+            marks.append(mark)
+    return marks
+
+
+def _read_mark(match: re.Match[str], sources: Sources) -> _Mark | None:
+    """A mark; None for what cannot be one, as the interval [0, 1] where ranks count from 1."""
+    groups = match.groupdict()
+    rank, rank0, name = groups.get("rank"), groups.get("rank0"), groups.get("id")
+    numbers = _expand(rank0 or rank or "")
+    if len(numbers) > 1 and min(numbers) < sources.first and rank0 is None:
+        return None
+    if not numbers and not (name and name.strip()):
+        return None
+    return _Mark(
+        match=match, numbers=numbers, from_zero=rank0 is not None, name=name or None, text=groups.get("text") or ""
+    )
+
+
+def _expand(text: str) -> tuple[int, ...]:
+    """`1-3, 5` as 1, 2, 3, 5."""
+
+    def write_out(match: re.Match[str]) -> str:
+        first, last = int(match[1]), int(match[2])
+        return ",".join(map(str, range(first, last + 1))) if first <= last < first + _LONGEST_RANGE else match[0]
+
+    return tuple(dict.fromkeys(int(number) for number in _NUMBER.findall(_RANGE.sub(write_out, text))))
+
+
+def _read(mark: _Mark, sources: Sources) -> Iterator[Citation]:
+    """The citations that a mark makes: one for each number or id in it."""
+    match, name = mark.match, mark.name
+    cited = [] if name is None else _resolve_names(name, sources)
+    if mark.numbers and not any(cited) and (name is None or mark.from_zero or not sources.tells_apart(name)):
+        cited = [_resolve_number(number, mark, sources) for number in mark.numbers]
+    for ranks in cited:
+        yield Citation(marker=match[0], start=match.start(), end=match.end(), ranks=ranks, text=mark.text)
+
+
+def _resolve_names(name: str, sources: Sources) -> list[tuple[int, ...]]:
+    """The ranks of an id or an address, or of each in a list of them; what is not known names nothing."""
+    whole = _resolve_name(name, sources)
+    return [whole] if whole else [_resolve_name(part, sources) for part in _BETWEEN_IDS.split(name) if part]
+
+
+def _resolve_name(name: str, sources: Sources) -> tuple[int, ...]:
+    if ranks := sources.names.get(_fold(name), ()):
+        return ranks
+    body = sources.definitions.get(name)
+    return _resolve_body(body, sources) if body is not None else ()
+
+
+def _resolve_body(body: str, sources: Sources) -> tuple[int, ...]:
+    """The ranks of what the text of a footnote names: an address or an id that stands in it."""
+    for word in (*_ADDRESS.findall(body), body, *body.split()):
+        if ranks := sources.names.get(_fold(word.strip("<>()[]\"',;")), ()):
+            return ranks
+    return ()
+
+
+def _resolve_number(number: int, mark: _Mark, sources: Sources) -> tuple[int, ...]:
+    """The rank that a number is; of a number whose footnote has an address, or is an id, what that names."""
+    body = sources.definitions.get(str(number))
+    if body is not None and not mark.from_zero:
+        ranks = _resolve_body(body, sources)
+        addresses = _ADDRESS.findall(body)
+        if ranks or any(map(sources.tells_apart, addresses)):
+            return ranks
+    rank = number + 1 if mark.from_zero else number + 1 - sources.first
+    return (rank,) if 1 <= rank <= sources.n_contexts else ()
+
+
+def strip_marks(text: str, sources: Sources, patterns: Sequence[re.Pattern[str]]) -> str:
+    """A text without its marks; of a link the words stay."""
+    spans = [(mark.match.start(), mark.match.end(), mark.text) for mark in _find_marks(text, sources, patterns)]
+    return remove_spans(text, spans)[0].strip() if spans else text
+
+
+def remove_spans(text: str, spans: Sequence[tuple[int, int, str]]) -> tuple[str, list[int]]:
+    """A text with others in place of some stretches of it, in order, and where in the new text each of these ends.
+
+    Blanks before a stretch that goes altogether go with it.
+    """
+    new, ends, begin = "", [], 0
+    for start, end, instead in spans:
+        kept = text[begin:start]
+        new += kept + instead if instead else kept.rstrip(" \t")
+        ends.append(len(new))
+        begin = end
+    return new + text[begin:], ends
