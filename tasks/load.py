@@ -15,8 +15,9 @@ from prefect import task
 from evalhouse.prompts import Prompt
 from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run
 from evalhouse.tasks.pipeline.run_step import UNCACHED
+from evalhouse.tasks.pipeline.sampling import list_rows, pick_staged
 from evalhouse.tasks.targets.collection import Collection, stage_responses
-from evalhouse.warehouse.rows.samples import has_conversations, renew_samples, take_in_samples
+from evalhouse.warehouse.rows.samples import Staging, has_conversations, renew_samples, take_in_samples
 from evalhouse.warehouse.tables import Batch, build_frame
 
 
@@ -35,8 +36,9 @@ async def load(run_id: str) -> int:
     prompts = make_prompt_batch(live_run)
     if live_run.collection is None and live_run.staged is not None:
         staging, cluster = live_run.staged.staging, _find_cluster(live_run)
-        take_in = partial(take_in_samples, live_run.warehouse, run_id, staging, cluster=cluster, beside=prompts)
-        await asyncio.to_thread(take_in)
+        beside = await asyncio.to_thread(add_picks, live_run, staging, prompts)
+        take_in = partial(take_in_samples, live_run.warehouse, run_id, staging, cluster=cluster, beside=beside)
+        live_run.progress.n_samples = await asyncio.to_thread(take_in)
         await asyncio.to_thread(_append_in_conversation, live_run)
         return live_run.progress.n_samples
     if prompts is not None:
@@ -45,6 +47,32 @@ async def load(run_id: str) -> int:
         await asyncio.to_thread(load_responses, live_run, live_run.collection)
     await asyncio.to_thread(_append_in_conversation, live_run)
     return live_run.progress.n_samples
+
+
+def list_picked(live_run: LiveRun, staging: Staging) -> set[int] | None:
+    """The ordinals of the samples that a run with a budget would judge; None where it judges all."""
+    if not _has_budget(live_run, staging):
+        return None
+    picks = pick_staged(live_run.warehouse, live_run.run_id, live_run.settings, live_run.metrics, staging)
+    return {pick.ordinal for pick in picks if pick.picked}
+
+
+def _has_budget(live_run: LiveRun, staging: Staging) -> bool:
+    return live_run.settings.sample_budget is not None and live_run.settings.sample_budget < staging.n_rows
+
+
+def add_picks(live_run: LiveRun, staging: Staging, beside: Batch | None) -> Batch | None:
+    """A batch with the picks of a run whose budget is less than its dataset; any other batch as it came."""
+    if not _has_budget(live_run, staging):
+        return beside
+    picks = pick_staged(live_run.warehouse, live_run.run_id, live_run.settings, live_run.metrics, staging)
+    rows, signals = list_rows(live_run.run_id, picks)
+    tables = {
+        **(beside.tables if beside else {}),
+        "sample_picks": build_frame("sample_picks", rows),
+        "sample_signals": build_frame("sample_signals", signals),
+    }
+    return Batch(key=f"{live_run.run_id}/picks/{live_run.session}", run_id=live_run.run_id, tables=tables)
 
 
 def load_responses(live_run: LiveRun, collection: Collection) -> None:

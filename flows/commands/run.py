@@ -32,6 +32,7 @@ from evalhouse.flows.documents.replies import describe_dropped, describe_local, 
 from evalhouse.flows.documents.run_origin import (
     SilentMetrics,
     describe_responses,
+    explain_sampling,
     explain_stand_in,
     print_response_errors,
     print_responses,
@@ -109,6 +110,8 @@ _STATUSES = {"completed": 0, "cancelled": INTERRUPTED}
 @click.option("--href", metavar="URL", help="A link to what was evaluated: a commit, a build.")
 @click.option("--tag", "tags", multiple=True, metavar="T", help="A tag. Repeatable.")
 @click.option("--limit", type=int, metavar="N", help="Judge only the first N samples.")
+@click.option("--sample-budget", type=int, metavar="N", help="Judge N samples, picked by chance and doubt, for all.")
+@click.option("--sample-seed", type=int, metavar="N", help="Which samples are picked. Default: 0.")
 @click.option("--map", "maps", multiple=True, metavar="OURS=THEIRS", help="Read our column OURS from THEIRS.")
 @click.option("--encoding", metavar="NAME", help="Encoding of a text file, such as cp1252; most are found.")
 @click.option(
@@ -215,7 +218,8 @@ def report_outcome(suite_outcome: "SuiteOutcome", url: str, *, as_json: bool) ->
             print_json(_to_document(suite_outcome, rows, warehouse))
         else:
             silent = read_silent(warehouse, outcome.run)
-            warnings = _list_warnings(outcome, warehouse)
+            sampling = explain_sampling(warehouse, outcome.run)
+            warnings = [*([sampling.removeprefix("note: ")] if sampling else []), *_list_warnings(outcome, warehouse)]
             _print_outcome(suite_outcome, rows, silent, read_response_counts(warehouse, outcome.run), warnings)
             _print_next(suite_outcome, rows, _name_elsewhere(warehouse))
     if suite_outcome.gate is not None and suite_outcome.gate_failed:

@@ -29,6 +29,7 @@ from evalhouse.flows.documents.replies import describe_dropped, describe_replies
 from evalhouse.flows.documents.run_origin import (
     HEADLINE,
     SilentMetrics,
+    explain_sampling,
     explain_stand_in,
     list_trail,
     print_changes_of_samples,
@@ -170,6 +171,7 @@ def _read_run(warehouse: Warehouse, run: RunRow, *, worst: int, by: str | None) 
             *_warn_of_shifts(warehouse, noise),
         ],
         "corrected": [asdict(row) for row in corrected],
+        "sampling": explain_sampling(warehouse, run),
         "forgotten": forgotten.words if (forgotten := find_forgotten(warehouse, run.run_id)) else None,
         "acceptances": [asdict(row) for row in list_acceptances(warehouse, run.run_id)],
         "unscored": warehouse.read_rows(read_query("runs/unscored"), of_run),
@@ -211,7 +213,7 @@ def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics) -> 
     if document["metrics"]:
         print_line()
         print_scores(document["metrics"], run.metrics, silent.hidden, silent.line)
-        if note := explain_stand_in(run):
+        for note in filter(None, (explain_stand_in(run), document["sampling"])):
             print_line(note)
         _print_groups(document["metrics"])
         _print_changes(document["metrics"])

@@ -135,6 +135,21 @@ def explain_stand_in(run: RunRow) -> str | None:
     return explain_surface(run.embeddings, run.metrics, run.config.get("metric_settings", {}))
 
 
+def explain_sampling(warehouse: Warehouse, run: RunRow) -> str | None:
+    """Which part of its dataset a run judged, in a line; None for one that judged all."""
+    if run.config.get("sample_budget") is None:
+        return None
+    rows = warehouse.read_rows(read_query("runs/sampling"), {"run_id": run.run_id})
+    if not rows or rows[0]["n_picked"] in (None, rows[0]["n"]):
+        return None
+    counts = {name: int(str(number)) for name, number in rows[0].items()}
+    share = counts["n_earlier"] / counts["n_signals"]
+    return (
+        f"note: {counts['n_picked']:,} of {counts['n']:,} samples were judged, picked with known probabilities, by "
+        f"chance and doubt (signals: {share:.0%} earlier scores, else lexical); means and intervals are estimates."
+    )
+
+
 def describe_responses(counts: Mapping[str, Any]) -> str:
     """Responses in one line: how many came, failed and were taken from the record, and how long they took."""
     parts = [f"{counts['n_ok']:,} answered", f"{counts['n_failed']:,} failed"]

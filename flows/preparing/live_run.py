@@ -135,6 +135,7 @@ def explain_cold(settings: RunSettings, warehouse: Warehouse, run_id: str = "") 
 def prepare_run(request: RunRequest, source: "str | pl.DataFrame", warehouse: Warehouse) -> PreparedRun:
     """Plan, judge, target and dataset of a new run; raises whatever can be refused before anything is asked."""
     settings, target, parent = _find_responses(request.settings, warehouse)
+    refuse_budget_of_answers(settings)
     tools = make_tools(settings, request.kind)
     try_own_metrics(tools.plan, settings)
     staged = stage_of(settings, source)
@@ -168,6 +169,15 @@ def prepare_again(run: RunRow, settings: RunSettings, warehouse: Warehouse) -> P
     try_own_metrics(tools.plan, settings)
     staged = None if count_samples(warehouse, run.run_id) else _stage_again(settings, run)
     return PreparedRun(run=run, tools=tools, staged=staged, target=target, parent=parent, resumed=True)
+
+
+def refuse_budget_of_answers(settings: RunSettings) -> None:
+    """Raise FatalJudgeError for a budget of samples where answers are not in the dataset."""
+    if settings.sample_budget is not None and (settings.target is not None or settings.responses is not None):
+        raise FatalJudgeError(
+            "a budget of samples (--sample-budget) picks them by the answers in the dataset, and this run takes its "
+            "answers from a target or another run; use --limit, or write the answers into a dataset first"
+        )
 
 
 def try_own_metrics(plan: Plan, settings: RunSettings) -> None:

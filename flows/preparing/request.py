@@ -76,7 +76,13 @@ def make_row(request: RunRequest, plan: "Plan", staged: "StagedDataset") -> RunR
     """The row of an evaluation or a collection that begins now."""
     settings, trigger = request.settings, request.trigger
     return replace(
-        begin_run(request.kind, settings, parent=settings.responses, tags=settings.tags, n_samples=staged.n_samples),
+        begin_run(
+            request.kind,
+            settings,
+            parent=settings.responses,
+            tags=settings.tags,
+            n_samples=count_judged(settings, staged),
+        ),
         suite=settings.suite,
         suite_hash=settings.suite_hash,
         label=settings.label,
@@ -91,6 +97,11 @@ def make_row(request: RunRequest, plan: "Plan", staged: "StagedDataset") -> RunR
         kb_version=trigger.kb_version,
         kb_changed=trigger.changed or None,
     )
+
+
+def count_judged(settings: RunSettings, staged: "StagedDataset") -> int:
+    """How many samples of a dataset are judged: all, or as many as there is a budget for."""
+    return min(staged.n_samples, settings.sample_budget or staged.n_samples)
 
 
 def begin_run(

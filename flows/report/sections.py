@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from evalhouse.flows.display.output import sort_by_metric, write_cost, write_interval, write_shared, write_value
 from evalhouse.flows.documents.comparison import name_part, write_also, write_p
-from evalhouse.flows.documents.run_origin import HEADLINE, explain_stand_in
+from evalhouse.flows.documents.run_origin import HEADLINE, explain_sampling, explain_stand_in
 from evalhouse.flows.report.charts import (
     ALL_PARTS,
     draw_distribution,
@@ -71,7 +71,7 @@ def describe_run(
         "base": base,
         **describe_about(run),
         "unscored": _describe_unscored(summary.unscored),
-        "stand_in": explain_stand_in(run),
+        "stand_in": " ".join(filter(None, (explain_stand_in(run), explain_sampling(warehouse, run)))),
         "costs": [{**row, "cost": write_cost(row)} for row in summary.costs],
         "flips": [{**row, "percent": write_share(row["flip_rate"])} for row in summary.flips],
         **_describe_result(warehouse, run, base, summary, compare),

@@ -36,13 +36,16 @@ from evalhouse.flows.preparing.live_run import (
     explain_cold,
     make_live_run,
     make_plan,
+    refuse_budget_of_answers,
 )
+from evalhouse.flows.preparing.request import count_judged
 from evalhouse.flows.preparing.shown import show_target
 from evalhouse.tasks.asking.embedders import AskedEmbedder
 from evalhouse.tasks.asking.record import ReplyFinder
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.datasets.read import stage_of
 from evalhouse.tasks.judge.names import find_judge, list_judges
+from evalhouse.tasks.load import list_picked
 from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.models.stand_ins import DryRecord, StandInJudge
 from evalhouse.tasks.pipeline.live_run import LiveRun, make_work
@@ -173,11 +176,14 @@ def estimate_run(settings: RunSettings, *, fill_in: FillIn = list) -> Estimate:
     async def take_steps(live_run: LiveRun, record: DryRecord) -> dict[str, Usage]:
         for notice in announce_columns(staged, live_run):
             print_notice(notice)
+        picked = list_picked(live_run, staged.staging)
         for first in range(1, staged.staging.n_rows + 1, _SAMPLES_AT_ONCE):
-            samples = fill_in(staged.staging.read_between(first, first + _SAMPLES_AT_ONCE - 1))
+            found = staged.staging.read_between(first, first + _SAMPLES_AT_ONCE - 1)
+            samples = fill_in([sample for sample in found if picked is None or sample.ordinal in picked])
             await asyncio.gather(*(take_asking_steps(live_run, make_work(sample)) for sample in samples))
         return record.by_step
 
+    refuse_budget_of_answers(settings)
     plan = make_plan(settings)
     staged = stage_of(settings)
     check_history(settings, staged)
@@ -186,7 +192,7 @@ def estimate_run(settings: RunSettings, *, fill_in: FillIn = list) -> Estimate:
     finally:
         staged.staging.discard()
     estimate = Estimate(
-        n_samples=staged.n_samples,
+        n_samples=count_judged(settings, staged),
         judge=settings.judge,
         steps=dict(sorted(by_step.items())),
         embeddings=settings.embeddings if "similarity" in list_calls(plan.steps) else None,

@@ -5,7 +5,7 @@ data that commands print.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ from evalhouse.tasks.comparing.retrieval import (
     find_retrieval,
     list_retrieval_moves,
 )
+from evalhouse.tasks.comparing.sampled import decide, find_difference, read_estimates, warn_of_sampling
 from evalhouse.tasks.comparing.shifts import Shift, describe_shifts
 from evalhouse.tasks.comparing.wilson import find_mean_interval
 from evalhouse.tasks.pipeline.step_inputs import find_graded
@@ -182,6 +183,9 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         _join(samples, column, result, _find_noise(noise, samples, column, clusters), changed)
         for column, result in zip(columns, paired, strict=True)
     )
+    estimates = read_estimates(pair)
+    if estimates is not None:
+        metrics = tuple(_restate(compared, estimates.get(compared.metric)) for compared in metrics)
     shifts = noise.find_shifts()
     moves = _list_metric_moves(columns, metrics)
     return Comparison(
@@ -193,6 +197,7 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         warnings=(
             *_list_warnings(pair.base, pair.candidate, scores, other_judges),
             *_warn_of_forgotten(pair),
+            *warn_of_sampling(pair),
             *_warn_of_noise(metrics),
             *describe_shifts(shifts),
         ),
@@ -386,6 +391,23 @@ def _join(
         parts=parts,
         better=column.better,
         noise=noise,
+    )
+
+
+def _restate(compared: MetricComparison, row: Mapping[str, Any] | None) -> MetricComparison:
+    """A metric with the estimates in place of plain means, where a run judged a part of its dataset."""
+    compared = replace(compared, parts=(), noise=None)
+    if row is None:
+        return compared
+    difference = find_difference(row)
+    return replace(
+        compared,
+        mean_base=row["base"],
+        mean_candidate=row["candidate"],
+        common_base=row["base"],
+        common_candidate=row["candidate"],
+        paired=decide(compared.paired, difference, row["variance"], better=compared.better),
+        change=difference,
     )
 
 

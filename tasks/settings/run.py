@@ -62,6 +62,12 @@ class RunSettings(BaseModel):
     limit: Annotated[int | None, Where(place=LIMITS)] = Field(
         default=None, ge=1, description="judge only the first N samples"
     )
+    sample_budget: Annotated[int | None, Where(place=LIMITS, judges=True, belongs_to_run=True)] = Field(
+        default=None, ge=10, description="judge so many samples, picked with known probabilities, for all"
+    )
+    sample_seed: Annotated[int, Where(place=LIMITS, judges=True, belongs_to_run=True)] = Field(
+        default=0, ge=0, description="which of them are picked: another number picks others"
+    )
     judge: Annotated[str, Where(judges=True, compares="given")] = Field(
         default=LEXICAL, description="the default judge, and behind it those of steps, as in `J,classify=J2`"
     )

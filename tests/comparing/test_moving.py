@@ -265,4 +265,4 @@ def test_every_step_of_a_built_in_metric_has_its_inputs() -> None:
     for metric in load_metrics().values():
         steps = {*metric.needs, *metric.optional_needs}
         assert list_inputs(steps) != list(INPUTS), f"{metric.name} rests on a step whose inputs are not known"
-        assert set(list_call_steps(steps)) or steps <= {"overlap", "tool_calls", "result_sets"}
+        assert set(list_call_steps(steps)) or steps <= {"overlap", "tool_calls", "result_sets", "citations"}

@@ -34,6 +34,7 @@ def fully_judged(sample_id: str = "s", **changes: object) -> Sample:
         "context_ids": ["a", "b"],
         "reference_ids": ["b"],
         "similarity": 0.5,
+        "citations": [("A1", 1), (None, None)],
         **rate_everything(5),
         **changes,
     }

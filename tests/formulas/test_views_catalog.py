@@ -88,10 +88,11 @@ def test_reasons_are_those_of_the_contract() -> None:
         reasons = [row["reason"] for row in read(con, "from unscored_reasons order by precedence")]
     assert set(reasons) == {
         "no_answer", "no_ground_truth", "no_contexts", "no_statements", "no_reference_ids", "judge_failed",
-        "target_failed", "embedding_failed", "budget_exhausted", "cancelled",
+        "target_failed", "embedding_failed", "budget_exhausted", "cancelled", "no_citations", "no_conversation",
+        "nothing_to_heed",
     }  # fmt: skip
     assert reasons[:3] == ["no_answer", "no_ground_truth", "no_contexts"]
-    assert reasons[-1] == "no_statements"
+    assert reasons[9:] == ["no_statements", "no_conversation", "nothing_to_heed", "no_citations"]
 
 
 def test_statement_verdicts() -> None:

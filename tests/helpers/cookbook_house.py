@@ -17,7 +17,10 @@ from endpoint import running_endpoint
 from endpoint_replies import Asked, compose_reply
 
 N_NIGHTS = 3
-METRICS = "factual_f1,context_recall,context_precision,faithfulness,hallucination,relevance_final,answer_relevancy,citation_recall"
+METRICS = (
+    "factual_f1,context_recall,context_precision,faithfulness,hallucination,relevance_final,answer_relevancy,"
+    "citation_recall"
+)
 CONTEXTS = [
     {"id": "tables", "text": "The tables say that high tide at Brankmouth is at 6 in the morning."},
     {"id": "gulls", "text": "Gulls nest on the pier. The harbour is closed on Mondays."},

@@ -70,7 +70,8 @@ class Sample:
 
     Labels are those of A1, A2, … and G1, G2, …; support holds, for each of them, the ranks of its contexts. Every step
     has an outcome without a reason unless `reasons` gives one; steps in `missing` have no outcome at all. `further` are
-    other similarities by kind, `grades` ratings from 0 to 10 by rubric and criterion.
+    other similarities by kind, `grades` ratings from 0 to 10 by rubric and criterion, `citations` the statement and the
+    context of each.
     """
 
     sample_id: str = "s"
@@ -85,6 +86,7 @@ class Sample:
     contexts: Sequence[str] | None = None
     context_ids: Sequence[str | None] | None = None
     reference_ids: Sequence[str | None] | None = None
+    citations: Sequence[tuple[str | None, int | None]] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)
     missing: Iterable[str] = ()
 
@@ -224,6 +226,9 @@ def _list_rows(sample: Sample, run_id: str) -> Iterable[tuple[str, Row]]:
             yield "attributions", {**key, "supported": bool(ranks), "context_ranks": alone, "joint_ranks": joint}
     for rank, useful in enumerate(sample.useful, start=1):
         yield "context_verdicts", {**run, "context_rank": rank, "useful": useful}
+    for ordinal, (statement_id, rank) in enumerate(sample.citations, start=1):
+        where = {"ordinal": ordinal, "marker": f"[{rank}]", "text_start": ordinal, "text_end": ordinal + 3}
+        yield "citations", {**run, **where, "statement_id": statement_id, "context_rank": rank}
     if sample.similarity is not None:
         yield "similarities", {**run, "value": sample.similarity}
     for kind, value in sample.further.items():

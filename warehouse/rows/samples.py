@@ -27,6 +27,7 @@ from evalhouse.warehouse.tables import Batch, build_frame
 CLUSTER_COLUMNS: Final = ("conversation_id", "thread_id", "session_id", "document_id", "doc_id", "group_id")
 """Metadata columns that are taken for groups of samples without being named, when every sample has one."""
 NO_CLUSTER: Final = "none"
+_PICKS: Final = "sample_picks"
 # Reasons that a resumed run tries to fix; the others follow from the dataset.
 FAILURE_REASONS = ("judge_failed", "embedding_failed", "target_failed", "budget_exhausted", "cancelled")
 
@@ -97,6 +98,15 @@ class StoredSample:
         return several if isinstance(several, list) and self.ground_truth in several else [self.ground_truth]
 
 
+@dataclass(frozen=True, kw_only=True)
+class EarlierScore:
+    """What the latest of some runs said of a sample, by one metric, and how far these runs lay apart."""
+
+    run_id: str
+    value: float
+    spread: float
+
+
 class Staging:
     """A temporary folder of Parquet parts; `discard` it when done."""
 
@@ -164,7 +174,9 @@ class Staging:
 def take_in_samples(
     warehouse: Warehouse, run_id: str, staging: Staging, *, cluster: str | None = None, beside: Batch | None = None
 ) -> int:
-    """Write the staged rows for a run, and a batch `beside` them, in one transaction; returns how many rows there are.
+    """Write the staged rows for a run, and a batch `beside` them, in one transaction; returns how many there are.
+
+    With `sample_picks` among what is beside only samples that are picked become the run's.
 
     `cluster` is the metadata column whose values group samples that are not independent, NO_CLUSTER for none, or None
     to look for one of CLUSTER_COLUMNS. Does nothing when the run has its samples already, so that a repeated load is
@@ -178,8 +190,29 @@ def take_in_samples(
             return int(loaded[0])
         forget(connection, run_id, {"run_samples"})
         _insert_staged(connection, run_id, staging, cluster)
-        connection.execute("update runs set n_samples = ? where run_id = ?", [staging.n_rows, run_id])
-    return staging.n_rows
+        n_samples = staging.n_rows
+        if beside is not None and _PICKS in beside.tables:
+            n_samples = int(beside.tables[_PICKS]["picked"].sum())
+            connection.execute(
+                f"delete from run_samples where run_id = $run_id and sample_id not in "
+                f"(select sample_id from {_PICKS} where run_id = $run_id and picked)",
+                {"run_id": run_id},
+            )
+            connection.execute(read_query("samples/keep_picked"), {"run_id": run_id})
+        connection.execute("update runs set n_samples = ? where run_id = ?", [n_samples, run_id])
+    return n_samples
+
+
+def read_earlier_scores(
+    warehouse: Warehouse, run_id: str, *, suite: str | None, dataset: str | None, metrics: Sequence[str]
+) -> dict[str, dict[str, EarlierScore]]:
+    """By sample and metric what earlier runs of a suite said, or of a dataset where the run belongs to none."""
+    parameters = {"run_id": run_id, "suite": suite, "dataset": dataset, "metrics": list(metrics)}
+    found: dict[str, dict[str, EarlierScore]] = {}
+    for row in warehouse.read(read_query("samples/earlier_scores"), parameters).iter_rows(named=True):
+        score = EarlierScore(run_id=row["run_id"], value=row["value"], spread=row["spread"])
+        found.setdefault(row["sample_id"], {})[row["metric"]] = score
+    return found
 
 
 def renew_samples(warehouse: Warehouse, run_id: str, staging: Staging, *, cluster: str | None = None) -> None:

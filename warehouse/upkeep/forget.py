@@ -33,7 +33,12 @@ from evalhouse.warehouse.tables import TABLES, build_frame
 from evalhouse.warehouse.unmoved import JournalReader
 
 Kind = Literal["text", "texts", "statement", "words", "members", "json", "nothing"]
-_VERDICT_TEXTS: Final[Mapping[str, Kind]] = {"text": "words", "statement": "words", "reason": "words"}
+_VERDICT_TEXTS: Final[Mapping[str, Kind]] = {
+    "text": "words",
+    "statement": "words",
+    "reason": "words",
+    "marker": "words",
+}
 TEXTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     **{
         table.name: {column: kind for column, kind in _VERDICT_TEXTS.items() if column in table.columns}

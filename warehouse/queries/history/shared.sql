@@ -14,4 +14,7 @@ inner join scores as earlier
     and earlier.metric = score_chain.metric
     and earlier.sample_id = later.sample_id
 where later.value is not null and earlier.value is not null
+    -- A plain mean over samples that were picked with unequal probabilities says nothing of the others.
+    and later.run_id not in (select run_id from sample_picks)
+    and earlier.run_id not in (select run_id from sample_picks)
 group by score_chain.run_id, score_chain.metric

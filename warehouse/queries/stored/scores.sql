@@ -31,6 +31,23 @@ with sums as (
     group by run_id, metric
 ),
 
+-- Of a run that judged a part of its dataset what judging all would have given; see the view sampled_means.
+estimates as (
+    select
+        sums.* replace (case
+            when sampled_means.run_id is null then sums.mean
+            when sums.lowest >= sums.minimum and sums.highest <= 1
+                then least(greatest(sampled_means.mean, sums.minimum), 1)
+            else sampled_means.mean
+        end as mean),
+        sampled_means.run_id is not null as is_sampled,
+        sampled_means.variance as sampled_variance
+    from sums
+    left join sampled_means
+        on sampled_means.run_id = sums.run_id
+        and sampled_means.metric = sums.metric
+),
+
 clusters as (
     select
         scores.run_id,
@@ -73,13 +90,16 @@ shares as (
         clustered.n_clusters,
         clustered.cluster,
         coalesce(clustered.n_clusters, sums.n_scored) as n,
-        coalesce(clustered.variance, sums.spread / sums.n_scored) as variance,
-        sums.n_lowest + sums.n_highest = sums.n_scored and clustered.n_clusters is null as is_binary,
+        coalesce(sums.sampled_variance, clustered.variance, sums.spread / sums.n_scored) as variance,
+        sums.n_lowest + sums.n_highest = sums.n_scored and clustered.n_clusters is null and not sums.is_sampled
+            as is_binary,
         sums.lowest >= sums.minimum and sums.highest <= 1 as is_share,
         (sums.mean - sums.minimum) / (1 - sums.minimum) as share,
-        coalesce(clustered.variance, sums.spread / sums.n_scored) / pow(1 - sums.minimum, 2) as share_variance
-    from sums
-    left join clustered on clustered.run_id = sums.run_id and clustered.metric = sums.metric
+        coalesce(sums.sampled_variance, clustered.variance, sums.spread / sums.n_scored) / pow(1 - sums.minimum, 2)
+            as share_variance
+    from estimates as sums
+    left join clustered
+        on clustered.run_id = sums.run_id and clustered.metric = sums.metric and not sums.is_sampled
 ),
 
 -- Student's 97.5 % point: exact to 4 degrees of freedom, then the expansion of Fisher and Cornish (1960), Technometrics 2,

@@ -1,0 +1,206 @@
+"""Which samples of a large dataset are judged, when a budget of samples is set: with known, unequal probabilities.
+
+Every sample has a signal for each metric: its score in the latest earlier run of the same suite, or dataset, that
+scored it, and where there is none what the lexical rules make of its texts. Half of the probability is spread evenly,
+so that no sample is beyond reach; the other half goes where a score is hardest to foretell: to signals in the middle
+of the scale, and to samples that were scored otherwise from run to run. As many samples as the budget has are drawn,
+neither more nor fewer, by the pivotal method (Deville and Tillé 1998, Biometrika 85): pairs fight until all is 0 or 1,
+in an order drawn by the run's seed, and each sample keeps the probability it began with.
+
+Probabilities and signals of all samples are rows (`sample_picks`, `sample_signals`); the view `sampled_means` makes of
+them what judging all would have given.
+"""
+
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from evalhouse.tasks.lexical.match import compare_statements, rate_contexts, score_contexts
+from evalhouse.tasks.lexical.split import split_statements
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.metric_files import MetricFile
+from evalhouse.warehouse.rows.samples import EarlierScore, Staging, StoredSample, read_earlier_scores
+from evalhouse.warehouse.store import Warehouse
+
+LEXICAL_ORIGIN: Final = "lexical"
+_EVEN: Final = 0.5  # the share of the probability that all samples have alike
+_AT_ONCE: Final = 500
+_LEAST: Final = 0.1  # the least standard deviation that a score is thought to have about its signal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signal:
+    """What is known of a sample's score before it is judged. `origin` is the run that it stems from, or `lexical`."""
+
+    metric: str
+    value: float
+    origin: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pick:
+    """A sample of the dataset: how probable it was that it be judged, whether it is, and its signals."""
+
+    ordinal: int
+    sample_id: str
+    probability: float
+    picked: bool
+    signals: Sequence[Signal]
+
+
+def pick_staged(
+    warehouse: Warehouse, run_id: str, settings: RunSettings, metrics: Sequence[MetricFile], staging: Staging
+) -> list[Pick]:
+    """The picks of a run over its staged dataset."""
+    names = [metric.name for metric in metrics]
+    earlier = (
+        read_earlier_scores(warehouse, run_id, suite=settings.suite, dataset=settings.dataset, metrics=names)
+        if warehouse.exists()
+        else {}
+    )
+    samples = (
+        sample
+        for first in range(1, staging.n_rows + 1, _AT_ONCE)
+        for sample in staging.read_between(first, first + _AT_ONCE - 1)
+    )
+    return pick_samples(
+        samples, metrics, earlier, budget=settings.sample_budget or staging.n_rows, seed=settings.sample_seed
+    )
+
+
+def pick_samples(
+    samples: Iterator[StoredSample],
+    metrics: Sequence[MetricFile],
+    earlier: Mapping[str, Mapping[str, EarlierScore]],
+    *,
+    budget: int,
+    seed: int,
+) -> list[Pick]:
+    """All samples, `budget` of them picked. `earlier` has by sample and metric what runs before said."""
+    known = [
+        (sample.ordinal, sample.sample_id, tuple(_find_signals(sample, metrics, earlier.get(sample.sample_id, {}))))
+        for sample in samples
+    ]
+    sizes = [_rate_doubt(signals, earlier.get(sample_id, {})) for _, sample_id, signals in known]
+    probabilities = spread(sizes, budget)
+    picked = draw(probabilities, random.Random(seed))
+    return [
+        Pick(ordinal=ordinal, sample_id=sample_id, probability=probability, picked=place in picked, signals=signals)
+        for place, ((ordinal, sample_id, signals), probability) in enumerate(zip(known, probabilities, strict=True))
+    ]
+
+
+def spread(sizes: Sequence[float], budget: int) -> list[float]:
+    """Probabilities that sum to the budget: half spread evenly, half in proportion to the sizes; none above 1."""
+    n, total = len(sizes), sum(sizes)
+    if budget >= n:
+        return [1.0] * n
+    shares = [_EVEN / n + (1 - _EVEN) * (size / total if total else 1 / n) for size in sizes]
+    certain: set[int] = set()
+    while True:
+        left = sum(share for place, share in enumerate(shares) if place not in certain)
+        scale = (budget - len(certain)) / left
+        further = {place for place, share in enumerate(shares) if place not in certain and share * scale >= 1}
+        if not further:
+            return [1.0 if place in certain else share * scale for place, share in enumerate(shares)]
+        certain |= further
+
+
+def draw(probabilities: Sequence[float], rng: random.Random) -> set[int]:
+    """The places of those that are drawn, as many as the probabilities sum to; each by its own probability."""
+    picked = {place for place, probability in enumerate(probabilities) if probability >= 1}
+    order = [place for place in range(len(probabilities)) if place not in picked]
+    rng.shuffle(order)
+    fighter, strength = -1, 0.0
+    for place in order:
+        other = probabilities[place]
+        if fighter < 0:
+            fighter, strength = place, other
+            continue
+        both = strength + other
+        if both < 1:
+            fighter, strength = (fighter if rng.random() * both < strength else place), both
+        else:
+            # One of them is drawn, the other fights on with what is left.
+            loser = fighter if rng.random() * (2 - both) < 1 - strength else place
+            picked.add(place if loser == fighter else fighter)
+            fighter, strength = loser, both - 1
+    if fighter >= 0 and strength > 0.5:  # sums of shares end a hair off a whole number
+        picked.add(fighter)
+    return picked
+
+
+def _rate_doubt(signals: Sequence[Signal], earlier: Mapping[str, EarlierScore]) -> float:
+    """How far a sample's scores may lie from their signals, on the mean of its metrics."""
+    doubts = [
+        math.sqrt(max(signal.value * (1 - signal.value), _LEAST**2)) + _read_spread(earlier.get(signal.metric))
+        for signal in signals
+    ]
+    return sum(doubts) / len(doubts) if doubts else _LEAST
+
+
+def _read_spread(earlier: EarlierScore | None) -> float:
+    return 0.0 if earlier is None else earlier.spread
+
+
+def _find_signals(
+    sample: StoredSample, metrics: Sequence[MetricFile], earlier: Mapping[str, EarlierScore]
+) -> Iterator[Signal]:
+    missing = [metric for metric in metrics if metric.name not in earlier]
+    guesses = guess_scores(sample) if missing else {}
+    for metric in metrics:
+        if metric.name in earlier:
+            score = earlier[metric.name]
+            yield Signal(metric=metric.name, value=min(1.0, max(0.0, score.value)), origin=score.run_id)
+        else:
+            yield Signal(metric=metric.name, value=_guess(metric, guesses), origin=LEXICAL_ORIGIN)
+
+
+def _guess(metric: MetricFile, guesses: Mapping[str, float]) -> float:
+    """What the lexical rules make of a metric: of the steps that it rests on the mean."""
+    found = [guesses[step] for step in metric.needs if step in guesses] or list(guesses.values())
+    guess = sum(found) / len(found) if found else 0.5
+    return 1 - guess if metric.better == "low" else guess
+
+
+def guess_scores(sample: StoredSample) -> Mapping[str, float]:
+    """By step how well a sample does by the lexical rules, from 0 to 1: shares of words found, not of verdicts."""
+    answer, truth = split_statements(sample.answer or ""), split_statements(sample.ground_truth or "")
+    guesses: dict[str, float] = {}
+    if answer and truth:
+        compared = compare_statements(sample.question, answer, truth)
+        guesses["classify"] = _mean([support.score for support in (*compared.answer, *compared.ground_truth)])
+    if sample.contexts:
+        for step, statements in (("attribute_answer", answer), ("attribute_ground_truth", truth)):
+            if statements:
+                scored = score_contexts(statements, sample.contexts, sample.question)
+                guesses[step] = _mean([max(one.score for one in supports) for supports in scored])
+        rated = rate_contexts(sample.question, sample.ground_truth or "", sample.contexts)
+        guesses["rank"] = _mean([one.score for one in rated])
+    return guesses
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def list_rows(run_id: str, picks: Sequence[Pick]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows of `sample_picks` and of `sample_signals`."""
+    rows = [
+        {
+            "run_id": run_id,
+            "sample_id": pick.sample_id,
+            "ordinal": pick.ordinal,
+            "probability": pick.probability,
+            "picked": pick.picked,
+        }
+        for pick in picks
+    ]
+    signals = [
+        {"run_id": run_id, "sample_id": pick.sample_id, "metric": one.metric, "signal": one.value, "origin": one.origin}
+        for pick in picks
+        for one in pick.signals
+    ]
+    return rows, signals

@@ -1,0 +1,132 @@
+"""Budgets of samples: who is picked, with which probability, and what is made of those that were judged."""
+
+import math
+import random
+from collections import Counter
+
+import numpy as np
+import polars as pl
+import pytest
+from live_runs import make_sample
+from rows import fill, open_rows, read
+
+from evalhouse.tasks.pipeline.sampling import draw, guess_scores, pick_samples, spread
+from evalhouse.warehouse.metric_files import load_metrics
+from evalhouse.warehouse.rows.samples import EarlierScore
+
+METRICS = [load_metrics()[name] for name in ("faithfulness", "hallucination")]
+
+
+def test_probabilities_sum_to_the_budget_and_none_is_above_one() -> None:
+    sizes = [0.1] * 90 + [5.0] * 5 + [50.0] * 5
+    found = spread(sizes, 30)
+    assert sum(found) == pytest.approx(30)
+    assert max(found) == 1
+    assert min(found) > 0.1, "half of the probability is for all alike"
+    assert found[0] < found[90] <= found[99]
+
+
+def test_a_budget_for_all_judges_all() -> None:
+    assert spread([0.3] * 5, 5) == [1.0] * 5
+    assert draw([1.0] * 5, random.Random(0)) == set(range(5))
+
+
+def test_each_is_drawn_as_often_as_its_probability_says_and_always_as_many() -> None:
+    probabilities = spread([0.1, 0.5, 0.2, 0.9, 0.1, 0.4, 0.3, 2.0], 3)
+    counts: Counter[int] = Counter()
+    for seed in range(6000):
+        drawn = draw(probabilities, random.Random(seed))
+        assert len(drawn) == 3
+        counts.update(drawn)
+    for place, probability in enumerate(probabilities):
+        error = math.sqrt(probability * (1 - probability) / 6000)
+        assert counts[place] / 6000 == pytest.approx(probability, abs=4.5 * error + 1e-9)
+
+
+def test_the_same_seed_picks_the_same() -> None:
+    samples = [make_sample(number) for number in range(1, 31)]
+    first, again, other = (
+        [pick.sample_id for pick in pick_samples(iter(samples), METRICS, {}, budget=10, seed=seed) if pick.picked]
+        for seed in (1, 1, 2)
+    )
+    assert first == again != other
+    assert len(first) == len(other) == 10
+
+
+def test_signals_are_earlier_scores_where_there_are_some_and_lexical_elsewhere() -> None:
+    earlier = {"s1": {"faithfulness": EarlierScore(run_id="night-1", value=0.25, spread=0.3)}}
+    first, second, *_ = pick_samples(
+        iter([make_sample(number) for number in range(1, 21)]), METRICS, earlier, budget=10, seed=0
+    )
+    known = first.signals[0]
+    assert (known.metric, known.value, known.origin) == ("faithfulness", 0.25, "night-1")
+    guesses = guess_scores(make_sample(2))
+    lexical = [guesses["attribute_answer"], 1 - (guesses["classify"] + guesses["attribute_answer"]) / 2]
+    assert [one.value for one in second.signals] == pytest.approx(lexical)
+    assert {one.origin for one in second.signals} == {"lexical"}
+
+
+def estimate(n: int, budget: int, n_runs: int, *, agreement: float, seed: int = 0) -> tuple[float, float, float]:
+    """Over runs with a budget: how often the interval holds the mean of all, its width against that of judging all, and
+    how many standard errors the mean of the estimates is off."""
+    rng = np.random.default_rng(seed)
+    signals = rng.beta(2.0, 0.8, n)
+    values = (rng.random(n) < agreement * signals + (1 - agreement) * 0.65).astype(float)
+    is_scored = rng.random(n) > 0.05
+    truth = values[is_scored].mean()
+    probabilities = spread([math.sqrt(max(one * (1 - one), 0.01)) for one in signals], budget)
+    every = {"metric": ["faithfulness"] * n, "sample_id": [f"s{place}" for place in range(n)]}
+    with open_rows() as con:
+        for number in range(n_runs):
+            drawn = draw(probabilities, random.Random(number))
+            columns = {**every, "run_id": [f"r{number}"] * n, "ordinal": range(n), "probability": probabilities}
+            picks = pl.DataFrame(
+                {**columns, "picked": [place in drawn for place in range(n)], "signal": signals, "value": values}
+            ).with_columns(value=pl.when(pl.Series(is_scored)).then("value"), origin=pl.lit("lexical"))
+            con.register("given", picks)
+            con.execute(
+                "insert into sample_picks by name select run_id, sample_id, ordinal, probability, picked from given"
+            )
+            con.execute(
+                "insert into sample_signals by name select run_id, sample_id, metric, signal, origin from given"
+            )
+            con.execute(
+                "insert into scores by name select run_id, sample_id, metric, value, '1' as metric_version from given "
+                "where picked"
+            )
+            con.unregister("given")
+        fill(con, "runs", *({"run_id": f"r{number}"} for number in range(n_runs)))
+        rows = read(con, "select mean, ci_low, ci_high from run_scores").copy()
+    means, lows, highs = (np.array([row[name] for row in rows], float) for name in ("mean", "ci_low", "ci_high"))
+    of_all = 2 * 1.96 * values[is_scored].std() / math.sqrt(is_scored.sum())
+    bias = (means.mean() - truth) / (means.std() / math.sqrt(n_runs))
+    return float(((lows <= truth) & (truth <= highs)).mean()), float((highs - lows).mean() / of_all), float(bias)
+
+
+def test_a_budget_of_all_gives_the_plain_mean() -> None:
+    with open_rows() as con:
+        for place, value in enumerate((0.2, 0.4, 0.9, None)):
+            sample = {"run_id": "r", "sample_id": f"s{place}"}
+            fill(con, "sample_picks", {**sample, "ordinal": place, "probability": 1.0, "picked": True})
+            fill(con, "scores", {**sample, "metric": "faithfulness", "value": value})
+        (row,) = read(con, "from sampled_means")
+    assert row["mean"] == pytest.approx(0.5)
+    assert row["variance"] == pytest.approx(0)
+
+
+def test_the_mean_is_unbiased_and_the_interval_holds_it() -> None:
+    held, width, bias = estimate(400, 160, 150, agreement=0.9)
+    assert held > 0.9
+    assert abs(bias) < 4
+    assert width < 1.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("budget", "agreement"), [(200, 0.9), (200, 0.3), (480, 0.6)])
+def test_the_interval_holds_in_95_of_100_runs(budget: int, agreement: float) -> None:
+    held, width, bias = estimate(1000, budget, 800, agreement=agreement)
+    print(
+        f"{budget} of 1,000, agreement {agreement}: holds {held:.3f}, width {width:.2f} of judging all, {bias:+.1f} SE"
+    )
+    assert 0.93 <= held <= 0.97
+    assert abs(bias) < 4
