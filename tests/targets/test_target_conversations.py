@@ -429,3 +429,24 @@ def test_a_killed_run_goes_on_in_the_middle_of_its_conversations(tmp_path: Path,
         assert resumed.status == 0, resumed.stderr
         assert list_totals(place, run["run_id"]) == expect_totals(own=True)
         assert len(server.requests) <= N_TALKS * N_TURNS + 2, "only what was in flight is asked again"
+
+
+@pytest.mark.slow
+def test_repeats_ask_after_what_was_said_the_first_time(tmp_path: Path, prefect_home: Path) -> None:
+    more = ('history = "own"', "repeats = 1", "repeat_share = 1.0")
+    with build_place(tmp_path / "sums", prefect_home, add_up, *more) as (place, server):
+        finished = place.call("run", "sums.toml", "--json")
+        assert finished.status == 0, finished.stderr
+        runs = read(place, "select run_id, kind from runs order by started_at, kind")
+        assert [run["kind"] for run in runs] == ["evaluation", "repeats"]
+        assert {str(list_totals(place, run["run_id"])) for run in runs} == {str(expect_totals(own=True))}
+        n_asked = len(server.requests)
+        assert n_asked == 2 * N_TALKS * N_TURNS
+        suite = place.folder / "sums.toml"
+        text = suite.read_text(encoding="utf-8")
+        suite.write_text(
+            text.replace('"{{conversation}}"', '[], talk = "{{metadata.conversation_id}}"'), encoding="utf-8"
+        )
+        told = place.call("run", "sums.toml")
+        assert len(server.requests) == n_asked + N_TALKS * N_TURNS, "its turns cannot be asked alone"
+        assert "the application remembers its conversations itself" in told.stdout + told.stderr
