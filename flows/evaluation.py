@@ -4,8 +4,9 @@
 the run itself. A command and a suite have opened theirs before: there is something to do while the server comes up.
 """
 
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from copy import copy
 from typing import Any
 
@@ -26,6 +27,8 @@ from evalhouse.tasks.score import find_score_task, publish
 from evalhouse.warehouse.rows.runs import RunKind, update_run
 
 _DEFAULTS = EvaluateParameters()
+# For what a run that takes too long still has to give back and to put on record.
+_TIDYING_S = 30.0
 
 
 @flow(name="evaluate", **FLOW_OPTIONS)
@@ -50,20 +53,25 @@ async def call_as_flow(live_run: LiveRun, kind: RunKind) -> None:
     """Take a live run to its end in a flow run of its own, that bears its name and tags."""
     suite = live_run.settings.suite
     name = f"{suite} {live_run.run_id}" if suite else live_run.run_id
+    limit_s = live_run.settings.run_timeout_s
     with tags(*list_tags(live_run.settings)):
         if kind == "collection":
-            await _name_run(collect_run, name)(live_run.run_id)
+            await _name_run(collect_run, name, limit_s)(live_run.run_id)
         else:
             parameters = describe_as_parameters(live_run.settings, live_run.run_id)
-            named = _name_run(evaluate_run, name)
+            named = _name_run(evaluate_run, name, limit_s)
             named.should_validate_parameters = False
             await named(parameters)
 
 
-def _name_run(named: Flow[..., Coroutine[Any, Any, Any]], name: str) -> Flow[..., Coroutine[Any, Any, Any]]:
-    """The flow with a name for its run; `with_options` would make the schema of its parameters again, in 0.2 s."""
+def _name_run(
+    named: Flow[..., Coroutine[Any, Any, Any]], name: str, limit_s: float | None
+) -> Flow[..., Coroutine[Any, Any, Any]]:
+    """The flow with a name for its run and Prefect's limit of its time; `with_options` would make the schema of its
+    parameters again, in 0.2 s."""
     named = copy(named)
     named.flow_run_name = name
+    named.timeout_seconds = None if limit_s is None else limit_s + _TIDYING_S
     return named
 
 
@@ -80,7 +88,7 @@ async def take_to_end(live_run: LiveRun, kind: RunKind) -> None:
 async def judge_run(live_run: LiveRun) -> None:
     """All of an evaluation."""
     begin_flow(live_run)
-    async with live_run.under_way(), progress_shown(live_run):
+    async with time_limited(live_run), live_run.under_way(), progress_shown(live_run):
         with task_tags(live_run):
             await collect_shards(live_run)
             await load(live_run.run_id)
@@ -92,10 +100,28 @@ async def judge_run(live_run: LiveRun) -> None:
 async def collect_responses(live_run: LiveRun) -> None:
     """All of a collection."""
     begin_flow(live_run)
-    async with live_run.under_way(), progress_shown(live_run):
+    async with time_limited(live_run), live_run.under_way(), progress_shown(live_run):
         with task_tags(live_run):
             await collect_shards(live_run)
             await load(live_run.run_id)
+
+
+@asynccontextmanager
+async def time_limited(live_run: LiveRun) -> AsyncIterator[None]:
+    """End the block with a TimeoutError, by which Prefect's state is `TimedOut`, when the run takes too long.
+
+    Prefect's own limit, a little later, cancels whatever is awaited from then on, so that shares of limits would not be
+    given back; it is there for what does not end otherwise.
+    """
+    limit_s = live_run.settings.run_timeout_s
+    limit = asyncio.timeout(limit_s)
+    try:
+        async with limit:
+            yield
+    except TimeoutError:
+        if limit.expired():
+            raise TimeoutError(f"the run took longer than {limit_s:g} seconds (run_timeout_s)") from None
+        raise
 
 
 @contextmanager

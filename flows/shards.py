@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from evalhouse.tasks.load import collect
 from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.pipeline.run_step import find_tasks
+from evalhouse.tasks.pipeline.run_step import find_tasks, limit_time
 from evalhouse.tasks.pipeline.write import write
 from evalhouse.warehouse.rows.samples import list_unfinished_shards
 
@@ -21,7 +21,7 @@ async def collect_shards(live_run: LiveRun) -> None:
     collection.listen(live_run.asker.stop_sign)
     await take_turns(
         collection.numbers,
-        lambda number: collect(live_run.run_id, number),
+        lambda number: limit_time(collect, live_run)(live_run.run_id, number),
         at_once=count_turns(collection.concurrency, live_run),
     )
     await collection.finish()

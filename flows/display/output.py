@@ -28,6 +28,8 @@ from rich.text import Text
 # Lines in a pipe, where no COLUMNS says otherwise: what a log or a pager shows without scrolling.
 _PIPE_WIDTH = 100
 _GAP = 2
+# What Markdown would take for markup.
+_MARKUP = "\\`*_{}[]<>()#+!|~"
 # A text column is not made narrower than this; numbers are never wrapped.
 _LEAST_WIDTH = 12
 _MOST_LINES = 8
@@ -228,6 +230,12 @@ def name_support(statement: Mapping[str, Any]) -> str:
     alone, together = ([f"C{rank}" for rank in statement[name] or ()] for name in ("context_ranks", "joint_ranks"))
     turns = [f"T{place}" for place in statement.get("turn_ranks") or ()]
     return " + ".join([*together, *turns]) if together else ", ".join([*alone, *turns])
+
+
+def escape_markdown(text: str) -> str:
+    """A text with nothing in it that Markdown or HTML would act on."""
+    flat = " ".join(text.split())
+    return "".join(f"\\{character}" if character in _MARKUP else character for character in flat)
 
 
 def write_value(value: object) -> str:

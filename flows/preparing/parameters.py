@@ -56,6 +56,8 @@ class EvaluateParameters(BaseModel):
     rpm: int | None = Field(default=None, ge=1, description="requests per minute")
     tpm: int | None = Field(default=None, ge=1, description="tokens per minute")
     timeout_s: float | None = Field(default=None, gt=0, description="seconds one request may take")
+    run_timeout_s: float | None = Field(default=None, gt=0, description="seconds the run may take; it can be resumed")
+    task_timeout_s: float | None = Field(default=None, gt=0, description="seconds one step may take for a shard")
     attempts: int | None = Field(default=None, ge=1, le=50, description="times one question is asked at most")
     fresh: bool | None = Field(default=None, description="ask again although a reply is on record")
     batch: bool | None = Field(default=None, description="send requests through the provider's batch API")

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from evalhouse.flows.display.output import write_dollars, write_interval, write_shared, write_value
 from evalhouse.flows.documents.diagnosis import load_advice
+from evalhouse.flows.documents.moves import Difference, list_differences
 from evalhouse.flows.documents.run_origin import HEADLINE
 from evalhouse.flows.report.charts import Mark, draw_amounts, draw_shares, draw_trend, write_change
 from evalhouse.flows.report.head import (
@@ -33,7 +34,7 @@ from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.history import CAUSE_RUNS, FLAKY_RUNS, SeriesData
 from evalhouse.warehouse.rows.report import Row, read_gate
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import YARDSTICKS, find_run
+from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
 
 _BLANK: Final = {"mean": None, "ci_low": None, "ci_high": None, "n_scored": 0, "same_yardstick": None}
@@ -139,18 +140,10 @@ def _list_changes(data: SeriesData, means: Mapping[str, Sequence[Row]]) -> Itera
     prompts = _group_prompts(data.prompts)
     for place in range(1, len(data.runs)):
         before, after = data.runs[place - 1], data.runs[place]
-        for name in YARDSTICKS:
-            if before[name] != after[name]:
-                text = f"{name}: {before[name] or 'none'} → {after[name] or 'none'}"
-                yield _Change(place=place, text=text, is_break=True)
-        for text in _compare_prompts(prompts[before["run_id"]], prompts[after["run_id"]]):
-            yield _Change(place=place, text=text, is_break=True)
-        bases = [" ".join(filter(None, (run["kb_name"], run["kb_version"]))) for run in (before, after)]
-        if bases[0] != bases[1]:
-            text = f"knowledge base: {bases[0] or 'none'} → {bases[1] or 'none'}"
-            yield _Change(place=place, text=text, is_break=False)
-        if before["suite_hash"] != after["suite_hash"]:
-            yield _Change(place=place, text="suite file: another text", is_break=False)
+        asked = _compare_prompts(prompts[before["run_id"]], prompts[after["run_id"]])
+        found = [*list_differences(before, after), *(Difference(text=text, is_break=True) for text in asked)]
+        for difference in sorted(found, key=lambda one: not one.is_break):
+            yield _Change(place=place, text=difference.text, is_break=difference.is_break)
     for metric, rows in means.items():
         versions = [(place, row["metric_version"]) for place, row in enumerate(rows) if "metric_version" in row]
         for (_, old), (place, new) in pairwise(versions):

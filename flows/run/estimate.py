@@ -50,6 +50,7 @@ from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.models.stand_ins import DryRecord, StandInJudge
 from evalhouse.tasks.pipeline.live_run import LiveRun, make_work
 from evalhouse.tasks.pipeline.run_step import take_asking_steps
+from evalhouse.tasks.settings.named_values import nothing_looked_up
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.targets.collection import KnownResponses
 from evalhouse.warehouse.metric_files import Plan
@@ -148,8 +149,9 @@ def ask_dry(settings: RunSettings, plan: Plan, ask: Callable[[LiveRun, DryRecord
     is_known = warehouse.exists() and not settings.fresh
     record = DryRecord(finder=ReplyFinder(warehouse) if is_known else None)
     unlimited = settings.model_copy(update={"rpm": None, "tpm": None})
-    judges = make_judges(settings, plan).change(StandInJudge)
-    live_run = make_live_run("dry-run", unlimited, plan, judges, warehouse, record=record)
+    with nothing_looked_up():
+        judges = make_judges(settings, plan).change(StandInJudge)
+        live_run = make_live_run("dry-run", unlimited, plan, judges, warehouse, record=record)
     if isinstance(live_run.embedder, AskedEmbedder):
         live_run.embedder.asker.judge = StandInJudge(live_run.embedder.asker.judge)
     for asker in live_run.askers:

@@ -20,7 +20,7 @@ from evalhouse.flows.server.environment import find_api_url
 from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.flows.server.local import prefect_server
 from evalhouse.flows.server.outages import describe_outage, is_outage
-from evalhouse.tasks.judge.errors import JudgeError, RunCancelled
+from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeError, RunCancelled
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
@@ -246,7 +246,18 @@ class RunProcess:
             repeats = await ask_again(outcome.run, prepared.tools.settings, self.warehouse, self.carry_out)
             outcome = replace(outcome, repeats=repeats)
         show_end(outcome.run, self.finish(outcome))
+        self._write_pages(outcome.run, prepared.tools.settings)
         return outcome
+
+    def _write_pages(self, run: RunRow, settings: RunSettings) -> None:
+        """The report, where one is wanted, and what a server of the user's shows of the end."""
+        if settings.reports is None and not self.across_machines:
+            return
+        from evalhouse.flows.run.end_pages import publish_end, write_report  # noqa: PLC0415  # most runs do without
+
+        report = write_report(self.warehouse, run, settings)
+        if self.across_machines:
+            publish_end(self.warehouse, run, settings, report)
 
     async def carry_out(self, live_run: "LiveRun", run: RunRow) -> RunOutcome:
         """Run the flow to its end and put on record how it ended."""
@@ -289,12 +300,31 @@ class RunProcess:
             if isinstance(error, WarehouseBusy) and self.interrupts.taken is not None:  # while it was waited for
                 return RunCancelled(f"stopped by {self.interrupts.taken}; {error}")
             return error
+        except TimeoutError as error:
+            if (ended := explain_timeout(live_run.settings, error)) is None:
+                raise
+            return ended
         except TerminationSignal:  # Prefect's, in the moment before the flow has taken the signals back
             return RunCancelled("stopped by SIGTERM")
         finally:
             self.interrupts.note_only()
             await live_run.close()
         return None
+
+
+def explain_timeout(settings: RunSettings, error: TimeoutError) -> FatalJudgeError | None:
+    """What to say of a flow run or a task run that took too long; None where neither has a limit."""
+    from prefect.task_engine import TaskRunTimeoutError  # noqa: PLC0415  # there by now
+
+    if isinstance(error, TaskRunTimeoutError):
+        what, name, limit_s = "one step of a shard", "task_timeout_s", settings.task_timeout_s
+    else:
+        what, name, limit_s = "the run", "run_timeout_s", settings.run_timeout_s
+    if limit_s is None:
+        return None
+    return FatalJudgeError(
+        f"{what} took longer than {limit_s:g} seconds ({name}) and was ended; what was answered is on record"
+    )
 
 
 def _conclude(live_run: "LiveRun", run: RunRow, problem: BaseException | None, interrupts: Interrupts) -> RunOutcome:

@@ -7,10 +7,11 @@ address, since anyone who has it can post.
 import json
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from evalhouse.flows.display.output import (
     clean_text,
+    escape_markdown,
     print_notice,
     write_interval,
     write_json,
@@ -19,13 +20,13 @@ from evalhouse.flows.display.output import (
 )
 from evalhouse.flows.documents.baseline import find_previous
 from evalhouse.flows.documents.gate import describe_finding, describe_verdict, name_check
+from evalhouse.flows.documents.moves import list_means, read_moves, write_moves
 from evalhouse.flows.documents.run_origin import describe_testset
 from evalhouse.flows.preparing.request import Trigger
 from evalhouse.flows.server.api import BadAddress, NoAnswer, send_request
 from evalhouse.tasks.settings.named_values import NAMED, NamedValueError, read_named
 from evalhouse.tasks.settings.suite import Ending, Notify, RefreshedTestset, is_web_address
 from evalhouse.warehouse.messages import shorten
-from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.rows.told import read_shared_with
 from evalhouse.warehouse.store import Warehouse
@@ -102,7 +103,7 @@ def _describe_run(warehouse: Warehouse, run: RunRow, problem: str | None, gate: 
 def _read_means(warehouse: Warehouse, run: RunRow, previous: RunRow | None) -> dict[str, Any]:
     """By metric, in the run's order: the mean, how many samples stand behind it, and the change since `previous` over
     those that both scored, with their number."""
-    rows = _list_means(warehouse, run)
+    rows = list_means(warehouse, run)
     metrics = [str(row["metric"]) for row in rows]
     shared = read_shared_with(warehouse, run.run_id, previous.run_id, metrics) if previous else {}
     return {
@@ -112,10 +113,6 @@ def _read_means(warehouse: Warehouse, run: RunRow, previous: RunRow | None) -> d
         }
         for row in rows
     }
-
-
-def _list_means(warehouse: Warehouse, run: RunRow) -> list[dict[str, Any]]:
-    return warehouse.read_rows(read_query("runs/means"), {"run_id": run.run_id, "metrics": list(run.metrics)})
 
 
 def _deliver(notify: Notify, message: Message) -> None:
@@ -231,26 +228,24 @@ def _post_once(address: str, body: bytes) -> None:
         raise NotifyError(f"the webhook refused it with status {answer.status}")
 
 
-# What Markdown would take for markup.
-_MARKUP: Final = "\\`*_{}[]<>()#+!|~"
-
-
 def write_page(warehouse: Warehouse, run: RunRow, gate: Mapping[str, Any] | None, *, flow_run_url: str | None) -> str:
     """Markdown. What comes from outside (labels, versions, ids of documents) is shown as it is and marks nothing up."""
     lines = [
-        f"# {_plain(run.suite or 'run')}: {run.status}",
+        f"# {escape_markdown(run.suite or 'run')}: {run.status}",
         "",
-        f"Run `{run.run_id}`, {_plain(describe_trigger(run))}.",
+        f"Run `{run.run_id}`, {escape_markdown(describe_trigger(run))}.",
     ]
     if testset := describe_testset(run):
-        lines += ["", f"Test set: {_plain(testset)}"]
+        lines += ["", f"Test set: {escape_markdown(testset)}"]
     if run.problem:
-        lines += ["", f"**Problem:** {_plain(run.problem)}"]
+        lines += ["", f"**Problem:** {escape_markdown(run.problem)}"]
     if gate is not None:
-        lines += ["", f"**{_plain(describe_verdict(gate))}**", ""]
-        lines += [f"- {_plain(failure)}" for failure in _list_failures(gate)]
+        lines += ["", f"**{escape_markdown(describe_verdict(gate))}**", ""]
+        lines += [f"- {escape_markdown(failure)}" for failure in _list_failures(gate)]
     lines += ["", "| metric | mean | 95 % interval | scored | not scored |", "| --- | --- | --- | --- | --- |"]
-    lines += [_write_row(row) for row in _list_means(warehouse, run)]
+    lines += [_write_row(row) for row in list_means(warehouse, run)]
+    if run.status in ("completed", "incomplete") and (moves := read_moves(warehouse, run)) is not None:
+        lines += ["", *write_moves(moves)]
     lines += ["", "Next:", "", "```", *_list_commands(run), "```"]
     if flow_run_url:
         lines += ["", f"[The evaluation itself, with its table of scores]({flow_run_url})"]
@@ -294,10 +289,4 @@ def _list_commands(run: RunRow) -> list[str]:
 
 def _write_row(row: Mapping[str, Any]) -> str:
     mean, interval = write_value(row["mean"]), write_interval(row["ci_low"], row["ci_high"])
-    return f"| {_plain(row['metric'])} | {mean} | {interval} | {row['n_scored']} | {row['n_unscored']} |"
-
-
-def _plain(text: str) -> str:
-    """A text with nothing in it that Markdown or HTML would act on."""
-    flat = " ".join(text.split())
-    return "".join(f"\\{character}" if character in _MARKUP else character for character in flat)
+    return f"| {escape_markdown(row['metric'])} | {mean} | {interval} | {row['n_scored']} | {row['n_unscored']} |"

@@ -31,6 +31,7 @@ from evalhouse.tasks.models.errors import (
     read_error_body,
     read_error_field,
 )
+from evalhouse.tasks.models.providers import read_key_variable
 from evalhouse.warehouse.messages import note_secret
 
 _DEFAULT_ENDPOINT = "https://api.openai.com/v1"
@@ -52,7 +53,7 @@ def find_endpoint(variable: str = "OPENAI_BASE_URL") -> str:
 
 def read_openai_key(endpoint: str) -> SecretStr:
     """The key of the environment. A local endpoint usually wants none, so only OpenAI's own insists."""
-    key = os.environ.get("OPENAI_API_KEY")
+    key = read_key_variable("OPENAI_API_KEY")
     if key:
         note_secret(key)
         return SecretStr(key)

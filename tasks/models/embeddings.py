@@ -30,6 +30,7 @@ from evalhouse.tasks.models.completions import (
     strip_credentials,
 )
 from evalhouse.tasks.models.errors import translate_error
+from evalhouse.tasks.models.providers import read_key_variable
 from evalhouse.tasks.settings.run import RunSettings
 
 # Servers of one model, such as llama.cpp's and vLLM, have the judge at one address and embeddings at another.
@@ -88,7 +89,7 @@ def make_embedding_model(name: str, settings: RunSettings) -> EmbeddingModel:
 def _read_key(endpoint: str) -> str:
     """The key for embeddings: with an address of their own one of their own, so that the judge's goes nowhere else."""
     if os.environ.get(_OWN_ADDRESS):
-        return os.environ.get(_OWN_KEY) or "no-key"
+        return read_key_variable(_OWN_KEY) or "no-key"
     return read_openai_key(endpoint).get_secret_value()
 
 

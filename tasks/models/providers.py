@@ -15,6 +15,7 @@ from typing import Any
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.models.addresses import check_address
+from evalhouse.tasks.settings.named_values import NamedValueError, fill_variable
 from evalhouse.warehouse.messages import note_secret
 
 _FINISH_FIELDS = ("finish_reason", "stop_reason", "stopReason", "done_reason")
@@ -70,13 +71,23 @@ class Provider:
 
     def read_key(self, judge: str, address: str) -> str:
         """The key of the environment; raises FatalJudgeError where the provider's own address wants one."""
-        for name in (*self.keys, *self.secrets):
-            if os.environ.get(name):
-                note_secret(os.environ[name])
-        key = next((os.environ[name] for name in self.keys if os.environ.get(name)), None)
+        values = {name: read_key_variable(name) for name in (*self.keys, *self.secrets)}
+        for secret in filter(None, values.values()):
+            note_secret(secret)
+        key = next((value for name in self.keys if (value := values[name])), None)
         if key is None and self.keys and (address == self.address or not self.address):
             raise FatalJudgeError(f"{self.keys[0]} is not set; set it to your key for {judge}, or use --judge lexical")
         return key or "no-key"
+
+
+def read_key_variable(name: str) -> str | None:
+    """A variable of the environment that holds a key, or names what Prefect keeps it in; None where it is empty. Raises
+    FatalJudgeError where that cannot be read."""
+    try:
+        fill_variable(name)
+    except NamedValueError as error:
+        raise FatalJudgeError(str(error)) from None
+    return os.environ.get(name) or None
 
 
 @cache

@@ -6,10 +6,10 @@ down for minutes: a retried step goes on with the samples it had not finished an
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -25,6 +25,7 @@ from evalhouse.tasks.judge.errors import EndpointDown
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, Shard, find_live_run
 from evalhouse.warehouse.steps import find_step, list_tasks
 
+T = TypeVar("T")
 SampleStep = Callable[[LiveRun, SampleWork], Awaitable[None]]
 
 RETRY_DELAYS_S = (5.0, 30.0)
@@ -51,17 +52,23 @@ class StepTask:
 
     take: SampleStep
     fn: Callable[[str, int], Awaitable[None]]
-    task: Callable[[str, int], Awaitable[None]]
+    task: Task[[str, int], Coroutine[Any, Any, None]]
     gives_statements: bool
 
     async def __call__(self, run_id: str, shard: int) -> None:
         """Take the step for a shard as a task run; whatever ends it, Prefect itself included, ends those who wait."""
         try:
-            await self.task(run_id, shard)
+            await limit_time(self.task, find_live_run(run_id))(run_id, shard)
         except BaseException as error:
             if self.gives_statements:
                 find_live_run(run_id).shards[shard].release_waiting(error)
             raise
+
+
+def limit_time(timed: Task[[str, int], T], live_run: LiveRun) -> Task[[str, int], T]:
+    """A task over a shard that Prefect ends when it takes longer than the run's settings allow."""
+    limit_s = live_run.settings.task_timeout_s
+    return timed if limit_s is None else timed.with_options(timeout_seconds=limit_s)
 
 
 def make_task(name: str, take: SampleStep, *, gives_statements: bool = False) -> StepTask:

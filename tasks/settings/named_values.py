@@ -4,6 +4,9 @@
 import os
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Final
 
 from evalhouse.warehouse.messages import note_secret
@@ -14,6 +17,7 @@ NAMED: Final = re.compile(rf"\$\{{({NAME.pattern})\}}")
 # A server of ours may just be coming up.
 _PATIENCE_S = 60.0
 _PAUSE_S = 0.5
+_REHEARSING: ContextVar[bool] = ContextVar("rehearsing", default=False)
 
 
 class NamedValueError(Exception):
@@ -37,6 +41,36 @@ def read_named(name: str) -> str | None:
     if value is not None and kind == "secret":
         note_secret(value)
     return value or None
+
+
+def fill_variable(name: str) -> None:
+    """Put what an environment variable names into its place, `${secret:NAME}` and `${variable:NAME}`: for keys, which
+    clients of all makers read from there. Raises NamedValueError.
+
+    A variable of the environment that names another one is left as it is: a shell does that.
+    """
+    match = NAMED.fullmatch(os.environ.get(name, "").strip())
+    if match is None or ":" not in match[1] or _REHEARSING.get():
+        return
+    wanted = f"{name} wants {describe_name(match[1])}"
+    try:
+        value = read_named(match[1])
+    except NamedValueError as error:
+        raise NamedValueError(f"{wanted}: {error}") from None
+    if value is None:
+        raise NamedValueError(f"{wanted}, which is not set; set it")
+    note_secret(value)
+    os.environ[name] = value
+
+
+@contextmanager
+def nothing_looked_up() -> Iterator[None]:
+    """Leave variables as they are within this block, in which nothing is sent."""
+    token = _REHEARSING.set(True)
+    try:
+        yield
+    finally:
+        _REHEARSING.reset(token)
 
 
 def _ask_prefect(kind: str, name: str) -> str | None:

@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 from evalhouse.tasks.judge.names import LEXICAL, find_judge, is_fixed, parse_judges
 from evalhouse.tasks.settings.citations import compile_patterns
 from evalhouse.tasks.settings.deadline import find_deadline
-from evalhouse.tasks.settings.suite import Notify, RefreshedTestset, SuiteGate
+from evalhouse.tasks.settings.suite import Notify, RefreshedTestset, SuiteGate, is_web_address
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.warehouse.sample_data import SAMPLE
 from evalhouse.warehouse.steps import STEPS
@@ -136,6 +136,12 @@ class RunSettings(BaseModel):
     max_wait_s: Annotated[float, Where(place=LIMITS, flag="--max-wait", compares="given")] = Field(
         default=3600.0, gt=0, description="seconds to wait for an endpoint that asks to and lets nothing through"
     )
+    run_timeout_s: Annotated[float | None, Where(place=LIMITS, flag="--run-timeout", belongs_to_run=True)] = Field(
+        default=None, gt=0, description="seconds a flow run may take before Prefect ends it; the run can be resumed"
+    )
+    task_timeout_s: Annotated[float | None, Where(place=LIMITS, flag="--task-timeout", belongs_to_run=True)] = Field(
+        default=None, gt=0, description="seconds one step may take for a shard before Prefect ends its task run"
+    )
     temperature: Annotated[float | None, Where(compares="given")] = Field(
         default=None, ge=0, le=2, description="None sends none: the model has its own"
     )
@@ -189,6 +195,12 @@ class RunSettings(BaseModel):
     shard_size: int = Field(
         default=128, ge=1, le=4096, validate_default=True, description="samples that one task run works on"
     )
+    reports: Annotated[str | None, Where(is_path=True, judges=True, belongs_to_run=True)] = Field(
+        default=None, description="folder into which the report of a run is written at its end"
+    )
+    ui_url: Annotated[str | None, Where(judges=True, belongs_to_run=True)] = Field(
+        default=None, description="address at which people open `evalhouse ui`, for links from Prefect"
+    )
     warehouse: Annotated[str, Where(is_path=True)] = "duckdb:///evalhouse.duckdb"
 
     @property
@@ -232,6 +244,15 @@ class RunSettings(BaseModel):
         except ValueError as error:
             raise PydanticCustomError("bad_pattern", "{why}", {"why": str(error)}) from None
         return citations
+
+    @field_validator("ui_url")
+    @classmethod
+    def _check_ui_url(cls, ui_url: str | None) -> str | None:
+        if ui_url is not None and (not is_web_address(ui_url) or "?" in ui_url or "@" in ui_url):
+            raise PydanticCustomError(
+                "ui_url", "give the address that begins with http:// or https://, without a token or a password"
+            )
+        return ui_url
 
     @field_validator("plan")
     @classmethod

@@ -1,4 +1,4 @@
-"""Headers and webhooks that name what Prefect keeps, Secret blocks and variables: filled in, and stored nowhere."""
+"""Headers, webhooks and keys that name what Prefect keeps, Secret blocks and variables: filled in, stored nowhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 from cli_process import Place
+from endpoint import running_endpoint
 from target_server import answer_json, serving
+
+from evalhouse.tasks.models.providers import read_key_variable
+from evalhouse.tasks.settings.named_values import nothing_looked_up
 
 VALUE = "t0ken-of-the-block"
 SAVE = (
@@ -54,3 +58,46 @@ def test_a_block_that_is_not_there_is_named(place: Place) -> None:
     assert done.status == 2
     assert "header Authorization wants Prefect's Secret block 'nobody', which is not set; set it" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_judges_key_may_be_a_block_and_is_stored_nowhere(place: Place) -> None:
+    write_suite(place, "http://127.0.0.1:9/ask", "Bearer x")
+    with running_endpoint(expected_key=VALUE) as endpoint:
+        named = {"OPENAI_API_KEY": "${secret:bot-token}", "OPENAI_BASE_URL": endpoint.base_url}
+        keyed = place.with_variables(**named)
+        judged = ("--judge", "openai:gpt-4.1-mini", "--embeddings", "openai:text-embedding-3-small", "--limit", "2")
+        command = (
+            "run",
+            "sample",
+            *judged,
+            "--metrics",
+            "semantic_similarity,faithfulness",
+            "--warehouse",
+            "own.duckdb",
+        )
+        away = keyed.with_variables(PREFECT_API_URL="http://127.0.0.1:9/api")
+        dry = away.call_process(*command, "--dry-run")
+        done = keyed.call_process(*command)
+        nobody = keyed.with_variables(OPENAI_API_KEY="${secret:nobody}").call_process(*command)
+    assert (dry.status, done.status) == (0, 0), dry.stderr + done.stderr
+    assert VALUE not in done.stdout + done.stderr
+    kept = [path for path in place.folder.rglob("*") if path.is_file()]
+    assert not [path for path in kept if VALUE.encode() in path.read_bytes()]
+    assert nobody.status == 2
+    assert "OPENAI_API_KEY wants Prefect's Secret block 'nobody', which is not set; set it" in nobody.stderr
+
+
+@pytest.mark.parametrize("name", ["OPENAI_API_KEY", "OPENAI_EMBEDDINGS_API_KEY", "ANTHROPIC_API_KEY"])
+def test_a_key_is_read_from_the_server_once_and_others_are_left_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("evalhouse.tasks.settings.named_values.read_named", lambda key: asked.append(key) or "sk-kept")
+    for value in ("${HOME}", "sk-plain", "x${secret:part}"):
+        monkeypatch.setenv(name, value)
+        assert read_key_variable(name) == value
+    monkeypatch.setenv(name, "${variable:team-key}")
+    with nothing_looked_up():
+        assert read_key_variable(name) == "${variable:team-key}"
+    assert [read_key_variable(name), read_key_variable(name)] == ["sk-kept", "sk-kept"]
+    assert asked == ["variable:team-key"]
