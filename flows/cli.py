@@ -34,6 +34,7 @@ COMMANDS = {
     "report": ("report", "report", "Write one run as a self-contained HTML file."),
     "ui": ("ui", "ui", "Show all runs in a browser, live, until Ctrl-C."),
     "serve": ("serve", "serve", "Run suites on their schedules and after updates, until Ctrl-C."),
+    "receive": ("receive", "receive", "Take in the traces of applications, until Ctrl-C."),
     "kb-updated": ("serve", "kb_updated", "Announce that a knowledge base was updated."),
     "testset": ("testset", "testset", "Make questions from documents, and keep them true when these change."),
     "prompts": ("prompts", "prompts", "List, show, check and compare the judge's prompts."),

@@ -1,10 +1,10 @@
 """Rows that were paid for on their way into the warehouse: on disk when `keep` returns, moved in batches by a thread.
 
-Calls to a judge and responses of a target both go this way. Each row is appended to a segment file of the journal (one
-JSON line, handed to the operating system before the row is used). Now and then the segment is closed, its rows are
-written into their table under the segment's name as batch key, and the file is removed; a crash between the two is
-harmless because the key is known then. A process that is killed loses only what was in flight: segments of a dead
-process are taken in by the next run.
+Calls to a judge, responses of a target and received spans go this way. Each row is appended to a segment file of the
+journal (one JSON line, handed to the operating system before the row is used). Now and then the segment is closed, its
+rows are written into their table under the segment's name as batch key, and the file is removed; a crash between the
+two is harmless because the key is known then. A process that is killed loses only what was in flight: segments of a
+dead process are taken in by the next run.
 """
 
 import contextlib
@@ -158,7 +158,7 @@ def _read_rows(path: Path) -> list[dict[str, object]]:
     return rows
 
 
-JournalledTable = Literal["llm_calls", "responses"]
+JournalledTable = Literal["llm_calls", "responses", "spans"]
 
 # How long a move waits for a file that another program holds.
 _PATIENCE_S = 0.5
@@ -180,6 +180,7 @@ class _Way:
 _WAYS: Final[dict[JournalledTable, _Way]] = {
     "llm_calls": _Way(folder="", every_s=20.0, most_rows=2000),
     "responses": _Way(folder="responses", every_s=5.0, most_rows=500),
+    "spans": _Way(folder="spans", every_s=5.0, most_rows=2000),
 }
 
 
@@ -265,15 +266,18 @@ class Mover:
 def take_in_segment(warehouse: Warehouse, table: JournalledTable, segment: Segment, *, patience_s: float) -> None:
     """Write a segment into its table and remove it; raises WarehouseBusy and keeps it otherwise."""
     if segment.rows:
+        run_id = segment.rows[0].get("run_id")  # spans belong to none
         batch = Batch(
-            key=segment.key, run_id=str(segment.rows[0]["run_id"]), tables={table: build_frame(table, segment.rows)}
+            key=segment.key,
+            run_id=None if run_id is None else str(run_id),
+            tables={table: build_frame(table, segment.rows)},
         )
         warehouse.append_now(batch, patience_s=patience_s)
     segment.remove()
 
 
 def take_in_orphans(warehouse: Warehouse, *, patience_s: float = 30.0) -> int:
-    """Take in what dead processes left in the journal; returns how many calls and responses that were."""
+    """Take in what dead processes left in the journal; returns how many rows that were."""
     number = 0
     for table in _WAYS:
         for segment in find_orphans(find_journal(warehouse.location, table)):

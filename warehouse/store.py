@@ -232,11 +232,12 @@ def write_batch(connection: duckdb.DuckDBPyConnection, batch: Batch) -> None:
     """Write a batch within the open transaction, unless its key is known."""
     if not enter_batch(connection, batch.key, batch.run_id):
         return
-    forget(connection, batch.run_id, batch.tables if not batch.replaces else {*batch.tables, *VERDICT_TABLES})
-    if batch.replaces:
+    if batch.run_id is not None:
+        forget(connection, batch.run_id, batch.tables if not batch.replaces else {*batch.tables, *VERDICT_TABLES})
+    if batch.replaces and batch.run_id is not None:
         delete_rows(connection, VERDICT_TABLES, batch.run_id, batch.replaces)
     for table, frame in batch.tables.items():
-        if table == "responses":  # takes the place of an earlier one of the same run
+        if table == "responses" and batch.run_id is not None:  # takes the place of an earlier one of the same run
             delete_rows(connection, (table,), batch.run_id, frame["sample_id"].to_list())
         insert_frame(connection, table, _pick_new_prompts(connection, frame) if table == "prompts" else frame)
 

@@ -63,10 +63,11 @@ def build_verdict_frames(run_id: str, rows: Sequence[Mapping[str, Sequence[Mappi
 class Batch:
     """Frames by table name under a key that makes a second writing harmless.
 
-    `replaces` names samples of the run whose verdicts are deleted in the same transaction, for a resumed shard.
+    `run_id` is None for rows of no run. `replaces` names samples of the run whose verdicts are deleted in the same
+    transaction, for a resumed shard.
     """
 
     key: str
-    run_id: str
+    run_id: str | None
     tables: Frames = field(default_factory=dict)
     replaces: tuple[str, ...] = ()

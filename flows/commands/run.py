@@ -113,6 +113,7 @@ _STATUSES = {"completed": 0, "cancelled": INTERRUPTED}
 @click.option("--sample-budget", type=int, metavar="N", help="Judge N samples, picked by chance and doubt, for all.")
 @click.option("--sample-seed", type=int, metavar="N", help="Which samples are picked. Default: 0.")
 @click.option("--map", "maps", multiple=True, metavar="OURS=THEIRS", help="Read our column OURS from THEIRS.")
+@click.option("--format", "format", metavar="TOOL", help="Traces: otel, openinference, langfuse, langsmith, phoenix.")
 @click.option("--encoding", metavar="NAME", help="Encoding of a text file, such as cp1252; most are found.")
 @click.option(
     "--turns", type=click.Choice(["all", "last"]), help="Which turns of a whole conversation are samples. Default: all."

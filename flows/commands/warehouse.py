@@ -178,8 +178,9 @@ def forget(
     """Take texts out of the warehouse: questions, answers, ground truths, contexts, requests and replies.
 
     Scores, verdicts and costs stay unless --scores is given, and everywhere a text was stands the day on which it was
-    forgotten. A text that a kept run has too stays, and so does a reply that one rests on. What was forgotten is on
-    record in the table `forgotten`. The bytes are gone from the disk after `evalhouse warehouse compact`.
+    forgotten. A text that a kept run has too stays, and so does a reply that one rests on. Received spans go
+    altogether. What was forgotten of runs is on record in the table `forgotten`. The bytes are gone from the disk after
+    `evalhouse warehouse compact`.
     """
     from evalhouse.warehouse.upkeep.forget import forget as forget_rows  # noqa: PLC0415
 
@@ -238,7 +239,7 @@ def _describe_forgotten(forgotten: "Forgotten") -> dict[str, object]:
 def _print_forgotten(warehouse: Warehouse, forgotten: "Forgotten", *, dry_run: bool) -> None:
     for run_id in forgotten.under_way:
         print_line(f"run {run_id} is under way and was left out; forget it when it has ended")
-    if not forgotten.run_ids:
+    if not forgotten.run_ids and not forgotten.tables:
         print_line("nothing to forget: no run fits that is not forgotten already")
         return
     rows = [[table, n] for table, n in sorted(forgotten.tables.items())]

@@ -25,18 +25,19 @@ from evalhouse.tasks.asking.tokens import Price, find_price, load_prices
 from evalhouse.tasks.datasets.read import StagedDataset, stage_of
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.forms import JOIN, find_form
-from evalhouse.tasks.judge.names import LEXICAL, LOCAL
+from evalhouse.tasks.judge.names import LEXICAL, LOCAL, find_judge, is_fixed
 from evalhouse.tasks.judge.protocol import Judge, find_window
 from evalhouse.tasks.models.make import Judges, check_embeddings_name, make_judges
 from evalhouse.tasks.pipeline.live_run import Asking, LiveRun
-from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.settings.run import RunSettings, is_traces
+from evalhouse.tasks.settings.traces import TraceWindow
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.messages import list_names
 from evalhouse.warehouse.metric_files import MetricFile, Plan, load_metrics, plan_run, resolve_parameters
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.forgotten import refuse_forgotten
-from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run
+from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run, now_utc
 from evalhouse.warehouse.rows.samples import count_samples
 from evalhouse.warehouse.rows.scores import try_metrics
 from evalhouse.warehouse.steps import (
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 
     from evalhouse.tasks.targets.protocol import Target
 
+_OF_TRACES: Final = "answer_relevancy"
 _NO_PLAN = Plan(metrics=(), steps=frozenset())
 _NOTHING_JOINED = "the chosen metrics leave nothing to ask in one request, so that each step asks by itself"
 
@@ -134,7 +136,7 @@ def explain_cold(settings: RunSettings, warehouse: Warehouse, run_id: str = "") 
 
 def prepare_run(request: RunRequest, source: "str | pl.DataFrame", warehouse: Warehouse) -> PreparedRun:
     """Plan, judge, target and dataset of a new run; raises whatever can be refused before anything is asked."""
-    settings, target, parent = _find_responses(request.settings, warehouse)
+    settings, target, parent = _find_responses(_pin_window(request.settings), warehouse)
     refuse_budget_of_answers(settings)
     tools = make_tools(settings, request.kind)
     try_own_metrics(tools.plan, settings)
@@ -178,6 +180,13 @@ def refuse_budget_of_answers(settings: RunSettings) -> None:
             "a budget of samples (--sample-budget) picks them by the answers in the dataset, and this run takes its "
             "answers from a target or another run; use --limit, or write the answers into a dataset first"
         )
+
+
+def _pin_window(settings: RunSettings) -> RunSettings:
+    """A run over received traces with the end of its time, so that one that is resumed finds the same."""
+    if not is_traces(settings.dataset):
+        return settings
+    return settings.model_copy(update={"traces": (settings.traces or TraceWindow()).end_at(now_utc())})
 
 
 def try_own_metrics(plan: Plan, settings: RunSettings) -> None:
@@ -226,12 +235,23 @@ def make_plan(settings: RunSettings) -> Plan:
     metrics = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
     if settings.prompts is not None:
         metrics |= make_rubric_metrics(load_prompts(settings.language, Path(settings.prompts)).values(), metrics)
-    plan = plan_run(settings.metrics, metrics, embeddings=settings.embeddings)
+    wanted = settings.metrics or (list_for_traces(metrics, settings) if settings.has_traces else ())
+    plan = plan_run(wanted, metrics, embeddings=settings.embeddings)
     chosen = {metric.name: metric for metric in plan.metrics}
     for name, parameters in settings.metric_settings.items():
         if name in chosen:
             resolve_parameters(chosen[name], parameters)
     return plan
+
+
+def list_for_traces(metrics: dict[str, MetricFile], settings: RunSettings) -> list[str]:
+    """The metrics of a run over traces that names none: the default ones that need no ground truth, and, of a judge
+    that can be asked for questions, answer_relevancy. Nobody says what the answers to real questions should have been.
+    """
+    plan = plan_run((), metrics, embeddings=settings.embeddings)
+    inputs = {metric.name: _list_inputs(metric, {}) for metric in plan.metrics}
+    names = [name for name, needed in inputs.items() if needed and "ground_truth" not in needed]
+    return names if is_fixed(find_judge(settings.judge, "relevancy")) else [*names, _OF_TRACES]
 
 
 def _pick_rubrics(plan: Plan, prompts: Prompts, way: str) -> tuple[Prompt, ...]:
@@ -429,7 +449,7 @@ def describe_columns(
     is_asked = settings.target is not None or settings.responses is not None
     missing = staged.use.list_missing(is_asked=is_asked)
     needs = {f"{GRADE_STEP}{prompt.name}": prompt.rubric.needs for prompt in rubrics if prompt.rubric is not None}
-    lines = [staged.use.describe(is_asked=is_asked)]
+    lines = [staged.use.describe(is_asked=is_asked), *staged.notes]
     for field in missing:
         idle = [metric.name for metric in metrics if field in _list_inputs(metric, needs)]
         if idle:

@@ -22,10 +22,12 @@ from pydantic_core import ErrorDetails
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.when import KnowledgeBase, Schedule, Table, refused_by
 from evalhouse.tasks.judge.names import JudgeNames, parse_judges
+from evalhouse.tasks.settings.receiver import ReceiverSettings, Redaction, Sampling, TraceRetention
 from evalhouse.tasks.settings.retention import Retention
 from evalhouse.tasks.settings.run import LIMITS, TOP, WHERE, RunSettings, list_settings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate, name_scores
 from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.settings.traces import TRACES, TraceWindow
 from evalhouse.warehouse.messages import quote_value
 from evalhouse.warehouse.names import suggest
 
@@ -159,12 +161,18 @@ _TABLES = (
     "schedule",
     "trigger",
     "testset",
+    "traces",
     "noise",
     "gate",
     "notify",
     "retention",
 )
-_MODELS: Final[Mapping[str | int, type[BaseModel]]] = {"target": TargetSettings, "gate": SuiteGate, "notify": Notify}
+_MODELS: Final[Mapping[str | int, type[BaseModel]]] = {
+    "target": TargetSettings,
+    "gate": SuiteGate,
+    "notify": Notify,
+    "traces": TraceWindow,
+}
 _PATHS = list_settings(lambda where: where.is_path)
 _SAMPLE = "sample"
 _DUCKDB = "duckdb:///"
@@ -227,6 +235,7 @@ def load_suite(path: str | Path) -> Suite:
     schedule = reading.read_table("schedule", Schedule)
     trigger = reading.read_table("trigger", KnowledgeBase)
     testset = reading.read_testset()
+    reading.refuse_idle_traces()
     retention = reading.read_table("retention", Retention)
     name = reading.read_name()
     reading.refuse_circle(name, trigger)
@@ -252,6 +261,23 @@ def load_suite(path: str | Path) -> Suite:
         retention=retention,
         suite_hash=digest,
     )
+
+
+def load_receiver(path: Path | None) -> ReceiverSettings:
+    """Read and check a receiver's file; raises SettingsError with every problem, its line and its key."""
+    if path is None:
+        return ReceiverSettings()
+    text = read_suite_text(path)
+    try:
+        return ReceiverSettings.model_validate_json(json.dumps(text.values, ensure_ascii=False))
+    except ValidationError as error:
+        tables: dict[str | int, type[BaseModel]] = {"sampling": Sampling, "redaction": Redaction}
+        problems = []
+        for problem in error.errors():
+            path_of = tuple(part for part in problem["loc"] if part != "[key]")
+            of_table = tables.get(path_of[0], TraceRetention) if len(path_of) > 1 else ReceiverSettings
+            problems.append(Problem(path=path_of, text=_explain(problem, path_of, of_table)))
+        raise text.refuse(problems) from None
 
 
 # Where a person may have meant to write a key that stands somewhere else.
@@ -317,6 +343,11 @@ class _Reading:
             return None
         documents = _find_path("documents", testset.documents, self._text.path.parent)
         return testset.model_copy(update={"documents": documents})
+
+    def refuse_idle_traces(self) -> None:
+        """`[traces]` says which of the received traces are the dataset, so that they have to be it."""
+        if "traces" in self._text.values and self.flat.get("dataset") not in (None, TRACES):
+            self._refuse(("traces",), f'the dataset is {quote_value(self.flat["dataset"])}; write dataset = "{TRACES}"')
 
     def read_name(self) -> str:
         """The suite's name: its own, or that of its file."""
@@ -416,7 +447,7 @@ def _explain_misplaced(key: str, allowed: Sequence[str]) -> str:
 
 def _find_path(name: str, text: str, folder: Path) -> str:
     """A setting that is a path, seen from the suite's folder."""
-    if name == "dataset" and text == _SAMPLE:
+    if name == "dataset" and text in (_SAMPLE, TRACES):
         return text
     if name == "warehouse" and _OTHER_URL.match(text):
         relative = text.startswith(_DUCKDB) and not text.startswith(f"{_DUCKDB}/")

@@ -24,6 +24,8 @@ ProblemKind = Literal[
     "ids",
     "metadata",
     "duplicate_id",
+    "no_span",
+    "no_traces",
     "columns",
     "no_rows",
     "unreadable",
@@ -54,6 +56,9 @@ ADVICE: dict[ProblemKind, str] = {
     "ids": "ids are texts or whole numbers, and lists of ids are lists of those; write them as text",
     "metadata": "columns kept as metadata must fit into JSON; flatten or remove what does not",
     "duplicate_id": "an id names one row; make the ids differ, or take the column away and ids are made from the texts",
+    "no_span": "with --format every row is a span, or a trace, as that tool exports it; name another format, or "
+    "none for a dataset",
+    "no_traces": "send some to `evalhouse receive`, or look further back",
     "columns": "name the column with --map, as in --map question=COLUMN",
     "no_rows": "a dataset has at least one row; was it written to the end?",
     "unreadable": "the file must be readable to its end; write or download it again",

@@ -10,7 +10,8 @@ import hashlib
 from array import array
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
@@ -30,6 +31,7 @@ from evalhouse.tasks.datasets.errors import (
     Problem,
     ProblemKind,
     ReadingStopped,
+    refuse_dataset,
 )
 from evalhouse.tasks.datasets.formats import DatasetSource, open_source
 from evalhouse.tasks.datasets.rows import (
@@ -41,14 +43,21 @@ from evalhouse.tasks.datasets.rows import (
     read_given_id,
     suggest_columns,
 )
+from evalhouse.tasks.datasets.spans.read import Tally, guess_format, read_traces
+from evalhouse.tasks.datasets.spans.stored import open_stored
 from evalhouse.tasks.datasets.turns import TurnCutter, Which
-from evalhouse.tasks.settings.run import RunSettings, is_sample
+from evalhouse.tasks.settings.run import RunSettings, is_sample, is_traces
+from evalhouse.tasks.settings.traces import TRACES, TraceFormat, TraceWindow
 from evalhouse.warehouse.messages import list_names
 from evalhouse.warehouse.rows.samples import Staging, dump_turns
 from evalhouse.warehouse.sample_data import SAMPLE_PATH
+from evalhouse.warehouse.store import Warehouse
 
 __all__ = ["DatasetError", "DuplicateIds", "RepeatedId", "SampleRow", "read_samples"]
 
+Source = str | Path | pl.DataFrame
+Open = Callable[[Source, str | None], DatasetSource]
+"""Opens a dataset, with the encoding of its text where one was named."""
 _NO_MAPPING: Mapping[str, str] = MappingProxyType({})
 _TRACKED_IDS = 10_000  # repeated ids that are reported with both rows; of the others only the number
 
@@ -62,18 +71,19 @@ def read_samples(
     encoding: str | None = None,
     use: ColumnUse | None = None,
     turns: Which = "all",
+    open_as: Open = open_source,
 ) -> Iterator[list[SampleRow]]:
     """Read a dataset in batches of at most `batch_size` samples, the first `limit` rows when one is given.
 
     A row that is a whole conversation becomes a sample for each of its `turns`, or for the last.
     `source` is a file, `FILE.duckdb#TABLE` or a Polars frame; `mapping` names columns as {ours: theirs}, and `use`
-    takes note of what became of all columns. A DuckDB table must be read in one thread. Raises DatasetError: at once
-    when there is no such dataset or field, else from the iterator, after the last batch or where nothing more can be
-    read, with all problems in one message.
+    takes note of what became of all columns. `open_as` opens what is no dataset by itself. A DuckDB table must be read
+    in one thread. Raises DatasetError: at once when there is no such dataset or field, else from the iterator, after
+    the last batch or where nothing more can be read, with all problems in one message.
     """
     if batch_size < 1 or (limit is not None and limit < 1):
         raise ValueError(f"batch_size={batch_size} and limit={limit} must be at least 1")
-    opened, columns = open_source(source, encoding), Columns(mapping, use)
+    opened, columns = open_as(source, encoding), Columns(mapping, use)
     columns.use.encoding = opened.file.encoding if opened.file else None
     return _Reading(source=opened, columns=columns, limit=limit, batch_size=batch_size, turns=turns).read()
 
@@ -208,7 +218,9 @@ class _Reading:
         if not has_question:
             names = list_names(self._columns.names_of("question"))
             text = f"no question column; columns: {list_names(list(self._seen))}; read as the question: {names}"
-            text = "; ".join([text, *suggest_columns(["question"], list(self._seen))])
+            form = guess_format(self._seen)
+            traces = [f"are these traces? --format {form} reads them"] if form else []
+            text = "; ".join([text, *traces, *suggest_columns(["question"], list(self._seen))])
             raise ReadingStopped(None, "columns", text)
 
     def _check_whole(self) -> None:
@@ -261,8 +273,8 @@ def _batch(rows: Iterable[RawRow], size: int) -> Iterator[list[RawRow]]:
 class StagedDataset:
     """A dataset that was read whole without a problem. `content_hash` changes when any sample does.
 
-    `n_answered` is how many samples it brings an answer or contexts for, `n_continued` how many have earlier turns, and
-    `use` what its columns were read as.
+    `n_answered` is how many samples it brings an answer or contexts for, `n_continued` how many have earlier turns,
+    `use` what its columns were read as, and `notes` what else is to be said of it.
     """
 
     staging: Staging
@@ -271,17 +283,41 @@ class StagedDataset:
     use: ColumnUse
     n_answered: int = 0
     n_continued: int = 0
+    notes: tuple[str, ...] = ()
 
 
 def stage_of(settings: RunSettings, source: "str | pl.DataFrame | None" = None) -> StagedDataset:
-    """The dataset of the settings, or another source of it, read as they say into staging; raises DatasetError."""
-    return stage_dataset(
+    """The dataset of the settings, or another source of it, read as they say into staging; raises DatasetError.
+
+    With a format its rows are spans, and the samples are made of its traces; so are those of a warehouse.
+    """
+    tally, is_stored = Tally(), source in (None, TRACES) and is_traces(settings.dataset)
+    opens: Open = open_source
+    if is_stored:
+        opens = partial(_open_stored, Warehouse(settings.warehouse), settings.traces or TraceWindow(), tally)
+    elif settings.format is not None:
+        opens = partial(_open_traces, settings.format, tally)
+    staged = stage_dataset(
         settings.dataset if source is None else source,
         mapping=settings.mapping,
         limit=settings.limit,
         encoding=settings.encoding,
         turns=settings.turns,
+        open_as=opens,
     )
+    return replace(staged, notes=(tally.describe(),)) if tally.n_traces else staged
+
+
+def _open_traces(form: TraceFormat, tally: Tally, source: Source, encoding: str | None) -> DatasetSource:
+    return read_traces(open_source(source, encoding), form, tally)
+
+
+def _open_stored(
+    warehouse: Warehouse, window: TraceWindow, tally: Tally, _: Source, encoding: str | None
+) -> DatasetSource:
+    if encoding is not None:
+        raise refuse_dataset(f"--encoding {encoding} for traces", allowed="text files", to_do="leave it out")
+    return open_stored(warehouse, window, tally)
 
 
 def stage_dataset(
@@ -291,6 +327,7 @@ def stage_dataset(
     limit: int | None,
     encoding: str | None = None,
     turns: Which = "all",
+    open_as: Open = open_source,
 ) -> StagedDataset:
     """Read a dataset (`sample` is the one that ships with evalhouse) or a frame into staging; raises DatasetError.
 
@@ -299,11 +336,11 @@ def stage_dataset(
     """
     source = resolve_source(source) if isinstance(source, str) else source
     try:
-        return _stage(source, mapping, limit, encoding, turns)
+        return _stage(source, mapping, limit, encoding, turns, open_as=open_as)
     except DatasetError as error:
         if encoding is not None or not any(problem.kind == "not_utf8" for problem in error.problems):
             raise
-        return _stage(source, mapping, limit, _find_encoding(source, error), turns, was_named=False)
+        return _stage(source, mapping, limit, _find_encoding(source, error), turns, open_as=open_as, was_named=False)
 
 
 def _find_encoding(source: str | pl.DataFrame, error: DatasetError) -> str:
@@ -329,13 +366,16 @@ def _stage(
     encoding: str | None,
     turns: Which,
     *,
+    open_as: Open,
     was_named: bool = True,
 ) -> StagedDataset:
     staging = Staging()
     digest, n_answered, n_continued, use = hashlib.sha256(), 0, 0, ColumnUse()
     use.was_named = was_named and encoding is not None
     try:
-        for rows in read_samples(source, mapping=mapping, limit=limit, encoding=encoding, use=use, turns=turns):
+        for rows in read_samples(
+            source, mapping=mapping, limit=limit, encoding=encoding, use=use, turns=turns, open_as=open_as
+        ):
             staging.add([_to_staged(row) for row in rows])
             n_answered += sum(row.answer is not None or row.contexts is not None for row in rows)
             n_continued += sum(row.conversation is not None for row in rows)

@@ -17,6 +17,7 @@ from evalhouse.tasks.settings.citations import compile_patterns
 from evalhouse.tasks.settings.deadline import find_deadline
 from evalhouse.tasks.settings.suite import Notify, RefreshedTestset, SuiteGate, is_web_address
 from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.settings.traces import TRACES, TraceFormat, TraceWindow
 from evalhouse.warehouse.sample_data import SAMPLE
 from evalhouse.warehouse.steps import STEPS
 
@@ -58,6 +59,12 @@ class RunSettings(BaseModel):
     )
     turns: Annotated[Literal["all", "last"], Where(environment=False)] = Field(
         default="all", description="which turns of a row that is a whole conversation are samples"
+    )
+    format: Annotated[TraceFormat | None, Where(environment=False)] = Field(
+        default=None, description="tool whose traces the dataset holds; None for a dataset of samples"
+    )
+    traces: Annotated[TraceWindow | None, Where(place="[traces]", environment=False)] = Field(
+        default=None, description="which received traces are judged, with the dataset `traces`"
     )
     limit: Annotated[int | None, Where(place=LIMITS)] = Field(
         default=None, ge=1, description="judge only the first N samples"
@@ -213,6 +220,11 @@ class RunSettings(BaseModel):
         """Whether others than the process of the run judge the samples."""
         return self.pool is not None or self.task_runner is not None
 
+    @property
+    def has_traces(self) -> bool:
+        """Whether the samples are made of traces, so that nobody has written ground truths."""
+        return self.format is not None or is_traces(self.dataset)
+
     @field_validator("shard_size")
     @classmethod
     def _fit_into_part(cls, shard_size: int, info: ValidationInfo) -> int:
@@ -301,3 +313,8 @@ def leave_out(settings: RunSettings, chosen: Callable[[Where], object]) -> RunSe
 def is_sample(dataset: object) -> bool:
     """Whether a dataset's name means the one that ships with evalhouse; a file called `sample` goes before it."""
     return dataset == SAMPLE and not Path(SAMPLE).exists()
+
+
+def is_traces(dataset: object) -> bool:
+    """Whether a dataset's name means the traces that were received; a file called `traces` goes before it."""
+    return dataset == TRACES and not Path(TRACES).exists()

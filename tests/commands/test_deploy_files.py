@@ -17,13 +17,14 @@ import pytest
 import yaml
 from cli_process import ROOT
 
+from evalhouse.flows.commands.receive import receive
 from evalhouse.flows.commands.serve import serve
 from evalhouse.flows.commands.ui import ui
 
 FOLDER = ROOT / "flows" / "deploy"
 COMPOSE = FOLDER / "compose.yaml"
 UNITS = sorted(FOLDER.glob("*.service"))
-COMMANDS: dict[str, click.Command] = {"serve": serve, "ui": ui}
+COMMANDS: dict[str, click.Command] = {"receive": receive, "serve": serve, "ui": ui}
 VARIABLES = {"POSTGRES_PASSWORD": "letters", "PREFECT_AUTH": "admin:letters", "EVALHOUSE_UI_TOKEN": "letters"}
 
 

@@ -40,6 +40,7 @@ USERS_VIEWS = (
     "run_causes",
     "earlier_support",
     "retrieved_contexts",
+    "traces",
 )
 
 

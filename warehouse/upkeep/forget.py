@@ -10,7 +10,7 @@ The bytes themselves are gone from the disk when the warehouse was compacted.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Literal
 
@@ -145,13 +145,34 @@ def forget(warehouse: Warehouse, rule: Rule, *, dry_run: bool = False) -> Forgot
     forgotten = _decide(warehouse, rule, dry_run=dry_run)
     if not dry_run:
         _carry_out(warehouse)
-    return forgotten
+    # Of a suite the runs go by its rules; the traces that they were made of go by those of the receiver.
+    if rule.sample_id is None and (rule.before is None or rule.suite is not None):
+        return forgotten
+    n_spans, n_bytes = forget_spans(warehouse, rule.before, rule.sample_id, dry_run=dry_run)
+    if not n_spans:
+        return forgotten
+    tables = {**forgotten.tables, "spans": n_spans}
+    return replace(forgotten, tables=tables, n_bytes=forgotten.n_bytes + n_bytes)
+
+
+def forget_spans(
+    warehouse: Warehouse, before: datetime | None, trace_id: str | None = None, *, dry_run: bool = False
+) -> tuple[int, int]:
+    """Delete the spans of traces that began before a time, or those of one trace; how many, and their bytes of text."""
+    wanted = {"before": before, "trace_id": trace_id}
+    with _writing(warehouse) as connection:
+        ((n_spans, n_bytes),) = connection.execute(read_query("forget/spans"), wanted).fetchall()
+        if n_spans and not dry_run:
+            connection.begin()
+            connection.execute(read_query("forget/delete_spans"), wanted)
+            _commit(connection, warehouse)
+    return int(n_spans), int(n_bytes)
 
 
 def _check_sample(warehouse: Warehouse, rule: Rule) -> None:
     if rule.sample_id is None:
         return
-    known = warehouse.read("select distinct sample_id from run_samples")["sample_id"].to_list()
+    known = warehouse.read("select sample_id from run_samples union select trace_id from spans")["sample_id"].to_list()
     if rule.sample_id not in known:
         advice = suggest(rule.sample_id, known, otherwise="such as")
         raise WarehouseError(f"no run has a sample {rule.sample_id!r}; {advice}")

@@ -1,0 +1,242 @@
+"""`evalhouse receive`: OTLP over HTTP, from a request to spans on disk.
+
+A request is answered when each of its spans is on disk. What an exporter is to send again is answered with 429 or 503
+and Retry-After; what it is not, with another status, as OTLP has it.
+"""
+
+import asyncio
+import hmac
+import os
+import zlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote
+
+import orjson
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from evalhouse.flows.server.listening import find_token, listen, write_address
+from evalhouse.flows.server.span_keeper import SpanKeeper
+from evalhouse.tasks.datasets.spans.otel import Recorded, read_otlp, read_protobuf
+from evalhouse.tasks.settings.receiver import ReceiverSettings
+from evalhouse.warehouse.errors import WarehouseBusy
+from evalhouse.warehouse.messages import note_secret
+from evalhouse.warehouse.mover import take_in_orphans
+from evalhouse.warehouse.store import Warehouse
+
+PORT: Final = 4318
+TOKEN_VARIABLE: Final = "EVALHOUSE_RECEIVE_TOKEN"
+INSTALL: Final = "pip install 'evalhouse[traces]'"
+_JSON: Final = "application/json"
+_PROTOBUF: Final = "application/x-protobuf"
+_MIB: Final = 2**20
+_AGAIN_S: Final = 5
+_AT_ONCE: Final = 64  # requests that are read or written at the same time
+_PATIENCE_S: Final = 30.0  # how long one may take to arrive
+_LEAVE_S: Final = 5
+_GZIP: Final = 31  # zlib's word for it
+
+
+class Refused(Exception):
+    """A request that is not taken: with which status, and why."""
+
+    def __init__(self, status: int, text: str, *, again: bool = False) -> None:
+        super().__init__(text)
+        self.status, self.again = status, again
+
+
+@dataclass(kw_only=True)
+class Receiver:
+    """Answers requests. `n_under_way` are being read or written."""
+
+    keeper: SpanKeeper
+    settings: ReceiverSettings
+    token: str = field(repr=False)
+    n_under_way: int = 0
+
+    async def receive(self, request: Request) -> Response:
+        """Take one request's spans, and answer in the encoding that it came in."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        self.n_under_way += 1
+        try:
+            self._check(request, kind)
+            body = await asyncio.wait_for(self._read_body(request), _PATIENCE_S)
+            n_rejected, why = await asyncio.to_thread(self._take, body, kind)
+        except (Refused, TimeoutError, ClientDisconnect) as error:
+            refused = error if isinstance(error, Refused) else Refused(408, "the request did not arrive in time")
+            return _answer_refused(refused, kind)
+        finally:
+            self.n_under_way -= 1
+        return _answer(n_rejected, why, kind)
+
+    def _check(self, request: Request, kind: str) -> None:
+        """Refuse what need not be read to be refused."""
+        given = request.headers.get("authorization", "").partition(" ")
+        if given[0].lower() != "bearer" or not hmac.compare_digest(given[2].encode(), self.token.encode()):
+            raise Refused(401, "send the header `authorization: Bearer TOKEN`, with the token of this receiver")
+        if kind not in (_JSON, _PROTOBUF):
+            raise Refused(415, f"content-type {kind!r}; allowed: {_PROTOBUF}, {_JSON}")
+        if kind == _PROTOBUF and not has_protobuf():
+            raise Refused(415, f"this receiver reads JSON alone: {INSTALL}, or set the protocol http/json")
+        if request.headers.get("content-encoding", "identity") not in ("identity", "gzip", ""):
+            raise Refused(415, f"content-encoding {request.headers['content-encoding']!r}; allowed: gzip")
+        if self.keeper.failure is not None:
+            raise Refused(503, f"spans cannot be stored: {self.keeper.failure}", again=True)
+        if self.n_under_way > _AT_ONCE or self.keeper.n_on_disk >= self.settings.waiting_spans:
+            raise Refused(429, "more spans wait on disk, or requests at once, than this receiver takes", again=True)
+
+    async def _read_body(self, request: Request) -> bytes:
+        """The body, unpacked; never more of it than is allowed."""
+        most = int(self.settings.body_mb * _MIB)
+        unpack = zlib.decompressobj(_GZIP) if request.headers.get("content-encoding") == "gzip" else None
+        parts, size = [], 0
+        async for chunk in request.stream():
+            try:
+                part = unpack.decompress(chunk, most - size + 1) if unpack and chunk else chunk
+            except zlib.error as error:
+                raise Refused(400, f"the body is not gzip: {error}") from None
+            size += len(part)
+            if size > most or (unpack and unpack.unconsumed_tail):
+                raise Refused(413, f"more than {self.settings.body_mb:g} MiB unpacked; send fewer spans at once")
+            parts.append(part)
+        if unpack and not unpack.eof:
+            raise Refused(400, "the body is not gzip: it ends too early")
+        return b"".join(parts)
+
+    def _take(self, body: bytes, kind: str) -> tuple[int, str]:
+        """Put the spans on disk; how many were rejected, and why the first of them was."""
+        problems: list[str] = []
+        spans = _read_protobuf(body, problems) if kind == _PROTOBUF else _read_json(body, problems)
+        try:
+            self.keeper.keep(spans)
+        except OSError as error:
+            raise Refused(503, f"spans cannot be stored: {error.strerror or error}", again=True) from None
+        return len(problems), problems[0] if problems else ""
+
+
+def has_protobuf() -> bool:
+    """Whether the extra that reads protobuf is installed."""
+    try:
+        import opentelemetry.proto.collector.trace.v1.trace_service_pb2  # noqa: F401, PLC0415  # an extra
+    except ImportError:
+        return False
+    return True
+
+
+def _read_json(body: bytes, problems: list[str]) -> list[Recorded]:
+    try:
+        return list(read_otlp(orjson.loads(body), problems.append))
+    except (orjson.JSONDecodeError, AttributeError, TypeError, KeyError) as error:
+        raise Refused(400, f"not an ExportTraceServiceRequest in JSON: {error}") from None
+
+
+def _read_protobuf(body: bytes, problems: list[str]) -> list[Recorded]:
+    from google.protobuf.message import DecodeError  # noqa: PLC0415  # an extra
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (  # noqa: PLC0415
+        ExportTraceServiceRequest,
+    )
+
+    try:
+        return list(read_protobuf(ExportTraceServiceRequest.FromString(body), problems.append))
+    except DecodeError as error:
+        raise Refused(400, f"not an ExportTraceServiceRequest in protobuf: {error}") from None
+
+
+def _answer(n_rejected: int, why: str, kind: str) -> Response:
+    """All taken, or, as OTLP's partial success, how many spans were not."""
+    if kind == _JSON:
+        partial: dict[str, Any] = {"rejectedSpans": str(n_rejected), "errorMessage": why}
+        return Response(orjson.dumps({"partialSuccess": partial} if n_rejected else {}), media_type=_JSON)
+    inner = b"\x08" + _write_varint(n_rejected) + _write_text(2, why)
+    return Response(b"\x0a" + _write_varint(len(inner)) + inner if n_rejected else b"", media_type=_PROTOBUF)
+
+
+def _answer_refused(refused: Refused, kind: str) -> Response:
+    """The status, with a message of type google.rpc.Status."""
+    headers = {"retry-after": str(_AGAIN_S)} if refused.again else {}
+    headers |= {"www-authenticate": "Bearer"} if refused.status == 401 else {}
+    text = str(refused)
+    body = _write_text(2, text) if kind == _PROTOBUF else orjson.dumps({"message": text})
+    return Response(body, refused.status, headers, media_type=_PROTOBUF if kind == _PROTOBUF else _JSON)
+
+
+def _write_text(number: int, text: str) -> bytes:
+    """A field of text in protobuf: answers are so small that they need no library."""
+    data = text.encode()
+    return bytes([number << 3 | 2]) + _write_varint(len(data)) + data
+
+
+def _write_varint(number: int) -> bytes:
+    written = bytearray()
+    while number > 127:
+        written.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*written, number])
+
+
+def make_app(receiver: Receiver, report: Callable[[str], None]) -> Starlette:
+    """The app; when it ends what was received is moved into the warehouse."""
+
+    @asynccontextmanager
+    async def close_at_end(_: Starlette) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(_close, receiver.keeper, report)
+
+    return Starlette(routes=[Route("/v1/traces", receiver.receive, methods=["POST"])], lifespan=close_at_end)
+
+
+def _close(keeper: SpanKeeper, report: Callable[[str], None]) -> None:
+    with suppress(WarehouseBusy):
+        keeper.close()
+    counts, left = keeper.counts, keeper.n_on_disk
+    waiting = f", {left:,} wait on disk for the next receiver or run" if left else ""
+    report(f"{counts.n_accepted:,} spans received, {counts.n_kept:,} kept, {counts.n_dropped:,} not sampled{waiting}")
+
+
+def serve_receiver(
+    warehouse: Warehouse, settings: ReceiverSettings, *, host: str, port: int | None, report: Callable[[str], None]
+) -> None:
+    """Receive until Ctrl-C or SIGTERM; raises SettingsError for an address that cannot be had."""
+    listening = listen(host, port, PORT)
+    is_given = TOKEN_VARIABLE in os.environ
+    token = find_token(TOKEN_VARIABLE)
+    note_secret(token)
+    with listening:
+        warehouse.make_ready()
+        take_in_orphans(warehouse)
+        receiver = Receiver(keeper=SpanKeeper(warehouse, settings), settings=settings, token=token)
+        address = f"{write_address(host, listening)}v1/traces"
+        for line in _introduce(warehouse, settings, address, token if not is_given else None):
+            report(line)
+        server = uvicorn.Server(
+            uvicorn.Config(
+                make_app(receiver, report), log_level="critical", access_log=False, server_header=False,
+                lifespan="on", timeout_graceful_shutdown=_LEAVE_S,
+            )
+        )  # fmt: skip
+        with suppress(KeyboardInterrupt):
+            server.run(sockets=[listening])
+
+
+def _introduce(warehouse: Warehouse, settings: ReceiverSettings, address: str, token: str | None) -> list[str]:
+    """Where it is and what it does, and what an exporter is to be told."""
+    sampling, redaction = settings.sampling, settings.redaction
+    patterns = [*redaction.patterns, *(f"/{item.pattern}/" for item in redaction.own)]
+    kept = "all traces" if sampling.share == 1 else f"{sampling.share:.4g} of all traces, and those that a rule names"
+    header = quote(f"Bearer {token}") if token else f"Bearer%20${TOKEN_VARIABLE}"
+    lines = [
+        f"evalhouse receive takes traces for {warehouse.location.name} at {address}; Ctrl-C ends it",
+        f"kept: {kept}; redacted: {', '.join(patterns) or 'nothing'}",
+        "what to tell an application, with http/protobuf or http/json:",
+        f"  OTEL_EXPORTER_OTLP_TRACES_ENDPOINT={address}",
+        f"  OTEL_EXPORTER_OTLP_TRACES_HEADERS=authorization={header}",
+    ]
+    if not has_protobuf():
+        lines.append(f"JSON alone is read here; {INSTALL} reads protobuf, which exporters send unless told otherwise")
+    return lines

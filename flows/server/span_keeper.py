@@ -1,0 +1,159 @@
+"""The spans that a receiver has accepted, on their way into the warehouse.
+
+Each is redacted, and is on disk before it is acknowledged: in the journal of `spans`, from where the mover takes it to
+the warehouse, or, while nothing says yet whether its trace is kept, in a journal of those that wait. A trace that
+nothing has kept when it has waited long enough is dropped there. What a killed receiver left waits in the next one.
+"""
+
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from evalhouse.tasks.datasets.spans.keep import Redactor, is_named, is_picked
+from evalhouse.tasks.datasets.spans.otel import Recorded
+from evalhouse.tasks.datasets.spans.stored import to_row
+from evalhouse.tasks.settings.receiver import ReceiverSettings
+from evalhouse.tasks.settings.retention import find_cutoff
+from evalhouse.warehouse.mover import Journal, Mover, Segment, find_journal, find_orphans
+from evalhouse.warehouse.rows.runs import now_utc
+from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.upkeep.forget import forget_spans
+
+_WAITING: Final = "waiting"
+_KEPT_FOR: Final = 10  # times the wait that a trace is remembered as kept
+_FORGET_S: Final = 3600.0
+_LEAST_TICK_S: Final = 0.05
+Row = dict[str, Any]
+
+
+@dataclass(kw_only=True)
+class _Open:
+    """A trace of which nothing says yet that it is kept, and until when it waits."""
+
+    until: float
+    rows: list[Row] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class Kept:
+    """What became of the spans that were accepted."""
+
+    n_accepted: int = 0
+    n_kept: int = 0
+    n_dropped: int = 0
+    n_moved: int = 0
+
+
+class SpanKeeper:
+    """Keeps spans by the settings; safe to use from several threads. `close` before the process ends."""
+
+    def __init__(self, warehouse: Warehouse, settings: ReceiverSettings) -> None:
+        self.counts = Kept()
+        self._warehouse, self._settings = warehouse, settings
+        self._redactor = Redactor(settings.redaction)
+        self._guard = threading.Lock()
+        self._open: dict[str, _Open] = {}
+        self._kept_until: dict[str, float] = {}
+        self._mover = Mover(warehouse, "spans", moved=self._note_moved)
+        folder = find_journal(warehouse.location, "spans") / _WAITING
+        self._waiting = Journal(folder)
+        self._wait_again(folder)
+        self._has_ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="evalhouse-waiting-spans", daemon=True)
+        self._thread.start()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What stopped the moving into the warehouse, if anything did."""
+        return self._mover.failure
+
+    @property
+    def n_on_disk(self) -> int:
+        """How many spans are on disk and not in the warehouse."""
+        with self._guard:
+            return self.counts.n_kept - self.counts.n_moved + sum(len(trace.rows) for trace in self._open.values())
+
+    def keep(self, spans: Iterable[Recorded]) -> int:
+        """Put spans on disk as far as they are kept, and return how many there were; raises OSError for a full disk."""
+        now, received_at, n = time.monotonic(), now_utc(), 0
+        with self._guard:
+            for recorded in spans:
+                n += 1
+                row = to_row(self._redactor.redact(recorded), received_at)
+                if self._is_kept(recorded, now):
+                    self._keep_row(row)
+                else:
+                    self._waiting.append(row)
+                    trace = self._open.setdefault(recorded.trace_id, _Open(until=0.0))
+                    trace.until = now + self._settings.sampling.wait_s
+                    trace.rows.append(row)
+            self.counts.n_accepted += n
+        return n
+
+    def _is_kept(self, recorded: Recorded, now: float) -> bool:
+        """Whether its trace is kept; what waited of a trace that it keeps is kept before it."""
+        sampling, trace_id = self._settings.sampling, recorded.trace_id
+        if is_picked(trace_id, sampling.share) or trace_id in self._kept_until:
+            return True
+        if not is_named(recorded, sampling):
+            return False
+        for row in self._open[trace_id].rows if trace_id in self._open else ():
+            self._keep_row(row)
+        self._open.pop(trace_id, None)
+        self._kept_until[trace_id] = now + _KEPT_FOR * sampling.wait_s
+        return True
+
+    def _keep_row(self, row: Row) -> None:
+        self._mover.keep(row)
+        self.counts.n_kept += 1
+
+    def _note_moved(self, segment: Segment) -> None:
+        self.counts.n_moved += len(segment.rows)
+
+    def _wait_again(self, folder: Path) -> None:
+        """Have what waited in a receiver that is gone wait here."""
+        until = time.monotonic() + self._settings.sampling.wait_s
+        for segment in find_orphans(folder):
+            for row in segment.rows:
+                self._waiting.append(row)
+                self._open.setdefault(str(row["trace_id"]), _Open(until=until)).rows.append(row)
+            segment.remove()
+
+    def _run(self) -> None:
+        wait_s = max(_LEAST_TICK_S, self._settings.sampling.wait_s / 2)
+        forget_at = 0.0
+        while True:
+            if self._settings.retention.traces is not None and time.monotonic() >= forget_at:
+                forget_spans(self._warehouse, find_cutoff(self._settings.retention.traces, now_utc()))
+                forget_at = time.monotonic() + _FORGET_S
+            if self._has_ended.wait(wait_s):
+                return
+            self.drop_old()
+
+    def drop_old(self) -> None:
+        """Drop the traces that have waited long enough, and their bytes from the disk."""
+        now = time.monotonic()
+        with self._guard:
+            old = [trace_id for trace_id, trace in self._open.items() if trace.until <= now]
+            for trace_id in old:
+                self.counts.n_dropped += len(self._open.pop(trace_id).rows)
+            self._kept_until = {trace_id: until for trace_id, until in self._kept_until.items() if until > now}
+            segment = self._waiting.rotate()
+            if segment is None:
+                return
+            for trace in self._open.values():  # on disk again before the file that holds them goes
+                for row in trace.rows:
+                    self._waiting.append(row)
+            segment.remove()
+
+    def close(self) -> None:
+        """Move what is kept into the warehouse; raises WarehouseBusy where it stays locked (nothing is lost)."""
+        self._has_ended.set()
+        self._thread.join()
+        try:
+            self._mover.close()
+        finally:
+            self._waiting.close()

@@ -1,0 +1,91 @@
+"""A receiver in this process: asked without a network, or served at a port to whoever sends by OTLP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import uvicorn
+
+from evalhouse.flows.server.listening import listen
+from evalhouse.flows.server.receiver import Receiver, make_app
+from evalhouse.flows.server.span_keeper import SpanKeeper
+from evalhouse.tasks.settings.receiver import ReceiverSettings
+from evalhouse.warehouse.store import Warehouse
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+HEADERS = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
+
+
+@dataclass(kw_only=True)
+class Receiving:
+    """A receiver and its warehouse; `said` is what it reported at its end."""
+
+    warehouse: Warehouse
+    receiver: Receiver
+    said: list[str] = field(default_factory=list)
+    port: int = 0
+
+    @property
+    def keeper(self) -> SpanKeeper:
+        return self.receiver.keeper
+
+    def post(self, body: object, *, headers: Mapping[str, str] = {}, path: str = "/v1/traces") -> httpx.Response:
+        """Send a body, JSON unless it is bytes."""
+        content = body if isinstance(body, bytes) else orjson.dumps(body)
+
+        async def send() -> httpx.Response:
+            transport = httpx.ASGITransport(app=make_app(self.receiver, self.said.append))
+            async with httpx.AsyncClient(transport=transport, base_url="http://receiver") as client:
+                return await client.post(path, content=content, headers={**HEADERS, **headers})
+
+        return asyncio.run(send())
+
+    def read(self) -> list[dict[str, Any]]:
+        """The spans in the warehouse."""
+        return self.warehouse.read_rows("select * from spans order by started_at, span_id")
+
+
+def make_settings(**tables: Any) -> ReceiverSettings:  # noqa: ANN401  # the tables of a receiver's file
+    return ReceiverSettings.model_validate_json(orjson.dumps(tables))
+
+
+@contextlib.contextmanager
+def receiving(path: Path, **tables: Any) -> Iterator[Receiving]:  # noqa: ANN401  # as make_settings
+    """A receiver for the warehouse at a path; when the block ends all that it kept is in there."""
+    warehouse, settings = Warehouse(str(path)), make_settings(**tables)
+    warehouse.make_ready()
+    keeper = SpanKeeper(warehouse, settings)
+    try:
+        yield Receiving(warehouse=warehouse, receiver=Receiver(keeper=keeper, settings=settings, token=TOKEN))
+    finally:
+        keeper.close()
+
+
+@contextlib.contextmanager
+def serving(path: Path, **tables: Any) -> Iterator[Receiving]:  # noqa: ANN401  # as make_settings
+    """The same at a port of its own, from another thread."""
+    warehouse, settings = Warehouse(str(path)), make_settings(**tables)
+    warehouse.make_ready()
+    receiver = Receiver(keeper=SpanKeeper(warehouse, settings), settings=settings, token=TOKEN)
+    with listen("127.0.0.1", None, 0) as listening:
+        served = Receiving(warehouse=warehouse, receiver=receiver, port=int(listening.getsockname()[1]))
+        app = make_app(receiver, served.said.append)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="on"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            while not server.started:
+                time.sleep(0.01)
+            yield served
+        finally:
+            server.should_exit = True
+            thread.join()

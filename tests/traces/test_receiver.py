@@ -1,0 +1,342 @@
+"""`evalhouse receive`: what is taken, what is refused and how, what is stored, and what a killed one loses: nothing."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import orjson
+import pytest
+from cli_process import Place
+from receiving import HEADERS, TOKEN, make_settings, receiving
+from trace_files import ANSWER, NOON_NS, QUESTION, make_bot_trace, make_request, make_span, number_trace
+
+from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.preparing.suites import load_receiver, load_suite
+from evalhouse.flows.server.receiver import TOKEN_VARIABLE
+from evalhouse.flows.server.span_keeper import SpanKeeper
+from evalhouse.tasks.datasets.read import stage_of
+from evalhouse.tasks.datasets.spans.otel import read_otlp
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.settings.traces import TraceWindow
+from evalhouse.warehouse.engine.connection import open_reader
+from evalhouse.warehouse.mover import find_journal, take_in_orphans
+from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.upkeep.forget import Rule, forget
+
+ALWAYS = TraceWindow(last="9999w", until="2100-01-01T00:00:00")
+
+
+def _ids(number: int, **beside: str) -> list[dict[str, object]]:
+    return make_bot_trace(trace=number_trace(number), **beside)  # type: ignore[arg-type]
+
+
+def test_what_is_received_is_judged_as_what_is_read(tmp_path: Path) -> None:
+    with receiving(tmp_path / "w.duckdb") as house:
+        for _ in range(2):  # an exporter that got no answer sends again
+            assert house.post(make_request(make_bot_trace(session="s-7"))).json() == {}
+    rows = house.read()
+    assert len(rows) == 6
+    assert {row["session_id"] for row in rows} == {None, "s-7"}
+    (trace,) = house.warehouse.read_rows("from traces")
+    assert (trace["name"], trace["n_spans"], trace["duration_ms"], trace["status"]) == ("step 1", 3, 1000, "ok")
+    settings = RunSettings(dataset="traces", traces=ALWAYS, warehouse=str(tmp_path / "w.duckdb"))
+    staged = stage_of(settings)
+    (sample,) = staged.staging.read_between(1, 1)
+    staged.staging.discard()
+    assert (sample.question, sample.answer, sample.context_ids) == (QUESTION, ANSWER, ["d1", "d2"])
+    assert staged.notes == ("traces: 1 of 3 spans, 1 became samples",)
+    assert stage_of(settings).content_hash == staged.content_hash
+
+
+def test_gzip_is_unpacked_and_no_more_of_it_than_is_allowed(tmp_path: Path) -> None:
+    with receiving(tmp_path / "w.duckdb", body_mb=0.05) as house:
+        packed = gzip.compress(orjson.dumps(make_request(make_bot_trace())))
+        assert house.post(packed, headers={"content-encoding": "gzip"}).status_code == 200
+        bomb = gzip.compress(b" " * 50_000_000)
+        assert len(bomb) < 0.05 * 2**20
+        assert house.post(bomb, headers={"content-encoding": "gzip"}).status_code == 413
+        assert house.post(b" " * 60_000).status_code == 413
+        assert house.post(packed[:-9], headers={"content-encoding": "gzip"}).status_code == 400
+        assert house.post(b"{}", headers={"content-encoding": "gzip"}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status", "why"),
+    [
+        ({"authorization": "Bearer wrong"}, b"{}", 401, "the token of this receiver"),
+        ({"authorization": f"Basic {TOKEN}"}, b"{}", 401, "the token of this receiver"),
+        ({"content-type": "text/plain"}, b"{}", 415, "allowed: application/x-protobuf, application/json"),
+        ({"content-encoding": "br"}, b"{}", 415, "allowed: gzip"),
+        ({}, b"{", 400, "not an ExportTraceServiceRequest"),
+        ({}, b"[]", 400, "not an ExportTraceServiceRequest"),
+        ({}, b'{"resourceSpans": [1]}', 400, "not an ExportTraceServiceRequest"),
+    ],
+)
+def test_what_is_no_request_is_refused_for_good(
+    tmp_path: Path, headers: dict[str, str], body: bytes, status: int, why: str
+) -> None:
+    with receiving(tmp_path / "w.duckdb") as house:
+        response = house.post(body, headers=headers)
+    assert (response.status_code, why in response.json()["message"]) == (status, True)
+    assert "retry-after" not in response.headers
+
+
+def test_spans_without_ids_are_rejected_and_the_others_taken(tmp_path: Path) -> None:
+    pytest.importorskip("opentelemetry.proto")
+    from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as wire  # noqa: PLC0415
+
+    bad = {**make_span(1, {}), "traceId": "abc"}
+    with receiving(tmp_path / "w.duckdb") as house:
+        partial = house.post(make_request([bad, *make_bot_trace()])).json()["partialSuccess"]
+        assert partial["rejectedSpans"] == "1"
+        assert "a traceId of 32" in partial["errorMessage"]
+        request = wire.ExportTraceServiceRequest()
+        span = request.resource_spans.add().scope_spans.add().spans.add(trace_id=b"x", span_id=b"y" * 8)
+        protobuf = {"content-type": "application/x-protobuf"}
+        response = house.post(request.SerializeToString(), headers=protobuf)
+        answer = wire.ExportTraceServiceResponse.FromString(response.content).partial_success
+        assert (answer.rejected_spans, "a trace_id of 16" in answer.error_message) == (1, True)
+        span.trace_id = b"z" * 16
+        span.attributes.add(key="input.value").value.string_value = QUESTION
+        span.attributes.add(key="n").value.int_value = 7
+        assert house.post(request.SerializeToString(), headers=protobuf).content == b""
+        refused = house.post(b"\xff\xff", headers=protobuf)
+        assert (refused.status_code, b"in protobuf" in refused.content) == (400, True)
+    assert orjson.loads(house.read()[-1]["attributes"]) == {"input.value": QUESTION, "n": 7}
+
+
+def test_without_the_extra_protobuf_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evalhouse.flows.server.receiver.has_protobuf", lambda: False)
+    with receiving(tmp_path / "w.duckdb") as house:
+        response = house.post(b"", headers={"content-type": "application/x-protobuf"})
+        assert (response.status_code, b"pip install 'evalhouse[traces]'" in response.content) == (415, True)
+        assert house.post(make_request(make_bot_trace())).status_code == 200
+
+
+def test_too_many_spans_on_disk_are_sent_again_later(tmp_path: Path) -> None:
+    with receiving(tmp_path / "w.duckdb", waiting_spans=3) as house:
+        assert house.post(make_request(_ids(1))).status_code == 200
+        refused = house.post(make_request(_ids(2)))
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
+        house.keeper._mover.flush()
+        assert house.post(make_request(_ids(3))).status_code == 200
+        house.receiver.n_under_way = 65
+        assert house.post(make_request(_ids(4))).status_code == 429
+
+
+def test_a_full_disk_is_said_and_the_spans_are_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with receiving(tmp_path / "w.duckdb") as house, monkeypatch.context() as patched:
+        patched.setattr("evalhouse.warehouse.mover.os.write", fail)
+        response = house.post(make_request(make_bot_trace()))
+    assert (response.status_code, response.headers["retry-after"]) == (503, "5")
+    assert "No space left" in response.json()["message"]
+
+
+def test_beside_a_reader_spans_are_taken_and_moved_later(tmp_path: Path) -> None:
+    with receiving(tmp_path / "w.duckdb") as house:
+        with open_reader(house.warehouse.location):
+            assert house.post(make_request(make_bot_trace())).status_code == 200
+            assert house.keeper.n_on_disk == 3
+        house.keeper._mover.flush()
+        assert house.keeper.n_on_disk == 0
+    assert len(house.read()) == 3
+
+
+def _find_bytes(folder: Path, private: bytes) -> list[str]:
+    return [path.name for path in folder.rglob("*") if path.is_file() and private in path.read_bytes()]
+
+
+def test_no_byte_of_what_is_redacted_reaches_the_disk(tmp_path: Path) -> None:
+    """While spans lie in the journal, while they wait for their trace, and when they are in the warehouse."""
+    private, name = "ada.quill@mail.example.org", "李明华"
+    redaction = {"patterns": ["email"], "own": [{"pattern": name, "replacement": "[customer]"}]}
+    question = f"I am {private}, {name}: {orjson.dumps({'who': private}).decode()}"
+    spans = _ids(1, question=question) + _ids(2, question=question)
+    spans[0]["attributes"].append(  # type: ignore[attr-defined]
+        {"key": "nested", "value": {"stringValue": f'{{"a": "{name.encode("unicode_escape").decode()}"}}'}}
+    )
+    forms = [form for text in (private, name) for form in (text.encode(), text.encode("unicode_escape"))]
+    sampling = {"share": 0.0, "wait_s": 3600, "attributes": {"llm.model_name": ["m-2"]}}
+    for folder, tables in (("kept", {}), ("waiting", {"sampling": sampling})):
+        (tmp_path / folder).mkdir()
+        with receiving(tmp_path / folder / "w.duckdb", redaction=redaction, **tables) as house:
+            assert house.post(make_request(spans)).status_code == 200
+            assert _find_bytes(tmp_path / folder, b"[customer]"), folder
+            assert [_find_bytes(tmp_path / folder, form) for form in forms] == [[]] * len(forms)
+    assert [_find_bytes(tmp_path, form) for form in forms] == [[]] * len(forms)
+    assert len(Warehouse(str(tmp_path / "kept" / "w.duckdb")).read_rows("from spans")) == 6
+
+
+def test_a_trace_is_kept_whole_for_one_of_its_spans(tmp_path: Path) -> None:
+    """Its children come before the span that keeps it, in requests of their own."""
+    sampling = {"share": 0.0, "wait_s": 0.4, "slower_than_ms": 2000}
+    with receiving(tmp_path / "w.duckdb", sampling=sampling) as house:
+        slow = make_span(1, {"input.value": QUESTION}, trace=number_trace(2), took_s=3.0)
+        failed = make_span(1, {}, trace=number_trace(3), error="no")
+        for spans in (_ids(1), _ids(2)[:2], _ids(3)[:2], [slow], [failed], _ids(2)[1:2]):
+            house.post(make_request(spans))
+        assert house.keeper.n_on_disk == 10
+        time.sleep(0.5)
+        house.keeper.drop_old()
+        assert house.keeper.counts.n_dropped == 3
+        assert not _find_bytes(find_journal(house.warehouse.location, "spans"), number_trace(1).encode())
+    kept = house.warehouse.read_rows("select trace_id, n_spans from traces order by trace_id")
+    assert [tuple(row.values()) for row in kept] == [(number_trace(2), 3), (number_trace(3), 3)]
+
+
+def test_what_waited_in_a_killed_receiver_waits_in_the_next(tmp_path: Path) -> None:
+    warehouse = Warehouse(str(tmp_path / "w.duckdb"))
+    warehouse.make_ready()
+    settings = make_settings(sampling={"share": 0.0, "wait_s": 60})
+    script = (
+        "import sys, os, signal, orjson; sys.path[:0] = sys.argv[3:]; from receiving import make_settings\n"
+        "from evalhouse.flows.server.span_keeper import SpanKeeper; from evalhouse.warehouse.store import Warehouse\n"
+        "from evalhouse.tasks.datasets.spans.otel import read_otlp\n"
+        "keeper = SpanKeeper(Warehouse(sys.argv[1]), make_settings(sampling={'share': 0.0, 'wait_s': 60}))\n"
+        "keeper.keep(read_otlp(orjson.loads(sys.argv[2]), print)); os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "w.duckdb"), orjson.dumps(make_request(_ids(1)[:2])).decode(),
+         str(Path(__file__).parents[1] / "helpers")],
+        check=False,
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL
+    keeper = SpanKeeper(warehouse, settings)
+    keeper.keep(read_otlp(make_request([make_span(1, {}, trace=number_trace(1), error="no")]), print))
+    keeper.close()
+    assert len(warehouse.read_rows("from spans")) == 3
+
+
+def test_a_killed_receiver_loses_nothing_that_it_acknowledged(tmp_path: Path, prefect_home: Path) -> None:
+    """By the command itself: its lines, its token, kill -9 in the middle, and an orderly end."""
+    place = Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home), TOKEN_VARIABLE: TOKEN})
+    (tmp_path / "receiver.toml").write_text('[redaction]\npatterns = ["email"]\n', encoding="utf-8")
+    acknowledged = 0
+    for sign in (signal.SIGKILL, signal.SIGTERM):
+        with place.start("receive", "receiver.toml", "--warehouse", "w.duckdb") as process:
+            assert process.stdout is not None
+            lines = [process.stdout.readline() for _ in range(5)]
+            (address,) = re.findall(r"ENDPOINT=(http://127\.0\.0\.1:\d+/v1/traces)", lines[3])
+            assert "redacted: email" in lines[1]
+            assert TOKEN not in "".join(lines)
+            for _ in range(5):
+                acknowledged += 1
+                response = httpx.post(address, json=make_request(_ids(acknowledged)), headers=HEADERS)
+                assert response.status_code == 200
+            process.send_signal(sign)
+            rest = process.stdout.read()
+            process.wait(60)
+    assert "15 spans received, 15 kept, 0 not sampled" in rest
+    query = ("query", "select count(*) as n from traces", "--format", "csv", "--warehouse", "w.duckdb")
+    assert place.call(*query).lines == ["n", str(acknowledged)]
+
+
+def test_spans_are_forgotten_by_age_and_by_sample(tmp_path: Path) -> None:
+    path = tmp_path / "w.duckdb"
+    with receiving(path) as house:
+        spans = [span for number in (1, 2, 3) for span in make_bot_trace(trace=number_trace(number), at_s=number * 60)]
+        house.post(make_request(spans))
+    warehouse = Warehouse(str(path))
+    rule = Rule(words="--sample", sample_id=number_trace(2))
+    assert forget(warehouse, rule, dry_run=True).tables == {"spans": 3}
+    assert forget(warehouse, rule).n_bytes > 300
+    assert len(warehouse.read_rows("from spans")) == 6
+    begun = warehouse.read_rows("select max(started_at) as at from traces")[0]["at"]
+    assert forget(warehouse, Rule(words="--older-than", before=begun, suite="nightly")).tables == {}
+    assert forget(warehouse, Rule(words="--older-than", before=begun)).tables == {"spans": 3}
+    with receiving(path, retention={"traces": "30d"}) as house:
+        for _ in range(200):
+            if not house.read():
+                break
+            time.sleep(0.05)
+        assert house.read() == []
+
+
+def test_a_receivers_file_is_refused_with_lines_and_keys(tmp_path: Path) -> None:
+    path = tmp_path / "receiver.toml"
+    path.write_text('body = 3\n[sampling]\nshare = 2\n[redaction]\npatterns = ["mail"]\nown = [{ patern = "x" }]\n')
+    with pytest.raises(SettingsError) as refused:
+        load_receiver(path)
+    lines = str(refused.value).splitlines()
+    assert lines[0].startswith("receiver.toml, line 1: body: there is no such key; did you mean body_mb?")
+    assert lines[1] == "receiver.toml, line 3: sampling.share: got 2; input should be less than or equal to 1"
+    assert "line 5: redaction.patterns: got ['mail']; there is no pattern mail" in lines[2]
+    assert any("patern" in line for line in lines)
+    assert load_receiver(None).sampling.share == 1
+
+
+def test_spans_in_the_journal_are_taken_in_by_whatever_runs_next(tmp_path: Path) -> None:
+    warehouse = Warehouse(str(tmp_path / "w.duckdb"))
+    warehouse.make_ready()
+    keeper = SpanKeeper(warehouse, make_settings())
+    keeper.keep(read_otlp(make_request(_ids(1)), print))
+    keeper._mover._has_ended, keeper._has_ended._flag = True, True  # type: ignore[attr-defined]  # as if killed
+    keeper._mover._wake.set()
+    keeper._mover._thread.join()
+    keeper._mover._journal.close()
+    assert take_in_orphans(warehouse) == 3
+    assert len(warehouse.read_rows("from spans")) == 3
+    assert os.listdir(find_journal(warehouse.location, "spans")) == ["waiting"]
+
+
+def test_a_suite_judges_the_traces_of_a_time_and_pays_for_none_twice(tmp_path: Path, prefect_home: Path) -> None:
+    place = Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home)})
+    path = tmp_path / "w.duckdb"
+    now_s = time.time() - NOON_NS / 1e9
+    with receiving(path) as house:
+        for number, at_s in ((1, now_s - 7200), (2, now_s - 60), (3, now_s - 90_000)):
+            house.post(make_request(make_bot_trace(trace=number_trace(number), at_s=at_s, question=f"Q {number}?")))
+        house.post(make_request(make_bot_trace(trace=number_trace(4), at_s=now_s), service="other-bot"))
+    suite = tmp_path / "nightly.toml"
+    suite.write_text(
+        'dataset = "traces"\njudge = "lexical"\nwarehouse = "w.duckdb"\n\n[traces]\n'
+        'last = "24h"\nservice = "ferry-bot"\n',
+        encoding="utf-8",
+    )
+    nights = [place.call("run", suite.name, "--json") for _ in range(2)]
+    assert [night.status for night in nights] == [0, 0], nights[0].stderr
+    first, second = (night.document for night in nights)
+    assert first["n_samples"] == 2
+    assert list(first["metrics"]) == ["faithfulness"]
+    assert (second["calls"]["requests"], second["calls"]["reused"]) == (0, first["calls"]["requests"])
+    warehouse = Warehouse(str(path))
+    runs = warehouse.read_rows("select dataset_hash, config ->> '$.traces.until' as until from runs")
+    assert len({row["dataset_hash"] for row in runs}) == 1
+    assert all(row["until"] for row in runs)
+    joined = "select distinct trace_id from run_samples join spans on trace_id = sample_id order by all"
+    assert [row["trace_id"] for row in warehouse.read_rows(joined)] == [number_trace(1), number_trace(2)]
+    dry = place.call("run", suite.name, "--dry-run")
+    assert (dry.status, "traces: 2 of 6 spans" in dry.stderr) == (0, True)
+    suite.write_text(suite.read_text(encoding="utf-8").replace("ferry-bot", "no-bot"), encoding="utf-8")
+    refused = place.call("run", suite.name)
+    assert refused.status == 2
+    assert "no traces of service 'no-bot' from" in refused.stderr
+    assert "evalhouse receive" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('dataset = "traces"\n[traces]\nlast = "1 day"\n', "line 3: traces.last: got '1 day'; write a number of hours"),
+        ('dataset = "traces"\n[traces]\nsince = "1d"\n', "line 3: traces.since: there is no such key"),
+        ('dataset = "traces"\n[traces]\nuntil = "noon"\n', "write a time in UTC"),
+        ('dataset = "sample"\n[traces]\nlast = "1d"\n', "line 2: traces: the dataset is 'sample'"),
+    ],
+)
+def test_a_time_that_makes_no_sense_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(SettingsError) as refused:
+        load_suite(path)
+    assert why in str(refused.value)

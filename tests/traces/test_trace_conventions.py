@@ -1,0 +1,182 @@
+"""What is read of a span by the conventions of GenAI, OpenInference and OpenLLMetry."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from trace_files import ANSWER, QUESTION, TEXTS
+
+from evalhouse.tasks.datasets.spans.otel import Recorded, read_span
+from evalhouse.tasks.datasets.spans.said import find_said, find_turns, read_documents
+from evalhouse.tasks.datasets.spans.samples import make_row
+from evalhouse.tasks.datasets.spans.span import Document, Span
+
+PARTS_IN = [
+    {"role": "system", "parts": [{"type": "text", "content": "Be brief."}]},
+    {"role": "user", "parts": [{"type": "text", "content": "And who are you?"}]},
+    {"role": "assistant", "parts": [{"type": "text", "content": "A bot."}]},
+    {"role": "user", "parts": [{"type": "text", "content": QUESTION}, {"type": "blob", "data": "…"}]},
+]
+PARTS_OUT = [
+    {
+        "role": "assistant",
+        "parts": [
+            {"type": "tool_call", "id": "c", "name": "timetable", "arguments": {"pier": 4}},
+            {"type": "text", "content": ANSWER},
+        ],
+    }
+]
+
+
+def _read(attributes: dict[str, Any], **beside: Any) -> Span:  # noqa: ANN401  # fields of Recorded
+    return read_span(Recorded(trace_id="t", span_id="s", attributes=attributes, **beside))
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+def test_messages_with_parts_are_read_from_attributes(as_text: bool) -> None:
+    span = _read(
+        {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.request.model": "m-1",
+            "gen_ai.input.messages": json.dumps(PARTS_IN) if as_text else PARTS_IN,
+            "gen_ai.output.messages": json.dumps(PARTS_OUT) if as_text else PARTS_OUT,
+            "gen_ai.usage.input_tokens": 30,
+            "gen_ai.usage.output_tokens": 5,
+            "gen_ai.conversation.id": "c-1",
+        }
+    )
+    assert (span.kind, span.question, span.answer, span.session) == ("llm", QUESTION, ANSWER, "c-1")
+    assert (span.prompt_tokens, span.completion_tokens, span.model) == (30, 5, "m-1")
+    assert span.tool_calls == ({"name": "timetable", "arguments": {"pier": 4}},)
+    assert [turn["text"] for turn in span.turns] == ["And who are you?", "A bot."]
+
+
+def test_messages_in_events_are_read() -> None:
+    events = (
+        {"name": "gen_ai.system.message", "attributes": {"content": "Be brief."}},
+        {"name": "gen_ai.user.message", "attributes": {"content": QUESTION}},
+        {"name": "gen_ai.choice", "attributes": {"index": 0, "message": json.dumps({"content": ANSWER})}},
+    )
+    span = _read({"gen_ai.operation.name": "chat"}, events=events)
+    assert (span.question, span.answer) == (QUESTION, ANSWER)
+    details = {"gen_ai.input.messages": json.dumps(PARTS_IN), "gen_ai.output.messages": json.dumps(PARTS_OUT)}
+    event = {"name": "gen_ai.client.inference.operation.details", "attributes": details}
+    assert _read({"gen_ai.operation.name": "chat"}, events=(event,)).question == QUESTION
+
+
+def test_numbered_prompts_of_openllmetry_are_read() -> None:
+    span = _read(
+        {
+            "llm.request.type": "chat",
+            "gen_ai.prompt.0.role": "system",
+            "gen_ai.prompt.0.content": "Be brief.",
+            "gen_ai.prompt.1.role": "user",
+            "gen_ai.prompt.1.content": QUESTION,
+            "gen_ai.completion.0.content": ANSWER,
+            "gen_ai.usage.prompt_tokens": 30,
+        }
+    )
+    assert (span.kind, span.question, span.answer, span.prompt_tokens) == ("llm", QUESTION, ANSWER, 30)
+
+
+def test_entities_of_openllmetry_are_read() -> None:
+    outer = _read(
+        {
+            "traceloop.span.kind": "workflow",
+            "traceloop.entity.input": json.dumps(
+                {"inputs": QUESTION, "tags": ["a"], "metadata": {"b": 1}, "kwargs": {}}
+            ),
+            "traceloop.entity.output": json.dumps({"outputs": ANSWER, "kwargs": {"tags": []}}),
+            "traceloop.association.properties.session_id": "s-1",
+        }
+    )
+    assert (outer.kind, outer.question, outer.answer, outer.session) == ("chain", QUESTION, ANSWER, "s-1")
+    decorated = _read({"traceloop.entity.input": json.dumps({"args": [], "kwargs": {"question": QUESTION}})})
+    assert decorated.question == QUESTION
+    found = [{"page_content": text, "metadata": {"score": 0.5}} for text in TEXTS]
+    retriever = _read(
+        {"gen_ai.operation.name": "vector_db_retrieve", "traceloop.entity.output": json.dumps({"documents": found})}
+    )
+    assert [document.text for document in retriever.documents or ()] == TEXTS
+
+
+def test_ids_that_openinference_leaves_out_are_taken_from_the_output() -> None:
+    output = {"documents": [{"id": "d1", "page_content": TEXTS[0]}, {"id": None, "page_content": TEXTS[1]}]}
+    span = _read(
+        {
+            "openinference.span.kind": "RETRIEVER",
+            "output.value": json.dumps(output),
+            "retrieval.documents.0.document.content": TEXTS[0],
+            "retrieval.documents.1.document.content": TEXTS[1],
+            "retrieval.documents.1.document.metadata": '{"id": "d2"}',
+        }
+    )
+    assert [document.id for document in span.documents or ()] == ["d1", "d2"]
+
+
+def test_a_retriever_that_found_nothing_is_not_one_of_which_nothing_is_known() -> None:
+    kind = {"openinference.span.kind": "RETRIEVER"}
+    assert _read({**kind, "output.value": '{"documents": []}'}).documents == ()
+    assert _read(kind).documents is None
+
+
+def test_documents_of_which_only_ids_were_recorded_are_known_by_these() -> None:
+    attributes = {"gen_ai.operation.name": "retrieval", "gen_ai.retrieval.query.text": QUESTION}
+    found = json.dumps([{"id": "d1", "score": 0.9}, {"id": "d2", "score": 0.8}])
+    row = make_row([_read({**attributes, "gen_ai.retrieval.documents": found}, started_at=1.0, ended_at=2.0)])
+    assert isinstance(row, dict)
+    assert row["context_ids"] == ["d1", "d2"]
+    assert "contexts" not in row
+
+
+def test_what_a_reranker_left_are_the_contexts() -> None:
+    outer = Span(trace_id="t", span_id="1", kind="chain", question=QUESTION, answer=ANSWER, started_at=1, ended_at=9)
+    found = tuple(Document(text=text) for text in ("a", "b", "c"))
+    beside = {"trace_id": "t", "parent_id": "1", "ended_at": 8.0}
+    first = Span(span_id="2", kind="retriever", documents=found, started_at=2, **beside)  # type: ignore[arg-type]
+    again = Span(span_id="3", kind="retriever", documents=found[:1], started_at=3, **beside)  # type: ignore[arg-type]
+    row = make_row([outer, again, first])
+    assert isinstance(row, dict)
+    assert [context["text"] for context in row["contexts"]] == ["a", "b", "c"]
+    reranked = Span(span_id="4", kind="reranker", documents=found[2:], started_at=4, **beside)  # type: ignore[arg-type]
+    row = make_row([outer, first, again, reranked])
+    assert isinstance(row, dict)
+    assert [context["text"] for context in row["contexts"]] == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("value", "field", "said"),
+    [
+        (QUESTION, "question", QUESTION),
+        ({"messages": [["human", QUESTION]]}, "question", QUESTION),
+        ({"messages": [{"role": "user", "content": QUESTION}]}, "question", QUESTION),
+        ([[{"type": "human", "data": {"content": QUESTION}}]], "question", QUESTION),
+        ({"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": QUESTION}]}]}, "question",
+         QUESTION),
+        ({"a": "x", "b": "y"}, "question", None),
+        (["x", "y"], "question", None),
+        ("   ", "question", None),
+        (7, "question", None),
+        ({"choices": [{"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": ANSWER}}]},
+         "answer", ANSWER),
+        ({"generations": [[{"text": ANSWER, "message": {}}]]}, "answer", ANSWER),
+        ({"messages": [{"type": "human", "content": QUESTION}, {"type": "ai", "content": ANSWER}]}, "answer", ANSWER),
+        ({"answer": ANSWER, "sources": ["a", "b"]}, "answer", ANSWER),
+        ([{"role": "user", "content": QUESTION}], "answer", None),
+    ],
+)  # fmt: skip
+def test_what_was_said_is_found_in_what_tracers_record(value: object, field: Any, said: str | None) -> None:  # noqa: ANN401
+    assert find_said(value, field) == said
+    if isinstance(value, list | dict):
+        assert find_said(json.dumps(value), field) == said
+
+
+def test_values_nested_without_end_hold_no_text() -> None:
+    value: object = QUESTION
+    for _ in range(50):
+        value = {"input": value}
+    assert find_said(value, "question") is None
+    assert find_turns(value) == ()
+    assert read_documents({"documents": 7}) is None

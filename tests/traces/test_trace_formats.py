@@ -1,0 +1,316 @@
+"""Traces as datasets: what each export becomes, and what becomes of what cannot be judged."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from cli_process import Place
+from trace_files import (
+    ANSWER,
+    NOON_NS,
+    QUESTION,
+    TEXTS,
+    TRACE,
+    make_bot_trace,
+    make_request,
+    make_span,
+    number_trace,
+    read_one,
+    read_traces_of,
+    write_lines,
+)
+
+from evalhouse.tasks.datasets.errors import DatasetError
+from evalhouse.tasks.datasets.read import stage_of
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.rows.samples import StoredSample
+
+NOON = "2026-03-14T12:00:0{}+00:00"
+
+
+def _check_bot(sample: StoredSample, *, ids: list[str] | None) -> dict[str, Any]:
+    assert (sample.question, sample.answer, sample.ground_truth) == (QUESTION, ANSWER, None)
+    assert (sample.contexts, sample.context_ids) == (TEXTS, ids)
+    metadata: dict[str, Any] = dict(sample.metadata)
+    assert (metadata["prompt_tokens"], metadata["completion_tokens"], metadata["models"]) == (61, 6, ["m-1"])
+    assert metadata["latency_ms"] == pytest.approx(1000)
+    return metadata
+
+
+def test_otlp_as_the_collector_writes_it_is_read(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "t.jsonl", [make_request([span]) for span in make_bot_trace(session="s-7")])
+    sample = read_one(path, "otel")
+    metadata = _check_bot(sample, ids=["d1", "d2"])
+    assert sample.sample_id == TRACE
+    assert (metadata["conversation_id"], metadata["service"], metadata["n_spans"]) == ("s-7", "ferry-bot", 3)
+    assert [context["score"] for context in metadata["contexts"]] == [0.9, 0.65]
+    whole = tmp_path / "whole.json"
+    whole.write_text(json.dumps(make_request(make_bot_trace(session="s-7")), indent=1), encoding="utf-8")
+    assert read_one(whole, "openinference").input_hash == sample.input_hash
+
+
+def test_spans_as_an_sdk_prints_them_are_read(tmp_path: Path) -> None:
+    span = {
+        "name": "answer",
+        "context": {"trace_id": f"0x{TRACE}", "span_id": "0x00000000000000a1", "trace_state": "[]"},
+        "parent_id": None,
+        "start_time": NOON.format("0"),
+        "end_time": NOON.format("1"),
+        "status": {"status_code": "OK"},
+        "attributes": {"input.value": QUESTION, "output.value": ANSWER},
+        "events": [],
+        "resource": {"attributes": {"service.name": "ferry-bot"}, "schema_url": ""},
+    }
+    sample = read_one(write_lines(tmp_path / "t.jsonl", [span]), "otel")
+    assert (sample.sample_id, sample.question, sample.answer) == (TRACE, QUESTION, ANSWER)
+    assert sample.metadata["service"] == "ferry-bot"
+
+
+def _make_phoenix_rows() -> list[dict[str, Any]]:
+    outer = {
+        "name": "answer", "span_kind": "CHAIN", "parent_id": None, "start_time": NOON.format(0),
+        "end_time": NOON.format(1), "status_code": "OK", "status_message": "", "events": [],
+        "context.span_id": "a1", "context.trace_id": TRACE, "attributes.input.value": QUESTION,
+        "attributes.output.value": ANSWER, "attributes.llm.input_messages": None,
+        "attributes.llm.output_messages": None, "attributes.retrieval.documents": None,
+        "attributes.llm.model_name": None,
+        "attributes.llm.token_count.prompt": None, "attributes.llm.token_count.completion": None,
+    }  # fmt: skip
+    documents = [{"document.content": text, "document.id": f"d{place}"} for place, text in enumerate(TEXTS, start=1)]
+    asked = [{"message.role": "user", "message.content": f"{QUESTION} {TEXTS}"}]
+    retriever = {
+        **outer, "span_kind": "RETRIEVER", "parent_id": "a1", "context.span_id": "a2",
+        "attributes.retrieval.documents": documents, "attributes.output.value": None,
+    }  # fmt: skip
+    model = {
+        **outer, "span_kind": "LLM", "parent_id": "a1", "context.span_id": "a3", "attributes.input.value": None,
+        "attributes.output.value": None, "attributes.llm.input_messages": asked,
+        "attributes.llm.output_messages": [{"message.role": "assistant", "message.content": ANSWER}],
+        "attributes.llm.model_name": "m-1", "attributes.llm.token_count.prompt": 61.0,
+        "attributes.llm.token_count.completion": 6.0,
+    }  # fmt: skip
+    return [retriever, model, outer]
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet", "csv", "json"])
+def test_a_frame_of_phoenix_is_read_however_it_was_saved(tmp_path: Path, ending: str) -> None:
+    rows, path = _make_phoenix_rows(), tmp_path / f"spans.{ending}"
+    if ending == "parquet":
+        pl.DataFrame(rows, infer_schema_length=None).drop("events").write_parquet(path)
+    elif ending == "csv":
+        cells = [
+            {name: repr(value) if isinstance(value, list) else value for name, value in row.items()} for row in rows
+        ]
+        pl.DataFrame(cells, infer_schema_length=None).write_csv(path)
+    elif ending == "json":
+        path.write_text(json.dumps(rows), encoding="utf-8")
+    else:
+        write_lines(path, rows)
+    _check_bot(read_one(path, "phoenix"), ids=["d1", "d2"])
+
+
+def _make_langfuse() -> dict[str, Any]:
+    observation = {"traceId": TRACE, "startTime": NOON.format(0), "endTime": NOON.format(1), "level": "DEFAULT"}
+    return {
+        "id": TRACE, "timestamp": NOON.format(0), "name": "answer", "input": {"question": QUESTION},
+        "output": {"answer": ANSWER}, "sessionId": "s-7", "userId": "u", "latency": 1.0, "tags": [],
+        "observations": [
+            {
+                **observation, "id": "o1", "type": "RETRIEVER", "name": "search", "parentObservationId": None,
+                "input": QUESTION,
+                "output": [
+                    {"page_content": text, "metadata": {"id": f"d{place}"}} for place, text in enumerate(TEXTS, start=1)
+                ],
+            },
+            {
+                **observation, "id": "o2", "type": "GENERATION", "name": "llm", "parentObservationId": None,
+                "model": "m-1", "input": [{"role": "user", "content": "prompt"}],
+                "output": {"role": "assistant", "content": ANSWER}, "usageDetails": {"input": 61, "output": 6},
+            },
+        ],
+    }  # fmt: skip
+
+
+def test_traces_of_langfuse_are_read_with_their_observations(tmp_path: Path) -> None:
+    trace = _make_langfuse()
+    sample = read_one(write_lines(tmp_path / "t.jsonl", [trace]), "langfuse")
+    assert _check_bot(sample, ids=["d1", "d2"])["conversation_id"] == "s-7"
+    observations = trace.pop("observations")
+    downloaded = tmp_path / "trace.json"
+    downloaded.write_text(json.dumps({"trace": trace, "observations": observations, "scores": []}), encoding="utf-8")
+    assert read_one(downloaded, "langfuse").input_hash == sample.input_hash
+    answered = tmp_path / "api.json"
+    answered.write_text(json.dumps({"data": [_make_langfuse()], "meta": {"page": 1}}), encoding="utf-8")
+    assert read_one(answered, "langfuse").input_hash == sample.input_hash
+
+
+def test_observations_of_langfuse_that_stand_for_themselves_are_read(tmp_path: Path) -> None:
+    """As exports to a bucket have them: a row each, in snake case, input and output as text."""
+    rows = [
+        {
+            "id": "o9", "trace_id": TRACE, "type": "SPAN", "name": "answer", "parent_observation_id": None,
+            "start_time": NOON.format(0), "end_time": NOON.format(1), "level": "DEFAULT",
+            "input": json.dumps({"args": [QUESTION], "kwargs": {}}), "output": ANSWER,
+        },
+        *(
+            {
+                "id": item["id"], "trace_id": TRACE, "type": item["type"], "name": item["name"],
+                "parent_observation_id": "o9", "start_time": item["startTime"], "end_time": item["endTime"],
+                "level": "DEFAULT", "input": json.dumps(item["input"]), "output": json.dumps(item["output"]),
+                "model": item.get("model"), "usage_details": json.dumps(item.get("usageDetails", {})),
+            }
+            for item in _make_langfuse()["observations"]
+        ),
+    ]  # fmt: skip
+    _check_bot(read_one(write_lines(tmp_path / "t.jsonl", rows), "langfuse"), ids=["d1", "d2"])
+
+
+def _make_langsmith() -> list[dict[str, Any]]:
+    run = {
+        "trace_id": TRACE, "start_time": "2026-03-14T12:00:00", "end_time": "2026-03-14T12:00:01", "error": None,
+        "session_id": "a-project", "status": "success", "extra": {"metadata": {"thread_id": "s-7"}},
+    }  # fmt: skip
+    documents = [
+        {"id": f"d{place}", "page_content": text, "metadata": {"source": "a.md"}, "type": "Document"}
+        for place, text in enumerate(TEXTS, start=1)
+    ]
+    message = {
+        "lc": 1, "type": "constructor", "id": ["langchain", "schema", "messages", "AIMessage"],
+        "kwargs": {"content": ANSWER, "tool_calls": [{"name": "timetable", "args": {"pier": 4}, "id": "c1"}]},
+    }  # fmt: skip
+    return [
+        {**run, "id": TRACE, "parent_run_id": None, "run_type": "chain", "name": "RunnableSequence",
+         "inputs": {"input": QUESTION}, "outputs": {"output": ANSWER}},
+        {**run, "id": "r2", "parent_run_id": TRACE, "run_type": "retriever", "name": "Retriever",
+         "inputs": {"query": QUESTION}, "outputs": {"documents": documents}},
+        {**run, "id": "r3", "parent_run_id": TRACE, "run_type": "llm", "name": "ChatOpenAI",
+         "inputs": {"messages": [[{"type": "human", "content": "prompt"}]]}, "prompt_tokens": 61,
+         "completion_tokens": 6, "outputs": {"generations": [[{"text": ANSWER, "message": message}]]},
+         "extra": {"metadata": {"thread_id": "s-7", "ls_model_name": "m-1"}}},
+    ]  # fmt: skip
+
+
+def test_runs_of_langsmith_are_read_side_by_side_or_nested(tmp_path: Path) -> None:
+    runs = _make_langsmith()
+    sample = read_one(write_lines(tmp_path / "t.jsonl", runs), "langsmith")
+    metadata = _check_bot(sample, ids=["d1", "d2"])
+    assert metadata["conversation_id"] == "s-7"
+    assert metadata["tool_calls"] == [{"name": "timetable", "arguments": {"pier": 4}}]
+    outer, *inner = runs
+    nested = {**outer, "child_runs": [{k: v for k, v in run.items() if k != "trace_id"} for run in inner]}
+    assert read_one(write_lines(tmp_path / "n.jsonl", [nested]), "langsmith").input_hash == sample.input_hash
+    frame = pl.DataFrame([{k: json.dumps(v) if isinstance(v, dict) else v for k, v in run.items()} for run in runs])
+    frame.write_parquet(tmp_path / "t.parquet")  # as the bulk export has it, with objects as text
+    assert read_one(tmp_path / "t.parquet", "langsmith").input_hash == sample.input_hash
+
+
+def test_what_cannot_be_judged_is_counted_with_its_reason(tmp_path: Path) -> None:
+    asked = {"openinference.span.kind": "CHAIN", "input.value": QUESTION}
+    spans = [
+        *make_bot_trace(trace=number_trace(1)),
+        make_span(1, asked, trace=number_trace(2), error="the index is down"),
+        make_span(1, {"http.route": "/health"}, trace=number_trace(3)),
+        make_span(2, asked, trace=number_trace(4), parent=1),
+        make_span(3, asked, trace=number_trace(4), parent=1),
+        make_span(1, asked, trace=number_trace(5), took_s=None),
+    ]
+    samples, staged = read_traces_of(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel")
+    assert [sample.sample_id for sample in samples] == [number_trace(1)]
+    (note,) = staged.notes
+    assert note.startswith("traces: 5 of 8 spans, 1 became samples; left out: ")
+    assert f"1 ended with an error and no answer ({number_trace(2)}: the index is down)" in note
+    assert f"1 no span has a question that a person asked ({number_trace(3)})" in note
+    assert f"2 still running, or its outermost span is not there ({number_trace(4)}, {number_trace(5)})" in note
+
+
+def test_an_error_within_a_trace_that_was_answered_keeps_its_sample(tmp_path: Path) -> None:
+    spans = [*make_bot_trace(), make_span(9, {"openinference.span.kind": "TOOL"}, parent=1, error="timeout")]
+    assert read_one(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel").answer == ANSWER
+
+
+def test_a_file_of_traces_of_which_none_can_be_judged_is_refused(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "t.jsonl", [make_request([make_span(1, {"http.route": "/health"})])])
+    with pytest.raises(DatasetError, match="0 became samples; left out: 1 no span has a question"):
+        read_traces_of(path, "otel")
+
+
+@pytest.mark.parametrize(
+    ("form", "row", "why"),
+    [
+        ("otel", {"question": "a dataset"}, r"line 1: no trace_id and span_id.*\(--format otel\)"),
+        ("otel", {"resourceSpans": [{"scopeSpans": [{"spans": [{"name": "x"}]}]}]}, "a traceId of 32"),
+        ("otel", {"resourceSpans": [7]}, "not OTLP"),
+        ("langfuse", {"name": "x"}, "no id of a trace"),
+        ("langsmith", {"run_type": "llm"}, "no id and trace_id"),
+    ],
+)
+def test_rows_that_are_no_spans_are_refused(tmp_path: Path, form: str, row: object, why: str) -> None:
+    with pytest.raises(DatasetError, match=why):
+        read_traces_of(write_lines(tmp_path / "t.jsonl", [row]), form)
+
+
+def test_spans_may_stand_in_any_order(tmp_path: Path) -> None:
+    spans = [span for number in range(1, 30) for span in make_bot_trace(trace=number_trace(number))]
+    hashes = set()
+    for seed in range(3):
+        random.Random(seed).shuffle(spans)
+        samples, _ = read_traces_of(write_lines(tmp_path / "t.jsonl", [make_request([span]) for span in spans]), "otel")
+        hashes.add(frozenset((sample.sample_id, sample.input_hash) for sample in samples))
+    assert len(hashes) == 1
+    assert len(hashes.pop()) == 29
+
+
+def test_earlier_traces_of_a_session_are_its_earlier_turns(tmp_path: Path) -> None:
+    second = make_bot_trace(trace=number_trace(2), question="And back?", answer="At six.", at_s=60, session="s-7")
+    spans = [*second, *make_bot_trace(trace=number_trace(1), session="s-7"), *make_bot_trace(trace=number_trace(3))]
+    samples, _ = read_traces_of(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel")
+    by_id = {sample.sample_id[-1]: sample for sample in samples}
+    assert [by_id[number].metadata.get("turn") for number in "123"] == [1, 2, None]
+    assert not by_id["1"].conversation
+    told = by_id["2"].conversation or []
+    assert [(turn.role, turn.text) for turn in told] == [("user", QUESTION), ("assistant", ANSWER)]
+    assert told[1].contexts == TEXTS
+
+
+@pytest.mark.parametrize(
+    ("row", "form"),
+    [(make_request([]), "otel"), (_make_langfuse(), "langfuse"), (_make_langsmith()[0], "langsmith")],
+)
+def test_who_forgets_the_format_is_told_it(tmp_path: Path, row: dict[str, Any], form: str) -> None:
+    row = {name: value for name, value in row.items() if name not in ("input", "inputs")}
+    with pytest.raises(DatasetError, match=f"are these traces. --format {form} reads them"):
+        stage_of(RunSettings(dataset=str(write_lines(tmp_path / "t.jsonl", [row]))))
+
+
+def test_a_circle_of_parents_ends(tmp_path: Path) -> None:
+    spans = [make_span(1, {"input.value": QUESTION}, parent=2), make_span(2, {}, parent=1)]
+    with pytest.raises(DatasetError, match="still running"):
+        read_traces_of(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel")
+
+
+def test_a_run_over_traces_scores_what_needs_no_ground_truth(tmp_path: Path, prefect_home: Path) -> None:
+    path = write_lines(tmp_path / "t.jsonl", [make_request(make_bot_trace())])
+    place = Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home)})
+    ended = place.call("run", path.name, "--format", "otel", "--judge", "lexical", "--json")
+    assert ended.status == 0, ended.stderr
+    assert "traces: 1 of 3 spans, 1 became samples" in ended.stderr
+    metrics = ended.document["metrics"]
+    assert metrics["faithfulness"]["n_scored"] == 1
+    assert not [name for name, row in metrics.items() if row["n_unscored"]]
+    refused = place.call("run", path.name, "--format", "jaeger")
+    assert refused.status == 2
+    assert "--format: got 'jaeger'" in refused.stderr
+
+
+def test_times_of_all_exports_are_read() -> None:
+    from evalhouse.tasks.datasets.spans.span import read_time  # noqa: PLC0415
+
+    noon = NOON_NS / 1e9
+    for written in (NOON_NS, str(NOON_NS), NOON_NS / 1e6, noon, "2026-03-14T12:00:00Z", "2026-03-14T13:00:00+01:00"):
+        assert read_time(written) == pytest.approx(noon)
+    assert [read_time(value) for value in (None, "", "soon", True, 0, -1)] == [None] * 6
