@@ -28,6 +28,7 @@ COMMANDS = {
     "query": ("query", "query", "Query the warehouse in SQL, read-only."),
     "lineage": ("lineage", "lineage", "Walk a score back to the raw replies that made it."),
     "compare": ("compare", "compare", "Compare two runs: what moved, whether it is chance, and why."),
+    "prefer": ("prefer", "prefer", "Ask a judge which of two answers is better, of two runs or columns."),
     "replay": ("replay", "replay", "Ask the bot again with old and new contexts: retrieval or generation?"),
     "gate": ("gate", "gate", "Check a run against limits and a baseline."),
     "diagnose": ("diagnose", "diagnose", "Say which stage fails, for which samples, and what to try."),

@@ -19,10 +19,11 @@ from evalhouse.prompts.loader import (
 )
 from evalhouse.prompts.prompt_file import SUPPORTS, USEFULNESS, VERDICTS, name_verdict, pick_verdict_lists
 from evalhouse.prompts.render import BlockKind, BlockValue, Item, Message
-from evalhouse.prompts.rubric import Criterion, Grade, Rating, Rubric
+from evalhouse.prompts.rubric import PREFERENCES, Criterion, Grade, Rating, Rubric
 
 __all__ = [
     "CONVERSATION",
+    "PREFERENCES",
     "SUPPORTS",
     "TURN_PREFIX",
     "USEFULNESS",

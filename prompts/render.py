@@ -232,10 +232,15 @@ BlockKind = Literal["text", "items"]
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """What a block of one name holds: a text, or items whose ids begin with `prefix` (empty for a text)."""
+    """What a block of one name holds: a text, or items whose ids begin with `prefix` (empty for a text).
+
+    The name of one that `stands_apart` is a mark in the requests that have it and in no others, whose texts, and with
+    them their replies on record, stay as they were before there was such a block.
+    """
 
     kind: BlockKind
     prefix: str = ""
+    stands_apart: bool = False
 
 
 # All blocks there are, in the order in which they are written.
@@ -255,6 +260,8 @@ BLOCKS: dict[str, Block] = {
     "schema": Block(kind="text"),
     "expected_sql": Block(kind="text"),
     "sql": Block(kind="text"),
+    "first_answer": Block(kind="text", stands_apart=True),
+    "second_answer": Block(kind="text", stands_apart=True),
 }
 INDENT = "    "
 
@@ -280,8 +287,20 @@ class Message:
 
 _ID = re.compile(r"[A-Z][1-9][0-9]*", re.ASCII)
 _PREFIXES = [block.prefix for block in BLOCKS.values() if block.prefix]
-_NEUTRALISER = Neutraliser(names=BLOCKS, prefixes=_PREFIXES)
 _TURNS = Block(kind="items", prefix=PREFIX)
+
+
+@cache
+def _make_neutraliser(apart: frozenset[str], *, has_turns: bool) -> Neutraliser:
+    """The one for the blocks of all requests and those `apart`; beside turns nothing may pass for the id of one, while
+    elsewhere [T1] is a text like any other."""
+    if has_turns:
+        return _make_neutraliser(apart, has_turns=False).also_for([*_PREFIXES, PREFIX])
+    names = [name for name, block in BLOCKS.items() if name in apart or not block.stands_apart]
+    return Neutraliser(names=names, prefixes=_PREFIXES)
+
+
+_NEUTRALISER = _make_neutraliser(frozenset(), has_turns=False)
 
 
 def render_blocks(variables: Sequence[str], data: Mapping[str, BlockValue]) -> str:
@@ -292,8 +311,8 @@ def render_blocks(variables: Sequence[str], data: Mapping[str, BlockValue]) -> s
     """
     if data.keys() != set(variables):
         raise PromptError(_describe_blocks(variables, data))
-    # Beside turns nothing may pass for the id of one; elsewhere [T1] is a text like any other.
-    neutraliser = _NEUTRALISER if isinstance(data.get(BLOCK, ""), str) else _spare_turns()
+    apart = frozenset([name for name in variables if BLOCKS[name].stands_apart])
+    neutraliser = _make_neutraliser(apart, has_turns=not isinstance(data.get(BLOCK, ""), str))
     bodies = [_render_body(name, data[name], neutraliser) for name in variables]
     nonce = derive_nonce("\n".join(bodies))
     parts = [f"<{name} {nonce}>\n{body}</{name} {nonce}>" for name, body in zip(variables, bodies, strict=True)]
@@ -304,11 +323,6 @@ def _describe_blocks(variables: Sequence[str], data: Mapping[str, BlockValue]) -
     missing = ", ".join(sorted(set(variables) - data.keys())) or "none"
     extra = ", ".join(sorted(data.keys() - set(variables))) or "none"
     return f"wrong blocks: missing {missing}; not declared {extra}; the prompt takes exactly {', '.join(variables)}"
-
-
-@cache
-def _spare_turns() -> Neutraliser:
-    return _NEUTRALISER.also_for([*_PREFIXES, PREFIX])
 
 
 def _render_body(name: str, value: BlockValue, neutraliser: Neutraliser) -> str:

@@ -19,13 +19,18 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from evalhouse.prompts.errors import PromptProblem, make_fault
 
 Need = Literal["answer", "ground_truth", "contexts"]
-CriterionKind = Literal["rating", "spread", "flag"]
+CriterionKind = Literal["rating", "spread", "flag", "preference"]
 Better = Literal["high", "low"]
 
 SAMPLE_COLUMNS: Mapping[str, str] = {
     name: name for name in ("question", "answer", "ground_truth", "contexts", "contexts_role", "schema")
 } | {"expected_sql": "ground_truth", "sql": "answer"}
 """The blocks that are made from a sample, each with the column it is made from; other blocks belong to single steps."""
+PREFERENCES: tuple[str, ...] = ("first", "second", "tie")
+"""What the judge can say of two answers, by their places."""
+PAIR: tuple[str, ...] = ("first_answer", "second_answer")
+"""The blocks of two answers that one of them is preferred of; beside them stands what both answer to."""
+_BESIDE_PAIR = ("question", "ground_truth", "contexts")
 _AS_CONTEXTS = "answer_as_contexts"
 """The answer of samples without contexts, which is another input than the answer of all."""
 # Steps that are no rubrics keep their grades under these names.
@@ -38,9 +43,10 @@ class Criterion(BaseModel):
     """One thing that is judged.
 
     `rating` is a whole number from `min` to `max`; `spread` is two neighbouring numbers of that scale with
-    probabilities, of which the weighted mean counts; `flag` is true or false, 1 or 0. `anchors` are the ratings that
-    the instructions describe. `metric` names the score made of it (rating / max) where that is not the rubric's own
-    name; null for none. `better: low` is for ratings of faults.
+    probabilities, of which the weighted mean counts; `flag` is true or false, 1 or 0. `preference` rates nothing: it
+    says which of two answers is preferred, and gives no score. `anchors` are the ratings that the instructions
+    describe. `metric` names the score made of it (rating / max) where that is not the rubric's own name; null for none.
+    `better: low` is for ratings of faults.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -136,6 +142,11 @@ class Rubric(RubricContent):
     name: str
 
     @property
+    def is_of_pairs(self) -> bool:
+        """Whether it prefers one of two answers, in place of rating one."""
+        return _is_of_pairs(self)
+
+    @property
     def stand_in(self) -> str | None:
         """What is rated where a text is missing, in a sentence; None where nothing stands in for another."""
         lists = [(first, " or ".join(others)) for first, *others in self.needs if others]
@@ -226,9 +237,14 @@ def find_rubric_faults(content: RubricContent, *, variables: Mapping[str, str], 
     yield from _find_naming_faults(content, PurePath(file).stem)
     for name, criterion in content.criteria.items():
         yield from _find_scale_faults(criterion, key=f"rubric.criteria.{name}")
+    is_of_pairs = _is_of_pairs(content)
+    if is_of_pairs:
+        yield from _find_pair_faults(content, variables)
+    allowed = (*_BESIDE_PAIR, *PAIR) if is_of_pairs else tuple(SAMPLE_COLUMNS)
     for name in variables:
-        if name not in SAMPLE_COLUMNS:
-            message = f"is not a block that a rubric is given; allowed: {', '.join(SAMPLE_COLUMNS)}"
+        if name not in allowed:
+            whose = "a rubric of two answers" if is_of_pairs else "a rubric"
+            message = f"is not a block that {whose} is given; allowed: {', '.join(allowed)}"
             yield make_fault(f"variables.{name}", message)
     given = {SAMPLE_COLUMNS.get(name) for name in variables}
     for need in (name for names in content.needs for name in names):
@@ -246,7 +262,7 @@ def _name_scores(rubric: str, criteria: Mapping[str, Criterion], totals: Mapping
     named = {
         name: criterion.metric or (rubric if alone else f"{rubric}_{name}")
         for name, criterion in criteria.items()
-        if criterion.metric is not None
+        if criterion.metric is not None and criterion.kind != "preference"
     }
     return named | {name: total.metric for name, total in totals.items()}
 
@@ -271,9 +287,27 @@ def _find_naming_faults(content: RubricContent, rubric: str) -> Iterator[PromptP
             yield make_fault("rubric", f"the score '{metric}' is given {times} times; give each a `metric` of its own")
 
 
+def _is_of_pairs(content: RubricContent) -> bool:
+    return any(criterion.kind == "preference" for criterion in content.criteria.values())
+
+
+def _find_pair_faults(content: RubricContent, variables: Mapping[str, str]) -> Iterator[PromptProblem]:
+    if len(content.criteria) > 1 or content.rules or content.totals:
+        yield make_fault(
+            "rubric", "prefers one of two answers by one criterion; leave out the others, rules and totals"
+        )
+    for name in PAIR:
+        if name not in variables:
+            yield make_fault(
+                "variables", f"'{name}' is missing: a preference is asked for between {' and '.join(PAIR)}"
+            )
+
+
 def _find_scale_faults(criterion: Criterion, *, key: str) -> Iterator[PromptProblem]:
     if criterion.kind == "flag" and (criterion.min, criterion.max) != (0, 1):
         yield make_fault(key, "a flag is 0 or 1; leave `min` and `max` out")
+    if criterion.kind == "preference" and criterion != Criterion(kind="preference"):
+        yield make_fault(key, "a preference has neither a scale nor a metric; give its `kind` alone")
     if criterion.min >= criterion.max:
         yield make_fault(key, f"min {criterion.min} must be below max {criterion.max}")
     outside = [anchor for anchor in criterion.anchors if not criterion.min <= anchor <= criterion.max]
@@ -320,6 +354,8 @@ def _describe_verdict(criterion: Criterion) -> dict[str, Any]:
     scale = list(range(criterion.min, criterion.max + 1))
     if criterion.kind == "flag":
         return {"reason": reason, "verdict": {"type": "boolean"}}
+    if criterion.kind == "preference":
+        return {"reason": reason, "verdict": {"type": "string", "enum": list(PREFERENCES)}}
     if criterion.kind == "rating":
         return {"reason": reason, "rating": {"type": "integer", "enum": scale}}
     entry = _make_object({"score": {"type": "integer", "enum": scale}, "probability": {"type": "number"}})

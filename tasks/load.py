@@ -97,7 +97,7 @@ def _find_cluster(live_run: LiveRun) -> str | None:
 def make_prompt_batch(live_run: LiveRun, beside: Sequence[str] = ()) -> Batch | None:
     """The prompts of the run's steps and others `beside`, to be put on record; None where there are none."""
     names = {*live_run.prompt_names, *(prompt.name for prompt in live_run.rubrics), *beside}
-    return _make_batch(live_run, "prompts", [live_run.prompts[name] for name in sorted(names)])
+    return make_batch_of(live_run, "prompts", [live_run.prompts[name] for name in sorted(names)])
 
 
 def _append_in_conversation(live_run: LiveRun) -> None:
@@ -105,12 +105,13 @@ def _append_in_conversation(live_run: LiveRun) -> None:
     if has_conversations(live_run.warehouse, live_run.run_id):
         names = sorted({*live_run.prompt_names, *(prompt.name for prompt in live_run.rubrics)})
         prompts = [live_run.prompts[name].in_conversation for name in names]
-        batch = _make_batch(live_run, "prompts-in-conversation", prompts)
+        batch = make_batch_of(live_run, "prompts-in-conversation", prompts)
         if batch is not None:
             live_run.warehouse.append(batch)
 
 
-def _make_batch(live_run: LiveRun, what: str, prompts: Sequence[Prompt]) -> Batch | None:
+def make_batch_of(live_run: LiveRun, what: str, prompts: Sequence[Prompt]) -> Batch | None:
+    """These prompts, to be put on record; `what` tells the run's batches apart. None where there are none."""
     rows = [_to_row(prompt) for prompt in prompts]
     if not rows:
         return None

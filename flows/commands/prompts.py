@@ -231,7 +231,8 @@ def _describe_own(loaded: Mapping[str, Prompt], language: str) -> str:
             sentences.append(f"{prompt.name} {'is the same as' if is_same else 'replaces'} ours")
         elif prompt.rubric:
             scale, metrics = _mark(prompt.rubric)
-            sentences.append(f"{prompt.name} is a rubric of {scale} and gives {metrics}")
+            use = f"gives {metrics}" if metrics else "is one for `evalhouse prefer`"
+            sentences.append(f"{prompt.name} is a rubric of {scale} and {use}")
         else:
             sentences.append(f"{prompt.name} is in a language of its own")
     return "; ".join(sentences)
@@ -241,6 +242,8 @@ def _mark(rubric: Rubric | None) -> tuple[str | None, str | None]:
     """A rubric's scales and metrics in words, for the criteria that are scores; None for another prompt."""
     if rubric is None:
         return None, None
+    if rubric.is_of_pairs:
+        return "two answers", None
     scored = rubric.metrics.values()
     scales = [
         "true or false" if criterion.kind == "flag" else f"{criterion.min} to {criterion.max}"

@@ -13,10 +13,11 @@ from evalhouse.flows.preparing.settings import parse_metric_settings, split_list
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics, plan_run, resolve_parameters
 from evalhouse.warehouse.rows.forgotten import find_forgotten
-from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs, store_ended, update_run
+from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run, list_runs, store_ended, update_run
 from evalhouse.warehouse.rows.scores import score_run
 from evalhouse.warehouse.store import Warehouse
 
+_WITHOUT_SCORES: Mapping[RunKind, str] = {"testset": "made a test set", "prefer": "preferred one of two answers"}
 _ON_RECORD = "select distinct step from outcomes where run_id = $run_id"
 
 
@@ -106,12 +107,12 @@ def _plan_rescoring(
 
 
 def _list_scored(warehouse: Warehouse) -> list[RunRow]:
-    return [run for run in list_runs(warehouse) if run.kind != "testset"]
+    return [run for run in list_runs(warehouse) if run.kind not in _WITHOUT_SCORES]
 
 
 def _read_settings(run: RunRow) -> RunSettings:
-    if run.kind == "testset":
-        raise SettingsError(f"run {run.run_id} made a test set, and has no scores; name a run that judged samples")
+    if what := _WITHOUT_SCORES.get(run.kind):
+        raise SettingsError(f"run {run.run_id} {what}, and has no scores; name a run that judged samples")
     try:
         return validate_settings(run.config, {})
     except SettingsError as error:

@@ -25,6 +25,7 @@ from evalhouse.flows.display.output import (
 from evalhouse.flows.documents.baseline import describe_acceptance
 from evalhouse.flows.documents.comparison import corrected_table
 from evalhouse.flows.documents.noise_components import print_components, read_noise_components
+from evalhouse.flows.documents.preferences import describe_preferences, print_preferences
 from evalhouse.flows.documents.replies import describe_dropped, describe_replies, list_troubled, read_replies
 from evalhouse.flows.documents.run_origin import (
     HEADLINE,
@@ -139,7 +140,7 @@ def show(
     if as_json:
         print_json(document)
     else:
-        _print_run(run_row, document, read_silent(warehouse, run_row))
+        _print_run(run_row, document, read_silent(warehouse, run_row), worst=worst)
 
 
 def _read_run(warehouse: Warehouse, run: RunRow, *, worst: int, by: str | None) -> dict[str, Any]:
@@ -175,6 +176,7 @@ def _read_run(warehouse: Warehouse, run: RunRow, *, worst: int, by: str | None) 
         "forgotten": forgotten.words if (forgotten := find_forgotten(warehouse, run.run_id)) else None,
         "acceptances": [asdict(row) for row in list_acceptances(warehouse, run.run_id)],
         "unscored": warehouse.read_rows(read_query("runs/unscored"), of_run),
+        "preferences": describe_preferences(warehouse, run),
     }
 
 
@@ -198,7 +200,7 @@ def _describe_run(run: RunRow) -> dict[str, object]:
     return {name: getattr(run, name) for name in names} | {"testset": run.config.get("refreshed")}
 
 
-def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics) -> None:
+def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics, *, worst: int) -> None:
     print_line(
         f"run {run.run_id} {run.status}: {write_count(run.n_samples, 'sample')} of {run.dataset}; {_name_tools(run)}",
         bold=True,
@@ -217,6 +219,9 @@ def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics) -> 
             print_line(note)
         _print_groups(document["metrics"])
         _print_changes(document["metrics"])
+    elif document["preferences"]:
+        print_line()
+        print_preferences(document["preferences"], top=worst)
     elif run.kind != "collection":
         print_line()
         print_line("No scores yet.")
@@ -312,7 +317,7 @@ def _print_sections(document: Mapping[str, Any]) -> None:
 def _print_next(run: RunRow, document: Mapping[str, Any]) -> None:
     print_line()
     if run.status != "completed":
-        print_line(f"next: evalhouse resume {run.run_id}")
+        print_line(f"next: {run.command or f'evalhouse resume {run.run_id}'}")
     elif run.kind == "collection":
         print_line(f"next: evalhouse run SUITE.toml --responses {run.run_id}   (judges these responses)")
     if document["worst"]:

@@ -258,10 +258,13 @@ def _pick_rubrics(plan: Plan, prompts: Prompts, way: str) -> tuple[Prompt, ...]:
     """The prompts that the plan's samples are graded by; raises FatalJudgeError when they cannot be."""
     wanted = sorted(step.removeprefix(GRADE_STEP) for step in plan.steps if step.startswith(GRADE_STEP))
     for name in wanted:
-        if name not in prompts or prompts[name].rubric is None:
+        rubric = prompts[name].rubric if name in prompts else None
+        if rubric is None:
             raise FatalJudgeError(
                 f"there is no rubric {name!r} in this language; add {name}.yaml to a folder of prompts (--prompts)"
             )
+        if rubric.is_of_pairs:
+            raise FatalJudgeError(f"the rubric {name!r} prefers one of two answers; `evalhouse prefer` asks by it")
     for name in prompts.find_missing(list_prompts(plan.steps | arrange_steps(plan.steps, way))):
         raise FatalJudgeError(f"there is no prompt {name!r} in this language; add prompts/<language>/{name}.yaml")
     return tuple(prompts[name] for name in wanted)

@@ -12,6 +12,13 @@ from typing import Any, Final
 
 from evalhouse.flows.display.output import sort_by_metric, write_cost, write_interval, write_shared, write_value
 from evalhouse.flows.documents.comparison import name_part, write_also, write_p
+from evalhouse.flows.documents.preferences import (
+    describe_preferences,
+    lay_out_left_out,
+    lay_out_position,
+    lay_out_result,
+    list_remarks,
+)
 from evalhouse.flows.documents.run_origin import HEADLINE, explain_sampling, explain_stand_in
 from evalhouse.flows.report.charts import (
     ALL_PARTS,
@@ -73,9 +80,27 @@ def describe_run(
         "unscored": _describe_unscored(summary.unscored),
         "stand_in": " ".join(filter(None, (explain_stand_in(run), explain_sampling(warehouse, run)))),
         "costs": [{**row, "cost": write_cost(row)} for row in summary.costs],
+        "preferences": _describe_preferences(warehouse, run),
         "flips": [{**row, "percent": write_share(row["flip_rate"])} for row in summary.flips],
         **_describe_result(warehouse, run, base, summary, compare),
     }
+
+
+def _describe_preferences(warehouse: Warehouse, run: RunRow) -> list[dict[str, Any]]:
+    """The tables of a run that preferred one of two answers; none of another kind."""
+    document = describe_preferences(warehouse, run, with_samples=False)
+    if document is None:
+        return []
+    tables = [lay_out_result(document), lay_out_position(document), lay_out_left_out(document)]
+    return [
+        {
+            "columns": columns,
+            "rows": [[*map(write_value, row)] for row in rows],
+            "remarks": () if place else list_remarks(document),
+        }
+        for place, (columns, rows) in enumerate(tables)
+        if rows
+    ]
 
 
 def draw_charts(

@@ -53,6 +53,11 @@ def preview_prompt(prompt: Prompt, settings: RunSettings, sample_id: str | None)
             f"{prompt.name} is asked where test sets are made and refreshed, and about no sample of a dataset; leave "
             "out --sample and --dataset to see its words"
         )
+    if prompt.rubric is not None and prompt.rubric.is_of_pairs:
+        raise SettingsError(
+            f"{prompt.name} is asked of two answers, by `evalhouse prefer`, and about no single sample; leave out "
+            "--sample and --dataset to see its words"
+        )
     return asyncio.run(_preview(prompt, settings, _find_sample(settings, sample_id)))
 
 

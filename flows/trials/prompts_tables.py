@@ -87,7 +87,8 @@ def compare_prompt_sets(
     """Compare two sets of prompts, or estimate what that takes; raises SettingsError for what cannot be compared."""
     warehouse = Warehouse(url)
     runs = _find_runs(warehouse, reviewed)
-    settings = _derive_settings(resolve_settings(flags), runs, url)
+    newest = max(runs, key=lambda run: run.started_at)
+    settings = derive_settings(resolve_settings(flags), newest, url)
     words = [find_prompt_set(warehouse, source, settings.language) for source in (old, new)]
     plan = plan_comparison(warehouse, runs, settings, *words)
     if dry_run:
@@ -105,13 +106,12 @@ def _find_runs(warehouse: Warehouse, reviewed: str) -> list[RunRow]:
     return [find_run(warehouse, name) for name in names]
 
 
-def _derive_settings(resolved: Resolved, runs: list[RunRow], url: str) -> RunSettings:
-    """The newest reviewed run's settings, with what was named for this comparison."""
-    newest = max(runs, key=lambda run: run.started_at)
+def derive_settings(resolved: Resolved, run: RunRow, url: str) -> RunSettings:
+    """A run's settings, with what was named for asking again."""
     settable = list_settings(lambda where: where.compares == "given")
     chosen = {name for name in settable if not resolved.origins[name].startswith("default")}
     always = list_settings(lambda where: where.compares == "always")
-    own = RunSettings.model_validate_json(json.dumps(newest.config, ensure_ascii=False))
+    own = RunSettings.model_validate_json(json.dumps(run.config, ensure_ascii=False))
     changes = {name: getattr(resolved.settings, name) for name in (*chosen, *always)}
     return own.model_copy(update={**changes, "warehouse": url, "prompts": None, "embeddings": "hashing"})
 

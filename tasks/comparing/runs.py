@@ -295,13 +295,10 @@ def _find_clusters(pair: RunPair, samples: PairedSamples, wanted: str | None) ->
         for sample_id, text in pair.read_metadata().select("sample_id", "metadata").iter_rows()
     }
     common = [sample_id for sample_id, is_common in zip(samples.ids, samples.common, strict=True) if is_common]
-    column = wanted or _detect_cluster(common, metadata)
+    column = choose_cluster([metadata[sample_id] for sample_id in common], wanted)
     if column is None:
         return None, alone
     values = {sample_id: metadata[sample_id].get(column) for sample_id in samples.ids}
-    if not any(values[sample_id] is not None for sample_id in common):
-        columns = sorted({name for sample_id in common for name in metadata[sample_id]})
-        raise ComparisonError(f"--cluster: no sample has a metadata column {column!r}; {suggest(column, columns)}")
     numbers: dict[bytes, int] = {}
     clusters = [
         # A sample without a value is a cluster of its own.
@@ -329,10 +326,20 @@ def group_means(warehouse: Warehouse, run: RunRow, cluster: str, minimums: Mappi
     return means
 
 
-def _detect_cluster(common: Sequence[str], metadata: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """The first well-known column that every common sample has, and some share."""
+def choose_cluster(metadata: Sequence[Mapping[str, Any]], wanted: str | None) -> str | None:
+    """The column that groups samples, by the metadata of all: the one that is wanted, else the first well-known one
+    that all have and some share; raises ComparisonError for one that no sample has."""
+    if wanted == NO_CLUSTER:
+        return None
+    if wanted is not None and not any(members.get(wanted) is not None for members in metadata):
+        columns = sorted({name for members in metadata for name in members})
+        raise ComparisonError(f"--cluster: no sample has a metadata column {wanted!r}; {suggest(wanted, columns)}")
+    return wanted or _detect_cluster(metadata)
+
+
+def _detect_cluster(metadata: Sequence[Mapping[str, Any]]) -> str | None:
     for column in CLUSTER_COLUMNS:
-        values = [metadata[sample_id].get(column) for sample_id in common]
+        values = [members.get(column) for members in metadata]
         if None not in values and 1 < len({orjson.dumps(value) for value in values}) < len(values):
             return column
     return None

@@ -35,6 +35,8 @@ LEXICAL_VERSION = "3"  # part of every request's key: raise it whenever any verd
 # Shares of a text's content words: from which on two texts are of the same thing, and one was heard in the other.
 _SAME_THING, _HEARD = 0.5, 0.3
 _NOTHING = Support(score=0.0, evidence=None)
+_TIE_WITHIN = 0.05
+_NO_MEASURE = "by words alone, a stand-in: with neither a ground truth nor contexts there is nothing to measure them by"
 _SCORE = re.compile(r"score ([01]\.\d\d): ")
 
 
@@ -224,6 +226,42 @@ def _read_sources(data: Mapping[str, object]) -> list[Source]:
     return [read_source(entry.id, entry.text) for entry in _read_items(data, "contexts")]
 
 
+def _prefer(data: Mapping[str, object]) -> dict[str, object]:
+    """The answer that agrees better, in words alone, with the ground truth, or without one with the contexts."""
+    measure, by = _pick_measure(data)
+    first, second = (measure(_read_text(data, f"{place}_answer")) for place in ("first", "second"))
+    verdict = "tie" if abs(first - second) < _TIE_WITHIN else "first" if first > second else "second"
+    reason = f"by words alone, a stand-in: {by}, first {first:.2f}, second {second:.2f}" if by else _NO_MEASURE
+    return {"preference": {"reason": reason, "verdict": verdict}}
+
+
+def _pick_measure(data: Mapping[str, object]) -> tuple[Callable[[str], float], str]:
+    """What rates an answer, from 0 to 1, and what that is called; empty where there is nothing to measure it by."""
+    question, truth = _read_text(data, "question"), split_statements(_read_text(data, "ground_truth"))
+    contexts = [context.text for context in _read_items(data, "contexts")]
+    if truth:
+        return lambda answer: _rate_agreement(question, split_statements(answer), truth), "F1 with the ground truth"
+    if contexts:
+        return lambda answer: _rate_grounds(question, split_statements(answer), contexts), "support by the contexts"
+    return lambda _: 0.0, ""
+
+
+def _rate_agreement(question: str, answer: Sequence[str], truth: Sequence[str]) -> float:
+    """F1 of how far either text's statements stand in the other."""
+    compared = compare_statements(question, answer, truth)
+    precision, recall = (_mean([one.score for one in side]) for side in (compared.answer, compared.ground_truth))
+    return 2 * precision * recall / (precision + recall) if precision and recall else 0.0
+
+
+def _rate_grounds(question: str, answer: Sequence[str], contexts: Sequence[str]) -> float:
+    scored = score_contexts(answer, contexts, question)
+    return _mean([max(support.score for support in supports) for supports in scored])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
 _ANSWERS: dict[str, Callable[[Mapping[str, object]], dict[str, object]]] = {
     "extract": _extract,
     "classify": _classify,
@@ -234,6 +272,7 @@ _ANSWERS: dict[str, Callable[[Mapping[str, object]], dict[str, object]]] = {
     "write_question": _write_questions,
     "answer_question": _answer_question,
     "renew_question": _renew_question,
+    "preference": _prefer,
 }
 
 
@@ -257,7 +296,7 @@ class LexicalJudge:
         """The question's data under the version of the rules; `note` is for models and is left out."""
         name = require_prompt(question).name
         payload: dict[str, object] = {"model": self.model, "prompt": name, "data": plain_data(question.data)}
-        keyed = [payload, REPLY_VERSIONS[name], question.number, question.only]
+        keyed = [payload, REPLY_VERSIONS.get(name, 1), question.number, question.only]
         return ModelRequest(request_hash=hash_canonical(keyed), payload=payload)
 
     async def reply(self, request: ModelRequest) -> ModelReply:

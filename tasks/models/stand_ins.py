@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from evalhouse.prompts import Prompt, pick_verdict_lists
+from evalhouse.prompts import PREFERENCES, Prompt, pick_verdict_lists
 from evalhouse.tasks.asking.record import Call, ReplyFinder
 from evalhouse.tasks.asking.tokens import Price, Usage, count_request, count_tokens
 from evalhouse.tasks.asking.vectors import pack_vector
@@ -194,8 +194,9 @@ def _rate(prompt: Prompt) -> dict[str, Any]:
         return dict(examples[0])
     forms = {"flag": lambda _: {"verdict": False}, "rating": lambda criterion: {"rating": criterion.min}}
     spread = {"spread": lambda criterion: {"scores": [{"score": criterion.min, "probability": 1}]}}
+    preference = {"preference": lambda _: {"verdict": PREFERENCES[-1]}}
     return {
-        name: {"reason": _REASON, **(forms | spread)[criterion.kind](criterion)}
+        name: {"reason": _REASON, **(forms | spread | preference)[criterion.kind](criterion)}
         for name, criterion in prompt.rubric.criteria.items()
     }
 

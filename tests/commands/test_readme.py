@@ -41,6 +41,7 @@ USERS_VIEWS = (
     "earlier_support",
     "retrieved_contexts",
     "traces",
+    "sample_preferences",
 )
 
 

@@ -100,6 +100,9 @@ def build_nights(folder: Path, prefect_home: Path) -> Path:
             more = ("--fresh",) if night == 2 else ()
             finished = place.call("run", "tides.jsonl", *asked, "--attempts", "1", "--label", f"night {night}", *more)
             assert finished.status == 3, finished.stdout + finished.stderr
+        nights = place.call("runs", "--json").document
+        finished = place.call("prefer", nights[-1]["run_id"], nights[0]["run_id"], "--judge", "lexical")
+        assert finished.status == 0, finished.stdout + finished.stderr
     path = folder / "evalhouse.duckdb"
     with duckdb.connect(str(path)) as connection:
         connection.execute(_RESPONSES)

@@ -58,6 +58,7 @@ _STAY = {
     "similarities": {"run_id", "sample_id", "kind", "call_id"},
     "grades": {"run_id", "sample_id", "rubric", "criterion", "rule", "call_id"},
     "outcomes": {"run_id", "sample_id", "step", "reason"},
+    "preferences": {"run_id", "sample_id", "shown_first", "verdict", "cluster", "call_id"},
     "testset_candidates": {
         "run_id", "candidate_id", "kind", "language", "passage_ids", "reference_ids", "outcome", "reason",
         "question_id", "call_id",

@@ -16,10 +16,13 @@ from fences import ORDINARY, undo
 
 from evalhouse.prompts.render import BLOCKS, derive_nonce, render_blocks
 
+APART = tuple(name for name, block in BLOCKS.items() if block.stands_apart)
 
-def show(text: str) -> list[str]:
-    """The lines of a text as a message has them."""
-    return render_blocks(("question",), {"question": text}).split("\n")[1:-1]
+
+def show(text: str, *beside: str) -> list[str]:
+    """The lines of a text as a message has them, with other blocks that are empty."""
+    data = {"question": text, **dict.fromkeys(beside, "")}
+    return render_blocks(tuple(data), data).split("\n</question")[0].split("\n")[1:]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +72,7 @@ def test_no_single_character_rebuilds_a_mark_by_nfkc(mark: str) -> None:
     for char, folded in list_folding().items():
         for place in (found.start() for found in re.finditer(re.escape(folded.lower()), mark.lower())):
             text = mark[:place] + char + mark[place + len(folded) :]
-            shown = show(text)[0]
+            shown = show(text, *APART)[0]
             assert shown != text, f"U+{ord(char):04X} passes for {folded!r} in {mark}"
             assert undo(shown) == text
             n_tried += 1

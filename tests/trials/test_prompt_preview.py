@@ -47,7 +47,7 @@ def show(ask: Ask, name: str, dataset: str, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.parametrize("name", [name for name in ALL_NAMES if name not in APART_PROMPTS])
+@pytest.mark.parametrize("name", [name for name in ALL_NAMES if name not in ("preference", *APART_PROMPTS)])
 def test_every_prompt_is_shown_for_a_sample(ask: Ask, dataset: str, name: str, language: str) -> None:
     shown = show(ask, name, dataset, "--sample", "fort", "--language", language)
     assert shown["language"] == language

@@ -128,8 +128,8 @@ def test_texts_reach_the_judge_as_they_are(judged: Judged) -> None:
 
 def test_the_words_sent_and_those_on_record_are_the_chinese_ones(judged: Judged) -> None:
     prompts = load_prompts("zh")
-    # Not what another plan asks in place of three of them, nor what test sets are made with.
-    names = [name for name in ALL_NAMES if name not in ("fused", *APART_PROMPTS)]
+    # Not what another plan asks in place of three of them, nor what pairs of answers are asked with, or test sets made.
+    names = [name for name in ALL_NAMES if name not in ("fused", "preference", *APART_PROMPTS)]
     openings = {name: [message.content for message in prompts[name].opening] for name in names}
     assert {tuple(messages[:-1]) for messages in judged.sent} == {tuple(opening) for opening in openings.values()}
     rows = judged.read("select distinct prompt, language from llm_calls join prompts using (prompt_hash, prompt)")

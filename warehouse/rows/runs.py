@@ -26,7 +26,7 @@ WORDS: Final = ("latest", "previous", "latest-completed", "previous-completed")
 RunStatus = Literal["running", "completed", "incomplete", "failed", "cancelled"]
 YARDSTICKS: Final = ("judge", "embeddings", "language", "plan")
 """What a run was measured with: columns of `runs`, and the plan in its settings."""
-RunKind = Literal["evaluation", "collection", "noise", "repeats", "replay", "prompts", "benchmark", "testset"]
+RunKind = Literal["evaluation", "collection", "noise", "repeats", "replay", "prompts", "benchmark", "prefer", "testset"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +65,11 @@ class RunRow:
     def plan(self) -> str:
         """How its judge was asked; runs from before there was a choice have no such setting."""
         return str(self.config.get("plan", SEPARATE))
+
+    @property
+    def command(self) -> str | None:
+        """What a person types to go on with it, where that is not `resume`."""
+        return str(self.config["prefer"]["command"]) if self.kind == "prefer" else None
 
     @property
     def is_part_of_run(self) -> bool:

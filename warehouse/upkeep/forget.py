@@ -46,6 +46,7 @@ TEXTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     },
     "statements": {"text": "statement"},
     "outcomes": {"detail": "words"},
+    "preferences": {"reason": "words"},
     "responses": {"answer": "text", "contexts": "texts", "error": "words"},
     "run_samples": {"metadata": "members"},
     "reviews": {"note": "words"},

@@ -1,0 +1,178 @@
+"""`evalhouse prefer`: which of two answers is better, over two runs or two columns of a dataset."""
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evalhouse.flows.commands.options import (
+    DRY_RUN_OPTION,
+    FRESH_OPTION,
+    JSON_OPTION,
+    WAREHOUSE_URL_OPTION,
+    count_option,
+    find_warehouse,
+    limit_options,
+    write_command,
+)
+from evalhouse.flows.display.output import (
+    print_json,
+    print_line,
+    print_notice,
+    print_table,
+    write_count,
+    write_dollars,
+)
+from evalhouse.flows.errors import INCOMPLETE, INTERRUPTED, SettingsError
+from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, NO_CLUSTER
+
+if TYPE_CHECKING:
+    from evalhouse.flows.trials.prefer import PreferOutcome, PreferPlan
+
+_KEPT_BACK = ("ground_truth", "contexts")
+_USED = ("requests", "reused", "failed", "prompt_tokens", "completion_tokens", "cost_usd")
+
+
+@click.command()
+@click.argument("base", metavar="[BASE]", required=False)
+@click.argument("candidate", metavar="[CANDIDATE]", required=False)
+@click.option(
+    "--columns", metavar="A,B", help="BASE is a dataset, as `run` takes it: hold the answers in its columns A and B "
+    "against each other.",
+)  # fmt: skip
+@click.option(
+    "--map", "maps", multiple=True, metavar="OURS=THEIRS", help="Of a dataset: read the column OURS from THEIRS."
+)
+@click.option("--judge", metavar="J", help="openai:MODEL, another PROVIDER:MODEL, module:factory or lexical. "
+    "Default: CANDIDATE's, of a dataset as for `run`.")  # fmt: skip
+@click.option(
+    "--rubric",
+    metavar="FILE|NAME",
+    help="What to prefer by: a rubric of your own, a file NAME.yaml or one in the folder of --prompts. Default: which "
+    "answer serves the person who asked better, correct first.",
+)
+@click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace the built-in ones.")
+@click.option("--language", metavar="en|zh", help="Language of the prompts. Default: CANDIDATE's, of a dataset en.")
+@click.option("--without", multiple=True, type=click.Choice(_KEPT_BACK), help="Keep this from the judge. Repeatable.")
+@click.option(
+    "--cluster",
+    metavar="COLUMN",
+    help=f"Metadata column whose values group samples that are not independent; `{NO_CLUSTER}` for none. Default: the "
+    f"first of {', '.join(CLUSTER_COLUMNS)} that all samples have.",
+)
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N samples.")
+@click.option("--temperature", metavar="T", help="Sampling temperature, or `none` to send none.")
+@click.option("--reasoning-effort", metavar="E", help="How long a reasoning model thinks: none, minimal, low, … max.")
+@FRESH_OPTION
+@count_option("--top", default=5, text="Samples to show that the candidate lost; --json has all.")
+@DRY_RUN_OPTION
+@limit_options
+@WAREHOUSE_URL_OPTION
+@JSON_OPTION
+def prefer(
+    *,
+    base: str | None,
+    candidate: str | None,
+    columns: str | None,
+    maps: tuple[str, ...],
+    rubric: str | None,
+    without: tuple[str, ...],
+    cluster: str | None,
+    limit: int | None,
+    top: int,
+    dry_run: bool,
+    warehouse: str | None,
+    as_json: bool,
+    **flags: Any,  # noqa: ANN401  # those of settings
+) -> int:
+    """Ask a judge which of two answers is better: those of the runs BASE and CANDIDATE to the samples both have, or
+    with --columns those in two columns of a dataset.
+
+    Runs are named as for `compare`; without them `previous` is held against `latest`. The judge is shown the question,
+    the ground truth and the contexts of both sides where they are there, and both answers, twice, with either in
+    front. Where both orders name the same answer it wins, where one says tie that is half a win, and where they
+    contradict each other it is a tie. What the place does is measured and shown beside it.
+
+    A pair is asked about once: the same command again goes on where it was stopped, and pays for nothing twice.
+    Exit status 3 when samples are left without a verdict.
+    """
+    from evalhouse.flows.trials.prefer_plans import PreferOptions, plan_columns, plan_runs  # noqa: PLC0415  # all that asks
+
+    flags |= {"limit": limit, "warehouse": find_warehouse(warehouse)}
+    options = PreferOptions(rubric=rubric, without=without, cluster=cluster, flags=flags, write_command=write_command)
+    with ExitStack() as held:
+        if columns is not None:
+            plan = plan_columns(held, _pick_dataset(base, candidate), columns, maps, options)
+        elif maps:
+            raise SettingsError("--map names columns of a dataset; name it with two of its columns in --columns")
+        else:
+            plan = plan_runs(base or "previous", candidate or "latest", options)
+        if dry_run:
+            _print_estimate(plan, as_json=as_json)
+            return 0
+        return _carry_out(plan, top=top, as_json=as_json)
+
+
+def _pick_dataset(base: str | None, candidate: str | None) -> str:
+    if base is None or candidate is not None:
+        raise SettingsError("with --columns name one dataset: evalhouse prefer DATASET --columns A,B")
+    return base
+
+
+def _carry_out(plan: "PreferPlan", *, top: int, as_json: bool) -> int:
+    from evalhouse.flows.display.progress import show_run  # noqa: PLC0415  # all that asks, as above
+    from evalhouse.flows.documents.preferences import describe_preferences, print_preferences  # noqa: PLC0415
+    from evalhouse.flows.trials.prefer import prefer as ask  # noqa: PLC0415
+    from evalhouse.warehouse.store import Warehouse  # noqa: PLC0415
+
+    with show_run() as watch:
+        outcome = ask(plan, watch)
+    document = describe_preferences(Warehouse(plan.settings.warehouse), outcome.run)
+    assert document is not None
+    if as_json:
+        print_json(_describe(plan, outcome) | document)
+    else:
+        print_preferences(document, top=top)
+        _print_calls(outcome)
+    if outcome.problem is not None:
+        print_notice(f"{outcome.problem}; the same command goes on from here")
+        return INTERRUPTED
+    return INCOMPLETE if outcome.has_failures else 0
+
+
+def _describe(plan: "PreferPlan", outcome: "PreferOutcome") -> dict[str, Any]:
+    return {
+        "run_id": outcome.run.run_id,
+        "n_samples": plan.pairs.n,
+        "calls": outcome.usage.pick(*_USED),
+        "problem": outcome.problem,
+        "warehouse": plan.settings.warehouse,
+    }
+
+
+def _print_calls(outcome: "PreferOutcome") -> None:
+    usage, run_id = outcome.usage, outcome.run.run_id
+    print_line()
+    print_line(
+        f"{usage.requests:,} requests to the judge, {usage.reused:,} reused, cost {write_dollars(usage.cost_usd)}; run "
+        f"{run_id}"
+    )
+    print_line(f"""next: evalhouse query "from sample_preferences where run_id = '{run_id}'\"""")
+
+
+def _print_estimate(plan: "PreferPlan", *, as_json: bool) -> None:
+    from evalhouse.flows.run.estimate import usage_table  # noqa: PLC0415
+    from evalhouse.flows.trials.prefer import estimate_preferences  # noqa: PLC0415
+
+    usage = estimate_preferences(plan)
+    if as_json:
+        sides = {"base": plan.base, "candidate": plan.candidate, "rubric": plan.rubric, "judge": plan.settings.judge}
+        print_json(sides | {"n_samples": plan.pairs.n, "calls": usage.pick(*_USED)})
+        return
+    names = ("requests", "reused", "prompt_tokens", "completion_tokens", "cost_usd")
+    print_table(usage_table(["judge"], [([plan.settings.judge], usage)], names))
+    print_line()
+    print_line(
+        f"{write_count(plan.pairs.n, 'pair')} of answers, each asked about in both orders by rubric {plan.rubric}. "
+        "Nothing was asked."
+    )

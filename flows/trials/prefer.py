@@ -1,0 +1,175 @@
+"""`prefer`: which of two answers a judge prefers, over the samples of two runs or two columns of a dataset.
+
+The requests go the way a run's requests go. They belong to a run of kind `prefer`, which has preferences and no scores,
+and which `latest`, `previous` and labels never select; of two runs the candidate is its parent. A pair is asked about
+once: the same command again, or another that brings the same pair, finds its replies on record.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.preparing.request import begin_run
+from evalhouse.flows.run.outcome import Watch
+from evalhouse.flows.trials.session import Session, open_session, rehearse
+from evalhouse.prompts import Prompt, load_prompts
+from evalhouse.tasks.asking.tokens import Usage
+from evalhouse.tasks.judge.errors import RunCancelled
+from evalhouse.tasks.judge.forms import find_form
+from evalhouse.tasks.judge.names import LEXICAL, LOCAL, find_judge
+from evalhouse.tasks.load import make_batch_of
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.trials.answer_pairs import AnswerPair, AnswerPairs
+from evalhouse.tasks.trials.preferences import BUILT_IN, STEP, PairVerdicts, PreferenceRequest, judge_pair
+from evalhouse.warehouse.metric_files import Plan
+from evalhouse.warehouse.mover import take_in_orphans
+from evalhouse.warehouse.names import suggest
+from evalhouse.warehouse.rows.preferences import append_preferences
+from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.store import Warehouse
+
+_PLAN: Final = Plan(metrics=(), steps=frozenset({STEP}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferPlan:
+    """What is to be asked: which pairs, by which rubric of `settings.prompts`, with what kept from the judge.
+
+    `base` and `candidate` are what the sides are called: runs by their ids, or columns. `row` has the columns of the
+    run that say where its pairs are from, `command` is what a person types to go on.
+    """
+
+    settings: RunSettings
+    pairs: AnswerPairs
+    base: str
+    candidate: str
+    rubric: str = BUILT_IN
+    without: tuple[str, ...] = ()
+    row: Mapping[str, Any]
+    command: str
+
+    def describe(self) -> dict[str, Any]:
+        """What stands on record beside the settings."""
+        return {
+            "base": self.base,
+            "candidate": self.candidate,
+            "rubric": self.rubric,
+            "without": list(self.without),
+            "cluster": self.pairs.cluster,
+            "command": self.command,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferOutcome:
+    """How it ended; `problem` says what ended the asking early."""
+
+    run: RunRow
+    usage: Usage
+    has_failures: bool
+    problem: str | None
+
+
+def prepare_asking(settings: RunSettings, rubric: str | None) -> tuple[RunSettings, str]:
+    """The settings with the folder and the one judge that are asked by, and the rubric's name; raises SettingsError.
+
+    A rubric is the name of one in the folder of prompts, or a file, whose folder is then read.
+    """
+    settings = settings.model_copy(update={"judge": find_judge(settings.judge, STEP), "embeddings": "hashing"})
+    path = Path(rubric) if rubric is not None and rubric.endswith((".yaml", ".yml")) else None
+    if path is not None:
+        if settings.prompts is not None and Path(settings.prompts).resolve() != path.parent.resolve():
+            raise SettingsError(f"--rubric {path} and --prompts {settings.prompts} name two folders; give one of them")
+        settings = settings.model_copy(update={"prompts": str(path.parent)})
+    name = path.stem if path is not None else rubric or BUILT_IN
+    _check_rubric(load_prompts(settings.language, Path(settings.prompts) if settings.prompts else None), name)
+    _check_judge(settings.judge, name)
+    return settings, name
+
+
+def _check_rubric(prompts: Mapping[str, Prompt], name: str) -> None:
+    if name not in prompts:
+        known = [one.name for one in prompts.values() if one.rubric is not None and one.rubric.is_of_pairs]
+        raise SettingsError(
+            f"--rubric: there is no rubric {name!r}; {suggest(name, known)}. Your own is a file NAME.yaml, or a name "
+            "in the folder of --prompts"
+        )
+    rubric = prompts[name].rubric
+    if rubric is None or not rubric.is_of_pairs:
+        raise SettingsError(
+            f"--rubric: {name!r} is no rubric of two answers: it needs one criterion of `kind: preference`, and the "
+            "blocks first_answer and second_answer"
+        )
+
+
+def _check_judge(judge: str, rubric: str) -> None:
+    if judge.startswith(f"{LOCAL}:") or find_form(judge) is not None:
+        raise SettingsError(f"the judge {judge!r} cannot say which of two answers is better; name a chat model")
+    if judge == LEXICAL and rubric != BUILT_IN:
+        raise SettingsError(f"the lexical judge reads no rubric, and so not {rubric!r}; name a model with --judge")
+
+
+def prefer(plan: PreferPlan, watch: Watch) -> PreferOutcome:
+    """Ask about all pairs; raises FatalJudgeError when the judge cannot be asked at all."""
+    warehouse = Warehouse(plan.settings.warehouse)
+    warehouse.make_ready()
+    take_in_orphans(warehouse)
+    begun = begin_run("prefer", plan.settings, n_samples=plan.pairs.n)
+    run = replace(begun, **plan.row, config={**begun.config, "prefer": plan.describe()})
+    with open_session(plan.settings, _PLAN, run=run) as session:
+        session.has_failures = session.carry_out(partial(_ask_all, plan=plan), watch)
+    return PreferOutcome(run=run, usage=session.usage, has_failures=session.has_failures, problem=session.problem)
+
+
+def estimate_preferences(plan: PreferPlan) -> Usage:
+    """What asking would take, less what is on record, with nothing asked and nothing written."""
+    return rehearse(plan.settings, _PLAN, partial(_ask_dry, plan=plan))
+
+
+async def _ask_dry(session: Session, plan: PreferPlan) -> Usage:
+    await _ask_all(session, plan)
+    return session.usage
+
+
+async def _ask_all(session: Session, plan: PreferPlan) -> bool:
+    """Ask about the pairs and write what comes, some at a time; returns whether something has failed.
+
+    Where it is stopped, what came is written before.
+    """
+    session.expect(plan.pairs.n, "pairs")
+    live_run = await session.fit(session.live_run, [plan.rubric])
+    request = PreferenceRequest(prompt=live_run.prompts[plan.rubric], without=plan.without)
+    has_failed, in_conversation = False, make_batch_of(live_run, "turns", [request.prompt.in_conversation])
+
+    async def ask(pair: AnswerPair) -> PairVerdicts | None:
+        try:
+            verdicts = await judge_pair(live_run, request, pair)
+        except RunCancelled:
+            return None
+        session.note_done()
+        return verdicts
+
+    for part, pairs in enumerate(plan.pairs.read(), start=1):
+        came = await asyncio.gather(*map(ask, pairs), return_exceptions=True)
+        verdicts = [one for one in came if isinstance(one, PairVerdicts)]
+        has_failed = has_failed or any(one.has_failed for one in verdicts)
+        if session.dry is None:
+            await asyncio.to_thread(_write, live_run.warehouse, live_run.run_id, part, verdicts)
+        if session.dry is None and in_conversation and any(pair.sample.conversation_json for pair in pairs):
+            # Written each time under one key, and so once.
+            await asyncio.to_thread(live_run.warehouse.append, in_conversation)
+        for one in came:
+            if isinstance(one, BaseException):
+                raise one
+        if None in came:
+            break
+    return has_failed
+
+
+def _write(warehouse: Warehouse, run_id: str, part: int, verdicts: Sequence[PairVerdicts]) -> None:
+    preferences = [row for one in verdicts for row in one.preferences]
+    append_preferences(warehouse, run_id, part, preferences, [one.outcome for one in verdicts if one.outcome])
