@@ -13,6 +13,7 @@ from browser import Browser, open_browser
 from cli_house import House, copy_house
 from cli_process import LEFT_OUT, UNWRAPPED, Finished, call_here
 from hypothesis import is_hypothesis_test, settings
+from kept_open import kept_open
 from prefect_holder import close_session, find_home, open_session
 
 os.environ["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"
@@ -131,6 +132,13 @@ def browser() -> Iterator[Browser]:
     """A real one, without a window; where there is none the test is skipped."""
     with open_browser() as browser:
         yield browser
+
+
+@pytest.fixture
+def one_opening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Within the test each warehouse is opened once, for tests that start no process and serve no pages."""
+    with kept_open(tmp_path_factory.getbasetemp()):
+        yield
 
 
 @pytest.fixture

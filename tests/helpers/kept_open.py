@@ -7,32 +7,37 @@ process) is what the tests of `store/` and `runs/` are about, with processes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import duckdb
 
 from evalhouse.warehouse.engine import connection
-from evalhouse.warehouse.location import Location
+
+Connect = Callable[..., duckdb.DuckDBPyConnection]
 
 
 class KeptFiles:
     """Opens a file for writing when it is first asked for, and again in the same way from then on: DuckDB has one
     instance of it."""
 
-    def __init__(self, connect: Any) -> None:  # noqa: ANN401  # the product's own, of seven types
-        self._connect = connect
-        self._opened: dict[Path, duckdb.DuckDBPyConnection] = {}
+    def __init__(self, place: Path, connect: Connect) -> None:
+        self._place, self._connect = place.resolve(), connect
+        self._opened: dict[str, duckdb.DuckDBPyConnection] = {}
         self._lock = threading.Lock()
 
-    def connect(self, location: Location, **chosen: Any) -> duckdb.DuckDBPyConnection:  # noqa: ANN401
-        chosen["read_only"] = False
+    def connect(
+        self, database: str | Path = ":memory:", read_only: bool = False, config: Mapping[str, object] | None = None
+    ) -> duckdb.DuckDBPyConnection:
+        """In place of `duckdb.connect`; what is opened to be served to people is opened as it is."""
+        path = Path(str(database)).resolve()
+        if not path.is_file() or not path.is_relative_to(self._place) or "enable_external_access" in (config or {}):
+            return self._connect(database, read_only=read_only, config=dict(config or {}))
         with self._lock:
-            if location.path not in self._opened:
-                self._opened[location.path] = self._connect(location, **chosen)
-        return self._connect(location, **chosen)  # type: ignore[no-any-return]
+            if str(path) not in self._opened:
+                self._opened[str(path)] = self._connect(str(path), config=dict(connection._FOR_WRITING))
+        return self._connect(str(path), config=dict(connection._FOR_WRITING))
 
     def close(self) -> None:
         for opened in self._opened.values():
@@ -42,16 +47,10 @@ class KeptFiles:
 @contextmanager
 def kept_open(place: Path) -> Iterator[None]:
     """For a plain file, or all in a folder, that no other process looks at meanwhile."""
-    before, place = connection._connect, place.resolve()
-    kept = KeptFiles(before)
-
-    def connect(location: Location, **chosen: Any) -> duckdb.DuckDBPyConnection:  # noqa: ANN401
-        is_kept = location.path.resolve().is_relative_to(place) and not chosen.get("config")
-        return (kept.connect if is_kept else before)(location, **chosen)  # type: ignore[no-any-return]
-
-    connection._connect = connect
+    kept = KeptFiles(place, duckdb.connect)
+    before, duckdb.connect = duckdb.connect, kept.connect
     try:
         yield
     finally:
-        connection._connect = before
+        duckdb.connect = before
         kept.close()
