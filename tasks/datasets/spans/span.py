@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from evalhouse.tasks.datasets.values import open_cell
 
@@ -14,6 +14,9 @@ Kind = Literal["chain", "llm", "retriever", "reranker", "tool", "embedding", "ot
 Tree = Mapping[str, Any]
 Blame = Callable[[str], None]
 """Takes what is wrong with a row that no span can be read from."""
+
+
+_COUNT: Final = re.compile(r"\d{1,15}(\.0)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +80,7 @@ def _read_number(text: str) -> object:
 
 def read_count(value: object) -> int | None:
     """A number of tokens, None for anything else."""
-    if isinstance(value, str) and re.fullmatch(r"\d{1,15}(\.0)?", value):  # as text in a table with empty cells
+    if isinstance(value, str) and _COUNT.fullmatch(value):  # as text in a table with empty cells
         return int(float(value))
     is_count = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
     return int(cast(float, value)) if is_count else None
