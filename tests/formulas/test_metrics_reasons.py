@@ -35,6 +35,7 @@ def fully_judged(sample_id: str = "s", **changes: object) -> Sample:
         "reference_ids": ["b"],
         "similarity": 0.5,
         "citations": [("A1", 1), (None, None)],
+        "turns": {"A1": "consistent", "U1": "heeded"},
         **rate_everything(5),
         **changes,
     }

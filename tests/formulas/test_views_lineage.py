@@ -12,6 +12,7 @@ JUDGED = Sample(
     answer_support=[[1], []],
     ground_truth_support=[[2]],
     useful=[True, False],
+    turns={"A1": "consistent", "U1": "heeded"},
     similarity=0.5,
     citations=[("A1", 1), ("A2", None), (None, 2)],
 )
@@ -41,7 +42,7 @@ def test_every_label_behind_a_score() -> None:
 @pytest.mark.parametrize("metric", sorted(read_metrics()))
 def test_every_metric_rests_on_the_steps_it_names(metric: str) -> None:
     n_verdicts = {"classify": 3, "attribute_answer": 2, "attribute_ground_truth": 1, "rank": 2, "similarity": 1}
-    n_verdicts |= {"relevancy": 2, "overlap": 5, "tool_calls": 2, "result_sets": 2, "citations": 3}
+    n_verdicts |= {"relevancy": 2, "overlap": 5, "tool_calls": 2, "result_sets": 2, "citations": 3, "turns": 2}
     file = read_metrics()[metric]
     rated = rate_everything(5)
     for rubric, _ in rated["grades"]:

@@ -71,7 +71,7 @@ class Sample:
     Labels are those of A1, A2, … and G1, G2, …; support holds, for each of them, the ranks of its contexts. Every step
     has an outcome without a reason unless `reasons` gives one; steps in `missing` have no outcome at all. `further` are
     other similarities by kind, `grades` ratings from 0 to 10 by rubric and criterion, `citations` the statement and the
-    context of each.
+    context of each, `turns` labels by the id of what was held against earlier turns.
     """
 
     sample_id: str = "s"
@@ -80,6 +80,7 @@ class Sample:
     answer_support: Support = ()
     ground_truth_support: Support = ()
     useful: Sequence[bool] = ()
+    turns: Mapping[str, str] = field(default_factory=dict)
     similarity: float | None = None
     further: Mapping[str, float] = field(default_factory=dict)
     grades: Mapping[tuple[str, str], float] = field(default_factory=dict)
@@ -224,6 +225,8 @@ def _list_rows(sample: Sample, run_id: str) -> Iterable[tuple[str, Row]]:
             key = {**run, "statement_id": f"{letter}{n}"}
             alone, joint = ([], list(ranks)) if isinstance(ranks, Together) else (list(ranks), [])
             yield "attributions", {**key, "supported": bool(ranks), "context_ranks": alone, "joint_ranks": joint}
+    for statement_id, label in sample.turns.items():
+        yield "turn_verdicts", {**run, "statement_id": statement_id, "label": label}
     for rank, useful in enumerate(sample.useful, start=1):
         yield "context_verdicts", {**run, "context_rank": rank, "useful": useful}
     for ordinal, (statement_id, rank) in enumerate(sample.citations, start=1):
