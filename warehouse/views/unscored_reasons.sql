@@ -7,15 +7,15 @@ with reasons (reason, precedence, meaning) as (
         ('no_ground_truth', 2, 'the sample has no ground truth'),
         ('no_contexts', 3, 'what was retrieved is not known (an empty list is known: nothing was), or, to compare with the reference ids, no context carries an id'),
         ('no_reference_ids', 4, 'the sample has no reference context ids, and no ground truth to judge its contexts by'),
-        ('target_failed', 5, 'the application under test gave no answer'),
-        ('judge_failed', 6, 'the judge gave no usable reply'),
-        ('embedding_failed', 7, 'the embedding model gave no usable reply'),
-        ('budget_exhausted', 8, 'the budget was spent before the sample was judged'),
-        ('cancelled', 9, 'the run stopped before the sample was judged, or never asked for the step'),
-        ('no_statements', 10, 'there is no statement to take a share of; of abstention, no text without any'),
-        ('no_conversation', 11, 'no turn came before the question'),
-        ('nothing_to_heed', 12, 'nothing that the user said before matters for the question'),
-        ('no_citations', 13, 'the answer cites nothing, so that there is no citation to take a share of')
+        ('no_conversation', 5, 'no turn came before the question'),
+        ('target_failed', 6, 'the application under test gave no answer'),
+        ('judge_failed', 7, 'the judge gave no usable reply'),
+        ('embedding_failed', 8, 'the embedding model gave no usable reply'),
+        ('budget_exhausted', 9, 'the budget was spent before the sample was judged'),
+        ('cancelled', 10, 'the run stopped before the sample was judged, or never asked for the step'),
+        ('nothing_to_heed', 11, 'nothing that the user said before matters for the question'),
+        ('no_citations', 12, 'the answer cites nothing, so that there is no citation to take a share of'),
+        ('no_statements', 13, 'there is no statement to take a share of; of abstention, no text without any')
 )
 
 select reason, precedence, meaning
