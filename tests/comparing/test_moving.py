@@ -214,7 +214,8 @@ def test_only_what_a_metric_rests_on_can_move_it(steps: set[str], changed: tuple
     assert name_one(steps, *changed) == name
 
 
-RUBRICS = {name: prompt for name, prompt in load_prompts().items() if prompt.rubric}
+# A preference is about two runs and scores neither.
+RUBRICS = {name: prompt for name, prompt in load_prompts().items() if prompt.rubric and name != "preference"}
 # A block that a sample's column goes by another name in, and what is read before a judge is asked.
 OTHER_NAMES = {"sql": "answer", "expected_sql": "ground_truth"}
 READ_BY_PROOFS = {"sql_equivalence": {"setup", "tables"}}
@@ -227,6 +228,7 @@ def test_whatever_a_rubrics_prompt_takes_can_move_it_and_nothing_else(rubric: st
         # The answer of a sample with contexts is not shown.
         taken = taken - {"answer"} | {"answer_as_contexts"}
     taken |= {"ground_truths"} if "ground_truth" in taken else set()
+    taken |= {"conversation"}  # what was said before stands in every request
     for name, cause in INPUTS.items():
         assert name_one({f"grade_{rubric}"}, name) == (cause if name in taken else NOISE), name
 
@@ -240,7 +242,9 @@ def test_a_rubrics_inputs_are_those_of_the_prompts_on_record(rubric: str) -> Non
     )
     on_record = {f"grade_{rubric}": [template]}
     named = {name: name_one({f"grade_{rubric}"}, name, rubrics=on_record) for name in INPUTS}
-    assert {name for name, cause in named.items() if cause != NOISE} == {"ground_truth", "ground_truths", "question"}
+    assert {name for name, cause in named.items() if cause != NOISE} == {
+        "conversation", "ground_truth", "ground_truths", "question",
+    }  # fmt: skip
     on_record[f"grade_{rubric}"].append(later)
     assert name_one({f"grade_{rubric}"}, "schema", rubrics=on_record) == "question", "of either run"
 
