@@ -30,8 +30,8 @@ _ENTRY: Final = re.compile(
     r"^[ \t]*(?:[-*•][ \t]+)?(?:\[\^?(?P<label>[\w.:/-]{1,40})\^?\]:?|(?P<number>\d{1,3})[.)、:])[ \t]*(?P<body>\S.*)$"
 )
 _NUMBER: Final = re.compile(r"\d+")
-_RANGE: Final = re.compile(r"(\d+)\s*[-–—]\s*\^?(\d+)")
-_BETWEEN_IDS: Final = re.compile(r"\s*[,;，；、]\s*")
+_RANGE: Final = re.compile(r"(?<!\d)(\d{1,4})\s{0,3}[-–—]\s{0,3}\^?(\d{1,4})")
+_BETWEEN_IDS: Final = re.compile(r"[,;，；、]")
 _ADDRESS: Final = re.compile(r"https?://\S+")
 _LONGEST_RANGE: Final = 50
 
@@ -225,13 +225,13 @@ def _read(mark: _Mark, sources: Sources) -> Iterator[Citation]:
 def _resolve_names(name: str, sources: Sources) -> list[tuple[int, ...]]:
     """The ranks of an id or an address, or of each in a list of them; what is not known names nothing."""
     whole = _resolve_name(name, sources)
-    return [whole] if whole else [_resolve_name(part, sources) for part in _BETWEEN_IDS.split(name) if part]
+    return [whole] if whole else [_resolve_name(part, sources) for part in _BETWEEN_IDS.split(name) if part.strip()]
 
 
 def _resolve_name(name: str, sources: Sources) -> tuple[int, ...]:
     if ranks := sources.names.get(_fold(name), ()):
         return ranks
-    body = sources.definitions.get(name)
+    body = sources.definitions.get(name.strip())
     return _resolve_body(body, sources) if body is not None else ()
 
 

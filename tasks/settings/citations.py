@@ -32,7 +32,7 @@ BUILT_IN: Final = (
     rf"<sup>\[?(?P<rank>{_NUMBERS})\]?</sup>",
     # [doc 3] and [source: 2], then whatever has the form of an id: [handbook-12], [kb/fees.md#2].
     rf"[\[【](?P<id>(?:{_WORD})[\s:：._#-]*(?P<rank>{_NUMBERS}))[\]】]",
-    rf"[\[【](?=[^\]】\n]{{0,200}}[-_:/#.])(?=[^\]】\n]{{0,200}}\d)(?P<id>{_ID}(?:\s*[,;，；、]\s*{_ID})*)[\]】]",
+    rf"[\[【](?=[^\[\]【】\n]{{0,200}}[-_:/#.])(?=[^\[\]【】\n]{{0,200}}\d)(?P<id>{_ID}(?:\s*[,;，；、]\s*{_ID})*)[\]】]",
     rf"<?(?P<text>(?P<id>{_URL}))>?",  # it may be what the sentence says
 )
 GROUPS: Final = ("rank", "rank0", "id", "text")

@@ -19,7 +19,7 @@ from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.tables import TABLES, VERDICT_TABLES
 
 MIGRATIONS = load_migrations()
-NUMBERS = [*range(1, len(MIGRATIONS) + 1)]
+NUMBERS = [migration.number for migration in MIGRATIONS]
 
 _POLARS_NAMES: dict[str, pl.DataType | type[pl.DataType]] = {
     "VARCHAR": pl.String,
@@ -184,13 +184,14 @@ def test_a_migration_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
+        (["0001_a.sql", "0003_c.sql"], r"numbered 1, 2, 3 …; found \[1, 3\]"),
         (["0002_a.sql"], r"found \[2\]"),
         (["0001_a.sql", "0001_b.sql"], r"found \[1, 1\]"),
         (["0001_a.sql", "2_b.sql"], "2_b.sql is not a name for a migration"),
         (["0001_a.sql", "0002-b.sql"], "0002-b.sql is not a name for a migration"),
     ],
 )
-def test_numbers_that_are_none_or_doubled(tmp_path: Path, names: list[str], message: str) -> None:
+def test_numbers_without_a_gap(tmp_path: Path, names: list[str], message: str) -> None:
     for name in names:
         (tmp_path / name).write_text("select 1")
     with pytest.raises(MigrationError, match=message):

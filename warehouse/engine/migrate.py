@@ -51,8 +51,7 @@ class Migration:
 
 
 def load_migrations(folder: Traversable | None = None) -> list[Migration]:
-    """All migrations in order; raises MigrationError when two have one number or a file has none. A number may be left
-    out: several are written side by side."""
+    """All migrations in order; raises MigrationError when their numbers have a gap or a file has no number."""
     migrations = []
     for entry in (folder or files("evalhouse.warehouse").joinpath("migrations")).iterdir():
         match = _NAME.fullmatch(entry.name)
@@ -61,16 +60,15 @@ def load_migrations(folder: Traversable | None = None) -> list[Migration]:
         elif entry.name.endswith(".sql"):
             raise MigrationError(f"{entry.name} is not a name for a migration; write for example 0001_runs.sql")
     migrations.sort(key=lambda migration: migration.number)
-    numbers = [migration.number for migration in migrations]
-    if numbers[:1] != [1] or len(set(numbers)) < len(numbers):
-        raise MigrationError(f"migrations must be numbered 1, 2, 3 …; found {numbers}")
+    if [migration.number for migration in migrations] != list(range(1, len(migrations) + 1)):
+        raise MigrationError(f"migrations must be numbered 1, 2, 3 …; found {[m.number for m in migrations]}")
     return migrations
 
 
 def migrate(location: Location, *, upto: int | None = None) -> list[str]:
     """Bring the warehouse to the newest shape and return the names of what was applied ([] when it was there).
 
-    `upto` stops after so many migrations and lays no views; tests use it to start from an earlier state. Raises
+    `upto` stops after that migration and lays no views; tests use it to start from an earlier state. Raises
     MigrationError for a file that is not ours or newer than we are, and the errors of `open_writer`.
     """
     wanted = load_migrations()
@@ -129,8 +127,8 @@ def is_older(connection: duckdb.DuckDBPyConnection) -> bool:
         applied = dict(connection.execute("select number, sha256 from migrations").fetchall())
     except duckdb.Error:
         return False
-    newest, n_migrations, views = _find_newest()
-    return max(applied, default=0) <= newest and (len(applied) <= n_migrations or applied.get(_VIEWS) != views)
+    newest, views = _find_newest()
+    return max(applied, default=0) <= newest and (len(applied) <= newest or applied.get(_VIEWS) != views)
 
 
 def _pending(location: Location, wanted: Sequence[Migration]) -> bool:
@@ -161,10 +159,10 @@ def _read_record(connection: duckdb.DuckDBPyConnection, location: Location) -> d
 
 def _missing(applied: dict[int, str], wanted: Sequence[Migration]) -> list[Migration]:
     ours = {migration.number: migration for migration in wanted}
-    newest, last = max(applied, default=0), max(ours, default=0)
-    if newest > last:
+    newest = max(applied, default=0)
+    if newest > len(wanted):
         raise MigrationError(
-            f"the warehouse was written by a newer evalhouse (its migration {newest}, ours end at {last}); "
+            f"the warehouse was written by a newer evalhouse (its migration {newest}, ours end at {len(wanted)}); "
             "update evalhouse or name another file with --warehouse"
         )
     for number, sha256 in applied.items():
@@ -181,10 +179,9 @@ def _record(connection: duckdb.DuckDBPyConnection, number: int, name: str, sha25
 
 
 @cache
-def _find_newest() -> tuple[int, int, str]:
-    """The last migration's number, how many there are, and the hash of the views; asked for before every read."""
-    migrations = load_migrations()
-    return migrations[-1].number, len(migrations), _views_hash()
+def _find_newest() -> tuple[int, str]:
+    """How many migrations there are, and the hash of the views; asked for before every read."""
+    return len(load_migrations()), _views_hash()
 
 
 def _views_hash() -> str:
