@@ -13,11 +13,17 @@ from evalhouse.flows.documents.comparison import corrected_pair_table, print_com
 from evalhouse.flows.documents.noise_components import read_noise_components
 from evalhouse.flows.documents.run_origin import find_other_run
 from evalhouse.flows.errors import SettingsError
-from evalhouse.tasks.comparing.all_answers import compare_all_answers
 from evalhouse.tasks.comparing.bootstrap import ALPHA
 from evalhouse.tasks.comparing.flips import find_flips
 from evalhouse.tasks.comparing.noise import MetricNoise
-from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs, rank_samples
+from evalhouse.tasks.comparing.runs import (
+    Comparison,
+    ComparisonSettings,
+    MetricComparison,
+    compare_all_answers,
+    compare_runs,
+    rank_samples,
+)
 from evalhouse.tasks.reviews.corrected_means import pair_corrected
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.run_pairs import RunPair

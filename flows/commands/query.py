@@ -74,7 +74,7 @@ def query(
     getvariable('previous') that of the one before. `table` cuts very long texts at a terminal; the other formats have
     them whole. `evalhouse ui` has a page to write SQL in, with completion and charts.
     """
-    from evalhouse.warehouse.sandbox.statement import answer_statement  # noqa: PLC0415  # imports Polars
+    from evalhouse.warehouse.sandbox.query import answer_statement  # noqa: PLC0415  # imports Polars
 
     text = _read_sql(sql, path)
     kind = kind or _find_format(output)

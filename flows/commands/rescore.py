@@ -12,8 +12,7 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.settings import parse_metric_settings, split_list, validate_settings
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics, plan_run, resolve_parameters
-from evalhouse.warehouse.rows.forgotten import find_forgotten
-from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run, list_runs, store_ended, update_run
+from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_forgotten, find_run, list_runs, store_ended, update_run
 from evalhouse.warehouse.rows.scores import score_run
 from evalhouse.warehouse.store import Warehouse
 

@@ -58,9 +58,8 @@ from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.engine.connection import readers_kept
 from evalhouse.warehouse.metric_files import load_metrics, plan_run, resolve_parameters
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.calls import count_responses, list_response_errors
+from evalhouse.warehouse.rows.calls import count_responses, list_identified, list_response_errors
 from evalhouse.warehouse.rows.runs import find_run, now_utc
-from evalhouse.warehouse.rows.served import list_identified
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:

@@ -45,9 +45,8 @@ from evalhouse.tasks.reviews.corrected_means import CorrectedMean, list_correcte
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.forgotten import find_forgotten
 from evalhouse.warehouse.rows.gates import list_acceptances
-from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs
+from evalhouse.warehouse.rows.runs import RunRow, find_forgotten, find_run, list_runs
 from evalhouse.warehouse.rows.samples import load_turns, plain_turns
 from evalhouse.warehouse.rows.scores import read_noise_differences
 from evalhouse.warehouse.store import Warehouse
@@ -185,7 +184,7 @@ def _warn_of_shifts(warehouse: Warehouse, noise: Sequence[Mapping[str, Any]]) ->
     if not any(row["n_changed"] for row in noise):
         return []
     # The statistics, which most runs do without.
-    from evalhouse.tasks.comparing.shifts import describe_shifts, find_shifts  # noqa: PLC0415
+    from evalhouse.tasks.comparing.noise import describe_shifts, find_shifts  # noqa: PLC0415
 
     run_ids = list(dict.fromkeys(str(row["noise_run_id"]) for row in noise))
     return describe_shifts(find_shifts(read_noise_differences(warehouse, run_ids), run_ids))

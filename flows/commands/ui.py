@@ -18,6 +18,6 @@ def ui(*, host: str, port: int | None, browser: bool | None, warehouse: Warehous
     It reads the warehouse and writes nothing but a person's labels. Only this machine is answered; with another --host
     whoever comes needs the token that is printed, or that EVALHOUSE_UI_TOKEN sets.
     """
-    from evalhouse.flows.ui.serving import serve_pages  # noqa: PLC0415  # FastAPI, which no other command needs
+    from evalhouse.flows.ui.app import serve_pages  # noqa: PLC0415  # FastAPI, which no other command needs
 
     serve_pages(warehouse, host=host, port=port, opens_browser=browser, report=print_line)

@@ -12,8 +12,8 @@ from evalhouse.flows.display.output import make_table, print_json, print_line, p
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
+    from evalhouse.warehouse.upkeep.check_and_compact import Size
     from evalhouse.warehouse.upkeep.forget import Forgotten, Rule
-    from evalhouse.warehouse.upkeep.size import Size
 
 _WRONG = 1
 _MB = 1_000_000
@@ -32,8 +32,7 @@ def check(warehouse: Warehouse, as_json: bool) -> int:
 
     Nothing is changed. Exit status 1 when something is wrong.
     """
-    from evalhouse.warehouse.upkeep.check_and_compact import check_warehouse  # noqa: PLC0415
-    from evalhouse.warehouse.upkeep.size import measure_size  # noqa: PLC0415
+    from evalhouse.warehouse.upkeep.check_and_compact import check_warehouse, measure_size  # noqa: PLC0415
 
     findings = list(check_warehouse(warehouse))
     size = measure_size(warehouse)

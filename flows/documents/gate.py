@@ -37,9 +37,8 @@ from evalhouse.tasks.comparing.gate_checks import (
     count_outcomes,
     is_passed,
 )
-from evalhouse.tasks.comparing.nights import compare_with_mean, lay_side_by_side
+from evalhouse.tasks.comparing.nights import check_trends, compare_with_mean, lay_side_by_side, pick_nights
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, compare_runs, group_means, warn_of_status
-from evalhouse.tasks.comparing.trend import check_trends, pick_nights
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.gates import Night
 from evalhouse.warehouse.rows.run_pairs import RunPair

@@ -15,9 +15,8 @@ from evalhouse.flows.documents.diagnosis import load_advice
 from evalhouse.warehouse.engine.connection import readers_kept
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.causes import read_causes, read_of_causes
 from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow
-from evalhouse.warehouse.rows.told import read_shared_with
+from evalhouse.warehouse.rows.told import read_causes, read_of_causes, read_shared_with
 from evalhouse.warehouse.store import Warehouse
 
 _MOST_SAMPLES: Final = 5

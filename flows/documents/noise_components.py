@@ -9,7 +9,7 @@ from evalhouse.flows.display.output import print_line, print_section, write_inte
 from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.comparing.components import POWER, describe_components
 from evalhouse.warehouse.names import suggest
-from evalhouse.warehouse.rows.repeats import list_repeats, read_components
+from evalhouse.warehouse.rows.again import list_repeats, read_components
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 

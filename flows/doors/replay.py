@@ -11,59 +11,48 @@ the same two runs was answered is taken from there, and what it scored is not ju
 where one stopped.
 """
 
-import asyncio
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from evalhouse.flows.doors.start_to_end import find_flow
+from evalhouse.flows.doors.replay_runs import Ask, ReplayRun, ReplaySample
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.request import begin_run
-from evalhouse.flows.run.outcome import RunOutcome, Watch, show_end
-from evalhouse.flows.run.process import RunProcess, open_process
+from evalhouse.flows.run.outcome import RunOutcome, Watch
 from evalhouse.flows.server.local import hold_server
 from evalhouse.tasks.comparing.replay import (
     MARK,
     NEW,
     OLD,
     Contexts,
-    DocumentChange,
     Finding,
     Move,
     judge_move,
-    list_document_changes,
     name_documents,
 )
 from evalhouse.tasks.settings.run import RunSettings, leave_out
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.collection import describe_application
-from evalhouse.tasks.targets.conversations import make_messages
-from evalhouse.tasks.targets.protocol import TargetQuestion
 from evalhouse.warehouse.messages import list_names
 from evalhouse.warehouse.names import suggest
-from evalhouse.warehouse.rows.calls import StoredResponse, read_responses, sum_cost
-from evalhouse.warehouse.rows.replays import (
+from evalhouse.warehouse.rows.again import (
     list_replays,
     read_replay_samples,
     read_replay_scores,
     read_usage,
-    tag_replay,
 )
+from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow, insert_run, update_run
+from evalhouse.warehouse.rows.runs import YARDSTICKS
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS, StoredSample
 from evalhouse.warehouse.rows.scores import list_noise_runs, read_noise_differences
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
-    from evalhouse.tasks.datasets.read import StagedDataset
-    from evalhouse.tasks.pipeline.live_run import LiveRun
-    from evalhouse.tasks.targets.protocol import Target
+    pass
 
 USUAL_METRICS: Final = ("factual_f1", "answer_correctness", "accuracy", "relevance_final", "exact_match", "token_f1")
 """The first of these that both runs have is looked into where no metric is named."""
@@ -83,35 +72,6 @@ class ReplayOptions:
     times: int = 3
     documents: int = 8
     budget_usd: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReplaySample:
-    """A sample of both runs. `changes` are the documents that differ; `same_answer` says whether the answers do not."""
-
-    sample: StoredSample
-    old: Contexts
-    new: Contexts
-    same_answer: bool
-
-    @property
-    def same_contexts(self) -> bool:
-        """Whether the bot was given the same texts in the same order."""
-        return self.old.texts == self.new.texts
-
-    @cached_property
-    def changes(self) -> list[DocumentChange]:
-        """The documents that differ."""
-        return list_document_changes(self.old, self.new)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ask:
-    """A question with contexts to answer from."""
-
-    ask_id: str
-    of: ReplaySample
-    contexts: Contexts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +133,9 @@ class Replay:
                 if not self.outcomes:
                     # One server for both: Prefect reads once a process where it is.
                     held.enter_context(hold_server())
-                self._run(missing, what, watch)
+                settings = self.settings.model_copy(update={"budget_usd": self._find_budget()})
+                asked = ReplayRun(pair=self.pair, settings=settings, asks=missing, what=what, earlier=self.replays)
+                self.outcomes.append(asked.carry_out(watch))
                 self.read_scores()
 
     @property
@@ -311,88 +273,11 @@ class Replay:
     def _leave_out(self, why: str) -> None:
         self.left_out[why] = self.left_out.get(why, 0) + 1
 
-    def _run(self, asks: Sequence[Ask], what: str, watch: Watch | None) -> None:
-        with open_process(self.settings, watch, 0.0, run_id=self.ids["candidate"], find_flow=find_flow) as process:
-            self._end_killed()
-            settings = self.settings.model_copy(update={"budget_usd": self._find_budget()})
-            live_run, run = self._prepare(asks, what, settings, process)
-            outcome = asyncio.run(process.carry_out(live_run, run))
-            show_end(outcome.run, None)
-        self.outcomes.append(outcome)
-
-    def _end_killed(self) -> None:
-        """Replays that say they are running, which no process does any more while this one holds their parent."""
-        for run in self.replays:
-            if run.status == "running":
-                problem = "its process ended before its end; the same command took up what was answered"
-                update_run(self.warehouse, run.run_id, status="failed", problem=problem)
-
     def _find_budget(self) -> float | None:
         """What may still be spent of the budget; None without one."""
         if self.options.budget_usd is None:
             return None
         return self.options.budget_usd - sum(sum_cost(self.warehouse, outcome.run.run_id) for outcome in self.outcomes)
-
-    def _prepare(
-        self, asks: Sequence[Ask], what: str, settings: RunSettings, process: RunProcess
-    ) -> "tuple[LiveRun, RunRow]":
-        from evalhouse.flows.preparing.live_run import make_tools  # noqa: PLC0415  # both import what judges
-        from evalhouse.tasks.targets.collection import make_target  # noqa: PLC0415
-
-        row = begin_run(
-            "replay", settings, parent=self.ids["candidate"], tags=(tag_replay(self.ids["base"]), what),
-            n_samples=len(asks), repeats=self.pair.candidate,
-        )  # fmt: skip
-        run = replace(row, trigger="manual")
-        target = make_target(self.target)
-        live_run = make_tools(settings, "replay").make_live_run(run.run_id, process.warehouse)
-        try:
-            live_run.staged = _stage(asks)
-            live_run.progress.n_samples = len(asks)
-            live_run.progress.what = "answers to given contexts"
-            live_run.collection = self._make_collection(live_run, asks, target)
-            insert_run(process.warehouse, run)
-        except BaseException:
-            live_run.asker.record.close()
-            raise
-        return live_run, run
-
-    def _make_collection(self, live_run: "LiveRun", asks: Sequence[Ask], target: "Target") -> Any:  # noqa: ANN401
-        from evalhouse.tasks.targets.attempts import FirstQuestions  # noqa: PLC0415
-        from evalhouse.tasks.targets.collection import Collection  # noqa: PLC0415
-        from evalhouse.warehouse.mover import Mover  # noqa: PLC0415
-
-        assert live_run.staged is not None
-        return Collection(
-            run_id=live_run.run_id,
-            warehouse=self.warehouse,
-            target=target,
-            known=EarlierAnswers(warehouse=self.warehouse, run_ids=tuple(run.run_id for run in self.replays)),
-            record=Mover(self.warehouse, "responses"),
-            read_samples=live_run.staged.staging.read_between,
-            numbers=range(-(-len(asks) // live_run.settings.shard_size)),
-            n_samples=len(asks),
-            concurrency=self.target.concurrency,
-            pose=pose_given,
-            first=FirstQuestions() if self.target.stop_early else None,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class EarlierAnswers:
-    """What earlier replays of the same runs were answered, the newest first."""
-
-    warehouse: Warehouse
-    run_ids: tuple[str, ...]
-
-    def find(self, samples: Sequence[StoredSample]) -> Mapping[str, StoredResponse]:
-        """The responses that stand for some of these samples; the others are asked for."""
-        wanted = [sample.sample_id for sample in samples]
-        answered: dict[str, StoredResponse] = {}
-        for run_id in reversed(self.run_ids):
-            responses = read_responses(self.warehouse, run_id, wanted)
-            answered |= {name: response for name, response in responses.items() if response.status != "failed"}
-        return answered
 
 
 def make_replay(pair: RunPair, options: ReplayOptions, target: TargetSettings | None) -> Replay:
@@ -445,51 +330,6 @@ def check_yardsticks(pair: RunPair) -> None:
                 "judge the answers of the first again as the second was, with `evalhouse run … --responses "
                 f"{pair.base.run_id}`, and replay against that run"
             )
-
-
-def pose_given(sample: StoredSample) -> TargetQuestion:
-    """The question of a staged sample, with the contexts to answer it from, under the id that its sample has."""
-    ids = sample.context_ids
-    return TargetQuestion(
-        sample_id=sample.sample_id.rsplit(MARK, 2)[0],
-        question=sample.question,
-        metadata=sample.metadata,
-        conversation=make_messages(sample.conversation),
-        contexts=tuple(sample.contexts or ()),
-        context_ids=tuple(ids) if ids and any(ids) else None,
-    )
-
-
-def _stage(asks: Sequence[Ask]) -> "StagedDataset":
-    from evalhouse.tasks.datasets.read import StagedDataset  # noqa: PLC0415  # reads every kind of file
-    from evalhouse.tasks.datasets.rows import ColumnUse  # noqa: PLC0415
-    from evalhouse.warehouse.rows.samples import Staging  # noqa: PLC0415
-
-    staging = Staging()
-    try:
-        staging.add([_to_staged(place, ask) for place, ask in enumerate(asks, start=1)])
-    except BaseException:
-        staging.discard()
-        raise
-    return StagedDataset(staging=staging, n_samples=len(asks), content_hash="", use=ColumnUse())
-
-
-def _to_staged(place: int, ask: Ask) -> dict[str, object]:
-    sample, contexts = ask.of.sample, ask.contexts
-    return {
-        "ordinal": place,
-        "given_id": ask.ask_id,
-        "sample_id": ask.ask_id,
-        "input_hash": sample.input_hash,
-        "question": sample.question,
-        "answer": None,
-        "ground_truth": sample.ground_truth,
-        "contexts": list(contexts.texts),
-        "context_ids": list(contexts.ids) if any(contexts.ids) else None,
-        "reference_context_ids": sample.reference_context_ids,
-        "metadata": sample.metadata_json,
-        "conversation": sample.conversation_json,
-    }
 
 
 def _make_sample(old: Mapping[str, Any], new: Mapping[str, Any]) -> ReplaySample:

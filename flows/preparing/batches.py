@@ -9,9 +9,8 @@ from evalhouse.tasks.asking.tokens import load_batch_rates
 from evalhouse.tasks.judge.batches import find_batches
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.names import list_judges
-from evalhouse.tasks.settings.deadline import find_deadline
-from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.warehouse.rows.batches import BatchLedger
+from evalhouse.tasks.settings.run import RunSettings, find_deadline
+from evalhouse.warehouse.rows.calls import BatchLedger
 from evalhouse.warehouse.store import Warehouse
 
 

@@ -7,9 +7,11 @@ from evalhouse.tasks.targets.collection import (
     Collection,
     KnownResponses,
     ParentResponses,
+    Pose,
     ReadSamples,
     find_unaffected,
     list_missing,
+    pose_question,
     read_own_samples,
     refuse_missing,
 )
@@ -29,16 +31,23 @@ _NOT_ANNOUNCED = "No changed documents were announced to this run, so every ques
 
 
 def make_collection(
-    live_run: "LiveRun", run: RunRow, target: Target | None, parent: RunRow | None
+    live_run: "LiveRun",
+    run: RunRow,
+    target: Target | None,
+    parent: RunRow | None,
+    *,
+    known: KnownResponses | None = None,
+    pose: Pose = pose_question,
 ) -> Collection | None:
     """How the run comes by its responses; None when its dataset brings the answers.
 
+    `known` responses are taken in place of those that the settings name; `pose` makes the question of a sample.
     Raises FatalJudgeError when they are to be taken from a run that lacks some.
     """
     if target is None and parent is None:
         return None
     size = live_run.settings.shard_size
-    responses = _find_known_responses(live_run, run, parent)
+    responses = known or _find_known_responses(live_run, run, parent)
     read: ReadSamples
     if live_run.staged is not None:
         read, n_samples = live_run.staged.staging.read_between, live_run.staged.n_samples
@@ -75,6 +84,7 @@ def make_collection(
         n_samples=n_samples,
         conversations=conversations,
         concurrency=settings.concurrency if settings else 1,
+        pose=pose,
         first=FirstQuestions() if settings and settings.stop_early else None,
         is_resumed=live_run.resumed,
         has_answers=counted["n_ok"] > 0,

@@ -36,8 +36,7 @@ from evalhouse.warehouse.messages import list_names
 from evalhouse.warehouse.metric_files import MetricFile, Plan, load_metrics, plan_run, resolve_parameters
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.calls import sum_cost
-from evalhouse.warehouse.rows.forgotten import refuse_forgotten
-from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run, now_utc
+from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run, now_utc, refuse_forgotten
 from evalhouse.warehouse.rows.samples import count_samples
 from evalhouse.warehouse.rows.scores import try_metrics
 from evalhouse.warehouse.steps import (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.protocol import Judge
 from evalhouse.warehouse.messages import shorten
-from evalhouse.warehouse.rows.served import KnownModel, ServedModel, find_known, has_answered, note_served
+from evalhouse.warehouse.rows.calls import KnownModel, ServedModel, find_known, has_answered, note_served
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:

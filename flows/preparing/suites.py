@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.when import KnowledgeBase, Schedule, Table, refused_by
+from evalhouse.flows.preparing.triggers import KnowledgeBase, Schedule, Table, refused_by
 from evalhouse.tasks.judge.names import JudgeNames, parse_judges
 from evalhouse.tasks.settings.receiver import ReceiverSettings, Redaction, Sampling, TraceRetention
 from evalhouse.tasks.settings.retention import Retention

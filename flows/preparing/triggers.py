@@ -1,5 +1,5 @@
-"""Why and when a run happens: by hand, by schedule, or because a knowledge base announced an update, or
-another flow has materialized an asset.
+"""Why and when a run happens: by hand, by schedule, or because a knowledge base announced an update, or another flow
+has materialized an asset; and the tables of a suite that say so, [schedule] and [trigger].
 
 Cron expressions are read by the very library that Prefect's schedules are made of. Prefect carries its own copy of
 croniter; it is loaded from its file, because importing anything of Prefect fixes Prefect's settings for good, and a
@@ -9,14 +9,17 @@ suite is read before they are known.
 import importlib.util
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Annotated, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 from evalhouse.flows.errors import SettingsError
 
@@ -133,3 +136,74 @@ def _load_croniter() -> ModuleType:
     sys.modules[_CRONITER] = module
     spec.loader.exec_module(module)
     return module
+
+
+def refused_by(explain: Callable[[str], str | None]) -> AfterValidator:
+    """A check of a text by what explains what is wrong with it."""
+
+    def check(text: str) -> str:
+        if wrong := explain(text):
+            raise PydanticCustomError("refused", "{wrong}", {"wrong": wrong})
+        return text
+
+    return AfterValidator(check)
+
+
+class Table(BaseModel):
+    """A table of a suite: its keys are these and no others."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Schedule(Table):
+    """When a suite runs by itself."""
+
+    cron: Annotated[str, refused_by(explain_bad_cron)]
+    timezone: Annotated[str, refused_by(explain_bad_timezone)] = "UTC"
+
+
+# Half an hour is worth a run; beyond a week Prefect has forgotten the first update.
+_USUAL_WAIT_S: Final = 1_800.0
+_LONGEST_WAIT_S: Final = 604_800.0
+
+
+class KnowledgeBase(Table):
+    """What starts a run by its updates: a knowledge base that announces them, or an asset that flows materialize.
+
+    Prefect waits no shorter than ten seconds for quiet."""
+
+    asset: Annotated[str, refused_by(explain_bad_asset)] | None = None
+    knowledge_base: Annotated[str, refused_by(explain_bad_name)] | None = Field(default=None, validate_default=True)
+    debounce_s: float = Field(default=60.0, ge=10, le=86_400)
+    max_wait_s: float | None = Field(default=None, le=_LONGEST_WAIT_S)
+    only_affected: bool = False
+
+    @field_validator("knowledge_base")
+    @classmethod
+    def _is_one_of_two(cls, name: str | None, info: ValidationInfo) -> str | None:
+        if name is None and info.data.get("asset", "") is None:
+            raise PydanticCustomError("absent", "is missing; give it, or `asset` in its place")
+        if name is not None and info.data.get("asset") is not None:
+            raise PydanticCustomError("refused", "there is an `asset` as well; a suite has one of the two")
+        return name
+
+    @field_validator("max_wait_s")
+    @classmethod
+    def _is_no_shorter_than_quiet(cls, seconds: float | None, info: ValidationInfo) -> float | None:
+        quiet_s = info.data.get("debounce_s")
+        if seconds is not None and quiet_s is not None and seconds < quiet_s:
+            wrong = f"an update cannot wait shorter than debounce_s; give at least {quiet_s:g}"
+            raise PydanticCustomError("refused", "{wrong}", {"wrong": wrong})
+        return seconds
+
+    @property
+    def source(self) -> UpdateSource:
+        """Where the updates come from."""
+        return make_asset_source(self.asset) if self.asset is not None else make_kb_source(self.knowledge_base or "")
+
+    @property
+    def longest_wait_s(self) -> float:
+        """How long the first update of a stream that does not end waits for its run."""
+        if self.max_wait_s is not None:
+            return self.max_wait_s
+        return min(max(10 * self.debounce_s, _USUAL_WAIT_S), _LONGEST_WAIT_S)

@@ -16,10 +16,9 @@ from evalhouse.flows.report.charts import write_change
 from evalhouse.tasks.comparing.retrieval import describe_retrieval_moves
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
 from evalhouse.warehouse.metric_files import MetricFile
-from evalhouse.warehouse.rows.forgotten import ForgottenTexts
 from evalhouse.warehouse.rows.report import Row
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow
+from evalhouse.warehouse.rows.runs import YARDSTICKS, ForgottenTexts, RunRow
 
 FINE: Final = ("fine", "refused_rightly")
 """Causes of samples in which nothing is wrong."""

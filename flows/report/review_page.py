@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from evalhouse.flows.report.page import pack, render_page
-from evalhouse.tasks.reviews.draw import Pick
-from evalhouse.tasks.reviews.export import Export
+from evalhouse.tasks.reviews.export import Export, Pick
 from evalhouse.tasks.reviews.label_files import list_choices
 
 _ITEM: Final = (

@@ -42,11 +42,10 @@ from evalhouse.tasks.comparing.paired import ROUNDING
 from evalhouse.tasks.comparing.parts import Part
 from evalhouse.tasks.comparing.runs import Comparison, MetricComparison
 from evalhouse.warehouse.metric_files import load_metrics
-from evalhouse.warehouse.rows.causes import read_causes
-from evalhouse.warehouse.rows.forgotten import find_forgotten
 from evalhouse.warehouse.rows.report import Row, RunSummary
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.rows.runs import RunRow, find_forgotten, find_run
+from evalhouse.warehouse.rows.told import read_causes
 from evalhouse.warehouse.store import Warehouse
 
 _LEAST_SHOWN: Final = 0.0005

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from evalhouse.flows.display.output import print_notice, write_count, write_dollars
-from evalhouse.warehouse.rows.repeats import RepeatCounts
+from evalhouse.warehouse.rows.again import RepeatCounts
 from evalhouse.warehouse.rows.runs import RunRow, RunStatus
 
 if TYPE_CHECKING:

@@ -25,9 +25,8 @@ from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
 from evalhouse.warehouse.mover import take_in_orphans
+from evalhouse.warehouse.rows.again import find_replayed_base
 from evalhouse.warehouse.rows.calls import count_responses
-from evalhouse.warehouse.rows.forgotten import refuse_forgotten
-from evalhouse.warehouse.rows.replays import find_replayed_base
 from evalhouse.warehouse.rows.runs import (
     RunKind,
     RunRow,
@@ -37,6 +36,7 @@ from evalhouse.warehouse.rows.runs import (
     hold_suite,
     insert_run,
     now_utc,
+    refuse_forgotten,
     update_run,
 )
 from evalhouse.warehouse.rows.samples import count_samples

@@ -25,8 +25,8 @@ from evalhouse.tasks.settings.run import RunSettings, leave_out
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.collection import make_target
 from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.rows.again import count_repeats, list_asked, list_repeats
 from evalhouse.warehouse.rows.calls import sum_cost
-from evalhouse.warehouse.rows.repeats import count_repeats, list_asked, list_repeats
 from evalhouse.warehouse.rows.runs import RunRow, insert_run, list_runs, update_run
 from evalhouse.warehouse.rows.scores import copy_samples
 from evalhouse.warehouse.store import Warehouse

@@ -6,6 +6,7 @@ server the user has configured is used, and fills the environment with the quiet
 machine (`prefect_defaults.yaml`) wherever the user has set nothing. `local` starts the server these settings describe.
 """
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -82,20 +83,26 @@ def configure_prefect_environment(api_url: str | None, *, auth_string: str | Non
     _use_own_server(api_url, auth_string)
 
 
-def import_late(name: str) -> None:
+def import_late(name: str, *parts: str) -> None:
     """Have a module loaded when something of it is first used, however it is imported before.
 
-    It must be one that others import whole; the parts that they import from it are used at once.
+    It must be one that others import whole, or of which they import nothing but `parts`: modules of a package that need
+    nothing of the package itself, and are imported now.
     """
-    if name in sys.modules:
-        return
-    spec = importlib.util.find_spec(name)
-    assert spec is not None
-    assert spec.loader is not None
-    spec.loader = importlib.util.LazyLoader(spec.loader)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
+    if name not in sys.modules:
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        _import_parts(name, parts)
+        spec.loader = importlib.util.LazyLoader(spec.loader)
+        spec.loader.exec_module(module)
+    _import_parts(name, parts)
+
+
+def _import_parts(name: str, parts: tuple[str, ...]) -> None:
+    for part in parts:
+        importlib.import_module(f"{name}.{part}")
 
 
 def configure_serving_environment(api_url: str, *, auth_string: str | None) -> None:

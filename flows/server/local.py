@@ -29,6 +29,7 @@ from evalhouse.flows.server.environment import (
     API_URL,
     configure_prefect_environment,
     find_api_url,
+    import_late,
     lasting_server_environment,
     prefect_home,
     read_user_settings,
@@ -47,7 +48,6 @@ _USED_BY_FIRST_FLOW = (
     "prefect.flow_engine",
     "prefect.task_engine",
     "prefect.utilities.visualization",
-    "fastapi.encoders",
 )
 
 
@@ -142,6 +142,7 @@ class LocalServer:
         if "prefect" in sys.modules:
             for name in _USED_BY_FIRST_FLOW:
                 importlib.import_module(name)
+            import_late("fastapi", "encoders")  # all that Prefect's client uses of it; the rest takes 0.15 s
         stdout = self._process.stdout
         assert stdout is not None
         readable, _, _ = select.select([stdout], [], [], timeout_s)

@@ -12,11 +12,10 @@ from functools import partial
 from evalhouse.flows.preparing.live_run import check_history, describe_columns, make_plan
 from evalhouse.flows.preparing.shown import CheckResult, Finding, count_limits, make_finding, show_target
 from evalhouse.flows.preparing.suites import LivingSet, Suite
-from evalhouse.flows.preparing.triggers import list_fires
-from evalhouse.flows.preparing.when import KnowledgeBase, Schedule
-from evalhouse.flows.serving.gate import check_suite_gate
+from evalhouse.flows.preparing.triggers import KnowledgeBase, Schedule, list_fires
 from evalhouse.flows.serving.living_set import plan_living_set
 from evalhouse.flows.serving.notify import find_webhook
+from evalhouse.flows.serving.suite_runs import check_suite_gate
 from evalhouse.tasks.datasets.read import stage_of
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate

@@ -1,24 +1,127 @@
 """One run of a suite from its settings to its notification: the way that the command line and a served flow both take.
 
 The run itself is `doors.start_to_end`; around it stands what a suite adds: settings of its file, a gate, a
-notification.
+notification, and what is old forgotten. The gate's limits come from the run's own settings and not from the file,
+which may have changed since; so a run that is resumed is judged like one that went through.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from evalhouse.flows.display.output import print_notice, write_count
+from evalhouse.flows.documents.baseline import Baseline, find_baseline, make_decision
 from evalhouse.flows.doors.start_to_end import resume_run, start_run
+from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.request import BY_HAND, Trigger
 from evalhouse.flows.preparing.settings import SUITE_ORIGIN, Resolved, resolve_settings
 from evalhouse.flows.preparing.suites import Suite
 from evalhouse.flows.run.outcome import RunOutcome, SuiteOutcome, Watch, explain_incomplete
 from evalhouse.flows.serving.backlog import has_left_batch
-from evalhouse.flows.serving.gate import check_suite_gate, decide_suite_gate
 from evalhouse.flows.serving.notify import describe_end, notify_of_break, notify_of_end
-from evalhouse.flows.serving.retention import forget_old
-from evalhouse.tasks.settings.suite import Notify
+from evalhouse.tasks.settings.retention import find_cutoff
+from evalhouse.tasks.settings.suite import Notify, SuiteGate, explain_low
+from evalhouse.warehouse.engine.connection import readers_kept
+from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.metric_files import Plan
+from evalhouse.warehouse.rows.gates import Night, list_nights, record_decision
+from evalhouse.warehouse.rows.runs import RunRow, now_utc
 from evalhouse.warehouse.store import Warehouse
+
+if TYPE_CHECKING:
+    from evalhouse.tasks.comparing.gate_checks import Score
+
+
+def check_suite_gate(gate: SuiteGate, plan: Plan) -> None:
+    """Refuse limits of metrics that the run does not score, or that are the wrong way round; raises SettingsError."""
+    scored = {metric.name for metric in plan.metrics}
+    missing = [name for name in gate.metrics if name not in scored]
+    if missing:
+        raise SettingsError(
+            f"[gate] has limits of {', '.join(missing)}, which the run does not score; it scores: "
+            f"{', '.join(sorted(scored))}"
+        )
+    problem = explain_low(gate.min, {metric.name: metric for metric in plan.metrics})
+    if problem:
+        raise SettingsError(f"[gate.min] {problem}")
+
+
+@readers_kept()
+def decide_suite_gate(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | None:
+    """Decide on a run that has ended and put the outcome on record.
+
+    None without a gate, and of a run that judged nothing or came to no end of its own.
+    """
+    limits = run.config.get("gate")
+    if limits is None or run.kind != "evaluation" or run.status not in ("completed", "incomplete"):
+        return None
+    gate = SuiteGate.model_validate(limits, strict=False)
+    nights = list_nights(warehouse, run) if gate.max_drop or gate.trends else []
+    baseline = Baseline()
+    if gate.max_drop:
+        baseline = find_baseline(warehouse, run, gate.against, k=gate.k, nights=nights)
+    document = _decide(warehouse, run, gate, baseline, nights)
+    record_decision(warehouse, make_decision(document, "suite"))
+    return document
+
+
+def _decide(
+    warehouse: Warehouse, run: RunRow, gate: SuiteGate, baseline: Baseline, nights: Sequence[Night]
+) -> dict[str, Any]:
+    # The statistics, which most runs do without.
+    from evalhouse.flows.documents.gate import decide, read_scores  # noqa: PLC0415
+    from evalhouse.tasks.comparing.gate_checks import Limits  # noqa: PLC0415
+    from evalhouse.tasks.comparing.runs import ComparisonError, ComparisonSettings  # noqa: PLC0415
+
+    scores = read_scores(warehouse, run)
+    limits = Limits(
+        minimums=gate.min,
+        maximums=gate.max,
+        drops=gate.max_drop,
+        trends=gate.trends,
+        coverages=_find_coverages(gate, scores),
+        cost_usd=gate.max_cost,
+        latency_p95_ms=gate.max_latency_p95_ms,
+    )
+    hold = partial(decide, warehouse, run, scores=scores, undecided=gate.undecided)
+    try:
+        return hold(baseline, nights=nights, limits=limits, settings=ComparisonSettings(cluster=gate.cluster))
+    except ComparisonError as error:
+        # The run is paid for and on record; that it cannot be compared is no reason to lose what can be decided.
+        missing = Baseline(against=baseline.against, missing=f"it cannot be compared: {error}")
+        return hold(missing, limits=replace(limits, trends={}), settings=ComparisonSettings())
+
+
+def _find_coverages(gate: SuiteGate, scores: Mapping[str, "Score"]) -> dict[str, float]:
+    """Shares by metric; `min_coverage` is for all that have none of their own."""
+    if gate.min_coverage is None:
+        return dict(gate.coverage)
+    return {metric: gate.coverage.get(metric, gate.min_coverage) for metric in scores}
+
+
+def forget_old(suite: Suite, warehouse_url: str) -> None:
+    """Forget the suite's runs that are older than it keeps them, and say so; what hinders it is said, and tried again
+    after the next run."""
+    from evalhouse.warehouse.upkeep.forget import Rule, forget  # noqa: PLC0415  # few suites have it
+
+    for age, with_scores in suite.retention.list_ages() if suite.retention else ():
+        what = "scores" if with_scores else "texts"
+        rule = Rule(
+            words=f'[retention] {what} = "{age}"',
+            before=find_cutoff(age, now_utc()),
+            suite=suite.name,
+            with_scores=with_scores,
+        )
+        try:
+            forgotten = forget(Warehouse(warehouse_url), rule)
+        except WarehouseError as error:
+            print_notice(f"{suite.name}: {rule.words} waits for the next run: {error}")
+            continue
+        if forgotten.run_ids:
+            runs = write_count(len(forgotten.run_ids), "run")
+            print_notice(f"{suite.name}: {what} of {runs} older than {age} were forgotten ({rule.words})")
 
 
 def run_suite(

@@ -13,9 +13,8 @@ from evalhouse.flows.trials.prompts_tables import derive_settings
 from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.settings.run import RunSettings, leave_out
 from evalhouse.tasks.trials.answer_pairs import PairsOfColumns, PairsOfRuns
-from evalhouse.warehouse.rows.forgotten import refuse_forgotten
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import find_run
+from evalhouse.warehouse.rows.runs import find_run, refuse_forgotten
 from evalhouse.warehouse.store import Warehouse
 
 

@@ -1,62 +1,63 @@
-"""The app of `evalhouse ui`: its pages, and what is shown where one cannot be."""
+"""The app of `evalhouse ui`: its pages, what is shown where one cannot be, and its server until Ctrl-C."""
 
+import sys
+import webbrowser
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from typing import Final
 
+import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.server.listening import find_token, listen, write_address
 from evalhouse.flows.ui import (
     costs,
     documents,
     judge,
     labels,
     live,
-    review,
-    run_list,
+    pair,
     runs,
     sample,
     samples,
     series,
+    sql,
     testsets,
 )
-from evalhouse.flows.ui.common import list_common
-from evalhouse.flows.ui.guard import HEADERS, Access, Guard
-from evalhouse.flows.ui.kept import Kept
-from evalhouse.flows.ui.kept_pages import KeptPages
-from evalhouse.flows.ui.pages import find_asset, render
-from evalhouse.flows.ui.pair import flips as pair_flips
-from evalhouse.flows.ui.pair import page as pair
-from evalhouse.flows.ui.pair import sample as pair_sample
-from evalhouse.flows.ui.pair import samples as pair_samples
-from evalhouse.flows.ui.sql import page as sql
-from evalhouse.flows.ui.turns import OneReading
+from evalhouse.flows.ui.guard import HEADERS, Access, Guard, is_loopback
+from evalhouse.flows.ui.kept_pages import KeptPages, OneReading
+from evalhouse.flows.ui.pages import Kept, find_asset, link, render
+from evalhouse.warehouse.engine.connection import serving_reads
 from evalhouse.warehouse.errors import QueryError, WarehouseBusy, WarehouseError, WarehouseMissing
+from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.sandbox.apart import serving_queries
 from evalhouse.warehouse.store import Warehouse
 
-_PAGES: Final = (
-    series,
-    live,
-    run_list,
-    runs,
-    costs,
-    sample,
-    samples,
-    judge,
-    labels,
-    review,
-    documents,
-    testsets,
-    pair,
-    pair_flips,
-    pair_sample,
-    pair_samples,
-    sql,
-)
+_N_SERIES: Final = 3
+
+
+def list_common(warehouse: Warehouse) -> list[str]:
+    """Addresses, as links have them, of pages that everybody asks for, which are made before anybody does, those first
+    that come first for most; raises WarehouseError."""
+    rows = [row for row in warehouse.read_rows(read_query("ui/series")) if row["ended_run_id"]][:_N_SERIES]
+    return [
+        "/",
+        *(link(f"/runs/{row['ended_run_id']}") for row in rows),
+        *(link("/series", name=row["series"]) for row in rows),
+        "/runs",
+        *(link(f"/runs/{row['ended_run_id']}/{part}") for row in rows[:1] for part in ("samples", "documents")),
+        "/costs",
+        "/judge",
+    ]
+
+
+_PAGES: Final = (series, live, runs, costs, sample, samples, judge, labels, documents, testsets, pair, sql)
 _AGAIN_S: Final = 2
 """Seconds after which a page is asked for again where a run is writing."""
 
@@ -129,3 +130,37 @@ def show_error(request: Request, status: int, text: str) -> Response:
     if again:
         response.headers["Retry-After"] = str(again)
     return response
+
+
+PORT: Final = 4210
+TOKEN_VARIABLE: Final = "EVALHOUSE_UI_TOKEN"
+_LEAVE_S: Final = 1  # what is still sent after Ctrl-C: a person's query may take half a minute
+
+
+def serve_pages(
+    warehouse: Warehouse, *, host: str, port: int | None, opens_browser: bool | None, report: Callable[[str], None]
+) -> None:
+    """Serve until Ctrl-C; raises SettingsError for an address that cannot be had.
+
+    A browser is opened where it is asked for, or nothing is said of it and no token is needed: all users of a machine
+    see with which address a browser was started.
+    """
+    listening = listen(host, port, PORT)
+    bound = int(listening.getsockname()[1])
+    token = None if is_loopback(host) else find_token(TOKEN_VARIABLE)
+    address = write_address(host, listening)
+    report(f"evalhouse ui shows {warehouse.location.name} at {address}; Ctrl-C ends it")
+    if token is not None:
+        address += f"?token={token}"
+        report(f"it answers other machines too, at this address once and by a cookie from then on: {address}")
+    app = create_app(warehouse, Access(port=bound, token=token))
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app, log_level="critical", access_log=False, server_header=False, lifespan="on",
+            timeout_graceful_shutdown=_LEAVE_S,
+        )
+    )  # fmt: skip
+    if opens_browser or (opens_browser is None and token is None and sys.stdout.isatty()):
+        webbrowser.open(address)
+    with listening, serving_reads(warehouse.location), serving_queries(), suppress(KeyboardInterrupt):
+        server.run(sockets=[listening])

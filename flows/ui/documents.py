@@ -16,7 +16,7 @@ from fastapi.responses import Response
 from evalhouse.flows.report.charts import draw_amounts
 from evalhouse.flows.report.head import write_share
 from evalhouse.flows.ui.pages import find_warehouse, link, render
-from evalhouse.flows.ui.pair.text_changes import mark_changes
+from evalhouse.flows.ui.text_changes import mark_changes
 from evalhouse.tasks.comparing.wilson import find_share_interval
 from evalhouse.warehouse.rows.documents import (
     list_series_runs,

@@ -18,20 +18,10 @@ from evalhouse.flows.documents.agreement import MEASURES, describe_agreement
 from evalhouse.flows.documents.run_origin import HEADLINE
 from evalhouse.flows.report.charts import Chart, draw_amounts
 from evalhouse.flows.report.head import sort_headline, write_share
-from evalhouse.flows.ui.kept import find_kept
-from evalhouse.flows.ui.pages import check_choice, find_warehouse, render
+from evalhouse.flows.ui.pages import check_choice, find_kept, find_warehouse, render
 from evalhouse.tasks.comparing.noise import Noise, find_floor, has_noise, pool_noise, sum_squares
 from evalhouse.tasks.comparing.wilson import find_share_interval
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.judge import (
-    list_judged_runs,
-    list_reviewed_of_series,
-    read_asked_by_run,
-    read_judge_state,
-    read_noise_of_series,
-    read_verdict_moves,
-    read_votes_by_run,
-)
 from evalhouse.warehouse.rows.reviews import read_reviewed
 from evalhouse.warehouse.rows.scores import read_flips
 from evalhouse.warehouse.store import Warehouse
@@ -58,14 +48,15 @@ def show_judge(request: Request, series: str = "") -> Response:
     names = [str(row["series"]) for row in warehouse.read_rows(read_query("ui/series"))]
     check_choice("series", series, names)
     chosen = series or next(iter(names), "")
-    state = read_judge_state(warehouse) if chosen else None
+    # Another whenever something that is said of a judge may be.
+    state = str(warehouse.read_rows(read_query("judge/state"))[0]["state"]) if chosen else None
     told = find_kept(request).find(("judge", chosen), state, lambda: _tell(warehouse, chosen)) if chosen else {}
     return render(request, "judge.html", series=chosen, names={name: name for name in names}, **told)
 
 
 def _tell(warehouse: Warehouse, series: str) -> dict[str, Any]:
     """Everything the page says of a series."""
-    runs = list_judged_runs(warehouse, series, _RUNS)
+    runs: Sequence[Row] = warehouse.read_rows(read_query("judge/runs"), {"series": series, "most": _RUNS})
     run_ids = [row["run_id"] for row in runs]
     return {
         "runs": runs,
@@ -90,7 +81,8 @@ class Agreed:
 
 
 def _describe_agreement(warehouse: Warehouse, series: str) -> Agreed | None:
-    run_ids = list_reviewed_of_series(warehouse, series, _REVIEWED)
+    of_series = {"series": series, "most": _REVIEWED}
+    run_ids: list[str] = warehouse.read(read_query("judge/reviewed_runs"), of_series)["run_id"].to_list()
     reviewed = read_reviewed(warehouse, run_ids)
     if reviewed.is_empty():
         return None
@@ -152,7 +144,7 @@ class NoiseTold:
 
 
 def _describe_noise(warehouse: Warehouse, series: str) -> NoiseTold | None:
-    rows = read_noise_of_series(warehouse, series, _RUNS)
+    rows: Sequence[Row] = warehouse.read_rows(read_query("judge/noise"), {"series": series, "most": _RUNS})
     run_ids = list(dict.fromkeys(row["noise_run_id"] for row in rows))
     if not run_ids:
         return None
@@ -210,7 +202,7 @@ def _draw_floors(rows: Sequence[Row]) -> Chart:
 def _list_changes(warehouse: Warehouse, runs: Sequence[Row]) -> Iterator[Row]:
     """What verdicts were given by that was another in the run before, the newest first."""
     asked: dict[str, dict[str, Row]] = {row["run_id"]: {} for row in runs}
-    for row in read_asked_by_run(warehouse, list(asked)):
+    for row in warehouse.read(read_query("judge/asked"), frames={"wanted": _frame(list(asked))}).to_dicts():
         asked[row["run_id"]][row["step"]] = row
     for now, before in pairwise(runs):
         found = [
@@ -235,6 +227,11 @@ def _compare_asked(before: Mapping[str, Row], now: Mapping[str, Row]) -> list[di
 
 def _describe_moves(warehouse: Warehouse, run_ids: Sequence[str]) -> list[Row]:
     """How verdicts moved since the run before where texts did not, with the 95 % interval of the move."""
+    if len(run_ids) < 2:
+        return []
+    # Each run beside the one after it in the list, newest first.
+    pairs = _frame(run_ids[:-1]).with_columns(previous_run_id=pl.Series(run_ids[1:], dtype=pl.String))
+    moves = warehouse.read(read_query("judge/moves"), frames={"pairs": pairs, "listed": _frame(run_ids)})
     return [
         {
             **row,
@@ -243,7 +240,7 @@ def _describe_moves(warehouse: Warehouse, run_ids: Sequence[str]) -> list[Row]:
             "move": _write_move(row),
             "is_clear": _is_clear(row),
         }
-        for row in (read_verdict_moves(warehouse, run_ids) if len(run_ids) > 1 else [])
+        for row in moves.to_dicts()
     ]
 
 
@@ -278,7 +275,7 @@ class VotesTold:
 
 def _describe_votes(warehouse: Warehouse, runs: Sequence[Row]) -> VotesTold | None:
     voted = [row["run_id"] for row in runs if row["votes"] > 1]
-    rows = read_votes_by_run(warehouse, voted) if voted else []
+    rows = warehouse.read(read_query("judge/votes"), frames={"wanted": _frame(voted)}).to_dicts() if voted else []
     if not rows:
         return None
     by_step: dict[str, list[Row]] = {}
@@ -301,3 +298,7 @@ def _describe_votes(warehouse: Warehouse, runs: Sequence[Row]) -> VotesTold | No
             if len(of_step) > 1
         ],
     )
+
+
+def _frame(run_ids: Sequence[str]) -> pl.DataFrame:
+    return pl.DataFrame({"run_id": list(run_ids)}, schema={"run_id": pl.String})

@@ -1,14 +1,14 @@
 """Pages that were made are kept for the next who ask for them, as long as nothing they show has changed.
 
 While no run is under way a page holds until the file is another one (its time, its size). A run writes every second;
-meanwhile the pages of runs that have ended hold until what is on record of ended runs changes (`states`), which is
+meanwhile the pages of runs that have ended hold until what is on record of ended runs changes (`State`), which is
 looked at every few seconds and whenever a person has said something here; those of many runs hold for half a minute, if
 none begins or ends, and those of a run under way for three seconds, or five times as long as it took to make them. A
 page that is kept waits for no writer. What a person asks in SQL is never kept, and no page for longer than a minute.
 
 While a run writes, or has just ended, nobody waits long for a page that was there a moment ago: what cannot be made
 again at once is shown as it was, and goes on being made. Whatever may be older than it looks says as of when it is.
-Pages that everybody asks for (`common`) are made as soon as the app is served.
+Pages that everybody asks for (`list_common`) are made as soon as the app is served.
 
 No more pages are made at once than there are processors, first those that somebody waits for: twenty at once would all
 take twenty times as long, and keep a run's writes out meanwhile. Each is made once for all who ask for it.
@@ -16,27 +16,209 @@ take twenty times as long, and keep a run's writes out meanwhile. Each is made o
 
 import asyncio
 import contextlib
+import heapq
+import itertools
 import os
 import re
+import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Final
-from urllib.parse import quote, unquote
+from typing import Final, cast
+from urllib.parse import parse_qsl, quote, unquote
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from evalhouse.flows.ui.pages import AS_OF_PLACE, write_as_of
-from evalhouse.flows.ui.states import State, StateReader, Term
-from evalhouse.flows.ui.turns import Turns
 from evalhouse.warehouse.engine.shared import one_reading
 from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import Warehouse
+
+
+class OneReading:
+    """Stands before the app: what a page reads up to its first byte is of one state, and waits for a run's write once.
+
+    What is read while a response goes on (events, a download) takes its turn by itself.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        with one_reading() as end:
+
+            async def send_after(message: Message) -> None:
+                end()
+                await send(message)
+
+            await self._app(scope, receive, send_after)
+
+
+class Turns:
+    """So many at once; of those who wait the lowest rank comes first, and of equals the one that came first."""
+
+    def __init__(self, n: int) -> None:
+        self._n_free = n
+        self._numbers = itertools.count()
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+
+    @asynccontextmanager
+    async def take(self, rank: int) -> AsyncIterator[None]:
+        """Wait for a turn and have it within this block."""
+        if self._n_free:
+            self._n_free -= 1
+        else:
+            await self._wait(rank)
+        try:
+            yield
+        finally:
+            self._hand_on()
+
+    async def _wait(self, rank: int) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (rank, next(self._numbers), turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # it came in the moment in which nobody wanted it any more
+                self._hand_on()
+            raise
+
+    def _hand_on(self) -> None:
+        while self._waiting:
+            turn = heapq.heappop(self._waiting)[2]
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._n_free += 1
+
+
+# While a run writes: how old may be what is known of the runs that have ended, and from when on it is looked at again.
+_STALE_S: Final = 5.0
+_FRESH_S: Final = 1.0
+# And how old a page of many runs, and one of a run under way.
+_MANY_S: Final = 30.0
+_LIVE_S: Final = 3.0
+_OF_RUN: Final = re.compile(r"/runs/([^/]+)(?:/.*)?")
+_NAME_RUNS: Final = {"run", "base", "candidate", "against"}
+
+Files = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Term:
+    """How long a page holds: as long as this text is what the state has for it, and where that does not say all that
+    the page shows, no longer than so many seconds."""
+
+    stamp: str
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """What the pages rest on: of the file as it was looked at, and of the runs in it."""
+
+    files: Files
+    stamp: str
+    running: frozenset[str]
+    stored: frozenset[str]
+    read_at: float
+
+    def find_term(self, path: str, query: str) -> Term:
+        """How long a page at an address holds that is made in this state."""
+        if not self.running:
+            return Term(stamp=repr(self.files))
+        named = list(_list_runs(path, query))
+        if named and self.stored.issuperset(named):
+            return Term(stamp=self.stamp)
+        return Term(stamp=self.stamp, seconds=_LIVE_S if named else _MANY_S)
+
+
+def _list_runs(path: str, query: str) -> Iterator[str]:
+    if match := _OF_RUN.fullmatch(path):
+        yield unquote(match[1])
+    yield from (value for name, value in parse_qsl(query) if name in _NAME_RUNS)
+
+
+class StateReader:
+    """The state of one warehouse, kept as long as it may be."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._warehouse = warehouse
+        self._guard = threading.Lock()
+        self._state: State | None = None
+
+    @property
+    def is_beside_run(self) -> bool:
+        """Whether a run was under way when it was last looked at."""
+        return self._state is not None and bool(self._state.running)
+
+    def forget(self) -> None:
+        """It is looked at again before it is used."""
+        self._state = None
+
+    def find(self) -> State | None:
+        """What is known and may still be used; None where it has to be read first."""
+        state = self._state
+        if state is None or state.files == self._look():
+            return state
+        age = time.monotonic() - state.read_at
+        if not state.running or age > _STALE_S:
+            return None
+        if age > _FRESH_S and not self._guard.locked():
+            asyncio.get_running_loop().run_in_executor(None, self._read)
+        return state
+
+    async def read(self) -> State | None:
+        """The state, read where it has to be; None of a lake, and where there is none to be had."""
+        return self.find() or await run_in_threadpool(self._read)
+
+    def _look(self) -> Files | None:
+        """The file and its log as they are; None for a lake, and where there is nothing yet."""
+        location = self._warehouse.location
+        if location.lake is not None:
+            return None
+        try:
+            found = [os.stat(location.path)]
+        except OSError:
+            return None
+        with contextlib.suppress(OSError):
+            found.append(os.stat(f"{location.path}.wal"))
+        return tuple((status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size) for status in found)
+
+    def _read(self) -> State | None:
+        with self._guard:
+            if self._state is None or self._state.files != self._look():
+                try:
+                    with one_reading():  # of its own: what waits for its turn to be made must keep no writer out
+                        self._state = self._read_unchanged()
+                except WarehouseError:  # the page itself says so
+                    self._state = None
+            return self._state
+
+    def _read_unchanged(self) -> State | None:
+        """Look at the file while it is kept from being written, which the first query sees to."""
+        self._warehouse.read("select 1")
+        files = self._look()
+        if files is None:
+            return None
+        (row,) = self._warehouse.read_rows(read_query("ui/state"))
+        if files != self._look():
+            return None
+        running, stored = (frozenset(cast("list[str]", row[name])) for name in ("running", "stored"))
+        return State(files=files, stamp=str(row["stamp"]), running=running, stored=stored, read_at=time.monotonic())
+
 
 _MOST_BYTES: Final = 64 * 2**20
 _LARGEST: Final = 2**20

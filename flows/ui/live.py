@@ -16,8 +16,7 @@ from fastapi.responses import JSONResponse, Response
 from evalhouse.flows.display.output import clean_text, write_count, write_dollars, write_value
 from evalhouse.flows.documents.run_origin import HEADLINE
 from evalhouse.flows.report.head import write_share
-from evalhouse.flows.ui.kept import Kept
-from evalhouse.flows.ui.pages import find_warehouse
+from evalhouse.flows.ui.pages import Kept, find_warehouse
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.progress import (
     MeanSoFar,

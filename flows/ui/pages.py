@@ -5,11 +5,13 @@ report. Templates and files of the report are at hand under their own names.
 """
 
 import hashlib
-from collections.abc import Collection
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Hashable
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
 import jinja2
@@ -22,6 +24,39 @@ from evalhouse.flows.server.environment import read_user_settings
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
+
+T = TypeVar("T")
+_MOST: Final = 64
+
+
+class Kept:
+    """The last things that were read, each with the state it is true of; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[Hashable, tuple[Hashable, Any]] = OrderedDict()
+        self._guard = threading.Lock()
+
+    def find(self, key: Hashable, state: Hashable, read: Callable[[], T]) -> T:
+        """What was read under this key in this state, or what `read` gives; always that where the state is None."""
+        with self._guard:
+            known, value = self._entries.get(key, (None, None))
+        if state is not None and known == state:
+            found: T = value
+            return found
+        made = read()
+        with self._guard:
+            self._entries[key] = (state, made)
+            self._entries.move_to_end(key)
+            while len(self._entries) > _MOST:
+                self._entries.popitem(last=False)
+        return made
+
+
+def find_kept(request: Request) -> Kept:
+    """What the app keeps."""
+    kept: Kept = request.app.state.kept
+    return kept
+
 
 _FOLDERS: Final = (
     Path(__file__).with_name("assets"),

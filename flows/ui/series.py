@@ -14,10 +14,9 @@ from evalhouse.flows.report.charts import draw_spark, write_change
 from evalhouse.flows.report.head import FINE, write_share
 from evalhouse.flows.report.history import describe_series
 from evalhouse.flows.report.sections import Addresses
-from evalhouse.flows.ui.kept import find_kept
 from evalhouse.flows.ui.live import describe_stands, make_stamp
-from evalhouse.flows.ui.pages import find_warehouse, render
-from evalhouse.flows.ui.pair.kept import compare_kept
+from evalhouse.flows.ui.pages import find_kept, find_warehouse, render
+from evalhouse.flows.ui.pair import compare_kept
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query

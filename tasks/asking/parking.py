@@ -37,7 +37,7 @@ from evalhouse.tasks.judge.errors import (
     repeat_error,
 )
 from evalhouse.tasks.judge.protocol import ModelReply, ModelRequest
-from evalhouse.warehouse.rows.batches import BatchLedger, BatchStatus, StoredBatch
+from evalhouse.warehouse.rows.calls import BatchLedger, BatchStatus, StoredBatch
 
 logger = logging.getLogger(__name__)
 

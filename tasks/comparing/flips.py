@@ -3,6 +3,9 @@
 A statement that is there in both runs has flipped when its label or its support is another. What is left on either
 side is paired as reworded where the texts are alike enough to be read side by side, and is otherwise vanished or
 appeared. Contexts are matched in the same way, but never reworded; ratings by rubric and criterion.
+
+`find_flips` shows one sample with all that is otherwise in it; `list_verdict_flips` looks at all samples, by SQL:
+which way verdicts on the same thing went, and what had changed around them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +15,15 @@ from typing import Any, Final, Literal
 import polars as pl
 from rapidfuzz import fuzz
 
-from evalhouse.warehouse.rows.forgotten import hash_text, read_hash
+from evalhouse.tasks.comparing.parts import (
+    PairedSamples,
+    find_causes,
+    find_changed_inputs,
+    find_changed_judges,
+    name_changes,
+)
+from evalhouse.warehouse.rows.run_pairs import RunPair
+from evalhouse.warehouse.rows.runs import hash_text, read_hash
 
 Item = Mapping[str, Any]
 Kind = Literal["answer", "ground_truth", "context", "rating"]
@@ -158,3 +169,36 @@ def _hash(kind: Kind) -> Callable[[str | None], str]:
         return read_hash(text) or hash_text(plain)
 
     return _normalise if kind == "rating" else name
+
+
+WAYS: Final = ("worse", "better")
+
+
+def list_verdict_flips(pair: RunPair) -> pl.DataFrame:
+    """One row per verdict that flipped, in the order of the candidate's samples.
+
+    sample_id, step, source (answer, ground_truth, context or rating), base_id and candidate_id (the statement, the
+    context's rank or the rating's name), base and candidate (the verdicts), way (worse or better), around: what had
+    changed of what the verdict rests on, as a part of a difference is named.
+    """
+    flips = pair.read_flips()
+    samples = PairedSamples(pair.read_samples())
+    places = pl.DataFrame({"sample_id": samples.ids}).with_row_index("place")
+    flips = flips.join(places, on="sample_id", how="left")
+    flips = flips.with_columns(
+        pl.when("is_better").then(pl.lit("better")).otherwise(pl.lit("worse")).alias("way"),
+        pl.Series("around", _name_around(pair, samples, flips), dtype=pl.String),
+    )
+    return flips.drop("is_better").sort("place", "step", "candidate_id", maintain_order=True)
+
+
+def _name_around(pair: RunPair, samples: PairedSamples, flips: pl.DataFrame) -> list[str]:
+    """For each flip what had changed in its sample that its step reads."""
+    steps = flips["step"].unique().to_list()
+    inputs, rubrics = find_changed_inputs(pair, samples), pair.read_rubrics()
+    judges = find_changed_judges(pair, samples, pair.read_changed_judges(), steps)
+    by_step = {
+        step: name_changes(find_causes([step], inputs=inputs, judges=judges, rubrics=rubrics, is_formula_changed=False))
+        for step in steps
+    }
+    return [by_step[step][place] for step, place in flips.select("step", "place").iter_rows()]

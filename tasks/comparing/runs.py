@@ -14,15 +14,17 @@ import polars as pl
 from numpy.typing import NDArray
 
 from evalhouse.tasks.comparing.bootstrap import Floats, Integers
-from evalhouse.tasks.comparing.changes import PairedSamples, find_changed_inputs, find_changed_judges
-from evalhouse.tasks.comparing.noise import MetricNoise, PairNoise, find_scale
+from evalhouse.tasks.comparing.noise import MetricNoise, PairNoise, Shift, describe_shifts, find_scale
 from evalhouse.tasks.comparing.paired import RESAMPLES, ROUNDING, Paired, compare_paired
 from evalhouse.tasks.comparing.parts import (
     INPUTS,
     Cause,
     Flags,
+    PairedSamples,
     Part,
     find_causes,
+    find_changed_inputs,
+    find_changed_judges,
     join_inputs,
     list_changed_settings,
     list_inputs,
@@ -37,15 +39,14 @@ from evalhouse.tasks.comparing.retrieval import (
     list_retrieval_moves,
 )
 from evalhouse.tasks.comparing.sampled import decide, find_difference, read_estimates, warn_of_sampling
-from evalhouse.tasks.comparing.shifts import Shift, describe_shifts
 from evalhouse.tasks.comparing.wilson import find_mean_interval
 from evalhouse.tasks.pipeline.step_inputs import find_graded
 from evalhouse.warehouse.engine.connection import readers_kept
 from evalhouse.warehouse.metric_files import Better
 from evalhouse.warehouse.names import suggest
-from evalhouse.warehouse.rows.forgotten import find_forgotten
+from evalhouse.warehouse.rows.again import read_answer_means
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow
+from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow, find_forgotten
 from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, NO_CLUSTER
 from evalhouse.warehouse.store import Warehouse
 
@@ -496,3 +497,56 @@ def _warn_of_noise(metrics: Sequence[MetricComparison]) -> Iterator[str]:
             f"no noise floor is known for {', '.join(unknown)}: a change may be the judge's own noise; have some "
             "samples judged again with `evalhouse run ... --noise 0.05`, or `[noise] share = 0.05` in a suite"
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllAnswers:
+    """One metric: the mean difference, candidate minus base, of the `n` questions' means over all their answers.
+
+    Of `n_repeated` of these more than one answer counts on both sides. The interval is that of a paired comparison,
+    None with fewer than two clusters.
+    """
+
+    metric: str
+    n: int
+    n_repeated: int
+    base: float
+    candidate: float
+    difference: float
+    ci_low: float | None
+    ci_high: float | None
+
+
+def compare_all_answers(pair: RunPair, settings: ComparisonSettings) -> list[AllAnswers]:
+    """By metric; none where not both runs have a question with two scored answers in any of them."""
+    frame = read_answer_means(pair.warehouse, base=pair.base.run_id, candidate=pair.candidate.run_id)
+    is_repeated = (pl.col("n_base") > 1) & (pl.col("n_candidate") > 1)
+    if frame.filter(is_repeated).is_empty():
+        return []
+    samples = PairedSamples(pair.read_samples())
+    _, _, clusters = find_clusters(pair, settings.cluster)
+    by_metric = {str(key[0]): rows for key, rows in frame.partition_by("metric", as_dict=True).items()}
+    columns: list[Floats] = []
+    for rows in by_metric.values():
+        columns.append(samples.place_values(rows["sample_id"].to_list(), rows["candidate"] - rows["base"]))
+    results = compare_paired(
+        np.column_stack(columns),
+        clusters,
+        low_is_good=["low" in rows["better"] for rows in by_metric.values()],
+        scales=[find_scale(rows.select("base", "candidate").to_numpy()) for rows in by_metric.values()],
+        seed=settings.seed,
+        resamples=settings.resamples,
+    )
+    return [
+        AllAnswers(
+            metric=metric,
+            n=paired.n,
+            n_repeated=rows.filter(is_repeated).height,
+            base=float(rows["base"].to_numpy().mean()),
+            candidate=float(rows["candidate"].to_numpy().mean()),
+            difference=paired.difference or 0.0,
+            ci_low=paired.ci_low,
+            ci_high=paired.ci_high,
+        )
+        for (metric, rows), paired in zip(by_metric.items(), results, strict=True)
+    ]

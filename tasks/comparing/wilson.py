@@ -22,8 +22,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from evalhouse.tasks.comparing.bootstrap import ALPHA, Floats
-from evalhouse.tasks.comparing.quantiles import find_student_point
+from evalhouse.tasks.comparing.bootstrap import ALPHA, Floats, find_student_point
 
 FEW_MOVED: Final = 6
 """Of fewer that moved nobody knows how far others may: then a move can be as wide as the scale."""

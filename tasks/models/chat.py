@@ -46,10 +46,9 @@ from evalhouse.tasks.models.completions import (
     find_access,
     read_answer,
 )
-from evalhouse.tasks.models.dialect import FORMS, Dialect
+from evalhouse.tasks.models.dialect import FORMS, Dialect, part_thoughts, read_blocks, read_text, read_thoughts
 from evalhouse.tasks.models.errors import OPENAI_VARIABLES, Variables, translate_error
 from evalhouse.tasks.models.openai_batches import OpenAIBatches
-from evalhouse.tasks.models.thoughts import part_thoughts, read_blocks, read_text, read_thoughts
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.messages import redact, shorten
 from evalhouse.warehouse.steps import REPLY_VERSIONS

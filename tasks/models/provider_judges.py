@@ -5,12 +5,16 @@ is brought to the shape of the other judges here, so that the call path knows no
 with an HTTP client of its own that is closed at the end: those that the packages keep for all of a process belong to
 the event loop of whoever came first. Their retries are off and they wait as long as they are let, for both are the
 run's affair.
+
+Each client has errors of its own, and the packages wrap them in more; yet all of them keep the answer that was sent:
+its status, headers and body. So an error and its causes are looked through for these by name, and no class of any
+package is imported.
 """
 
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -36,11 +40,64 @@ from evalhouse.tasks.models.chat import (
     read_window,
 )
 from evalhouse.tasks.models.completions import Access, StatusError, strip_credentials
-from evalhouse.tasks.models.errors import ErrorBody, Variables
-from evalhouse.tasks.models.provider_errors import find_answer
+from evalhouse.tasks.models.errors import ErrorBody, Variables, read_error_body, read_error_field
 from evalhouse.tasks.models.providers import Provider, read_ending
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.messages import note_secret, redact, shorten
+
+
+def find_answer(error: BaseException) -> StatusError | None:
+    """The provider's answer behind an error; None where there was none, as when no connection was made."""
+    for item in _walk(error):
+        answer = _read_aws(item) or _read_http(item)
+        if answer is not None:
+            return answer
+    return None
+
+
+def _walk(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _read_aws(error: BaseException) -> StatusError | None:
+    """An error of botocore, whose answer is a dictionary."""
+    answer = getattr(error, "response", None)
+    if not isinstance(answer, dict):
+        return None
+    metadata, said = answer.get("ResponseMetadata") or {}, answer.get("Error") or {}
+    status = metadata.get("HTTPStatusCode")
+    if not isinstance(status, int):
+        return None
+    code = str(said.get("Code") or "")
+    body = ErrorBody(message=f"{code}: {said.get('Message') or answer.get('message') or ''}", code=code)
+    return StatusError(status, metadata.get("HTTPHeaders") or {}, body)
+
+
+def _read_http(error: BaseException) -> StatusError | None:
+    """An error that has a status itself, or whose response has one."""
+    response = getattr(error, "response", None)
+    # Errors of the connection have a `code` too (aiohttp's), but no `details` of an answer.
+    code = getattr(error, "code", None) if hasattr(error, "details") else None
+    named = (getattr(error, "status_code", None), code, getattr(response, "status_code", None))
+    status = next((value for value in named if isinstance(value, int) and 300 <= value < 600), None)
+    if status is None:
+        return None
+    headers = getattr(response, "headers", None)
+    return StatusError(status, headers if isinstance(headers, Mapping) else {}, _read_body(error, response))
+
+
+def _read_body(error: BaseException, response: object) -> ErrorBody:
+    """What was sent, as the client has parsed it, else as it came."""
+    for parsed in (getattr(error, "body", None), getattr(error, "details", None)):
+        if isinstance(parsed, dict) and parsed:
+            return read_error_field(parsed.get("error", parsed))
+    content: Any = getattr(response, "content", None)
+    if isinstance(content, bytes) and content:
+        return read_error_body(content)
+    return ErrorBody(message=str(getattr(error, "error", None) or getattr(error, "message", None) or error))
+
 
 Invoke = Callable[[list[BaseMessage], Mapping[str, Any]], Awaitable[BaseMessage]]
 

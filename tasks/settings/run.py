@@ -3,9 +3,10 @@
 Secrets are no part of it: they come from the environment when a model is made and are stored nowhere.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -14,12 +15,32 @@ from pydantic_core import PydanticCustomError
 
 from evalhouse.tasks.judge.names import LEXICAL, find_judge, is_fixed, parse_judges
 from evalhouse.tasks.settings.citations import compile_patterns
-from evalhouse.tasks.settings.deadline import find_deadline
 from evalhouse.tasks.settings.suite import Notify, RefreshedTestset, SuiteGate, is_web_address
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.settings.traces import TRACES, TraceFormat, TraceWindow
 from evalhouse.warehouse.sample_data import SAMPLE
 from evalhouse.warehouse.steps import STEPS
+
+_TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)", re.ASCII)
+_SPAN = re.compile(r"(?:(\d{1,4})h)?(?:(\d{1,5})m(?:in)?)?(?:(\d{1,6})s)?", re.ASCII)
+
+
+def find_deadline(written: str, now: datetime) -> datetime:
+    """When it is: the next such time of day after `now` in its zone, or so long after it.
+
+    Raises PydanticCustomError, a ValueError, for what is neither.
+    """
+    if time := _TIME.fullmatch(written):
+        today = now.replace(hour=int(time[1]), minute=int(time[2]), second=0, microsecond=0)
+        return today if today > now else today + timedelta(days=1)
+    span = _SPAN.fullmatch(written)
+    if span is None or not any(span.groups()):
+        raise PydanticCustomError(
+            "not_a_deadline", "not a deadline; write a local time like 06:00, or a time from now like 8h or 90m"
+        )
+    hours, minutes, seconds = (int(part or 0) for part in span.groups())
+    return now + timedelta(hours=hours, minutes=minutes, seconds=seconds)
+
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 TOP: Final = "the top of the file, above the first table"

@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
 from history_nights import METRICS, SUITE, Size, write_nights  # noqa: E402
 
-from evalhouse.flows.ui.sql.cookbook import read_recipes  # noqa: E402
+from evalhouse.flows.ui.sql import read_recipes  # noqa: E402
 
 SMALL = Size(nights=2, samples=3)
 GATE_FAILED = 1

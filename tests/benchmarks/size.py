@@ -13,8 +13,7 @@ from pathlib import Path
 from scale import measure_run, write_dataset
 
 from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.upkeep.check_and_compact import compact_warehouse
-from evalhouse.warehouse.upkeep.size import GROUPS, measure_size
+from evalhouse.warehouse.upkeep.check_and_compact import GROUPS, compact_warehouse, measure_size
 
 MOST_MB = {"first": 9.0, "second": 2.0}
 """A 1,000 samples of three contexts of 60 words, by night."""

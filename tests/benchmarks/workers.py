@@ -31,7 +31,7 @@ from kill_runs import noting_endpoint  # noqa: E402
 from pool_house import POOL, PoolHouse, open_pool_house, write_samples  # noqa: E402
 from postgres_server import PostgresServer, start_postgres  # noqa: E402
 
-from evalhouse.flows.ui.sql.cookbook import read_recipes  # noqa: E402
+from evalhouse.flows.ui.sql import read_recipes  # noqa: E402
 from evalhouse.warehouse.sandbox.query import run_query  # noqa: E402
 from evalhouse.warehouse.store import Warehouse  # noqa: E402
 from evalhouse.warehouse.upkeep.check_and_compact import compact_warehouse  # noqa: E402

@@ -11,8 +11,7 @@ import pytest
 from cli_process import call_here
 from noise_house import BASE, CANDIDATE, METRIC, NoiseHouse
 
-from evalhouse.tasks.comparing.all_answers import AllAnswers, compare_all_answers
-from evalhouse.tasks.comparing.runs import ComparisonSettings
+from evalhouse.tasks.comparing.runs import AllAnswers, ComparisonSettings, compare_all_answers
 from evalhouse.warehouse.rows.run_pairs import RunPair
 
 N, N_AGAIN, ROUNDS = 60, 40, 3

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import betaincinv, stdtrit
 
-from evalhouse.tasks.comparing.quantiles import find_beta_point, find_student_point
+from evalhouse.tasks.comparing.bootstrap import find_beta_point, find_student_point
 
 SHARES = st.sampled_from([0.001, 0.025, 0.05, 0.3, 0.7, 0.95, 0.975])
 

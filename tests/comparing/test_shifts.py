@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from evalhouse.tasks.comparing.shifts import Shift, describe_shifts, find_shifts
+from evalhouse.tasks.comparing.noise import Shift, describe_shifts, find_shifts
 
 METRICS = ("factual_f1", "faithfulness", "context_recall", "answer_correctness")
 

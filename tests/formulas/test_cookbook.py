@@ -17,7 +17,7 @@ from cli_house import House
 from cookbook_house import N_NIGHTS, build_nights
 from rows import fill, open_rows, read
 
-from evalhouse.flows.ui.sql.cookbook import Recipe, read_cookbook, read_recipes
+from evalhouse.flows.ui.sql import Recipe, read_cookbook, read_recipes
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.sandbox.query import run_query

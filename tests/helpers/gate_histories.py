@@ -19,8 +19,7 @@ from warehouse_runs import make_run
 
 from evalhouse.flows.documents.baseline import make_decision
 from evalhouse.tasks.comparing.gate_checks import Check, check_drops, is_passed
-from evalhouse.tasks.comparing.nights import Nights
-from evalhouse.tasks.comparing.trend import check_trends, pick_nights
+from evalhouse.tasks.comparing.nights import Nights, check_trends, pick_nights
 
 Floats = NDArray[np.float64]
 METRIC = "factual_f1"

@@ -15,7 +15,7 @@ from live_runs import make_settings, point_to, read_calls
 from provider_calls import GOOD, KEY, ask, make_question
 
 from evalhouse.tasks.models.chat import make_factory_judge
-from evalhouse.tasks.models.thoughts import Spoken, part_thoughts
+from evalhouse.tasks.models.dialect import Spoken, part_thoughts
 
 REPLY = orjson.dumps({"statements": GOOD}).decode()
 DRAFT = 'Maybe {"statements": ["no"]}?'

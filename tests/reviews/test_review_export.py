@@ -25,7 +25,7 @@ from review_rows import (
     make_sample,
 )
 
-from evalhouse.tasks.reviews.draw import collect_items, label_lexically
+from evalhouse.tasks.reviews.export import collect_items, label_lexically
 from evalhouse.warehouse.rows.reviews import read_items, read_statements, read_texts
 from evalhouse.warehouse.rows.runs import insert_run
 from evalhouse.warehouse.steps import REVIEWED_PROMPTS

@@ -9,7 +9,7 @@ from statistics import mean
 
 import pytest
 
-from evalhouse.tasks.reviews.draw import (
+from evalhouse.tasks.reviews.export import (
     Item,
     Stratum,
     StratumDraw,
@@ -158,7 +158,7 @@ def test_verdicts_of_one_content_are_one_item() -> None:
 
 
 def test_of_very_many_samples_some_are_read_lexically(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalhouse.tasks.reviews.draw.LEXICAL_SAMPLES", 10)
+    monkeypatch.setattr("evalhouse.tasks.reviews.export.LEXICAL_SAMPLES", 10)
     items = make_items(50)
     first, again, other = (pick_samples(items, random.Random(seed)) for seed in (1, 1, 2))
     assert len(first) == 10

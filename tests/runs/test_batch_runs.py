@@ -16,7 +16,7 @@ from cli_process import Place, finish
 from endpoint_batches import BatchEndpoint, batch_endpoint
 from kill_runs import read_rows
 
-from evalhouse.tasks.settings.deadline import find_deadline
+from evalhouse.tasks.settings.run import find_deadline
 
 N_ROWS = 8
 # Of a night: so many as are worth their time, or a hundred by EVALHOUSE_TEST_KILLS=100.

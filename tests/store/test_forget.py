@@ -21,9 +21,8 @@ from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.rows.calls import find_replies
 from evalhouse.warehouse.rows.documents import read_uses
-from evalhouse.warehouse.rows.forgotten import find_forgotten, hash_text, read_hash
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import find_run, list_runs
+from evalhouse.warehouse.rows.runs import find_forgotten, find_run, hash_text, list_runs, read_hash
 from evalhouse.warehouse.rows.samples import Staging, read_samples_between, take_in_samples
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.tables import build_frame

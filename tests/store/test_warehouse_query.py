@@ -14,8 +14,7 @@ from warehouse_processes import make_batch, make_warehouse
 
 from evalhouse.warehouse.errors import QueryError, WarehouseMissing
 from evalhouse.warehouse.location import parse_location
-from evalhouse.warehouse.sandbox.query import run_query
-from evalhouse.warehouse.sandbox.statement import answer_statement
+from evalhouse.warehouse.sandbox.query import answer_statement, run_query
 
 Ask = Callable[[str], pl.DataFrame]
 

@@ -10,7 +10,7 @@ from warehouse_runs import lay_warehouse, make_run
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.suites import load_suite
-from evalhouse.flows.serving.retention import forget_old
+from evalhouse.flows.serving.suite_runs import forget_old
 from evalhouse.warehouse.rows.runs import insert_run, list_runs, now_utc
 
 

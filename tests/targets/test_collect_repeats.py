@@ -23,7 +23,7 @@ from evalhouse.flows.run.repeats import ask_again
 from evalhouse.tasks.comparing.noise import LEAST_SAMPLES, pick_steadily
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.warehouse.rows.repeats import list_repeats
+from evalhouse.warehouse.rows.again import list_repeats
 from evalhouse.warehouse.rows.runs import RunRow, insert_run, update_run
 from evalhouse.warehouse.store import Warehouse
 

@@ -16,9 +16,9 @@ from starlette.testclient import TestClient
 from ui_house import make_client
 from warehouse_runs import make_run
 
-from evalhouse.flows.ui import app, kept_pages, states
-from evalhouse.flows.ui.common import list_common
-from evalhouse.flows.ui.turns import Turns
+from evalhouse.flows.ui import app, kept_pages
+from evalhouse.flows.ui.app import list_common
+from evalhouse.flows.ui.kept_pages import Turns
 from evalhouse.warehouse.engine.connection import serving_reads
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import insert_run, store_ended, update_run
@@ -73,7 +73,7 @@ def run_id(warehouse: Warehouse) -> str:
 
 @pytest.fixture
 def asked(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> Asked:
-    monkeypatch.setattr(states, "_STALE_S", -1.0)
+    monkeypatch.setattr(kept_pages, "_STALE_S", -1.0)
     return Asked(make_client(str(warehouse.location.path)), monkeypatch)
 
 
@@ -106,7 +106,7 @@ def test_while_one_is_under_way_pages_of_it_and_of_many_hold_for_some_seconds(
     asked: Asked, warehouse: Warehouse, run_id: str, monkeypatch: pytest.MonkeyPatch, holds: bool
 ) -> None:
     for kind in ("_MANY_S", "_LIVE_S"):
-        monkeypatch.setattr(states, kind, 1e6 if holds else 1e-9)
+        monkeypatch.setattr(kept_pages, kind, 1e6 if holds else 1e-9)
     monkeypatch.setattr(kept_pages, "_TIMES_MAKING", 0.0)
     insert_run(warehouse, make_run("now", minute=5))
     for address in ("/", "/runs", "/costs", "/runs/latest", "/runs/now", f"/runs/{run_id}/samples?base=now"):
@@ -143,8 +143,8 @@ def test_what_a_person_does_meanwhile_shows(asked: Asked, warehouse: Warehouse, 
 def test_while_a_run_writes_what_has_ended_may_be_a_few_seconds_old_but_not_after_a_word_of_ones_own(
     asked: Asked, warehouse: Warehouse, run_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(states, "_STALE_S", 60.0)
-    monkeypatch.setattr(states, "_FRESH_S", 60.0)
+    monkeypatch.setattr(kept_pages, "_STALE_S", 60.0)
+    monkeypatch.setattr(kept_pages, "_FRESH_S", 60.0)
     insert_run(warehouse, make_run("live", minute=5))
     assert [asked.is_kept(f"/runs/{run_id}") for _ in range(2)] == [False, True]
     update_run(warehouse, run_id, label="another")
@@ -153,7 +153,7 @@ def test_while_a_run_writes_what_has_ended_may_be_a_few_seconds_old_but_not_afte
     assert asked.client.post("/nowhere", headers=own).status_code in (404, 405)
     assert [asked.is_kept(f"/runs/{run_id}") for _ in range(2)] == [False, True]
     update_run(warehouse, run_id, label="a third")
-    monkeypatch.setattr(states, "_FRESH_S", -1.0)
+    monkeypatch.setattr(kept_pages, "_FRESH_S", -1.0)
     deadline = time.monotonic() + 10
     while asked.is_kept(f"/runs/{run_id}"):  # looked at meanwhile
         assert time.monotonic() < deadline

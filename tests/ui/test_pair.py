@@ -14,8 +14,8 @@ from starlette.testclient import TestClient
 from ui_house import make_client
 from warehouse_runs import make_run
 
-from evalhouse.flows.ui.pair.differences import list_differences
-from evalhouse.flows.ui.pair.text_changes import mark_changes
+from evalhouse.flows.ui.pair import list_differences
+from evalhouse.flows.ui.text_changes import mark_changes
 from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.runs import find_run, insert_run
 from evalhouse.warehouse.rows.scores import score_run

@@ -290,7 +290,7 @@ def test_who_comes_by_a_link_of_another_site_opens_the_page_from_here(poisoned: 
 
 
 def test_a_mistake_of_ours_shows_nothing_of_itself(poisoned: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalhouse.flows.ui.run_list.find_runs", lambda *_, **__: {}["secret <evil-tag>"])
+    monkeypatch.setattr("evalhouse.flows.ui.runs.find_runs", lambda *_, **__: {}["secret <evil-tag>"])
     client = TestClient(make_client(poisoned).app, base_url=OWN, raise_server_exceptions=False)
     answer = client.get("/runs")
     assert (answer.status_code, "secret" in answer.text, "KeyError" in answer.text) == (500, False, True)

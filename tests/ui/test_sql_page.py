@@ -25,13 +25,11 @@ from cli_house import House
 from starlette.testclient import TestClient
 from ui_house import make_client, serve_ui
 
-from evalhouse.flows.ui.sql import page as sql_page
-from evalhouse.flows.ui.sql.cookbook import read_recipes
-from evalhouse.flows.ui.sql.result_chart import chart_result
-from evalhouse.flows.ui.sql.result_table import LONG, MOST_CELLS, lay_result
+from evalhouse.flows.ui import sql as sql_page
+from evalhouse.flows.ui.sql import LONG, MOST_CELLS, chart_result, lay_result, read_recipes
 from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.location import Location
-from evalhouse.warehouse.sandbox.statement import answer_statement
+from evalhouse.warehouse.sandbox.query import answer_statement
 
 Ask = Callable[..., Any]
 KINDS = """

@@ -7,8 +7,8 @@ from typing import Any
 import polars as pl
 
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.causes import read_of_causes
 from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.rows.told import read_of_causes
 from evalhouse.warehouse.store import Warehouse
 
 Rows = list[dict[str, Any]]

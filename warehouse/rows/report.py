@@ -19,10 +19,9 @@ from evalhouse.warehouse.engine.connection import readers_kept
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.causes import read_of_causes
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
-from evalhouse.warehouse.rows.told import read_score_history, read_told
+from evalhouse.warehouse.rows.told import read_of_causes, read_score_history, read_told
 from evalhouse.warehouse.store import Warehouse
 
 Row = Mapping[str, Any]

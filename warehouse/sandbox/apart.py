@@ -27,7 +27,7 @@ from evalhouse.warehouse import errors
 from evalhouse.warehouse.engine.connection import reading_apart
 from evalhouse.warehouse.errors import QueryError, WarehouseBusy, WarehouseError
 from evalhouse.warehouse.location import Location, parse_location
-from evalhouse.warehouse.sandbox.statement import answer_statement
+from evalhouse.warehouse.sandbox.query import answer_statement
 
 if sys.platform != "win32":
     import resource

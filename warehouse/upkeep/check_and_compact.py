@@ -4,10 +4,10 @@ A check reads and changes nothing. Compacting a DuckDB file writes it again with
 compacting a lake merges its small files, forgets snapshots but the last of each run, and removes files nobody needs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import duckdb
 
@@ -156,3 +156,65 @@ def _tidy_lake(connection: duckdb.DuckDBPyConnection) -> int:
 def _measure_lake(warehouse: Warehouse) -> dict[str, int]:
     (row,) = warehouse.read(read_query("upkeep/lake_size").format(lake=NAME)).to_dicts()
     return row
+
+
+Group = Literal["texts", "calls", "verdicts", "scores", "other"]
+GROUPS: Final[Mapping[Group, frozenset[str]]] = {
+    "texts": frozenset({"samples", "run_samples", "responses"}),
+    "calls": frozenset({"llm_calls", "prompts", "provider_batches", "batch_requests"}),
+    "verdicts": frozenset({*VERDICT_TABLES, "reviews", "review_picks", "stored_causes"}),
+    "scores": frozenset({"scores", "noise", "stored_scores", "stored_costs"}),
+    "other": frozenset(),
+}
+"""By group its tables; those of no other are of the last."""
+PER_SAMPLES: Final = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """Bytes on disk: all of them, those that are free, and those of each group; and the samples of all runs."""
+
+    n_bytes: int
+    n_free: int
+    groups: Mapping[Group, int]
+    n_samples: int
+
+    def per_thousand(self, n_bytes: float) -> float | None:
+        """Bytes a 1,000 samples of runs; None without samples."""
+        return n_bytes * PER_SAMPLES / self.n_samples if self.n_samples else None
+
+
+def measure_size(warehouse: Warehouse) -> Size:
+    """What a warehouse takes; raises the errors of one that cannot be read."""
+    with open_reader(warehouse.location) as connection:
+        try:
+            tables = _measure_file(connection) if warehouse.location.lake is None else _measure_files(connection)
+            ((n_samples,),) = connection.execute("select count(*) from run_samples").fetchall()
+        except duckdb.Error as error:
+            raise explain_failure(warehouse.location, error) from None
+    used = sum(tables.values())
+    n_bytes = round(used) if warehouse.location.lake is not None else warehouse.location.path.stat().st_size
+    groups: dict[Group, int] = dict.fromkeys(GROUPS, 0)
+    for table, size in tables.items():
+        groups[find_group(table)] += round(size)
+    return Size(n_bytes=n_bytes, n_free=max(0, round(n_bytes - used)), groups=groups, n_samples=n_samples)
+
+
+def find_group(table: str) -> Group:
+    """The group of a table."""
+    return next((group for group, tables in GROUPS.items() if table in tables), "other")
+
+
+def _measure_file(connection: duckdb.DuckDBPyConnection) -> dict[str, float]:
+    """Bytes by table, from the blocks that its segments stand in."""
+    names = [row[0] for row in connection.execute(read_query("upkeep/table_names")).fetchall()]
+    segments = " union all ".join(
+        f"select '{name}' as table_name, block_id, additional_block_ids "
+        f"from pragma_storage_info('{name}') where persistent"
+        for name in names
+    )
+    return dict(connection.execute(read_query("upkeep/file_size").format(segments=segments)).fetchall())
+
+
+def _measure_files(connection: duckdb.DuckDBPyConnection) -> dict[str, float]:
+    return dict(connection.execute(read_query("upkeep/lake_table_sizes").format(lake=NAME)).fetchall())

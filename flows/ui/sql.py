@@ -6,31 +6,239 @@ query.
 """
 
 import asyncio
+import math
 import re
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from functools import lru_cache, partial
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
 from http import HTTPStatus
+from pathlib import Path
 from typing import IO, Any, Final, Generic, TypeVar
 
 import polars as pl
+import polars.selectors
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 
-from evalhouse.flows.display.frames import write_safe_csv
-from evalhouse.flows.display.output import clean_text
-from evalhouse.flows.ui.pages import find_warehouse, render
-from evalhouse.flows.ui.sql.cookbook import read_recipes
-from evalhouse.flows.ui.sql.result_chart import SPREAD, chart_result
-from evalhouse.flows.ui.sql.result_table import lay_result
+from evalhouse.flows.display.frames import write_cell, write_safe_csv
+from evalhouse.flows.display.output import clean_text, write_json
+from evalhouse.flows.report.charts import MOST_POINTS, MOST_SERIES, Chart, draw_distribution, draw_result
+from evalhouse.flows.ui.pages import find_warehouse, link, render
 from evalhouse.warehouse.errors import QueryError, WarehouseError
 from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.sandbox.apart import MEMORY_MB, TIMEOUT_S, answer_apart
 from evalhouse.warehouse.sandbox.catalog import Catalog, read_catalog
 from evalhouse.warehouse.sandbox.completion import suggest_words, write_name
+
+SPREAD: Final = "-"
+"""In place of a column across: how often the values of the other come."""
+_MOST_BARS: Final = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultChart:
+    """A chart with the columns that it could have been made of; `note` says what it leaves out."""
+
+    chart: Chart | None
+    x: str
+    y: str
+    xs: Sequence[str]
+    ys: Sequence[str]
+    note: str = ""
+
+
+def chart_result(frame: pl.DataFrame, x: str, y: str) -> ResultChart | None:
+    """The chart of columns `x` and `y`, each "" for a choice by types; None where there is nothing to draw."""
+    ys = [name for name, dtype in frame.schema.items() if dtype.is_numeric()]
+    times = [name for name, dtype in frame.schema.items() if dtype in (pl.Date, pl.Datetime)]
+    texts = [name for name, dtype in frame.schema.items() if dtype == pl.String]
+    # The first is the default: one in which each row has a name of its own, before one that only has some.
+    texts = sorted(texts, key=lambda name: (frame[name].n_unique() < frame.height, frame[name].n_unique() == 1))
+    xs = [*times, *texts, *(ys if len(ys) > 1 else ())]
+    if not ys or frame.height < 2:
+        return None
+    unknown = [name for name, known in ((x, [*xs, SPREAD, ""]), (y, [*ys, ""])) if name not in known]
+    if unknown:
+        x, y = "", ""
+    across = x or (xs[0] if xs else SPREAD)
+    if across == SPREAD:
+        y = y or ys[0]
+        numbers = _list_numbers(frame[y])
+        chart = draw_distribution(numbers, of=clean_text(y), unit="row") if numbers else None
+    else:
+        drawn = [y] if y and y != across else [name for name in ys if name != across]
+        by = _find_split(frame, across, texts) if across in times else None
+        # Where a time comes once for each name, lines of all numbers would jump from name to name.
+        names = [across, drawn[0], by] if by else [across, *drawn]
+        chart = _draw_columns(frame.select(names).head(_count_drawn(frame, across)))
+    if chart is None and not (x or y or unknown):
+        return None
+    note = f"there is no column {unknown[0]!r} here to draw" if unknown else _note_rest(frame, across)
+    return ResultChart(chart=chart, x=x, y=y, xs=xs, ys=ys, note=note)
+
+
+def _find_split(frame: pl.DataFrame, across: str, texts: Sequence[str]) -> str | None:
+    """The column of few names that tells rows of one time apart; None where each has a time of its own."""
+    if not frame[across].is_duplicated().any():
+        return None
+    few = (name for name in texts if frame[name].n_unique() <= MOST_SERIES)
+    return next((name for name in few if not frame.select(across, name).is_duplicated().any()), None)
+
+
+def _draw_columns(frame: pl.DataFrame) -> Chart | None:
+    """A chart of the columns; of numbers as a browser has them, and times as UTC."""
+    there = frame.with_columns(
+        pl.selectors.numeric().cast(pl.Float64),
+        pl.selectors.datetime(time_zone="*").dt.convert_time_zone("UTC").dt.replace_time_zone(None),
+    )
+    return draw_result({clean_text(name): column.to_list() for name, column in there.to_dict().items()})
+
+
+def _count_drawn(frame: pl.DataFrame, across: str) -> int:
+    return min(frame.height, _MOST_BARS if frame[across].dtype == pl.String else MOST_POINTS)
+
+
+def _note_rest(frame: pl.DataFrame, across: str) -> str:
+    n = frame.height if across == SPREAD else _count_drawn(frame, across)
+    return f"the first {n:,} rows" if n < frame.height else ""
+
+
+def _list_numbers(column: pl.Series) -> list[float]:
+    return [float(value) for value in column.drop_nulls() if math.isfinite(value)]
+
+
+MOST_SHOWN: Final = 1000
+"""Rows in a page, where they are not so wide that they have more than `MOST_CELLS`."""
+MOST_CELLS: Final = 30_000
+LONG: Final = 160
+"""Characters of a text before it is folded."""
+_MOST_WHOLE: Final = 1_000_000  # characters of folded texts in a page; of what comes later only the beginning is there
+_RUN_ID = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
+_KINDS: Final[Mapping[str, Callable[[pl.DataType], bool]]] = {
+    "whole number": lambda dtype: dtype.is_integer(),
+    "number": lambda dtype: dtype.is_numeric(),
+    "time": lambda dtype: dtype.is_temporal(),
+    "struct": lambda dtype: dtype == pl.Struct,
+    "list": lambda dtype: dtype.is_nested(),
+    "yes or no": lambda dtype: dtype == pl.Boolean,
+    "bytes": lambda dtype: dtype == pl.Binary,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A value: `text` is what is seen of it, None for NULL; `whole` is there where the text is cut, unless the page has
+    enough of them already; `n` is how many characters it has."""
+
+    text: str | None
+    whole: str | None = None
+    n: int = 0
+    address: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column by its name, and the kind of its values in words."""
+
+    name: str
+    kind: str
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is set to the right."""
+        return self.kind.endswith("number")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultTable:
+    """The first rows of a result."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+
+
+def lay_result(frame: pl.DataFrame) -> ResultTable:
+    """The result as it is shown; run ids and the samples beside them lead to their pages."""
+    columns = [Column(name=name, kind=_name_kind(dtype)) for name, dtype in frame.schema.items()]
+    room = _Room()
+    rows = [
+        [_lay_cell(name, value, row, room) for name, value in row.items()]
+        for row in frame.head(min(MOST_SHOWN, max(1, MOST_CELLS // max(1, frame.width)))).iter_rows(named=True)
+    ]
+    return ResultTable(columns=columns, rows=rows)
+
+
+class _Room:
+    """How many characters of folded texts still fit into the page."""
+
+    def __init__(self) -> None:
+        self.left = _MOST_WHOLE
+
+    def keep(self, text: str) -> str | None:
+        """The text, if it fits."""
+        if len(text) > self.left:
+            return None
+        self.left -= len(text)
+        return text
+
+
+def _lay_cell(name: str, value: object, row: Mapping[str, object], room: _Room) -> Cell:
+    if value is None:
+        return Cell(text=None)
+    text = write_cell(value)
+    address = _find_page(name, value, row)
+    if len(text) <= LONG:
+        return Cell(text=text, address=address)
+    whole = write_json(value) if isinstance(value, list | dict) else text
+    return Cell(text=text[:LONG], whole=room.keep(whole), n=len(text), address=address)
+
+
+def _find_page(name: str, value: object, row: Mapping[str, object]) -> str | None:
+    """Where a run or a sample is shown, by the names that all our tables and views give to their ids."""
+    run = value if name.endswith("run_id") else row.get("run_id")
+    if not (isinstance(value, str) and isinstance(run, str) and _RUN_ID.fullmatch(run)):
+        return None
+    if name.endswith("run_id"):
+        return link(f"/runs/{run}")
+    return link(f"/runs/{run}/sample", id=value) if name == "sample_id" and value else None
+
+
+def _name_kind(dtype: pl.DataType) -> str:
+    return next((kind for kind, fits in _KINDS.items() if fits(dtype)), "text")
+
+
+_GUIDE: Final = Path(__file__).parents[1] / "guides" / "cookbook.md"
+_FENCE = re.compile(r"```sql\n-- (?P<title>[^\n]+)\n-- gives (?P<columns>[^\n]+)\n(?P<sql>.*?)```\n", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A query of the cookbook: what its first two lines say it answers and gives, and its SQL."""
+
+    title: str
+    columns: tuple[str, ...]
+    sql: str
+
+
+@cache
+def read_cookbook() -> str:
+    """The part of the guide that holds the queries."""
+    _, _, after = _GUIDE.read_text(encoding="utf-8").partition("<!-- cookbook -->\n")
+    return after.partition("<!-- end -->")[0]
+
+
+@cache
+def read_recipes() -> tuple[Recipe, ...]:
+    """All queries, in their order."""
+    return tuple(
+        Recipe(title=match["title"], columns=tuple(match["columns"].split(", ")), sql=match["sql"])
+        for match in _FENCE.finditer(read_cookbook())
+    )
+
 
 router = APIRouter()
 MOST_ADDRESS: Final = 30_000

@@ -1,0 +1,601 @@
+"""Two runs side by side: what they were made with, what moved, whether that is more than chance, and why; verdicts
+that flipped, samples, and one sample in both. It is what `evalhouse compare` says.
+
+A comparison of thousands of samples takes the better part of a second, and so do the verdicts that flipped, most of
+it to read rows that never change again. So both are kept in memory until a score of either run is another; what is
+under way is found again each time.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Final, Literal
+
+import polars as pl
+from fastapi import APIRouter, HTTPException, Query, Request
+from fastapi.responses import RedirectResponse, Response
+
+from evalhouse.flows.display.output import name_support, write_interval, write_json, write_value
+from evalhouse.flows.documents.comparison import name_part, write_p
+from evalhouse.flows.documents.run_origin import HEADLINE
+from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.report.charts import write_change
+from evalhouse.flows.report.head import build_pair_head, explain_metrics, lay_against, sort_headline
+from evalhouse.flows.report.sections import describe_parts
+from evalhouse.flows.ui.pages import check_choice, find_kept, find_warehouse, link, render
+from evalhouse.flows.ui.text_changes import mark_changes
+from evalhouse.tasks.comparing.flips import WAYS, Flip, list_verdict_flips, match_items
+from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs, rank_samples
+from evalhouse.tasks.pipeline.step_inputs import find_graded
+from evalhouse.tasks.reviews.corrected_means import CorrectedPair, explain_uncorrected, pair_corrected
+from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.metric_files import load_metrics
+from evalhouse.warehouse.rows.run_pairs import RunPair
+from evalhouse.warehouse.rows.runs import WORDS, RunRow, list_runs, pick_run
+from evalhouse.warehouse.rows.scores import read_flips
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """A comparison, how often the judge contradicts itself by step, and the means that people's labels correct."""
+
+    comparison: Comparison
+    noise_steps: list[dict[str, Any]]
+    corrected: list[CorrectedPair]
+
+
+def find_pair(request: Request, base: str, candidate: str, runs: Sequence[RunRow] | None = None) -> RunPair:
+    """The two runs; raises WarehouseError for one that is not there, SettingsError where both are the same."""
+    runs = list_runs(find_warehouse(request)) if runs is None else runs
+    if not runs:
+        raise WarehouseError("No run is on record yet: two runs of `evalhouse run` can be compared here.")
+    if not (base and candidate):
+        raise SettingsError("There is no run yet to hold this one against; name two runs.")
+    before, after = (pick_run(runs, wanted) for wanted in (base, candidate))
+    if before.run_id == after.run_id:
+        raise SettingsError(f"both are run {after.run_id}; name two runs")
+    return RunPair(find_warehouse(request), before, after)
+
+
+def compare_kept(request: Request, pair: RunPair) -> Compared:
+    """The comparison of two runs as `evalhouse compare` makes it."""
+    return find_kept(request).find(("compared", *_name(pair)), _find_state(pair), lambda: _compare(pair))
+
+
+def list_flips_kept(request: Request, pair: RunPair) -> pl.DataFrame:
+    """The verdicts that flipped, as `list_verdict_flips` gives them."""
+    return find_kept(request).find(("flips", *_name(pair)), _find_state(pair), lambda: list_verdict_flips(pair))
+
+
+def _name(pair: RunPair) -> tuple[str, str]:
+    return pair.base.run_id, pair.candidate.run_id
+
+
+def _find_state(pair: RunPair) -> tuple[object, ...] | None:
+    """None while one of the runs is under way."""
+    return None if "running" in (pair.base.status, pair.candidate.status) else pair.read_state()
+
+
+def _compare(pair: RunPair) -> Compared:
+    comparison = compare_runs(pair, ComparisonSettings())
+    run_ids = comparison.noise_run_ids
+    return Compared(
+        comparison=comparison,
+        noise_steps=read_flips(pair.warehouse, run_ids) if run_ids else [],
+        corrected=pair_corrected(pair.warehouse, pair.base.run_id, pair.candidate.run_id),
+    )
+
+
+_NAMES: Final[Mapping[str, str]] = {
+    "judge": "judge",
+    "embeddings": "embeddings",
+    "language": "language of the prompts",
+    "plan": "how the judge is asked",
+    "dataset": "dataset",
+    "dataset_hash": "content of the dataset",
+    "kb_name": "knowledge base",
+    "kb_version": "version of the knowledge base",
+    "kb_changed": "documents that changed in it",
+    "suite": "suite",
+    "suite_hash": "content of the suite's file",
+    "code_version": "version of the code",
+    "tags": "tags",
+    "metrics": "metrics",
+    "status": "status",
+}
+_ELSEWHERE: Final = frozenset(field.name for field in fields(RunRow)) | {"plan"}
+"""Settings that the runs' own columns have as well."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One thing that both runs were made with, in words of a page."""
+
+    name: str
+    base: str
+    candidate: str
+
+    @property
+    def differs(self) -> bool:
+        """Whether it is not the same in both."""
+        return self.base != self.candidate
+
+
+def list_differences(pair: RunPair) -> list[Difference]:
+    """Everything that is on record of both, in the order of a page; of settings only those that either run has."""
+    return [*_list_columns(pair.base, pair.candidate), *_list_prompts(pair), *_list_settings(pair.base, pair.candidate)]
+
+
+def _list_columns(base: RunRow, candidate: RunRow) -> Iterator[Difference]:
+    for column, name in _NAMES.items():
+        yield Difference(name=name, base=_write(getattr(base, column)), candidate=_write(getattr(candidate, column)))
+
+
+def _list_prompts(pair: RunPair) -> Iterator[Difference]:
+    """By step the prompts and the models that answered, where either run asked."""
+    sides: dict[str, dict[bool, Mapping[str, Any]]] = {}
+    for row in pair.read_prompts().to_dicts():
+        sides.setdefault(row["step"], {})[row["of_candidate"]] = row
+    for column, what in (("prompts", "prompt"), ("models", "model that answered")):
+        for step, rows in sides.items():
+            before, after = (rows.get(side, {}).get(column) for side in (False, True))
+            # A run that took every reply from the record heard from no model, which is not another one.
+            if (before or after) and (column == "prompts" or (before and after)):
+                yield Difference(name=f"{what}, {step}", base=_write(before), candidate=_write(after))
+
+
+def _list_settings(base: RunRow, candidate: RunRow) -> Iterator[Difference]:
+    for name in dict.fromkeys((*base.config, *candidate.config)):
+        if name not in _ELSEWHERE:
+            before, after = (run.config.get(name) for run in (base, candidate))
+            yield Difference(name=f"setting {name}", base=_write(before), candidate=_write(after))
+
+
+def _write(value: object) -> str:
+    if isinstance(value, tuple | list) and all(isinstance(entry, str) for entry in value):
+        return ", ".join(value) or "–"
+    return write_json(value, indent=False) if isinstance(value, dict | list) else write_value(value)
+
+
+router = APIRouter()
+_MOST_CHOICES: Final = 200
+_MOST_MOVED: Final = 10
+_MOST_SCORES: Final = 6
+
+
+@router.get("/compare")
+def show_pair(request: Request, base: str = "", candidate: str = "", by: str = "") -> Response:
+    """Two runs, each by whatever the commands take for one; with one of them alone it is the other of its series."""
+    runs = list_runs(find_warehouse(request))
+    if not (base and candidate) and (completed := _complete(runs, base, candidate)):
+        return RedirectResponse(link("/compare", base=completed[0], candidate=completed[1]), 303)
+    try:
+        pair = find_pair(request, base, candidate, runs)
+    except (WarehouseError, SettingsError) as error:
+        form = describe_form(runs, base, candidate)
+        return render(request, "pair.html", 404 if base else 200, form=form, pair=None, problem=str(error))
+    kept = compare_kept(request, pair)
+    comparison = kept.comparison
+    names = sort_headline([compared.metric for compared in comparison.metrics])
+    check_choice("by", by, names)
+    compared = {one.metric: one for one in comparison.metrics}
+    return render(
+        request,
+        "pair.html",
+        form=describe_form(runs, base, candidate, pair),
+        problem=None,
+        pair=pair,
+        comparison=comparison,
+        head=build_pair_head(lay_against(pair, "the base", lambda _: comparison)),
+        differences=list_differences(pair),
+        metrics=[describe_metric(compared[name]) for name in names],
+        parts=describe_parts(comparison, names),
+        retrieval=[finding.describe() for finding in comparison.retrieval],
+        meanings=explain_metrics(names, load_metrics()),
+        noise=describe_noise(kept),
+        corrected=kept.corrected,
+        corrected_note=explain_uncorrected(pair.candidate.metrics) if kept.corrected else (),
+        by_choices={name: name for name in names},
+        by=by,
+        moved=describe_moved(pair, comparison, rank_samples(comparison.moves, by or None)[:_MOST_MOVED]),
+        n_moved=comparison.moves["sample_id"].n_unique(),
+    )
+
+
+def _complete(runs: Sequence[RunRow], base: str, candidate: str) -> tuple[str, str] | None:
+    """The run before CANDIDATE in its series, or the newest of BASE's; without either the newest run's own."""
+    if not runs:
+        return None
+    try:
+        named = pick_run(runs, candidate or base or "latest")
+    except WarehouseError:
+        return None
+    of_series = [run for run in runs if is_of_series(run, named)]
+    if base and not candidate:
+        return (named.run_id, of_series[0].run_id) if of_series and of_series[0] != named else None
+    earlier = [run for run in of_series if run.started_at < named.started_at]
+    return (earlier[0].run_id, named.run_id) if earlier else None
+
+
+def is_of_series(run: RunRow, other: RunRow) -> bool:
+    """Whether both are evaluations that are compared from night to night, as `run_series` has them."""
+    return run.series is not None and run.series == other.series
+
+
+def describe_form(runs: Sequence[RunRow], base: str, candidate: str, pair: RunPair | None = None) -> dict[str, Any]:
+    """What stands in the form, and the runs it offers: those of the same series first."""
+    near = pair.candidate if pair else next((run for run in runs if run.run_id in (base, candidate)), None)
+    evaluations = [run for run in runs if run.kind == "evaluation"]
+    ordered = sorted(evaluations, key=lambda run: not (near and is_of_series(run, near)))
+    choices = [
+        {
+            "value": run.run_id,
+            "text": " · ".join(
+                filter(None, (run.label, run.suite or run.dataset, f"{run.started_at:%Y-%m-%d %H:%M}", run.status))
+            ),
+        }
+        for run in ordered[:_MOST_CHOICES]
+    ]
+    return {"base": base, "candidate": candidate, "choices": choices, "words": WORDS}
+
+
+def describe_metric(compared: MetricComparison) -> dict[str, Any]:
+    """A row of the scores."""
+    paired = compared.paired
+    return {
+        "name": compared.metric,
+        "is_low": compared.better == "low",
+        "base": write_value(compared.common_base),
+        "candidate": write_value(compared.common_candidate),
+        "difference": write_change(paired.difference),
+        "interval": write_interval(paired.ci_low, paired.ci_high),
+        "floor": write_value(compared.noise_floor) if compared.noise_floor else None,
+        "p": write_p(paired.p_adjusted),
+        "verdict": paired.verdict,
+        "n": paired.n,
+        "n_higher": paired.n_higher,
+        "n_lower": paired.n_lower,
+        "scored_base": f"{compared.n_base:,} ({compared.coverage_base:.0%})",
+        "scored_candidate": f"{compared.n_candidate:,} ({compared.coverage_candidate:.0%})",
+    }
+
+
+def describe_noise(kept: Compared) -> list[dict[str, Any]]:
+    """What was judged twice by step and by metric, and how often otherwise; none without noise runs."""
+    steps = [
+        {"name": step["step"], "n": step["n_items"], "n_otherwise": step["n_flipped"], "share": step["flip_rate"]}
+        for step in kept.noise_steps
+    ]
+    metrics = [(compared.metric, compared.noise.measured) for compared in kept.comparison.metrics if compared.noise]
+    return steps + [
+        {
+            "name": name,
+            "n": noise.n_pairs,
+            "n_otherwise": noise.n_changed,
+            "share": noise.n_changed / noise.n_pairs,
+            "deviation": write_value(noise.deviation),
+        }
+        for name, noise in metrics
+        if noise and kept.noise_steps
+    ]
+
+
+def describe_moved(pair: RunPair, comparison: Comparison, sample_ids: Sequence[str]) -> list[dict[str, Any]]:
+    """These samples with their questions and the scores that moved, the furthest first."""
+    questions = {row["sample_id"]: row["question"] for row in pair.read_texts(sample_ids).to_dicts()}
+    moves: dict[str, list[dict[str, Any]]] = {sample_id: [] for sample_id in sample_ids}
+    for row in comparison.moves.to_dicts():
+        if row["sample_id"] in moves:
+            moves[row["sample_id"]].append(row)
+    return [
+        {
+            "sample_id": sample_id,
+            "question": questions.get(sample_id),
+            "scores": [
+                {
+                    "metric": row["metric"],
+                    "base": write_value(row["base"]),
+                    "candidate": write_value(row["candidate"]),
+                    "because": name_part(row["changed"]),
+                }
+                for row in sorted(moves[sample_id], key=_measure_move, reverse=True)[:_MOST_SCORES]
+            ],
+            "n_scores": len(moves[sample_id]),
+            "link": link("/compare/sample", base=pair.base.run_id, candidate=pair.candidate.run_id, id=sample_id),
+        }
+        for sample_id in sample_ids
+    ]
+
+
+def _measure_move(row: dict[str, Any]) -> float:
+    return 1.0 if row["base"] is None or row["candidate"] is None else abs(row["candidate"] - row["base"])
+
+
+_ROWS: Final = 25
+_TITLES: Final = {
+    "moved": "Samples that moved",
+    "base": "Samples only in the base",
+    "candidate": "Samples only in the candidate",
+}
+
+
+@router.get("/compare/samples")
+def show_samples(
+    request: Request,
+    base: str,
+    candidate: str,
+    *,
+    which: Literal["moved", "base", "candidate"] = "moved",
+    by: str = "",
+    page: Annotated[int, Query(ge=1)] = 1,
+) -> Response:
+    """The samples with another score, or those that one run alone has, so many at a time."""
+    pair = find_pair(request, base, candidate)
+    comparison = compare_kept(request, pair).comparison
+    names = sort_headline([compared.metric for compared in comparison.metrics])
+    check_choice("by", by, names)
+    ranked = rank_samples(comparison.moves, by or None) if which == "moved" else _list_alone(pair, which)
+    start = (page - 1) * _ROWS
+    shown = ranked[start : start + _ROWS]
+    given = {"base": base, "candidate": candidate, "which": which, "by": by}
+    return render(
+        request,
+        "pair_samples.html",
+        pair=pair,
+        given=given,
+        title=_TITLES[which],
+        titles=_TITLES,
+        choices={name: name for name in names},
+        samples=describe_moved(pair, comparison, shown) if which == "moved" else _describe_alone(pair, which, shown),
+        n=len(ranked),
+        start=start,
+        page=page,
+        n_pages=-(-len(ranked) // _ROWS),
+        address=lambda number: link("/compare/samples", **given, page=number),
+    )
+
+
+def _list_alone(pair: RunPair, side: str) -> list[str]:
+    samples = pair.read_samples()
+    other = "candidate" if side == "base" else "base"
+    return list(samples.filter(pl.col(f"in_{side}") & ~pl.col(f"in_{other}"))["sample_id"])
+
+
+def _describe_alone(pair: RunPair, side: str, sample_ids: list[str]) -> list[dict[str, Any]]:
+    """These samples with their questions, each with the address of its page in its run."""
+    run = pair.base if side == "base" else pair.candidate
+    questions = {row["sample_id"]: row["question"] for row in pair.read_texts(sample_ids).to_dicts()}
+    return [
+        {
+            "sample_id": sample_id,
+            "question": questions.get(sample_id),
+            "link": link(f"/runs/{run.run_id}/sample", id=sample_id),
+        }
+        for sample_id in sample_ids
+    ]
+
+
+_PATH: Final = "/compare/verdicts"
+_REASONS: Final = {"classify": "label_reason", "attribute": "support_reason"}
+
+
+@router.get(_PATH)
+def show_flips(
+    request: Request,
+    base: str,
+    candidate: str,
+    *,
+    step: str = "",
+    way: str = "",
+    metric: str = "",
+    around: str = "",
+    page: Annotated[int, Query(ge=1)] = 1,
+) -> Response:
+    """The verdicts that fit all that is given, so many at a time; a table above counts them by step and way."""
+    pair = find_pair(request, base, candidate)
+    flips = list_flips_kept(request, pair)
+    metrics = _list_metric_steps(pair, flips)
+    check_choice("metric", metric, metrics)
+    given = {"base": base, "candidate": candidate, "metric": metric, "around": around}
+    counted = _filter(flips, steps=metrics.get(metric) if metric else None, around=around)
+    found = _filter(counted, steps=frozenset([step]) if step else None, way=way)
+    shown = found.slice((page - 1) * _ROWS, _ROWS)
+    return render(
+        request,
+        "pair_flips.html",
+        pair=pair,
+        given={**given, "step": step, "way": way},
+        counts=_count(counted, given),
+        n_all=len(flips),
+        n=len(found),
+        rows=_describe(pair, shown, given),
+        start=(page - 1) * _ROWS,
+        page=page,
+        n_pages=-(-len(found) // _ROWS),
+        address=lambda number: link(_PATH, **given, step=step, way=way, page=number),
+        choices={
+            "step": {name: name.replace("_", " ") for name in sorted(flips["step"].unique())},
+            "way": {name: name for name in WAYS},
+            "metric": {name: name for name in sorted(metrics)},
+            "around": {name: name_part(name) for name in sorted(flips["around"].unique())},
+        },
+    )
+
+
+def _list_metric_steps(pair: RunPair, flips: pl.DataFrame) -> dict[str, frozenset[str]]:
+    """By metric of either run the steps it rests on, where one of them has a verdict that flipped."""
+    there = frozenset(flips["step"].unique())
+    steps = find_graded(pair.read_rubrics()) | pair.read_metric_steps()
+    wanted = {*pair.base.metrics, *pair.candidate.metrics}
+    return {name: of_metric for name, of_metric in steps.items() if name in wanted and of_metric & there}
+
+
+def _filter(
+    flips: pl.DataFrame, *, steps: frozenset[str] | None = None, way: str = "", around: str = ""
+) -> pl.DataFrame:
+    if steps is not None:
+        flips = flips.filter(pl.col("step").is_in(list(steps)))
+    for column, value in (("way", way), ("around", around)):
+        if value:
+            flips = flips.filter(pl.col(column) == value)
+    return flips
+
+
+def _count(flips: pl.DataFrame, given: Mapping[str, str]) -> list[dict[str, Any]]:
+    """A row per step: how many came to be worse and better, each with the address of just these."""
+    counts = {(step, way): n for step, way, n in flips.group_by("step", "way").len().sort("step", "way").iter_rows()}
+    return [
+        {
+            "step": step.replace("_", " "),
+            "ways": [
+                {"way": way, "n": counts.get((step, way), 0), "link": link(_PATH, **given, step=step, way=way)}
+                for way in WAYS
+            ],
+        }
+        for step in dict.fromkeys(step for step, _ in counts)
+    ]
+
+
+def _describe(pair: RunPair, shown: pl.DataFrame, given: Mapping[str, str]) -> list[dict[str, Any]]:
+    """What was judged, with both verdicts and their reasons."""
+    items = _read_items(pair, shown["sample_id"].unique().to_list()) if len(shown) else {}
+    rows = []
+    for row in shown.to_dicts():
+        sides = {
+            side: items.get((side == "candidate", row["sample_id"], row["source"], row[f"{side}_id"]), {})
+            for side in ("base", "candidate")
+        }
+        reason = _REASONS.get(row["step"].partition("_")[0], "reason")
+        rows.append(
+            row
+            | {
+                "text": sides["candidate"].get("text"),
+                "step": row["step"].replace("_", " "),
+                "around": name_part(row["around"]),
+                "sides": [
+                    {"name": side, "verdict": row[side], "id": row[f"{side}_id"], "reason": item.get(reason)}
+                    for side, item in sides.items()
+                ],
+                "link": link("/compare/sample", base=given["base"], candidate=given["candidate"], id=row["sample_id"]),
+            }
+        )
+    return rows
+
+
+def _read_items(pair: RunPair, sample_ids: list[str]) -> dict[tuple[bool, str, str, str], Mapping[str, Any]]:
+    """What these samples have been judged by, by run, sample, source and name: statements, contexts and ratings."""
+    named = [
+        *((row["source"], row["statement_id"], row) for row in pair.read_statements(sample_ids).to_dicts()),
+        *(("context", str(row["context_rank"]), row) for row in pair.read_contexts(sample_ids).to_dicts()),
+        *(("rating", row["text"], row) for row in pair.read_grades(sample_ids).to_dicts()),
+    ]
+    return {(row["of_candidate"], row["sample_id"], source, name): row for source, name, row in named}
+
+
+_SECTIONS: Final = {
+    "answer": "Statements of the answer",
+    "ground_truth": "Statements of the ground truth",
+    "context": "Contexts",
+    "rating": "Ratings",
+}
+_TAGS: Final = {"TP": "is-tp", "FP": "is-fp", "FN": "is-fn"}
+_TEXTS: Final = {"question": "Question", "answer": "Answer", "ground_truth": "Ground truth"}
+
+
+@router.get("/compare/sample")
+def show_sample(request: Request, base: str, candidate: str, id: str) -> Response:  # as in the address
+    """One sample that both runs have."""
+    pair = find_pair(request, base, candidate)
+    texts = {row["of_candidate"]: row for row in pair.read_texts([id]).to_dicts()}
+    if len(texts) < 2:
+        where = ", ".join(
+            side.run_id for is_there, side in ((False, pair.base), (True, pair.candidate)) if is_there in texts
+        )
+        raise HTTPException(404, f"sample {id!r} is {f'only in {where}' if where else 'in neither run'}")
+    items = match_items(
+        statements=pair.read_statements([id]), contexts=pair.read_all_contexts(id), grades=pair.read_grades([id])
+    ).get(id, [])
+    return render(
+        request,
+        "pair_sample.html",
+        pair=pair,
+        given={"base": base, "candidate": candidate},
+        sample_id=id,
+        links={run.run_id: link(f"/runs/{run.run_id}/sample", id=id) for run in (pair.base, pair.candidate)},
+        texts={title: mark_changes(texts[False][name], texts[True][name]) for name, title in _TEXTS.items()},
+        changed=_list_changed(texts, pair.list_changed_judges(id)),
+        scores=_describe_scores(pair, id),
+        sections=[
+            {"title": title, "rows": [_describe_item(item) for item in items if item.kind == kind]}
+            for kind, title in _SECTIONS.items()
+        ],
+    )
+
+
+def _list_changed(texts: Mapping[bool, Mapping[str, Any]], steps: Sequence[str]) -> list[str]:
+    """What is another in the sample, or in how it was judged."""
+    names = [name.replace("_", " ") for name in (*_TEXTS, "contexts") if texts[False][name] != texts[True][name]]
+    return [*names, *([f"judge, prompt or model ({', '.join(steps)})"] if steps else [])]
+
+
+def _describe_scores(pair: RunPair, sample_id: str) -> list[dict[str, Any]]:
+    rows = {row["metric"]: row for row in pair.read_sample_scores(sample_id)}
+    return [
+        {
+            "metric": name,
+            "is_main": name in HEADLINE,
+            "base": _write_score(rows[name]["base"], rows[name]["base_reason"]),
+            "candidate": _write_score(rows[name]["candidate"], rows[name]["candidate_reason"]),
+            **_describe_change(rows[name]),
+        }
+        for name in sort_headline(list(rows))
+    ]
+
+
+def _write_score(value: float | None, reason: str | None) -> str:
+    return reason.replace("_", " ") if value is None and reason else write_value(value)
+
+
+def _describe_change(row: Mapping[str, Any]) -> dict[str, str]:
+    if row["base"] is None or row["candidate"] is None:
+        return {"change": "–", "tone": ""}
+    change = row["candidate"] - row["base"]
+    tone = "" if abs(change) < 0.0005 else "worse" if (change < 0) != (row["better"] == "low") else "better"
+    return {"change": write_change(change), "tone": tone}
+
+
+def _describe_item(item: Flip) -> dict[str, Any]:
+    """Both sides of one thing that was judged; texts stand once where they are the same."""
+    before, after = item.base, item.candidate
+    texts = mark_changes(before["text"] if before else None, after["text"] if after else None)
+    return {
+        "change": item.change,
+        "is_same": item.change in ("same", "moved"),
+        "text": None if texts.differ else texts.candidate,
+        "sides": [
+            {"name": name, "pieces": pieces if texts.differ else None, **_describe_side(item.kind, side)}
+            for name, side, pieces in (("base", before, texts.base), ("candidate", after, texts.candidate))
+        ],
+    }
+
+
+def _describe_side(kind: str, side: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Its tags, each with its colour, and its reasons; `is_there` is False where the run does not have it."""
+    if side is None:
+        return {"is_there": False, "tags": (), "reasons": ()}
+    if kind == "rating":
+        return {
+            "is_there": True,
+            "tags": ((f"{side['rating']:g} of {side['scale_max']:g}", ""),),
+            "reasons": (side["reason"],),
+        }
+    if kind == "context":
+        tags = [(f"C{side['context_rank']}", "")]
+        if side["useful"] is not None:
+            tags.append(("useful", "is-tp") if side["useful"] else ("not useful", "is-fn"))
+        return {"is_there": True, "tags": tags, "reasons": (side["reason"],)}
+    tags = [(side["statement_id"], "")]
+    if side["label"]:
+        tags.append((side["label"], _TAGS[side["label"]]))
+    if side["supported"] is not None:
+        tags.append((f"in {name_support(side)}", "is-tp") if side["supported"] else ("unsupported", "is-fp"))
+    return {"is_there": True, "tags": tags, "reasons": (side["label_reason"], side["support_reason"])}
