@@ -254,6 +254,9 @@ def test_every_metric_has_a_reference() -> None:
         "token_f1",
         "tool_call_accuracy",
         "result_set_match",
+        # Shares of labels of their own, in tests/steps/test_turns.py.
+        "turn_consistency",
+        "context_retention",
         # Theirs is ALCE's definition, in tests/steps/test_citations.py.
         "citation_recall",
         "citation_precision",

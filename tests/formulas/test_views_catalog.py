@@ -92,7 +92,7 @@ def test_reasons_are_those_of_the_contract() -> None:
         "nothing_to_heed",
     }  # fmt: skip
     assert reasons[:3] == ["no_answer", "no_ground_truth", "no_contexts"]
-    assert reasons[9:] == ["no_statements", "no_conversation", "nothing_to_heed", "no_citations"]
+    assert reasons[10:] == ["nothing_to_heed", "no_citations", "no_statements"]
 
 
 def test_statement_verdicts() -> None:

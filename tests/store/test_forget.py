@@ -53,6 +53,7 @@ _STAY = {
     "classifications": {"run_id", "sample_id", "statement_id", "label", "call_id"},
     "attributions": {"run_id", "sample_id", "statement_id", "call_id"},
     "context_verdicts": {"run_id", "sample_id", "call_id"},
+    "turn_verdicts": {"run_id", "sample_id", "statement_id", "label", "call_id"},
     "votes": {"run_id", "sample_id", "step", "item_id", "verdict", "call_id"},
     "similarities": {"run_id", "sample_id", "kind", "call_id"},
     "grades": {"run_id", "sample_id", "rubric", "criterion", "rule", "call_id"},
