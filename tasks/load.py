@@ -33,14 +33,14 @@ async def collect(run_id: str, shard: int) -> None:
 async def load(run_id: str) -> int:
     """Take the samples of a run and its prompts into the warehouse, and return how many samples there are."""
     live_run = find_live_run(run_id)
-    prompts = make_prompt_batch(live_run)
     if live_run.collection is None and live_run.staged is not None:
         staging, cluster = live_run.staged.staging, _find_cluster(live_run)
+        prompts = make_prompt_batch(live_run, in_conversation=await asyncio.to_thread(staging.has_conversations))
         beside = await asyncio.to_thread(add_picks, live_run, staging, prompts)
         take_in = partial(take_in_samples, live_run.warehouse, run_id, staging, cluster=cluster, beside=beside)
         live_run.progress.n_samples = await asyncio.to_thread(take_in)
-        await asyncio.to_thread(_append_in_conversation, live_run)
         return live_run.progress.n_samples
+    prompts = make_prompt_batch(live_run)
     if prompts is not None:
         await asyncio.to_thread(live_run.warehouse.append, prompts)
     if live_run.collection is not None:
@@ -94,10 +94,13 @@ def _find_cluster(live_run: LiveRun) -> str | None:
     return live_run.settings.gate.cluster if live_run.settings.gate else None
 
 
-def make_prompt_batch(live_run: LiveRun, beside: Sequence[str] = ()) -> Batch | None:
-    """The prompts of the run's steps and others `beside`, to be put on record; None where there are none."""
+def make_prompt_batch(live_run: LiveRun, beside: Sequence[str] = (), *, in_conversation: bool = False) -> Batch | None:
+    """The prompts of the run's steps and others `beside`, to be put on record, also as they are for samples with a
+    conversation where there are some; None where there are none."""
     names = {*live_run.prompt_names, *(prompt.name for prompt in live_run.rubrics), *beside}
-    return make_batch_of(live_run, "prompts", [live_run.prompts[name] for name in sorted(names)])
+    prompts = [live_run.prompts[name] for name in sorted(names)]
+    spoken = [prompt.in_conversation for prompt in prompts] if in_conversation else []
+    return make_batch_of(live_run, "prompts", [*prompts, *spoken])
 
 
 def _append_in_conversation(live_run: LiveRun) -> None:

@@ -291,7 +291,8 @@ def stage_of(settings: RunSettings, source: "str | pl.DataFrame | None" = None) 
 
     With a format its rows are spans, and the samples are made of its traces; so are those of a warehouse.
     """
-    tally, is_stored = Tally(), source in (None, TRACES) and is_traces(settings.dataset)
+    tally = Tally()
+    is_stored = (source is None or (isinstance(source, str) and source == TRACES)) and is_traces(settings.dataset)
     opens: Open = open_source
     if is_stored:
         opens = partial(_open_stored, Warehouse(settings.warehouse), settings.traces or TraceWindow(), tally)

@@ -30,6 +30,9 @@ JUDGED = sorted(
     if any(step in ASKED or step.startswith(GRADE_STEP) for step in (*file.needs, *file.optional_needs))
 )
 BY_IDS = [name for name, file in load_metrics().items() if file.optional_needs]
+# What another plan asks in place of three of them, what only a conversation is asked with, or pairs of answers, or test
+# sets are made with.
+UNASKED = ("fused", "turns", "preference", *APART_PROMPTS)
 ANSWER = [
     "《静波集》（增订本）由阿依古丽·买买提与欧阳静怡合著。",
     "它一九八六年由“海石书局”刊行，全书约４２万字；",
@@ -119,7 +122,7 @@ def test_texts_reach_the_judge_as_they_are(judged: Judged) -> None:
     stood_in_for = {"passage_precision", "passage_recall"}  # by the contexts that these samples have
     whole = [
         name for name, prompt in load_prompts("zh").items()
-        if {"answer", "text", "sql"} & prompt.variables.keys() and name not in stood_in_for
+        if {"answer", "text", "sql"} & prompt.variables.keys() and name not in (*stood_in_for, *UNASKED)
     ]  # fmt: skip
     assert sum(answer in messages[-1] for messages in judged.sent) == len(whole) == 9
     listed = "\n".join(f"[A{place}] {text}" for place, text in enumerate(ANSWER, start=1))
@@ -128,8 +131,7 @@ def test_texts_reach_the_judge_as_they_are(judged: Judged) -> None:
 
 def test_the_words_sent_and_those_on_record_are_the_chinese_ones(judged: Judged) -> None:
     prompts = load_prompts("zh")
-    # Not what another plan asks in place of three of them, nor what pairs of answers are asked with, or test sets made.
-    names = [name for name in ALL_NAMES if name not in ("fused", "preference", *APART_PROMPTS)]
+    names = [name for name in ALL_NAMES if name not in UNASKED]
     openings = {name: [message.content for message in prompts[name].opening] for name in names}
     assert {tuple(messages[:-1]) for messages in judged.sent} == {tuple(opening) for opening in openings.values()}
     rows = judged.read("select distinct prompt, language from llm_calls join prompts using (prompt_hash, prompt)")

@@ -136,6 +136,10 @@ class Staging:
             rows = pl.read_parquet(path, columns=[*names, *as_json]).rename(as_json).to_dicts()
             yield [StoredSample(**row) for row in rows]
 
+    def has_conversations(self) -> bool:
+        """Whether any staged question was asked in a conversation."""
+        return any(pl.read_parquet(path, columns=["conversation"])["conversation"].count() for path in self.parts)
+
     def read_between(self, first: int, last: int) -> list["StoredSample"]:
         """The staged samples with ordinals from `first` to `last`, repeated ids told apart as in `run_samples`."""
         begins = [int(Path(path).stem) for path in self.parts]  # of each part the number of rows before it
