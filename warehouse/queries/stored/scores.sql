@@ -43,7 +43,7 @@ estimates as (
         sampled_means.run_id is not null as is_sampled,
         sampled_means.variance as sampled_variance
     from sums
-    left join sampled_means
+    left join ($sampled) as sampled_means
         on sampled_means.run_id = sums.run_id
         and sampled_means.metric = sums.metric
 ),
@@ -87,9 +87,9 @@ clustered as (
 shares as (
     select
         sums.*,
-        clustered.n_clusters,
-        clustered.cluster,
-        coalesce(clustered.n_clusters, sums.n_scored) as n,
+        if(sums.is_sampled, null, clustered.n_clusters) as n_clusters,
+        if(sums.is_sampled, null, clustered.cluster) as cluster,
+        coalesce(if(sums.is_sampled, null, clustered.n_clusters), sums.n_scored) as n,
         coalesce(sums.sampled_variance, clustered.variance, sums.spread / sums.n_scored) as variance,
         sums.n_lowest + sums.n_highest = sums.n_scored and clustered.n_clusters is null and not sums.is_sampled
             as is_binary,
@@ -99,7 +99,8 @@ shares as (
             as share_variance
     from estimates as sums
     left join clustered
-        on clustered.run_id = sums.run_id and clustered.metric = sums.metric and not sums.is_sampled
+        on clustered.run_id = sums.run_id
+        and clustered.metric = sums.metric
 ),
 
 -- Student's 97.5 % point: exact to 4 degrees of freedom, then the expansion of Fisher and Cornish (1960), Technometrics 2,
