@@ -22,7 +22,13 @@ from evalhouse.warehouse.store import Warehouse
 
 PROMPTS = [prompt for language in list_languages() for prompt in load_prompts(language).values()]
 IDS = [f"{prompt.language} {prompt.name}" for prompt in PROMPTS]
-_PREFIXES = {"contexts": "C", "old_contexts": "O", "answer_statements": "A", "ground_truth_statements": "G"}
+_PREFIXES = {
+    "conversation": "T",
+    "contexts": "C",
+    "old_contexts": "O",
+    "answer_statements": "A",
+    "ground_truth_statements": "G",
+}
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,7 @@ from endpoint import Asked, running_endpoint
 from fences import read_blocks
 from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to, read_calls
 
-from evalhouse.prompts import BlockValue, Item, Message, Prompt, load_prompts
+from evalhouse.prompts import TURN_PREFIX, BlockValue, Item, Message, Prompt, load_prompts
 from evalhouse.prompts.render import BLOCKS, render_blocks
 from evalhouse.tasks.asking.asker import _UNUSABLE_NOTE
 from evalhouse.tasks.asking.verdicts import read_labels, read_supports
@@ -166,7 +166,7 @@ def test_no_attack_leaves_its_block_in_any_prompt(language: str, name: str) -> N
         (trial, *_) = cross(attack)
         text = str(trial.data["question"])
         data: dict[str, BlockValue] = {
-            block: [Item(id=f"{BLOCKS[block].prefix}{place}", text=text) for place in (1, 2)]
+            block: [Item(id=f"{BLOCKS[block].prefix or TURN_PREFIX}{place}", text=text) for place in (1, 2)]
             if kind == "items"
             else text
             for block, kind in prompt.variables.items()

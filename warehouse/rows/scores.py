@@ -110,7 +110,7 @@ def _list(warehouse: Warehouse, sql: str, parameters: Mapping[str, object]) -> l
 
 MetricSettings = Mapping[str, Mapping[str, float]]
 _FEW_SAMPLES, _MANY_SAMPLES = 5_000, 192_000
-VIEWS_OF_METRICS: Final = ("sample_steps", "sample_statement_counts", "sample_rankings")
+VIEWS_OF_METRICS: Final = ("sample_steps", "sample_statement_counts", "sample_rankings", "statement_citations")
 """What the built-in metrics read besides tables: views that take longer to plan than a metric does over their rows."""
 
 
