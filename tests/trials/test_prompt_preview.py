@@ -47,7 +47,7 @@ def show(ask: Ask, name: str, dataset: str, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.parametrize("name", [name for name in ALL_NAMES if name not in ("preference", *APART_PROMPTS)])
+@pytest.mark.parametrize("name", [name for name in ALL_NAMES if name not in ("preference", "turns", *APART_PROMPTS)])
 def test_every_prompt_is_shown_for_a_sample(ask: Ask, dataset: str, name: str, language: str) -> None:
     shown = show(ask, name, dataset, "--sample", "fort", "--language", language)
     assert shown["language"] == language
@@ -62,6 +62,23 @@ def test_every_prompt_is_shown_for_a_sample(ask: Ask, dataset: str, name: str, l
         # Only the regenerated questions are asked without the real one.
         assert ("谁修建了鹭洲炮台？" in last["content"]) is (name != "questions")
         assert "…" not in last["content"]
+
+
+@pytest.mark.parametrize("name", ["turns", "extract", "attribute"])
+def test_what_was_said_before_a_question_is_shown_with_it(ask: Ask, tmp_path: Path, name: str) -> None:
+    said = [{"role": "user", "text": "Tell me of the fort."}, {"role": "assistant", "text": "Ada built it."}]
+    row = {"id": "fort", "question": "When?", "reply": "Ada built it in 1870.", "contexts": ["Built in 1870."]}
+    talk = {**row, "ground_truth": "In 1870.", "conversation": said}
+    requests = show(ask, name, str(write_dataset(tmp_path, [talk], "talk.jsonl")))["requests"]
+    assert requests
+    for request in requests:
+        assert (
+            "\n[T1] user: Tell me of the fort.\n[T2] assistant: Ada built it.\n" in request["messages"][-1]["content"]
+        )
+    if name == "turns":
+        assert (
+            show(ask, name, str(write_dataset(tmp_path, [row], "alone.jsonl")))["why_none"] == "turns: no_conversation"
+        )
 
 
 def test_a_prompt_of_test_sets_is_about_no_sample(ask: Ask) -> None:
