@@ -100,6 +100,19 @@ def lay_out_result(document: Mapping[str, Any]) -> tuple[list[str], list[list[ob
     return columns, [row]
 
 
+def write_result(document: Mapping[str, Any]) -> str:
+    """The result as one sentence, without a full stop."""
+    if not document["n"]:
+        return "Nothing can be said of the answers: no pair was judged"
+    side = document["verdict"]
+    said = "Neither side's answers are" if side == "undecided" else f"The {side}'s answers are"
+    n = write_count(document["n"], "sample")
+    return (
+        f"{said} preferred by more than chance: the candidate's in {document['wins']:,} of {n}, the base's in "
+        f"{document['losses']:,}, neither in {document['ties']:,}"
+    )
+
+
 def lay_out_position(document: Mapping[str, Any]) -> tuple[list[str], list[list[object]]]:
     """Columns and rows of the table that says how far places decided; no rows where nothing was asked."""
     position = document["position"]

@@ -6,7 +6,7 @@ The report shows them, and so does the run's page of `evalhouse ui`.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from evalhouse.flows.documents.preferences import (
     lay_out_position,
     lay_out_result,
     list_remarks,
+    write_result,
 )
 from evalhouse.flows.documents.run_origin import HEADLINE, explain_sampling, explain_stand_in
 from evalhouse.flows.report.charts import (
@@ -73,23 +74,24 @@ def describe_run(
 
     `compare` is how runs are compared.
     """
-    return {
+    preferences = describe_preferences(warehouse, run, with_samples=False)
+    described = {
         "base": base,
         **describe_about(run),
         "unscored": _describe_unscored(summary.unscored),
         "stand_in": " ".join(filter(None, (explain_stand_in(run), explain_sampling(warehouse, run)))),
         "costs": [{**row, "cost": write_cost(row)} for row in summary.costs],
-        "preferences": _describe_preferences(warehouse, run),
+        "preferences": _lay_out_preferences(preferences) if preferences else [],
         "flips": [{**row, "percent": write_share(row["flip_rate"])} for row in summary.flips],
         **_describe_result(warehouse, run, base, summary, compare),
     }
+    if preferences:
+        described["head"] = replace(described["head"], result=f"{write_result(preferences)}.")
+    return described
 
 
-def _describe_preferences(warehouse: Warehouse, run: RunRow) -> list[dict[str, Any]]:
-    """The tables of a run that preferred one of two answers; none of another kind."""
-    document = describe_preferences(warehouse, run, with_samples=False)
-    if document is None:
-        return []
+def _lay_out_preferences(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The tables of a run that preferred one of two answers."""
     tables = [lay_out_result(document), lay_out_position(document), lay_out_left_out(document)]
     return [
         {

@@ -225,7 +225,9 @@ def test_show_and_report_say_what_the_command_said(house: House) -> None:
     assert house.call("report", run["run_id"], "-o", "page.html").status == 0
     page = (house.folder / "page.html").read_text(encoding="utf-8")
     assert "Which of two answers" in page
+    assert "The base&#39;s answers are preferred by more than chance: the candidate&#39;s in " in page
     assert "the base&#39;s are preferred" in page
+    assert 'id="scores"' not in page
     assert house.call("report", CANDIDATE, "-o", "other.html").status == 0
     assert "Which of two answers" not in (house.folder / "other.html").read_text(encoding="utf-8")
 
