@@ -1,6 +1,6 @@
 """DuckDB's look for pandas at each value costs no search where there is none, and finds one that is there."""
 
-import importlib
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -57,3 +57,11 @@ def test_a_pandas_that_is_put_on_the_path_later_is_found(searches: Searches, tmp
     (tmp_path / "pandas.py").write_text("here = True")
     sys.path.append(str(tmp_path))
     assert importlib.import_module("pandas").here
+
+
+def test_who_asks_whether_there_is_one_is_told_that_there_is_none(searches: Searches) -> None:
+    remember_absence()
+    insert_values()
+    assert importlib.util.find_spec("pandas") is None  # torch asks so, and is not importable where this raises
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("pandas")

@@ -23,14 +23,21 @@ class AbsenceFinder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Leave every other module, and a pandas that is there, to the finders after this one."""
-        if fullname != _NAME or path is not None:
+        """Leave every other module, a pandas that is there, and whoever only asks whether it is, to the finders after
+        this one."""
+        if fullname != _NAME or path is not None or not _is_import():
             return None
         if self._searched != sys.path:
             if any(finder.find_spec(_NAME, None) for finder in sys.meta_path if finder is not self):
                 return None
             self._searched = list(sys.path)
         raise ModuleNotFoundError(f"No module named '{_NAME}'", name=_NAME)
+
+
+def _is_import() -> bool:
+    """Whether an import looks for the module: `importlib.util.find_spec`, which asks by the same way, is to have None,
+    and torch cannot be imported where it raises."""
+    return sys._getframe(3).f_code.co_name == "_find_and_load_unlocked"  # which no other way tells
 
 
 def remember_absence() -> None:
