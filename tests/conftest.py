@@ -43,6 +43,8 @@ _LONGEST = (
     "test_warehouse_upkeep.py", "test_query_prompt.py", "test_report_page.py", "test_review_page.py",
     "test_shared_limit_prefect.py",
 )  # fmt: skip
+# Rooms whose tests are about opening a warehouse, or have other processes that open it.
+_OPENING = frozenset({"machines", "runs", "store", "ui"})
 settings.register_profile("quick", max_examples=25, deadline=None)
 settings.register_profile("slow", max_examples=200, deadline=None)
 
@@ -134,9 +136,12 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-@pytest.fixture
-def one_opening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Within the test each warehouse is opened once, for tests that start no process and serve no pages."""
+@pytest.fixture(autouse=True)
+def _one_opening(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Within a test each warehouse is opened once, but where opening it is what the test is about."""
+    if request.path.relative_to(Path(__file__).parent).parts[0] in _OPENING:
+        yield
+        return
     with kept_open(tmp_path_factory.getbasetemp()):
         yield
 

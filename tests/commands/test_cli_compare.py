@@ -15,8 +15,6 @@ import pytest
 from cli_house import HOSTILE_ID, N_JUDGED, ROWS, House, write_dataset
 from cli_process import Finished, show_in_terminal
 
-pytestmark = pytest.mark.usefixtures("one_opening")
-
 Ask = Callable[..., Finished]
 _OWN_STYLES = re.compile(r"\x1b\[[0-9;]*m")
 _RUN_TABLES = (

@@ -18,8 +18,6 @@ from rich.cells import cell_len
 
 from evalhouse.flows.documents.diagnosis import Cause, load_advice
 
-pytestmark = pytest.mark.usefixtures("one_opening")
-
 Ask = Callable[..., Finished]
 _OWN_STYLES = re.compile(r"\x1b\[[0-9;]*m")
 

@@ -13,7 +13,7 @@ import duckdb
 import pytest
 from cli_house import House
 from cli_process import Finished, show_in_terminal
-from in_process import OFFLINE
+from kept_open import let_go
 
 from evalhouse.flows.documents.gate import print_gate
 
@@ -558,7 +558,9 @@ def test_a_warehouse_that_cannot_be_written_to_can_be_looked_at(
 ) -> None:
     nights.score("night", "own", "0.5")
     monkeypatch.setattr("evalhouse.flows.commands.gate.WRITE_PATIENCE_S", 0.1)
-    with duckdb.connect(nights.path, read_only=True, config=dict(OFFLINE)):
+    let_go()
+    offline = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
+    with duckdb.connect(nights.path, read_only=True, config=dict(offline)):
         finished = nights.gate("--min", "own=0.4")
     assert finished.status == 0
     assert finished.stderr.startswith("The decision is not on record: ")

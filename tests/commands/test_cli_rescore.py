@@ -12,8 +12,6 @@ import pytest
 from cli_house import House, write_metric
 from cli_process import Finished
 
-pytestmark = pytest.mark.usefixtures("one_opening")
-
 Ask = Callable[..., Finished]
 
 

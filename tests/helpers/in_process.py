@@ -21,8 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import duckdb
-from kept_open import kept_open
+from kept_open import kept_open, let_go
 
 from evalhouse.flows.cli import main
 from evalhouse.flows.server.environment import configure_prefect_environment
@@ -32,12 +31,10 @@ from evalhouse.warehouse.location import parse_location
 # The others import no Prefect, and so need none of its settings.
 RUNNING = ("init", "run", "resume", "collect", "replay", "doctor")
 # These open the warehouse a dozen times, each time for 20 ms, and change none of DuckDB's settings.
-_READING = (
-    ("compare",), ("diagnose",), ("lineage",), ("report",), ("review", "agreement"), ("runs",), ("show",),
-)  # fmt: skip
-# These open it as often, and write as well.
-_WRITING = (("collect",), ("gate",), ("noise",), ("replay",), ("rescore",), ("resume",), ("review",), ("run",))
-OFFLINE = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
+_OPENING_OFTEN = frozenset({
+    "collect", "compare", "diagnose", "gate", "lineage", "noise", "replay", "report", "rescore", "resume", "review",
+    "run", "runs", "show",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,20 +101,20 @@ def is_running(arguments: tuple[str, ...]) -> bool:
 
 @contextlib.contextmanager
 def _kept_open(arguments: tuple[str, ...]) -> Iterator[None]:
-    """DuckDB has the warehouse of a command that reads in its memory from before its first query to its end.
+    """DuckDB has the warehouse of a command in its memory from its first query to its end.
 
     As a process of its own the command does without; so does one whose warehouse is no file, or open otherwise.
     """
     chosen = arguments[arguments.index("--warehouse") + 1 :] if "--warehouse" in arguments else ()
     url = next(iter(chosen), os.environ.get("EVALHOUSE_WAREHOUSE", "evalhouse.duckdb"))
     with contextlib.ExitStack() as held:
-        if any(arguments[: len(words)] == words for words in (*_READING, *_WRITING)):
-            with contextlib.suppress(WarehouseUrlError, duckdb.Error):
+        if arguments[:1] == ("query",):  # locks the settings of the file that it has opened
+            let_go()
+        elif arguments and arguments[0] in _OPENING_OFTEN:
+            with contextlib.suppress(WarehouseUrlError):
                 location = parse_location(url)
-                if location.lake is None and arguments[:1] in _WRITING:
+                if location.lake is None:
                     held.enter_context(kept_open(location.path))
-                elif location.lake is None:
-                    held.enter_context(duckdb.connect(str(location.path), read_only=True, config=dict(OFFLINE)))
         yield
 
 

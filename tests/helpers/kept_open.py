@@ -1,11 +1,12 @@
-"""One open file for all that this process does with a warehouse: to open it takes 45 ms of CPU, to connect again one.
+"""One open file for all that this process does with a warehouse: to open it takes 25 ms of CPU, to connect again one.
 
-A run opens it a dozen times and a test of one step three times, and what comes and goes between two openings (another
-process) is what the tests of `store/` and `runs/` are about, with processes.
+A test opens it a dozen times, and what comes and goes between two openings (another process) is what the tests of
+`store/`, `runs/`, `machines/` and `ui/` are about. Whoever starts a process lets go of all files first.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ import duckdb
 from evalhouse.warehouse.engine import connection
 
 Connect = Callable[..., duckdb.DuckDBPyConnection]
+_STARTS = frozenset({"subprocess.Popen", "os.fork", "os.posix_spawn"})
+"""What Python tells its auditors before there is another process."""
 
 
 class KeptFiles:
@@ -26,15 +29,17 @@ class KeptFiles:
         self._place, self._connect = place.resolve(), connect
         self._opened: dict[str, duckdb.DuckDBPyConnection] = {}
         self._lock = threading.Lock()
+        self._is_over = False
 
     def connect(
         self, database: str | Path = ":memory:", read_only: bool = False, config: Mapping[str, object] | None = None
     ) -> duckdb.DuckDBPyConnection:
         """In place of `duckdb.connect`; what is opened to be served to people is opened as it is."""
         path = Path(str(database)).resolve()
-        if not path.is_file() or not path.is_relative_to(self._place) or "enable_external_access" in (config or {}):
-            return self._connect(database, read_only=read_only, config=dict(config or {}))
+        is_kept = path.is_file() and path.is_relative_to(self._place) and "enable_external_access" not in (config or {})
         with self._lock:
+            if self._is_over or not is_kept:
+                return self._connect(database, read_only=read_only, config=dict(config or {}))
             if str(path) not in self._opened:
                 try:
                     self._opened[str(path)] = self._connect(str(path), config=dict(connection._FOR_WRITING))
@@ -42,18 +47,52 @@ class KeptFiles:
                     return self._connect(database, read_only=read_only, config=dict(config or {}))
         return self._connect(str(path), config=dict(connection._FOR_WRITING))
 
-    def close(self) -> None:
-        for opened in self._opened.values():
+    def close_one(self, path: object) -> None:
+        """Close a file until it is asked for again: what was written is in it then."""
+        if self._opened and isinstance(path, str | Path) and (opened := self._opened.pop(str(path), None)):
             opened.close()
+
+    def close(self) -> None:
+        """Close the files, for good."""
+        with self._lock:
+            self._is_over = True
+            for opened in self._opened.values():
+                opened.close()
+            self._opened.clear()
+
+
+_kept: list[KeptFiles] = []
+
+
+def let_go() -> None:
+    """Close all files that are kept open, for good."""
+    for kept in _kept:
+        kept.close()
+
+
+def _heed(event: str, arguments: tuple[object, ...]) -> None:
+    if event in _STARTS:
+        let_go()
+    elif event == "open" and _kept:  # by Python, to copy it or to put another in its place
+        _kept[0].close_one(arguments[0])
+
+
+sys.addaudithook(_heed)
 
 
 @contextmanager
 def kept_open(place: Path) -> Iterator[None]:
-    """For a plain file, or all in a folder, that no other process looks at meanwhile."""
+    """For a file, or all in a folder, until the end or until a process is started; within another such block that
+    one's."""
+    if _kept:
+        yield
+        return
     kept = KeptFiles(place, duckdb.connect)
     before, duckdb.connect = duckdb.connect, kept.connect
+    _kept.append(kept)
     try:
         yield
     finally:
+        _kept.remove(kept)
         duckdb.connect = before
         kept.close()

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from kept_open import kept_open
 from warehouse_runs import lay_warehouse
 
 from evalhouse.flows.preparing.live_run import make_limit
@@ -166,12 +165,11 @@ async def lay_out_run(
         steps=plan.steps,
         open_asking=lambda: Asking(asker=asker, embedder=embedder),
     )
-    with kept_open(warehouse.location.path):
-        try:
-            yield live_run
-        finally:
-            await live_run.close()
-            await asyncio.to_thread(record.close)
+    try:
+        yield live_run
+    finally:
+        await live_run.close()
+        await asyncio.to_thread(record.close)
 
 
 async def judge_samples(live_run: LiveRun, samples: Sequence[StoredSample]) -> list[SampleWork]:

@@ -18,8 +18,6 @@ from evalhouse.flows.documents.run_origin import HEADLINE
 from evalhouse.flows.report.charts import draw_parts
 from evalhouse.tasks.comparing.parts import Part
 
-pytestmark = pytest.mark.usefixtures("one_opening")
-
 Ask = Callable[..., Finished]
 
 

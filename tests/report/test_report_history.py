@@ -19,8 +19,6 @@ from report_pages import Element, ReportPage
 from evalhouse.flows.report import charts
 from evalhouse.warehouse.metric_files import load_metrics
 
-pytestmark = pytest.mark.usefixtures("one_opening")
-
 Write = Callable[..., ReportPage]
 SIZE = Size(nights=45, samples=40)
 FEW = Size(nights=10, samples=6)

@@ -11,8 +11,6 @@ import pytest
 from cli_house import House
 from cli_process import Finished
 
-pytestmark = pytest.mark.usefixtures("one_opening")
-
 Ask = Callable[..., Finished]
 
 

@@ -17,8 +17,6 @@ from evalhouse.warehouse.rows.reviews import list_reviewed_runs, read_reviewed
 from evalhouse.warehouse.rows.runs import insert_run
 from evalhouse.warehouse.store import Warehouse
 
-pytestmark = pytest.mark.usefixtures("one_opening")
-
 DESIGN = Design(n_runs=2, n_samples=80, n_picked=80, sensitivity=0.95, specificity=0.55, hard_share=0.4)
 RUN = "r0000"
 

@@ -31,8 +31,6 @@ from evalhouse.warehouse.rows.runs import insert_run
 from evalhouse.warehouse.steps import REVIEWED_PROMPTS
 from evalhouse.warehouse.store import Warehouse
 
-pytestmark = pytest.mark.usefixtures("one_opening")
-
 Call = Callable[..., Any]
 
 N_ITEMS = 11 * (VERDICTS_OF_SAMPLE - 1) + 8

@@ -11,8 +11,6 @@ from review_rows import VERDICTS_OF_SAMPLE, add_rows, add_run, build_warehouse, 
 
 from evalhouse.warehouse.store import Warehouse
 
-pytestmark = pytest.mark.usefixtures("one_opening")
-
 NOON = datetime(2026, 2, 1, 12)
 
 
