@@ -40,12 +40,12 @@ async def load(run_id: str) -> int:
         take_in = partial(take_in_samples, live_run.warehouse, run_id, staging, cluster=cluster, beside=beside)
         live_run.progress.n_samples = await asyncio.to_thread(take_in)
         return live_run.progress.n_samples
-    prompts = make_prompt_batch(live_run)
-    if prompts is not None:
-        await asyncio.to_thread(live_run.warehouse.append, prompts)
     if live_run.collection is not None:
         await asyncio.to_thread(load_responses, live_run, live_run.collection)
-    await asyncio.to_thread(_append_in_conversation, live_run)
+    spoken = await asyncio.to_thread(has_conversations, live_run.warehouse, run_id)
+    prompts = make_prompt_batch(live_run, in_conversation=spoken)
+    if prompts is not None:
+        await asyncio.to_thread(live_run.warehouse.append, prompts)
     return live_run.progress.n_samples
 
 
@@ -101,16 +101,6 @@ def make_prompt_batch(live_run: LiveRun, beside: Sequence[str] = (), *, in_conve
     prompts = [live_run.prompts[name] for name in sorted(names)]
     spoken = [prompt.in_conversation for prompt in prompts] if in_conversation else []
     return make_batch_of(live_run, "prompts", [*prompts, *spoken])
-
-
-def _append_in_conversation(live_run: LiveRun) -> None:
-    """Put the prompts on record as samples with a conversation are judged by them, where the run has such samples."""
-    if has_conversations(live_run.warehouse, live_run.run_id):
-        names = sorted({*live_run.prompt_names, *(prompt.name for prompt in live_run.rubrics)})
-        prompts = [live_run.prompts[name].in_conversation for name in names]
-        batch = make_batch_of(live_run, "prompts-in-conversation", prompts)
-        if batch is not None:
-            live_run.warehouse.append(batch)
 
 
 def make_batch_of(live_run: LiveRun, what: str, prompts: Sequence[Prompt]) -> Batch | None:

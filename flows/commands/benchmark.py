@@ -10,7 +10,9 @@ from evalhouse.flows.commands.options import (
     FRESH_OPTION,
     JSON_OPTION,
     PLAN_OPTION,
+    REASONING_OPTION,
     SEED_OPTION,
+    TEMPERATURE_OPTION,
     WAREHOUSE_URL_OPTION,
     limit_options,
 )
@@ -40,8 +42,8 @@ if TYPE_CHECKING:
 )
 @click.option("--language", metavar="en|zh", help="Only rows in this language. Default: all, each asked in its own.")
 @click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace the built-in ones.")
-@click.option("--temperature", metavar="T", help="Sampling temperature, or `none`. Default: none is sent.")
-@click.option("--reasoning-effort", metavar="E", help="How long a reasoning model thinks: none, minimal, low, … max.")
+@TEMPERATURE_OPTION
+@REASONING_OPTION
 @PLAN_OPTION
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N rows of each set and language.")
 @click.option(

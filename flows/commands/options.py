@@ -46,6 +46,12 @@ PLAN_OPTION = click.option(
     metavar="separate|fused",
     help="fused: one request for what classify, attribute and rank ask. Default: separate.",
 )
+TEMPERATURE_OPTION = click.option(
+    "--temperature", metavar="T", help="Sampling temperature, or `none`. Default: none is sent."
+)
+REASONING_OPTION = click.option(
+    "--reasoning-effort", metavar="E", help="How long a reasoning model thinks: none, minimal, low, … max."
+)
 DRY_RUN_OPTION = click.option(
     "--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing."
 )

@@ -9,6 +9,7 @@ from evalhouse.flows.commands.options import (
     DRY_RUN_OPTION,
     FRESH_OPTION,
     JSON_OPTION,
+    REASONING_OPTION,
     WAREHOUSE_URL_OPTION,
     count_option,
     find_warehouse,
@@ -62,7 +63,7 @@ _USED = ("requests", "reused", "failed", "prompt_tokens", "completion_tokens", "
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N samples.")
 @click.option("--temperature", metavar="T", help="Sampling temperature, or `none` to send none.")
-@click.option("--reasoning-effort", metavar="E", help="How long a reasoning model thinks: none, minimal, low, … max.")
+@REASONING_OPTION
 @FRESH_OPTION
 @count_option("--top", default=5, text="Samples to show that the candidate lost; --json has all.")
 @DRY_RUN_OPTION

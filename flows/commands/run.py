@@ -13,7 +13,9 @@ from evalhouse.flows.commands.options import (
     FRESH_OPTION,
     JSON_OPTION,
     PLAN_OPTION,
+    REASONING_OPTION,
     RUN_ARGUMENT,
+    TEMPERATURE_OPTION,
     WAREHOUSE_URL_OPTION,
     find_warehouse,
     limit_options,
@@ -88,8 +90,8 @@ _STATUSES = {"completed": 0, "cancelled": INTERRUPTED}
 @click.option("--set", "sets", multiple=True, metavar="METRIC.PARAMETER=N", help="Set a metric's parameter.")
 @click.option("--language", metavar="en|zh", help="Language of the prompts. Default: en.")
 @click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace the built-in ones.")
-@click.option("--temperature", metavar="T", help="Sampling temperature, or `none`. Default: none is sent.")
-@click.option("--reasoning-effort", metavar="E", help="How long a reasoning model thinks: none, minimal, low, … max.")
+@TEMPERATURE_OPTION
+@REASONING_OPTION
 @click.option("--votes", type=int, metavar="N", help="Take N votes on each verdict, an odd number. Default: 1.")
 @click.option(
     "--contexts-alone",

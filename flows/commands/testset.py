@@ -12,7 +12,9 @@ from evalhouse.flows.commands.options import (
     DRY_RUN_OPTION,
     FRESH_OPTION,
     JSON_OPTION,
+    REASONING_OPTION,
     SEED_OPTION,
+    TEMPERATURE_OPTION,
     WAREHOUSE_URL_OPTION,
     LazyGroup,
     join_options,
@@ -91,10 +93,8 @@ _asking_options = join_options(
     click.option("--embeddings", metavar="E", help="What finds questions that are alike: openai:MODEL or hashing."),
     click.option("--language", metavar="en|zh", help="Language of the prompts. Default: that of most passages."),
     click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace the built-in ones."),
-    click.option("--temperature", metavar="T", help="Sampling temperature, or `none`. Default: none is sent."),
-    click.option(
-        "--reasoning-effort", metavar="E", help="How long a reasoning model thinks: none, minimal, low, … max."
-    ),
+    TEMPERATURE_OPTION,
+    REASONING_OPTION,
     click.option("--encoding", metavar="NAME", help="Encoding of text files that are not UTF-8."),
     FRESH_OPTION,
     DRY_RUN_OPTION,

@@ -1,8 +1,7 @@
-"""What the commands that ask about test sets have in common: settings, sessions and what they say of calls."""
+"""What the commands that ask about test sets have in common: settings, runs and what they say of calls."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -11,12 +10,10 @@ from evalhouse.flows.display.output import print_line, write_dollars
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.request import NO_JUDGE, begin_run
 from evalhouse.flows.preparing.settings import resolve_settings
-from evalhouse.flows.trials.session import Session, open_session
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.testsets.answering import STEPS
 from evalhouse.warehouse.metric_files import Plan
-from evalhouse.warehouse.mover import take_in_orphans
 from evalhouse.warehouse.rows.runs import RunRow, insert_run, now_utc
 from evalhouse.warehouse.store import Warehouse
 
@@ -52,16 +49,6 @@ def record_quiet_run(settings: RunSettings, run: RunRow) -> str:
     warehouse.make_ready()
     insert_run(warehouse, replace(run, judge=NO_JUDGE, status="completed", finished_at=now_utc()))
     return run.run_id
-
-
-@contextmanager
-def open_set_session(settings: RunSettings, run: RunRow) -> Iterator[Session]:
-    """A session whose calls are those of `run`, in a warehouse that is ready and has what was left behind."""
-    warehouse = Warehouse(settings.warehouse)
-    warehouse.make_ready()
-    take_in_orphans(warehouse)
-    with open_session(settings, PLAN, run=run) as session:
-        yield session
 
 
 def describe_expected(judge: str, usage: Usage) -> str:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from evalhouse.flows.run.outcome import Watch
-from evalhouse.flows.testsets.asking import PLAN, begin_set_run, open_set_session
+from evalhouse.flows.testsets.asking import PLAN, begin_set_run
 from evalhouse.flows.testsets.written import list_check_rows
-from evalhouse.flows.trials.session import Session, rehearse
+from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed
@@ -108,7 +108,7 @@ def check_set(request: CheckRequest, watch: Watch) -> CheckOutcome:
     n_samples, path = len(request.questions), request.path
     run = begin_set_run(request.settings, n_samples=n_samples, source=path, command=request.command)
     run = replace(run, dataset_hash=request.content_hash)
-    with open_set_session(request.settings, run) as session:
+    with open_session(request.settings, PLAN, run=run) as session:
         checking = session.carry_out(partial(_check_all, request=request), watch)
         session.has_failures = checking.n_failed > 0
         usage = session.usage

@@ -15,9 +15,9 @@ from math import ceil
 from typing import Any, Literal
 
 from evalhouse.flows.run.outcome import Watch
-from evalhouse.flows.testsets.asking import PLAN, begin_set_run, open_set_session
+from evalhouse.flows.testsets.asking import PLAN, begin_set_run
 from evalhouse.flows.testsets.written import dump_json, list_check_rows
-from evalhouse.flows.trials.session import Session, rehearse
+from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed
@@ -124,7 +124,7 @@ class MakeOutcome:
 def make_set(request: MakeRequest, watch: Watch) -> MakeOutcome:
     """Make a set; raises FatalJudgeError when the judge cannot be asked at all."""
     run = begin_set_run(request.settings, n_samples=request.n, source=request.source, command=request.command)
-    with open_set_session(request.settings, run) as session:
+    with open_session(request.settings, PLAN, run=run) as session:
         making = session.carry_out(partial(make_questions, request=request), watch)
         session.has_failures = making.n_failed > 0 or making.problem is not None
         usage = session.usage

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from evalhouse.flows.run.outcome import Watch
-from evalhouse.flows.testsets.asking import PLAN, begin_set_run, open_set_session, record_quiet_run
+from evalhouse.flows.testsets.asking import PLAN, begin_set_run, record_quiet_run
 from evalhouse.flows.testsets.make import MakeRequest, Making, make_questions
 from evalhouse.flows.testsets.written import list_check_rows
-from evalhouse.flows.trials.session import Session, rehearse
+from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed
@@ -242,7 +242,7 @@ def refresh_set(request: RefreshRequest, watch: Watch) -> RefreshOutcome:
     if not is_asking(request):
         run_id = record_quiet_run(request.settings, run) if has_changes(request) else None
         return RefreshOutcome(run_id=run_id, refreshing=refresh_quietly(request), usage=Usage(), problem=None)
-    with open_set_session(request.settings, run) as session:
+    with open_session(request.settings, PLAN, run=run) as session:
         refreshing = session.carry_out(partial(refresh_questions, request=request), watch)
         session.has_failures = refreshing.has_failures or refreshing.problem is not None
         usage = session.usage

@@ -21,9 +21,7 @@ from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.trials.labelled_sets import Part
 from evalhouse.tasks.trials.labelled_verdicts import GRADED_BY, Judged, judge_part, list_steps
 from evalhouse.warehouse.metric_files import Plan
-from evalhouse.warehouse.mover import take_in_orphans
 from evalhouse.warehouse.steps import SEPARATE
-from evalhouse.warehouse.store import Warehouse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +51,6 @@ class BenchmarkOutcome:
 def run_benchmark(settings: RunSettings, parts: Sequence[Part], watch: Watch) -> BenchmarkOutcome:
     """Ask about all rows; raises FatalJudgeError when the judge cannot be asked at all."""
     plan = plan_parts(parts, settings.plan)
-    warehouse = Warehouse(settings.warehouse)
-    warehouse.make_ready()
-    take_in_orphans(warehouse)
     tags = dict.fromkeys(part.name for part in parts)
     run = begin_run("benchmark", settings, tags=tuple(tags), n_samples=sum(len(part.rows) for part in parts))
     with open_session(settings, plan, run=run) as session:

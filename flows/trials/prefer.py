@@ -26,7 +26,6 @@ from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.trials.answer_pairs import AnswerPair, AnswerPairs
 from evalhouse.tasks.trials.preferences import BUILT_IN, STEP, PairVerdicts, PreferenceRequest, judge_pair
 from evalhouse.warehouse.metric_files import Plan
-from evalhouse.warehouse.mover import take_in_orphans
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.preferences import append_preferences
 from evalhouse.warehouse.rows.runs import RunRow
@@ -115,9 +114,6 @@ def _check_judge(judge: str, rubric: str) -> None:
 
 def prefer(plan: PreferPlan, watch: Watch) -> PreferOutcome:
     """Ask about all pairs; raises FatalJudgeError when the judge cannot be asked at all."""
-    warehouse = Warehouse(plan.settings.warehouse)
-    warehouse.make_ready()
-    take_in_orphans(warehouse)
     begun = begin_run("prefer", plan.settings, n_samples=plan.pairs.n)
     run = replace(begun, **plan.row, config={**begun.config, "prefer": plan.describe()})
     with open_session(plan.settings, _PLAN, run=run) as session:

@@ -30,6 +30,7 @@ from evalhouse.tasks.pipeline.live_run import Asking, LiveRun
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.metric_files import Plan
+from evalhouse.warehouse.mover import take_in_orphans
 from evalhouse.warehouse.rows.runs import RunRow, RunStatus, insert_run, now_utc, update_run
 from evalhouse.warehouse.store import Warehouse
 
@@ -104,6 +105,8 @@ class Session:
 def open_session(settings: RunSettings, plan: Plan, *, run: RunRow | None = None) -> Iterator[Session]:
     """A session whose calls are those of `run`; its row says after the block how it ended. Without one nothing is kept.
 
+    The warehouse of a run is made ready first and takes in what others left behind.
+
     Raises FatalJudgeError for what cannot be asked; nothing is on record then.
     """
     warehouse, judges = Warehouse(settings.warehouse), make_judges(settings, plan)
@@ -111,6 +114,8 @@ def open_session(settings: RunSettings, plan: Plan, *, run: RunRow | None = None
         with warnings_shown():
             yield Session(live_run=make_live_run("trial", settings, plan, judges, warehouse, record=NoRecord()))
         return
+    warehouse.make_ready()
+    take_in_orphans(warehouse)
     status: RunStatus = "failed"
     problem = None
     with warnings_shown(), hold_run(warehouse.location, run.run_id):

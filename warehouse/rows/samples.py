@@ -197,12 +197,8 @@ def take_in_samples(
         n_samples = staging.n_rows
         if beside is not None and _PICKS in beside.tables:
             n_samples = int(beside.tables[_PICKS]["picked"].sum())
-            connection.execute(
-                f"delete from run_samples where run_id = $run_id and sample_id not in "
-                f"(select sample_id from {_PICKS} where run_id = $run_id and picked)",
-                {"run_id": run_id},
-            )
-            connection.execute(read_query("samples/keep_picked"), {"run_id": run_id})
+            connection.execute(read_query("samples/drop_unpicked"), {"run_id": run_id})
+            connection.execute(read_query("samples/number_picked"), {"run_id": run_id})
         connection.execute("update runs set n_samples = ? where run_id = ?", [n_samples, run_id])
     return n_samples
 

@@ -1,4 +1,4 @@
--- Of a run with a budget of samples only those that were picked are judged; they are numbered anew, without gaps.
+-- The samples that a run with a budget kept are numbered anew, without gaps.
 update run_samples
 set ordinal = kept.place
 from (
