@@ -1,5 +1,6 @@
 """What holds for every test: none starts a Prefect server by accident, and none finds a key that is not its own."""
 
+import contextlib
 import gc
 import os
 import sys
@@ -15,6 +16,7 @@ from cli_process import LEFT_OUT, UNWRAPPED, Finished, call_here
 from hypothesis import is_hypothesis_test, settings
 from kept_open import kept_open
 from prefect_holder import close_session, find_home, open_session
+from warehouse_runs import tables_laid
 
 os.environ["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"
 # Where Python is told to keep nothing it has compiled, each of some hundred processes would compile everything again.
@@ -45,8 +47,14 @@ _LONGEST = (
 )  # fmt: skip
 # Rooms whose tests are about opening a warehouse, or have other processes that open it.
 _OPENING = frozenset({"machines", "runs", "store", "ui"})
+# Rooms whose tests are about making one.
+_MAKING = frozenset({"machines", "store"})
 settings.register_profile("quick", max_examples=25, deadline=None)
 settings.register_profile("slow", max_examples=200, deadline=None)
+
+
+def _find_room(request: pytest.FixtureRequest) -> str:
+    return request.path.relative_to(Path(__file__).parent).parts[0]
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -139,10 +147,17 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(autouse=True)
 def _one_opening(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Within a test each warehouse is opened once, but where opening it is what the test is about."""
-    if request.path.relative_to(Path(__file__).parent).parts[0] in _OPENING:
+    if _find_room(request) in _OPENING:
         yield
         return
     with kept_open(tmp_path_factory.getbasetemp()):
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _tables_laid(request: pytest.FixtureRequest) -> Iterator[None]:
+    """To make a warehouse takes a third of a second, nearly all of it for the migrations."""
+    with contextlib.nullcontext() if _find_room(request) in _MAKING else tables_laid():
         yield
 
 

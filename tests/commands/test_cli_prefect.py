@@ -140,7 +140,7 @@ def test_language_is_on_record(served: Served) -> None:
 
 
 def test_doctor_finds_the_server(served: Served) -> None:
-    report = served.place.call_process("doctor", "--json").document
+    report = served.place.call("doctor", "--json").document
     (finding,) = [finding for finding in report["findings"] if finding["what"] == "prefect"]
     assert finding["verdict"] == "ok"
     assert served.server.url in finding["detail"]

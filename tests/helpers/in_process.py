@@ -74,6 +74,13 @@ def run_here(folder: Path, environment: Mapping[str, str], *arguments: str, stdi
     return Finished(status=status, stdout=_read(stdout), stderr=_read(stderr), seconds=seconds)
 
 
+@contextlib.contextmanager
+def prefect_here(folder: Path, environment: Mapping[str, str]) -> Iterator[None]:
+    """What is done with Prefect within is done as by a command: on the server of this environment."""
+    with _standing_in(folder, environment), _prefect_settings(RUNNING):
+        yield
+
+
 def show_here(folder: Path, environment: Mapping[str, str], *arguments: str, columns: int) -> Finished:
     """Call a command that starts no run with a terminal for all its streams."""
     began = time.monotonic()

@@ -123,6 +123,7 @@ def test_requests_keep_their_keys(endpoint: Endpoint, parameters: dict[str, obje
 
 def test_replies_of_an_older_warehouse_are_found_before_it_is_brought_up_to_date(tmp_path: Path) -> None:
     warehouse = Warehouse(str(tmp_path / "w.duckdb"))
+    duckdb.connect(str(tmp_path / "w.duckdb")).close()  # an empty one, which is not made with all its tables
     migrate(warehouse.location, upto=8)
     frame = build_frame("llm_calls", [make_call(1, "one", reply="{}")]).drop("logprobs", "thoughts", "batch_id")
     with duckdb.connect(str(tmp_path / "w.duckdb")) as connection:

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from cli_process import Place
 from endpoint import running_endpoint
+from in_process import prefect_here
+from kept_open import let_go
 from target_server import answer_json, serving
 
 from evalhouse.tasks.models.providers import read_key_variable
 from evalhouse.tasks.settings.named_values import nothing_looked_up
 
 VALUE = "t0ken-of-the-block"
-SAVE = (
-    "from prefect.blocks.system import Secret; from prefect.variables import Variable; "
-    f"Secret(value={VALUE!r}).save('bot-token', overwrite=True); Variable.set('tenant', 'north', overwrite=True)"
-)
+
+
+@pytest.fixture(scope="module")
+def variables(prefect_home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What leads to a server that has a block and a variable."""
+    from prefect.blocks.system import Secret  # noqa: PLC0415  # a second, for some tests only
+    from prefect.variables import Variable  # noqa: PLC0415
+
+    variables = {"PREFECT_HOME": str(prefect_home)}
+    folder = tmp_path_factory.mktemp("saving")
+    with prefect_here(folder, Place(folder=folder, variables=variables).environment()):
+        Secret(value=VALUE).save("bot-token", overwrite=True)
+        Variable.set("tenant", "north", overwrite=True)
+    return variables
 
 
 @pytest.fixture
-def place(tmp_path: Path, prefect_home: Path) -> Place:
-    """A folder with one question, on a server that has a block and a variable."""
-    place = Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home)})
-    subprocess.run([sys.executable, "-c", SAVE], env=place.environment(), cwd=tmp_path, check=True, capture_output=True)
+def place(tmp_path: Path, variables: dict[str, str]) -> Place:
+    """A folder with one question, on that server."""
     (tmp_path / "questions.jsonl").write_text('{"id": "q1", "question": "When?", "ground_truth": "At six."}\n')
-    return place
+    return Place(folder=tmp_path, variables=variables)
 
 
 def write_suite(place: Place, url: str, authorization: str, *, more: str = "") -> None:
@@ -42,19 +50,20 @@ def test_a_block_and_a_variable_are_sent_and_the_secret_is_stored_nowhere(place:
     with serving(answer_json({"answer": "At six."})) as bot:
         hook = f'[notify]\nwebhook = "{bot.root_url}/${{secret:bot-token}}"\non = ["completed"]\n'
         write_suite(place, bot.url, "Bearer ${secret:bot-token}", more=hook)
-        done = place.call_process("run", "bot.toml", "--json")
+        done = place.call("run", "bot.toml", "--json")
     assert done.status == 0, done.stderr
     asked, told = bot.requests
     assert (asked.headers["authorization"], asked.headers["x-tenant"]) == (f"Bearer {VALUE}", "north")
     assert told.path == f"/{VALUE}"
     assert VALUE not in done.stdout + done.stderr
+    let_go()
     kept = [path for path in place.folder.rglob("*") if path.is_file()]
     assert not [path for path in kept if VALUE.encode() in path.read_bytes()]
 
 
 def test_a_block_that_is_not_there_is_named(place: Place) -> None:
     write_suite(place, "http://127.0.0.1:9/ask", "Bearer ${secret:nobody}")
-    done = place.call_process("run", "bot.toml")
+    done = place.call("run", "bot.toml")
     assert done.status == 2
     assert "header Authorization wants Prefect's Secret block 'nobody', which is not set; set it" in done.stderr
     assert "Traceback" not in done.stderr
@@ -76,11 +85,12 @@ def test_the_judges_key_may_be_a_block_and_is_stored_nowhere(place: Place) -> No
             "own.duckdb",
         )
         away = keyed.with_variables(PREFECT_API_URL="http://127.0.0.1:9/api")
-        dry = away.call_process(*command, "--dry-run")
-        done = keyed.call_process(*command)
-        nobody = keyed.with_variables(OPENAI_API_KEY="${secret:nobody}").call_process(*command)
+        dry = away.call(*command, "--dry-run")
+        done = keyed.call(*command)
+        nobody = keyed.with_variables(OPENAI_API_KEY="${secret:nobody}").call(*command)
     assert (dry.status, done.status) == (0, 0), dry.stderr + done.stderr
     assert VALUE not in done.stdout + done.stderr
+    let_go()
     kept = [path for path in place.folder.rglob("*") if path.is_file()]
     assert not [path for path in kept if VALUE.encode() in path.read_bytes()]
     assert nobody.status == 2
