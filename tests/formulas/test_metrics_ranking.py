@@ -5,7 +5,7 @@ from math import log2
 
 import duckdb
 import pytest
-from rows import Sample, add_samples, fill, open_rows, reason_of, score, score_sample, value_of
+from rows import Sample, add_samples, fill, open_rows, reason_of, score, score_sample, score_together, value_of
 
 BY_ID = ("precision_at_k", "recall_at_k", "hit_at_k", "mrr", "ndcg_at_k")
 BY_JUDGE = ("precision_retrieved", "hit_retrieved", "mrr_retrieved", "ndcg_retrieved", "context_precision")
@@ -41,10 +41,10 @@ def test_the_two_are_never_mixed() -> None:
     """A run in which some samples have reference ids has no mean over both."""
     both = replace(IDS, useful=[True] * 6, reasons={})
     assert (value_of("precision_at_k", both), value_of("precision_retrieved", both)) == (2 / 5, 1)
+    of_judge = (JUDGED, replace(JUDGED, reference_ids=[]), replace(JUDGED, reference_ids=["a"]))
     for metric in BY_ID:
-        assert reason_of(metric, JUDGED) == "no_reference_ids"
-        assert reason_of(metric, replace(JUDGED, reference_ids=[])) == "no_reference_ids"
-        assert reason_of(metric, replace(JUDGED, reference_ids=["a"])) == "no_contexts", "none carries an id"
+        reasons = [score.unscored_reason for score in score_together(metric, *of_judge)]
+        assert reasons == ["no_reference_ids", "no_reference_ids", "no_contexts"], "none carries an id"
     for metric in BY_JUDGE:
         assert reason_of(metric, IDS) == "judge_failed"
 
@@ -72,17 +72,12 @@ def test_padding_is_on_or_off() -> None:
 
 
 @pytest.mark.parametrize("metric", [*BY_ID, *BY_JUDGE])
-@pytest.mark.parametrize(
-    "sample",
-    [
-        Sample(useful=[False, False], context_ids=["x", "y"], reference_ids=["a"]),
-        Sample(contexts=[], reference_ids=["a"]),
-        Sample(contexts=[], context_ids=[], reference_ids=["a"]),
-    ],
-    ids=["nothing relevant", "nothing retrieved", "no ids either"],
-)
-def test_nothing_relevant_is_zero(metric: str, sample: Sample) -> None:
-    assert value_of(metric, sample) == 0
+def test_nothing_relevant_is_zero(metric: str) -> None:
+    irrelevant = Sample(useful=[False, False], context_ids=["x", "y"], reference_ids=["a"])
+    without_ids = Sample(contexts=[], reference_ids=["a"])
+    with_ids = Sample(contexts=[], context_ids=[], reference_ids=["a"])
+    found = score_together(metric, irrelevant, without_ids, with_ids)
+    assert [(score.value, score.unscored_reason) for score in found] == [(0, None)] * 3
 
 
 def test_ids_alone_say_that_nothing_was_retrieved() -> None:
@@ -131,18 +126,17 @@ def test_contexts_without_an_id_match_nothing() -> None:
 
 
 @pytest.mark.parametrize("metric", BY_JUDGE)
-@pytest.mark.parametrize(
-    "reason", ["no_contexts", "no_ground_truth", "no_statements", "judge_failed", "budget_exhausted", "target_failed"]
-)
-def test_reason_of_the_rank_step(metric: str, reason: str) -> None:
-    assert reason_of(metric, Sample(reasons={"rank": reason})) == reason
-    assert reason_of(metric, Sample(contexts=[], reasons={"rank": reason})) == reason
+def test_reason_of_the_rank_step(metric: str) -> None:
+    reasons = ("no_contexts", "no_ground_truth", "no_statements", "judge_failed", "budget_exhausted", "target_failed")
+    given = [Sample(contexts=contexts, reasons={"rank": reason}) for contexts in (None, []) for reason in reasons]
+    found = score_together(metric, *given)
+    assert [(score.value, score.unscored_reason) for score in found] == [(None, reason) for reason in reasons] * 2
 
 
 @pytest.mark.parametrize("metric", BY_JUDGE)
 def test_rank_step_that_left_nothing(metric: str) -> None:
-    assert reason_of(metric, Sample(missing=["rank"])) == "cancelled"
-    assert reason_of(metric, Sample()) == "no_contexts"
+    found = score_together(metric, Sample(missing=["rank"]), Sample())
+    assert [(score.value, score.unscored_reason) for score in found] == [(None, "cancelled"), (None, "no_contexts")]
 
 
 @pytest.mark.parametrize("metric", BY_ID)

@@ -1,10 +1,24 @@
 """What every metric owes: one row per sample of the run, a value or a reason and never both, and the right reason."""
 
 import math
+from collections.abc import Iterator
+from functools import cache
 from itertools import product
 
 import pytest
-from rows import Sample, add_samples, fill, list_steps, open_rows, rate_everything, read_metrics, reason_of, score
+from rows import (
+    Sample,
+    Score,
+    add_runs,
+    add_samples,
+    fill,
+    list_steps,
+    open_rows,
+    rate_everything,
+    read_metrics,
+    reason_of,
+    score,
+)
 
 METRICS = sorted(read_metrics())
 REASONS = (
@@ -47,12 +61,24 @@ def test_needs_cover_all_metrics_but_those_by_ids() -> None:
     assert {metric for metric, _ in NEEDING} == set(METRICS) - by_ids
 
 
+def list_by_reason(step: str) -> Iterator[Sample]:
+    """A sample for each reason of the step, and one without an outcome of it."""
+    yield from (fully_judged(reason, reasons={step: reason}) for reason in REASONS)
+    yield fully_judged("cut short", missing=[step])
+
+
+@cache
+def score_by_reason() -> dict[str, dict[str, dict[str, Score]]]:
+    """By step and by metric that needs it; rows of all steps are written at once, as in the functions below."""
+    with open_rows() as con:
+        add_runs(con, {step: list_by_reason(step) for step in NEEDED})
+        return {step: {metric: score(con, metric, step) for metric, needed in NEEDING if needed == step}
+                for step in NEEDED}  # fmt: skip
+
+
 @pytest.mark.parametrize("step", NEEDED)
 def test_each_reason_of_a_step_is_given_by_every_metric_that_needs_it(step: str) -> None:
-    samples = [fully_judged(reason, reasons={step: reason}) for reason in REASONS]
-    with open_rows() as con:
-        add_samples(con, *samples, fully_judged("cut short", missing=[step]))
-        found = {metric: score(con, metric) for metric, needed in NEEDING if needed == step}
+    found = score_by_reason()[step]
     assert found
     for metric, scores in found.items():
         reasons = {sample: score.unscored_reason for sample, score in scores.items()}
@@ -60,16 +86,27 @@ def test_each_reason_of_a_step_is_given_by_every_metric_that_needs_it(step: str)
         assert all(score.value is None for score in scores.values()), metric
 
 
-@pytest.mark.parametrize("metric", METRICS)
-def test_steps_that_are_not_needed_do_not_matter(metric: str) -> None:
+def list_beside_failures(metric: str) -> Iterator[Sample]:
+    """A sample whole, and without a verdict of any step that the metric does not need."""
     file = read_metrics()[metric]
     others = [step for step in list_steps() if step not in file.needs + file.optional_needs]
+    # Of two texts that state something, abstention has nothing to say.
+    texts = {"answer": [], "answer_support": []} if metric == "abstention" else {}
+    yield fully_judged("failed", reasons=dict.fromkeys(others, "judge_failed"), **texts)
+    yield fully_judged("missing", missing=others, **texts)
+    yield fully_judged("whole", **texts)
+
+
+@cache
+def score_beside_failures() -> dict[str, dict[str, Score]]:
     with open_rows() as con:
-        # Of two texts that state something, abstention has nothing to say.
-        texts = {"answer": [], "answer_support": []} if metric == "abstention" else {}
-        add_samples(con, fully_judged("failed", reasons=dict.fromkeys(others, "judge_failed"), **texts))
-        add_samples(con, fully_judged("missing", missing=others, **texts), fully_judged("whole", **texts))
-        found = score(con, metric)
+        add_runs(con, {metric: list_beside_failures(metric) for metric in METRICS})
+        return {metric: score(con, metric, metric) for metric in METRICS}
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_steps_that_are_not_needed_do_not_matter(metric: str) -> None:
+    found = score_beside_failures()[metric]
     assert found["whole"].value is not None
     assert found["failed"] == found["missing"] == found["whole"]
 
@@ -93,16 +130,22 @@ def test_reason_that_is_not_on_the_list_still_leaves_the_score_missing() -> None
     assert reason_of("hallucination", both) == "no_statements"
 
 
-@pytest.mark.parametrize("metric", METRICS)
-def test_run_without_samples_has_no_rows(metric: str) -> None:
+@cache
+def score_nothing() -> dict[str, dict[str, Score]]:
+    """The scores of a run that has no samples, beside one that has."""
     with open_rows() as con:
         add_samples(con, fully_judged(), run_id="other")
-        assert score(con, metric) == {}
+        return {metric: score(con, metric) for metric in METRICS}
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_verdicts_without_their_rows_never_make_a_nan(metric: str) -> None:
-    """Steps that claim verdicts that are not there: no metric may answer with NaN, nor with nothing at all."""
+def test_run_without_samples_has_no_rows(metric: str) -> None:
+    assert score_nothing()[metric] == {}
+
+
+@cache
+def score_claims() -> dict[str, dict[str, Score]]:
+    """The scores of samples whose steps claim verdicts that are not there."""
     with open_rows() as con:
         add_samples(
             con,
@@ -125,7 +168,13 @@ def test_verdicts_without_their_rows_never_make_a_nan(metric: str) -> None:
                 for letter, source in (("A", "answer"), ("G", "ground_truth"))
             ),
         )
-        found = score(con, metric)
+        return {metric: score(con, metric) for metric in METRICS}
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_verdicts_without_their_rows_never_make_a_nan(metric: str) -> None:
+    """Steps that claim verdicts that are not there: no metric may answer with NaN, nor with nothing at all."""
+    found = score_claims()[metric]
     assert set(found) == {"bare", "unlabelled", "by ids"}
     for sample_score in found.values():
         assert (sample_score.value is None) == (sample_score.unscored_reason is not None)

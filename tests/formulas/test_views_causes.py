@@ -1,11 +1,12 @@
 """sample_causes and run_causes: each rule by literal verdicts, their order, and the shares with their intervals."""
 
 from dataclasses import replace
+from functools import cache
 from math import sqrt
 from typing import Any, get_args
 
 import pytest
-from cause_rows import FACT, add_stated
+from cause_rows import FACT, add_stated, add_stated_runs
 from rows import Sample, Together, fill, open_rows, read
 
 from evalhouse.flows.documents.diagnosis import LANGUAGES, Cause, load_advice
@@ -33,6 +34,14 @@ def diagnose(*samples: Sample, **columns: object) -> list[dict[str, Any]]:
 def diagnose_one(sample: Sample, **columns: object) -> dict[str, Any]:
     (row,) = diagnose(sample, **columns)
     return row
+
+
+def diagnose_each(*samples: Sample) -> list[dict[str, Any]]:
+    """The cause of each of these samples, each in a run of its own: to read the causes takes as long for one."""
+    with open_rows() as con:
+        add_stated_runs(con, {f"r{n}": [sample] for n, sample in enumerate(samples)})
+        found = {row["run_id"]: row for row in read(con, "from sample_causes")}
+    return [found[f"r{n}"] for n in range(len(samples))]
 
 
 RULES = {
@@ -86,9 +95,14 @@ EVIDENCE = {
 }
 
 
+@cache
+def diagnose_rules() -> dict[str, dict[str, Any]]:
+    return dict(zip(RULES, diagnose_each(*RULES.values()), strict=True))
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_each_rule_decides_and_says_what_it_saw(rule: str) -> None:
-    row = diagnose_one(RULES[rule])
+    row = diagnose_rules()[rule]
     assert (row["rule"], row["evidence"]) == (rule, EVIDENCE[rule])
 
 
@@ -182,24 +196,25 @@ def test_a_missing_verdict_is_told_with_its_reason(step: str, reason: str, steps
 
 
 def test_of_several_reasons_the_usual_one_is_told_and_a_step_never_asked_for_is_missing() -> None:
-    reasons = {"classify": "no_answer", "attribute_answer": "judge_failed"}
-    assert diagnose_one(replace(GOOD, reasons=reasons))["reason"] == "no_answer"
-    row = diagnose_one(replace(GOOD, missing=["classify"]))
+    several, row, whole = diagnose_each(
+        replace(GOOD, reasons={"classify": "no_answer", "attribute_answer": "judge_failed"}),
+        replace(GOOD, missing=["classify"]),
+        replace(GOOD, missing=["rank", "similarity"], useful=[]),
+    )
+    assert several["reason"] == "no_answer"
     assert (row["cause"], row["reason"]) == ("not_judged", "cancelled")
-    assert diagnose_one(replace(GOOD, missing=["rank", "similarity"], useful=[]))["cause"] == "fine"
+    assert whole["cause"] == "fine"
 
 
 def test_texts_without_statements_are_judged() -> None:
     silent = dict.fromkeys(("classify", "attribute_answer", "attribute_ground_truth"), "no_statements")
-    refused = diagnose_one(Sample(reasons=silent))
-    assert (refused["cause"], refused["evidence"]) == ("refused_rightly", None), "nothing to say, and nothing said"
     made_up = Sample(answer=["FP", "FP"], answer_support=[[], []], reasons={"attribute_ground_truth": "no_statements"})
-    row = diagnose_one(made_up)
+    evasive = replace(made_up, answer_support=[[1], []], grades={("relevancy", "noncommittal"): 1.0})
+    refused, row, evaded = diagnose_each(Sample(reasons=silent), made_up, evasive)
+    assert (refused["cause"], refused["evidence"]) == ("refused_rightly", None), "nothing to say, and nothing said"
     assert (row["cause"], row["evidence"]) == ("answered_unanswerable", "2 of 2: A1, A2")
     assert row["other_rules"] == ["invented"]
-    evasive = replace(made_up, answer_support=[[1], []], grades={("relevancy", "noncommittal"): 1.0})
-    row = diagnose_one(evasive)
-    assert (row["cause"], row["other_rules"]) == (
+    assert (evaded["cause"], evaded["other_rules"]) == (
         "refused_rightly",
         ["truth_silent", "answered_anyway", "invented", "distracted"],
     )
@@ -223,10 +238,10 @@ def test_a_non_committal_answer_is_a_refusal_unless_it_says_something_true() -> 
         ground_truth=["FN", "FN"],
         grades={("relevancy", "noncommittal"): 1.0},
     )
-    assert diagnose_one(hedged)["cause"] == "refused_wrongly"
-    assert diagnose_one(replace(hedged, grades={("relevancy", "noncommittal"): 0.0}))["cause"] == "hallucinated"
+    committed = replace(hedged, grades={("relevancy", "noncommittal"): 0.0})
     partly = replace(hedged, answer=["TP"], answer_support=[[1]], ground_truth=["TP", "FN"])
-    assert diagnose_one(partly)["cause"] == "contexts_ignored"
+    causes = [row["cause"] for row in diagnose_each(hedged, committed, partly)]
+    assert causes == ["refused_wrongly", "hallucinated", "contexts_ignored"]
 
 
 def test_a_refusal_without_support_is_the_fault_of_retrieval() -> None:
@@ -242,12 +257,10 @@ def test_what_stands_low_behind_contexts_that_help_was_not_ranked_too_low() -> N
         ground_truth_support=support,
         useful=[True] * 4,
     )
-    assert diagnose_one(low)["rule"] == "passed_over"
-    assert diagnose_one(replace(low, ground_truth_support=[[1], [1], [1], [4]]))["rule"] == "ranked_low"
-    assert diagnose_one(replace(low, ground_truth_support=[[1], [1], [1], [3]]))["rule"] == "passed_over"
     # What stands in two contexts together takes reading down to the lower one.
-    assert diagnose_one(replace(low, ground_truth_support=[[1], [1], [1], Together((1, 4))]))["rule"] == "ranked_low"
-    assert diagnose_one(replace(low, ground_truth_support=[[1], [1], [1], Together((1, 3))]))["rule"] == "passed_over"
+    last = {(4,): "ranked_low", (3,): "passed_over", Together((1, 4)): "ranked_low", Together((1, 3)): "passed_over"}
+    rows = diagnose_each(low, *(replace(low, ground_truth_support=[[1], [1], [1], ranks]) for ranks in last))
+    assert [row["rule"] for row in rows] == ["passed_over", *last.values()]
 
 
 def test_of_what_is_left_out_the_largest_part_decides_and_then_the_earlier_stage() -> None:
@@ -258,17 +271,15 @@ def test_of_what_is_left_out_the_largest_part_decides_and_then_the_earlier_stage
         ground_truth_support=[[1], [], [1], [1], []],
         useful=[True],
     )
-    tied = diagnose_one(sample)
+    tied, more = diagnose_each(sample, replace(sample, ground_truth_support=[[1], [], [1], [1], [1]]))
     assert (tied["rule"], tied["statement_ids"], tied["other_rules"]) == ("nowhere", ["G2", "G5"], ["passed_over"])
-    more = diagnose_one(replace(sample, ground_truth_support=[[1], [], [1], [1], [1]]))
     assert (more["rule"], more["statement_ids"]) == ("passed_over", ["G3", "G4", "G5"])
 
 
 def test_what_retrieval_failed_to_bring_comes_before_what_was_made_up_in_its_place() -> None:
-    row = diagnose_one(replace(ABSENT, answer=["TP", "FP"], answer_support=[[1], []]))
-    assert (row["rule"], row["other_rules"]) == ("nowhere", ["invented"])
-    row = diagnose_one(replace(LEFT_OUT, answer=["TP", "FP"], answer_support=[[1], []]))
-    assert (row["rule"], row["other_rules"]) == ("invented", ["passed_over"])
+    rows = diagnose_each(*(replace(left, answer=["TP", "FP"], answer_support=[[1], []]) for left in (ABSENT, LEFT_OUT)))
+    rules = [(row["rule"], row["other_rules"]) for row in rows]
+    assert rules == [("nowhere", ["invented"]), ("invented", ["passed_over"])]
 
 
 def test_verdicts_that_contradict_each_other_come_before_what_they_say() -> None:
@@ -276,16 +287,14 @@ def test_verdicts_that_contradict_each_other_come_before_what_they_say() -> None
     assert (row["cause"], row["other_rules"]) == ("judge_suspect", ["invented"])
 
 
-@pytest.mark.parametrize(("n", "is_fine"), [(5, True), (4, False)])
-@pytest.mark.parametrize(
-    ("label", "ranks", "cause"),
-    [("FP", [], "hallucinated"), ("FP", [3], "misled_by_contexts"), ("TP", [], "own_knowledge")],
-)
-def test_one_fault_in_five_is_let_pass_and_one_in_four_is_not(
-    n: int, is_fine: bool, label: str, ranks: list[int], cause: str
-) -> None:
-    sample = replace(GOOD, answer=[label] + ["TP"] * (n - 1), answer_support=[ranks] + [[1]] * (n - 1))
-    assert diagnose_one(sample)["cause"] == ("fine" if is_fine else cause)
+def test_one_fault_in_five_is_let_pass_and_one_in_four_is_not() -> None:
+    faults = (("FP", [], "hallucinated"), ("FP", [3], "misled_by_contexts"), ("TP", [], "own_knowledge"))
+    for n, is_fine in ((5, True), (4, False)):
+        rows = diagnose_each(*(
+            replace(GOOD, answer=[label] + ["TP"] * (n - 1), answer_support=[ranks] + [[1]] * (n - 1))
+            for label, ranks, _ in faults
+        ))  # fmt: skip
+        assert [row["cause"] for row in rows] == ["fine" if is_fine else cause for *_, cause in faults]
 
 
 def test_a_ground_truth_is_called_incomplete_only_where_the_answer_says_all_of_it() -> None:
@@ -306,11 +315,11 @@ def test_another_threshold_gives_another_cause() -> None:
 
 def test_right_contexts_are_those_of_the_reference_ids_when_all_were_retrieved() -> None:
     unborne = RULES["truth_unborne"]
-    assert diagnose_one(replace(unborne, context_ids=["a", "b"], reference_ids=["b"]))["rule"] == "truth_unborne"
-    assert diagnose_one(replace(unborne, context_ids=["a", "b"], reference_ids=["a"]))["rule"] == "references_lack_it"
+    rows = diagnose_each(*(replace(unborne, context_ids=["a", "b"], reference_ids=[right]) for right in ("b", "a")))
+    assert [row["rule"] for row in rows] == ["truth_unborne", "references_lack_it"]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def counted() -> list[dict[str, Any]]:
     """run_causes of a run of ten: six fine, one each of three failures, one not judged; and of a run of none judged."""
     failures = [RULES[rule] for rule in ("invented", "passed_over", "nowhere", "verdicts_missing")]

@@ -1,6 +1,7 @@
 """score_lineage: from a score to its verdicts, the raw reply that was used, the prompt and the sample."""
 
 from dataclasses import replace
+from functools import cache
 
 import duckdb
 import pytest
@@ -39,6 +40,22 @@ def test_every_label_behind_a_score() -> None:
     assert (rows[0]["value"], rows[0]["metric_version"], rows[0]["question"]) == (0.5, "1", "Where is it?")
 
 
+@cache
+def count_verdicts() -> dict[str, dict[str | None, int]]:
+    """How many rows of each step the score of each metric leads to, read once for all of them."""
+    with open_rows() as con:
+        everything = replace(JUDGED, **rate_everything(5))
+        add_samples(con, everything, Sample(sample_id="other", answer=["TP"], useful=[True]))
+        add_samples(con, JUDGED, run_id="earlier")
+        fill(con, "scores", *({"run_id": "r", "sample_id": "s", "metric": name, "value": 0.5}
+                              for name in read_metrics()))  # fmt: skip
+        counted = con.sql("select metric, step, count(*) from score_lineage group by all").fetchall()
+    found: dict[str, dict[str | None, int]] = {}
+    for metric, step, n in counted:
+        found.setdefault(metric, {})[step] = n
+    return found
+
+
 @pytest.mark.parametrize("metric", sorted(read_metrics()))
 def test_every_metric_rests_on_the_steps_it_names(metric: str) -> None:
     n_verdicts = {"classify": 3, "attribute_answer": 2, "attribute_ground_truth": 1, "rank": 2, "similarity": 1}
@@ -47,14 +64,9 @@ def test_every_metric_rests_on_the_steps_it_names(metric: str) -> None:
     rated = rate_everything(5)
     for rubric, _ in rated["grades"]:
         n_verdicts.setdefault(f"grade_{rubric}", sum(name == rubric for name, _ in rated["grades"]))
-    with open_rows() as con:
-        add_samples(con, replace(JUDGED, **rated), Sample(sample_id="other", answer=["TP"], useful=[True]))
-        add_samples(con, JUDGED, run_id="earlier")
-        add_score(con, metric)
-        rows = read(con, "select step, count(*) as n from score_lineage group by step")
     # A score that rests on no step, such as one by reference ids, keeps a row of its own.
     expected = {step: n_verdicts[step] for step in file.needs} or {None: 1}
-    assert {row["step"]: row["n"] for row in rows} == expected
+    assert count_verdicts()[metric] == expected
 
 
 def test_support_usefulness_and_similarity() -> None:
