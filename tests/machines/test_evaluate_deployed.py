@@ -1,8 +1,10 @@
 """The flow `evaluate` as a deployment: registered from `flows/prefect.yaml`, started with the parameters that a form or
-a command gives, and tried again as Prefect's UI does it. What runs it is what a worker starts."""
+a command gives, and tried again as Prefect's UI does it. What runs it is what a worker starts, each time a process of
+its own, that is forked from one in which Prefect has been imported: to import it takes longer than all they do."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -20,6 +22,54 @@ from prefect_holder import find_server
 from evalhouse.flows.server.api import PrefectApi
 
 KEY = "sk-right"
+# For each line, a module to run, its arguments and variables: a process that does so; answered when that has ended.
+FORKING = """
+import json, os, runpy, sys
+import evalhouse.flows.evaluation, prefect.cli, prefect.flow_engine
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+for line in sys.stdin:
+    module, arguments, variables = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        os.environ.update(variables)
+        sys.argv[1:] = arguments
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        sys.exit()
+    print(os.waitpid(child, 0)[1], file=answers, flush=True)
+"""
+
+
+@dataclass(kw_only=True)
+class Python:
+    """As `python -m` in a place, one process after the other."""
+
+    process: subprocess.Popen[str]
+    log: Path
+
+    def call(self, module: str, *arguments: str, **variables: str) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(json.dumps([module, arguments, variables]), file=self.process.stdin, flush=True)
+        assert self.process.stdout.readline(), self.log.read_text()
+
+
+@contextlib.contextmanager
+def forking(place: Place) -> Iterator[Python]:
+    log = place.folder / "processes.log"
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(
+            [sys.executable, "-c", FORKING],
+            cwd=place.folder,
+            env=place.environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            text=True,
+        ) as process,
+    ):
+        yield Python(process=process, log=log)
 
 
 @dataclass(kw_only=True)
@@ -30,6 +80,7 @@ class Deployed:
     api: PrefectApi
     row: dict[str, Any]
     endpoint: Endpoint
+    python: Python
 
     def queue(self, **parameters: object) -> str:
         """A flow run with these parameters; returns its id."""
@@ -40,7 +91,7 @@ class Deployed:
     def work(self, flow_run_id: str, key: str = KEY) -> dict[str, Any]:
         """Run it as a worker does, and return what Prefect says of it then."""
         given = {"OPENAI_API_KEY": key, "OPENAI_BASE_URL": self.endpoint.base_url}
-        call_python(self.place.with_variables(PREFECT__FLOW_RUN_ID=flow_run_id, **given), "-m", "prefect.engine")
+        self.python.call("prefect.engine", PREFECT__FLOW_RUN_ID=flow_run_id, **given)
         return self.read(flow_run_id)
 
     def read(self, flow_run_id: str) -> dict[str, Any]:
@@ -58,33 +109,18 @@ class Deployed:
             return found
 
 
-def call_python(place: Place, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=place.folder,
-        env=place.environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    return done.stdout + done.stderr
-
-
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Iterator[Deployed]:
     place = Place(folder=tmp_path_factory.mktemp("deployed"), variables={"PREFECT_HOME": str(prefect_home)})
     api = PrefectApi(find_server())
     if not api.post("/work_pools/filter", {"work_pools": {"name": {"any_": ["evalhouse"]}}}):
         api.post("/work_pools/", {"name": "evalhouse", "type": "process"})
-    told = call_python(
-        place, "-m", "prefect", "--no-prompt", "deploy", "--name", "evaluate",
-        "--prefect-file", str(ROOT / "flows" / "prefect.yaml"),
-    )  # fmt: skip
-    found = api.post("/deployments/filter", {"deployments": {"name": {"any_": ["evaluate"]}}})
-    assert found, told
-    with running_endpoint(expected_key=KEY) as endpoint:
-        yield Deployed(place=place, api=api, row=found[0], endpoint=endpoint)
+    with forking(place) as python, running_endpoint(expected_key=KEY) as endpoint:
+        given = ("--no-prompt", "deploy", "--name", "evaluate", "--prefect-file", str(ROOT / "flows" / "prefect.yaml"))
+        python.call("prefect", *given)
+        found = api.post("/deployments/filter", {"deployments": {"name": {"any_": ["evaluate"]}}})
+        assert found, python.log.read_text()
+        yield Deployed(place=place, api=api, row=found[0], endpoint=endpoint, python=python)
 
 
 def test_the_form_offers_closed_sets_as_choices_and_has_no_field_for_a_secret(deployed: Deployed) -> None:

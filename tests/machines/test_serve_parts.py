@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import httpx
 import pytest
 from cli_process import ROOT, Place
 from flow_run_list import Api, make_flow_run, make_served, make_update
+from kept_open import kept_open
 from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 
@@ -50,7 +52,9 @@ with hold_flow_run("out"):
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    # They block SIGINT for ever, and so in all processes that later tests start.
+    monkeypatch.setattr("evalhouse.flows.server.interrupts.StopOrders", object)
     (tmp_path / "nightly.toml").write_text(SCHEDULED)
     return Place(folder=tmp_path, variables={"PREFECT_HOME": str(tmp_path / "home")})
 
@@ -74,13 +78,10 @@ def place(tmp_path: Path) -> Place:
 def test_what_cannot_be_served_is_refused_in_words(
     *,
     place: Place,
-    monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
     variables: dict[str, str],
     told: list[str],
 ) -> None:
-    # They block SIGINT for ever, and so in all processes that later tests start.
-    monkeypatch.setattr("evalhouse.flows.server.interrupts.StopOrders", object)
     (place.folder / "bare.toml").write_text('dataset = "sample"\n')
     (place.folder / "kb.toml").write_text('dataset = "sample"\n[trigger]\nknowledge_base = "docs*"\n')
     (place.folder / "sub").mkdir()
@@ -95,7 +96,7 @@ def test_what_cannot_be_served_is_refused_in_words(
 def test_a_port_that_is_taken_is_named(place: Place) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = place.call_process("serve", "nightly.toml", "--with-server", "--port", port)
+        done = place.call("serve", "nightly.toml", "--with-server", "--port", port)
     assert done.status == 2
     assert f"port {port} of this machine cannot be had" in done.stderr
 
@@ -107,9 +108,10 @@ def test_announcing_imports_no_prefect() -> None:
 
 
 @pytest.fixture
-def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
+def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Warehouse]:
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "home"))
-    return make_warehouse(tmp_path)
+    with kept_open(tmp_path):
+        yield make_warehouse(tmp_path)
 
 
 def test_a_run_that_nobody_holds_is_failed_and_resumed(warehouse: Warehouse) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 
 import pytest
 from flow_run_list import Api, make_flow_run, make_served, make_update
+from kept_open import kept_open
 from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 
@@ -25,9 +26,10 @@ WAITS = KnowledgeBase(knowledge_base="docs", debounce_s=60, max_wait_s=300)
 
 
 @pytest.fixture
-def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
+def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Warehouse]:
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "home"))
-    return make_warehouse(tmp_path)
+    with kept_open(tmp_path):
+        yield make_warehouse(tmp_path)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import resource
 import signal
@@ -10,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,13 @@ from endpoint import Endpoint, running_endpoint
 from kill_runs import read_recorded, read_rows
 from prefect_holder import find_server
 from warehouse_processes import BIND_RIGHTS, FULL_DISK, make_warehouse
+from warehouse_runs import make_run
+
+from evalhouse.warehouse.engine.locks import hold_run
+from evalhouse.warehouse.rows.runs import insert_run
+from evalhouse.warehouse.store import Warehouse
 
 RUN = ("run", "berths.jsonl", "--judge", "openai:judge", "--embeddings", "openai:embedder", "--concurrency", "8")
-MAIN = "from evalhouse.flows.cli import main; main()"
 INTERRUPTED, INCOMPLETE, BAD_INPUT = 130, 3, 2
 N_ROWS = 16
 N_REQUESTS = 7 * N_ROWS
@@ -72,17 +77,6 @@ def list_runs(place: Place) -> list[dict[str, Any]]:
         return read_rows(warehouse_path(place), "select run_id, status from runs")
     except (duckdb.CatalogException, duckdb.IOException):
         return []
-
-
-def call_limited(place: Place, limits: str, *arguments: str) -> Finished:
-    """A command in a process that first takes something from itself, where it has to."""
-    if not limits:
-        return place.call(*arguments)
-    done = subprocess.run(
-        [sys.executable, "-c", f"import os\n{limits}\n{MAIN}", *arguments],
-        cwd=place.folder, env=place.environment(), capture_output=True, text=True, timeout=90, check=False,
-    )  # fmt: skip
-    return Finished(status=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
 
 def assert_no_crash(finished: Finished) -> None:
@@ -142,7 +136,21 @@ def test_an_interruption_while_prefect_comes_up_tells_the_run(
         assert_resumable(own, run["run_id"])
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
+def test_a_run_that_somebody_is_at_is_not_taken_up(place: Place) -> None:
+    warehouse = Warehouse(str(make_warehouse(place.folder).location.path.rename(warehouse_path(place))))
+    insert_run(warehouse, make_run("r1"))
+    with hold_run(warehouse.location, "r1"):
+        assert_is_under_way(place.call("resume", "latest"))
+
+
+def assert_is_under_way(refused: Finished) -> None:
+    assert_no_crash(refused)
+    assert refused.status == INCOMPLETE
+    assert re.fullmatch(r"Error: run \S+ is under way in another process; wait .*\n", refused.stderr)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_is_not_taken_up_while_it_is_under_way_and_keeps_its_replies_when_it_is_interrupted(
     place: Place, endpoint: Endpoint, number: signal.Signals
 ) -> None:
@@ -154,9 +162,7 @@ def test_a_run_is_not_taken_up_while_it_is_under_way_and_keeps_its_replies_when_
     stopped = finish(process, timeout_s=30)
     assert_no_crash(stopped)
     assert stopped.status == INTERRUPTED
-    assert_no_crash(refused)
-    assert refused.status == INCOMPLETE
-    assert re.fullmatch(r"Error: run \S+ is under way in another process; wait .*\n", refused.stderr)
+    assert_is_under_way(refused)
     assert endpoint.stats.statuses[499] == 0, "whoever answers within seconds is waited for"
     n_on_record = sum(read_recorded(warehouse_path(place)).values())
     assert n_on_record == endpoint.stats.statuses[200] == count_requests(endpoint) < N_REQUESTS
@@ -208,7 +214,8 @@ def test_a_terminal_that_is_closed_leaves_a_run_to_resume(place: Place, endpoint
 class Trouble:
     """What is wrong with the place of a warehouse, and what must be told of it.
 
-    `spoil` is given the path, where a sound warehouse lies if `is_old`; `limits` is what the process takes from itself.
+    `spoil` is given the path, where a sound warehouse lies if `is_old`; `limits` is what the process takes from itself:
+    the second of two replaces the first, and there is nothing that it can take back of its rights.
     """
 
     told: tuple[str, ...]
@@ -228,14 +235,6 @@ TROUBLES = {
         told=("evalhouse.duckdb", "not a warehouse that DuckDB", "--warehouse"), spoil=lambda path: path.write_text("x")
     ),
     "newer": Trouble(told=("newer evalhouse", "update evalhouse"), spoil=write_newer),
-    "read-only": Trouble(
-        told=("evalhouse.duckdb", "cannot be written"), spoil=lambda path: path.chmod(0o400), limits=BIND_RIGHTS
-    ),
-    "in a read-only folder": Trouble(
-        told=("evalhouse.duckdb", "cannot write"),
-        spoil=lambda path: path.parent.chmod(0o500),
-        limits=BIND_RIGHTS,
-    ),
     "new on a full disk": Trouble(
         told=("no room to lay out the dataset", "TMPDIR"),
         is_old=False,
@@ -246,28 +245,96 @@ TROUBLES = {
         told=("evalhouse.duckdb", "no room for replies", "make room", "--warehouse"),
         limits=FULL_DISK.format(size=15 * 2**20),
     ),
+    "read-only": Trouble(
+        told=("evalhouse.duckdb", "cannot be written"),
+        spoil=lambda path: path.chmod(0o400),
+        limits=FULL_DISK.format(size="resource.RLIM_INFINITY") + BIND_RIGHTS,
+    ),
+    "in a read-only folder": Trouble(
+        told=("evalhouse.duckdb", "cannot write"), spoil=lambda path: path.parent.chmod(0o500)
+    ),
 }
+# One process for all: it takes as long to begin as all of them take together.
+ONE_AFTER_THE_OTHER = """
+import contextlib, io, json, os, sys
+from evalhouse.flows.cli import main
+
+for folder, limits in json.loads(sys.argv[1]):
+    exec(limits)
+    os.chdir(folder)
+    streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)]
+    with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
+        try:
+            main(sys.argv[2:])
+        except SystemExit as ended:
+            status = ended.code
+    print(json.dumps([status, *(stream.buffer.getvalue().decode() for stream in streams)]), flush=True)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """How a run ended whose warehouse could not be written, and where that was."""
+
+    place: Place
+    finished: Finished
+    endpoint: Endpoint
+
+
+@pytest.fixture(scope="module")
+def refused(
+    tmp_path_factory: pytest.TempPathFactory, prefect_home: Path, server: dict[str, str]
+) -> Iterator[dict[str, Refused]]:
+    """A run for each trouble, by its name."""
+    folder = tmp_path_factory.mktemp("troubles")
+    (folder / "temporary").mkdir()
+    with running_endpoint() as endpoint:
+        own = Place(
+            folder=folder,
+            variables={
+                "OPENAI_BASE_URL": endpoint.base_url,
+                "OPENAI_API_KEY": "sk-test",
+                "PREFECT_HOME": str(prefect_home),
+                "TMPDIR": str(folder / "temporary"),
+                **server,
+            },
+        )
+        places = {name: replace(own, folder=folder / name) for name in TROUBLES}
+        for name, place in places.items():
+            place.folder.mkdir()
+            write_dataset(place.folder, make_rows(N_ROWS), "berths.jsonl")
+            if TROUBLES[name].is_old:
+                make_warehouse(place.folder).location.path.rename(warehouse_path(place))
+            TROUBLES[name].spoil(warehouse_path(place))
+        asked = [(str(place.folder), TROUBLES[name].limits) for name, place in places.items()]
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", ONE_AFTER_THE_OTHER, json.dumps(asked), *RUN],
+                cwd=folder, env=own.environment(), capture_output=True, text=True, timeout=90, check=False,
+            )  # fmt: skip
+        finally:
+            for place in places.values():
+                place.folder.chmod(0o700)
+        ended = [json.loads(line) for line in done.stdout.splitlines()]
+        assert len(ended) == len(TROUBLES), done.stderr
+        yield {
+            name: Refused(place=place, finished=Finished(status=status, stdout=out, stderr=err), endpoint=endpoint)
+            for (name, place), (status, out, err) in zip(places.items(), ended, strict=True)
+        }
 
 
 @pytest.mark.parametrize("name", TROUBLES)
 def test_a_warehouse_that_cannot_be_written_is_refused_before_anything_is_asked(
-    place: Place, endpoint: Endpoint, name: str
+    refused: dict[str, Refused], name: str
 ) -> None:
-    trouble = TROUBLES[name]
-    if trouble.is_old:
-        make_warehouse(place.folder).location.path.rename(warehouse_path(place))
-    trouble.spoil(warehouse_path(place))
-    try:
-        finished = call_limited(place, trouble.limits, *RUN)
-    finally:
-        place.folder.chmod(0o700)
+    trouble, finished, place = TROUBLES[name], refused[name].finished, refused[name].place
     assert_no_crash(finished)
     assert finished.status == BAD_INPUT
     assert finished.stdout == ""
     assert finished.stderr.startswith("Error: ")
     assert finished.stderr.count("\n") == 1, finished.stderr
     assert [text for text in trouble.told if text not in finished.stderr] == [], finished.stderr
-    assert count_requests(endpoint) == 0
+    assert count_requests(refused[name].endpoint) == 0
     journal = place.folder / "evalhouse.duckdb.journal"
     assert not journal.exists() or list(journal.iterdir()) == []
 

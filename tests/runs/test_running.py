@@ -108,6 +108,7 @@ def test_a_polars_frame_is_a_dataset_and_the_file_is_free_afterwards(place: Plac
     assert [(row["value"], row["unscored_reason"]) for row in scores] == [(1, None), (0, None), (None, "no_answer")]
 
 
+@pytest.mark.slow  # `test_held_warehouse.py` has a run whose file is kept by another program
 def test_a_reader_that_keeps_the_file_for_a_while_does_not_stop_a_run(place: Place) -> None:
     """Verdicts go to the spool while the notebook is open and are in the warehouse at the end."""
     end = textwrap.dedent("""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ from typing import Any
 import duckdb
 import pytest
 from cli_house import House, write_dataset
-from cli_process import Finished, Place, finish, wait_for
-from endpoint import Endpoint, running_endpoint
+from cli_process import Finished, Place
+from endpoint import Endpoint, Inject, running_endpoint
 from endpoint_replies import Asked, compose_reply
 
 N_SAMPLES = 12
@@ -50,9 +49,12 @@ def flip(asked: Asked) -> dict[str, Any]:
     return reply
 
 
+SCRIPT = {"rank": flip, "classify": flip}
+
+
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[Endpoint]:
-    with running_endpoint(models=("judge",), script={"rank": flip, "classify": flip}, latency=0.15) as running:
+    with running_endpoint(models=("judge",), script=SCRIPT) as running:
         yield running
 
 
@@ -74,17 +76,19 @@ def estimates(place: Place) -> dict[int, Any]:
 
 @pytest.fixture(scope="module")
 def resumed(place: Place, endpoint: Endpoint, estimates: dict[int, Any]) -> Finished:
-    """A run that was stopped before its end, and gone on with."""
+    """A run that was stopped before its end, by a quota that was used up, and gone on with."""
     assert endpoint.stats.requests.total() == 0
-    process = place.start(*RUN)
-    wait_for(lambda: endpoint.stats.requests[CHAT] >= 40, process)
-    process.send_signal(signal.SIGINT)
-    stopped = finish(process)
-    assert stopped.status == 130, stopped.stderr
+
+    def use_up(asked: Asked) -> Any:  # noqa: ANN401  # a reply, or what comes in its place
+        return Inject(fault="insufficient_quota") if endpoint.stats.requests[CHAT] > 40 else flip(asked)
+
+    endpoint.configure(script={"rank": use_up, "classify": use_up})
+    stopped = place.call(*RUN)
+    assert stopped.status == 3, stopped.stderr
     resume = re.search(r"evalhouse resume (\S+)", stopped.stdout + stopped.stderr)
     assert resume is not None
     assert endpoint.stats.requests[CHAT] < estimates[N_VOTES]["requests"], "it was stopped before its end"
-    endpoint.configure(latency=0.0)
+    endpoint.configure(script=SCRIPT)
     return place.call("resume", resume[1], "--json")
 
 
