@@ -4,7 +4,7 @@ Read with calamine, the library that Polars reads them with. A workbook is held 
 1,048,576 rows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -58,9 +58,9 @@ def _read_rows(sheet: "CalamineSheet") -> Iterator[RawRow]:
         if not any(value is not None for value in values):
             continue
         if not header:
-            header = name_columns(["" if value is None else str(value) for value in values], number)
+            header = name_columns(["" if value is None else str(value) for value in values])
             continue
-        yield RawRow(row=number, values=dict(zip(header, values, strict=True)))
+        yield RawRow(row=number, values=name_cells(header, values, number))
 
 
 def _read_cell(cell: object) -> object:
@@ -70,10 +70,18 @@ def _read_cell(cell: object) -> object:
     return str(cell) if isinstance(cell, timedelta) else cell if cell != "" else None
 
 
-def name_columns(names: list[str], row: int) -> list[str]:
+def name_columns(names: Sequence[str]) -> list[str]:
     """The columns' names; one without a name, as pandas writes its index, is named by its place."""
-    header = [name.strip() or f"column_{place}" for place, name in enumerate(names, start=1)]
-    repeated = sorted({name for name in header if header.count(name) > 1})
-    if repeated:
-        raise ReadingStopped(row, "broken_table", f"the header names a column twice: {list_names(repeated)}")
-    return header
+    return [name.strip() or f"column_{place}" for place, name in enumerate(names, start=1)]
+
+
+def name_cells(header: Sequence[str], cells: Sequence[object], row: int) -> dict[str, object]:
+    """A row's cells by their columns' names. A name may stand there twice if both cells say the same, as where pandas
+    writes an index that is a column too."""
+    values = dict(zip(header, cells, strict=True))
+    if len(values) < len(header):
+        differing = sorted({name for name, cell in zip(header, cells, strict=True) if values[name] != cell})
+        if differing:
+            told = f"two columns have one name and two values: {list_names(differing)}"
+            raise ReadingStopped(row, "broken_table", told)
+    return values

@@ -35,7 +35,7 @@ import pyarrow.parquet as pq
 from evalhouse.tasks.datasets.encodings import Utf8Bytes, check_known, find_mark
 from evalhouse.tasks.datasets.errors import Complain, DatasetError, Place, ReadingStopped, refuse_dataset
 from evalhouse.tasks.datasets.excel import ENDINGS as EXCEL_ENDINGS
-from evalhouse.tasks.datasets.excel import name_columns, read_sheet
+from evalhouse.tasks.datasets.excel import name_cells, name_columns, read_sheet
 from evalhouse.tasks.datasets.rows import ALIASES, RawRow
 from evalhouse.warehouse.engine.connection import TableSourceError, read_table
 from evalhouse.warehouse.errors import WarehouseUrlError
@@ -314,10 +314,9 @@ def read_csv(file: DataFile, complain: Complain) -> Iterator[RawRow]:
     try:
         for record in records:
             if not header:
-                header = name_columns(record, begin)
+                header = name_columns(record)
             elif len(record) == len(header):
-                cells = [cell or None for cell in record]
-                yield RawRow(row=begin, values=dict(zip(header, cells, strict=True)))
+                yield RawRow(row=begin, values=name_cells(header, [cell or None for cell in record], begin))
             elif record:
                 complain(begin, "broken_table", f"{len(record)} cells where the header has {len(header)}")
             begin = records.line_num + 1

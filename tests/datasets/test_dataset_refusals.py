@@ -251,7 +251,7 @@ def test_utf16_that_is_cut_off_is_refused(tmp_path: Path) -> None:
         ("question,answer\nq\nr,a,b\ns,t\n", "line 2: 1 cells where the header has 2\n  line 3: 3 cells where"),
         ('question,answer\nq,a\n"r,b\nc,d\n', "line 3: broken CSV: unexpected end of data"),
         ('question,answer\nq,"a" b\n', "line 2: broken CSV: ',' expected after '\"'"),
-        ("question,answer,answer\nq,a,b\n", "line 1: the header names a column twice: answer"),
+        ("question,answer,answer\nq,a,a\nq,a,b\n", "line 3: two columns have one name and two values: answer"),
     ],
 )
 def test_broken_csv_is_refused(tmp_path: Path, text: str, problem: str) -> None:

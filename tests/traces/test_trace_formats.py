@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,28 @@ def test_otlp_as_the_collector_writes_it_is_read(tmp_path: Path) -> None:
     whole = tmp_path / "whole.json"
     whole.write_text(json.dumps(make_request(make_bot_trace(session="s-7")), indent=1), encoding="utf-8")
     assert read_one(whole, "openinference").input_hash == sample.input_hash
+
+
+def _write_as_in_proto(value: object) -> Any:  # noqa: ANN401  # whatever JSON holds
+    """A message of OTLP with the names of its .proto file, and null for the other kinds of an attribute's value."""
+    if isinstance(value, list):
+        return [_write_as_in_proto(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    named = {re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name): value[name] for name in value}
+    nothing = dict.fromkeys(("array_value", "int_value", "string_value") if set(value) & {"stringValue"} else ())
+    return {name: _write_as_in_proto(inner) for name, inner in {**nothing, **named}.items()}
+
+
+@pytest.mark.parametrize("form", ["otel", "phoenix"])
+def test_otlp_with_the_names_of_its_proto_file_is_read(tmp_path: Path, form: str) -> None:
+    request = make_request(make_bot_trace(session="s-7"))
+    whole = write_lines(tmp_path / "whole.jsonl", [_write_as_in_proto(request)])
+    _check_bot(read_one(whole, form), ids=["d1", "d2"])
+    # As Phoenix's API lists spans: each by itself, the outermost with a parent that is null.
+    (scope,) = request["resourceSpans"][0]["scopeSpans"]
+    spans = [{"parent_span_id": None, **_write_as_in_proto(span)} for span in scope["spans"]]
+    _check_bot(read_one(write_lines(tmp_path / "spans.jsonl", spans), form), ids=["d1", "d2"])
 
 
 def test_spans_as_an_sdk_prints_them_are_read(tmp_path: Path) -> None:
@@ -106,7 +129,11 @@ def test_a_frame_of_phoenix_is_read_however_it_was_saved(tmp_path: Path, ending:
         cells = [
             {name: repr(value) if isinstance(value, list) else value for name, value in row.items()} for row in rows
         ]
-        pl.DataFrame(cells, infer_schema_length=None).write_csv(path)
+        frame = pl.DataFrame(cells, infer_schema_length=None)
+        # As pandas writes it: the index, which is a column too, stands before all others.
+        index = ["context.span_id", *frame["context.span_id"]]
+        lines = frame.write_csv().splitlines()
+        path.write_text("".join(f"{own},{line}\n" for own, line in zip(index, lines, strict=True)), encoding="utf-8")
     elif ending == "json":
         path.write_text(json.dumps(rows), encoding="utf-8")
     else:
@@ -207,6 +234,37 @@ def test_runs_of_langsmith_are_read_side_by_side_or_nested(tmp_path: Path) -> No
     frame = pl.DataFrame([{k: json.dumps(v) if isinstance(v, dict) else v for k, v in run.items()} for run in runs])
     frame.write_parquet(tmp_path / "t.parquet")  # as the bulk export has it, with objects as text
     assert read_one(tmp_path / "t.parquet", "langsmith").input_hash == sample.input_hash
+
+
+def test_documents_that_a_graph_gave_out_with_its_answer_are_contexts_where_no_step_retrieved(tmp_path: Path) -> None:
+    chunks = [
+        {
+            "chunk_id": f"k{place}",
+            "document_id": f"d{place}",
+            "content": text,
+            "metadata": {"pages": "9"},
+            "rank": place,
+        }
+        for place, text in enumerate(TEXTS, start=1)
+    ]
+    graph = {
+        "id": TRACE, "trace_id": TRACE, "name": "LangGraph", "run_type": "chain", "parent_run_id": None,
+        "start_time": NOON.format(0), "end_time": NOON.format(1), "status": "success", "child_runs": None,
+        "inputs": {"messages": [{"type": "human", "content": QUESTION}], "query": QUESTION, "retrieved_chunks": []},
+        "outputs": {"generated_response": ANSWER, "messages": [{"type": "ai", "content": ANSWER}], "chunks": chunks},
+    }  # fmt: skip
+    sample = read_one(write_lines(tmp_path / "t.jsonl", [graph]), "langsmith")
+    assert (sample.question, sample.answer) == (QUESTION, ANSWER)
+    assert (sample.contexts, sample.context_ids) == (TEXTS, ["d1", "d2"])
+    outputs = {**graph["outputs"], "chunks": [], "retrieved_chunks": []}
+    nothing = write_lines(tmp_path / "none.jsonl", [{**graph, "outputs": outputs}])
+    assert read_one(nothing, "langsmith").contexts == []
+    # What a retriever of the trace gave is what it retrieved, whatever the chain gave out.
+    retriever = {
+        "id": "r1", "trace_id": TRACE, "run_type": "retriever", "parent_run_id": TRACE, "start_time": NOON.format(0),
+        "end_time": NOON.format(1), "inputs": {"query": QUESTION}, "outputs": {"documents": [{"page_content": "One."}]},
+    }  # fmt: skip
+    assert read_one(write_lines(tmp_path / "both.jsonl", [graph, retriever]), "langsmith").contexts == ["One."]
 
 
 def test_what_cannot_be_judged_is_counted_with_its_reason(tmp_path: Path) -> None:

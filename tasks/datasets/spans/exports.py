@@ -4,7 +4,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from evalhouse.tasks.datasets.spans.said import find_said, find_turns, list_tool_calls, make_call, read_documents
+from evalhouse.tasks.datasets.spans.said import (
+    find_documents,
+    find_said,
+    find_turns,
+    list_tool_calls,
+    make_call,
+    read_documents,
+)
 from evalhouse.tasks.datasets.spans.span import (
     Blame,
     Kind,
@@ -80,6 +87,7 @@ def _read_langfuse_trace(row: Tree, trace_id: str, inner: list[Span]) -> Span:
         question=find_said(row.get("input"), "question"),
         turns=find_turns(row.get("input")),
         answer=find_said(row.get("output"), "answer"),
+        passed_on=find_documents(row.get("output")),
         session=read_name(row.get("session_id")),
     )
 
@@ -104,6 +112,7 @@ def _read_observation(row: Tree, trace_id: str) -> Span:
         turns=find_turns(given),
         answer=find_said(made, "answer"),
         documents=read_documents(made) if kind == "retriever" else None,
+        passed_on=find_documents(made) if kind == "chain" else None,
         tool_calls=_read_calls(kind, name, given, made),
         prompt_tokens=_count(usage, ("input", "prompt_tokens", "promptTokens")) if kind == "llm" else None,
         completion_tokens=_count(usage, ("output", "completion_tokens", "completionTokens")) if kind == "llm" else None,
@@ -158,6 +167,7 @@ def _read_run(row: Tree, run_id: str, trace_id: str) -> Span:
         turns=find_turns(given),
         answer=find_said(made, "answer"),
         documents=read_documents(made) if kind == "retriever" else None,
+        passed_on=find_documents(made) if kind == "chain" else None,
         tool_calls=_read_calls(kind, name, given.get("input", given), _find_reply(made)),
         prompt_tokens=read_count(row.get("prompt_tokens") or usage.get("input_tokens")) if is_llm else None,
         completion_tokens=read_count(row.get("completion_tokens") or usage.get("output_tokens")) if is_llm else None,

@@ -7,9 +7,11 @@ application may mix them: `read_span` takes of each field the first attribute th
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from evalhouse.tasks.datasets.spans.said import (
+    find_documents,
     find_said,
     find_turns,
     list_messages,
@@ -140,6 +142,7 @@ def read_span(recorded: Recorded) -> Span:
         turns=find_turns(asked) or find_turns(given),
         answer=answer,
         documents=_find_documents(tree, kind, made),
+        passed_on=find_documents(made) if kind == "chain" else None,
         tool_calls=_find_calls(kind, attributes, given) if kind == "tool" else tuple(list_tool_calls(replied)),
         prompt_tokens=read_count(pick(attributes, _PROMPT_TOKENS)) if is_done else None,
         completion_tokens=read_count(pick(attributes, _REPLY_TOKENS)) if is_done else None,
@@ -231,15 +234,28 @@ def read_otlp(message: Tree, blame: Blame) -> Iterator[Recorded]:
 
     Raises TypeError, AttributeError or KeyError for what is no such request; of one span it is blamed.
     """
-    for of_resource in message.get("resourceSpans", message.get("resource_spans")) or []:
+    for listed in read_fields(message).get("resourceSpans", []):
+        of_resource = read_fields(listed)
         resource = _read_attributes(read_tree(of_resource.get("resource")).get("attributes"))
         scopes = of_resource.get("scopeSpans") or of_resource.get("instrumentationLibrarySpans") or []
         for scope in scopes:
             for span in scope.get("spans") or []:
                 try:
-                    yield _read_otlp_span(span, read_name(resource.get("service.name")))
+                    yield _read_otlp_span(read_fields(span), read_name(resource.get("service.name")))
                 except (ValueError, AttributeError, TypeError, KeyError) as error:
                     blame(str(error))
+
+
+def read_fields(message: Tree) -> Tree:
+    """The fields of a message in JSON by their lowerCamelCase names. Protobuf's JSON allows those of the .proto file as
+    well, and null for what is not there; Phoenix's API writes both."""
+    return {_find_field(name): value for name, value in message.items() if value is not None}
+
+
+@cache
+def _find_field(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
 
 
 def _read_otlp_span(span: Tree, service: str | None) -> Recorded:
@@ -280,7 +296,7 @@ def _read_attributes(pairs: object) -> dict[str, Any]:
 
 def _read_any(value: object) -> Any:  # noqa: ANN401  # whatever an attribute holds
     """A value of OTLP in JSON, in which whole numbers are texts."""
-    kind, inner = next(iter(value.items()), ("", None)) if isinstance(value, Mapping) else ("", None)
+    kind, inner = next(iter(read_fields(value).items()), ("", None)) if isinstance(value, Mapping) else ("", None)
     match kind:
         case "intValue":
             return int(str(inner))

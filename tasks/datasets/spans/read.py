@@ -16,7 +16,7 @@ from evalhouse.tasks.datasets.errors import Complain, ReadingStopped
 from evalhouse.tasks.datasets.formats import DatasetSource, open_text
 from evalhouse.tasks.datasets.rows import RawRow
 from evalhouse.tasks.datasets.spans.exports import read_langfuse, read_langsmith
-from evalhouse.tasks.datasets.spans.otel import read_flat, read_otlp, read_span
+from evalhouse.tasks.datasets.spans.otel import read_fields, read_flat, read_otlp, read_span
 from evalhouse.tasks.datasets.spans.samples import REASONS, LeftOut, Reason, join_sessions, make_row
 from evalhouse.tasks.datasets.spans.span import Blame, Span, Tree
 from evalhouse.tasks.settings.traces import TraceFormat
@@ -27,11 +27,14 @@ _MOST_OF_DOCUMENT: Final = 2**28  # bytes of a file that is one JSON object
 
 def _read_otel(row: Tree, blame: Blame) -> Iterator[Span]:
     """Spans of OTLP in JSON, or one that is a row of its own."""
-    if "scopeSpans" in row:  # of a file that is one request
-        row = {"resourceSpans": [row]}
-    if "resourceSpans" in row:
+    fields = read_fields(row) if _OTLP.intersection(row) else {}
+    if "startTimeUnixNano" in fields:  # a span of OTLP by itself, as Phoenix's API lists them
+        fields = {"scopeSpans": [{"spans": [row]}]}
+    if "scopeSpans" in fields:  # of a file that is one request
+        fields = {"resourceSpans": [fields]}
+    if fields:
         try:
-            yield from map(read_span, read_otlp(row, blame))
+            yield from map(read_span, read_otlp(fields, blame))
         except (AttributeError, TypeError, KeyError) as error:
             blame(f"not OTLP: {error}")
     elif (recorded := read_flat(row, blame)) is not None:
@@ -49,9 +52,14 @@ FORMATS: Final[Mapping[TraceFormat, Read]] = {
 """How the rows of an export are read, by the name of `--format`."""
 
 
+_OTLP: Final = frozenset(
+    {"resourceSpans", "resource_spans", "scopeSpans", "scope_spans", "startTimeUnixNano", "start_time_unix_nano"}
+)
+"""Names of which a message of OTLP has one, as protobuf's JSON writes them."""
 _COLUMNS: Final[Mapping[str, TraceFormat]] = {
-    "resourceSpans": "otel", "run_type": "langsmith", "observations": "langfuse", "parentObservationId": "langfuse",
-    "parent_observation_id": "langfuse", "context.trace_id": "phoenix", "span_id": "otel", "trace_id": "otel",
+    "resourceSpans": "otel", "start_time_unix_nano": "otel", "run_type": "langsmith", "observations": "langfuse",
+    "parentObservationId": "langfuse", "parent_observation_id": "langfuse", "context.trace_id": "phoenix",
+    "span_id": "otel", "trace_id": "otel",
 }  # fmt: skip
 """Columns by which an export is known to a person who left out its name."""
 

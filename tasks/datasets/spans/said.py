@@ -36,6 +36,12 @@ _KEYS: Final[Mapping[Field, tuple[str, ...]]] = {
 # Beside the value in what LangChain's callbacks and decorators record: never the value.
 _BESIDE: Final = frozenset({"tags", "metadata", "config", "run_manager", "callbacks", "self", "session_id", "user_id"})
 _DEEPEST: Final = 12
+_IDS: Final = ("id", "document_id", "doc_id", "chunk_id")
+# Where chains of LangChain, and people in graphs of their own, put what was retrieved beside the answer.
+_PASSED_ON: Final = (
+    "documents", "context", "contexts", "source_documents", "retrieved_documents", "retrieved_contexts",
+    "retrieved_chunks", "chunks",
+)  # fmt: skip
 
 
 def find_said(value: object, field: Field, depth: int = 0) -> str | None:
@@ -184,6 +190,12 @@ def read_documents(value: object) -> tuple[Document, ...] | None:
     return None if None in documents else tuple(item for item in documents if item is not None)
 
 
+def find_documents(made: object) -> tuple[Document, ...] | None:
+    """The documents among what a chain gave out, under the names by which frameworks and people pass them on."""
+    tree = read_tree(made)
+    return next((found for name in _PASSED_ON if (found := read_documents(tree.get(name))) is not None), None)
+
+
 def _read_numbered(value: Tree) -> tuple[Document, ...] | None:
     items = read_list(value)
     return None if items is None else read_documents(items)
@@ -212,7 +224,8 @@ def _read_fields(item: Tree) -> Document | None:
     metadata = read_tree(item.get("metadata"))
     text = next((item[key] for key in ("page_content", "content", "text", "pageContent") if item.get(key)), None)
     text = text if isinstance(text, str) else None
-    an_id = read_name(item.get("id")) or read_name(metadata.get("id"))
+    named = (read_name(place.get(key)) for key in _IDS for place in (item, metadata))
+    an_id = next((name for name in named if name), None)
     if text is None and an_id is None:
         return None
     score = next(

@@ -96,14 +96,17 @@ def _find_answer(tree: Iterable[_Placed]) -> str | None:
 
 
 def _find_documents(tree: Iterable[_Placed]) -> list[Document] | None:
-    """What reached the model: of the last reranker where there is one, else of all retrievers, each document once."""
+    """What reached the model: of the last reranker where there is one, else of all retrievers, each document once. Of a
+    trace without either what the outermost chain gave out with its answer."""
     outer = [item.span for item in tree if item.span.documents is not None and not item.is_inner]
     outer.sort(key=lambda span: span.started_at or 0.0)
     rerankers = [span for span in outer if span.kind == "reranker"]
-    chosen = rerankers[-1:] or outer
+    chosen = [span.documents or () for span in rerankers[-1:] or outer]
+    if not chosen:
+        chosen = [item.span.passed_on for item in tree if item.span.passed_on is not None][:1]
     if not chosen:
         return None
-    documents = {(document.id, document.text): document for span in chosen for document in span.documents or ()}
+    documents = {(document.id, document.text): document for listed in chosen for document in listed}
     return list(documents.values())
 
 

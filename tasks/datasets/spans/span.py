@@ -34,7 +34,8 @@ class Span:
     """One step. Times are seconds of the epoch; `ended_at` is None while it runs. `error` is why it failed.
 
     `turns` is what was said before the question, where the span has it: objects with role and text. `documents` is None
-    for what retrieves nothing, and empty for a retriever that found nothing.
+    for what retrieves nothing, and empty for a retriever that found nothing. `passed_on` are those that a chain gave
+    out with its answer.
     """
 
     trace_id: str
@@ -49,6 +50,7 @@ class Span:
     turns: tuple[Tree, ...] = ()
     answer: str | None = None
     documents: tuple[Document, ...] | None = None
+    passed_on: tuple[Document, ...] | None = None
     tool_calls: tuple[Tree, ...] = ()
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
