@@ -45,8 +45,11 @@ _LONGEST = (
     "test_warehouse_upkeep.py", "test_query_prompt.py", "test_report_page.py", "test_review_page.py",
     "test_shared_limit_prefect.py",
 )  # fmt: skip
-# Rooms whose tests are about opening a warehouse, or have other processes that open it.
-_OPENING = frozenset({"machines", "runs", "store", "ui"})
+# Rooms and files whose tests are about opening a warehouse, or have other processes that open it.
+_OPENING = frozenset({
+    "machines", "runs", "ui", "test_older.py", "test_query_apart.py", "test_shared_reads.py",
+    "test_warehouse_connection.py", "test_warehouse_migrate.py", "test_warehouse_query.py", "test_warehouse_spool.py",
+})  # fmt: skip
 # Rooms whose tests are about making one.
 _MAKING = frozenset({"machines", "store"})
 settings.register_profile("quick", max_examples=25, deadline=None)
@@ -147,7 +150,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(autouse=True)
 def _one_opening(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Within a test each warehouse is opened once, but where opening it is what the test is about."""
-    if _find_room(request) in _OPENING:
+    if _OPENING.intersection((_find_room(request), request.path.name)):
         yield
         return
     with kept_open(tmp_path_factory.getbasetemp()):

@@ -1,7 +1,8 @@
 """One open file for all that this process does with a warehouse: to open it takes 25 ms of CPU, to connect again one.
 
 A test opens it a dozen times, and what comes and goes between two openings (another process) is what the tests of
-`store/`, `runs/`, `machines/` and `ui/` are about. Whoever starts a process lets go of all files first.
+`runs/`, `machines/`, `ui/` and of some files of `store/` are about. Whoever starts a process lets go of all files
+first.
 """
 
 from __future__ import annotations

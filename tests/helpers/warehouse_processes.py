@@ -9,11 +9,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import polars as pl
+from warehouse_runs import lay_warehouse
 
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.tables import Batch, build_frame
@@ -111,19 +110,10 @@ def make_batch(key: str, *, n: int = 3, label: str = "TP", replaces: tuple[str, 
     )
 
 
-@cache
-def _make_empty() -> bytes:
-    with TemporaryDirectory() as folder:
-        made = Warehouse(f"{folder}/w.duckdb")
-        made.migrate()
-        return made.location.path.read_bytes()
-
-
 def make_warehouse(folder: Path) -> Warehouse:
     """A warehouse with all tables and views, `w.duckdb` in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "w.duckdb").write_bytes(_make_empty())
-    return Warehouse(str(folder / "w.duckdb"))
+    return lay_warehouse(folder / "w.duckdb")
 
 
 def count_rows(warehouse: Warehouse, table: str, where: str = "true") -> int:

@@ -6,18 +6,16 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from warehouse_runs import lay_warehouse
 
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.sandbox.catalog import Catalog, read_catalog
 from evalhouse.warehouse.sandbox.completion import suggest_words
-from evalhouse.warehouse.store import Warehouse
 
 
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
-    warehouse = Warehouse(str(tmp_path_factory.mktemp("catalog") / "evalhouse.duckdb"))
-    warehouse.migrate()
-    return read_catalog(warehouse.location)
+    return read_catalog(lay_warehouse(tmp_path_factory.mktemp("catalog") / "evalhouse.duckdb").location)
 
 
 def offer(catalog: Catalog, before: str, after: str = "") -> list[str]:

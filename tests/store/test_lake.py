@@ -431,11 +431,10 @@ def test_the_url_on_record_names_the_same_lake(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_catalogue_that_goes_in_the_middle_of_a_write_is_an_outage_and_the_write_is_done_again(
-    postgres: PostgresServer, tmp_path: Path
+    postgres: PostgresServer, in_postgres: Warehouse
 ) -> None:
     """The next attempt finds the server up again: whoever keeps its rows elsewhere hands them over then."""
-    warehouse = Warehouse(f"ducklake:{postgres.make_database('gone')}?data={tmp_path / 'gone'}")
-    warehouse.migrate()
+    warehouse = in_postgres
 
     def write_while_it_restarts(work: str) -> None:
         with warehouse.writing() as connection:

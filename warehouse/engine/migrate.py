@@ -1,4 +1,5 @@
-"""Numbered migrations: each `.sql` file is applied once, in order, in one transaction with its own record.
+"""Numbered migrations: each `.sql` file is applied once, in order, in one transaction with its own record (an empty
+lake gets all of them in one).
 
 Views are not migrated but laid again whenever their text has changed, since they hold no rows. (A view that is
 given up is dropped by a migration.) The files keep to what every kind of warehouse understands; what only a plain
@@ -83,22 +84,36 @@ def apply_migrations(
 ) -> list[str]:
     """Apply what is missing on an open connection; see `migrate`."""
     applied = _read_record(connection, location)
-    names = []
-    for migration in _missing(applied, wanted):
-        _apply(connection, location, migration.title, partial(_run, connection, location, migration))
-        names.append(migration.title)
+    steps = [
+        _Step(title=migration.title, write=partial(_run, connection, location, migration))
+        for migration in _missing(applied, wanted)
+    ]
     if views and applied.get(_VIEWS) != _views_hash():
-        _apply(connection, location, "views", partial(_lay_views, connection, location))
-        names.append("views")
-    return names
+        steps.append(_Step(title="views", write=partial(_lay_views, connection, location)))
+    # To commit to a lake takes longer than to write a migration: an empty one is given all by one transaction.
+    is_empty_lake = location.lake is not None and not applied
+    for together in [steps] if is_empty_lake else [[step] for step in steps]:
+        _apply(connection, location, together)
+    return [step.title for step in steps]
 
 
-def _apply(connection: duckdb.DuckDBPyConnection, location: Location, title: str, write: Callable[[], None]) -> None:
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    """A migration, or all views, and what writes it."""
+
+    title: str
+    write: Callable[[], None]
+
+
+def _apply(connection: duckdb.DuckDBPyConnection, location: Location, steps: Sequence[_Step]) -> None:
     """One transaction; what it changed is then moved out of the log, which DuckDB 1.5 cannot always replay."""
+    title = ""
     try:
         connection.begin()
         connection.execute(_RECORD)
-        write()
+        for step in steps:
+            title = step.title
+            step.write()
         connection.commit()
         if location.lake is None:
             connection.execute("checkpoint")

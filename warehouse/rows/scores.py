@@ -4,8 +4,10 @@ A noise run is a row of `runs` of kind noise with calls, verdicts and scores of 
 The table `noise` follows the scores: whenever parent or noise run are scored, `note_noise` writes their rows again.
 """
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Final
 
 import duckdb
@@ -172,8 +174,7 @@ def try_metrics(metrics: Sequence[MetricFile], settings: MetricSettings) -> None
 
     What depends on the data, such as an infinite quotient, shows only when a run is scored.
     """
-    with duckdb.connect() as connection:
-        apply_migrations(connection, parse_location("scratch.duckdb"), load_migrations())
+    with _open_empty(os.getpid()).cursor() as connection:
         for metric in set_metrics(metrics, settings):
             parameters = {"run_id": "scratch", **metric.parameters}
             try:
@@ -186,6 +187,14 @@ def try_metrics(metrics: Sequence[MetricFile], settings: MetricSettings) -> None
                     f"{metric.file.place}: {faults[0][0]}; its SELECT was tried on an empty warehouse, before anything "
                     "was asked, and has to give run_id, sample_id, value (a number) and unscored_reason (text)"
                 )
+
+
+@cache
+def _open_empty(_: int) -> duckdb.DuckDBPyConnection:
+    """An empty warehouse in memory for a process, made once: to make it takes longer than to try all metrics."""
+    connection = duckdb.connect()
+    apply_migrations(connection, parse_location("scratch.duckdb"), load_migrations())
+    return connection
 
 
 def _explain_metric(warehouse: Warehouse, metric: MetricFile, error: duckdb.Error) -> WarehouseError:
