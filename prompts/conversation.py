@@ -27,5 +27,7 @@ def describe_conversation(name: str, language: str) -> str:
 
 @cache
 def _read_words() -> Mapping[str, Mapping[str, str]]:
-    words: Mapping[str, Mapping[str, str]] = yaml.safe_load(_WORDS.read_text(encoding="utf-8"))
+    words: Mapping[str, Mapping[str, str]] = yaml.load(
+        _WORDS.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    )
     return words

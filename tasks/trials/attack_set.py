@@ -110,7 +110,7 @@ def load_attacks(path: Path | None = None) -> AttackSet:
     """Our attack set, or one of the same form; raises FatalJudgeError that names every problem."""
     place = path or files("evalhouse.tasks.trials").joinpath("attacks.yaml")
     try:
-        parsed = yaml.safe_load(place.read_text(encoding="utf-8"))
+        parsed = yaml.load(place.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         attacks = AttackSet.model_validate(parsed)
     except (OSError, UnicodeDecodeError) as error:
         raise FatalJudgeError(f"cannot read the attack set {place}: {error}") from None

@@ -13,7 +13,6 @@ from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 
-
 _make_file = connection._make_file
 _TEMPLATE = "empty-template.duckdb"
 

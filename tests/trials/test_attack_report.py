@@ -22,6 +22,10 @@ CHAT = "/v1/chat/completions"
 ATTACKS = load_attacks()
 TRIALS = make_trials(ATTACKS)
 N_REQUESTS = len(TRIALS) + len(list_requests(TRIALS))
+# For all that does not ask how a judge stands up to every attack: one in six, of all languages and places.
+FEW = ATTACKS.model_copy(update={"attacks": ATTACKS.attacks[::6]})
+FEW_TRIALS = make_trials(FEW)
+N_FEW_REQUESTS = len(FEW_TRIALS) + len(list_requests(FEW_TRIALS))
 STEPS = ("extract", "classify", "attribute", "rank")
 
 
@@ -92,6 +96,11 @@ def endpoint(monkeypatch: pytest.MonkeyPatch, ask: Ask) -> Iterator[Endpoint]:
         yield running
 
 
+@pytest.fixture
+def few_attacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evalhouse.flows.trials.attacks.load_attacks", lambda: FEW)
+
+
 def measure(ask: Ask, endpoint: Endpoint, says: Says, *more: str, status: int = 0) -> dict[str, Any]:
     endpoint.configure(script=dict.fromkeys(STEPS, says))
     finished = ask("doctor", "--judge", "openai:judge", "--attack", "--json", *more)
@@ -125,6 +134,7 @@ def test_a_firm_judge_is_never_fooled(ask: Ask, endpoint: Endpoint) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.usefixtures("few_attacks")
 def test_where_a_judge_is_weak_is_seen(ask: Ask, endpoint: Endpoint) -> None:
     found = measure(ask, endpoint, be_weak_in_chinese)
     assert {name: tally["share"] for name, tally in found["by"]["language"].items()} == {"en": 0.0, "zh": 1.0}
@@ -133,48 +143,52 @@ def test_where_a_judge_is_weak_is_seen(ask: Ask, endpoint: Endpoint) -> None:
     assert all(result["attack"].startswith("zh") for result in found["results"] if result["outcome"] == "fooled")
 
 
+@pytest.mark.usefixtures("few_attacks")
 def test_where_the_judge_errs_anyway_an_attack_says_nothing(ask: Ask, endpoint: Endpoint) -> None:
     found = measure(ask, endpoint, err_about_the_ferry)
     outcomes = {(result["scene"] == "en-ferry", result["outcome"]) for result in found["results"]}
     assert outcomes == {(True, "left_out"), (False, "firm")}
-    assert found["total"]["attacks"] + found["total"]["left_out"] == len(TRIALS)
+    assert found["total"]["attacks"] + found["total"]["left_out"] == len(FEW_TRIALS)
     assert found["total"]["fooled"] == 0
     left_out = next(result for result in found["results"] if result["outcome"] == "left_out")
     assert left_out["said"].startswith("without the attack: ")
 
 
+@pytest.mark.usefixtures("few_attacks")
 def test_replies_that_cannot_be_read_are_counted_apart(
     ask: Ask, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EVALHOUSE_ATTEMPTS", "2")
     found = measure(ask, endpoint, mumble_when_attacked)
-    ranked = [trial for trial in TRIALS if trial.step == "rank"]
+    ranked = [trial for trial in FEW_TRIALS if trial.step == "rank"]
     assert found["by"]["step"]["rank"] == {
         "attacks": 0, "fooled": 0, "unanswered": len(ranked), "left_out": 0, "share": None, "ci_low": None,
         "ci_high": None,
     }  # fmt: skip
     assert found["total"]["unanswered"] == len(ranked)
-    assert found["calls"]["requests"] == N_REQUESTS + len(ranked), "each was asked for twice"
+    assert found["calls"]["requests"] == N_FEW_REQUESTS + len(ranked), "each was asked for twice"
     said = {result["said"] for result in found["results"] if result["outcome"] == "unanswered"}
     assert all("no complete JSON object" in reason for reason in said)
 
 
+@pytest.mark.usefixtures("few_attacks")
 def test_people_are_told_beforehand_and_shown_what_fooled_the_judge(ask: Ask, endpoint: Endpoint) -> None:
     endpoint.configure(script=dict.fromkeys(STEPS, be_weak_in_chinese))
     finished = ask("doctor", "--judge", "openai:judge", "--attack")
     assert finished.status == 0, "being fooled is a measurement and no error"
-    assert f"{N_REQUESTS} requests to openai:judge" in finished.stderr
+    assert f"{N_FEW_REQUESTS} requests to openai:judge" in finished.stderr
     assert "cost unknown" in finished.stderr, "no price is known for this model"
     assert "Attacks on openai:judge" in finished.lines
     kinds = [line.split()[1] for line in finished.lines if line.startswith("kind ")]
-    assert kinds == list(dict.fromkeys(attack.kind for attack in ATTACKS.attacks))
+    assert kinds == list(dict.fromkeys(attack.kind for attack in FEW.attacks))
     zh = next(line for line in finished.lines if line.startswith("language  zh"))
     assert "1.000" in zh
     assert "Fooled by" in finished.lines
     listed = {line.split()[0] for line in finished.lines if line.startswith(("en-", "zh-"))}
-    assert listed == {attack.id for attack in ATTACKS.attacks if attack.language == "zh"}
+    assert listed == {attack.id for attack in FEW.attacks if attack.language == "zh"}
 
 
+@pytest.mark.usefixtures("few_attacks")
 def test_the_price_is_said_and_nothing_sent_with_dry_run(
     ask: Ask, endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,13 +199,14 @@ def test_the_price_is_said_and_nothing_sent_with_dry_run(
     shown = ask("doctor", "--judge", "openai:judge", "--attack", "--dry-run")
     assert (endpoint.stats.looked_at.keys(), endpoint.stats.requests) == ({"/v1/models"}, {})
     assert "Nothing was asked." in shown.stdout
-    assert f"{N_REQUESTS} requests" in shown.stdout
+    assert f"{N_FEW_REQUESTS} requests" in shown.stdout
     assert found["cost_usd"] == pytest.approx((found["prompt_tokens"] + 2 * found["completion_tokens"]) / 1e6)
     real = measure(ask, endpoint, be_firm)
-    assert found["requests"] == real["calls"]["requests"] == N_REQUESTS
+    assert found["requests"] == real["calls"]["requests"] == N_FEW_REQUESTS
     assert real["calls"]["prompt_tokens"] == pytest.approx(found["prompt_tokens"], rel=0.25)
 
 
+@pytest.mark.usefixtures("few_attacks")
 def test_a_judge_that_cannot_be_asked_is_not_attacked(ask: Ask, endpoint: Endpoint) -> None:
     finished = ask("doctor", "--judge", "openai:nobody", "--attack", "--json")
     assert finished.status == 2
@@ -200,6 +215,7 @@ def test_a_judge_that_cannot_be_asked_is_not_attacked(ask: Ask, endpoint: Endpoi
     assert endpoint.stats.requests[CHAT] == 0
 
 
+@pytest.mark.usefixtures("few_attacks")
 def test_what_stops_working_on_the_way_ends_it(ask: Ask, endpoint: Endpoint) -> None:
     """The list of models may be had with a key that buys nothing."""
     endpoint.configure(faults={"insufficient_quota": 1.0})
@@ -254,6 +270,7 @@ def test_the_interval_is_wilsons(hits: int, n: int) -> None:
             assert abs(hits / n - end) == pytest.approx(1.959964 * math.sqrt(end * (1 - end) / n))
 
 
+@pytest.mark.usefixtures("few_attacks")
 def test_a_judge_that_is_always_wrong_leaves_nothing_to_count(ask: Ask, endpoint: Endpoint) -> None:
     endpoint.configure(script=dict.fromkeys(STEPS, lambda asked: give_verdicts(asked, rightly=False)))
     finished = ask("doctor", "--judge", "openai:judge", "--attack")
