@@ -17,6 +17,7 @@ from browser import Browser, Page, PageError
 from cli_house import HOSTILE_ID, ROWS, House
 from clipping import find_clipped
 from history_nights import Size, write_nights
+from stored_house import store_all
 
 from evalhouse.warehouse.metric_files import load_metrics
 
@@ -71,6 +72,7 @@ def long_run(house: House, tmp_path_factory: pytest.TempPathFactory) -> str:
         connection.execute("update samples set answer = $1, contexts = [$1] where sample_id = 'zh-1#7'", [ATTACK])
         for table, column in (("statements", "text"), ("classifications", "reason"), ("attributions", "reason")):
             connection.execute(f"update {table} set {column} = $1 where sample_id = 'zh-1#7'", [ATTACK])
+    store_all(url)
     return url
 
 

@@ -1,11 +1,14 @@
 """`evalhouse ui` over the session's warehouse, for tests that change nothing in it."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from browser import Browser, Page
 from cli_house import House
+from kept_open import kept_open
 from starlette.testclient import TestClient
+from stored_house import copy_stored_house
 from ui_house import make_client, serve_ui
 
 from evalhouse.flows.ui import kept_pages
@@ -17,6 +20,19 @@ from evalhouse.warehouse.store import Warehouse
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine is: nobody is shown a page as it was before what a test has just written."""
     monkeypatch.setattr(kept_pages, "_PATIENCE_S", 60.0)
+
+
+@pytest.fixture(scope="session")
+def house(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> House:
+    """A warehouse with two runs of which everything is stored. Read it."""
+    return copy_stored_house(tmp_path_factory.mktemp("stored") / "house", prefect_home)
+
+
+@pytest.fixture
+def opened_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """For files whose warehouses are neither served nor looked at by another process."""
+    with kept_open(tmp_path_factory.getbasetemp()):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from pair_house import BASE, CANDIDATE, N, make_pair
 from starlette.testclient import TestClient
+from stored_house import store_all
 from ui_house import make_client
 
 from evalhouse.tasks.comparing.wilson import find_share_interval
+from evalhouse.warehouse.engine.connection import serving_reads
 from evalhouse.warehouse.rows.documents import list_series_runs, read_document_samples, read_uses
 from evalhouse.warehouse.store import Warehouse
 
@@ -20,12 +23,15 @@ DOCUMENTS = f"/runs/{CANDIDATE}/documents"
 
 @pytest.fixture(scope="module")
 def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
-    return make_pair(tmp_path_factory.mktemp("documents"))
+    made = make_pair(tmp_path_factory.mktemp("documents"))
+    store_all(made.location.path)
+    return made
 
 
 @pytest.fixture(scope="module")
-def client(warehouse: Warehouse) -> TestClient:
-    return make_client(str(warehouse.location.path))
+def client(warehouse: Warehouse) -> Iterator[TestClient]:
+    with serving_reads(warehouse.location):
+        yield make_client(str(warehouse.location.path))
 
 
 def read_main(client: TestClient, address: str) -> str:

@@ -19,6 +19,8 @@ from evalhouse.warehouse.rows.reviews import read_reviewed
 from evalhouse.warehouse.rows.runs import insert_run, update_run
 from evalhouse.warehouse.store import Warehouse
 
+pytestmark = pytest.mark.usefixtures("opened_once")
+
 DESIGN = Design(n_runs=2, n_samples=80, n_picked=80, sensitivity=0.95, specificity=0.55, hard_share=0.4)
 REVIEWED = ("r0000", "r0001")
 

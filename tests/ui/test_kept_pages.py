@@ -74,6 +74,7 @@ def run_id(warehouse: Warehouse) -> str:
 @pytest.fixture
 def asked(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> Asked:
     monkeypatch.setattr(kept_pages, "_STALE_S", -1.0)
+    monkeypatch.setattr(app, "list_common", lambda _: [])  # pages that nobody has asked for yet are no test's business
     return Asked(make_client(str(warehouse.location.path)), monkeypatch)
 
 

@@ -40,8 +40,8 @@ PAGES = (
 )
 
 
-# Pages of a kind that are opened.
-MOST_ALIKE = 2
+# Widths of the window, and whether it is dark.
+LOOKS = ((1280, False), (390, True))
 
 # Each runs a query, in a process of its own; they are tried with the page.
 QUERIES = ("/sql?", "/sql.")
@@ -73,13 +73,23 @@ def name_together(address: str) -> set[str]:
     return {" ".join(sorted(list_parameters(address)))}
 
 
-@pytest.mark.parametrize("list_kinds", [list_parameters, pytest.param(name_together, marks=SLOW)])
-def test_all_addresses_that_pages_link_to_are_there(client: TestClient, list_kinds: Callable[[str], set[str]]) -> None:
+@pytest.mark.parametrize(
+    ("list_kinds", "most_alike"),
+    [
+        (list_parameters, 1),
+        pytest.param(list_parameters, 2, marks=SLOW),
+        pytest.param(name_together, 2, marks=SLOW),
+    ],
+)
+def test_all_addresses_that_pages_link_to_are_there(
+    client: TestClient, list_kinds: Callable[[str], set[str]], most_alike: int
+) -> None:
+    """`most_alike` is how many pages of a kind are opened."""
     waiting, seen, kinds = ["/"], set(), Counter[str]()
     while waiting:
         address = waiting.pop()
         its_kinds = list_kinds(address)
-        if address in seen or address.startswith(QUERIES) or all(kinds[kind] >= MOST_ALIKE for kind in its_kinds):
+        if address in seen or address.startswith(QUERIES) or all(kinds[kind] >= most_alike for kind in its_kinds):
             continue
         seen.add(address)
         kinds.update(its_kinds)
@@ -102,15 +112,34 @@ def test_what_is_not_there_is_said(client: TestClient, address: str) -> None:
     assert "notice" in answer.text
 
 
-@pytest.mark.parametrize(
-    ("width", "is_dark"),
-    [(1280, False), (390, True), pytest.param(390, False, marks=SLOW), pytest.param(1280, True, marks=SLOW)],
-)
-def test_pages_can_be_used_by_all(page: Page, house: House, width: int, is_dark: bool) -> None:
+def look_at(page: Page, address: str, look: tuple[int, bool]) -> None:
+    """Open a page and find nothing that keeps anyone from using it."""
+    width, is_dark = look
     page.show_as(width=width, dark=is_dark)
-    for address in (form.format(run=house.run_id) for form in PAGES):
-        page.visit(page.address + address)
-        assert page.evaluate("document.querySelectorAll('h1').length") == 1
-        assert find_barriers(page) == [], address
-        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, address
+    page.visit(page.address + address)
+    assert page.evaluate("document.querySelectorAll('h1').length") == 1
+    assert find_barriers(page) == [], address
+    assert_fits(page, address)
+
+
+def assert_fits(page: Page, address: str) -> None:
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, address
+
+
+def test_pages_can_be_used_by_all(page: Page, house: House) -> None:
+    """Every other page on a dark phone; that it fits on what it was not opened on is seen as well."""
+    for place, form in enumerate(PAGES):
+        address = form.format(run=house.run_id)
+        look_at(page, address, LOOKS[place % 2])
+        width, is_dark = LOOKS[1 - place % 2]
+        page.show_as(width=width, dark=is_dark)
+        assert_fits(page, address)
+    assert [problem for problem in page.problems if "status of 404" not in problem] == []
+
+
+@SLOW
+@pytest.mark.parametrize("look", [*LOOKS, (390, False), (1280, True)])
+def test_every_page_can_be_used_by_all_in_every_look(page: Page, house: House, look: tuple[int, bool]) -> None:
+    for form in PAGES:
+        look_at(page, form.format(run=house.run_id), look)
     assert [problem for problem in page.problems if "status of 404" not in problem] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,22 +12,28 @@ import polars as pl
 import pytest
 from pair_house import BASE, CANDIDATE, SCORED, make_pair
 from starlette.testclient import TestClient
+from stored_house import store_all
 from ui_house import make_client
 from warehouse_runs import make_run
 
 from evalhouse.flows.ui.pair import list_differences
 from evalhouse.flows.ui.text_changes import mark_changes
+from evalhouse.warehouse.engine.connection import serving_reads
 from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.runs import find_run, insert_run
 from evalhouse.warehouse.rows.scores import score_run
+
+pytestmark = pytest.mark.usefixtures("opened_once")
 
 PAIR = f"base={BASE}&candidate={CANDIDATE}"
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     warehouse = make_pair(tmp_path_factory.mktemp("pair"))
-    return make_client(str(warehouse.location.path))
+    store_all(warehouse.location.path)
+    with serving_reads(warehouse.location):
+        yield make_client(str(warehouse.location.path))
 
 
 def read_main(client: TestClient, address: str) -> str:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pair_house import BASE, CANDIDATE, make_pair
 from ui_house import make_client
 
@@ -29,6 +30,7 @@ def decide(run_id: str, outcome: str, *checks: dict[str, Any]) -> Decision:
     )  # fmt: skip
 
 
+@pytest.mark.usefixtures("opened_once")
 def test_gates_stand_by_night_with_the_checks_that_did_not_pass(tmp_path: Path) -> None:
     warehouse = make_pair(tmp_path)
     check = {"kind": "min", "metric": "factual_f1", "limit": 0.8, "value": 0.5}
