@@ -153,7 +153,8 @@ def _one_opening(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     if _OPENING.intersection((_find_room(request), request.path.name)):
         yield
         return
-    with kept_open(tmp_path_factory.getbasetemp()):
+    passing = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
+    with kept_open(tmp_path_factory.getbasetemp(), passing):
         yield
 
 

@@ -110,7 +110,16 @@ def test_fresh_counts_what_is_on_record_too(tmp_path: Path) -> None:
     assert estimate_run(settings.model_copy(update={"fresh": True})) == before
 
 
-@pytest.mark.parametrize("metrics", [(), ("faithfulness",), ("answer_correctness", "context_precision")])
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        (),
+        *(
+            pytest.param(metrics, marks=pytest.mark.slow)
+            for metrics in (("faithfulness",), ("answer_correctness", "context_precision"))
+        ),
+    ],
+)
 def test_on_the_sample_dataset_it_is_within_a_tenth_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metrics: tuple[str, ...]
 ) -> None:
