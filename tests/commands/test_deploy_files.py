@@ -25,7 +25,12 @@ FOLDER = ROOT / "flows" / "deploy"
 COMPOSE = FOLDER / "compose.yaml"
 UNITS = sorted(FOLDER.glob("*.service"))
 COMMANDS: dict[str, click.Command] = {"receive": receive, "serve": serve, "ui": ui}
-VARIABLES = {"POSTGRES_PASSWORD": "letters", "PREFECT_AUTH": "admin:letters", "EVALHOUSE_UI_TOKEN": "letters"}
+VARIABLES = {
+    "POSTGRES_PASSWORD": "letters",
+    "PREFECT_AUTH": "admin:letters",
+    "EVALHOUSE_UI_TOKEN": "letters",
+    "EVALHOUSE_RECEIVE_TOKEN": "letters",
+}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +54,7 @@ def check_command(words: list[str]) -> None:
 
 def test_every_service_starts_what_is_there(compose: dict[str, Any]) -> None:
     services = compose["services"]
-    assert services.keys() == {"postgres", "prefect", "serve", "worker", "ui"}
+    assert services.keys() == {"postgres", "prefect", "serve", "worker", "ui", "receive"}
     for name in services.keys() - {"postgres"}:
         check_command(services[name]["command"])
     mounted = {volume.split(":")[0] for service in services.values() for volume in service["volumes"]}

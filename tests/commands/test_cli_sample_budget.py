@@ -1,0 +1,76 @@
+"""`run --sample-budget`: which samples are judged, what is told of it, and that a resumed run judges the same ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli_house import make_rows, write_dataset
+from cli_process import Place
+from endpoint import Endpoint, running_endpoint
+
+from evalhouse.warehouse.store import Warehouse
+
+N_ROWS, BUDGET = 30, 12
+RUN = ("run", "berths.jsonl", "--sample-budget", str(BUDGET))
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with running_endpoint() as running:
+        yield running
+
+
+@pytest.fixture
+def place(tmp_path: Path, prefect_home: Path, endpoint: Endpoint) -> Place:
+    write_dataset(tmp_path, make_rows(N_ROWS), "berths.jsonl")
+    variables = {"PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "k"}
+    return Place(folder=tmp_path, variables=variables)
+
+
+def list_judged(place: Place, run_id: str) -> list[tuple[int, str]]:
+    rows = Warehouse(str(place.folder / "evalhouse.duckdb")).read_rows(
+        "select ordinal, sample_id from run_samples where run_id = $run_id order by ordinal", {"run_id": run_id}
+    )
+    return [(row["ordinal"], row["sample_id"]) for row in rows]
+
+
+def test_a_part_is_judged_and_a_resumed_run_goes_on_with_that_part(place: Place, endpoint: Endpoint) -> None:
+    endpoint.configure(faults={"truncated": 0.5}, seed=3)
+    faulty = place.call(*RUN, "--judge", "openai:judge", "--attempts", "1", "--json")
+    assert faulty.status == 3, faulty.stderr
+    run_id = faulty.document["run_id"]
+    judged = list_judged(place, run_id)
+    assert [ordinal for ordinal, _ in judged] == list(range(1, BUDGET + 1)), "numbered without gaps"
+
+    endpoint.configure(faults={})
+    mended = place.call("resume", run_id, "--json")
+    assert mended.status == 0, mended.stderr
+    assert list_judged(place, run_id) == judged
+    assert endpoint.stats.duplicates_answered == 0
+    assert mended.document["n_samples"] == BUDGET
+    mean = mended.document["metrics"]["context_precision"]
+    assert mean["n_scored"] == BUDGET
+    assert 0 <= mean["ci_low"] <= mean["mean"] <= mean["ci_high"] <= 1
+    told = place.call("show", run_id)
+    assert f"{BUDGET} of {N_ROWS} samples were judged, picked with known probabilities" in told.stdout + told.stderr
+
+
+def test_the_next_run_knows_where_the_judge_was_in_doubt(place: Place) -> None:
+    whole = place.call("run", "berths.jsonl", "--judge", "lexical", "--json")
+    part = place.call(*RUN, "--judge", "lexical", "--sample-seed", "1")
+    assert whole.status == part.status == 0, whole.stderr + part.stderr
+    share = re.search(r"\(signals: (\d+)% earlier scores, else lexical\)", part.stdout + part.stderr)
+    assert share is not None
+    assert int(share[1]) > 50, "what the run of all has scored"
+    again = place.call(*RUN, "--judge", "lexical", "--sample-seed", "2", "--json")
+    assert again.document["calls"]["requests"] == 0, "what the run of all was told is on record"
+
+
+@pytest.mark.parametrize(("given", "told"), [("0", "10"), ("many", "many")])
+def test_a_budget_that_is_none_is_refused(place: Place, given: str, told: str) -> None:
+    refused = place.call("run", "berths.jsonl", "--judge", "lexical", "--sample-budget", given)
+    assert refused.status == 2
+    assert told in refused.stderr
