@@ -1,5 +1,6 @@
-"""Runs spread over workers for real: a Prefect server as a process, on SQLite or PostgreSQL, workers as processes, and
-a lake. Workers are killed as machines die, with all they have started. Linux alone: descendants are found in /proc."""
+"""Runs spread over workers for real: the session's Prefect server or one of their own, on SQLite or PostgreSQL, workers
+as processes, and a lake. Workers are killed as machines die, with all they have started. Linux alone: descendants are
+found in /proc."""
 
 from __future__ import annotations
 
@@ -19,8 +20,9 @@ from typing import Any
 
 from cli_process import Place, finish
 from kill_runs import NotingEndpoint
-from prefect_holder import copy_database
+from prefect_holder import copy_database, find_server
 
+from evalhouse.flows.server.api import PrefectApi
 from evalhouse.warehouse.store import Warehouse
 
 POOL = "judges"
@@ -56,7 +58,7 @@ class PoolHouse:
     """A folder with a dataset, a lake, a Prefect server and workers."""
 
     folder: Path
-    port: int
+    server: dict[str, str]  # the variables that lead to it
     url: str  # of the lake
     endpoint: NotingEndpoint
     more: dict[str, str] = field(default_factory=dict)
@@ -69,7 +71,7 @@ class PoolHouse:
             folder=self.folder,
             variables={
                 "PREFECT_HOME": str(self.folder / "prefect"),
-                "PREFECT_API_URL": f"http://127.0.0.1:{self.port}/api",
+                **self.server,
                 "PREFECT_WORKER_QUERY_SECONDS": "1",
                 "PREFECT_WORKER_HEARTBEAT_SECONDS": "5",
                 "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false",
@@ -83,13 +85,13 @@ class PoolHouse:
             },
         )
 
-    def start_worker(self) -> Worker:
+    def start_worker(self, *, at_a_time: int = 1) -> Worker:
         name = f"worker-{len(self.workers) + 1}"
         log = self.folder / f"{name}.log"
         command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process"]
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [*command, "--name", name, "--limit", "1"],
+                [*command, "--name", name, "--limit", str(at_a_time)],
                 cwd=self.folder,
                 env=self.place.environment(),
                 stdin=subprocess.DEVNULL,
@@ -102,18 +104,17 @@ class PoolHouse:
 
     def make_pool(self) -> None:
         """A pool whose parts are one process each; by itself Prefect starts two more, which look for code to fetch."""
-        known = self.post("/collections/views/aggregate-worker-metadata", None)
+        known: Any = self._api.get("/collections/views/aggregate-worker-metadata")
         template = known["prefect"]["process"]["default_base_job_configuration"]
         template["variables"]["properties"]["command"]["default"] = f"{sys.executable} -m prefect.engine"
         self.post("/work_pools/", {"name": POOL, "type": "process", "base_job_template": template})
 
+    @property
+    def _api(self) -> PrefectApi:
+        return PrefectApi(self.server)
+
     def post(self, path: str, body: object) -> Any:  # noqa: ANN401  # whatever Prefect's JSON is
-        """Ask Prefect's API; a `body` of None gets."""
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/api{path}", data, headers)
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=120) as response:
-            return json.loads(response.read() or b"null")
+        return self._api.post(path, body)
 
     def list_parts(self) -> list[dict[str, Any]]:
         """The flow runs of all parts, in the order in which they were given out."""
@@ -137,11 +138,26 @@ class PoolHouse:
 
 @contextlib.contextmanager
 def open_pool_house(
-    folder: Path, url: str, endpoint: NotingEndpoint, *, database: str | None = None, **more: str
+    folder: Path,
+    url: str,
+    endpoint: NotingEndpoint,
+    *,
+    is_shared: bool = False,
+    database: str | None = None,
+    **more: str,
 ) -> Iterator[PoolHouse]:
-    """A house whose Prefect server is up, with no worker yet; all processes end with the block."""
-    house = PoolHouse(folder=folder, port=_find_port(), url=url, endpoint=endpoint, more=more)
-    with _prefect_server(house, database):
+    """A house whose Prefect server is up, with no worker yet; all processes end with the block.
+
+    If `is_shared` it is the session's server, which has none of Prefect's services; else one of its own with all.
+    """
+    with contextlib.ExitStack() as stack:
+        house = PoolHouse(
+            folder=folder, server=find_server() if is_shared else {}, url=url, endpoint=endpoint, more=more
+        )
+        if not is_shared:
+            port = _find_port()
+            house.server["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
+            stack.enter_context(_prefect_server(house, port, database))
         house.make_pool()
         try:
             yield house
@@ -151,18 +167,18 @@ def open_pool_house(
 
 
 @contextlib.contextmanager
-def _prefect_server(house: PoolHouse, database: str | None) -> Iterator[None]:
+def _prefect_server(house: PoolHouse, port: int, database: str | None) -> Iterator[None]:
     environment = {name: value for name, value in house.place.environment().items() if name != "PREFECT_API_URL"}
     environment |= {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PREFECT_SERVER_UI_ENABLED": "false"}
     if database is None:
         copy_database(house.folder / "prefect")
     else:
         environment["PREFECT_API_DATABASE_CONNECTION_URL"] = database.replace("postgresql:", "postgresql+asyncpg:")
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(house.port)]
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     with (house.folder / "server.log").open("wb") as output:
         process = subprocess.Popen(command, cwd=house.folder, env=environment, stdout=output, stderr=output)
     try:
-        house.wait_until(lambda: _is_up(house.port) or process.poll() is not None)
+        house.wait_until(lambda: _is_up(port) or process.poll() is not None)
         assert process.poll() is None, house.read_logs()
         yield
     finally:

@@ -17,8 +17,10 @@ from cli_process import ROOT
 
 from evalhouse.warehouse.store import Warehouse
 
-# Two cores are shared with everything else here.
-_PAUSE_S = 1.0
+# To read takes a tenth of a second of CPU and more, of two cores that are shared with everything else here: the longer
+# it goes on, the less often it is done.
+_PAUSE_S = 0.5
+_OFTEN = 5
 
 _COUNTS = """
 select
@@ -81,7 +83,7 @@ def read_on(url: str, stop: Path) -> Seen:
     n_reads = 0
     while not stop.exists():
         if not warehouse.exists() or "outcomes" not in _list_tables(warehouse):
-            time.sleep(0.1)
+            time.sleep(0.5)
             continue
         counts = {name: int(str(value)) for name, value in warehouse.read_rows(_COUNTS)[0].items()}
         fallen = {name: (before, counts[name]) for name, before in last.items() if counts[name] < before}
@@ -89,7 +91,7 @@ def read_on(url: str, stop: Path) -> Seen:
         wrong += [f"fallen: {fallen}"] if fallen else []
         wrong += [f"torn: {torn}"] if torn else []
         last, n_reads = counts, n_reads + 1
-        time.sleep(_PAUSE_S)
+        time.sleep(_PAUSE_S * (1 + n_reads // _OFTEN))
     return Seen(n_reads=n_reads, wrong=wrong, last=last)
 
 

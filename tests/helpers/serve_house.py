@@ -26,6 +26,8 @@ from evalhouse.flows.server.api import PrefectApi, PrefectApiError
 from evalhouse.flows.serving.flow_runs import make_event
 
 TIMEOUT_S = 240.0
+# Each look opens a warehouse, which takes 25 ms and keeps its writer waiting, or asks the server.
+_LOOK_S = 0.4
 DOCUMENTS = {
     "harbour.txt": "High tide at Brankmouth is at six in the morning.\n\nGulls nest on the pier.",
     "lamp.txt": "The lighthouse lamp is green.\n\nThe tower of the lighthouse is forty metres tall.",
@@ -105,7 +107,7 @@ class ServeHouse:
         while not is_reached():
             assert time.monotonic() < deadline, f"not reached in time; serve has said:\n{self.told}{self._read_log()}"
             assert self.process is None or self.process.poll() is None, f"serve has ended:\n{self.told}"
-            time.sleep(0.1)
+            time.sleep(_LOOK_S)
 
     def kill(self) -> None:
         """`kill -9` of the process that serves and of the runs it has started; its server has to notice by itself."""

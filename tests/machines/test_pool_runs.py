@@ -1,4 +1,5 @@
-"""A run over two workers of a work pool of which one is killed, or over four of which several are killed at random.
+"""A run over a worker of a work pool that has two parts at a time, or over four workers of which several are killed at
+random.
 
 The lake's catalogue is on a real PostgreSQL, Prefect's database too in the large run, and readers never stop: every
 sample is judged once, and what was answered is not paid for again."""
@@ -32,13 +33,15 @@ _UNREAD_S = 1.0
 class Size:
     n_samples: int
     n_workers: int
+    at_a_time: int  # parts of a worker
     n_kills: int
     part_size: int
     n_readers: int
 
 
-SMALL = Size(n_samples=16, n_workers=2, n_kills=1, part_size=8, n_readers=1)
-LARGE = Size(n_samples=300, n_workers=4, n_kills=3, part_size=75, n_readers=2)
+SMALL = Size(n_samples=16, n_workers=1, at_a_time=2, n_kills=0, part_size=8, n_readers=1)
+LARGE = Size(n_samples=300, n_workers=4, at_a_time=1, n_kills=3, part_size=75, n_readers=2)
+SLOW_LARGE = pytest.param(LARGE, marks=pytest.mark.slow, id="large")
 
 
 @dataclass(kw_only=True)
@@ -59,11 +62,11 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture(scope="module", params=[SMALL, pytest.param(LARGE, marks=pytest.mark.slow)], ids=["small", "large"])
+@pytest.fixture(scope="module", params=[pytest.param(SMALL, id="small"), SLOW_LARGE])
 def pool_run(
     request: pytest.FixtureRequest, postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[PoolRun]:
-    """Samples over workers, of which one is killed at its work, or several, one after the other."""
+    """Samples over workers, of which some are killed at their work, one after the other."""
     size: Size = request.param
     folder = tmp_path_factory.mktemp("pool")
     url = f"ducklake:{postgres.make_database(f'lake{size.n_samples}')}?data={folder / 'files'}"
@@ -72,9 +75,9 @@ def pool_run(
     with pytest.MonkeyPatch.context() as patch, noting_endpoint(**options) as endpoint:
         patch.setenv("EVALHOUSE_STATE_DIR", str(folder / "state"))
         database = postgres.make_database("prefect") if size is LARGE else None
-        with open_pool_house(folder, url, endpoint, database=database) as house:
+        with open_pool_house(folder, url, endpoint, is_shared=size is SMALL, database=database) as house:
             for _ in range(size.n_workers):
-                house.start_worker()
+                house.start_worker(at_a_time=size.at_a_time)
             with reading(url, folder, n_readers=size.n_readers) as paths:
                 killed_at, ended = _run_and_kill(house, size)
             readers = [read_seen(path) for path in paths]
@@ -82,8 +85,7 @@ def pool_run(
 
 
 def _run_and_kill(house: PoolHouse, size: Size) -> tuple[list[float], Finished]:
-    """Kill a worker that is at a part each time another share of the requests was answered; of the large run start a
-    new one."""
+    """Kill a worker that is at a part each time another share of the requests was answered, and start a new one."""
     dice = random.Random(7)
     process = house.place.start(
         *("run", "items.jsonl", "--judge", "openai:judge", "--pool", POOL, "--part-size", str(size.part_size)),
@@ -91,14 +93,12 @@ def _run_and_kill(house: PoolHouse, size: Size) -> tuple[list[float], Finished]:
     )
     killed_at = []
     for number in range(1, size.n_kills + 1):
-        # Within a part also where one worker alone has begun.
         enough = size.n_samples * N_CALLS * (2 * number - 1) // (2 * size.n_kills + 2)
         house.wait_until(lambda: len(house.endpoint.settled) >= enough, process)  # noqa: B023  # called at once
-        time.sleep(dice.uniform(0.0, 0.5) * (size is LARGE))
+        time.sleep(dice.uniform(0.0, 0.5))
         _pick_busy(house, dice).kill()
         killed_at.append(time.monotonic())
-        if size is LARGE:
-            house.start_worker()
+        house.start_worker()
     return killed_at, finish(process, timeout_s=TIMEOUT_S)
 
 
@@ -167,6 +167,7 @@ def test_readers_see_whole_batches_and_never_fewer(pool_run: PoolRun) -> None:
         assert seen.last["n_judged"] == pool_run.size.n_samples
 
 
+@pytest.mark.parametrize("pool_run", [SLOW_LARGE], indirect=True)
 def test_a_lost_part_is_given_to_another_worker(pool_run: PoolRun) -> None:
     parts = pool_run.house.list_parts()
     lost = [one for one in parts if one["state_type"] == "CRASHED"]

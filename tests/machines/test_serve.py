@@ -33,9 +33,10 @@ class Night:
     ways: tuple[str, ...]
 
 
-@pytest.fixture(
-    scope="module", params=[("command",), pytest.param(("python", "curl"), marks=pytest.mark.slow)], ids=" ".join
-)
+COMMAND, OTHERS = ("command",), ("python", "curl")
+
+
+@pytest.fixture(scope="module", params=[COMMAND, pytest.param(OTHERS, marks=pytest.mark.slow)], ids=" ".join)
 def night(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Night]:
     """Suites that run once on their schedule, and are served on."""
     ways: tuple[str, ...] = request.param
@@ -54,7 +55,7 @@ def announce(house: ServeHouse, way: str) -> None:
     environment = house.client.environment()
     match way:
         case "command":
-            done = house.client.call_process("kb-updated", way, "--version", "v2", "--changed", "lamp.txt#1", "--json")
+            done = house.client.call("kb-updated", way, "--version", "v2", "--changed", "lamp.txt#1", "--json")
             assert done.status == 0, done.stderr
             assert set(done.document) == {"event_id", "knowledge_base", "version", "changed"}
         case "python":
@@ -158,6 +159,7 @@ def test_each_run_is_told_when_it_starts_and_when_it_ends(updated: Night) -> Non
             assert len(lines) == 2, lines
 
 
+@pytest.mark.parametrize("night", [pytest.param(OTHERS, marks=pytest.mark.slow)], ids=" ".join, indirect=True)
 def test_a_suite_that_cannot_be_read_is_told_and_serving_goes_on(updated: Night) -> None:
     """It goes on with a run whose gate is not passed, which fails the flow run and not the run."""
     house, way = updated.house, updated.ways[0]

@@ -18,7 +18,7 @@ from endpoint_replies import ID_FAULTS, Fault
 KEY = "sk-test-77d0c1be42"
 CHAT = "/v1/chat/completions"
 METRICS = ("answer_correctness", "context_recall", "context_precision", "faithfulness")
-N_SAMPLES = 60
+N_SAMPLES = 40
 MANY_SAMPLES = 300
 CONCURRENCY = 16
 # What is recorded of each; a fence and prose are read as they come.

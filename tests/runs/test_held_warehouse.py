@@ -3,10 +3,14 @@ waits and says so, goes on by itself, loses nothing and asks nothing twice."""
 
 from __future__ import annotations
 
+import io
 import signal
 import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from pathlib import Path
 
@@ -54,6 +58,12 @@ def read_until(process: subprocess.Popen[str], words: str) -> str:
     raise AssertionError(f"it ended and had not said {words!r}: {''.join(said)}")
 
 
+def read_stderr() -> str:
+    """What a command that is called in this process has said so far."""
+    buffer = getattr(sys.stderr, "buffer", None)
+    return buffer.getvalue().decode() if isinstance(buffer, io.BytesIO) else ""
+
+
 def count_requests(endpoint: Endpoint) -> int:
     """Those to the judge: texts are embedded many at a time."""
     return endpoint.stats.requests["/v1/chat/completions"]
@@ -73,22 +83,38 @@ def test_a_run_waits_for_a_file_that_is_kept_open_and_then_completes(
 ) -> None:
     if from_request == 0:
         make_warehouse(place.folder).location.path.rename(find_file(place))
-        with held_file(find_file(place), read_only=how == "reading") as pid:
-            process = place.start(*RUN)
-            said = read_until(process, "the run waits")
-            assert count_requests(endpoint) == 0
     else:
         endpoint.configure(latency=0.1)
-        process = place.start(*RUN)
-        wait_for(lambda: count_requests(endpoint) >= from_request, process)
+    is_held, has_ended = threading.Event(), threading.Event()
+
+    def keep() -> tuple[int, int]:
+        """Keep the file until the run has said that it waits: by whom it was kept, and what was asked by then."""
+        while count_requests(endpoint) < from_request and not has_ended.is_set():
+            time.sleep(0.02)
         with held_file(find_file(place), read_only=how == "reading") as pid:
-            said = read_until(process, "the run waits")
-            # A reader keeps nobody from judging: what is written meanwhile waits beside the file.
-            assert how == "writing" or count_requests(endpoint) == N_CALLS * N_ROWS
-    said += read_until(process, "the run goes on")
-    done = finish(process)
+            is_held.set()
+            while "the run waits" not in read_stderr() and not has_ended.is_set():
+                time.sleep(0.05)
+            return pid, count_requests(endpoint)
+
+    with ThreadPoolExecutor(1) as other:
+        kept = other.submit(keep)
+        try:
+            if from_request == 0:
+                is_held.wait()
+            done = place.call(*RUN)
+        finally:
+            has_ended.set()
+        pid, n_meanwhile = kept.result()
     assert done.status == 0, done.stderr
-    assert f"(PID {pid}); close it there" in said
+    waits, goes_on = (done.stderr.find(words) for words in ("the run waits", "the run goes on"))
+    assert 0 <= waits < goes_on, done.stderr
+    assert f"(PID {pid}); close it there" in done.stderr
+    # A reader keeps nobody from judging: what is written meanwhile waits beside the file.
+    if from_request == 0:
+        assert n_meanwhile == 0
+    elif how == "reading":
+        assert n_meanwhile == N_CALLS * N_ROWS
     assert [row["status"] for row in read_rows(find_file(place), "select status from runs")] == ["completed"]
     assert set(read_recorded(find_file(place)).values()) == {1}
     assert count_requests(endpoint) == N_CALLS * N_ROWS

@@ -47,7 +47,13 @@ def wait_for_timeout(place: Place, run_id: str, *, of_task: bool) -> None:
         states = list(flow_run["tasks"].values()) if of_task else [flow_run["state_name"]]
 
 
-@pytest.mark.parametrize(("option", "name"), [("--run-timeout", "run_timeout_s"), ("--task-timeout", "task_timeout_s")])
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        pytest.param("--run-timeout", "run_timeout_s", marks=pytest.mark.slow),
+        ("--task-timeout", "task_timeout_s"),
+    ],
+)
 def test_what_takes_too_long_is_ended_by_prefect_and_can_be_resumed(place: Place, option: str, name: str) -> None:
     with running_endpoint(latency=60.0) as endpoint:
         own = place.with_variables(OPENAI_API_KEY="sk-any", OPENAI_BASE_URL=endpoint.base_url)
