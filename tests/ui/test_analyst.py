@@ -9,6 +9,7 @@ import pytest
 from browser import Browser, Page
 from cli_house import House
 from pair_house import make_pair
+from stored_house import store_all
 from ui_house import serve_ui
 
 MOST_TABS = 150
@@ -72,6 +73,7 @@ def test_by_keyboard_alone_from_all_series_to_the_reply_behind_the_worst_stateme
 
 def test_why_last_night_was_worse(page: Page, tmp_path: Path) -> None:
     warehouse = make_pair(tmp_path)
+    store_all(warehouse.location.path)
     with serve_ui(warehouse.location.path) as address:
         page.visit(address)
         click(page, "Compare")

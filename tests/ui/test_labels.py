@@ -29,8 +29,16 @@ SCORES = (
 
 
 @pytest.fixture
-def warehouse(tmp_path: Path) -> Warehouse:
+def warehouse(request: pytest.FixtureRequest, tmp_path: Path) -> Warehouse:
+    if "page" not in request.fixturenames:  # what is served to a browser is opened otherwise
+        request.getfixturevalue("opened_once")
     return build_warehouse(tmp_path, n_samples=4)
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    """For tests in which nothing is written."""
+    return build_warehouse(tmp_path_factory.mktemp("untouched"), n_samples=4)
 
 
 @pytest.fixture
@@ -109,12 +117,12 @@ def test_nothing_is_overwritten(client: TestClient, warehouse: Warehouse) -> Non
         ({"export_id": "none"}, "export none is not on record"),
     ],
 )
-def test_a_bad_label_is_said_and_nothing_written(
-    client: TestClient, warehouse: Warehouse, wrong: dict[str, str], said: str
-) -> None:
-    answer = label(client, find_item(warehouse, "classify", "A1"), **({"word": "TP", "reviewer": "Ann"} | wrong))
+@pytest.mark.usefixtures("opened_once")
+def test_a_bad_label_is_said_and_nothing_written(untouched: Warehouse, wrong: dict[str, str], said: str) -> None:
+    client = make_client(str(untouched.location.path), headers={"origin": OWN})
+    answer = label(client, find_item(untouched, "classify", "A1"), **({"word": "TP", "reviewer": "Ann"} | wrong))
     assert (answer["status"], said in answer["problem"]) == (400, True), answer
-    assert read_reviews(warehouse) == []
+    assert read_reviews(untouched) == []
 
 
 def test_only_our_own_pages_may_label(client: TestClient, warehouse: Warehouse) -> None:

@@ -70,6 +70,7 @@ def make_fresh_client(warehouse: Warehouse) -> TestClient:
     return make_client(str(warehouse.location.path))
 
 
+@pytest.mark.usefixtures("opened_once")
 def test_what_was_answered_counts_at_once_and_once(tmp_path: Path) -> None:
     warehouse = begin(tmp_path)
 
@@ -98,6 +99,7 @@ def test_what_was_answered_counts_at_once_and_once(tmp_path: Path) -> None:
         asyncio.run(go())
 
 
+@pytest.mark.usefixtures("opened_once")
 def test_a_run_whose_process_is_gone_does_not_stand_as_running_for_ever(tmp_path: Path) -> None:
     warehouse = begin(tmp_path)
     with hold_run(warehouse.location, RUN):
@@ -110,6 +112,7 @@ def test_a_run_whose_process_is_gone_does_not_stand_as_running_for_ever(tmp_path
     assert "stopped at" in make_fresh_client(warehouse).get("/live").json()["texts"][f"{RUN}-status"]
 
 
+@pytest.mark.usefixtures("opened_once")
 def test_another_stamp_says_when_a_run_began_or_ended(tmp_path: Path) -> None:
     warehouse = begin(tmp_path)
     client = make_fresh_client(warehouse)

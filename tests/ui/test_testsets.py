@@ -13,10 +13,18 @@ from ui_house import make_client, serve_ui
 
 from evalhouse.tasks.testsets.sets import read_set
 
+LOOKS = ((False, 1280), (True, 390))
 
+
+@pytest.mark.parametrize("looks_everywhere", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_versions_questions_and_what_was_turned_down(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], browser: Browser
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    browser: Browser,
+    looks_everywhere: bool,
 ) -> None:
+    """Every other page is looked at on a dark phone, or all of them in both looks."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EVALHOUSE_WAREHOUSE", "own.duckdb")
     write_base(tmp_path / "docs", version=1)
@@ -40,9 +48,10 @@ def test_versions_questions_and_what_was_turned_down(
 
     with serve_ui(tmp_path / "own.duckdb") as address:
         page = browser.open_page()
-        for is_dark, width in ((False, 1280), (True, 390)):
-            page.show_as(dark=is_dark, width=width)
-            for path in ("/testsets", f"/testsets/{newest.parent}", f"/testsets/{newest.hash}?language=zh"):
+        paths = ("/testsets", f"/testsets/{newest.parent}", f"/testsets/{newest.hash}?language=zh")
+        for place, path in enumerate(paths):
+            for is_dark, width in LOOKS if looks_everywhere else LOOKS[place % 2 :][:1]:
+                page.show_as(dark=is_dark, width=width)
                 page.visit(address + path)
                 assert find_barriers(page) == [], path
                 assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
