@@ -9,6 +9,7 @@ import graphlib
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,8 +35,13 @@ def name_module(path: Path) -> str:
     return ".".join(["evalhouse", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__")
 
 
-def list_imports(path: Path) -> Iterator[str]:
+@cache
+def list_imports(path: Path) -> tuple[str, ...]:
     """Every dotted name that a file imports; of `from a import b` both `a` and `a.b`."""
+    return tuple(_find_imports(path))
+
+
+def _find_imports(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -44,7 +44,7 @@ def width(found: pl.DataFrame) -> float:
     ("judge", "further"),
     [
         pytest.param(GOOD, {}, id="good", marks=pytest.mark.slow),
-        pytest.param(LENIENT, {}, id="lenient"),
+        pytest.param(LENIENT, {}, id="lenient", marks=pytest.mark.slow),
         pytest.param(POOR, {}, id="poor", marks=pytest.mark.slow),
         pytest.param(LENIENT, {"truth": 0.9}, id="lenient, high", marks=pytest.mark.slow),
         pytest.param(LENIENT, {"hard_share": 0.5}, id="lenient, strata", marks=pytest.mark.slow),

@@ -5,16 +5,31 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from cli_process import ROOT, Place, call_here
+from cli_process import PATIENCE_S, ROOT, Finished, Place, call_here
 
 from evalhouse.warehouse.metric_files import HEADER_KEYS, view_scripts
 
 GUIDE = (ROOT / "flows" / "guides" / "extending.md").read_text(encoding="utf-8")
 NEW_FILE = re.compile(r"New file `([^`]+)`:\n\n```\w+\n(.*?)```", re.DOTALL)
 DIFF = re.compile(r"```diff\n--- a/(\S+)\n\+\+\+ b/\1\n(.*?)```", re.DOTALL)
+CALLING = """
+import contextlib, io, json, sys
+from evalhouse.flows import cli
+ended = []
+for arguments in json.loads(sys.argv[1]):
+    written = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    with contextlib.redirect_stdout(written):
+        try:
+            cli.main(arguments)
+        except SystemExit as end:
+            ended.append([end.code, written.buffer.getvalue().decode()])
+print(json.dumps(ended))
+"""
 SAMPLES = [
     {"id": "kind", "question": "When is high tide?", "answer": "At 6. Please mind the steps.", "ground_truth": "At 6.",
      "contexts": ["High tide is at 6."]},
@@ -66,6 +81,18 @@ def place(tmp_path: Path, prefect_home: Path) -> Place:
     return Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home)})
 
 
+def call_copy(place: Place, *commands: tuple[str, ...]) -> list[Finished]:
+    """These commands one after the other in one process, which has its evalhouse from where `place` says."""
+    called = subprocess.run(
+        [sys.executable, "-c", CALLING, json.dumps(commands)], cwd=place.folder, env=place.environment(),
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert called.returncode == 0, called.stderr
+    ended = [Finished(status=status, stdout=stdout) for status, stdout in json.loads(called.stdout)]
+    assert [one.status for one in ended] == [0] * len(commands), called.stderr
+    return ended
+
+
 def test_a_judged_step_and_a_format_are_added_in_the_files_that_the_guide_names(place: Place) -> None:
     copy = place.folder / "copy"
     for folder in ("flows", "tasks", "prompts", "warehouse"):
@@ -84,22 +111,25 @@ def test_a_judged_step_and_a_format_are_added_in_the_files_that_the_guide_names(
     place = place.with_variables(PYTHONPATH=str(place.folder / "lib"))
     wanted = ("--judge", "house_judge:make_judge", "--metrics", "politeness", "--json")
 
-    planned = place.call_process("run", "samples.yaml", *wanted, "--dry-run")
-    assert planned.status == 0, planned.stderr
-    assert [(step["step"], step["requests"]) for step in planned.document["steps"]] == [("tone", 2)]
-    run = place.call_process("run", "samples.yaml", *wanted)
-    assert run.status == 0, run.stderr
-    metric = run.document["metrics"]["politeness"]
-    assert (metric["mean"], metric["n_scored"], metric["n_unscored"]) == (0.75, 2, 1)
     verdicts = (
         "select sample_id, label, prompt, n_requests from tones join llm_calls using (run_id, sample_id, call_id) "
         "join run_costs using (run_id, step) order by 1"
     )
-    assert place.call_process("query", verdicts, "--format", "json").document == [
+    planned, run, told, followed = call_copy(
+        place,
+        ("run", "samples.yaml", *wanted, "--dry-run"),
+        ("run", "samples.yaml", *wanted),
+        ("query", verdicts, "--format", "json"),
+        ("lineage", "latest", "kind", "--json"),
+    )
+    assert [(step["step"], step["requests"]) for step in planned.document["steps"]] == [("tone", 2)]
+    metric = run.document["metrics"]["politeness"]
+    assert (metric["mean"], metric["n_scored"], metric["n_unscored"]) == (0.75, 2, 1)
+    assert told.document == [
         {"sample_id": "kind", "label": "polite", "prompt": "tone", "n_requests": 2},
         {"sample_id": "short", "label": "plain", "prompt": "tone", "n_requests": 2},
     ]
-    (row,) = place.call_process("lineage", "latest", "kind", "--json").document
+    (row,) = followed.document
     assert (row["metric"], row["value"], row["step"], row["label"]) == ("politeness", 1.0, "tone", "polite")
     assert json.loads(row["reply"])["tone"] == row["label"]
 

@@ -17,7 +17,7 @@ from evalhouse.warehouse.rows.samples import StoredSample
 
 CHAT = "/v1/chat/completions"
 METRICS = ("answer_correctness", "context_recall", "context_precision", "faithfulness")
-N = 12
+N = 4
 SIX = {"extract": 2, "classify": 1, "attribute": 2, "rank": 1}
 
 
