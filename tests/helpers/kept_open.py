@@ -20,6 +20,8 @@ from evalhouse.warehouse.engine import connection
 Connect = Callable[..., duckdb.DuckDBPyConnection]
 _STARTS = frozenset({"subprocess.Popen", "os.fork", "os.posix_spawn"})
 """What Python tells its auditors before there is another process."""
+_REPLACES = frozenset({"open", "os.rename", "os.remove"})
+"""What it tells them before there may be another file of a name."""
 
 
 class KeptFiles:
@@ -84,8 +86,9 @@ def let_go() -> None:
 def _heed(event: str, arguments: tuple[object, ...]) -> None:
     if event in _STARTS:
         let_go()
-    elif event == "open" and _kept:  # by Python, to copy it or to put another in its place
-        _kept[0].close_one(arguments[0])
+    elif event in _REPLACES and _kept:  # by Python, to copy it or to put another in its place
+        for path in arguments[:2]:
+            _kept[0].close_one(path)
 
 
 sys.addaudithook(_heed)

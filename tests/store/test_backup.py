@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli_house import House
+from cli_house import House, copy_house
 from cli_process import Finished
+from kept_open import let_go
 from warehouse_processes import ROOT, count_rows, make_batch, make_warehouse
 
 from evalhouse.warehouse.engine.connection import open_writer
@@ -23,7 +24,7 @@ from evalhouse.warehouse.upkeep.move import move_warehouse
 
 Ask = Callable[..., Finished]
 
-_N_BATCHES = 30
+_N_BATCHES = 15
 _WRITER = f"""
 import sys
 from evalhouse.warehouse.store import Warehouse
@@ -34,6 +35,12 @@ for number in range({_N_BATCHES}):
     print(number, flush=True)
 warehouse.flush()
 """
+
+
+@pytest.fixture
+def house(tmp_path: Path, prefect_home: Path) -> House:
+    """One of a test's own: what is backed up is written to and put in place again."""
+    return copy_house(tmp_path / "house", prefect_home)
 
 
 def test_a_backup_beside_a_writer_is_one_moment_and_the_writer_loses_nothing(tmp_path: Path) -> None:
@@ -136,6 +143,7 @@ def test_a_lake_is_backed_up_into_a_file(house: House, tmp_path: Path) -> None:
 
 
 def test_size_is_told_by_what_takes_it(house: House, ask: Ask) -> None:
+    let_go()  # a file that is open has rows in its log
     warehouse = Warehouse(str(house.path))
     before = measure_size(warehouse)
     assert before.n_bytes == house.path.stat().st_size

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import unquote
 
+import duckdb
 import polars as pl
 import psycopg
 import pytest
@@ -274,12 +275,25 @@ def test_a_connection_is_kept_and_sees_what_others_write(warehouse: Warehouse, o
     assert len(opened) == n_opened
 
 
+def test_an_extension_that_somebody_changed_is_refused_although_others_were_checked_before(
+    in_postgres: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _count(in_postgres, "select count(*) from statements") == 0
+    changed = Path(shutil.copy(lake_module.find_extension("ducklake"), tmp_path))
+    with changed.open("r+b") as file:
+        file.seek(100_000)
+        file.write(b"changed")
+    monkeypatch.setattr(lake_module, "find_extension", lambda _: str(changed))
+    with pytest.raises(duckdb.IOException, match="signature"):
+        run_query(in_postgres.location, "select 1")
+
+
 def test_threads_that_serve_pages_share_a_few_connections(warehouse: Warehouse, opened: list[bool]) -> None:
     warehouse.append(make_batch("one", n=5))
     before = opened.count(True)
     with serving_reads(warehouse.location), ThreadPoolExecutor(20) as pool:
         for n_batches in (1, 2):
-            counts = pool.map(lambda _: _count(warehouse, "select count(*) from statements"), range(40))
+            counts = pool.map(lambda _: _count(warehouse, "select count(*) from statements"), range(24))
             assert set(counts) == {5 * n_batches}
             assert warehouse.append(make_batch("two", n=5))
     assert opened.count(True) - before <= lake_module._MOST_SERVING

@@ -23,10 +23,11 @@ Ask = Callable[..., Finished]
 _COLUMNS = "select column_name from duckdb_columns() where database_name = ? and table_name = ? order by column_index"
 
 
-@pytest.fixture(params=[8, *(pytest.param(state, marks=pytest.mark.slow) for state in (12, 16))])
-def older(request: pytest.FixtureRequest, house: House, tmp_path: Path) -> str:
-    """The house's rows in the tables of an earlier state."""
-    path = str(tmp_path / "older.duckdb")
+@pytest.fixture(scope="module", params=[8, *(pytest.param(state, marks=pytest.mark.slow) for state in (12, 16))])
+def files(request: pytest.FixtureRequest, house: House, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the house's rows in the tables of an earlier state, and with the same after the next write."""
+    folder = tmp_path_factory.mktemp("older")
+    path = str(folder / "older.duckdb")
     migrate(parse_location(path), upto=request.param)
     with duckdb.connect(path) as con:
         con.execute(f"attach '{house.path}' as today (read_only)")
@@ -40,15 +41,18 @@ def older(request: pytest.FixtureRequest, house: House, tmp_path: Path) -> str:
             )
             columns = ", ".join(name for name in here if name in there)
             con.execute(f"insert into {table} by name select {columns} from today.{table}")
-    return path
+    migrate(parse_location(str(shutil.copy(path, folder / "migrated.duckdb"))))
+    return folder
 
 
 @pytest.fixture
-def migrated(older: str, tmp_path: Path) -> str:
-    """The same after the next write."""
-    path = shutil.copy(older, str(tmp_path / "migrated.duckdb"))
-    migrate(parse_location(path))
-    return path
+def older(files: Path, tmp_path: Path) -> str:
+    return str(shutil.copy(files / "older.duckdb", tmp_path))
+
+
+@pytest.fixture
+def migrated(files: Path, tmp_path: Path) -> str:
+    return str(shutil.copy(files / "migrated.duckdb", tmp_path))
 
 
 def hash_file(path: str) -> str:
