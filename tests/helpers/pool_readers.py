@@ -81,10 +81,9 @@ def read_on(url: str, stop: Path) -> Seen:
     last: dict[str, int] = {}
     wrong: list[str] = []
     n_reads = 0
+    while not (warehouse.exists() and "outcomes" in _list_tables(warehouse)) and not stop.exists():
+        time.sleep(0.5)
     while not stop.exists():
-        if not warehouse.exists() or "outcomes" not in _list_tables(warehouse):
-            time.sleep(0.5)
-            continue
         counts = {name: int(str(value)) for name, value in warehouse.read_rows(_COUNTS)[0].items()}
         fallen = {name: (before, counts[name]) for name, before in last.items() if counts[name] < before}
         torn = [row for row in warehouse.read_rows(_KINDS) if row["n_sizes"] != 1]
