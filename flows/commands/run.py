@@ -110,7 +110,9 @@ _STATUSES = {"completed": 0, "cancelled": INTERRUPTED}
 @click.option("--label", metavar="TEXT", help="A name for this run.")
 @click.option("--href", metavar="URL", help="A link to what was evaluated: a commit, a build.")
 @click.option("--tag", "tags", multiple=True, metavar="T", help="A tag. Repeatable.")
-@click.option("--limit", type=int, metavar="N", help="Judge only the first N rows: samples, whole conversations or traces.")
+@click.option(
+    "--limit", type=int, metavar="N", help="Judge only the first N rows: samples, whole conversations or traces."
+)
 @click.option("--sample-budget", type=int, metavar="N", help="Judge N samples, picked by chance and doubt, for all.")
 @click.option("--sample-seed", type=int, metavar="N", help="Which samples are picked. Default: 0.")
 @click.option("--map", "maps", multiple=True, metavar="OURS=THEIRS", help="Read our column OURS from THEIRS.")

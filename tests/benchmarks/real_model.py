@@ -1,12 +1,14 @@
 """A real model as the judge, beside the lexical one: what it says, how much of that is of use, and what it takes.
 
 Judges rows of the sample dataset by every step of a default run, and labelled rows of your own as `evalhouse benchmark`
-reads them, through the commands themselves with all settings left alone. Installs and fetches nothing: the model is a
-GGUF file with the command of a server for it (llama.cpp's, say), or whatever answers at an address already.
+reads them, through the commands themselves with all settings left alone. With --testset it also writes so many
+questions about the 60 documents that the tests of test sets have, and tells how many stood the checks. Installs and
+fetches nothing: the model is a GGUF file with the command of a server for it (llama.cpp's, say), or whatever answers at
+an address already.
 
     python tests/benchmarks/real_model.py --folder DIR --model judge --gguf MODEL.gguf \\
         --server "llama-server -m {gguf} --port {port} --alias {model} -c 16384 -np 1" \\
-        [--rows 30] [--labelled FOLDER_OR_FILE …] [--labelled-rows 60]
+        [--rows 30] [--labelled FOLDER_OR_FILE …] [--labelled-rows 60] [--testset N]
     python tests/benchmarks/real_model.py --folder DIR --model judge --base-url http://localhost:8080/v1
 
 Everything is kept in DIR. The same command again goes on where it was stopped and asks for nothing twice. With --tables
@@ -32,6 +34,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "helpers"))
+
+from port_base import write_base  # noqa: E402
+
 SAMPLE = ROOT / "warehouse" / "sample_data" / "sample.jsonl"
 COMMAND = Path(sys.executable).with_name("evalhouse")
 LEXICAL = "lexical"
@@ -41,6 +47,22 @@ SCORES = ("factual_f1", "faithfulness", "context_recall", "context_precision")
 RUNS = (
     "select run_id, status from runs where judge = '{judge}' and kind = 'evaluation' order by started_at desc limit 1"
 )
+CANDIDATES = """
+select kind, count(*) as written, count(*) filter (where outcome in ('kept', 'surplus')) as stood
+from testset_candidates
+inner join runs on runs.run_id = testset_candidates.run_id
+where judge = '{judge}'
+group by kind
+order by kind
+"""
+REASONS = """
+select coalesce(reason, outcome) as reason, count(*) as n
+from testset_candidates
+inner join runs on runs.run_id = testset_candidates.run_id
+where judge = '{judge}' and outcome not in ('kept', 'surplus')
+group by all
+order by n desc, reason
+"""
 CALLS = """
 with timed as (
     select *, epoch(started_at) as began, epoch(started_at) + latency_ms / 1000 as ended
@@ -84,6 +106,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=30, help="rows of the sample dataset, spread over it evenly")
     parser.add_argument("--labelled", action="append", default=[], help="a labelled set, file or folder of sets")
     parser.add_argument("--labelled-rows", type=int, default=60, help="at most, of each labelled set and language")
+    parser.add_argument("--testset", type=int, metavar="N", help="also have a test set of N questions made")
     parser.add_argument("--tables", action="store_true", help="ask nothing; print what is there")
     arguments = parser.parse_args()
     if not arguments.tables and bool(arguments.server) == bool(arguments.base_url):
@@ -130,6 +153,7 @@ class House:
 
     def __init__(self, folder: Path, base_url: str | None) -> None:
         self.rows, self._warehouse = folder / "rows.jsonl", folder / "w.duckdb"
+        self.documents, self.questions = folder / "docs", folder / "set.jsonl"
         own = {"EVALHOUSE_WAREHOUSE": f"duckdb:///{self._warehouse}", "PREFECT_HOME": str(folder / "prefect")}
         self._environment = os.environ | own | ({"OPENAI_BASE_URL": base_url} if base_url else {})
 
@@ -161,6 +185,13 @@ class House:
             self.call("run", str(self.rows), "--judge", judge, allowed=(0, INCOMPLETE))
         elif runs[0]["status"] != "completed":
             self.call("resume", runs[0]["run_id"], allowed=(0, INCOMPLETE))
+
+    def make_set(self, judge: str, count: int) -> None:
+        """Questions about the documents of the port, unless a set is there; what is on record is not asked again."""
+        if not self.questions.exists():
+            write_base(self.documents, version=1)
+            named = ("-n", str(count), "-o", str(self.questions), "--judge", judge)
+            self.call("testset", "make", str(self.documents), *named, allowed=(0, INCOMPLETE))
 
     def judge_labelled(self, judge: str, data: Sequence[str], limit: int) -> list[dict[str, Any]]:
         """The sets as `benchmark` reports them; what is on record is not asked again."""
@@ -240,6 +271,22 @@ def print_sample(house: House, judges: Sequence[str]) -> None:
     print_table("Rows of the sample", ["judge", "contexts right", *SCORES], rows)
 
 
+def print_candidates(house: House, judge: str) -> None:
+    """What a judge wrote for a test set, by kind, and the check that those which are not in it did not stand."""
+    found = house.query(CANDIDATES.format(judge=judge))
+    if not found:
+        return
+    rows = [[one["kind"], one["written"], one["stood"], one["stood"] / one["written"]] for one in found]
+    written, stood = (sum(one[name] for one in found) for name in ("written", "stood"))
+    print_table(
+        "Questions of a test set",
+        ["kind", "written", "stood", "share"],
+        [*rows, ["all", written, stood, stood / written]],
+    )
+    reasons = [[one["reason"], one["n"]] for one in house.query(REASONS.format(judge=judge))]
+    print_table("Turned down by", ["check", "questions"], reasons)
+
+
 def print_labelled(by_judge: Mapping[str, list[dict[str, Any]]]) -> None:
     """Agreement with people, set by set."""
     rows = []
@@ -270,11 +317,16 @@ def main() -> None:
             if not house.rows.exists():
                 house.rows.write_text("".join(spread_rows(arguments.rows)), encoding="utf-8")
             for name in (LEXICAL, judge):
-                house.judge_rows(name)
+                if arguments.rows:
+                    house.judge_rows(name)
                 if arguments.labelled:
                     labelled[name] = house.judge_labelled(name, arguments.labelled, arguments.labelled_rows)
+            if arguments.testset:
+                house.make_set(judge, arguments.testset)
     print_steps(house, judge)
-    print_sample(house, [LEXICAL, judge])
+    if arguments.rows:
+        print_sample(house, [LEXICAL, judge])
+    print_candidates(house, judge)
     if labelled:
         print_labelled(labelled)
 
