@@ -29,6 +29,7 @@ def read(tmp_path: Path, sql: str) -> list[dict[str, Any]]:
     return Warehouse(str(tmp_path / "own.duckdb")).read_rows(sql)
 
 
+@pytest.mark.usefixtures("quick_backoff")
 def test_what_faults_left_unanswered_comes_later_and_nothing_is_asked_twice(
     capsys: pytest.CaptureFixture[str], command: tuple[str, ...], tmp_path: Path
 ) -> None:

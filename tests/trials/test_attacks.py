@@ -20,6 +20,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,13 @@ TOKEN = re.compile(
 
 def fold(text: str) -> str:
     """A text as it may reach a model, or strike an eye, that does not look closely."""
-    seen = "".join(char for char in text if char == "\n" or unicodedata.category(char) not in {"Cf", "Cc", "Mn", "Me"})
+    return "\n".join(map(_fold_line, text.split("\n")))
+
+
+@cache
+def _fold_line(line: str) -> str:
+    """For itself, as nothing is put together across the end of a line; most lines stand in many messages."""
+    seen = "".join(char for char in line if unicodedata.category(char) not in {"Cf", "Cc", "Mn", "Me"})
     return unicodedata.normalize("NFKC", seen.translate(UNSEEN).translate(FOLDS)).casefold().translate(FOLDS)
 
 
