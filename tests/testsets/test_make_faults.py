@@ -31,11 +31,12 @@ def read(tmp_path: Path, sql: str) -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("quick_backoff")
 def test_what_faults_left_unanswered_comes_later_and_nothing_is_asked_twice(
-    capsys: pytest.CaptureFixture[str], command: tuple[str, ...], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("evalhouse.tasks.asking.limits._PAUSE_S", 0.01)
     faults = {"rate_limit": 0.1, "server_error": 0.1, "reset": 0.1}
     again = (*command, "--force")
-    with port_endpoint(faults=faults, seed=5) as (endpoint, _):
+    with port_endpoint(faults=faults, seed=5, retry_after=0.01) as (endpoint, _):
         point_to(endpoint.base_url)
         first = call_here(capsys, *again).document
         second = call_here(capsys, *again).document
