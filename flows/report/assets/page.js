@@ -39,7 +39,8 @@ function listen() {
     const link = event.target.closest?.('a[href^="#sample"]');
     if (link && link.hash === location.hash) follow(link.hash.slice(1));
   });
-  addEventListener("hashchange", () => follow(location.hash.slice(1)));
+  // Of the event: what is shown may have been written into the address since, and the link would be lost.
+  addEventListener("hashchange", (event) => follow(new URL(event.newURL).hash.slice(1)));
 }
 
 async function start() {
