@@ -22,9 +22,9 @@ def make_question(number: int = 1, **changes: Any) -> Question:  # noqa: ANN401 
     )
 
 
-async def ask(folder: Path, *questions: Question, **settings: Any) -> list[Any]:  # noqa: ANN401
+async def ask(folder: Path, *questions: Question, run_id: str = "run-1", **settings: Any) -> list[Any]:  # noqa: ANN401
     """Ask one after the other; a value or an error for each."""
-    async with lay_out_run(folder, make_settings(**settings)) as live_run:
+    async with lay_out_run(folder, make_settings(**settings), run_id=run_id) as live_run:
         asked = (live_run.asker.ask(question, read_statements) for question in questions or (make_question(),))
         results = [(await asyncio.gather(one, return_exceptions=True))[0] for one in asked]
     return [result if isinstance(result, BaseException) else result.value for result in results]

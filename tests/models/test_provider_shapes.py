@@ -44,55 +44,60 @@ def write_page(title: str, status: int) -> Raw:
 # What passes: told on record, asked again, and no loss to the sample
 
 
+PASSING: list[tuple[Raw, str]] = [
+    (write_page("502 Bad Gateway", 502), "status 502: 502 Bad Gateway nginx"),
+    (write_page("504 Gateway Time-out", 504), "status 504: 504 Gateway Time-out"),
+    (Raw(status=500), "status 500: (nothing more was said)"),
+    (Raw(status=500, body={"detail": "worker died"}), "status 500: worker died"),
+    (Raw(status=500, body={"error": "llama runner process has ended"}), "status 500: llama runner process"),
+    (Raw(status=408, body={"error": {"message": "timed out", "code": 408}}), "status 408: timed out"),
+    (Raw(status=409, body={"error": {"message": "Conflict"}}), "status 409: Conflict"),
+    (Raw(status=499, body="client closed"), "status 499: client closed"),
+    (
+        Raw(status=529, body={"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}),
+        "status 529: Overloaded",
+    ),
+    (Raw(body={"error": {"message": "Upstream is busy", "code": 502}, "id": "g"}), "status 502: Upstream is busy"),
+    (Raw(body={"choices": None, "error": {"message": "Sorry", "code": 429}}), "status 429: Sorry"),
+    (Raw(body={"error": {"message": "Sorry", "code": "odd"}}), "status 500: Sorry"),
+    (
+        Raw(body={"error": {"message": "Provider returned error", "code": 503, "metadata": {"raw": "no GPU"}}}),
+        "status 503: Provider returned error: no GPU",
+    ),
+    (complete({"content": ""}, "error", error={"code": 502, "message": "Idle"}), "status 502: Idle"),
+    (complete({"content": '{"statements": []'}, "error"), "broke the reply off with an error"),
+    (
+        Raw(status=400, body={"error": {"message": "Failed to generate JSON.", "code": "json_validate_failed"}}),
+        "did not fit the schema: Failed to generate JSON.",
+    ),
+    (Raw(body=PAGE), "sent what is not valid JSON: '<!DOCTYPE html>"),
+    (Raw(body=""), "sent what is not valid JSON: ''"),
+    (
+        Raw(body='data: {"choices": []}\n\ndata: [DONE]\n\n', headers={"Content-Type": "text/event-stream"}),
+        "sent a stream, which was not asked for: 'data:",
+    ),
+    (complete("It is red."), "the reply was empty"),
+    (complete(None), "the reply was empty"),
+    (complete({"content": None, "tool_calls": []}), "the reply was empty"),
+    (complete({"content": "", "reasoning_content": "It is red, so …"}), "said everything in its thoughts"),
+    (complete({"content": None, "reasoning": "It is red, so …"}), "said everything in its thoughts"),
+]
+
+
 @pytest.mark.usefixtures("quick_backoff")
-@pytest.mark.parametrize(
-    ("answer", "told"),
-    [
-        (write_page("502 Bad Gateway", 502), "status 502: 502 Bad Gateway nginx"),
-        (write_page("504 Gateway Time-out", 504), "status 504: 504 Gateway Time-out"),
-        (Raw(status=500), "status 500: (nothing more was said)"),
-        (Raw(status=500, body={"detail": "worker died"}), "status 500: worker died"),
-        (Raw(status=500, body={"error": "llama runner process has ended"}), "status 500: llama runner process"),
-        (Raw(status=408, body={"error": {"message": "timed out", "code": 408}}), "status 408: timed out"),
-        (Raw(status=409, body={"error": {"message": "Conflict"}}), "status 409: Conflict"),
-        (Raw(status=499, body="client closed"), "status 499: client closed"),
-        (
-            Raw(status=529, body={"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}),
-            "status 529: Overloaded",
-        ),
-        (Raw(body={"error": {"message": "Upstream is busy", "code": 502}, "id": "g"}), "status 502: Upstream is busy"),
-        (Raw(body={"choices": None, "error": {"message": "Sorry", "code": 429}}), "status 429: Sorry"),
-        (Raw(body={"error": {"message": "Sorry", "code": "odd"}}), "status 500: Sorry"),
-        (
-            Raw(body={"error": {"message": "Provider returned error", "code": 503, "metadata": {"raw": "no GPU"}}}),
-            "status 503: Provider returned error: no GPU",
-        ),
-        (complete({"content": ""}, "error", error={"code": 502, "message": "Idle"}), "status 502: Idle"),
-        (complete({"content": '{"statements": []'}, "error"), "broke the reply off with an error"),
-        (
-            Raw(status=400, body={"error": {"message": "Failed to generate JSON.", "code": "json_validate_failed"}}),
-            "did not fit the schema: Failed to generate JSON.",
-        ),
-        (Raw(body=PAGE), "sent what is not valid JSON: '<!DOCTYPE html>"),
-        (Raw(body=""), "sent what is not valid JSON: ''"),
-        (
-            Raw(body='data: {"choices": []}\n\ndata: [DONE]\n\n', headers={"Content-Type": "text/event-stream"}),
-            "sent a stream, which was not asked for: 'data:",
-        ),
-        (complete("It is red."), "the reply was empty"),
-        (complete(None), "the reply was empty"),
-        (complete({"content": None, "tool_calls": []}), "the reply was empty"),
-        (complete({"content": "", "reasoning_content": "It is red, so …"}), "said everything in its thoughts"),
-        (complete({"content": None, "reasoning": "It is red, so …"}), "said everything in its thoughts"),
-    ],
-)
-async def test_what_passes_is_asked_again(endpoint: Endpoint, tmp_path: Path, answer: Raw, told: str) -> None:
-    endpoint.configure(script={"extract": [answer]})
-    assert await ask(tmp_path) == [GOOD]
-    first, second = read_calls(tmp_path)
-    assert (first["status"], second["status"]) == ("error", "ok")
-    assert told in first["error"]
-    assert endpoint.stats.requests[CHAT] == 2
+async def test_what_passes_is_asked_again(endpoint: Endpoint, tmp_path: Path) -> None:
+    """Each in a run of its own, all in one warehouse."""
+    for number, (answer, told) in enumerate(PASSING, 1):
+        endpoint.reset()
+        endpoint.configure(script={"extract": [answer]})
+        (value,) = await ask(tmp_path, make_question(number), run_id=f"run-{number}")
+        assert value == ["It is red.", f"Its number is {number}."], told
+        assert endpoint.stats.requests[CHAT] == 2, told
+    calls = read_calls(tmp_path)
+    for number, (_, told) in enumerate(PASSING, 1):
+        first, second = (call for call in calls if call["run_id"] == f"run-{number}")
+        assert (first["status"], second["status"]) == ("error", "ok"), told
+        assert told in first["error"]
 
 
 async def test_thoughts_are_kept_as_what_came_and_no_answer_is_read_from_them(
@@ -146,44 +151,50 @@ async def test_geminis_list_of_errors_is_a_rate_limit_with_its_wait(endpoint: En
 # What lasts of one request
 
 
-@pytest.mark.parametrize(
-    ("answer", "told"),
-    [
-        (write_page("413 Request Entity Too Large", 413), "too long for the model: 413 Request Entity Too Large"),
-        (
-            Raw(status=429, body={"error": {"message": "Request too large for gpt on tokens per min (TPM): Limit 9"}}),
-            "too long for the endpoint's limit of tokens a minute",
+LASTING: list[tuple[Raw, str]] = [
+    (write_page("413 Request Entity Too Large", 413), "too long for the model: 413 Request Entity Too Large"),
+    (
+        Raw(status=429, body={"error": {"message": "Request too large for gpt on tokens per min (TPM): Limit 9"}}),
+        "too long for the endpoint's limit of tokens a minute",
+    ),
+    (
+        Raw(status=400, body={"error": {"message": "the request exceeds the available context size"}}),
+        "too long for the model",
+    ),
+    (Raw(status=400, body={"error": {"message": "The input token count (9) exceeds"}}), "too long for the model"),
+    (
+        Raw(
+            status=400,
+            body={"object": "error", "message": "longer than the maximum model length of 9", "code": 400},
         ),
-        (
-            Raw(status=400, body={"error": {"message": "the request exceeds the available context size"}}),
-            "too long for the model",
-        ),
-        (Raw(status=400, body={"error": {"message": "The input token count (9) exceeds"}}), "too long for the model"),
-        (
-            Raw(
-                status=400,
-                body={"object": "error", "message": "longer than the maximum model length of 9", "code": 400},
-            ),
-            "too long for the model",
-        ),
-        (
-            Raw(status=403, body={"error": {"message": "Your input was flagged by moderation", "code": 403}}),
-            "content filter: Your input was flagged",
-        ),
-        (Raw(body={"error": {"message": "requires moderation", "code": 403}}), "content filter: requires moderation"),
-        (write_page("Attention Required!", 403), "status 403: Attention Required!"),
-        (Raw(status=422, body={"detail": [{"loc": ["body", "messages"], "msg": "bad"}]}), 'status 422: [{"loc":'),
-    ],
-)
+        "too long for the model",
+    ),
+    (
+        Raw(status=403, body={"error": {"message": "Your input was flagged by moderation", "code": 403}}),
+        "content filter: Your input was flagged",
+    ),
+    (Raw(body={"error": {"message": "requires moderation", "code": 403}}), "content filter: requires moderation"),
+    (write_page("Attention Required!", 403), "status 403: Attention Required!"),
+    (Raw(status=422, body={"detail": [{"loc": ["body", "messages"], "msg": "bad"}]}), 'status 422: [{"loc":'),
+]
+
+
 async def test_what_lasts_fails_the_question_with_its_reason_and_is_sent_once(
-    endpoint: Endpoint, tmp_path: Path, answer: Raw, told: str
+    endpoint: Endpoint, tmp_path: Path
 ) -> None:
-    endpoint.configure(script={"extract": [answer]})
-    error, good = await ask(tmp_path, make_question(1), make_question(2))
-    assert isinstance(error, JudgeFailed)
-    assert told in str(error)
-    assert good == ["It is red.", "Its number is 2."]
-    assert [call["status"] for call in read_calls(tmp_path)] == ["refused", "ok"]
+    """Each in a run of its own, all in one warehouse."""
+    for number, (answer, told) in enumerate(LASTING, 1):
+        endpoint.reset()
+        endpoint.configure(script={"extract": [answer]})
+        questions = (make_question(2 * number), make_question(2 * number + 1))
+        error, good = await ask(tmp_path, *questions, run_id=f"run-{number}")
+        assert isinstance(error, JudgeFailed), told
+        assert told in str(error)
+        assert good == ["It is red.", f"Its number is {2 * number + 1}."], told
+    calls = read_calls(tmp_path)
+    for number, (_, told) in enumerate(LASTING, 1):
+        statuses = [call["status"] for call in calls if call["run_id"] == f"run-{number}"]
+        assert statuses == ["refused", "ok"], told
 
 
 async def test_an_option_refused_in_fastapis_words_is_left_out(tmp_path: Path) -> None:
@@ -207,85 +218,86 @@ async def test_an_option_refused_in_fastapis_words_is_left_out(tmp_path: Path) -
 # What lasts of all requests
 
 
-@pytest.mark.parametrize(
-    ("answer", "told", "hint"),
-    [
-        (
-            Raw(status=429, body={"error": {"message": "You exceeded it", "type": "insufficient_quota", "code": None}}),
-            "quota for openai:judge is used up (status 429)",
-            "add credit",
-        ),
-        (
-            Raw(status=400, body={"error": {"message": "Hard limit", "code": "billing_hard_limit_reached"}}),
-            "quota for openai:judge is used up (status 400): Hard limit",
-            "add credit",
-        ),
-        (
-            Raw(status=429, body={"error": {"message": "Not active.", "code": "billing_not_active"}}),
-            "used up (status 429): Not active.",
-            "add credit",
-        ),
-        (
-            Raw(status=429, body={"error": {"message": "Too poor", "type": "exceeded_current_quota_error"}}),
-            "used up (status 429): Too poor",
-            "add credit",
-        ),
-        (
-            Raw(status=400, body={"error": {"message": "Your account is in good standing?", "code": "Arrearage"}}),
-            "used up (status 400)",
-            "add credit",
-        ),
-        (
-            Raw(status=403, body={"code": 30001, "message": "Sorry, insufficient account balance"}),
-            "used up (status 403)",
-            "add credit",
-        ),
-        (Raw(body={"error": {"message": "No credits", "code": 402}}), "wants to be paid", "add credit"),
-        (Raw(status=401, body={"detail": "Unauthorized"}), "refused the key", "check OPENAI_API_KEY"),
-        (
-            Raw(status=403, body={"error": {"message": "Project has no access to it"}}),
-            "refused the key",
-            "check OPENAI_API_KEY",
-        ),
-        (
-            Raw(status=404, body={"error": "model 'judge' not found, try pulling it first"}),
-            "does not know openai:judge",
-            "evalhouse doctor",
-        ),
-        (
-            Raw(status=404, body={"error": {"code": "DeploymentNotFound", "message": "It does not exist."}}),
-            "does not know openai:judge",
-            "evalhouse doctor",
-        ),
-        (write_page("404 Not Found", 404), "answers no chat requests (status 404): 404 Not", "check OPENAI_BASE_URL"),
-        (Raw(status=404, body={"detail": "Not Found"}), "(status 404): Not Found", "which usually ends in /v1"),
-        (Raw(status=405, body={"detail": "Method Not Allowed"}), "(status 405)", "check OPENAI_BASE_URL"),
-        (
-            Raw(status=301, headers={"Location": "https://models.example/v1/chat/completions"}),
-            "redirects to https://models.example/v1/chat/completions (status 301)",
-            "set OPENAI_BASE_URL",
-        ),
-        (
-            Raw(status=307, headers={"Location": "/v2/chat/completions"}),
-            "/v2/chat/completions (status 307)",
-            "set OPENAI_BASE_URL",
-        ),
-    ],
-)
-async def test_what_can_never_work_stops_the_run_with_what_to_do(
-    endpoint: Endpoint, tmp_path: Path, answer: Raw, told: str, hint: str
-) -> None:
-    endpoint.configure(script={"extract": lambda _: answer}, latency=0.02)
-    async with lay_out_run(tmp_path, make_settings(concurrency=4)) as live_run:
-        asked = [live_run.asker.ask(make_question(number), read_statements) for number in range(30)]
-        results = await asyncio.gather(*asked, return_exceptions=True)
-    assert {type(result) for result in results} == {FatalJudgeError}
-    (message,) = {str(result) for result in results}
-    assert told in message
-    assert hint in message
-    assert KEY not in message
-    assert endpoint.stats.requests[CHAT] <= 4
-    assert len(read_calls(tmp_path)) == endpoint.stats.requests[CHAT]
+HOPELESS: list[tuple[Raw, str, str]] = [
+    (
+        Raw(status=429, body={"error": {"message": "You exceeded it", "type": "insufficient_quota", "code": None}}),
+        "quota for openai:judge is used up (status 429)",
+        "add credit",
+    ),
+    (
+        Raw(status=400, body={"error": {"message": "Hard limit", "code": "billing_hard_limit_reached"}}),
+        "quota for openai:judge is used up (status 400): Hard limit",
+        "add credit",
+    ),
+    (
+        Raw(status=429, body={"error": {"message": "Not active.", "code": "billing_not_active"}}),
+        "used up (status 429): Not active.",
+        "add credit",
+    ),
+    (
+        Raw(status=429, body={"error": {"message": "Too poor", "type": "exceeded_current_quota_error"}}),
+        "used up (status 429): Too poor",
+        "add credit",
+    ),
+    (
+        Raw(status=400, body={"error": {"message": "Your account is in good standing?", "code": "Arrearage"}}),
+        "used up (status 400)",
+        "add credit",
+    ),
+    (
+        Raw(status=403, body={"code": 30001, "message": "Sorry, insufficient account balance"}),
+        "used up (status 403)",
+        "add credit",
+    ),
+    (Raw(body={"error": {"message": "No credits", "code": 402}}), "wants to be paid", "add credit"),
+    (Raw(status=401, body={"detail": "Unauthorized"}), "refused the key", "check OPENAI_API_KEY"),
+    (
+        Raw(status=403, body={"error": {"message": "Project has no access to it"}}),
+        "refused the key",
+        "check OPENAI_API_KEY",
+    ),
+    (
+        Raw(status=404, body={"error": "model 'judge' not found, try pulling it first"}),
+        "does not know openai:judge",
+        "evalhouse doctor",
+    ),
+    (
+        Raw(status=404, body={"error": {"code": "DeploymentNotFound", "message": "It does not exist."}}),
+        "does not know openai:judge",
+        "evalhouse doctor",
+    ),
+    (write_page("404 Not Found", 404), "answers no chat requests (status 404): 404 Not", "check OPENAI_BASE_URL"),
+    (Raw(status=404, body={"detail": "Not Found"}), "(status 404): Not Found", "which usually ends in /v1"),
+    (Raw(status=405, body={"detail": "Method Not Allowed"}), "(status 405)", "check OPENAI_BASE_URL"),
+    (
+        Raw(status=301, headers={"Location": "https://models.example/v1/chat/completions"}),
+        "redirects to https://models.example/v1/chat/completions (status 301)",
+        "set OPENAI_BASE_URL",
+    ),
+    (
+        Raw(status=307, headers={"Location": "/v2/chat/completions"}),
+        "/v2/chat/completions (status 307)",
+        "set OPENAI_BASE_URL",
+    ),
+]
+
+
+async def test_what_can_never_work_stops_the_run_with_what_to_do(endpoint: Endpoint, tmp_path: Path) -> None:
+    """Each in a run of its own, all in one warehouse."""
+    for number, (answer, told, hint) in enumerate(HOPELESS, 1):
+        endpoint.reset()
+        endpoint.configure(script={"extract": lambda _, answer=answer: answer}, latency=0.02)
+        async with lay_out_run(tmp_path, make_settings(concurrency=4), run_id=f"run-{number}") as live_run:
+            asked = [live_run.asker.ask(make_question(place), read_statements) for place in range(30)]
+            results = await asyncio.gather(*asked, return_exceptions=True)
+        assert {type(result) for result in results} == {FatalJudgeError}, told
+        (message,) = {str(result) for result in results}
+        assert told in message
+        assert hint in message
+        assert KEY not in message
+        n_sent = endpoint.stats.requests[CHAT]
+        assert n_sent <= 4, told
+        assert sum(call["run_id"] == f"run-{number}" for call in read_calls(tmp_path)) == n_sent, told
 
 
 async def test_an_endpoint_that_refuses_the_first_requests_all_alike_is_asked_no_more(
