@@ -236,6 +236,7 @@ class PairNoise:
     def __init__(self, pair: RunPair) -> None:
         self._pair = pair
         self._judged_again = read_judged_again(pair.warehouse, base=pair.base.run_id, candidate=pair.candidate.run_id)
+        self._ids_by_calls: dict[tuple[str, ...], list[str]] = {}
         self._used: dict[tuple[str, str], None] = {}
 
     @property
@@ -258,11 +259,13 @@ class PairNoise:
 
         Of a metric whose steps are not known, every step counts.
         """
-        again = self._judged_again
-        if steps:
-            again = again.filter(pl.col("step").is_in(list_call_steps(steps)))
-        ids: list[str] = again["sample_id"].unique().to_list()
-        return ids
+        calls = tuple(sorted(list_call_steps(steps)))
+        if calls not in self._ids_by_calls:
+            again = self._judged_again
+            if steps:
+                again = again.filter(pl.col("step").is_in(calls))
+            self._ids_by_calls[calls] = again["sample_id"].unique().to_list()
+        return self._ids_by_calls[calls]
 
     def find(
         self,

@@ -234,20 +234,20 @@ def _build_columns(
     metric_steps = find_graded(rubrics) | pair.read_metric_steps()
     by_metric = {str(key[0]): frame for key, frame in scores.partition_by("metric", as_dict=True).items()}
     order = dict.fromkeys((*pair.candidate.metrics, *pair.base.metrics, *sorted(by_metric)))
+    reformulated = set(scores.filter(pl.col("base_version") != pl.col("candidate_version"))["metric"].to_list())
     steps = {step for of_metric in metric_steps.values() for step in of_metric}
     judges = find_changed_judges(pair, samples, other_judges, steps)
     for metric in order:
         if metric not in by_metric:
             continue
         frame = by_metric[metric]
-        versions = frame.drop_nulls(["base_version", "candidate_version"])
         of_metric = metric_steps.get(metric, frozenset())
         causes = find_causes(
             of_metric,
             inputs=inputs,
             judges=judges,
             rubrics=rubrics,
-            is_formula_changed=not versions.filter(pl.col("base_version") != pl.col("candidate_version")).is_empty(),
+            is_formula_changed=metric in reformulated,
         )
         sample_ids = frame["sample_id"].to_list()
         yield _Column(
@@ -257,8 +257,8 @@ def _build_columns(
             changed=name_changes(causes),
             steps=of_metric,
             rests_on=frozenset(INPUTS[name] for name in list_inputs(of_metric, rubrics)),
-            version=next(iter(frame["candidate_version"].drop_nulls()), None),
-            better="low" if "low" in frame["better"] else "high",
+            version=next((version for version in frame["candidate_version"].to_list() if version is not None), None),
+            better="low" if "low" in frame["better"].to_list() else "high",
         )
 
 

@@ -81,6 +81,7 @@ def test_the_command_asks_a_bot_that_imports_its_own_prompts(project: Path) -> N
     assert answers == [("Good evening. The lamp is green. It is three.",)]
 
 
+@pytest.mark.slow
 def test_python_evaluates_beside_a_projects_own_packages(project: Path) -> None:
     finished = call(project, sys.executable, "-c", SCRIPT)
     assert (finished.status, finished.stdout) == (0, "Good evening. It is three. 1.0\n"), finished.stderr
