@@ -82,8 +82,9 @@ def ferry(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Place
         finished = place.call("run", "ferry.jsonl", "--judge", "lexical", "--json")
         assert finished.status == 0, finished.stderr
     warehouse = Warehouse(str(folder / "evalhouse.duckdb"))
+    run_ids = [run.run_id for run in list_runs(warehouse)]
     with warehouse.writing() as connection:
-        store(connection, [run.run_id for run in list_runs(warehouse)], ("causes",))
+        store(connection, run_ids, ("causes",))
     return place
 
 
