@@ -14,7 +14,7 @@ from browser import Browser, open_browser
 from cli_house import House, copy_house
 from cli_process import LEFT_OUT, UNWRAPPED, Finished, call_here
 from hypothesis import is_hypothesis_test, settings
-from kept_open import kept_open
+from kept_open import kept_open, stays_open
 from prefect_holder import close_session, find_home, open_session
 from warehouse_runs import tables_laid
 
@@ -54,6 +54,7 @@ _OPENING = frozenset({
 })  # fmt: skip
 # Rooms whose tests are about making one.
 _MAKING = frozenset({"machines", "store"})
+_HOUSE = "house-of-all"
 settings.register_profile("quick", max_examples=25, deadline=None)
 settings.register_profile("slow", max_examples=200, deadline=None)
 
@@ -139,7 +140,7 @@ def wide_tables() -> None:
 @pytest.fixture(scope="session")
 def house(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> House:
     """A warehouse with two runs, made once a session. Read it; what changes a warehouse works on a copy."""
-    return copy_house(tmp_path_factory.mktemp("house") / "house", prefect_home)
+    return copy_house(tmp_path_factory.mktemp(_HOUSE) / "house", prefect_home)
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +165,16 @@ def _one_opening(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 def _tables_laid(request: pytest.FixtureRequest) -> Iterator[None]:
     """To make a warehouse takes a third of a second, nearly all of it for the migrations."""
     with contextlib.nullcontext() if _find_room(request) in _MAKING else tables_laid():
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _house_stays_open(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A module's tests read the house one after the other."""
+    if _find_room(request) in _OPENING:
+        yield
+        return
+    with stays_open(tmp_path_factory.getbasetemp() / f"{_HOUSE}0"):
         yield
 
 

@@ -17,6 +17,7 @@ import duckdb
 import pytest
 from cli_house import HOSTILE_ID, House
 from cli_process import COMMAND, Finished, finish, show_in_terminal
+from kept_open import let_go
 
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.sandbox.catalog import read_catalog
@@ -228,6 +229,7 @@ def test_ctrl_c_ends_a_long_query_at_once(house: House) -> None:
 
 
 def test_a_query_leaves_no_trace(house: House, ask: Ask) -> None:
+    let_go()
     before = {path.name: path.stat().st_mtime_ns for path in house.place.folder.glob("evalhouse.duckdb*")}
     assert ask("query", "from scores").status == 0
     assert {path.name: path.stat().st_mtime_ns for path in house.place.folder.glob("evalhouse.duckdb*")} == before

@@ -50,6 +50,10 @@ class KeptFiles:
                     return self._connect(database, read_only=read_only, config=dict(config or {}))
         return self._connect(str(path), config=dict(connection._FOR_WRITING))
 
+    def begin(self) -> None:
+        """Keep files again, after `close`."""
+        self._is_over = False
+
     def close_one(self, path: object) -> None:
         """Close a file until it is asked for again: what was written is in it then."""
         if self._opened and isinstance(path, str | Path) and (opened := self._opened.pop(str(path), None)):
@@ -75,20 +79,22 @@ class KeptFiles:
 
 
 _kept: list[KeptFiles] = []
+_staying: list[KeptFiles] = []
 
 
 def let_go() -> None:
     """Close all files that are kept open, for good."""
-    for kept in _kept:
+    for kept in (*_kept, *_staying):
         kept.close()
 
 
 def _heed(event: str, arguments: tuple[object, ...]) -> None:
     if event in _STARTS:
         let_go()
-    elif event in _REPLACES and _kept:  # by Python, to copy it or to put another in its place
-        for path in arguments[:2]:
-            _kept[0].close_one(path)
+    elif event in _REPLACES:  # by Python, to copy it or to put another in its place
+        for kept in (*_kept, *_staying):
+            for path in arguments[:2]:
+                kept.close_one(path)
 
 
 sys.addaudithook(_heed)
@@ -101,6 +107,8 @@ def kept_open(place: Path, passing: Path | None = None) -> Iterator[None]:
     if _kept:
         yield
         return
+    for staying in _staying:
+        staying.begin()
     kept = KeptFiles(place, duckdb.connect, passing.resolve() if passing else None)
     before, duckdb.connect = duckdb.connect, kept.connect
     _kept.append(kept)
@@ -110,3 +118,17 @@ def kept_open(place: Path, passing: Path | None = None) -> Iterator[None]:
         _kept.remove(kept)
         duckdb.connect = before
         kept.leave()
+
+
+@contextmanager
+def stays_open(place: Path) -> Iterator[None]:
+    """For what many tests in turn read: between their own such blocks it is closed for a process or a copy only."""
+    staying = KeptFiles(place, duckdb.connect)
+    before, duckdb.connect = duckdb.connect, staying.connect
+    _staying.append(staying)
+    try:
+        yield
+    finally:
+        _staying.remove(staying)
+        duckdb.connect = before
+        staying.close()
