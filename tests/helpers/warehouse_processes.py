@@ -3,15 +3,22 @@
 A script is Python text; it finds the path of the warehouse in `PATH`, and what it needs most imported.
 """
 
+import atexit
+import json
 import os
+import select
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import polars as pl
+from kept_open import let_go
 from warehouse_runs import lay_warehouse
 
 from evalhouse.warehouse.store import Warehouse
@@ -47,18 +54,87 @@ class Ended:
     errors: str
 
 
+# Forks a process for each script, with all imported that scripts need: to import it takes half a second. Between the
+# two stands one that waits for the script and writes down how it ended.
+_FORKING = """
+import json, signal, tempfile, traceback
+import evalhouse.warehouse.engine.migrate, evalhouse.warehouse.mover, evalhouse.warehouse.upkeep.forget
+def work(job):
+    for number, name in enumerate(("/dev/null", job["output"], job["errors"])):
+        os.dup2(os.open(name, os.O_RDWR | os.O_CREAT), number)
+    os.environ.clear()
+    os.environ.update(job["environ"])
+    tempfile.tempdir, sys.argv = None, ["-c", *job["arguments"]]
+    code = 0
+    try:
+        exec(job["script"], {"__name__": "__main__"})
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except BaseException:
+        code = 1
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for line in sys.stdin:
+    if os.fork() == 0:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        job = json.loads(line)
+        script = os.fork()
+        if script == 0:
+            work(job)
+        code = os.waitstatus_to_exitcode(os.waitpid(script, 0)[1])
+        with open(job["ended"], "w") as ended:
+            ended.write(str(code))
+        os._exit(0)
+"""
+_MOST_S = 60
+_one_asks = threading.Lock()
+
+
+def _make_environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT), str(ROOT / "tests" / "helpers")])}
+
+
+@cache
+def _start_forking() -> subprocess.Popen[str]:
+    """The process that forks scripts; it ends with this one, whose end closes its input."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HEAD.replace("PATH = sys.argv[1]\n", "") + _FORKING],
+        cwd=ROOT,
+        env=_make_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    atexit.register(process.communicate)
+    return process
+
+
 def run_script(script: str, path: Path, *more: str) -> Ended:
     """Run a script to its end."""
-    done = subprocess.run(
-        [sys.executable, "-c", _HEAD + script, str(path), *more],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT), str(ROOT / "tests" / "helpers")])},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    return Ended(code=done.returncode, output=done.stdout.strip(), errors=done.stderr.strip())
+    let_go()  # a process that is forked elsewhere is not seen from here
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        job = {place: str(folder / place) for place in ("output", "errors", "ended")}
+        os.mkfifo(folder / "ended")
+        # Opened without waiting for the other end.
+        with open(os.open(folder / "ended", os.O_RDONLY | os.O_NONBLOCK), encoding="ascii") as ended:
+            arguments = {"script": _HEAD + script, "arguments": [str(path), *more], "environ": _make_environment()}
+            with _one_asks:
+                forking = _start_forking()
+                assert forking.stdin is not None
+                forking.stdin.write(f"{json.dumps(job | arguments)}\n")
+                forking.stdin.flush()
+            if not select.select([ended], [], [], _MOST_S)[0]:
+                raise TimeoutError(f"a script takes longer than {_MOST_S} s: {script}")
+            code = int(ended.read())
+        return Ended(
+            code=code,
+            output=(folder / "output").read_text(encoding="utf-8").strip(),
+            errors=(folder / "errors").read_text(encoding="utf-8").strip(),
+        )
 
 
 def open_when_free(*, read_only: bool) -> str:
