@@ -1,6 +1,6 @@
 """The flow `evaluate` as a deployment: registered from `flows/prefect.yaml`, started with the parameters that a form or
 a command gives, and tried again as Prefect's UI does it. What runs it is what a worker starts, each time a process of
-its own, that is forked from one in which Prefect has been imported: to import it takes longer than all they do."""
+its own, that is forked from one in which all has been imported: that takes longer than all they do."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ KEY = "sk-right"
 # For each line, a module to run, its arguments and variables: a process that does so; answered when that has ended.
 FORKING = """
 import json, os, runpy, sys
-import evalhouse.flows.evaluation, prefect.cli, prefect.flow_engine
+import evalhouse.flows.evaluation, evalhouse.flows.preparing.live_run, evalhouse.flows.run.end_pages, langchain_openai
+import prefect.cli, prefect.flow_engine
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 for line in sys.stdin:
