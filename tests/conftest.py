@@ -143,9 +143,9 @@ def house(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> House
     return copy_house(tmp_path_factory.mktemp(_HOUSE) / "house", prefect_home)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """A real one, without a window; where there is none the test is skipped."""
+    """A real one, without a window; where there is none the test is skipped. Whoever opens a page closes it."""
     with open_browser() as browser:
         yield browser
 

@@ -129,6 +129,13 @@ class Browser:
             page.send(f"{domain}.enable")
         return page
 
+    @contextlib.contextmanager
+    def opened_page(self) -> Iterator[Page]:
+        """A page that is closed at the end."""
+        page = self.open_page()
+        yield page
+        page.send("Page.close")
+
     def send(self, method: str, parameters: dict[str, object], *, session: str | None = None) -> dict[str, Any]:
         self._last += 1
         number = self._last

@@ -50,3 +50,4 @@ def page(house: House, browser: Browser) -> Iterator[Page]:
         page.address = address
         page.show_as()
         yield page
+        page.send("Page.close")

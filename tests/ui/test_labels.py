@@ -190,6 +190,7 @@ def page(warehouse: Warehouse, browser: Browser) -> Iterator[Page]:
         page.address = address
         page.show_as()
         yield page
+        page.send("Page.close")
 
 
 def test_the_keyboard_alone_labels_a_statement(page: Page, warehouse: Warehouse) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 import pytest
-from browser import Page, open_browser
+from browser import Browser, Page
 from live_runs import ScriptedJudge, judge_samples, lay_out_run, make_sample, make_settings, open_warehouse, say_good
 from rows import RowsToCome
 from starlette.testclient import TestClient
@@ -135,7 +135,9 @@ def running(tmp_path: Path) -> Warehouse:
     return begin(tmp_path)
 
 
-def test_the_page_fills_while_the_run_goes_on_and_is_whole_when_it_ends(tmp_path: Path, running: Warehouse) -> None:
+def test_the_page_fills_while_the_run_goes_on_and_is_whole_when_it_ends(
+    tmp_path: Path, running: Warehouse, browser: Browser
+) -> None:
     async def go(page: Page) -> None:
         judge = ScriptedJudge(say_good)
         async with lay_out_run(tmp_path, make_settings(), judge=judge, run_id=RUN, metrics=METRICS) as live_run:
@@ -147,8 +149,7 @@ def test_the_page_fills_while_the_run_goes_on_and_is_whole_when_it_ends(tmp_path
         await asyncio.to_thread(end, live_run)
         page.wait_for("document.querySelector('#scores') && document.readyState === 'complete'")
 
-    with hold_run(running.location, RUN), serve_ui(running.location.path) as address, open_browser() as browser:
-        page = browser.open_page()
+    with hold_run(running.location, RUN), serve_ui(running.location.path) as address, browser.opened_page() as page:
         page.show_as()
         page.visit(f"{address}/runs/{RUN}")
         assert page.evaluate(WHO_ASKS) == f"0 of {N}"

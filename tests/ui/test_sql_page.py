@@ -20,7 +20,7 @@ import duckdb
 import polars as pl
 import pytest
 from accessibility import find_barriers
-from browser import open_browser
+from browser import Browser
 from cli_house import House
 from starlette.testclient import TestClient
 from ui_house import make_client, serve_ui
@@ -377,9 +377,10 @@ def test_a_page_is_there_before_its_result(address: str, monkeypatch: pytest.Mon
     assert b"</html>" in page
 
 
-def test_by_keyboard_alone_a_query_is_written_run_and_stopped(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with open_browser() as browser:
-        page = browser.open_page()
+def test_by_keyboard_alone_a_query_is_written_run_and_stopped(
+    address: str, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with browser.opened_page() as page:
         page.show_as()
         page.visit(f"{address}/sql")
         shown = "!document.getElementById('words').hidden"
