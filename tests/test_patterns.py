@@ -27,9 +27,9 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("flows", "tasks", "prompts", "warehouse")
 MADE_BY = {"compile", "match", "fullmatch", "search", "findall", "finditer", "split", "sub", "subn"}
 
-# Any pattern that is linear goes through so many characters in a millisecond.
-_SIZE = 6_000
-_SLOW_S = 0.012
+# Any pattern that is linear goes through so many characters in half a millisecond.
+_SIZE = 3_000
+_SLOW_S = 0.006
 # What only we, a person at the keyboard, settings, prompt and metric files, a SQL query or the database have written.
 OWN = {
     "flows/commands/query.py", "flows/commands/report.py", "flows/preparing/suites.py", "flows/preparing/triggers.py",
@@ -177,7 +177,7 @@ def find_slow(pattern: re.Pattern[Any], *, pairs: bool, throughout: bool = True)
     for pump in make_pumps(pattern, pairs=pairs):
         for end in ("\x00", "a") if pairs else ("\x00",):
             # Linear is some milliseconds for the longest; what is not shows in the shorter ones already.
-            for size in (22, 500, _SIZE):
+            for size in (20, 500, _SIZE):
                 text, quarter = (pump * (length // len(pump)) + end for length in (size, size // 4))
                 if all(_is_slow(pattern, text, quarter, throughout=throughout) for _ in range(3)):
                     return f"{pump!r} × {len(text) // len(pump)}"
