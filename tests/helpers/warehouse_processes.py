@@ -81,12 +81,12 @@ for line in sys.stdin:
     if os.fork() == 0:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         job = json.loads(line)
+        ended = os.open(job["ended"], os.O_WRONLY)  # open until the last process that the script forks has ended
         script = os.fork()
         if script == 0:
             work(job)
         code = os.waitstatus_to_exitcode(os.waitpid(script, 0)[1])
-        with open(job["ended"], "w") as ended:
-            ended.write(str(code))
+        os.write(ended, str(code).encode())
         os._exit(0)
 """
 _MOST_S = 60
@@ -129,6 +129,7 @@ def run_script(script: str, path: Path, *more: str) -> Ended:
                 forking.stdin.flush()
             if not select.select([ended], [], [], _MOST_S)[0]:
                 raise TimeoutError(f"a script takes longer than {_MOST_S} s: {script}")
+            os.set_blocking(ended.fileno(), True)
             code = int(ended.read())
         return Ended(
             code=code,
