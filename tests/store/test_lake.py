@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -10,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -275,6 +277,15 @@ def test_a_connection_is_kept_and_sees_what_others_write(warehouse: Warehouse, o
     assert len(opened) == n_opened
 
 
+@contextmanager
+def opening_anew(warehouse: Warehouse) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A reader that was nobody's before, as one that pages are served from."""
+    assert warehouse.location.lake is not None
+    connect = lake_module._connect
+    with closing(connect(warehouse.location, warehouse.location.lake, read_only=True, deadline=math.inf)) as reader:
+        yield reader
+
+
 def test_an_extension_that_somebody_changed_is_refused_although_others_were_checked_before(
     in_postgres: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,8 +295,16 @@ def test_an_extension_that_somebody_changed_is_refused_although_others_were_chec
         file.seek(100_000)
         file.write(b"changed")
     monkeypatch.setattr(lake_module, "find_extension", lambda _: str(changed))
-    with pytest.raises(duckdb.IOException, match="signature"):
-        run_query(in_postgres.location, "select 1")
+    with pytest.raises(duckdb.IOException, match="signature"), opening_anew(in_postgres) as reader:
+        reader.execute("select 1")
+
+
+def test_a_connection_for_other_peoples_sql_loads_nothing_unsigned(in_postgres: Warehouse) -> None:
+    assert _count(in_postgres, "select count(*) from statements") == 0
+    sql = "select current_setting('allow_unsigned_extensions') as allowed"
+    with opening_anew(in_postgres) as reader:
+        assert reader.execute(sql).fetchall() == [(True,)]
+    assert run_query(in_postgres.location, sql).item() is False
 
 
 def test_threads_that_serve_pages_share_a_few_connections(warehouse: Warehouse, opened: list[bool]) -> None:

@@ -74,7 +74,7 @@ def open_lake_reader(
     One that is its own (`is_own`) was nobody's before and is nobody's afterwards, so that its settings may be changed.
     """
     deadline = time.monotonic() + patience_s
-    connect = partial(_connect, location, lake, read_only=True, deadline=deadline)
+    connect = partial(_connect, location, lake, read_only=True, is_own=is_own, deadline=deadline)
     if is_own:
         with contextlib.closing(connect()) as connection:
             yield connection
@@ -110,10 +110,13 @@ def list_readable_folders(lake: Lake) -> list[str]:
     return [lake.data if lake.data.endswith("/") else f"{lake.data}/"]
 
 
-def _connect(location: Location, lake: Lake, *, read_only: bool, deadline: float) -> duckdb.DuckDBPyConnection:
+def _connect(
+    location: Location, lake: Lake, *, read_only: bool, deadline: float, is_own: bool = False
+) -> duckdb.DuckDBPyConnection:
     names = ("ducklake", _CATALOGUES[lake.catalogue], *(["httpfs"] if lake.is_remote else []))
     paths = [find_extension(name) for name in names]
-    is_checked = _checked.issuperset(paths)
+    # A connection for other people's SQL loads nothing that is not signed, whatever they find to load.
+    is_checked = not is_own and _checked.issuperset(paths)
     config = _find_config(location, read_only=read_only) | {"allow_unsigned_extensions": is_checked}
     connection = duckdb.connect(config=config)
     try:
