@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import duckdb
@@ -258,9 +259,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     made: list[bool] = []
     connect = lake_module._connect
 
-    def connect_and_note(location: Location, lake: Lake, *, read_only: bool, deadline: float) -> object:
+    def connect_and_note(location: Location, lake: Lake, *, read_only: bool, **others: Any) -> object:  # noqa: ANN401
         made.append(read_only)
-        return connect(location, lake, read_only=read_only, deadline=deadline)
+        return connect(location, lake, read_only=read_only, **others)
 
     monkeypatch.setattr(lake_module, "_connect", connect_and_note)
     return made
