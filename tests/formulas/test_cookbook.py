@@ -15,7 +15,6 @@ import duckdb
 import pytest
 from cli_house import House
 from cookbook_house import N_NIGHTS, build_nights
-from kept_open import let_go
 from rows import fill, open_rows, read
 
 from evalhouse.flows.ui.sql import Recipe, read_cookbook, read_recipes
@@ -114,7 +113,6 @@ def test_judges_that_take_turns_make_no_sample_flaky_and_no_trend(moved: dict[st
 def test_the_shares_of_the_metrics_add_up_to_what_their_steps_cost(
     cook: Callable[[str], list[Row]], nights: Path
 ) -> None:
-    let_go()  # each query locks the settings of the file that it opens
     rows = cook("What each metric costs")
     (run_id,) = {row["run_id"] for row in rows}
     steps = sorted({step for row in rows for step in row["steps"]})

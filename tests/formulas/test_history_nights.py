@@ -10,7 +10,6 @@ import duckdb
 import pytest
 from cli_process import ROOT
 from history_nights import Size, write_nights
-from kept_open import let_go
 
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.metric_files import load_metrics
@@ -83,7 +82,6 @@ def test_every_command_is_timed(tmp_path: Path) -> None:
 
 
 def test_queries_can_name_the_two_newest_runs(nights: Path) -> None:
-    let_go()  # each query locks the settings of the file that it opens
     sql = "select getvariable('latest') as latest, getvariable('previous') as previous"
     (found,) = run_query(parse_location(str(nights)), sql).to_dicts()
     store = Warehouse(str(nights))
