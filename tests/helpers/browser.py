@@ -67,9 +67,17 @@ class Page:
 
     def wait_for(self, condition: str) -> None:
         deadline = time.monotonic() + _TIMEOUT_S
-        while not self.evaluate(f"Boolean({condition})"):
+        while not self._is_so(condition):
             assert time.monotonic() < deadline, f"not reached: {condition}; problems: {self.problems}"
             time.sleep(0.02)
+
+    def _is_so(self, condition: str) -> bool:
+        try:
+            return bool(self.evaluate(f"Boolean({condition})"))
+        except PageError as error:  # asked of a page that another took the place of meanwhile
+            if "navigated" not in str(error):
+                raise
+            return False
 
     def press(self, key: str, *, text: str = "", with_ctrl: bool = False) -> None:
         """A key as a keyboard sends it; letters also need the text they write."""
