@@ -91,7 +91,7 @@ _JUDGE_OPTION = click.option(
 )
 _asking_options = join_options(
     click.option("--embeddings", metavar="E", help="What finds questions that are alike: openai:MODEL or hashing."),
-    click.option("--language", metavar="en|zh", help="Language of the prompts. Default: that of most passages."),
+    click.option("--language", metavar="en|zh", help="Language of all prompts. Default: that of each passage."),
     click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace the built-in ones."),
     TEMPERATURE_OPTION,
     REASONING_OPTION,

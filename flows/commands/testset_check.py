@@ -28,7 +28,7 @@ from evalhouse.flows.errors import INTERRUPTED
     help="Who says what documents bear out: openai:MODEL, another PROVIDER:MODEL, module:factory or lexical.",
 )
 @click.option("--embeddings", metavar="E", help="What finds questions that are alike: openai:MODEL or hashing.")
-@click.option("--language", metavar="en|zh", help="Language of the prompts. Default: that of most questions.")
+@click.option("--language", metavar="en|zh", help="Language of all prompts. Default: that of each question.")
 @click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace the built-in ones.")
 @TEMPERATURE_OPTION
 @REASONING_OPTION

@@ -1,16 +1,21 @@
-"""What the commands that ask about test sets have in common: settings, runs and what they say of calls."""
+"""What the commands that ask about test sets have in common: settings, runs, languages and what they say of calls."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from evalhouse.flows.display.output import print_line, write_dollars
 from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.preparing.live_run import make_prompts
 from evalhouse.flows.preparing.request import NO_JUDGE, begin_run
 from evalhouse.flows.preparing.settings import resolve_settings
+from evalhouse.flows.trials.session import Session
 from evalhouse.tasks.asking.tokens import Usage
+from evalhouse.tasks.judge.names import LEXICAL
+from evalhouse.tasks.models.make import make_judges
+from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.testsets.answering import STEPS
 from evalhouse.warehouse.metric_files import Plan
@@ -33,6 +38,33 @@ def check_output(path: Path) -> None:
 def resolve_in_language(flags: Mapping[str, Any], language: str | None, spoken: Iterable[str]) -> RunSettings:
     """The settings, with prompts in the language that was named, else in that of most texts."""
     return resolve_settings({**flags, "language": language or Counter(spoken).most_common(1)[0][0]}).settings
+
+
+class Spoken:
+    """Live runs by the language of their prompts: what is asked about a text is asked in its language.
+
+    Small models answer in the language that they are asked in, whatever language their instructions ask for.
+    """
+
+    def __init__(self, own: LiveRun, others: Mapping[str, LiveRun]) -> None:
+        self.own, self._others = own, others
+
+    def about(self, language: str) -> LiveRun:
+        """The one for texts in a language."""
+        return self._others.get(language, self.own)
+
+
+async def speak(session: Session, prompts: Sequence[str], spoken: Iterable[str], *, named: str | None) -> Spoken:
+    """The session's live run with these prompts, and one for each further language that is spoken; none where the
+    language of the prompts was `named`, or the judge reads no prompts."""
+    own = await session.fit(session.live_run, prompts)
+    further = set() if named or own.settings.judge == LEXICAL else set(spoken) - {own.settings.language}
+    others = {}
+    for language in sorted(further):
+        settings = own.settings.model_copy(update={"language": language})
+        read = make_prompts(settings, make_judges(settings, PLAN))
+        others[language] = await session.fit(replace(own, settings=settings, prompts=read), prompts)
+    return Spoken(own, others)
 
 
 def begin_set_run(settings: RunSettings, *, n_samples: int, source: str, command: str) -> RunRow:

@@ -10,13 +10,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from evalhouse.flows.run.outcome import Watch
-from evalhouse.flows.testsets.asking import PLAN, begin_set_run
+from evalhouse.flows.testsets.asking import PLAN, Spoken, begin_set_run, speak
 from evalhouse.flows.testsets.written import list_check_rows
 from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed
-from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.testsets.check import CheckedQuestion, check_in_documents, check_twin
 from evalhouse.tasks.testsets.duplicates import QuestionIndex
@@ -29,7 +28,7 @@ from evalhouse.warehouse.rows.testsets import append_testset_rows
 @dataclass(frozen=True, kw_only=True)
 class CheckRequest:
     """What is checked: the questions of a set, and the documents that they are about; None without any. `command` is
-    how a person asks for the same again."""
+    how a person asks for the same again, `language` that of the prompts where it was named."""
 
     settings: RunSettings
     path: str
@@ -38,6 +37,7 @@ class CheckRequest:
     source: str | None
     documents: Sequence[Document] | None
     command: str
+    language: str | None
 
     @cached_property
     def base(self) -> Base | None:
@@ -49,7 +49,7 @@ class CheckRequest:
 class Checking:
     """A set while it is checked."""
 
-    live_run: LiveRun
+    spoken: Spoken
     checked: list[CheckedQuestion]
     problem: str | None = None
     _by_id: dict[str, GivenQuestion] = field(init=False)
@@ -134,9 +134,10 @@ async def _check_dry(session: Session, request: CheckRequest) -> Usage:
 
 
 async def _check_all(session: Session, request: CheckRequest) -> Checking:
-    live_run = await session.fit(session.live_run, ("answer_question",))
+    languages = (question.language for question in request.questions)
+    spoken = await speak(session, ("answer_question",), languages, named=request.language)
     base = request.base
-    checking = Checking(live_run=live_run, checked=[_begin(question, base) for question in request.questions])
+    checking = Checking(spoken=spoken, checked=[_begin(question, base) for question in request.questions])
     session.expect(len(checking.checked), "questions")
     index = QuestionIndex(request.questions)
 
@@ -144,7 +145,7 @@ async def _check_all(session: Session, request: CheckRequest) -> Checking:
         try:
             await _check_twins(checking, index, one, place)
             if base is not None:
-                await check_in_documents(live_run, one, base)
+                await check_in_documents(spoken.about(one.question.language), one, base)
         except JudgeFailed as error:
             checking.note_failure(one, error)
         session.note_done()
@@ -160,8 +161,9 @@ def _begin(question: GivenQuestion, base: Base | None) -> CheckedQuestion:
 
 async def _check_twins(checking: Checking, index: QuestionIndex, one: CheckedQuestion, place: int) -> None:
     """Note the first earlier question that asks the same; raises JudgeFailed."""
-    assert checking.live_run.embedder is not None
-    async for twin in index.list_twins(one.question, checking.live_run.embedder, before=place):
-        if await check_twin(checking.live_run, one, checking.find(twin.id), twin):
+    live_run = checking.spoken.about(one.question.language)
+    assert live_run.embedder is not None
+    async for twin in index.list_twins(one.question, live_run.embedder, before=place):
+        if await check_twin(live_run, one, checking.find(twin.id), twin):
             return
     one.note("duplicate", True, "no earlier question asks the same")

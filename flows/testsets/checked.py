@@ -241,5 +241,6 @@ def plan_check(
         source=docs,
         documents=documents,
         command=command,
+        language=language,
     )
     return CheckPlan(request=request, notices=tuple(notices))

@@ -204,5 +204,6 @@ def plan_set(
         by_document=(references or ("documents" if is_folder else "passages")) == "documents",
         source=docs,
         command=command,
+        language=language,
     )
     return SetPlan(path=path, request=request, notices=tuple(notices))

@@ -15,13 +15,12 @@ from math import ceil
 from typing import Any, Literal
 
 from evalhouse.flows.run.outcome import Watch
-from evalhouse.flows.testsets.asking import PLAN, begin_set_run
+from evalhouse.flows.testsets.asking import PLAN, Spoken, begin_set_run, speak
 from evalhouse.flows.testsets.written import dump_json, list_check_rows
 from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed
-from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.testsets.candidates import Candidate, write_candidates
 from evalhouse.tasks.testsets.drafts import Draft, Drafter, share_out
@@ -44,8 +43,8 @@ class MakeRequest:
 
     Questions refer to the passages that they rest on, or with `by_document` to their documents. With `only`, the ids of
     some passages, they are written from these; all are still what they are checked against. `source` is where the
-    documents were read, `command` how a person asks for the same again, `indexed` the index of their passages where
-    there is one already.
+    documents were read, `command` how a person asks for the same again, `language` that of the prompts where it was
+    named, `indexed` the index of the passages where there is one already.
     """
 
     settings: RunSettings
@@ -57,6 +56,7 @@ class MakeRequest:
     only: frozenset[str] | None = None
     source: str = ""
     command: str = ""
+    language: str | None = None
     indexed: NearPassages | None = None
 
     @cached_property
@@ -75,7 +75,7 @@ class Making:
     """A set in the making: what was kept, and how all candidates ended. `others` are the questions that no further one
     may repeat: those that were kept and those that the set has already."""
 
-    live_run: LiveRun
+    spoken: Spoken
     near: NearPassages
     others: QuestionIndex
     kept: list[SetQuestion] = field(default_factory=list)
@@ -143,11 +143,12 @@ async def _make_dry(session: Session, request: MakeRequest) -> Usage:
 
 async def make_questions(session: Session, request: MakeRequest, kept: Sequence[SetQuestion] = ()) -> Making:
     """Questions as asked for; none of them repeats another or one of those that are `kept` already."""
-    live_run = await session.fit(session.live_run, APART_PROMPTS)
     sources = [one for one in request.passages if request.only is None or one.passage_id in request.only]
+    spoken = await speak(session, APART_PROMPTS, (one.language for one in sources), named=request.language)
+    live_run = spoken.own
     drafter = Drafter(passages=sources, near=request.near, seed=request.seed)
     wanted = share_out(request.n, request.shares)
-    making = Making(live_run=live_run, near=request.near, others=QuestionIndex(kept))
+    making = Making(spoken=spoken, near=request.near, others=QuestionIndex(kept))
     session.expect(request.n, "questions")
     for number in range(1, _MOST_ROUNDS + 1):
         drafts = making.draw(drafter, wanted)
@@ -173,7 +174,7 @@ async def _take_round(making: Making, drafts: Sequence[Draft]) -> list[Checked]:
 
 async def _write(making: Making, draft: Draft) -> list[Candidate]:
     try:
-        return await write_candidates(making.live_run, draft)
+        return await write_candidates(making.spoken.about(draft.passages[0].language), draft)
     except JudgeFailed as error:
         making.note_failure(error)
         return []
@@ -183,7 +184,8 @@ async def _check(making: Making, checked: Checked) -> None:
     """What asks the judge, unless the question is like one that was kept before."""
     try:
         if await _note_twin(making, checked):
-            await check_by_judge(making.live_run, checked, making.near)
+            language = checked.candidate.passages[0].language
+            await check_by_judge(making.spoken.about(language), checked, making.near)
     except JudgeFailed as error:
         checked.failure = str(error)
         making.note_failure(error)
@@ -191,8 +193,9 @@ async def _check(making: Making, checked: Checked) -> None:
 
 async def _note_twin(making: Making, checked: Checked) -> bool:
     """Put on record whether a kept question asks the same; returns whether none does."""
-    assert making.live_run.embedder is not None
-    twin = await find_twin(to_question(checked), making.others, making.live_run.embedder)
+    embedder = making.spoken.own.embedder
+    assert embedder is not None
+    twin = await find_twin(to_question(checked), making.others, embedder)
     return checked.note("duplicate", twin is None, f"asks the same as {twin}" if twin else "no other asks the same")
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from evalhouse.flows.run.outcome import Watch
-from evalhouse.flows.testsets.asking import PLAN, begin_set_run, record_quiet_run
+from evalhouse.flows.testsets.asking import PLAN, Spoken, begin_set_run, record_quiet_run, speak
 from evalhouse.flows.testsets.make import MakeRequest, Making, make_questions
 from evalhouse.flows.testsets.written import list_check_rows
 from evalhouse.flows.trials.session import Session, open_session, rehearse
@@ -76,7 +76,7 @@ def look_at(base: Base, question: SetQuestion) -> Look:
 class RefreshRequest:
     """A set to be refreshed. `coverage` is how many questions it is to have, None for none that are new; `accept` says
     that proposals are taken as they are; `source` is where the documents were read, `command` how a person asks for the
-    same again."""
+    same again, `language` that of the prompts where it was named."""
 
     settings: RunSettings
     test_set: TestSet
@@ -85,6 +85,7 @@ class RefreshRequest:
     accept: bool
     source: str
     command: str
+    language: str | None
     looks: tuple[Look, ...]
     pending: tuple[Change, ...]
 
@@ -111,6 +112,7 @@ class RefreshRequest:
             shares={kind: float(n) for kind, n in lacking.items()},
             seed=asked["seed"],
             by_document=self.base.by_document,
+            language=self.language,
             only=self.base.changed,
             indexed=self.base.near,
         )
@@ -265,9 +267,11 @@ async def refresh_questions(session: Session, request: RefreshRequest) -> Refres
     refreshing = refresh_quietly(request)
     asked = [look for look in request.looks if look.is_asked]
     if asked:
-        live_run = await session.fit(session.live_run, APART_PROMPTS)
+        languages = (look.question.language for look in asked)
+        spoken = await speak(session, APART_PROMPTS, languages, named=request.language)
+        live_run = spoken.own
         session.expect(len(asked), "questions")
-        endings = await gather_all([_settle(session, live_run, refreshing, look) for look in asked])
+        endings = await gather_all([_settle(session, spoken, refreshing, look) for look in asked])
         refreshing.endings |= {look.question.id: ending for look, ending in zip(asked, endings, strict=True)}
         if session.dry is None:
             checks = {question_id: ending.checks for question_id, ending in refreshing.endings.items()}
@@ -284,10 +288,10 @@ async def refresh_questions(session: Session, request: RefreshRequest) -> Refres
     return refreshing
 
 
-async def _settle(session: Session, live_run: LiveRun, refreshing: Refreshing, look: Look) -> Ending:
+async def _settle(session: Session, spoken: Spoken, refreshing: Refreshing, look: Look) -> Ending:
     """What becomes of a question; it stays as it was where the judge gives no usable reply."""
     try:
-        return await _ask_about(live_run, refreshing.request.base, look)
+        return await _ask_about(spoken.about(look.question.language), refreshing.request.base, look)
     except JudgeFailed as error:
         refreshing.n_failed += 1
         refreshing.unsettled.update(passage.passage_id for group in look.groups for passage in group)

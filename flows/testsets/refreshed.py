@@ -248,6 +248,7 @@ def plan_refresh(
         accept=accept,
         source=docs,
         command=command,
+        language=language,
         looks=looks,
         pending=pending,
     )
