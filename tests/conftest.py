@@ -36,7 +36,7 @@ open_session()
 _MODEL_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE")
 
 
-# These take longest and wait much, and so are begun first, with two workers more than there are cores.
+# These take longest and wait much, and so are begun first, with one worker more than there are cores.
 _LONGEST = (
     "test_serve_crash.py", "test_serve.py", "test_serve_server.py", "test_pool_runs.py", "test_pool_stops.py",
     "test_pool_bucket.py", "test_collect.py", "test_bad_machine.py", "test_lake.py", "test_kills.py",
@@ -65,8 +65,8 @@ def _find_room(request: pytest.FixtureRequest) -> str:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """The longest files wait for servers and processes half of their time."""
-    return (os.cpu_count() or 1) + 2
+    """The longest files wait for servers and processes; a second worker more than cores gained nothing."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_configure(config: pytest.Config) -> None:
