@@ -7,7 +7,7 @@ application may mix them: `read_span` takes of each field the first attribute th
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from evalhouse.tasks.datasets.spans.said import (
@@ -252,7 +252,7 @@ def read_fields(message: Tree) -> Tree:
     return {_find_field(name): value for name, value in message.items() if value is not None}
 
 
-@cache
+@lru_cache(maxsize=256)  # bounded: whoever sends spans chooses their names
 def _find_field(name: str) -> str:
     first, *others = name.split("_")
     return first + "".join(word.capitalize() for word in others)
