@@ -101,6 +101,18 @@ sys.addaudithook(_heed)
 
 
 @contextmanager
+def _connecting_by(files: KeptFiles, listed: list[KeptFiles]) -> Iterator[None]:
+    """They are asked in place of DuckDB, and known to whoever starts a process."""
+    before, duckdb.connect = duckdb.connect, files.connect
+    listed.append(files)
+    try:
+        yield
+    finally:
+        listed.remove(files)
+        duckdb.connect = before
+
+
+@contextmanager
 def kept_open(place: Path, passing: Path | None = None) -> Iterator[None]:
     """For a file, or all in a folder, until the end or until a process is started; within another such block that
     one's. What is in the folder `passing` is not looked at after the end."""
@@ -110,13 +122,10 @@ def kept_open(place: Path, passing: Path | None = None) -> Iterator[None]:
     for staying in _staying:
         staying.begin()
     kept = KeptFiles(place, duckdb.connect, passing.resolve() if passing else None)
-    before, duckdb.connect = duckdb.connect, kept.connect
-    _kept.append(kept)
     try:
-        yield
+        with _connecting_by(kept, _kept):
+            yield
     finally:
-        _kept.remove(kept)
-        duckdb.connect = before
         kept.leave()
 
 
@@ -124,11 +133,8 @@ def kept_open(place: Path, passing: Path | None = None) -> Iterator[None]:
 def stays_open(place: Path) -> Iterator[None]:
     """For what many tests in turn read: between their own such blocks it is closed for a process or a copy only."""
     staying = KeptFiles(place, duckdb.connect)
-    before, duckdb.connect = duckdb.connect, staying.connect
-    _staying.append(staying)
     try:
-        yield
+        with _connecting_by(staying, _staying):
+            yield
     finally:
-        _staying.remove(staying)
-        duckdb.connect = before
         staying.close()
