@@ -44,8 +44,9 @@ COMMANDS = {
     "warehouse": ("warehouse", "warehouse", "Check, compact or move the warehouse."),
     "doctor": ("doctor", "doctor", "Show what is configured, what is reachable, what is wrong."),
 }
-# These need a Prefect server, which takes longer to come up than all their imports: it is started before them.
-_RUNNING = ("run", "resume", "collect")
+# These need a Prefect server, which takes longer to come up than all their imports: it is started before them. Whether
+# `resume` needs one it knows when it has seen of which kind the run is.
+_RUNNING = ("run", "collect")
 # These read and end, and need the warehouse many times.
 _READING = ("compare", "diagnose", "gate", "lineage", "report", "show")
 _RUNS_NOTHING = ("--help", "-h", "--dry-run")

@@ -25,7 +25,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal
@@ -209,7 +209,7 @@ def insert_frame(connection: duckdb.DuckDBPyConnection, table: str, frame: pl.Da
 
 
 def delete_rows(
-    connection: duckdb.DuckDBPyConnection, tables: Sequence[str], run_id: str, sample_ids: Sequence[str]
+    connection: duckdb.DuckDBPyConnection, tables: Iterable[str], run_id: str, sample_ids: Sequence[str]
 ) -> None:
     """Delete the rows of some samples of a run."""
     connection.register("replaced_samples", pl.DataFrame({"sample_id": sample_ids}).to_arrow())
@@ -233,9 +233,9 @@ def write_batch(connection: duckdb.DuckDBPyConnection, batch: Batch) -> None:
     if not enter_batch(connection, batch.key, batch.run_id):
         return
     if batch.run_id is not None:
-        forget(connection, batch.run_id, batch.tables if not batch.replaces else {*batch.tables, *VERDICT_TABLES})
+        forget(connection, batch.run_id, batch.tables)
     if batch.replaces and batch.run_id is not None:
-        delete_rows(connection, VERDICT_TABLES, batch.run_id, batch.replaces)
+        delete_rows(connection, batch.tables, batch.run_id, batch.replaces)
     for table, frame in batch.tables.items():
         if table == "responses" and batch.run_id is not None:  # takes the place of an earlier one of the same run
             delete_rows(connection, (table,), batch.run_id, frame["sample_id"].to_list())

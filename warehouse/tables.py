@@ -63,8 +63,8 @@ def build_verdict_frames(run_id: str, rows: Sequence[Mapping[str, Sequence[Mappi
 class Batch:
     """Frames by table name under a key that makes a second writing harmless.
 
-    `run_id` is None for rows of no run. `replaces` names samples of the run whose verdicts are deleted in the same
-    transaction, for a resumed shard.
+    `run_id` is None for rows of no run. `replaces` names samples of the run whose rows in these tables are deleted in
+    the same transaction, for a run that is resumed.
     """
 
     key: str

@@ -7,7 +7,7 @@ settings of a run, whose import alone takes longer than most of their answers.
 import importlib
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -140,13 +140,11 @@ pool_options = join_options(
 """The options that `run` and `resume` share: who judges besides this process, and how long Prefect lets it take."""
 
 
-def write_command(arguments: Sequence[str] | None = None) -> str:
-    """The command as it was given, for a person to give again; with `arguments` in place of its own."""
+def write_command() -> str:
+    """The command as it was given, for a person to give again."""
     context = click.get_current_context()
-    words = [*context.command_path.split(), *(arguments or ())]
+    words = context.command_path.split()
     for parameter in context.command.params:
-        if arguments is not None and not isinstance(parameter, click.Option):
-            continue
         if context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE:
             words += _write_parameter(parameter, context.params.get(parameter.name or ""))
     return shlex.join(words)

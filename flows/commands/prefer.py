@@ -1,5 +1,6 @@
 """`evalhouse prefer`: which of two answers is better, over two runs or two columns of a dataset."""
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,6 @@ from evalhouse.flows.commands.options import (
     count_option,
     find_warehouse,
     limit_options,
-    write_command,
 )
 from evalhouse.flows.display.output import (
     print_json,
@@ -29,8 +29,10 @@ from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, NO_CLUSTER
 
 if TYPE_CHECKING:
     from evalhouse.flows.trials.prefer import PreferOutcome, PreferPlan
+    from evalhouse.warehouse.rows.runs import RunRow
 
 _KEPT_BACK = ("ground_truth", "contexts")
+_TOP = 5
 _USED = ("requests", "reused", "failed", "prompt_tokens", "completion_tokens", "cost_usd")
 
 
@@ -65,7 +67,7 @@ _USED = ("requests", "reused", "failed", "prompt_tokens", "completion_tokens", "
 @click.option("--temperature", metavar="T", help="Sampling temperature, or `none` to send none.")
 @REASONING_OPTION
 @FRESH_OPTION
-@count_option("--top", default=5, text="Samples to show that the candidate lost; --json has all.")
+@count_option("--top", default=_TOP, text="Samples to show that the candidate lost; --json has all.")
 @DRY_RUN_OPTION
 @limit_options
 @WAREHOUSE_URL_OPTION
@@ -94,13 +96,13 @@ def prefer(
     front. Where both orders name the same answer it wins, where one says tie that is half a win, and where they
     contradict each other it is a tie. What the place does is measured and shown beside it.
 
-    A pair is asked about once: the same command again goes on where it was stopped, and pays for nothing twice.
-    Exit status 3 when samples are left without a verdict.
+    A pair is asked about once: `evalhouse resume` goes on where it was stopped, and pays for nothing twice. Exit
+    status 3 when samples are left without a verdict.
     """
     from evalhouse.flows.trials.prefer_plans import PreferOptions, plan_columns, plan_runs  # noqa: PLC0415  # all that asks
 
     flags |= {"limit": limit, "warehouse": find_warehouse(warehouse)}
-    options = PreferOptions(rubric=rubric, without=without, cluster=cluster, flags=flags, write_command=write_command)
+    options = PreferOptions(rubric=rubric, without=without, cluster=cluster, flags=flags)
     with ExitStack() as held:
         if columns is not None:
             plan = plan_columns(held, _pick_dataset(base, candidate), columns, maps, options)
@@ -112,6 +114,16 @@ def prefer(
             _print_estimate(plan, as_json=as_json)
             return 0
         return _carry_out(plan, top=top, as_json=as_json)
+
+
+def resume_preferences(run: "RunRow", *, warehouse_url: str, changes: Mapping[str, Any], as_json: bool) -> int:
+    """Go on with a run of kind prefer where it was stopped, and return the exit status."""
+    from evalhouse.flows.preparing.settings import check_resumable  # noqa: PLC0415  # imports those of a run
+    from evalhouse.flows.trials.prefer_plans import plan_again  # noqa: PLC0415  # all that asks
+
+    check_resumable(run, changes, {parameter.name for parameter in prefer.params})
+    with ExitStack() as held:
+        return _carry_out(plan_again(held, run, changes, warehouse_url), top=_TOP, as_json=as_json)
 
 
 def _pick_dataset(base: str | None, candidate: str | None) -> str:
@@ -136,7 +148,7 @@ def _carry_out(plan: "PreferPlan", *, top: int, as_json: bool) -> int:
         print_preferences(document, top=top)
         _print_calls(outcome)
     if outcome.problem is not None:
-        print_notice(f"{outcome.problem}; the same command goes on from here")
+        print_notice(f"{outcome.problem}; `evalhouse resume {outcome.run.run_id}` goes on from here")
         return INTERRUPTED
     return INCOMPLETE if outcome.has_failures else 0
 
@@ -158,6 +170,8 @@ def _print_calls(outcome: "PreferOutcome") -> None:
         f"{usage.requests:,} requests to the judge, {usage.reused:,} reused, cost {write_dollars(usage.cost_usd)}; run "
         f"{run_id}"
     )
+    if outcome.has_failures:
+        print_line(f"next: evalhouse resume {run_id}   (asks again for the verdicts that did not come)")
     print_line(f"""next: evalhouse query "from sample_preferences where run_id = '{run_id}'\"""")
 
 

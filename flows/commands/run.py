@@ -2,6 +2,7 @@
 application under test and leaves the judging to a later run."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,7 @@ from evalhouse.flows.preparing.settings import (
 )
 from evalhouse.flows.preparing.suites import LivingSet, Suite, load_suite
 from evalhouse.flows.server.interrupts import wait_for_warehouse
+from evalhouse.flows.server.local import hold_server
 from evalhouse.tasks.judge.names import LEXICAL, parse_judges
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.engine.connection import readers_kept
@@ -194,8 +196,8 @@ def resume(run: str, warehouse: str | None, as_json: bool, **flags: object) -> i
 
     Whatever was answered is on record and is not asked again; samples that failed are tried once more. RUN is a run
     id, a unique prefix of one, a label, `latest` or `previous`. The run keeps its settings; the options here change
-    how it is asked. Exit status 1 when it belongs to a suite and does not pass its gate. Of a run of `evalhouse
-    testset` the command is given again, as a run of its own with the same settings.
+    how it is asked. Exit status 1 when it belongs to a suite and does not pass its gate. Runs of `evalhouse prefer` go
+    on as well; of one of `evalhouse testset` the command is given again, as a run of its own with the same settings.
     """
     changes = resolve_changes(flags)
     url = find_warehouse(warehouse)
@@ -203,9 +205,14 @@ def resume(run: str, warehouse: str | None, as_json: bool, **flags: object) -> i
         from evalhouse.flows.commands.testset import resume_testset  # noqa: PLC0415  # the commands of test sets
 
         return resume_testset(row, warehouse_url=url, changes=changes, as_json=as_json)
-    from evalhouse.flows.serving.suite_runs import resume_suite_run  # noqa: PLC0415
+    if row.kind == "prefer":
+        from evalhouse.flows.commands.prefer import resume_preferences  # noqa: PLC0415  # as above
 
-    with show_run() as watch:
+        return resume_preferences(row, warehouse_url=url, changes=changes, as_json=as_json)
+    # The others are refused, for which no server need come up.
+    with hold_server() if row.kind in ("evaluation", "collection") else nullcontext(), show_run() as watch:
+        from evalhouse.flows.serving.suite_runs import resume_suite_run  # noqa: PLC0415  # while the server comes up
+
         suite_outcome = resume_suite_run(run, warehouse_url=url, changes=changes, watch=watch)
     if suite_outcome.outcome.run.kind == "collection":
         return report_collection(suite_outcome.outcome, url, as_json=as_json)

@@ -316,7 +316,7 @@ def _print_sections(document: Mapping[str, Any]) -> None:
 def _print_next(run: RunRow, document: Mapping[str, Any]) -> None:
     print_line()
     if run.status != "completed":
-        print_line(f"next: {run.command or f'evalhouse resume {run.run_id}'}")
+        print_line(f"next: evalhouse resume {run.run_id}")
     elif run.kind == "collection":
         print_line(f"next: evalhouse run SUITE.toml --responses {run.run_id}   (judges these responses)")
     if document["worst"]:

@@ -213,12 +213,12 @@ def resume_testset(run: "RunRow", *, warehouse_url: str, changes: Mapping[str, A
     Its settings are those of the run but for `changes`; what was answered is on record. It is a run of its own, whose
     budget is what the earlier one left. Raises SettingsError where it cannot be given again.
     """
-    from evalhouse.flows.testsets.resumed import check_resumable, find_kept, note_gone_on  # noqa: PLC0415  # asks
+    from evalhouse.flows.testsets.resumed import find_command, find_kept, note_gone_on  # noqa: PLC0415  # asks
     from evalhouse.warehouse.engine.locks import hold_run  # noqa: PLC0415
     from evalhouse.warehouse.store import Warehouse  # noqa: PLC0415
 
     warehouse = Warehouse(warehouse_url)
-    words = check_resumable(warehouse, run)
+    words = find_command(run)
     command = testset.get_command(click.get_current_context(), words[2])
     assert command is not None
     context = command.make_context(" ".join(words[:3]), words[3:])

@@ -6,7 +6,7 @@ A variable is named after the flag it stands in for: `EVALHOUSE_TIMEOUT` is `--t
 import difflib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_origin
 
@@ -20,6 +20,7 @@ from evalhouse.warehouse.sample_data import SAMPLE
 
 if TYPE_CHECKING:
     from evalhouse.flows.preparing.suites import Suite
+    from evalhouse.warehouse.rows.runs import RunRow
 
 _PREFIX = "EVALHOUSE_"
 _LISTS = tuple(name for name, field in RunSettings.model_fields.items() if get_origin(field.annotation) is tuple)
@@ -115,6 +116,14 @@ def resolve_changes(flags: Mapping[str, Any]) -> dict[str, Any]:
     values = {name: value for name, value in flags.items() if value is not None}
     settings = validate_settings(values, {name: find_flag(name) for name in values})
     return {name: getattr(settings, name) for name in values}
+
+
+def check_resumable(run: "RunRow", changes: Mapping[str, Any], settable: Collection[str]) -> None:
+    """Raise SettingsError for a run that there is nothing to go on with, and for `changes` that are not `settable`."""
+    if run.status == "completed":
+        raise SettingsError(f"run {run.run_id} has completed: there is nothing to go on with")
+    if odd := [find_flag(name) for name in changes if name not in settable]:
+        raise SettingsError(f"{', '.join(odd)}: a run of kind {run.kind} has no such setting")
 
 
 def validate_settings(values: Mapping[str, Any], origins: Mapping[str, str]) -> RunSettings:

@@ -127,15 +127,8 @@ def find_unfinished(wanted: str, *, warehouse_url: str, changes: Mapping[str, ob
             f"run {run.run_id} is of kind replay; what was answered is on record, and its command goes on from there: "
             f"evalhouse replay {find_replayed_base(run)} {run.parent_run_id}"
         )
-    if run.kind == "prefer":
-        raise WarehouseError(
-            f"run {run.run_id} is of kind prefer; what was answered is on record, and its command goes on from there: "
-            f"{run.command}"
-        )
-    if run.kind == "testset":
-        raise WarehouseError(
-            f"run {run.run_id} is of kind testset; `evalhouse resume {run.run_id}` gives its command again"
-        )
+    if run.kind in ("prefer", "testset"):
+        raise WarehouseError(f"run {run.run_id} is of kind {run.kind}; `evalhouse resume {run.run_id}` goes on with it")
     if run.kind in ("prompts", "benchmark"):
         raise WarehouseError(
             f"run {run.run_id} is of kind {run.kind}; give its command again: what was answered is on record"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.settings import find_flag
+from evalhouse.flows.preparing.settings import check_resumable
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.testsets.errors import TestsetError
 from evalhouse.tasks.testsets.sets import read_set
@@ -20,10 +20,8 @@ _FILES: Final = ("path", "docs")
 _LEFT_OUT: Final = ("fresh", "warehouse")
 
 
-def check_resumable(warehouse: Warehouse, run: RunRow) -> list[str]:
-    """The words of the command that made a run; raises SettingsError for one that there is nothing to go on with."""
-    if run.status == "completed":
-        raise SettingsError(f"run {run.run_id} has completed: there is nothing to go on with")
+def find_command(run: RunRow) -> list[str]:
+    """The words of the command that made a run; raises SettingsError where it has none."""
     command = (run.config.get("testset") or {}).get("command")
     if not command:
         raise SettingsError(f"run {run.run_id} has no command on record; give it again: what was answered is on record")
@@ -35,10 +33,10 @@ def find_kept(
 ) -> dict[str, Any]:
     """The parameters of a run's command that are as its settings have them, but for `changes`.
 
-    Raises SettingsError where a file that it needs is gone, and where nothing is left of its budget.
+    Raises SettingsError where there is nothing to go on with, where a file that it needs is gone, and where nothing is
+    left of its budget.
     """
-    if odd := [find_flag(name) for name in changes if name not in params]:
-        raise SettingsError(f"{', '.join(odd)}: a run of kind testset has no such setting")
+    check_resumable(run, changes, params.keys())
     for name in _FILES:
         _check_file(run, params.get(name))
     settings = {name: run.config.get(name) for name in params if name in RunSettings.model_fields}

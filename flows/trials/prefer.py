@@ -2,12 +2,13 @@
 
 The requests go the way a run's requests go. They belong to a run of kind `prefer`, which has preferences and no scores,
 and which `latest`, `previous` and labels never select; of two runs the candidate is its parent. A pair is asked about
-once: the same command again, or another that brings the same pair, finds its replies on record.
+once: the same command again, or another that brings the same pair, finds its replies on record. So does a run that is
+resumed: it goes over all its pairs again, and what it writes takes the place of what it had written.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ from evalhouse.tasks.judge.errors import RunCancelled
 from evalhouse.tasks.judge.forms import find_form
 from evalhouse.tasks.judge.names import LEXICAL, LOCAL, find_judge
 from evalhouse.tasks.load import make_batch_of
+from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.trials.answer_pairs import AnswerPair, AnswerPairs
 from evalhouse.tasks.trials.preferences import BUILT_IN, STEP, PairVerdicts, PreferenceRequest, judge_pair
@@ -29,7 +31,6 @@ from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.preferences import append_preferences
 from evalhouse.warehouse.rows.runs import RunRow
-from evalhouse.warehouse.store import Warehouse
 
 _PLAN: Final = Plan(metrics=(), steps=frozenset({STEP}))
 
@@ -39,7 +40,7 @@ class PreferPlan:
     """What is to be asked: which pairs, by which rubric of `settings.prompts`, with what kept from the judge.
 
     `base` and `candidate` are what the sides are called: runs by their ids, or columns. `row` has the columns of the
-    run that say where its pairs are from, `command` is what a person types to go on.
+    run that say where its pairs are from. `resumed` is a run of this plan that was stopped, and goes on.
     """
 
     settings: RunSettings
@@ -48,8 +49,8 @@ class PreferPlan:
     candidate: str
     rubric: str = BUILT_IN
     without: tuple[str, ...] = ()
-    row: Mapping[str, Any]
-    command: str
+    row: Mapping[str, Any] = field(default_factory=dict)
+    resumed: RunRow | None = None
 
     def describe(self) -> dict[str, Any]:
         """What stands on record beside the settings."""
@@ -59,7 +60,6 @@ class PreferPlan:
             "rubric": self.rubric,
             "without": list(self.without),
             "cluster": self.pairs.cluster,
-            "command": self.command,
         }
 
 
@@ -114,11 +114,15 @@ def _check_judge(judge: str, rubric: str) -> None:
 
 def prefer(plan: PreferPlan, watch: Watch) -> PreferOutcome:
     """Ask about all pairs; raises FatalJudgeError when the judge cannot be asked at all."""
-    begun = begin_run("prefer", plan.settings, n_samples=plan.pairs.n)
-    run = replace(begun, **plan.row, config={**begun.config, "prefer": plan.describe()})
-    with open_session(plan.settings, _PLAN, run=run) as session:
+    run = plan.resumed or _begin(plan)
+    with open_session(plan.settings, _PLAN, run=run, resumes=plan.resumed is not None) as session:
         session.has_failures = session.carry_out(partial(_ask_all, plan=plan), watch)
     return PreferOutcome(run=run, usage=session.usage, has_failures=session.has_failures, problem=session.problem)
+
+
+def _begin(plan: PreferPlan) -> RunRow:
+    begun = begin_run("prefer", plan.settings, n_samples=plan.pairs.n)
+    return replace(begun, **plan.row, config={**begun.config, "prefer": plan.describe()})
 
 
 def estimate_preferences(plan: PreferPlan) -> Usage:
@@ -154,7 +158,7 @@ async def _ask_all(session: Session, plan: PreferPlan) -> bool:
         verdicts = [one for one in came if isinstance(one, PairVerdicts)]
         has_failed = has_failed or any(one.has_failed for one in verdicts)
         if session.dry is None:
-            await asyncio.to_thread(_write, live_run.warehouse, live_run.run_id, part, verdicts)
+            await asyncio.to_thread(_write, live_run, part, verdicts)
         if session.dry is None and in_conversation and any(pair.sample.conversation_json for pair in pairs):
             # Written each time under one key, and so once.
             await asyncio.to_thread(live_run.warehouse.append, in_conversation)
@@ -166,6 +170,12 @@ async def _ask_all(session: Session, plan: PreferPlan) -> bool:
     return has_failed
 
 
-def _write(warehouse: Warehouse, run_id: str, part: int, verdicts: Sequence[PairVerdicts]) -> None:
-    preferences = [row for one in verdicts for row in one.preferences]
-    append_preferences(warehouse, run_id, part, preferences, [one.outcome for one in verdicts if one.outcome])
+def _write(live_run: LiveRun, part: int, verdicts: Sequence[PairVerdicts]) -> None:
+    append_preferences(
+        live_run.warehouse,
+        live_run.run_id,
+        f"{live_run.session}/{part}",
+        [row for one in verdicts for row in one.preferences],
+        [one.outcome for one in verdicts if one.outcome],
+        replaces=[one.pair.sample.sample_id for one in verdicts] if live_run.resumed else (),
+    )

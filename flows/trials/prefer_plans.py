@@ -1,6 +1,8 @@
-"""What `prefer` holds against each other: two runs, or two columns of a dataset, with the settings to ask by."""
+"""What `prefer` holds against each other: two runs, or two columns of a dataset, with the settings to ask by; and the
+same again for a run that was stopped."""
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,24 +14,21 @@ from evalhouse.flows.trials.prefer import PreferPlan, prepare_asking
 from evalhouse.flows.trials.prompts_tables import derive_settings
 from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.settings.run import RunSettings, leave_out
-from evalhouse.tasks.trials.answer_pairs import PairsOfColumns, PairsOfRuns
+from evalhouse.tasks.trials.answer_pairs import AnswerPairs, PairsOfColumns, PairsOfRuns
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import find_run, refuse_forgotten
+from evalhouse.warehouse.rows.runs import RunRow, find_run, refuse_forgotten
+from evalhouse.warehouse.rows.samples import NO_CLUSTER
 from evalhouse.warehouse.store import Warehouse
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreferOptions:
-    """What the command line says besides what is held against what; `flags` are those of settings.
-
-    `write_command` says what a person types to go on, with runs by their ids in place of the command's arguments.
-    """
+    """What the command line says besides what is held against what; `flags` are those of settings."""
 
     rubric: str | None
     without: tuple[str, ...]
     cluster: str | None
     flags: Mapping[str, Any]
-    write_command: Callable[[Sequence[str] | None], str]
 
 
 def plan_runs(base: str, candidate: str, options: PreferOptions) -> PreferPlan:
@@ -42,15 +41,11 @@ def plan_runs(base: str, candidate: str, options: PreferOptions) -> PreferPlan:
     warehouse = Warehouse(url)
     base_run = find_run(warehouse, base)
     run = find_other_run(warehouse, base_run, candidate, sides="BASE and CANDIDATE")
-    for side in (base_run, run):
-        refuse_forgotten(warehouse, side, "there are no answers left to choose from")
-    # What another version of evalhouse knew besides shapes no request of this one.
-    known = {name: value for name, value in run.config.items() if name in RunSettings.model_fields}
-    derived = derive_settings(resolved, replace(run, config=known), url)
+    derived = derive_settings(resolved, replace(run, config=_pick_known(run)), url)
     derived = leave_out(derived, lambda where: where.belongs_to_run)
     own = {name: getattr(resolved.settings, name) for name in ("prompts", "limit")}
     settings, rubric = prepare_asking(derived.model_copy(update=own), options.rubric)
-    pairs = PairsOfRuns(runs=RunPair(warehouse, base_run, run), wanted=options.cluster, limit=settings.limit)
+    pairs = _pair_runs(warehouse, base_run, run, wanted=options.cluster, limit=settings.limit)
     if not pairs.n:
         raise SettingsError(f"runs {base_run.run_id} and {run.run_id} have no sample in common, by its id")
     return PreferPlan(
@@ -61,7 +56,6 @@ def plan_runs(base: str, candidate: str, options: PreferOptions) -> PreferPlan:
         rubric=rubric,
         without=options.without,
         row={"parent_run_id": run.run_id, "dataset": run.dataset, "dataset_hash": run.dataset_hash},
-        command=options.write_command([base_run.run_id, run.run_id]),
     )
 
 
@@ -79,20 +73,69 @@ def plan_columns(
         raise SettingsError("--map answer=… is what --columns says of either side; leave it out")
     resolved = resolve_settings({**options.flags, "dataset": dataset, "mapping": mapping})
     settings, rubric = prepare_asking(resolved.settings, options.rubric)
-    sides = []
-    for name in names:
-        with_answer = {**mapping, "answer": name}
-        staged = stage_dataset(dataset, mapping=with_answer, limit=settings.limit, encoding=settings.encoding)
-        held.callback(staged.staging.discard)
-        sides.append(staged)
-    base, candidate = sides
+    pairs = _pair_columns(held, settings, names, wanted=options.cluster)
     return PreferPlan(
         settings=settings,
-        pairs=PairsOfColumns(base=base, candidate=candidate, wanted=options.cluster),
+        pairs=pairs,
         base=names[0],
         candidate=names[1],
         rubric=rubric,
         without=options.without,
-        row={"dataset": dataset, "dataset_hash": candidate.content_hash},
-        command=options.write_command(None),
+        row={"dataset": dataset, "dataset_hash": pairs.candidate.content_hash},
     )
+
+
+def plan_again(held: ExitStack, run: RunRow, changes: Mapping[str, Any], url: str) -> PreferPlan:
+    """Go on with a run of kind prefer, with its own settings but for `changes`; raises as the others do, and
+    SettingsError where its dataset has changed since."""
+    values = {**_pick_known(run), **changes, "warehouse": url}
+    own = RunSettings.model_validate_json(json.dumps(values, ensure_ascii=False))
+    asked = run.config["prefer"]
+    settings, rubric = prepare_asking(own, asked["rubric"])
+    wanted = asked["cluster"] or NO_CLUSTER
+    pairs: AnswerPairs
+    if run.parent_run_id is None:
+        pairs = _pair_columns(held, settings, (asked["base"], asked["candidate"]), wanted=wanted)
+        if pairs.candidate.content_hash != run.dataset_hash:
+            raise SettingsError(
+                f"{settings.dataset} has changed since run {run.run_id} began; give the command again: what was "
+                "answered about the pairs that are still there is on record"
+            )
+    else:
+        sides = (find_run(Warehouse(url), asked[side]) for side in ("base", "candidate"))
+        pairs = _pair_runs(Warehouse(url), *sides, wanted=wanted, limit=settings.limit)
+    return PreferPlan(
+        settings=settings,
+        pairs=pairs,
+        base=asked["base"],
+        candidate=asked["candidate"],
+        rubric=rubric,
+        without=tuple(asked["without"]),
+        resumed=run,
+    )
+
+
+def _pick_known(run: RunRow) -> dict[str, Any]:
+    """The settings of a run; what another version of evalhouse knew besides shapes no request of this one."""
+    return {name: value for name, value in run.config.items() if name in RunSettings.model_fields}
+
+
+def _pair_runs(
+    warehouse: Warehouse, base: RunRow, candidate: RunRow, *, wanted: str | None, limit: int | None
+) -> PairsOfRuns:
+    for side in (base, candidate):
+        refuse_forgotten(warehouse, side, "there are no answers left to choose from")
+    return PairsOfRuns(runs=RunPair(warehouse, base, candidate), wanted=wanted, limit=limit)
+
+
+def _pair_columns(
+    held: ExitStack, settings: RunSettings, columns: Sequence[str], *, wanted: str | None
+) -> PairsOfColumns:
+    sides = []
+    for name in columns:
+        mapping = {**settings.mapping, "answer": name}
+        staged = stage_dataset(settings.dataset, mapping=mapping, limit=settings.limit, encoding=settings.encoding)
+        held.callback(staged.staging.discard)
+        sides.append(staged)
+    base, candidate = sides
+    return PairsOfColumns(base=base, candidate=candidate, wanted=wanted)

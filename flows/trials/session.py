@@ -102,10 +102,13 @@ class Session:
 
 
 @contextmanager
-def open_session(settings: RunSettings, plan: Plan, *, run: RunRow | None = None) -> Iterator[Session]:
+def open_session(
+    settings: RunSettings, plan: Plan, *, run: RunRow | None = None, resumes: bool = False
+) -> Iterator[Session]:
     """A session whose calls are those of `run`; its row says after the block how it ended. Without one nothing is kept.
 
-    The warehouse of a run is made ready first and takes in what others left behind.
+    The warehouse of a run is made ready first and takes in what others left behind. `resumes` says that the run is on
+    record, and was stopped.
 
     Raises FatalJudgeError for what cannot be asked; nothing is on record then.
     """
@@ -120,7 +123,11 @@ def open_session(settings: RunSettings, plan: Plan, *, run: RunRow | None = None
     problem = None
     with warnings_shown(), hold_run(warehouse.location, run.run_id):
         session = Session(live_run=make_live_run(run.run_id, settings, plan, judges, warehouse))
-        insert_run(warehouse, run)
+        if resumes:
+            session.live_run.resumed = True
+            update_run(warehouse, run.run_id, status="running", finished_at=None, problem=None)
+        else:
+            insert_run(warehouse, run)
         try:
             yield session
             problem = session.problem

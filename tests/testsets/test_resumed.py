@@ -10,8 +10,8 @@ from cli_process import call_here
 from live_runs import point_to
 from port_answers import port_endpoint
 from port_base import write_base
-from prefect_holder import find_server
 
+from evalhouse.flows.server.local import LocalServer
 from evalhouse.tasks.testsets.sets import read_set
 from evalhouse.warehouse.store import Warehouse
 
@@ -20,11 +20,9 @@ N = 4
 
 
 @pytest.fixture(autouse=True)
-def _shared_server(monkeypatch: pytest.MonkeyPatch, prefect_home: Path) -> None:
-    """`resume` starts a Prefect server of its own where none is named, which takes a second."""
-    assert prefect_home.is_dir()
-    for name, value in find_server().items():
-        monkeypatch.setenv(name, value)
+def _no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of a test set needs no Prefect server."""
+    monkeypatch.delattr(LocalServer, "start")
 
 
 @pytest.fixture

@@ -22,13 +22,19 @@ def read_pairs(pair: RunPair, *, after: int, most: int) -> list[dict[str, Any]]:
     return pair.warehouse.read_rows(read_query("preferences/pairs"), parameters)
 
 
-def append_preferences(warehouse: Warehouse, run_id: str, part: int, preferences: Rows, outcomes: Rows) -> None:
-    """Write what was preferred, and how it ended for each sample, as one batch; `part` numbers those of a run."""
+def append_preferences(
+    warehouse: Warehouse, run_id: str, part: str, preferences: Rows, outcomes: Rows, *, replaces: Sequence[str] = ()
+) -> None:
+    """Write what was preferred, and how it ended for each sample, as one batch; `part` tells those of a run apart.
+
+    `replaces` names samples of which rows may be there, whose place these take.
+    """
     rows = {"preferences": preferences, "outcomes": outcomes}
     frames = {
         table: build_frame(table, [{"run_id": run_id, **row} for row in of_table]) for table, of_table in rows.items()
     }
-    warehouse.append(Batch(key=f"{run_id}/preferences/{part}", run_id=run_id, tables=frames))
+    key = f"{run_id}/preferences/{part}"
+    warehouse.append(Batch(key=key, run_id=run_id, tables=frames, replaces=tuple(replaces)))
 
 
 def read_preferences(warehouse: Warehouse, run_id: str) -> list[dict[str, Any]]:

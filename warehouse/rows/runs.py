@@ -68,11 +68,6 @@ class RunRow:
         return str(self.config.get("plan", SEPARATE))
 
     @property
-    def command(self) -> str | None:
-        """What a person types to go on with it, where that is not `resume`."""
-        return str(self.config["prefer"]["command"]) if self.kind == "prefer" else None
-
-    @property
     def is_part_of_run(self) -> bool:
         """Whether it asks or judges samples of its parent again, to see what moves that."""
         return self.kind in ("noise", "repeats", "replay")
