@@ -7,12 +7,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from evalhouse.tasks.datasets.read import StagedDataset, stage_of
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.rows.samples import StoredSample
 
 TRACE = "5b8efff798038103d269b633813fc60c"
 NOON_NS = 1_773_489_600_000_000_000  # 2026-03-14, 12:00 UTC
+NOON = "2026-03-14T12:00:0{}+00:00"
 QUESTION, ANSWER = "When does the night ferry leave?", "At 22:40."
 TEXTS = ["The night ferry leaves Quillon at 22:40.", "The day ferry leaves at noon."]
 
@@ -36,6 +39,16 @@ def read_traces_of(path: Path, form: str) -> tuple[list[StoredSample], StagedDat
 def read_one(path: Path, form: str) -> StoredSample:
     (sample,), _ = read_traces_of(path, form)
     return sample
+
+
+def check_bot(sample: StoredSample, *, ids: list[str] | None) -> dict[str, Any]:
+    """Hold a sample to what the bot of these traces said; its metadata."""
+    assert (sample.question, sample.answer, sample.ground_truth) == (QUESTION, ANSWER, None)
+    assert (sample.contexts, sample.context_ids) == (TEXTS, ids)
+    metadata: dict[str, Any] = dict(sample.metadata)
+    assert (metadata["prompt_tokens"], metadata["completion_tokens"], metadata["models"]) == (61, 6, ["m-1"])
+    assert metadata["latency_ms"] == pytest.approx(1000)
+    return metadata
 
 
 def pack(value: object) -> dict[str, Any]:
@@ -117,6 +130,29 @@ def make_bot_trace(
         make_span(3, model, parent=1, trace=trace, at_s=at_s + 0.4, took_s=0.5),
         make_span(1, outer, trace=trace, at_s=at_s),
     ]
+
+
+def make_langfuse_trace() -> dict[str, Any]:
+    """A trace with its observations, as the API of Langfuse has one."""
+    observation = {"traceId": TRACE, "startTime": NOON.format(0), "endTime": NOON.format(1), "level": "DEFAULT"}
+    return {
+        "id": TRACE, "timestamp": NOON.format(0), "name": "answer", "input": {"question": QUESTION},
+        "output": {"answer": ANSWER}, "sessionId": "s-7", "userId": "u", "latency": 1.0, "tags": [],
+        "observations": [
+            {
+                **observation, "id": "o1", "type": "RETRIEVER", "name": "search", "parentObservationId": None,
+                "input": QUESTION,
+                "output": [
+                    {"page_content": text, "metadata": {"id": f"d{place}"}} for place, text in enumerate(TEXTS, start=1)
+                ],
+            },
+            {
+                **observation, "id": "o2", "type": "GENERATION", "name": "llm", "parentObservationId": None,
+                "model": "m-1", "input": [{"role": "user", "content": "prompt"}],
+                "output": {"role": "assistant", "content": ANSWER}, "usageDetails": {"input": 61, "output": 6},
+            },
+        ],
+    }  # fmt: skip
 
 
 def number_trace(number: int) -> str:

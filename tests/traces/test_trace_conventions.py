@@ -102,6 +102,34 @@ def test_entities_of_openllmetry_are_read() -> None:
     assert [document.text for document in retriever.documents or ()] == TEXTS
 
 
+def test_observations_of_langfuses_sdks_are_read() -> None:
+    usage = {"input": 50, "input_cached_tokens": 11, "output": 6}
+    model = _read(
+        {
+            "langfuse.observation.type": "generation",
+            "langfuse.observation.model.name": "m-1",
+            "langfuse.observation.input": json.dumps([{"role": "user", "content": QUESTION}]),
+            "langfuse.observation.output": json.dumps({"role": "assistant", "content": ANSWER}),
+            "langfuse.observation.usage_details": json.dumps(usage),
+        }
+    )
+    assert (model.kind, model.question, model.answer, model.model) == ("llm", QUESTION, ANSWER, "m-1")
+    assert (model.prompt_tokens, model.completion_tokens) == (61, 6)
+    found = {"chunks": [{"id": f"d{place}", "content": text} for place, text in enumerate(TEXTS, start=1)]}
+    kind = {"langfuse.observation.type": "retriever"}
+    retriever = _read({**kind, "langfuse.observation.output": json.dumps(found)})
+    assert [(document.id, document.text) for document in retriever.documents or ()] == [
+        ("d1", TEXTS[0]),
+        ("d2", TEXTS[1]),
+    ]
+    tool = _read({"langfuse.observation.type": "tool", "langfuse.observation.input": '{"pier": 4}'}, name="timetable")
+    assert tool.tool_calls == ({"name": "timetable", "arguments": {"pier": 4}},)
+    level = {"langfuse.observation.level": "ERROR", "langfuse.observation.status_message": "the index is down"}
+    assert _read({**kind, **level}).error == "the index is down"
+    named = {"langfuse.trace.input": QUESTION, "langfuse.observation.input": '{"args": ["x", "y"]}'}
+    assert _read({"langfuse.observation.type": "span", **named}).question == QUESTION
+
+
 def test_ids_that_openinference_leaves_out_are_taken_from_the_output() -> None:
     output = {"documents": [{"id": "d1", "page_content": TEXTS[0]}, {"id": None, "page_content": TEXTS[1]}]}
     span = _read(
@@ -164,6 +192,12 @@ def test_what_a_reranker_left_are_the_contexts() -> None:
         ({"generations": [[{"text": ANSWER, "message": {}}]]}, "answer", ANSWER),
         ({"messages": [{"type": "human", "content": QUESTION}, {"type": "ai", "content": ANSWER}]}, "answer", ANSWER),
         ({"answer": ANSWER, "sources": ["a", "b"]}, "answer", ANSWER),
+        ({"model": "m", "contents": [{"role": "user", "parts": [{"text": QUESTION}]}]}, "question", QUESTION),
+        ({"session_id": "s", "new_message": {"role": "user", "parts": [{"text": QUESTION}]}, "run_config": {"a": 1}},
+         "question", QUESTION),
+        ({"candidates": [{"content": {"role": "model", "parts": [{"text": ANSWER}]}, "index": 0}], "model": "m"},
+         "answer", ANSWER),
+        ({"role": "assistant", "text": ANSWER}, "answer", ANSWER),
         ([{"role": "user", "content": QUESTION}], "answer", None),
     ],
 )  # fmt: skip

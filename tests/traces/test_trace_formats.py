@@ -13,11 +13,14 @@ import pytest
 from cli_process import Place
 from trace_files import (
     ANSWER,
+    NOON,
     NOON_NS,
     QUESTION,
     TEXTS,
     TRACE,
+    check_bot,
     make_bot_trace,
+    make_langfuse_trace,
     make_request,
     make_span,
     number_trace,
@@ -29,24 +32,12 @@ from trace_files import (
 from evalhouse.tasks.datasets.errors import DatasetError
 from evalhouse.tasks.datasets.read import stage_of
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.warehouse.rows.samples import StoredSample
-
-NOON = "2026-03-14T12:00:0{}+00:00"
-
-
-def _check_bot(sample: StoredSample, *, ids: list[str] | None) -> dict[str, Any]:
-    assert (sample.question, sample.answer, sample.ground_truth) == (QUESTION, ANSWER, None)
-    assert (sample.contexts, sample.context_ids) == (TEXTS, ids)
-    metadata: dict[str, Any] = dict(sample.metadata)
-    assert (metadata["prompt_tokens"], metadata["completion_tokens"], metadata["models"]) == (61, 6, ["m-1"])
-    assert metadata["latency_ms"] == pytest.approx(1000)
-    return metadata
 
 
 def test_otlp_as_the_collector_writes_it_is_read(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "t.jsonl", [make_request([span]) for span in make_bot_trace(session="s-7")])
     sample = read_one(path, "otel")
-    metadata = _check_bot(sample, ids=["d1", "d2"])
+    metadata = check_bot(sample, ids=["d1", "d2"])
     assert sample.sample_id == TRACE
     assert (metadata["conversation_id"], metadata["service"], metadata["n_spans"]) == ("s-7", "ferry-bot", 3)
     assert [context["score"] for context in metadata["contexts"]] == [0.9, 0.65]
@@ -70,11 +61,11 @@ def _write_as_in_proto(value: object) -> Any:  # noqa: ANN401  # whatever JSON h
 def test_otlp_with_the_names_of_its_proto_file_is_read(tmp_path: Path, form: str) -> None:
     request = make_request(make_bot_trace(session="s-7"))
     whole = write_lines(tmp_path / "whole.jsonl", [_write_as_in_proto(request)])
-    _check_bot(read_one(whole, form), ids=["d1", "d2"])
+    check_bot(read_one(whole, form), ids=["d1", "d2"])
     # As Phoenix's API lists spans: each by itself, the outermost with a parent that is null.
     (scope,) = request["resourceSpans"][0]["scopeSpans"]
     spans = [{"parent_span_id": None, **_write_as_in_proto(span)} for span in scope["spans"]]
-    _check_bot(read_one(write_lines(tmp_path / "spans.jsonl", spans), form), ids=["d1", "d2"])
+    check_bot(read_one(write_lines(tmp_path / "spans.jsonl", spans), form), ids=["d1", "d2"])
 
 
 def test_spans_as_an_sdk_prints_them_are_read(tmp_path: Path) -> None:
@@ -138,63 +129,7 @@ def test_a_frame_of_phoenix_is_read_however_it_was_saved(tmp_path: Path, ending:
         path.write_text(json.dumps(rows), encoding="utf-8")
     else:
         write_lines(path, rows)
-    _check_bot(read_one(path, "phoenix"), ids=["d1", "d2"])
-
-
-def _make_langfuse() -> dict[str, Any]:
-    observation = {"traceId": TRACE, "startTime": NOON.format(0), "endTime": NOON.format(1), "level": "DEFAULT"}
-    return {
-        "id": TRACE, "timestamp": NOON.format(0), "name": "answer", "input": {"question": QUESTION},
-        "output": {"answer": ANSWER}, "sessionId": "s-7", "userId": "u", "latency": 1.0, "tags": [],
-        "observations": [
-            {
-                **observation, "id": "o1", "type": "RETRIEVER", "name": "search", "parentObservationId": None,
-                "input": QUESTION,
-                "output": [
-                    {"page_content": text, "metadata": {"id": f"d{place}"}} for place, text in enumerate(TEXTS, start=1)
-                ],
-            },
-            {
-                **observation, "id": "o2", "type": "GENERATION", "name": "llm", "parentObservationId": None,
-                "model": "m-1", "input": [{"role": "user", "content": "prompt"}],
-                "output": {"role": "assistant", "content": ANSWER}, "usageDetails": {"input": 61, "output": 6},
-            },
-        ],
-    }  # fmt: skip
-
-
-def test_traces_of_langfuse_are_read_with_their_observations(tmp_path: Path) -> None:
-    trace = _make_langfuse()
-    sample = read_one(write_lines(tmp_path / "t.jsonl", [trace]), "langfuse")
-    assert _check_bot(sample, ids=["d1", "d2"])["conversation_id"] == "s-7"
-    observations = trace.pop("observations")
-    downloaded = tmp_path / "trace.json"
-    downloaded.write_text(json.dumps({"trace": trace, "observations": observations, "scores": []}), encoding="utf-8")
-    assert read_one(downloaded, "langfuse").input_hash == sample.input_hash
-    answered = tmp_path / "api.json"
-    answered.write_text(json.dumps({"data": [_make_langfuse()], "meta": {"page": 1}}), encoding="utf-8")
-    assert read_one(answered, "langfuse").input_hash == sample.input_hash
-
-
-def test_observations_of_langfuse_that_stand_for_themselves_are_read(tmp_path: Path) -> None:
-    """As exports to a bucket have them: a row each, in snake case, input and output as text."""
-    rows = [
-        {
-            "id": "o9", "trace_id": TRACE, "type": "SPAN", "name": "answer", "parent_observation_id": None,
-            "start_time": NOON.format(0), "end_time": NOON.format(1), "level": "DEFAULT",
-            "input": json.dumps({"args": [QUESTION], "kwargs": {}}), "output": ANSWER,
-        },
-        *(
-            {
-                "id": item["id"], "trace_id": TRACE, "type": item["type"], "name": item["name"],
-                "parent_observation_id": "o9", "start_time": item["startTime"], "end_time": item["endTime"],
-                "level": "DEFAULT", "input": json.dumps(item["input"]), "output": json.dumps(item["output"]),
-                "model": item.get("model"), "usage_details": json.dumps(item.get("usageDetails", {})),
-            }
-            for item in _make_langfuse()["observations"]
-        ),
-    ]  # fmt: skip
-    _check_bot(read_one(write_lines(tmp_path / "t.jsonl", rows), "langfuse"), ids=["d1", "d2"])
+    check_bot(read_one(path, "phoenix"), ids=["d1", "d2"])
 
 
 def _make_langsmith() -> list[dict[str, Any]]:
@@ -225,7 +160,7 @@ def _make_langsmith() -> list[dict[str, Any]]:
 def test_runs_of_langsmith_are_read_side_by_side_or_nested(tmp_path: Path) -> None:
     runs = _make_langsmith()
     sample = read_one(write_lines(tmp_path / "t.jsonl", runs), "langsmith")
-    metadata = _check_bot(sample, ids=["d1", "d2"])
+    metadata = check_bot(sample, ids=["d1", "d2"])
     assert metadata["conversation_id"] == "s-7"
     assert metadata["tool_calls"] == [{"name": "timetable", "arguments": {"pier": 4}}]
     outer, *inner = runs
@@ -337,7 +272,7 @@ def test_earlier_traces_of_a_session_are_its_earlier_turns(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("row", "form"),
-    [(make_request([]), "otel"), (_make_langfuse(), "langfuse"), (_make_langsmith()[0], "langsmith")],
+    [(make_request([]), "otel"), (make_langfuse_trace(), "langfuse"), (_make_langsmith()[0], "langsmith")],
 )
 def test_who_forgets_the_format_is_told_it(tmp_path: Path, row: dict[str, Any], form: str) -> None:
     row = {name: value for name, value in row.items() if name not in ("input", "inputs")}

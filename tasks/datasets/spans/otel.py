@@ -8,7 +8,7 @@ application may mix them: `read_span` takes of each field the first attribute th
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from evalhouse.tasks.datasets.spans.said import (
     find_documents,
@@ -19,6 +19,7 @@ from evalhouse.tasks.datasets.spans.said import (
     make_call,
     read_content,
     read_documents,
+    read_found,
 )
 from evalhouse.tasks.datasets.spans.span import (
     Blame,
@@ -26,6 +27,7 @@ from evalhouse.tasks.datasets.spans.span import (
     Kind,
     Span,
     Tree,
+    count_tokens,
     nest,
     read_count,
     read_list,
@@ -57,11 +59,11 @@ _KINDS: Final[Mapping[str, Mapping[str, Kind]]] = {
 }  # fmt: skip
 _INPUTS: Final = (
     "input.value", "traceloop.entity.input", "gen_ai.retrieval.query.text", "reranker.query", "gen_ai.task.input",
-    "langfuse.observation.input", "gen_ai.tool.call.arguments", "tool.parameters",
+    "langfuse.trace.input", "langfuse.observation.input", "gen_ai.tool.call.arguments", "tool.parameters",
 )  # fmt: skip
 _OUTPUTS: Final = (
-    "output.value", "traceloop.entity.output", "gen_ai.task.output", "langfuse.observation.output",
-    "gen_ai.tool.call.result",
+    "output.value", "traceloop.entity.output", "gen_ai.task.output", "langfuse.trace.output",
+    "langfuse.observation.output", "gen_ai.tool.call.result",
 )  # fmt: skip
 _ASKED: Final = ("gen_ai.input.messages", "llm.input_messages", "gen_ai.prompt")
 _REPLIED: Final = ("gen_ai.output.messages", "llm.output_messages", "gen_ai.completion")
@@ -73,7 +75,10 @@ _SESSIONS: Final = (
 )  # fmt: skip
 _PROMPT_TOKENS: Final = ("llm.token_count.prompt", "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 _REPLY_TOKENS: Final = ("llm.token_count.completion", "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
-_MODELS: Final = ("llm.model_name", "gen_ai.response.model", "gen_ai.request.model")
+_MODELS: Final = (
+    "llm.model_name", "gen_ai.response.model", "gen_ai.request.model", "langfuse.observation.model.name",
+)  # fmt: skip
+_USAGE: Final = "langfuse.observation.usage_details"
 _TOOLS: Final = ("tool.name", "gen_ai.tool.name", "traceloop.entity.name")
 # Messages that conventions before 1.37 put into events.
 _ASKED_EVENTS: Final[Mapping[str, str]] = {
@@ -143,13 +148,18 @@ def read_span(recorded: Recorded) -> Span:
         answer=answer,
         documents=_find_documents(tree, kind, made),
         passed_on=find_documents(made) if kind == "chain" else None,
-        tool_calls=_find_calls(kind, attributes, given) if kind == "tool" else tuple(list_tool_calls(replied)),
-        prompt_tokens=read_count(pick(attributes, _PROMPT_TOKENS)) if is_done else None,
-        completion_tokens=read_count(pick(attributes, _REPLY_TOKENS)) if is_done else None,
+        tool_calls=_find_calls(recorded, given) if kind == "tool" else tuple(list_tool_calls(replied)),
+        prompt_tokens=_count(attributes, _PROMPT_TOKENS, "input") if is_done else None,
+        completion_tokens=_count(attributes, _REPLY_TOKENS, "output") if is_done else None,
         model=read_name(pick(attributes, _MODELS)) if kind == "llm" else None,
         session=recorded.session,
         service=recorded.service,
     )
+
+
+def _count(attributes: Tree, names: Iterable[str], side: Literal["input", "output"]) -> int | None:
+    count = read_count(pick(attributes, names))
+    return count_tokens(read_tree(attributes.get(_USAGE)), side) if count is None else count
 
 
 def look_up(tree: Tree, name: str) -> Any:  # noqa: ANN401  # whatever an attribute holds
@@ -199,11 +209,14 @@ def _read_body(attributes: Tree) -> object:
 
 
 def _find_error(recorded: Recorded) -> str | None:
+    attributes = recorded.attributes
+    if attributes.get("langfuse.observation.level") == "ERROR":
+        return read_name(attributes.get("langfuse.observation.status_message")) or "no reason was recorded"
     if recorded.status != _ERROR:
         return None
     said = [read_tree(event.get("attributes")).get("exception.message") for event in recorded.events]
     words = recorded.message or next((text for text in said if isinstance(text, str) and text), None)
-    return words or str(recorded.attributes.get("error.type") or "no reason was recorded")
+    return words or str(attributes.get("error.type") or "no reason was recorded")
 
 
 def _find_documents(tree: Tree, kind: Kind, made: object) -> tuple[Document, ...] | None:
@@ -211,7 +224,7 @@ def _find_documents(tree: Tree, kind: Kind, made: object) -> tuple[Document, ...
     found = next((listed for name in _DOCUMENTS if (listed := read_documents(look_up(tree, name)))), None)
     if kind not in ("retriever", "reranker"):
         return found
-    beside = read_documents(made)
+    beside = read_found(made)
     if found is None:
         return beside if beside is not None or made is None else ()
     if beside is None or len(beside) != len(found):
@@ -222,8 +235,11 @@ def _find_documents(tree: Tree, kind: Kind, made: object) -> tuple[Document, ...
     )
 
 
-def _find_calls(kind: Kind, attributes: Tree, given: object) -> tuple[Tree, ...]:
+def _find_calls(recorded: Recorded, given: object) -> tuple[Tree, ...]:
+    attributes = recorded.attributes
     name = read_name(pick(attributes, _TOOLS))
+    if name is None and "langfuse.observation.type" in attributes:  # which has no name for the tool but the span's
+        name = read_name(recorded.name)
     arguments = read_tree(given)
     inner = arguments.get("input_str", arguments.get("inputs", given)) if "kwargs" in arguments else given
     return (make_call(name, inner),) if name else ()

@@ -15,7 +15,8 @@ import orjson
 from evalhouse.tasks.datasets.errors import Complain, ReadingStopped
 from evalhouse.tasks.datasets.formats import DatasetSource, open_text
 from evalhouse.tasks.datasets.rows import RawRow
-from evalhouse.tasks.datasets.spans.exports import read_langfuse, read_langsmith
+from evalhouse.tasks.datasets.spans.langfuse import read_langfuse
+from evalhouse.tasks.datasets.spans.langsmith import read_langsmith
 from evalhouse.tasks.datasets.spans.otel import read_fields, read_flat, read_otlp, read_span
 from evalhouse.tasks.datasets.spans.samples import REASONS, LeftOut, Reason, join_sessions, make_row
 from evalhouse.tasks.datasets.spans.span import Blame, Span, Tree

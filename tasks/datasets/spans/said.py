@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 from evalhouse.tasks.datasets.spans.span import (
     Document,
+    Kind,
     Tree,
     nest,
     open_value,
@@ -26,9 +27,11 @@ _ASKING: Final = ("user", "human", "HumanMessage")
 _ANSWERING: Final = ("assistant", "ai", "model", "AIMessage", "AIMessageChunk")
 # What stands around a value, the outermost first.
 _WRAPPERS: Final[Mapping[Field, tuple[str, ...]]] = {
-    "question": ("inputs", "input", "messages", "args", "kwargs", "params"),
-    "answer": ("outputs", "output", "messages", "generations", "choices", "message", "result", "returned"),
-}
+    "question": ("inputs", "input", "messages", "new_message", "contents", "args", "kwargs", "params"),
+    "answer": (
+        "outputs", "output", "messages", "generations", "choices", "candidates", "message", "result", "returned",
+    ),
+}  # fmt: skip
 _KEYS: Final[Mapping[Field, tuple[str, ...]]] = {
     "question": ("question", "user_input", "query", "prompt", "q", "text", "content"),
     "answer": ("answer", "response", "output_text", "text", "content", "final_output"),
@@ -36,11 +39,12 @@ _KEYS: Final[Mapping[Field, tuple[str, ...]]] = {
 # Beside the value in what LangChain's callbacks and decorators record: never the value.
 _BESIDE: Final = frozenset({"tags", "metadata", "config", "run_manager", "callbacks", "self", "session_id", "user_id"})
 _DEEPEST: Final = 12
-_IDS: Final = ("id", "document_id", "doc_id", "chunk_id")
+_IDS: Final = ("id", "id_", "document_id", "doc_id", "chunk_id", "node_id")
+_TEXTS: Final = ("page_content", "content", "text", "pageContent", "text_resource")
 # Where chains of LangChain, and people in graphs of their own, put what was retrieved beside the answer.
 _PASSED_ON: Final = (
     "documents", "context", "contexts", "source_documents", "retrieved_documents", "retrieved_contexts",
-    "retrieved_chunks", "chunks",
+    "retrieved_chunks", "chunks", "nodes", "source_nodes",
 )  # fmt: skip
 
 
@@ -123,7 +127,7 @@ def read_content(item: object) -> str:
     for key in ("kwargs", "data", "message"):  # as LangChain dumps one, and as OpenInference nests one
         if isinstance(item.get(key), Mapping):
             return read_content(item[key])
-    for key in ("content", "message.content", "parts", "contents"):
+    for key in ("content", "message.content", "parts", "contents", "text"):
         if item.get(key) not in (None, ""):
             return _join_parts(item[key])
     return ""
@@ -173,6 +177,14 @@ def _read_call(call: object) -> Tree | None:
     return make_call(name, arguments) if name else None
 
 
+def read_calls(kind: Kind, name: str, given: object, made: object) -> tuple[Tree, ...]:
+    """The call that a step of a tool is, or those that a model made."""
+    if kind == "tool":
+        return (make_call(name, given),) if name else ()
+    messages = read_list(made)
+    return tuple(list_tool_calls(messages if messages is not None else [read_tree(made)])) if kind == "llm" else ()
+
+
 def make_call(name: str, arguments: object) -> Tree:
     """One call of a tool, with its arguments as the object that they are."""
     return {"name": name, "arguments": open_cell(arguments) or {}}
@@ -196,6 +208,12 @@ def find_documents(made: object) -> tuple[Document, ...] | None:
     return next((found for name in _PASSED_ON if (found := read_documents(tree.get(name))) is not None), None)
 
 
+def read_found(made: object) -> tuple[Document, ...] | None:
+    """The documents that a retriever gave out: as they are, or under a name by which chains pass them on."""
+    found = read_documents(made)
+    return find_documents(made) if found is None else found
+
+
 def _read_numbered(value: Tree) -> tuple[Document, ...] | None:
     items = read_list(value)
     return None if items is None else read_documents(items)
@@ -209,7 +227,7 @@ def read_document(item: object) -> Document | None:
         return _add_score(read_document(item[0]), item[1])
     if not isinstance(item, Mapping):
         return None
-    inner = item.get("document", item.get("kwargs"))
+    inner = item.get("document", item.get("node", item.get("kwargs")))
     return _add_score(read_document(inner), item.get("score")) if isinstance(inner, Mapping) else _read_fields(item)
 
 
@@ -222,7 +240,8 @@ def _add_score(document: Document | None, score: object) -> Document | None:
 def _read_fields(item: Tree) -> Document | None:
     item = {key.removeprefix("document."): value for key, value in item.items()}
     metadata = read_tree(item.get("metadata"))
-    text = next((item[key] for key in ("page_content", "content", "text", "pageContent") if item.get(key)), None)
+    text = next((item[key] for key in _TEXTS if item.get(key)), None)
+    text = text.get("text") if isinstance(text, Mapping) else text  # LlamaIndex's text_resource
     text = text if isinstance(text, str) else None
     named = (read_name(place.get(key)) for key in _IDS for place in (item, metadata))
     an_id = next((name for name in named if name), None)

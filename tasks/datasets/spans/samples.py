@@ -134,7 +134,8 @@ def _describe(tree: Sequence[_Placed], tops: Sequence[Span]) -> dict[str, Any]:
         "service": next((span.service for span in spans if span.service), None),
         "trace_name": tops[0].name or None,
         "asked_at": started_at or None,
-        "latency_ms": round((ended_at - started_at) * 1000, 3) if started_at else None,
+        # Where nothing says when it ended, the end is the beginning.
+        "latency_ms": round((ended_at - started_at) * 1000, 3) if started_at and ended_at > started_at else None,
         "prompt_tokens": _add(span.prompt_tokens for span in models),
         "completion_tokens": _add(span.completion_tokens for span in models),
         "models": sorted({span.model for span in models if span.model}) or None,

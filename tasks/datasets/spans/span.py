@@ -88,6 +88,17 @@ def read_count(value: object) -> int | None:
     return int(cast(float, value)) if is_count else None
 
 
+def count_tokens(usage: Tree, side: Literal["input", "output"]) -> int | None:
+    """Tokens that went into a model, or came out, of all kinds as Langfuse names them; cached ones stand beside `input`
+    and reasoning beside `output`. None where nothing says how many."""
+    counts = [read_count(value) for name, value in usage.items() if side in name.lower()]
+    known = [count for count in counts if count is not None]
+    if known:
+        return sum(known)
+    names = ("prompt_tokens", "promptTokens") if side == "input" else ("completion_tokens", "completionTokens")
+    return next((count for name in names if (count := read_count(usage.get(name))) is not None), None)
+
+
 def read_score(value: object) -> float | None:
     """A retriever's score of a document."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
