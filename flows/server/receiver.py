@@ -5,6 +5,7 @@ and Retry-After; what it is not, with another status, as OTLP has it.
 """
 
 import asyncio
+import base64
 import hmac
 import os
 import zlib
@@ -33,6 +34,8 @@ from evalhouse.warehouse.store import Warehouse
 PORT: Final = 4318
 TOKEN_VARIABLE: Final = "EVALHOUSE_RECEIVE_TOKEN"
 INSTALL: Final = "pip install 'evalhouse[traces]'"
+# Langfuse's SDKs add the second one to the address that they are given.
+_PATHS: Final = ("/v1/traces", "/api/public/otel/v1/traces")
 _JSON: Final = "application/json"
 _PROTOBUF: Final = "application/x-protobuf"
 _MIB: Final = 2**20
@@ -77,8 +80,8 @@ class Receiver:
 
     def _check(self, request: Request, kind: str) -> None:
         """Refuse what need not be read to be refused."""
-        given = request.headers.get("authorization", "").partition(" ")
-        if given[0].lower() != "bearer" or not hmac.compare_digest(given[2].encode(), self.token.encode()):
+        given = _read_token(request.headers.get("authorization", ""))
+        if not hmac.compare_digest(given.encode(), self.token.encode()):
             raise Refused(401, "send the header `authorization: Bearer TOKEN`, with the token of this receiver")
         if kind not in (_JSON, _PROTOBUF):
             raise Refused(415, f"content-type {kind!r}; allowed: {_PROTOBUF}, {_JSON}")
@@ -118,6 +121,18 @@ class Receiver:
         except OSError as error:
             raise Refused(503, f"spans cannot be stored: {error.strerror or error}", again=True) from None
         return len(problems), problems[0] if problems else ""
+
+
+def _read_token(authorization: str) -> str:
+    """The token of a Bearer header, or the password of a Basic one, where Langfuse's SDKs send their secret key."""
+    scheme, _, given = authorization.partition(" ")
+    if scheme.lower() == "bearer":
+        return given
+    try:
+        decoded = base64.b64decode(given, validate=True).decode() if scheme.lower() == "basic" else ""
+    except ValueError:
+        return ""
+    return decoded.partition(":")[2]
 
 
 def has_protobuf() -> bool:
@@ -188,7 +203,8 @@ def make_app(receiver: Receiver, report: Callable[[str], None]) -> Starlette:
         yield
         await asyncio.to_thread(_close, receiver.keeper, report)
 
-    return Starlette(routes=[Route("/v1/traces", receiver.receive, methods=["POST"])], lifespan=close_at_end)
+    routes = [Route(path, receiver.receive, methods=["POST"]) for path in _PATHS]
+    return Starlette(routes=routes, lifespan=close_at_end)
 
 
 def _close(keeper: SpanKeeper, report: Callable[[str], None]) -> None:

@@ -4,6 +4,7 @@ instrumentor changes the libraries it watches: `python traced_bot.py INSTRUMENTO
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import warnings
 from typing import Any
@@ -19,6 +20,7 @@ INSTRUMENTORS = {
         ("opentelemetry.instrumentation.langchain", "LangchainInstrumentor"),
         ("opentelemetry.instrumentation.openai", "OpenAIInstrumentor"),
     ),
+    "langfuse": (("langfuse", "Langfuse"), ("langfuse.langchain", "CallbackHandler")),
 }
 QUESTION = "When does the night ferry leave?"
 DOCUMENTS = ("The night ferry leaves Quillon at 22:40.", "The day ferry leaves at noon.")
@@ -39,7 +41,7 @@ def make_provider(receiver: str, token: str) -> Any:  # noqa: ANN401  # a Tracer
     return provider
 
 
-def answer_with_langchain(endpoint: str) -> None:
+def answer_with_langchain(endpoint: str, **config: Any) -> None:  # noqa: ANN401  # of a RunnableConfig
     from langchain_core.documents import Document  # noqa: PLC0415
     from langchain_core.output_parsers import StrOutputParser  # noqa: PLC0415
     from langchain_core.prompts import ChatPromptTemplate  # noqa: PLC0415
@@ -57,18 +59,37 @@ def answer_with_langchain(endpoint: str) -> None:
     prompt = ChatPromptTemplate.from_messages([("system", "Answer from: {context}"), ("human", "{question}")])
     model = ChatOpenAI(model="ferry-1", base_url=endpoint, api_key="none")  # type: ignore[arg-type]
     chain = {"context": Shelf(), "question": RunnablePassthrough()} | prompt | model | StrOutputParser()
-    chain.invoke(QUESTION, config={"metadata": {"session_id": "s-7"}})
+    chain.invoke(QUESTION, config={"metadata": {"session_id": "s-7"}, **config})  # type: ignore[typeddict-item]
 
 
 def answer_with_openai(endpoint: str) -> None:
     import openai  # noqa: PLC0415
 
+    ask_openai(openai, endpoint)
+
+
+def ask_openai(openai: Any, endpoint: str) -> None:  # noqa: ANN401  # the module, or one that stands for it
     client = openai.OpenAI(base_url=endpoint, api_key="none")
     messages: Any = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": QUESTION}]
     client.chat.completions.create(model="ferry-1", messages=messages)
 
 
+def answer_with_langfuse(endpoint: str, receiver: str, token: str) -> None:
+    """Both by Langfuse's own SDK, which adds the path to an address by itself."""
+    os.environ["OTEL_SERVICE_NAME"] = "ferry-bot"
+    from langfuse import Langfuse  # noqa: PLC0415
+    from langfuse.langchain import CallbackHandler  # noqa: PLC0415
+
+    langfuse = Langfuse(public_key="pk-any", secret_key=token, base_url=receiver.removesuffix("/v1/traces"))
+    answer_with_langchain(endpoint, callbacks=[CallbackHandler()], metadata={"langfuse_session_id": "s-7"})
+    ask_openai(importlib.import_module("langfuse.openai").openai, endpoint)
+    langfuse.shutdown()
+
+
 def main(instrumentor: str, endpoint: str, receiver: str, token: str) -> None:
+    if instrumentor == "langfuse":
+        answer_with_langfuse(endpoint, receiver, token)
+        return
     provider = make_provider(receiver, token)
     langchain, openai = INSTRUMENTORS[instrumentor]
     watch_langchain = getattr(importlib.import_module(langchain[0]), langchain[1])()

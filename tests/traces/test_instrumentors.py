@@ -23,7 +23,9 @@ def _is_there(module: str) -> bool:
         return False
 
 
-@pytest.mark.parametrize("instrumentor", ["openinference", pytest.param("openllmetry", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "instrumentor", ["openinference", "langfuse", pytest.param("openllmetry", marks=pytest.mark.slow)]
+)
 def test_what_instrumentors_record_becomes_samples(tmp_path: Path, instrumentor: str) -> None:
     needed = ["opentelemetry.exporter.otlp.proto.http", *(name for name, _ in traced_bot.INSTRUMENTORS[instrumentor])]
     if missing := [name for name in needed if not _is_there(name)]:

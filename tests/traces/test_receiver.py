@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import os
 import re
@@ -56,6 +57,27 @@ def test_what_is_received_is_judged_as_what_is_read(tmp_path: Path) -> None:
     assert stage_of(settings).content_hash == staged.content_hash
 
 
+def _as_basic(user: str, password: str) -> str:
+    return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
+
+
+def test_the_address_and_keys_of_langfuses_sdks_are_taken(tmp_path: Path) -> None:
+    """They add a path of their own, and send the two keys as user and password."""
+    outer = {"langfuse.observation.type": "span", "langfuse.observation.input": f'{{"args": ["{QUESTION}"]}}'}
+    answered = make_span(1, {**outer, "langfuse.observation.output": ANSWER, "session.id": "s-7"})
+    with receiving(tmp_path / "w.duckdb") as house:
+        headers = {"authorization": _as_basic("pk-lf-any", TOKEN)}
+        path = "/api/public/otel/v1/traces"
+        assert house.post(make_request([answered]), headers=headers, path=path).status_code == 200
+    (row,) = house.read()
+    assert row["session_id"] == "s-7"
+    settings = RunSettings(dataset="traces", traces=ALWAYS, warehouse=str(tmp_path / "w.duckdb"))
+    staged = stage_of(settings)
+    (sample,) = staged.staging.read_between(1, 1)
+    staged.staging.discard()
+    assert (sample.question, sample.answer) == (QUESTION, ANSWER)
+
+
 def test_gzip_is_unpacked_and_no_more_of_it_than_is_allowed(tmp_path: Path) -> None:
     with receiving(tmp_path / "w.duckdb", body_mb=0.05) as house:
         packed = gzip.compress(orjson.dumps(make_request(make_bot_trace())))
@@ -73,6 +95,9 @@ def test_gzip_is_unpacked_and_no_more_of_it_than_is_allowed(tmp_path: Path) -> N
     [
         ({"authorization": "Bearer wrong"}, b"{}", 401, "the token of this receiver"),
         ({"authorization": f"Basic {TOKEN}"}, b"{}", 401, "the token of this receiver"),
+        ({"authorization": _as_basic("pk", "wrong")}, b"{}", 401, "the token of this receiver"),
+        ({"authorization": _as_basic(TOKEN, "")}, b"{}", 401, "the token of this receiver"),
+        ({"authorization": "Basic %%"}, b"{}", 401, "the token of this receiver"),
         ({"content-type": "text/plain"}, b"{}", 415, "allowed: application/x-protobuf, application/json"),
         ({"content-encoding": "br"}, b"{}", 415, "allowed: gzip"),
         ({}, b"{", 400, "not an ExportTraceServiceRequest"),
