@@ -6,6 +6,7 @@ renders; how the reply must look is in the prompt's `reply_schema` and `labels`.
 
 from evalhouse.prompts.conversation import BLOCK as CONVERSATION
 from evalhouse.prompts.conversation import PREFIX as TURN_PREFIX
+from evalhouse.prompts.copies import list_row_reasons
 from evalhouse.prompts.errors import PromptError, PromptProblem
 from evalhouse.prompts.loader import (
     Prompt,
@@ -17,16 +18,15 @@ from evalhouse.prompts.loader import (
     load_prompts,
     make_unread_prompt,
 )
-from evalhouse.prompts.prompt_file import SUPPORTS, USEFULNESS, VERDICTS, name_verdict, pick_verdict_lists
+from evalhouse.prompts.prompt_file import VERDICTS, name_support, pick_verdict_lists
 from evalhouse.prompts.render import BlockKind, BlockValue, Item, Message
 from evalhouse.prompts.rubric import PREFERENCES, Criterion, Grade, Rating, Rubric
+from evalhouse.prompts.verdict_rows import list_ids, unfold_row, word_row
 
 __all__ = [
     "CONVERSATION",
     "PREFERENCES",
-    "SUPPORTS",
     "TURN_PREFIX",
-    "USEFULNESS",
     "VERDICTS",
     "BlockKind",
     "BlockValue",
@@ -41,11 +41,15 @@ __all__ = [
     "Rating",
     "Rubric",
     "check_prompts",
+    "list_ids",
     "list_languages",
+    "list_row_reasons",
     "list_rubric_columns",
     "list_rubric_metrics",
     "load_prompts",
     "make_unread_prompt",
-    "name_verdict",
+    "name_support",
     "pick_verdict_lists",
+    "unfold_row",
+    "word_row",
 ]

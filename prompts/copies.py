@@ -8,8 +8,9 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from evalhouse.prompts.prompt_file import ExampleContent
+from evalhouse.prompts.prompt_file import VERDICTS, ExampleContent
 from evalhouse.prompts.render import BlockValue
+from evalhouse.prompts.verdict_rows import list_ids, unfold_row
 
 _SHORTEST = 8
 _WORD = re.compile(r"[^\W\d_\u3000-\u9fff]{4,}|[\u4e00-\u9fff]+|\d{2,}")
@@ -20,12 +21,19 @@ def collect_said(examples: Iterable[ExampleContent]) -> dict[str, frozenset[str]
     said: dict[str, frozenset[str]] = {}
     for example in examples:
         known = _collect_words(_walk_texts(example.data))
-        for text in _walk_texts(example.reply):
+        for text in [*_walk_texts(example.reply), *list_row_reasons(example.reply)]:
             # Ids, labels and single words are no copies of anything.
             is_word = len(text) < _SHORTEST or (text.isascii() and " " not in text)
             if not is_word and (telling := _collect_words([text]) & known):
                 said[text.strip()] = telling
     return said
+
+
+def list_row_reasons(reply: Mapping[str, Any]) -> list[str]:
+    """What the rows of a reply say in words; ids are none."""
+    rows = [row for row in reply.get(VERDICTS) or () if isinstance(row, list)]
+    reasons = [str(verdict["reason"]) for row in rows for verdict in unfold_row(row)]
+    return [reason for reason in reasons if not list_ids(reason)]
 
 
 def list_copied(

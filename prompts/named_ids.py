@@ -9,8 +9,9 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from evalhouse.prompts.prompt_file import Schema, name_verdict, pick_prefixes, pick_verdict_lists
+from evalhouse.prompts.prompt_file import Schema, name_support, pick_prefixes, pick_verdict_lists
 from evalhouse.prompts.render import BlockValue
+from evalhouse.prompts.verdict_rows import is_row_schema, name_row
 
 # What is longer makes grammars that some servers take long over, or refuse.
 _MOST_IDS = 64
@@ -31,15 +32,21 @@ def name_ids(
     lists = pick_verdict_lists(schema["properties"], data)
     if not lists:
         return _bound_texts(schema, data)
-    own = {name: [item_id for item_id in ids if item_id[0] in pick_prefixes(name, labels)] for name in lists}
+    # In the order in which the prompt asks for them, which for one list of all is that of the labels.
+    own = {
+        name: [item_id for prefix in pick_prefixes(name, labels) for item_id in ids if item_id[0] == prefix]
+        for name in lists
+    }
     asked = {
-        name: [item_id for item_id in judged if not only or name_verdict(name, item_id) in only]
+        name: [item_id for item_id in judged if not only or {item_id, name_support(item_id)} & {*only}]
         for name, judged in own.items()
     }
     if not 0 < sum(map(len, asked.values())) <= _MOST_IDS:
         return schema
     named = {
-        name: _name_list(lists[name]["items"], judged, labels, [item_id for item_id in ids if item_id not in own[name]])
+        name: _name_rows(judged, labels, only)
+        if is_row_schema(lists[name]["items"])
+        else _name_list(lists[name]["items"], judged, labels, [item_id for item_id in ids if item_id not in own[name]])
         for name, judged in asked.items()
         if judged
     }
@@ -61,8 +68,25 @@ def _bound_texts(schema: dict[str, Any], data: Mapping[str, BlockValue]) -> dict
 def _name_list(
     verdict: Schema, ids: Sequence[str], labels: Mapping[str, Sequence[str]], cited: Sequence[str]
 ) -> dict[str, Any]:
-    named = [_name_verdict(verdict, item_id, labels[item_id[0]], cited) for item_id in ids]
-    return {"type": "array", "prefixItems": named, "minItems": len(named), "maxItems": len(named)}
+    return _list_exactly([_name_verdict(verdict, item_id, labels[item_id[0]], cited) for item_id in ids])
+
+
+def _name_rows(ids: Sequence[str], labels: Mapping[str, Sequence[str]], only: Collection[str]) -> dict[str, Any]:
+    return _list_exactly(
+        [
+            name_row(
+                item_id,
+                labels[item_id[0]],
+                with_label=not only or item_id in only,
+                with_support=not only or name_support(item_id) in only,
+            )
+            for item_id in ids
+        ]
+    )
+
+
+def _list_exactly(named: Sequence[Schema]) -> dict[str, Any]:
+    return {"type": "array", "prefixItems": list(named), "minItems": len(named), "maxItems": len(named)}
 
 
 def _name_verdict(verdict: Schema, item_id: str, labels: Sequence[str], cited: Sequence[str]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from evalhouse.prompts.conversation import PREFIX
 from evalhouse.prompts.errors import PromptProblem, make_error, make_fault
 from evalhouse.prompts.render import BLOCKS, BlockValue, Item
 from evalhouse.prompts.rubric import RubricContent, build_reply_schema, find_rubric_faults
+from evalhouse.prompts.verdict_rows import find_row_fault, is_row_schema, list_ids, unfold_row
 
 Schema = Mapping[str, Any]
 
@@ -134,31 +135,30 @@ def _shorten(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "…"
 
 
-VERDICTS, SUPPORTS, USEFULNESS = "verdicts", "supports", "usefulness"
-"""Where a reply has one list of verdicts; where it has one for each block of items, they bear the blocks' names. Where
-it gives several verdicts on one item, those that cite contexts stand under SUPPORTS, those on contexts in the last."""
-_LIST_PREFIXES: Mapping[str, str] = {SUPPORTS: "AG", USEFULNESS: "C"}
+VERDICTS = "verdicts"
+"""Where a reply has one list of verdicts; where it has one for each block of items, they bear the blocks' names."""
+_SUPPORTS = "supports"
 
 
 def pick_verdict_lists(reply: Mapping[str, Any], variables: Iterable[str]) -> dict[str, Any]:
     """By name those parts of a reply, or of its schema, that are lists of verdicts; none where it gives none."""
-    names = {VERDICTS, *_LIST_PREFIXES, *(name for name in variables if name in BLOCKS and BLOCKS[name].prefix)}
+    names = {VERDICTS, *(name for name in variables if name in BLOCKS and BLOCKS[name].prefix)}
     return {name: part for name, part in reply.items() if name in names}
 
 
 def pick_prefixes(name: str, labels: Mapping[str, Sequence[str]]) -> Collection[str]:
     """How the ids begin that a list of verdicts is about."""
-    return labels if name == VERDICTS else _LIST_PREFIXES.get(name) or BLOCKS[name].prefix
+    return labels if name == VERDICTS else BLOCKS[name].prefix
 
 
-def name_verdict(list_name: str, item_id: str) -> str:
-    """What the verdict on an item is called where only some are asked for: by its id, of two the second in full."""
-    return f"{SUPPORTS} {item_id}" if list_name == SUPPORTS else item_id
+def name_support(item_id: str) -> str:
+    """What the verdict on an item's support is called where only some are asked for, and another has the item's id."""
+    return f"{_SUPPORTS} {item_id}"
 
 
 def list_verdict_labels(name: str, labels: Mapping[str, Sequence[str]]) -> list[str]:
     """The labels open to the verdicts of a list, each once, in the order of the file."""
-    prefixes = () if name == SUPPORTS else pick_prefixes(name, labels)
+    prefixes = pick_prefixes(name, labels)
     return list(dict.fromkeys(label for prefix in prefixes for label in labels.get(prefix, ())))
 
 
@@ -388,8 +388,12 @@ def _find_verdict_faults(content: PromptContent) -> Iterator[PromptProblem]:
         message = "must name the id prefixes that verdicts are given for"
         yield make_fault("labels", message if lists else "must be empty ({}) where the reply has no `verdicts`")
     for name, schema in lists.items():
-        verdict = schema.get("items", {}).get("properties", {})
         key = f"reply_schema.properties.{name}"
+        if is_row_schema(schema.get("items", {})):
+            if fault := find_row_fault(schema["items"]):
+                yield make_fault(f"{key}.items", fault)
+            continue
+        verdict = schema.get("items", {}).get("properties", {})
         if "id" not in verdict or "reason" not in verdict:
             yield make_fault(key, "must be an array of objects with at least `id` and `reason`")
         labels = list_verdict_labels(name, content.labels)
@@ -445,15 +449,44 @@ def _find_id_faults(key: str, content: PromptContent, example: ExampleContent) -
     sent = {name: [item["id"] for item in data[name]] for name in content.variables if BLOCKS[name].prefix}
     lists: Any = pick_verdict_lists(example.reply, content.variables)
     for list_name, verdicts in lists.items():
-        prefixes, came = pick_prefixes(list_name, content.labels), [verdict["id"] for verdict in verdicts]
+        prefixes = pick_prefixes(list_name, content.labels)
+        came = [verdict[0] if isinstance(verdict, list) else verdict["id"] for verdict in verdicts]
         own = [item_id for ids in sent.values() for item_id in ids if item_id[0] in prefixes]
         if sorted(came) != sorted(own):
             message = f"has verdicts for {', '.join(came) or 'none'}; each of {', '.join(own)} must come exactly once"
             yield make_fault(key, message)
             return
         for verdict in verdicts:
+            if isinstance(verdict, list):
+                yield from _find_row_faults(key, content, verdict, sent)
+                continue
             for name in sent.keys() & verdict.keys():
-                invented = [cited for cited in verdict[name] if cited not in sent[name]]
-                if invented:
-                    message = f"{verdict['id']} cites {', '.join(invented)}; sent were {', '.join(sent[name])}"
-                    yield make_fault(key, message)
+                yield from _find_invented(key, verdict["id"], verdict[name], sent[name])
+
+
+def _find_invented(key: str, item_id: str, cited: Iterable[str], sent: Collection[str]) -> Iterator[PromptProblem]:
+    invented = [cited_id for cited_id in cited if cited_id not in sent]
+    if invented:
+        yield make_fault(key, f"{item_id} cites {', '.join(invented)}; sent were {', '.join(sent)}")
+
+
+def _find_row_faults(
+    key: str, content: PromptContent, row: Sequence[str], sent: Mapping[str, Sequence[str]]
+) -> Iterator[PromptProblem]:
+    """What keeps a row of an example from being read, or from being a verdict on its item."""
+    try:
+        verdicts: Any = unfold_row(row)
+    except ValueError as error:
+        yield make_fault(key, f"{row[0]}: {error}")
+        return
+    labels, all_sent = content.labels.get(row[0][0], []), [item_id for ids in sent.values() for item_id in ids]
+    for verdict in verdicts:
+        if not verdict["reason"]:
+            yield make_fault(key, f"{row[0]} has neither evidence nor a reason")
+        if "label" in verdict and verdict["label"] not in labels:
+            yield make_fault(key, f"{row[0]} has the label {verdict['label']}; allowed: {', '.join(labels)}")
+        if verdict.get("contexts", ()) is None:
+            yield make_fault(key, f"{row[0]}: {row[-1]!r} names no contexts; it must begin with ids or with none")
+            continue
+        cited = [*list_ids(verdict["reason"]), *verdict.get("contexts", ()), *verdict.get("together", ())]
+        yield from _find_invented(key, row[0], cited, all_sent)

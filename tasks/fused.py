@@ -10,7 +10,7 @@ model's context window, which they know how to split; that it was too long is on
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from evalhouse.prompts import SUPPORTS, USEFULNESS, BlockValue, Item, name_verdict
+from evalhouse.prompts import BlockValue, Item, name_support
 from evalhouse.tasks.asking.tokens import estimate_items, estimate_tokens
 from evalhouse.tasks.asking.verdicts import Inquiry, Poll, Verdicts, gather_all, poll_verdicts, read_joined
 from evalhouse.tasks.attribute import ATTRIBUTE_STEPS, add_supports, attribute_statements, is_support_open
@@ -24,6 +24,7 @@ from evalhouse.warehouse.steps import PLANS, collect_labels
 
 _SEPARATE = (classify_statements, attribute_statements, rank_contexts)
 _BY_STEPS = "asked by the separate steps"
+_SUPPORT = name_support("")[0]
 _LABELS = collect_labels("classify") | collect_labels("rank")
 
 
@@ -58,20 +59,23 @@ class _Material:
         return estimate_tokens(self.ground_truth) + estimate_items(items)
 
     def build_data(self, names: Collection[str]) -> Mapping[str, BlockValue]:
-        """What the verdicts of these names rest on: a label on all of the other side, a support on all contexts."""
+        """What the verdicts of these names rest on: a label on all of the other side, a support on all contexts.
+
+        A context is judged by the ground truth, of which its evidence names the statements.
+        """
         firsts = {name[0] for name in names}
         ids = {name.rpartition(" ")[2] for name in names}
 
         def pick(items: Sequence[Item], *, all_for: str) -> Sequence[Item]:
-            return items if all_for in firsts else [item for item in items if item.id in ids]
+            return items if firsts.intersection(all_for) else [item for item in items if item.id in ids]
 
         return {
             **self.before.block,
             "question": self.question,
             "ground_truth": self.ground_truth if "C" in firsts else "",
-            "contexts": pick(self.contexts, all_for=SUPPORTS[0]),
+            "contexts": pick(self.contexts, all_for=_SUPPORT),
             "answer_statements": pick(self.statements["answer"], all_for="G"),
-            "ground_truth_statements": pick(self.statements["ground_truth"], all_for="A"),
+            "ground_truth_statements": pick(self.statements["ground_truth"], all_for="AC"),
         }
 
 
@@ -127,9 +131,10 @@ async def _ask(live_run: LiveRun, work: SampleWork, still_open: _Open, material:
     by_step = _name_verdicts(still_open, material)
     names = [name for of_step in by_step.values() for name in of_step]
     supporting = frozenset(item.id for item in (*material.contexts, *material.before.turns))
+    sent = supporting.union(item.id for side in material.statements.values() for item in side)
 
     def read(text: str, asked: Collection[str]) -> Verdicts:
-        return read_joined(text, {name: _LABELS.get(name[0], ()) for name in asked}, supporting)
+        return read_joined(text, {name: _LABELS.get(name[0], ()) for name in asked}, supporting, sent)
 
     inquiry = Inquiry(
         step="fused",
@@ -154,9 +159,9 @@ def _name_verdicts(still_open: _Open, material: _Material) -> dict[str, list[str
     if still_open.labels:
         by_step["classify"] = [item_id for side in ids.values() for item_id in side]
     for source in still_open.sources:
-        by_step[ATTRIBUTE_STEPS[source]] = [name_verdict(SUPPORTS, item_id) for item_id in ids[source]]
+        by_step[ATTRIBUTE_STEPS[source]] = [name_support(item_id) for item_id in ids[source]]
     if still_open.usefulness:
-        by_step["rank"] = [name_verdict(USEFULNESS, item.id) for item in material.contexts]
+        by_step["rank"] = [item.id for item in material.contexts]
     return by_step
 
 

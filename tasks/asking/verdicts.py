@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import orjson
 
-from evalhouse.prompts import SUPPORTS, TURN_PREFIX, USEFULNESS, VERDICTS, BlockValue, Prompt, name_verdict
+from evalhouse.prompts import TURN_PREFIX, VERDICTS, BlockValue, Prompt, list_ids, name_support, unfold_row
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.pairs import Pair, Rules, Scored, begin_judging, locate
 from evalhouse.tasks.judge.errors import BudgetExhausted, CutReply, EndpointDown, JudgeFailed, TooLong, UnusableReply
@@ -38,9 +38,10 @@ _MOST_STATEMENTS = 2_000
 _MOST_LETTERS = 100_000
 _MOST_DEPTH = 32
 _MOST_PROBLEMS = 20
-# One list of all verdicts, or one for each side, or for each thing that is asked.
-_VERDICT_LISTS = (VERDICTS, "answer_statements", "ground_truth_statements", SUPPORTS, USEFULNESS)
+# One list of all verdicts, or one for each side.
+_VERDICT_LISTS = (VERDICTS, "answer_statements", "ground_truth_statements")
 _VERDICTS_BEGIN = re.compile(rf'\{{\s*"(?:{"|".join(_VERDICT_LISTS)})"\s*:\s*\[')
+_ROW_BEGINS = re.compile(r"[\s,]*\[")
 COPIED = "the words of the prompt's own example"
 # Not strict: models write line breaks into texts as they are.
 _DECODER = json.JSONDecoder(strict=False)
@@ -449,8 +450,21 @@ def _close_cut(text: str) -> str:
     if not begun or text.rfind(_THINK) > text.rfind(_THOUGHT):
         raise UnusableReply("the reply broke off before its verdicts")
     rest = text[begun[-1].end() :]
-    verdicts = [match.value for match in _find_objects(rest)]
-    return orjson.dumps({VERDICTS: [verdict for verdict in verdicts if "id" in verdict]}).decode()
+    verdicts = _list_rows(rest) or [match.value for match in _find_objects(rest) if "id" in match.value]
+    return orjson.dumps({VERDICTS: verdicts}).decode()
+
+
+def _list_rows(text: str) -> list[object]:
+    """The complete rows that a text begins with."""
+    rows: list[object] = []
+    while (begun := _ROW_BEGINS.match(text)) is not None:
+        try:
+            row, end = _DECODER.raw_decode(text, begun.end() - 1)
+        except (ValueError, RecursionError):
+            break
+        rows.append(row)
+        text = text[end:]
+    return rows
 
 
 def read_statements(text: str) -> list[str]:
@@ -509,21 +523,32 @@ def _check_support(entry: Mapping[str, object], item_id: str, context_ids: Colle
     return Verdict(reason=_read_reason(entry), contexts=alone, together=() if alone else together)
 
 
-def read_joined(text: str, allowed: Mapping[str, Collection[str]], context_ids: Collection[str]) -> Verdicts:
-    """Verdicts with labels and with lists of contexts, of a `fused` reply, by the names that `name_verdict` gives them.
+def read_joined(
+    text: str, allowed: Mapping[str, Collection[str]], context_ids: Collection[str], sent: Collection[str]
+) -> Verdicts:
+    """Verdicts with labels and with lists of contexts, of a `fused` reply, by their names: those on support have one
+    of their own (`name_support`), the others the id.
 
-    `allowed` gives each asked name its labels, none where contexts are asked for. What a verdict is shows in what it
-    says, whichever list it stands in: of a reply that was cut off the lists are not known.
+    `allowed` gives each asked name its labels, none where contexts are asked for, and `sent` are all ids of the data.
+    Each verdict must say what it rests on: ids are that as much as words, but only ids there are.
     """
 
     def check(entry: Mapping[str, object], name: str) -> Verdict | str:
-        return _check_label(entry, name, allowed[name]) if allowed[name] else _check_support(entry, name, context_ids)
+        verdict = (
+            _check_label(entry, name, allowed[name]) if allowed[name] else _check_support(entry, name, context_ids)
+        )
+        if isinstance(verdict, str):
+            return verdict
+        invented = [item_id for item_id in list_ids(verdict.reason) if item_id not in sent]
+        if invented:
+            return f"{name} rests on {invented[0]!r:.60}, which was not given"
+        return verdict if verdict.reason else f"{name} has neither evidence nor a reason"
 
     return _read_verdicts(text, allowed.keys(), check, _name_joined)
 
 
 def _name_joined(entry: Mapping[str, object], item_id: str) -> str:
-    return item_id if "label" in entry or "contexts" not in entry else name_verdict(SUPPORTS, item_id)
+    return item_id if "label" in entry else name_support(item_id)
 
 
 def _read_verdicts(text: str, asked: Collection[str], check: _Check, name: _Name | None = None) -> Verdicts:
@@ -535,7 +560,8 @@ def _read_verdicts(text: str, asked: Collection[str], check: _Check, name: _Name
     sorting = _Sorting()
     for entries in lists:
         for entry in entries:  # type: ignore[attr-defined]  # lists, by the check above
-            _sort_entry(entry, asked, check, sorting, name)
+            for verdict in _unfold(entry, sorting) if name else [entry]:
+                _sort_entry(verdict, asked, check, sorting, name)
     missing = [item for item in asked if item not in sorting.good]
     n_more = len(sorting.problems) - _MOST_PROBLEMS
     if n_more > 0:
@@ -545,6 +571,17 @@ def _read_verdicts(text: str, asked: Collection[str], check: _Check, name: _Name
     if asked and not sorting.good:
         raise UnusableReply("; ".join(sorting.problems))
     return Verdicts(by_id=sorting.good, problems=tuple(sorting.problems), missing=tuple(missing))
+
+
+def _unfold(entry: object, sorting: _Sorting) -> Iterable[object]:
+    """The verdicts of a row; anything else is one."""
+    if not isinstance(entry, list):
+        return [entry]
+    try:
+        return unfold_row(entry)
+    except ValueError as error:
+        sorting.problems.append(str(error))
+        return []
 
 
 def _sort_entry(entry: object, asked: Collection[str], check: _Check, sorting: _Sorting, name: _Name | None) -> None:

@@ -6,10 +6,11 @@ support of a text for a statement, the usefulness of contexts and the short reas
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
-from evalhouse.prompts import CONVERSATION, SUPPORTS, USEFULNESS
+from evalhouse.prompts import CONVERSATION
 from evalhouse.tasks.judge.protocol import (
     ModelReply,
     ModelRequest,
@@ -191,19 +192,20 @@ def read_score(reason: str) -> float | None:
 
 def _fuse(data: Mapping[str, object]) -> dict[str, object]:
     """What the three would say by themselves; the texts of a side do not count in what supports the other's."""
-    labels = _classify(data)["verdicts"]
-    assert isinstance(labels, list)
-    sides = {"answer_statements": "A", "ground_truth_statements": "G"}
-    supports: list[object] = []
+    sides = ("answer_statements", "ground_truth_statements")
+    support: dict[str, str] = {}
     for side in sides:
-        found = _attribute({**data, **{other: [] for other in sides if other != side}})["verdicts"]
-        assert isinstance(found, list)
-        supports += found
-    return {
-        **{side: [label for label in labels if label["id"].startswith(letter)] for side, letter in sides.items()},
-        SUPPORTS: supports,
-        USEFULNESS: _rank(data)["verdicts"],
-    }
+        for found in _list_verdicts(_attribute({**data, **{other: [] for other in sides if other != side}})):
+            support[found["id"]] = f"{' '.join(found['contexts']) or 'none'}: {found['reason']}"
+    labels = [*_list_verdicts(_classify(data)), *_list_verdicts(_rank(data))]
+    rows = [[found["id"], found["reason"], found["label"], support.get(found["id"])] for found in labels]
+    return {"verdicts": [[cell for cell in row if cell is not None] for row in rows]}
+
+
+def _list_verdicts(reply: Mapping[str, object]) -> list[Any]:
+    verdicts = reply["verdicts"]
+    assert isinstance(verdicts, list)
+    return verdicts
 
 
 def _write_questions(data: Mapping[str, object]) -> dict[str, object]:

@@ -6,7 +6,7 @@ Reasons are those of the worked examples, one after the other: so long is what t
 splits a text is its own affair; here a text has the statements that the lexical judge finds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import cycle, islice
@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from evalhouse.prompts import PREFERENCES, Prompt, pick_verdict_lists
+from evalhouse.prompts import PREFERENCES, Prompt, list_row_reasons, pick_verdict_lists, word_row
 from evalhouse.tasks.asking.record import Call, ReplyFinder
 from evalhouse.tasks.asking.tokens import Price, Usage, count_request, count_tokens
 from evalhouse.tasks.asking.vectors import pack_vector
@@ -216,8 +216,14 @@ def _put_in_reasons(reply: dict[str, Any], prompt: Prompt) -> dict[str, Any]:
     reasons = cycle([f"{reason}." for reason in _collect_reasons(prompt.opening)] or [_REASON])
     lists = pick_verdict_lists(reply, prompt.variables)
     return reply | {
-        name: [verdict | {"reason": next(reasons)} for verdict in verdicts] for name, verdicts in lists.items()
+        name: [_put_in_reason(verdict, prompt, reasons) for verdict in verdicts] for name, verdicts in lists.items()
     }
+
+
+def _put_in_reason(verdict: Any, prompt: Prompt, reasons: Iterator[str]) -> object:  # noqa: ANN401  # JSON
+    if isinstance(verdict, dict):
+        return verdict | {"reason": next(reasons)}
+    return word_row(verdict, in_favour=verdict[2] == prompt.labels[verdict[0][0]][0], reasons=reasons)
 
 
 @lru_cache(maxsize=64)
@@ -228,5 +234,7 @@ def _read_replies(opening: tuple[Any, ...]) -> tuple[Mapping[str, Any], ...]:
 
 @lru_cache(maxsize=64)
 def _collect_reasons(opening: tuple[Any, ...]) -> tuple[str, ...]:
-    lists = [part for reply in _read_replies(opening) for part in reply.values() if isinstance(part, list)]
-    return tuple(item["reason"] for part in lists for item in part if isinstance(item, dict) and "reason" in item)
+    replies = _read_replies(opening)
+    lists = [part for reply in replies for part in reply.values() if isinstance(part, list)]
+    reasons = [item["reason"] for part in lists for item in part if isinstance(item, dict) and "reason" in item]
+    return (*reasons, *(reason for reply in replies for reason in list_row_reasons(reply)))

@@ -208,6 +208,24 @@ def test_reasons_of_a_stand_in_are_those_of_the_worked_examples(language: str) -
     assert len({verdict["reason"] for verdict in verdicts}) > 2
 
 
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_rows_of_a_stand_in_have_ids_in_favour_and_the_examples_words_against(language: str) -> None:
+    (example,) = [json.loads(one.content) for one in load_prompts(language)["fused"].opening if one.role == "ai"]
+    statement, other = Item(id="A1", text="It was built in 1911."), Item(id="G1", text="It is painted blue.")
+    rows = ask_stand_in(
+        language, "fused", question="When?", ground_truth="It was built in 1911.",
+        contexts=[Item(id="C1", text=statement.text), Item(id="C2", text="Fish soup needs dill.")],
+        answer_statements=[statement], ground_truth_statements=[other, Item(id="G2", text=statement.text)],
+    )["verdicts"]  # fmt: skip
+    said = {row[0]: row[1:] for row in rows}
+    assert said["A1"] == ["G1", "TP", "C1"]
+    assert said["C1"] == ["G1", "useful"]
+    assert (said["G1"][1], said["G1"][2][:6], said["C2"][1]) == ("FN", "none: ", "not_useful")
+    cells = [cell for row in example["verdicts"] for cell in row]
+    for words in (said["G1"][0], said["G1"][2].removeprefix("none: "), said["C2"][0]):
+        assert any(words[:-1] in cell for cell in cells)
+
+
 def test_a_stand_in_has_as_many_questions_as_were_asked_for_and_others_for_another_answer() -> None:
     one, other = (ask_stand_in("en", "questions", answer=answer, count="5")["questions"] for answer in ("A.", "B."))
     assert len(set(one)) == len(set(other)) == 5

@@ -43,7 +43,7 @@ from live_runs import judge_samples, lay_out_run, make_settings, point_to  # noq
 from peers import write_samples  # noqa: E402
 from rs_bpe.bpe import openai  # noqa: E402
 
-from evalhouse.prompts import load_prompts  # noqa: E402
+from evalhouse.prompts import list_row_reasons, load_prompts  # noqa: E402
 from evalhouse.tasks.asking.tokens import find_price, load_batch_rates, load_prices  # noqa: E402
 from evalhouse.warehouse.rows.samples import StoredSample  # noqa: E402
 
@@ -90,9 +90,10 @@ class Meter:
 
     def answer(self, asked: Asked) -> Raw:
         # Not quite the examples', for what a model copied is asked again. A reason of one sign shows the shape.
-        found = [f"{reason}." for text in asked.texts for reason in REASON.findall(text) if len(reason) > 1]
+        found = [f"{reason}." for text in asked.texts for reason in _list_reasons(text) if len(reason) > 1]
         shown = cycle(found or [""])
-        reply = _put_in_reasons(compose_reply(asked) if asked.kind in OURS else _answer_stranger(asked), shown)
+        reply = compose_reply(asked) if asked.kind in OURS else _answer_stranger(asked)
+        reply = _put_in_rows(reply, shown) if asked.kind == "fused" else _put_in_reasons(reply, shown)
         said = json.dumps(reply, ensure_ascii=False, separators=(", ", ": "))
         tokens = [token for text in asked.texts for token in _encode(text)]
         schema = self.schemas[asked.kind] if asked.kind in OURS else _count_schema(asked)
@@ -113,10 +114,24 @@ class Meter:
         return taken
 
 
+def _list_reasons(text: str) -> list[str]:
+    """The reasons in a message, which may be a worked example's reply in objects or in rows."""
+    return list_row_reasons(json.loads(text)) if text.startswith('{"verdicts": [[') else REASON.findall(text)
+
+
 def _put_in_reasons(reply: Any, shown: Iterator[str]) -> Any:  # noqa: ANN401  # any JSON value
     if isinstance(reply, dict):
         return {name: next(shown) if name == "reason" else _put_in_reasons(part, shown) for name, part in reply.items()}
     return [_put_in_reasons(item, shown) for item in reply] if isinstance(reply, list) else reply
+
+
+def _put_in_rows(reply: Any, shown: Iterator[str]) -> dict[str, Any]:  # noqa: ANN401  # a JSON object
+    """The rows with words for what speaks against the answer or a context, and for nothing else."""
+    rows = []
+    for item, evidence, label, *support in reply["verdicts"]:
+        said = evidence if label in ("TP", "useful") else next(shown)
+        rows.append([item, said, label, *(f"none: {next(shown)}" if cell[:4] == "none" else cell for cell in support)])
+    return {"verdicts": rows}
 
 
 def _read_schema(asked: Asked) -> dict[str, Any]:

@@ -315,28 +315,41 @@ def _rank(ground_truth: str, contexts: Mapping[str, str]) -> list[dict[str, Any]
 
 
 def _fuse(asked: Asked) -> dict[str, Any]:
-    """All that is said of these blocks; of what a note names no more than that."""
-    sides = ("answer_statements", "ground_truth_statements")
-    answer, truth = (asked.items(side) for side in sides)
-    labels, contexts = _classify(answer, truth), asked.items("contexts")
-    lists = {
-        sides[0]: [verdict for verdict in labels if verdict["id"] in answer],
-        sides[1]: [verdict for verdict in labels if verdict["id"] in truth],
-        "supports": _attribute(answer | truth, contexts),
-        "usefulness": _rank(asked.blocks.get("ground_truth", ""), contexts),
-    }
+    """A row about each item; of what a note names no more than that, and "-" in cells that it leaves out."""
+    answer, truth = (asked.items(side) for side in ("answer_statements", "ground_truth_statements"))
+    contexts, ground_truth = asked.items("contexts"), asked.blocks.get("ground_truth", "")
+    supports = {one["id"]: one for one in _attribute(answer | truth, contexts)}
+    others = {**dict.fromkeys(answer, truth), **dict.fromkeys(truth, answer), **dict.fromkeys(contexts, truth)}
+    texts = {**answer, **truth, **contexts}
     only = _ONLY.search(asked.texts[-1])
-    if only is None:
-        return lists
-    named = only[1].split(", ")
-    return {
-        name: [one for one in verdicts if (f"supports {one['id']}" if name == "supports" else one["id"]) in named]
-        for name, verdicts in lists.items()
-    }
+    named = only[1].split(", ") if only else None
+    rows = []
+    for verdict in [*_classify(answer, truth), *_rank(ground_truth, contexts)]:
+        item = verdict["id"]
+        evidence = _find_nearest(texts[item], others[item]) if verdict["label"] in ("TP", "useful") else None
+        row = [item, evidence or verdict["reason"], verdict["label"]]
+        if item in supports:
+            row.append(" ".join(supports[item]["contexts"]) or f"none: {supports[item]['reason']}")
+        rows.append(row if named is None else _blank(row, named))
+    return {"verdicts": [row for row in rows if row[2:].count("-") < len(row[2:])]}
 
 
-def _spoil_verdicts(verdicts: Sequence[dict[str, Any]], fault: str | None) -> list[dict[str, Any]]:
+def _find_nearest(text: str, others: Mapping[str, str]) -> str:
+    """The id of the text that has the largest share of its words in this one; "" where there is none."""
+    words = collect_telling_words(text)
+    return max(others, key=lambda item: share_words(collect_telling_words(others[item]), words), default="")
+
+
+def _blank(row: Sequence[str], named: Sequence[str]) -> list[str]:
+    item = row[0]
+    label = row[1:3] if item in named else ["-", "-"]
+    return [item, *label, *(cell if f"supports {item}" in named else "-" for cell in row[3:])]
+
+
+def _spoil_verdicts(verdicts: Sequence[Any], fault: str | None) -> list[Any]:
     first, *rest = verdicts
+    if isinstance(first, list):
+        return _spoil_rows(verdicts, fault)
     match fault:
         case "missing_id":
             return rest
@@ -347,6 +360,19 @@ def _spoil_verdicts(verdicts: Sequence[dict[str, Any]], fault: str | None) -> li
         case _:
             spoiled = {"label": "PERHAPS"} if "label" in first else {"contexts": ["C999"]}
             return [{**first, **spoiled}, *rest]
+
+
+def _spoil_rows(rows: Sequence[Any], fault: str | None) -> list[Any]:
+    first, *rest = rows
+    match fault:
+        case "missing_id":
+            return rest
+        case "doubled_id":
+            return [first, *rows]
+        case "invented_id":
+            return [*rows, [f"{first[0][0]}999", *first[1:]]]
+        case _:
+            return [[*first[:2], "PERHAPS", *first[3:]], *rest]
 
 
 def _to_json(value: object) -> str:

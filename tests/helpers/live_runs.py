@@ -224,16 +224,25 @@ def say_good(question: Question) -> str:
         case "rank":
             return say_verdicts(*({"id": item, "label": "useful"} for item in ids["contexts"]))
         case "fused":
-            named = question.only or ask_fully(question)
-            verdicts = ({"id": name, "label": "useful" if name[0] == "C" else "TP"} if " " not in name else
-                        {"id": name.split()[1], "contexts": ids["contexts"][:1]} for name in named)  # fmt: skip
-            return say_verdicts(*verdicts)
+            return say_rows(question.only or ask_fully(question), support=ids["contexts"][0])
         case "attribute":
             statements = ids["answer_statements"] + ids["ground_truth_statements"]
             return say_verdicts(*({"id": item, "contexts": ids["contexts"][:1]} for item in statements))
         case _:
             sides = ids["answer_statements"] + ids["ground_truth_statements"]
             return say_verdicts(*({"id": item, "label": "TP"} for item in sides))
+
+
+def say_rows(named: Sequence[str], *, support: str) -> str:
+    """The rows of a `fused` reply for verdicts of these names, all of them in favour."""
+    rows = []
+    for item in dict.fromkeys(name.split()[-1] for name in named):
+        label = "useful" if item[0] == "C" else "TP"
+        evidence = "A1" if item[0] == "G" else "G1"
+        cells = [evidence, label] if item in named else ["-", "-"]
+        supports = [support if f"supports {item}" in named else "-"] if item[0] != "C" else []
+        rows.append([item, *cells, *supports])
+    return orjson.dumps({"verdicts": rows}).decode()
 
 
 def ask_fully(question: Question) -> list[str]:

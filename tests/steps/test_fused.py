@@ -27,11 +27,12 @@ from live_runs import (
     read_ranks,
     read_useful,
     say_good,
-    say_verdicts,
+    say_rows,
 )
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.settings import resolve_settings
+from evalhouse.prompts import list_ids
 from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.names import find_judge
@@ -207,7 +208,7 @@ async def test_what_a_reply_lacks_is_asked_for_alone(tmp_path: Path) -> None:
 async def test_a_part_that_is_never_given_fails_its_step_alone(tmp_path: Path) -> None:
     def withhold(question: Question) -> str:
         named = [name for name in question.only or ask_fully(question) if name != "C3"]
-        return say_good(replace(question, only=tuple(named))) if named else say_verdicts()
+        return say_rows(named, support="C1")
 
     _, work = await judge_with(tmp_path, {"fused": withhold}, plan="fused", attempts=2)
     assert read_outcomes(work) | {"similarity": None} == {
@@ -224,7 +225,7 @@ async def test_a_cut_reply_keeps_what_is_complete_and_the_rest_is_asked_for(endp
 
     def cut(asked: Asked) -> Raw:
         said = orjson.dumps(compose_reply(asked)).decode()
-        choice = Choice(content=said[:600], finish_reason="length" if len(said) > 600 else "stop")
+        choice = Choice(content=said[:300], finish_reason="length" if len(said) > 300 else "stop")
         return Raw(body=build_completion(asked, choice, 1, 0))
 
     endpoint.configure(script={"fused": cut})
@@ -232,6 +233,26 @@ async def test_a_cut_reply_keeps_what_is_complete_and_the_rest_is_asked_for(endp
     assert set(read_outcomes(work).values()) == {None}
     assert read_rows([work]) == read_rows([whole])
     assert sum("cut off" in str(call["error"]) for call in read_calls(tmp_path / "cut")) > 0
+
+
+async def test_ids_stand_in_the_place_of_reasons_in_favour_and_words_behind_all_others(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    contexts = ["Lighthouse 1 was built in 1911 by Ode Varn.", "Fish soup needs fresh dill."]
+    work = await judge_at_endpoint(tmp_path, make_sample(answer="It was painted blue by Ode Varn.", contexts=contexts))
+    reply = orjson.loads(next(call["reply"] for call in read_calls(tmp_path) if call["step"] == "fused"))
+    rows = {row[0]: row for row in reply["verdicts"]}
+    columns = {"classifications": "label", "attributions": "supported", "context_verdicts": "useful"}
+    said = {
+        (table, row.get("statement_id") or f"C{row['context_rank']}"): (row[column], str(row["reason"]))
+        for table, column in columns.items()
+        for row in work.rows[table]
+    }
+    assert {verdict for verdict, _ in said.values()} >= {"FP", "FN", True, False}
+    for (table, item), (verdict, reason) in said.items():
+        assert bool(list_ids(reason)) == (verdict in ("TP", True)), "ids in favour, and words against"
+        cell = rows[item][3 if table == "attributions" else 1]
+        assert reason.replace(", ", " ") in cell, "and as they stand in the reply"
 
 
 async def judge_at_endpoint(folder: Path, sample: StoredSample, **settings: Any) -> SampleWork:  # noqa: ANN401
@@ -243,13 +264,13 @@ async def judge_at_endpoint(folder: Path, sample: StoredSample, **settings: Any)
 async def test_votes_decide_on_each_verdict_and_are_kept_for_its_step(tmp_path: Path) -> None:
     def waver(question: Question) -> str:
         said: Any = orjson.loads(say_good(question))
-        for verdict in said["verdicts"]:
-            if verdict["id"] == "A1" and "label" in verdict and question.vote == 2:
-                verdict["label"] = "FP"
-            if verdict["id"] == "C2" and question.vote != 2:
-                verdict["label"] = "not_useful"
-            if verdict["id"] == "G1" and "contexts" in verdict and question.vote == 1:
-                verdict["contexts"] = []
+        for row in said["verdicts"]:
+            if row[0] == "A1" and question.vote == 2:
+                row[2] = "FP"
+            if row[0] == "C2" and question.vote != 2:
+                row[2] = "not_useful"
+            if row[0] == "G1" and question.vote == 1:
+                row[3] = "none: no context says so"
         return orjson.dumps(said).decode()
 
     _, work = await judge_with(tmp_path, {"fused": waver}, plan="fused", votes=3)

@@ -400,7 +400,7 @@ def test_a_plan_that_judges_otherwise_has_its_difference_with_an_interval(
     live_run: LiveRun, endpoint: Endpoint
 ) -> None:
     def support_nothing(asked: Asked) -> dict[str, Any]:
-        return {"supports": [{"id": "A1", "reason": "no", "contexts": [], "together": []}]}
+        return {"verdicts": [["A1", "-", "-", "none: no context says so"]]}
 
     endpoint.configure(script={"fused": support_nothing})
     write_set(live_run.folder / "one", make_support())

@@ -57,6 +57,28 @@ def test_a_request_for_some_ids_names_those_alone() -> None:
     assert schema["required"] == ["ground_truth_statements"]
 
 
+def read_cells(schema: dict[str, Any]) -> list[list[Any]]:
+    """Of each row the cells: what may stand there, None where that is any text."""
+    part = schema["properties"]["verdicts"]
+    assert part["minItems"] == part["maxItems"] == len(part["prefixItems"])
+    assert all(row["minItems"] == row["maxItems"] == len(row["prefixItems"]) for row in part["prefixItems"])
+    return [[cell.get("enum") for cell in row["prefixItems"]] for row in part["prefixItems"]]
+
+
+def test_rows_name_their_ids_and_labels_and_leave_out_cells_that_are_not_asked_for() -> None:
+    prompt = load_prompts()["fused"]
+    data = make_data(prompt.variables, 1)
+    assert read_cells(prompt.build_schema(data)) == [
+        [["A1"], None, ["TP", "FP"], None],
+        [["G1"], None, ["TP", "FN"], None],
+        [["C1"], None, ["useful", "not_useful"]],
+    ]
+    assert read_cells(prompt.build_schema(data, only=("A1", "supports G1"))) == [
+        [["A1"], None, ["TP", "FP"], ["-"]],
+        [["G1"], ["-"], ["-"], None],
+    ]
+
+
 @pytest.mark.parametrize(("name", "n"), [("accuracy", 1), ("rank", 65)])
 def test_a_reply_without_lists_and_one_with_very_many_verdicts_keep_the_prompts_schema(name: str, n: int) -> None:
     prompt = load_prompts()[name]

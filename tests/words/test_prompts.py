@@ -20,11 +20,13 @@ from evalhouse.prompts import (
     Prompt,
     PromptError,
     check_prompts,
+    list_ids,
     list_languages,
     list_rubric_columns,
     list_rubric_metrics,
     load_prompts,
     loader,
+    unfold_row,
 )
 from evalhouse.prompts.prompt_file import PromptFile, pick_verdict_lists, read_prompt_file
 from evalhouse.prompts.render import BLOCKS, derive_nonce
@@ -98,7 +100,7 @@ def test_labels_and_blocks_are_those_the_steps_work_with() -> None:
 
 def test_a_verdict_is_written_as_id_then_reason_then_label() -> None:
     keys = {
-        name: {key: list(part["items"]["properties"]) for key, part in lists.items()}
+        name: {key: list(part["items"].get("properties", ["cells"])) for key, part in lists.items()}
         for name, prompt in load_prompts().items()
         if (lists := pick_verdict_lists(prompt.reply_schema["properties"], prompt.variables))
     }
@@ -107,13 +109,11 @@ def test_a_verdict_is_written_as_id_then_reason_then_label() -> None:
         "classify": {"answer_statements": labelled, "ground_truth_statements": labelled},
         "attribute": {"verdicts": ["id", "reason", "contexts", "together"]},
         "rank": {"verdicts": labelled},
-        "fused": {
-            "answer_statements": labelled,
-            "ground_truth_statements": labelled,
-            "supports": ["id", "reason", "contexts", "together"],
-            "usefulness": labelled,
-        },
+        "fused": {"verdicts": ["cells"]},
     }
+    for item_id, evidence, label, *support in read_content("fused", "en")["examples"][0]["reply"]["verdicts"]:
+        assert (item_id[0] in "AGC", bool(evidence), len(support)) == (True, True, item_id[0] != "C")
+        assert label in ("TP", "FP", "FN", "useful", "not_useful")
     assert load_prompts()["extract"].reply_schema["properties"]["statements"]["items"] == {"type": "string"}
 
 
@@ -124,13 +124,21 @@ def test_the_instructions_state_the_reply_as_json(language: str, name: str) -> N
     shape = json.loads(prompt.opening[0].content.splitlines()[-1])
     assert list(shape) == list(prompt.reply_schema["properties"])
     for key, verdicts in pick_verdict_lists(shape, prompt.variables).items():
-        properties = prompt.reply_schema["properties"][key]["items"]["properties"]
+        properties = prompt.reply_schema["properties"][key]["items"].get("properties", {})
         for verdict in verdicts:
-            assert list(verdict) == list(properties)
-            assert verdict["id"][0] in prompt.labels
-    ids = {verdict["id"] for verdicts in pick_verdict_lists(shape, prompt.variables).values() for verdict in verdicts}
+            assert read_id(verdict)[0] in prompt.labels
+            if isinstance(verdict, list):
+                assert len(verdict) == (3 if read_id(verdict)[0] == "C" else 4)
+            else:
+                assert list(verdict) == list(properties)
+    listed = pick_verdict_lists(shape, prompt.variables).values()
+    ids = {read_id(verdict) for verdicts in listed for verdict in verdicts}
     assert set(walk_texts(shape)) - ids == {"…"}, "small models copy what stands there"
     assert not re.search(r": ?(?:\d|true|false)", json.dumps(shape)), "and ratings"
+
+
+def read_id(verdict: Any) -> str:  # noqa: ANN401  # an object or a row
+    return str(verdict[0] if isinstance(verdict, list) else verdict["id"])
 
 
 @pytest.mark.parametrize(("language", "name"), BUILT_IN)
@@ -185,14 +193,19 @@ def test_an_answer_to_half_of_the_question_is_half_right_on_every_scale(
 
 
 def list_verdicts(reply: dict[str, Any]) -> list[dict[str, Any]]:
-    return [verdict for verdicts in pick_verdict_lists(reply, CLASSIFY_DATA).values() for verdict in verdicts]
+    listed = [verdict for verdicts in pick_verdict_lists(reply, CLASSIFY_DATA).values() for verdict in verdicts]
+    return [verdict for one in listed for verdict in (unfold_row(one) if isinstance(one, list) else [one])]
 
 
 @pytest.mark.parametrize(("language", "name"), BUILT_IN)
 def test_every_reason_is_one_short_sentence(language: str, name: str) -> None:
     for example in read_content(name, language)["examples"]:
-        for verdict in list_verdicts(example["reply"]):
+        said = [verdict for verdict in list_verdicts(example["reply"]) if not list_ids(verdict["reason"])]
+        for verdict in said:
             assert len(verdict["reason"]) <= 90
+            # What speaks against the answer or the retrieval is all that rows explain.
+            against = verdict.get("label") in ("FP", "FN", "not_useful") or verdict.get("contexts") == []
+            assert name != "fused" or against
             assert len(re.findall(r"[.。!！?？]", verdict["reason"])) == 1
 
 
@@ -236,18 +249,17 @@ def test_examples_show_every_label_and_every_kind_of_nothing(language: str) -> N
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_the_joined_prompt_shows_every_verdict_of_the_three_it_joins(language: str) -> None:
     (example,) = read_content("fused", language)["examples"]
-    reply = example["reply"]
-    labels = {(verdict["id"][0], verdict["label"]) for name in reply if name != "supports" for verdict in reply[name]}
+    verdicts = list_verdicts(example["reply"])
+    labels = {(verdict["id"][0], verdict["label"]) for verdict in verdicts if "label" in verdict}
     assert labels == {
         ("A", "TP"), ("A", "FP"), ("G", "TP"), ("G", "FN"), ("C", "useful"), ("C", "not_useful"),
     }  # fmt: skip
-    supports = {(len(verdict["contexts"]), len(verdict["together"])) for verdict in reply["supports"]}
-    assert supports == {(0, 0), (1, 0), (2, 0), (0, 2)}
+    supports = [verdict for verdict in verdicts if "contexts" in verdict]
+    kinds = {(len(verdict["contexts"]), len(verdict["together"])) for verdict in supports}
+    assert kinds == {(0, 0), (1, 0), (2, 0), (0, 2)}
     # One label does not follow from the other: a statement that the contexts carry may be wrong, and the other way.
-    label = {
-        verdict["id"]: verdict["label"] for name in reply if name.endswith("_statements") for verdict in reply[name]
-    }
-    carried = {verdict["id"]: bool(verdict["contexts"] or verdict["together"]) for verdict in reply["supports"]}
+    label = {verdict["id"]: verdict.get("label") for verdict in verdicts if verdict.get("label")}
+    carried = {verdict["id"]: bool(verdict["contexts"] or verdict["together"]) for verdict in supports}
     assert {(label[item] == "TP", carried[item]) for item in carried} == {(a, b) for a in (0, 1) for b in (0, 1)}
 
 
@@ -414,6 +426,7 @@ RELEASED = {
     "en/extract/2": "fa5643ae240e4edf",
     "en/extract/3": "72e3dda8672c9b8c",
     "en/fused/1": "129df1d36d179a27",
+    "en/fused/2": "680229559ec41ad6",
     "en/passage_precision/1": "48723b65a558d847",
     "en/passage_precision/2": "a30fbc6e288fea8c",
     "en/passage_precision/3": "dd4d3fbdca436136",
@@ -471,6 +484,7 @@ RELEASED = {
     "zh/extract/2": "f039c750e651ad31",
     "zh/extract/3": "665a86f270ea16b5",
     "zh/fused/1": "1901ee6ea6d0432f",
+    "zh/fused/2": "7d416af6b4e95645",
     "zh/passage_precision/1": "ab4d17da6b9a0915",
     "zh/passage_precision/2": "38aa70ffa452bc40",
     "zh/passage_precision/3": "1c1a0431b954ea7c",
