@@ -158,7 +158,7 @@ def _read_rows(path: Path) -> list[dict[str, object]]:
     return rows
 
 
-JournalledTable = Literal["llm_calls", "responses", "spans"]
+JournalledTable = Literal["llm_calls", "responses", "spans", "span_events"]
 
 # How long a move waits for a file that another program holds.
 _PATIENCE_S = 0.5
@@ -181,6 +181,7 @@ _WAYS: Final[dict[JournalledTable, _Way]] = {
     "llm_calls": _Way(folder="", every_s=20.0, most_rows=2000),
     "responses": _Way(folder="responses", every_s=5.0, most_rows=500),
     "spans": _Way(folder="spans", every_s=5.0, most_rows=2000),
+    "span_events": _Way(folder="span_events", every_s=5.0, most_rows=2000),
 }
 
 

@@ -19,6 +19,8 @@ from evalhouse.warehouse.store import Warehouse
 def receive(*, settings: str | None, host: str, port: int | None, warehouse: Warehouse) -> None:
     """Receive traces by OTLP over HTTP (POST /v1/traces, protobuf or JSON) until Ctrl-C, and keep them.
 
+    Events that hold what was said in their place are taken as well (POST /v1/logs), and joined to them.
+
     A suite with `dataset = "traces"` judges them. RECEIVER.toml says which are kept ([sampling]), what is taken out of
     their texts before anything is stored ([redaction]), and for how long ([retention]). Every application that sends
     needs the token that is printed, or that EVALHOUSE_RECEIVE_TOKEN sets.

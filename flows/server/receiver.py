@@ -1,7 +1,7 @@
-"""`evalhouse receive`: OTLP over HTTP, from a request to spans on disk.
+"""`evalhouse receive`: OTLP over HTTP, from a request to spans, and events about them, on disk.
 
-A request is answered when each of its spans is on disk. What an exporter is to send again is answered with 429 or 503
-and Retry-After; what it is not, with another status, as OTLP has it.
+A request is answered when each of its spans or events is on disk. What an exporter is to send again is answered with
+429 or 503 and Retry-After; what it is not, with another status, as OTLP has it.
 """
 
 import asyncio
@@ -9,9 +9,10 @@ import base64
 import hmac
 import os
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -24,7 +25,10 @@ from starlette.routing import Route
 
 from evalhouse.flows.server.listening import find_token, listen, write_address
 from evalhouse.flows.server.span_keeper import SpanKeeper
-from evalhouse.tasks.datasets.spans.otel import Recorded, read_otlp, read_protobuf
+from evalhouse.tasks.datasets.spans.logs import Logged
+from evalhouse.tasks.datasets.spans.otel import Recorded
+from evalhouse.tasks.datasets.spans.otlp import read_otlp, read_otlp_logs, read_protobuf, read_protobuf_logs
+from evalhouse.tasks.datasets.spans.span import Blame, Tree
 from evalhouse.tasks.settings.receiver import ReceiverSettings
 from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.messages import note_secret
@@ -34,8 +38,6 @@ from evalhouse.warehouse.store import Warehouse
 PORT: Final = 4318
 TOKEN_VARIABLE: Final = "EVALHOUSE_RECEIVE_TOKEN"
 INSTALL: Final = "pip install 'evalhouse[traces]'"
-# Langfuse's SDKs add the second one to the address that they are given.
-_PATHS: Final = ("/v1/traces", "/api/public/otel/v1/traces")
 _JSON: Final = "application/json"
 _PROTOBUF: Final = "application/x-protobuf"
 _MIB: Final = 2**20
@@ -54,6 +56,47 @@ class Refused(Exception):
         self.status, self.again = status, again
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Signal:
+    """A kind of request: its message, by which name an answer counts what it rejects, and how it is read."""
+
+    message: str
+    rejected: str
+    read_json: Callable[[Tree, Blame], Iterator[Recorded | Logged]]
+    read_protobuf: Callable[[bytes, Blame], Iterator[Recorded | Logged]]
+
+
+def _read_protobuf_spans(body: bytes, blame: Blame) -> Iterator[Recorded]:
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (  # noqa: PLC0415  # an extra
+        ExportTraceServiceRequest,
+    )
+
+    return read_protobuf(ExportTraceServiceRequest.FromString(body), blame)
+
+
+def _read_protobuf_events(body: bytes, blame: Blame) -> Iterator[Logged]:
+    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (  # noqa: PLC0415  # an extra
+        ExportLogsServiceRequest,
+    )
+
+    return read_protobuf_logs(ExportLogsServiceRequest.FromString(body), blame)
+
+
+_TRACES: Final = _Signal(
+    message="ExportTraceServiceRequest", rejected="rejectedSpans",
+    read_json=read_otlp, read_protobuf=_read_protobuf_spans,
+)  # fmt: skip
+_LOGS: Final = _Signal(
+    message="ExportLogsServiceRequest", rejected="rejectedLogRecords",
+    read_json=read_otlp_logs, read_protobuf=_read_protobuf_events,
+)  # fmt: skip
+_PATHS: Final = {
+    "/v1/traces": _TRACES,
+    "/v1/logs": _LOGS,
+    "/api/public/otel/v1/traces": _TRACES,  # which Langfuse's SDKs add to the address that they are given
+}
+
+
 @dataclass(kw_only=True)
 class Receiver:
     """Answers requests. `n_under_way` are being read or written."""
@@ -63,20 +106,20 @@ class Receiver:
     token: str = field(repr=False)
     n_under_way: int = 0
 
-    async def receive(self, request: Request) -> Response:
-        """Take one request's spans, and answer in the encoding that it came in."""
+    async def receive(self, signal: _Signal, request: Request) -> Response:
+        """Take one request, and answer in the encoding that it came in."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         self.n_under_way += 1
         try:
             self._check(request, kind)
             body = await asyncio.wait_for(self._read_body(request), _PATIENCE_S)
-            n_rejected, why = await asyncio.to_thread(self._take, body, kind)
+            n_rejected, why = await asyncio.to_thread(self._take, signal, body, kind)
         except (Refused, TimeoutError, ClientDisconnect) as error:
             refused = error if isinstance(error, Refused) else Refused(408, "the request did not arrive in time")
             return _answer_refused(refused, kind)
         finally:
             self.n_under_way -= 1
-        return _answer(n_rejected, why, kind)
+        return _answer(signal, n_rejected, why, kind)
 
     def _check(self, request: Request, kind: str) -> None:
         """Refuse what need not be read to be refused."""
@@ -112,12 +155,12 @@ class Receiver:
             raise Refused(400, "the body is not gzip: it ends too early")
         return b"".join(parts)
 
-    def _take(self, body: bytes, kind: str) -> tuple[int, str]:
-        """Put the spans on disk; how many were rejected, and why the first of them was."""
+    def _take(self, signal: _Signal, body: bytes, kind: str) -> tuple[int, str]:
+        """Put what came on disk; how much was rejected, and why the first of it was."""
         problems: list[str] = []
-        spans = _read_protobuf(body, problems) if kind == _PROTOBUF else _read_json(body, problems)
+        items = _read_body(signal, body, kind, problems.append)
         try:
-            self.keeper.keep(spans)
+            self.keeper.keep(items)
         except OSError as error:
             raise Refused(503, f"spans cannot be stored: {error.strerror or error}", again=True) from None
         return len(problems), problems[0] if problems else ""
@@ -144,29 +187,24 @@ def has_protobuf() -> bool:
     return True
 
 
-def _read_json(body: bytes, problems: list[str]) -> list[Recorded]:
-    try:
-        return list(read_otlp(orjson.loads(body), problems.append))
-    except (orjson.JSONDecodeError, AttributeError, TypeError, KeyError) as error:
-        raise Refused(400, f"not an ExportTraceServiceRequest in JSON: {error}") from None
-
-
-def _read_protobuf(body: bytes, problems: list[str]) -> list[Recorded]:
-    from google.protobuf.message import DecodeError  # noqa: PLC0415  # an extra
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (  # noqa: PLC0415
-        ExportTraceServiceRequest,
-    )
-
-    try:
-        return list(read_protobuf(ExportTraceServiceRequest.FromString(body), problems.append))
-    except DecodeError as error:
-        raise Refused(400, f"not an ExportTraceServiceRequest in protobuf: {error}") from None
-
-
-def _answer(n_rejected: int, why: str, kind: str) -> Response:
-    """All taken, or, as OTLP's partial success, how many spans were not."""
+def _read_body(signal: _Signal, body: bytes, kind: str, blame: Blame) -> list[Recorded | Logged]:
     if kind == _JSON:
-        partial: dict[str, Any] = {"rejectedSpans": str(n_rejected), "errorMessage": why}
+        try:
+            return list(signal.read_json(orjson.loads(body), blame))
+        except (orjson.JSONDecodeError, AttributeError, TypeError, KeyError) as error:
+            raise Refused(400, f"not an {signal.message} in JSON: {error}") from None
+    from google.protobuf.message import DecodeError  # noqa: PLC0415  # an extra
+
+    try:
+        return list(signal.read_protobuf(body, blame))
+    except DecodeError as error:
+        raise Refused(400, f"not an {signal.message} in protobuf: {error}") from None
+
+
+def _answer(signal: _Signal, n_rejected: int, why: str, kind: str) -> Response:
+    """All taken, or, as OTLP's partial success, how much was not."""
+    if kind == _JSON:
+        partial: dict[str, Any] = {signal.rejected: str(n_rejected), "errorMessage": why}
         return Response(orjson.dumps({"partialSuccess": partial} if n_rejected else {}), media_type=_JSON)
     inner = b"\x08" + _write_varint(n_rejected) + _write_text(2, why)
     return Response(b"\x0a" + _write_varint(len(inner)) + inner if n_rejected else b"", media_type=_PROTOBUF)
@@ -203,7 +241,7 @@ def make_app(receiver: Receiver, report: Callable[[str], None]) -> Starlette:
         yield
         await asyncio.to_thread(_close, receiver.keeper, report)
 
-    routes = [Route(path, receiver.receive, methods=["POST"]) for path in _PATHS]
+    routes = [Route(path, partial(receiver.receive, signal), methods=["POST"]) for path, signal in _PATHS.items()]
     return Starlette(routes=routes, lifespan=close_at_end)
 
 
@@ -212,7 +250,9 @@ def _close(keeper: SpanKeeper, report: Callable[[str], None]) -> None:
         keeper.close()
     counts, left = keeper.counts, keeper.n_on_disk
     waiting = f", {left:,} wait on disk for the next receiver or run" if left else ""
-    report(f"{counts.n_accepted:,} spans received, {counts.n_kept:,} kept, {counts.n_dropped:,} not sampled{waiting}")
+    spans = f"{counts.n_accepted - counts.n_logged:,} spans"
+    events = f" and {counts.n_logged:,} events about them" if counts.n_logged else ""
+    report(f"{spans}{events} received, {counts.n_kept:,} kept, {counts.n_dropped:,} not sampled{waiting}")
 
 
 def serve_receiver(
@@ -252,6 +292,7 @@ def _introduce(warehouse: Warehouse, settings: ReceiverSettings, address: str, t
         "what to tell an application, with http/protobuf or http/json:",
         f"  OTEL_EXPORTER_OTLP_TRACES_ENDPOINT={address}",
         f"  OTEL_EXPORTER_OTLP_TRACES_HEADERS=authorization={header}",
+        f"one that captures content as events: both for LOGS as well, with {address.removesuffix('traces')}logs",
     ]
     if not has_protobuf():
         lines.append(f"JSON alone is read here; {INSTALL} reads protobuf, which exporters send unless told otherwise")

@@ -1,6 +1,6 @@
-"""The spans that a receiver has accepted, on their way into the warehouse.
+"""The spans that a receiver has accepted, and what was logged about them, on their way into the warehouse.
 
-Each is redacted, and is on disk before it is acknowledged: in the journal of `spans`, from where the mover takes it to
+Each is redacted, and is on disk before it is acknowledged: in the journal of its table, from where a mover takes it to
 the warehouse, or, while nothing says yet whether its trace is kept, in a journal of those that wait. A trace that
 nothing has kept when it has waited long enough is dropped there. What a killed receiver left waits in the next one.
 """
@@ -8,25 +8,29 @@ nothing has kept when it has waited long enough is dropped there. What a killed 
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from evalhouse.tasks.datasets.spans.keep import Redactor, is_named, is_picked
+from evalhouse.tasks.datasets.spans.logs import Logged
 from evalhouse.tasks.datasets.spans.otel import Recorded
-from evalhouse.tasks.datasets.spans.stored import to_row
+from evalhouse.tasks.datasets.spans.stored import to_event_row, to_row
 from evalhouse.tasks.settings.receiver import ReceiverSettings
 from evalhouse.tasks.settings.retention import find_cutoff
 from evalhouse.warehouse.mover import Journal, Mover, Segment, find_journal, find_orphans
 from evalhouse.warehouse.rows.runs import now_utc
 from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.upkeep.forget import forget_spans
+from evalhouse.warehouse.upkeep.forget import forget_traces
 
 _WAITING: Final = "waiting"
 _KEPT_FOR: Final = 10  # times the wait that a trace is remembered as kept
 _FORGET_S: Final = 3600.0
 _LEAST_TICK_S: Final = 0.05
 Row = dict[str, Any]
+Table = Literal["spans", "span_events"]
 
 
 @dataclass(kw_only=True)
@@ -39,16 +43,20 @@ class _Open:
 
 @dataclass(kw_only=True)
 class Kept:
-    """What became of the spans that were accepted."""
+    """What became of what was accepted; `n_logged` of it is what was logged about spans."""
 
     n_accepted: int = 0
+    n_logged: int = 0
     n_kept: int = 0
     n_dropped: int = 0
     n_moved: int = 0
 
 
 class SpanKeeper:
-    """Keeps spans by the settings; safe to use from several threads. `close` before the process ends."""
+    """Keeps spans, and what was logged about them, by the settings; safe to use from several threads.
+
+    `close` before the process ends.
+    """
 
     def __init__(self, warehouse: Warehouse, settings: ReceiverSettings) -> None:
         self.counts = Kept()
@@ -57,7 +65,10 @@ class SpanKeeper:
         self._guard = threading.Lock()
         self._open: dict[str, _Open] = {}
         self._kept_until: dict[str, float] = {}
-        self._mover = Mover(warehouse, "spans", moved=self._note_moved)
+        self._movers: dict[Table, Mover] = {
+            "spans": Mover(warehouse, "spans", moved=self._note_moved),
+            "span_events": Mover(warehouse, "span_events", moved=self._note_moved),
+        }
         folder = find_journal(warehouse.location, "spans") / _WAITING
         self._waiting = Journal(folder)
         self._wait_again(folder)
@@ -68,37 +79,43 @@ class SpanKeeper:
     @property
     def failure(self) -> BaseException | None:
         """What stopped the moving into the warehouse, if anything did."""
-        return self._mover.failure
+        return next((mover.failure for mover in self._movers.values() if mover.failure is not None), None)
 
     @property
     def n_on_disk(self) -> int:
-        """How many spans are on disk and not in the warehouse."""
+        """How many rows are on disk and not in the warehouse."""
         with self._guard:
             return self.counts.n_kept - self.counts.n_moved + sum(len(trace.rows) for trace in self._open.values())
 
-    def keep(self, spans: Iterable[Recorded]) -> int:
-        """Put spans on disk as far as they are kept, and return how many there were; raises OSError for a full disk."""
+    def keep(self, items: Iterable[Recorded | Logged]) -> int:
+        """Put them on disk as far as they are kept, and return how many there were; raises OSError for a full disk."""
         now, received_at, n = time.monotonic(), now_utc(), 0
         with self._guard:
-            for recorded in spans:
+            for item in items:
                 n += 1
-                row = to_row(self._redactor.redact(recorded), received_at)
-                if self._is_kept(recorded, now):
+                row = self._make_row(item, received_at)
+                if self._is_kept(item, now):
                     self._keep_row(row)
                 else:
                     self._waiting.append(row)
-                    trace = self._open.setdefault(recorded.trace_id, _Open(until=0.0))
+                    trace = self._open.setdefault(item.trace_id, _Open(until=0.0))
                     trace.until = now + self._settings.sampling.wait_s
                     trace.rows.append(row)
             self.counts.n_accepted += n
         return n
 
-    def _is_kept(self, recorded: Recorded, now: float) -> bool:
+    def _make_row(self, item: Recorded | Logged, received_at: datetime) -> Row:
+        if isinstance(item, Recorded):
+            return to_row(self._redactor.redact(item), received_at)
+        self.counts.n_logged += 1
+        return to_event_row(self._redactor.redact_logged(item), received_at)
+
+    def _is_kept(self, item: Recorded | Logged, now: float) -> bool:
         """Whether its trace is kept; what waited of a trace that it keeps is kept before it."""
-        sampling, trace_id = self._settings.sampling, recorded.trace_id
+        sampling, trace_id = self._settings.sampling, item.trace_id
         if is_picked(trace_id, sampling.share) or trace_id in self._kept_until:
             return True
-        if not is_named(recorded, sampling):
+        if not (isinstance(item, Recorded) and is_named(item, sampling)):
             return False
         for row in self._open[trace_id].rows if trace_id in self._open else ():
             self._keep_row(row)
@@ -107,7 +124,7 @@ class SpanKeeper:
         return True
 
     def _keep_row(self, row: Row) -> None:
-        self._mover.keep(row)
+        self._movers[_find_table(row)].keep(row)
         self.counts.n_kept += 1
 
     def _note_moved(self, segment: Segment) -> None:
@@ -127,7 +144,7 @@ class SpanKeeper:
         forget_at = 0.0
         while True:
             if self._settings.retention.traces is not None and time.monotonic() >= forget_at:
-                forget_spans(self._warehouse, find_cutoff(self._settings.retention.traces, now_utc()))
+                forget_traces(self._warehouse, find_cutoff(self._settings.retention.traces, now_utc()))
                 forget_at = time.monotonic() + _FORGET_S
             if self._has_ended.wait(wait_s):
                 return
@@ -153,7 +170,12 @@ class SpanKeeper:
         """Move what is kept into the warehouse; raises WarehouseBusy where it stays locked (nothing is lost)."""
         self._has_ended.set()
         self._thread.join()
-        try:
-            self._mover.close()
-        finally:
-            self._waiting.close()
+        with ExitStack() as stack:
+            stack.callback(self._waiting.close)
+            for mover in self._movers.values():
+                stack.callback(mover.close)
+
+
+def _find_table(row: Row) -> Table:
+    """Where a row belongs: those that wait for their trace wait together."""
+    return "span_events" if "logged_at" in row else "spans"

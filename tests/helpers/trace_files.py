@@ -103,6 +103,33 @@ def make_request(spans: Iterable[object], service: str = "ferry-bot") -> dict[st
     return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": {"name": "x"}, "spans": list(spans)}]}]}
 
 
+def make_log(
+    number: int,
+    name: str,
+    *,
+    body: object = None,
+    attributes: Attributes | None = None,
+    trace: str = TRACE,
+    at_s: float = 0.0,
+) -> dict[str, Any]:
+    """A log record about a span as OTLP has it in JSON; it is written `at_s` seconds after noon."""
+    return {
+        "timeUnixNano": str(NOON_NS + int(at_s * 1e9)),
+        "severityNumber": 9,
+        "eventName": name,
+        "attributes": pack_all(attributes or {}),
+        "traceId": trace,
+        "spanId": f"{number:016x}",
+        **({} if body is None else {"body": pack(body)}),
+    }
+
+
+def make_logs_request(records: Iterable[object], service: str = "ferry-bot") -> dict[str, Any]:
+    """An ExportLogsServiceRequest in JSON."""
+    resource = {"attributes": pack_all({"service.name": service})}
+    return {"resourceLogs": [{"resource": resource, "scopeLogs": [{"scope": {"name": "x"}, "logRecords": [*records]}]}]}
+
+
 def make_bot_trace(
     *, trace: str = TRACE, question: str = QUESTION, answer: str = ANSWER, at_s: float = 0.0, session: str | None = None
 ) -> list[dict[str, Any]]:

@@ -70,7 +70,7 @@ _STAY = {
     "testset_checks": {"run_id", "candidate_id", "name", "call_id"},
     "testset_changes": {"set_hash", "run_id", "question_id", "change", "call_id"},
     # Received spans belong to no run: they go altogether, by age or by their trace.
-    "spans": "*",
+    "spans": "*", "span_events": "*",
     # A version of a set is what later nights ask; it is forgotten by its questions.
     "testset_questions": "*",
     "reviews": {

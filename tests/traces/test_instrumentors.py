@@ -24,7 +24,8 @@ def _is_there(module: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    "instrumentor", ["openinference", "langfuse", pytest.param("openllmetry", marks=pytest.mark.slow)]
+    "instrumentor",
+    ["openinference", *(pytest.param(name, marks=pytest.mark.slow) for name in ("openllmetry", "langfuse"))],
 )
 def test_what_instrumentors_record_becomes_samples(tmp_path: Path, instrumentor: str) -> None:
     needed = ["opentelemetry.exporter.otlp.proto.http", *(name for name, _ in traced_bot.INSTRUMENTORS[instrumentor])]

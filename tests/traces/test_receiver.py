@@ -24,7 +24,7 @@ from evalhouse.flows.preparing.suites import load_receiver, load_suite
 from evalhouse.flows.server.receiver import TOKEN_VARIABLE
 from evalhouse.flows.server.span_keeper import SpanKeeper
 from evalhouse.tasks.datasets.read import stage_of
-from evalhouse.tasks.datasets.spans.otel import read_otlp
+from evalhouse.tasks.datasets.spans.otlp import read_otlp
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.traces import TraceWindow
 from evalhouse.warehouse.engine.connection import open_reader
@@ -151,7 +151,7 @@ def test_too_many_spans_on_disk_are_sent_again_later(tmp_path: Path) -> None:
         assert house.post(make_request(_ids(1))).status_code == 200
         refused = house.post(make_request(_ids(2)))
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
-        house.keeper._mover.flush()
+        house.keeper._movers["spans"].flush()
         assert house.post(make_request(_ids(3))).status_code == 200
         house.receiver.n_under_way = 65
         assert house.post(make_request(_ids(4))).status_code == 429
@@ -173,7 +173,7 @@ def test_beside_a_reader_spans_are_taken_and_moved_later(tmp_path: Path) -> None
         with open_reader(house.warehouse.location):
             assert house.post(make_request(make_bot_trace())).status_code == 200
             assert house.keeper.n_on_disk == 3
-        house.keeper._mover.flush()
+        house.keeper._movers["spans"].flush()
         assert house.keeper.n_on_disk == 0
     assert len(house.read()) == 3
 
@@ -227,7 +227,7 @@ def test_what_waited_in_a_killed_receiver_waits_in_the_next(tmp_path: Path) -> N
     script = (
         "import sys, os, signal, orjson; sys.path[:0] = sys.argv[3:]; from receiving import make_settings\n"
         "from evalhouse.flows.server.span_keeper import SpanKeeper; from evalhouse.warehouse.store import Warehouse\n"
-        "from evalhouse.tasks.datasets.spans.otel import read_otlp\n"
+        "from evalhouse.tasks.datasets.spans.otlp import read_otlp\n"
         "keeper = SpanKeeper(Warehouse(sys.argv[1]), make_settings(sampling={'share': 0.0, 'wait_s': 60}))\n"
         "keeper.keep(read_otlp(orjson.loads(sys.argv[2]), print)); os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -306,10 +306,11 @@ def test_spans_in_the_journal_are_taken_in_by_whatever_runs_next(tmp_path: Path)
     warehouse.make_ready()
     keeper = SpanKeeper(warehouse, make_settings())
     keeper.keep(read_otlp(make_request(_ids(1)), print))
-    keeper._mover._has_ended, keeper._has_ended._flag = True, True  # type: ignore[attr-defined]  # as if killed
-    keeper._mover._wake.set()
-    keeper._mover._thread.join()
-    keeper._mover._journal.close()
+    mover = keeper._movers["spans"]
+    mover._has_ended, keeper._has_ended._flag = True, True  # type: ignore[attr-defined]  # as if killed
+    mover._wake.set()
+    mover._thread.join()
+    mover._journal.close()
     assert take_in_orphans(warehouse) == 3
     assert len(warehouse.read_rows("from spans")) == 3
     assert os.listdir(find_journal(warehouse.location, "spans")) == ["waiting"]

@@ -1,6 +1,8 @@
-"""Reads of the spans that were received."""
+"""Reads of the spans that were received, and of what was logged about them."""
 
+from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from operator import itemgetter
@@ -10,12 +12,20 @@ from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import Warehouse
 
 _TRACES_AT_ONCE: Final = 500
+Row = dict[str, Any]
 
 
-def read_trace_spans(
-    warehouse: Warehouse, since: datetime, until: datetime, service: str | None
-) -> Iterator[list[dict[str, Any]]]:
-    """The spans of each trace that began in [since, until), as rows, and of the earlier ones of their sessions.
+@dataclass(frozen=True, kw_only=True)
+class TraceRows:
+    """A trace as rows of `spans` and of `span_events`; `is_earlier` where it is an earlier one of a wanted session."""
+
+    spans: list[Row]
+    events: list[Row]
+    is_earlier: bool
+
+
+def read_trace_rows(warehouse: Warehouse, since: datetime, until: datetime, service: str | None) -> Iterator[TraceRows]:
+    """The traces that began in [since, until), and the earlier ones of their sessions.
 
     Those of a session follow each other in the order in time. Nothing of a warehouse that is not there yet.
     """
@@ -25,8 +35,12 @@ def read_trace_spans(
     traces = warehouse.read(read_query("spans/between"), wanted).with_row_index("ordinal")
     for chunk in traces.iter_slices(_TRACES_AT_ONCE):
         rows = warehouse.read(read_query("spans/of_traces"), frames={"wanted": chunk}).to_dicts()
-        for _, spans in groupby(rows, itemgetter("trace_id")):
-            yield list(spans)
+        events = defaultdict[str, list[Row]](list)
+        for row in warehouse.read(read_query("spans/events_of_traces"), frames={"wanted": chunk}).to_dicts():
+            events[row["trace_id"]].append(row)
+        for trace_id, of_trace in groupby(rows, itemgetter("trace_id")):
+            spans = list(of_trace)
+            yield TraceRows(spans=spans, events=events[trace_id], is_earlier=spans[0]["is_earlier"])
 
 
 def count_spans(warehouse: Warehouse) -> int:

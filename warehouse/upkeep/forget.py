@@ -94,7 +94,9 @@ _MEMORY: Final = "1GB"
 
 
 _MACROS: Final = ("is_mark", "make_mark", "text_mark", "statement_mark", "words_mark", "members_mark")
-_TEMPORARY: Final = ("here", "gone_runs", "gone_pairs", "kept_keys", "going_calls", "going_samples")
+_TEMPORARY: Final = (
+    "here", "gone_runs", "gone_pairs", "kept_keys", "going_calls", "going_samples", "going_traces",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +121,21 @@ class Forgotten:
     tables: Mapping[str, int]
     n_bytes: int
     under_way: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoneTraces:
+    """Traces that were deleted, or would be: what was received of them."""
+
+    n_traces: int
+    n_spans: int
+    n_events: int
+    n_bytes: int
+
+    @property
+    def tables(self) -> dict[str, int]:
+        """How many rows, by table."""
+        return {table: n for table, n in (("spans", self.n_spans), ("span_events", self.n_events)) if n}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,25 +166,24 @@ def forget(warehouse: Warehouse, rule: Rule, *, dry_run: bool = False) -> Forgot
     # Of a suite the runs go by its rules; the traces that they were made of go by those of the receiver.
     if rule.sample_id is None and (rule.before is None or rule.suite is not None):
         return forgotten
-    n_spans, n_bytes = forget_spans(warehouse, rule.before, rule.sample_id, dry_run=dry_run)
-    if not n_spans:
-        return forgotten
-    tables = {**forgotten.tables, "spans": n_spans}
-    return replace(forgotten, tables=tables, n_bytes=forgotten.n_bytes + n_bytes)
+    gone = forget_traces(warehouse, rule.before, rule.sample_id, dry_run=dry_run)
+    return replace(forgotten, tables={**forgotten.tables, **gone.tables}, n_bytes=forgotten.n_bytes + gone.n_bytes)
 
 
-def forget_spans(
+def forget_traces(
     warehouse: Warehouse, before: datetime | None, trace_id: str | None = None, *, dry_run: bool = False
-) -> tuple[int, int]:
-    """Delete the spans of traces that began before a time, or those of one trace; how many, and their bytes of text."""
-    wanted = {"before": before, "trace_id": trace_id}
+) -> GoneTraces:
+    """Delete the traces that began before a time, or one trace: their spans, and what was logged about these."""
     with _writing(warehouse) as connection:
-        ((n_spans, n_bytes),) = connection.execute(read_query("forget/spans"), wanted).fetchall()
-        if n_spans and not dry_run:
+        connection.execute(read_query("forget/going_traces"), {"before": before, "trace_id": trace_id})
+        (counted,) = connection.execute(read_query("forget/count_traces")).fetchall()
+        gone = GoneTraces(n_traces=counted[0], n_spans=counted[1], n_events=counted[2], n_bytes=counted[3])
+        if gone.n_traces and not dry_run:
             connection.begin()
-            connection.execute(read_query("forget/delete_spans"), wanted)
+            for table in gone.tables:
+                connection.execute(read_query("forget/delete_traces").format(table=table))
             _commit(connection, warehouse)
-    return int(n_spans), int(n_bytes)
+    return gone
 
 
 def _check_sample(warehouse: Warehouse, rule: Rule) -> None:

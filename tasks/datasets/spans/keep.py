@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import orjson
 
+from evalhouse.tasks.datasets.spans.logs import Logged
 from evalhouse.tasks.datasets.spans.otel import Recorded
 from evalhouse.tasks.datasets.values import open_cell
 from evalhouse.tasks.settings.receiver import PATTERNS, Redaction, Sampling
@@ -43,6 +44,17 @@ class Redactor:
             message=None if recorded.message is None else self._redact_text(recorded.message),
             attributes=self._redact_value(recorded.attributes),
             events=tuple(self._redact_value(event) for event in recorded.events),
+        )
+
+    def redact_logged(self, logged: Logged) -> Logged:
+        """The same of what was logged about a span."""
+        if not self._patterns:
+            return logged
+        return replace(
+            logged,
+            name=self._redact_text(logged.name),
+            service=None if logged.service is None else self._redact_text(logged.service),
+            attributes=self._redact_value(logged.attributes),
         )
 
     def _redact_value(self, value: Any, depth: int = 0) -> Any:  # noqa: ANN401  # whatever an attribute holds

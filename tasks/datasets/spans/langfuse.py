@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import orjson
 
-from evalhouse.tasks.datasets.spans.otel import Recorded, flatten, read_span
+from evalhouse.tasks.datasets.spans.otel import Recorded, read_span
+from evalhouse.tasks.datasets.spans.otlp import flatten
 from evalhouse.tasks.datasets.spans.said import (
     find_documents,
     find_said,

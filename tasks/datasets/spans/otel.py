@@ -1,14 +1,13 @@
-"""Spans of OpenTelemetry, by the conventions of GenAI, OpenInference and OpenLLMetry (traceloop).
+"""Spans of OpenTelemetry, by the conventions of GenAI, OpenInference, OpenLLMetry (traceloop) and Langfuse's SDKs.
 
-A span as it is recorded (`Recorded`) comes from OTLP, in JSON or protobuf, from an SDK's own JSON, from a frame of
-Phoenix, or from the warehouse, where the receiver put it. Which conventions it keeps is seen by its attributes, for an
-application may mix them: `read_span` takes of each field the first attribute that is there.
+A span as it is recorded (`Recorded`) comes from OTLP (`otlp.py`), from a row of its own there, or from the warehouse,
+where the receiver put it. Which conventions it keeps is seen by its attributes, for an application may mix them:
+`read_span` takes of each field the first attribute that is there.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from evalhouse.tasks.datasets.spans.said import (
     find_documents,
@@ -17,12 +16,10 @@ from evalhouse.tasks.datasets.spans.said import (
     list_messages,
     list_tool_calls,
     make_call,
-    read_content,
     read_documents,
     read_found,
 )
 from evalhouse.tasks.datasets.spans.span import (
-    Blame,
     Document,
     Kind,
     Span,
@@ -30,15 +27,9 @@ from evalhouse.tasks.datasets.spans.span import (
     count_tokens,
     nest,
     read_count,
-    read_list,
     read_name,
-    read_time,
     read_tree,
 )
-from evalhouse.tasks.datasets.values import is_absent
-
-if TYPE_CHECKING:
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 _KINDS: Final[Mapping[str, Mapping[str, Kind]]] = {
     "openinference.span.kind": {
@@ -84,7 +75,7 @@ _TOOLS: Final = ("tool.name", "gen_ai.tool.name", "traceloop.entity.name")
 _ASKED_EVENTS: Final[Mapping[str, str]] = {
     "gen_ai.user.message": "user", "gen_ai.system.message": "system", "gen_ai.assistant.message": "assistant",
 }  # fmt: skip
-_ERROR: Final = "error"
+ERROR: Final = "error"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,8 +180,8 @@ def _list_said(recorded: Recorded, tree: Tree) -> tuple[list[Any], list[Any]]:
         if isinstance(name, str) and name in _ASKED_EVENTS:
             asked = [*asked, {"role": _ASKED_EVENTS[name], "content": _read_body(attributes)}]
         elif name == "gen_ai.choice":
-            message = read_tree(attributes.get("message"))
-            replied = [*replied, {"role": "assistant", "content": read_content(message) or _read_body(attributes)}]
+            message = {"content": _read_body(attributes), **read_tree(attributes.get("message"))}
+            replied = [*replied, message]
         else:
             asked = asked or list_messages(attributes.get("gen_ai.input.messages", attributes.get("gen_ai.prompt")))
             replied = replied or list_messages(
@@ -212,7 +203,7 @@ def _find_error(recorded: Recorded) -> str | None:
     attributes = recorded.attributes
     if attributes.get("langfuse.observation.level") == "ERROR":
         return read_name(attributes.get("langfuse.observation.status_message")) or "no reason was recorded"
-    if recorded.status != _ERROR:
+    if recorded.status != ERROR:
         return None
     said = [read_tree(event.get("attributes")).get("exception.message") for event in recorded.events]
     words = recorded.message or next((text for text in said if isinstance(text, str) and text), None)
@@ -243,169 +234,3 @@ def _find_calls(recorded: Recorded, given: object) -> tuple[Tree, ...]:
     arguments = read_tree(given)
     inner = arguments.get("input_str", arguments.get("inputs", given)) if "kwargs" in arguments else given
     return (make_call(name, inner),) if name else ()
-
-
-def read_otlp(message: Tree, blame: Blame) -> Iterator[Recorded]:
-    """The spans of an ExportTraceServiceRequest in JSON, as exporters send it and the collector's file exporter writes.
-
-    Raises TypeError, AttributeError or KeyError for what is no such request; of one span it is blamed.
-    """
-    for listed in read_fields(message).get("resourceSpans", []):
-        of_resource = read_fields(listed)
-        resource = _read_attributes(read_tree(of_resource.get("resource")).get("attributes"))
-        scopes = of_resource.get("scopeSpans") or of_resource.get("instrumentationLibrarySpans") or []
-        for scope in scopes:
-            for span in scope.get("spans") or []:
-                try:
-                    yield _read_otlp_span(read_fields(span), read_name(resource.get("service.name")))
-                except (ValueError, AttributeError, TypeError, KeyError) as error:
-                    blame(str(error))
-
-
-def read_fields(message: Tree) -> Tree:
-    """The fields of a message in JSON by their lowerCamelCase names. Protobuf's JSON allows those of the .proto file as
-    well, and null for what is not there; Phoenix's API writes both."""
-    return {_find_field(name): value for name, value in message.items() if value is not None}
-
-
-@lru_cache(maxsize=256)  # bounded: whoever sends spans chooses their names
-def _find_field(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)
-
-
-def _read_otlp_span(span: Tree, service: str | None) -> Recorded:
-    trace_id, span_id = str(span.get("traceId")), str(span.get("spanId"))
-    if not _is_id(trace_id, 32) or not _is_id(span_id, 16):
-        raise ValueError(f"a span needs a traceId of 32 and a spanId of 16 hex digits; got {trace_id!r}, {span_id!r}")
-    status = read_tree(span.get("status"))
-    return Recorded(
-        trace_id=trace_id.lower(),
-        span_id=span_id.lower(),
-        parent_id=str(span.get("parentSpanId") or "").lower() or None,
-        name=str(span.get("name") or ""),
-        service=service,
-        started_at=read_time(span.get("startTimeUnixNano")),
-        ended_at=read_time(span.get("endTimeUnixNano")),
-        status=_STATUSES.get(status.get("code") or 0, "unset"),
-        message=read_name(status.get("message")),
-        attributes=_read_attributes(span.get("attributes")),
-        events=tuple(
-            {"name": event.get("name"), "attributes": _read_attributes(event.get("attributes"))}
-            for event in span.get("events") or []
-        ),
-    )
-
-
-_STATUSES: Final[Mapping[object, str]] = {
-    1: "ok", 2: _ERROR, "STATUS_CODE_OK": "ok", "STATUS_CODE_ERROR": _ERROR, "OK": "ok", "ERROR": _ERROR,
-}  # fmt: skip
-
-
-def _is_id(value: str, digits: int) -> bool:
-    return len(value) == digits and all(digit in "0123456789abcdefABCDEF" for digit in value)
-
-
-def _read_attributes(pairs: object) -> dict[str, Any]:
-    return {str(pair["key"]): _read_any(pair.get("value")) for pair in read_list(pairs) or []}
-
-
-def _read_any(value: object) -> Any:  # noqa: ANN401  # whatever an attribute holds
-    """A value of OTLP in JSON, in which whole numbers are texts."""
-    kind, inner = next(iter(read_fields(value).items()), ("", None)) if isinstance(value, Mapping) else ("", None)
-    match kind:
-        case "intValue":
-            return int(str(inner))
-        case "arrayValue":
-            return [_read_any(item) for item in read_tree(inner).get("values") or []]
-        case "kvlistValue":
-            return _read_attributes(read_tree(inner).get("values"))
-        case "bytesValue":
-            return None  # nothing that is judged, and nothing that a pattern could be looked for in
-    return inner
-
-
-def read_protobuf(message: "ExportTraceServiceRequest", blame: Blame) -> Iterator[Recorded]:
-    """The same of a message in protobuf."""
-    for of_resource in message.resource_spans:
-        resource = _read_pairs(of_resource.resource.attributes)
-        for scope in of_resource.scope_spans:
-            for span in scope.spans:
-                if len(span.trace_id) != 16 or len(span.span_id) != 8:
-                    blame("a span needs a trace_id of 16 and a span_id of 8 bytes")
-                    continue
-                yield Recorded(
-                    trace_id=span.trace_id.hex(),
-                    span_id=span.span_id.hex(),
-                    parent_id=span.parent_span_id.hex() or None,
-                    name=span.name,
-                    service=read_name(resource.get("service.name")),
-                    started_at=read_time(span.start_time_unix_nano),
-                    ended_at=read_time(span.end_time_unix_nano),
-                    status=_STATUSES.get(span.status.code, "unset"),
-                    message=span.status.message or None,
-                    attributes=_read_pairs(span.attributes),
-                    events=tuple(
-                        {"name": item.name, "attributes": _read_pairs(item.attributes)} for item in span.events
-                    ),
-                )
-
-
-def _read_pairs(pairs: Any) -> dict[str, Any]:  # noqa: ANN401  # repeated KeyValue
-    return {pair.key: _read_value(pair.value) for pair in pairs}
-
-
-def _read_value(value: Any) -> Any:  # noqa: ANN401  # an AnyValue
-    kind = value.WhichOneof("value")
-    if kind is None or kind == "bytes_value":
-        return None
-    if kind == "array_value":
-        return [_read_value(item) for item in value.array_value.values]
-    if kind == "kvlist_value":
-        return _read_pairs(value.kvlist_value.values)
-    return getattr(value, kind)
-
-
-def read_flat(row: Tree, blame: Blame) -> Recorded | None:
-    """A span that is a row of its own: as an SDK writes it, or a row of Phoenix's frame, whose columns are dotted."""
-    tree = nest(row)
-    context = read_tree(tree.get("context"))
-    trace_id = read_name(context.get("trace_id") or row.get("trace_id") or row.get("traceId"))
-    span_id = read_name(context.get("span_id") or row.get("span_id") or row.get("spanId"))
-    if trace_id is None or span_id is None:
-        blame("no trace_id and span_id, which every span has")
-        return None
-    attributes = flatten(read_tree(tree.get("attributes")))
-    kind = row.get("span_kind")
-    if isinstance(kind, str) and kind:
-        attributes.setdefault("openinference.span.kind", kind)
-    status = read_tree(row.get("status"))
-    code = row.get("status_code") or status.get("status_code")
-    parent = row.get("parent_id") or row.get("parent_span_id") or row.get("parentSpanId")
-    resource = read_tree(read_tree(row.get("resource")).get("attributes"))
-    return Recorded(
-        trace_id=trace_id.removeprefix("0x"),
-        span_id=span_id.removeprefix("0x"),
-        parent_id=(read_name(parent) or "").removeprefix("0x") or None,
-        name=str(row.get("name") or ""),
-        service=read_name(resource.get("service.name")),
-        started_at=read_time(row.get("start_time")),
-        ended_at=read_time(row.get("end_time")),
-        status=_STATUSES.get(str(code or "").upper(), "unset"),
-        message=read_name(row.get("status_message") or status.get("description")),
-        attributes=attributes,
-        events=tuple(event for event in read_list(row.get("events")) or [] if isinstance(event, Mapping)),
-    )
-
-
-def flatten(tree: Tree, around: str = "") -> dict[str, Any]:
-    """A tree as attributes by full names; lists and texts are values."""
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        if is_absent(value):  # NaN, where pandas had no value
-            continue
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{around}{name}.")
-        else:
-            flat[f"{around}{name}"] = value
-    return flat

@@ -17,7 +17,9 @@ from evalhouse.tasks.datasets.formats import DatasetSource, open_text
 from evalhouse.tasks.datasets.rows import RawRow
 from evalhouse.tasks.datasets.spans.langfuse import read_langfuse
 from evalhouse.tasks.datasets.spans.langsmith import read_langsmith
-from evalhouse.tasks.datasets.spans.otel import read_fields, read_flat, read_otlp, read_span
+from evalhouse.tasks.datasets.spans.logs import Logged, join_logged
+from evalhouse.tasks.datasets.spans.otel import Recorded, read_span
+from evalhouse.tasks.datasets.spans.otlp import read_fields, read_flat, read_otlp, read_otlp_logs
 from evalhouse.tasks.datasets.spans.samples import REASONS, LeftOut, Reason, join_sessions, make_row
 from evalhouse.tasks.datasets.spans.span import Blame, Span, Tree
 from evalhouse.tasks.settings.traces import TraceFormat
@@ -26,23 +28,29 @@ _NAMED: Final = 3  # traces that are named of those left out for one reason
 _MOST_OF_DOCUMENT: Final = 2**28  # bytes of a file that is one JSON object
 
 
-def _read_otel(row: Tree, blame: Blame) -> Iterator[Span]:
-    """Spans of OTLP in JSON, or one that is a row of its own."""
+Item = Span | Logged
+"""What a row of an export holds: a span, or what was logged about one."""
+
+
+def _read_otel(row: Tree, blame: Blame) -> Iterator[Item]:
+    """Spans and log records of OTLP in JSON, or one that is a row of its own."""
     fields = read_fields(row) if _OTLP.intersection(row) else {}
     if "startTimeUnixNano" in fields:  # a span of OTLP by itself, as Phoenix's API lists them
         fields = {"scopeSpans": [{"spans": [row]}]}
-    if "scopeSpans" in fields:  # of a file that is one request
-        fields = {"resourceSpans": [fields]}
+    for scopes, resources in _SCOPES.items():
+        if scopes in fields:  # of a file that is one request
+            fields = {resources: [fields]}
     if fields:
         try:
             yield from map(read_span, read_otlp(fields, blame))
+            yield from read_otlp_logs(fields, blame)
         except (AttributeError, TypeError, KeyError) as error:
             blame(f"not OTLP: {error}")
-    elif (recorded := read_flat(row, blame)) is not None:
-        yield read_span(recorded)
+    elif (found := read_flat(row, blame)) is not None:
+        yield read_span(found) if isinstance(found, Recorded) else found
 
 
-Read = Callable[[Tree, Blame], Iterator[Span]]
+Read = Callable[[Tree, Blame], Iterator[Item]]
 FORMATS: Final[Mapping[TraceFormat, Read]] = {
     "otel": _read_otel,
     "openinference": _read_otel,
@@ -54,13 +62,17 @@ FORMATS: Final[Mapping[TraceFormat, Read]] = {
 
 
 _OTLP: Final = frozenset(
-    {"resourceSpans", "resource_spans", "scopeSpans", "scope_spans", "startTimeUnixNano", "start_time_unix_nano"}
-)
+    {
+        "resourceSpans", "resource_spans", "scopeSpans", "scope_spans", "startTimeUnixNano", "start_time_unix_nano",
+        "resourceLogs", "resource_logs", "scopeLogs", "scope_logs",
+    }
+)  # fmt: skip
 """Names of which a message of OTLP has one, as protobuf's JSON writes them."""
+_SCOPES: Final = {"scopeSpans": "resourceSpans", "scopeLogs": "resourceLogs"}
 _COLUMNS: Final[Mapping[str, TraceFormat]] = {
-    "resourceSpans": "otel", "start_time_unix_nano": "otel", "run_type": "langsmith", "observations": "langfuse",
-    "parentObservationId": "langfuse", "parent_observation_id": "langfuse", "context.trace_id": "phoenix",
-    "span_id": "otel", "trace_id": "otel",
+    "resourceSpans": "otel", "resourceLogs": "otel", "start_time_unix_nano": "otel", "run_type": "langsmith",
+    "observations": "langfuse", "parentObservationId": "langfuse", "parent_observation_id": "langfuse",
+    "context.trace_id": "phoenix", "span_id": "otel", "trace_id": "otel",
 }  # fmt: skip
 """Columns by which an export is known to a person who left out its name."""
 
@@ -127,15 +139,15 @@ def read_traces(source: DatasetSource, form: TraceFormat, tally: Tally) -> Datas
 def _read_samples(
     read_rows: Callable[[Complain], Iterator[RawRow]], read: Read, form: TraceFormat, tally: Tally, complain: Complain
 ) -> Iterator[RawRow]:
-    n_spans = Counter(hash(span.trace_id) for span in _read_spans(read_rows, read, form, complain))
-    again = _read_spans(read_rows, read, form, lambda _row, _kind, _text: None)
-    traces = (Trace(spans=spans) for spans in group_traces(again, n_spans))
+    n_items = Counter(hash(item.trace_id) for item in _read_items(read_rows, read, form, complain))
+    again = _read_items(read_rows, read, form, lambda _row, _kind, _text: None)
+    traces = (Trace(spans=join_logged(items)) for items in group_traces(again, n_items))
     return make_samples(traces, tally, are_in_order=False)
 
 
-def _read_spans(
+def _read_items(
     read_rows: Callable[[Complain], Iterator[RawRow]], read: Read, form: TraceFormat, complain: Complain
-) -> Iterator[Span]:
+) -> Iterator[Item]:
     for raw in read_rows(complain):
         yield from read(raw.values, partial(_complain_of, complain, raw.row, form))
 
@@ -144,15 +156,15 @@ def _complain_of(complain: Complain, row: int, form: str, text: str) -> None:
     complain(row, "no_span", f"{text} (--format {form})")
 
 
-def group_traces(spans: Iterable[Span], n_spans: Counter[int]) -> Iterator[list[Span]]:
-    """The spans of each trace together, once the last of them has come."""
-    left, open_traces = Counter(n_spans), dict[str, list[Span]]()
-    for span in spans:
-        key = hash(span.trace_id)
-        open_traces.setdefault(span.trace_id, []).append(span)
+def group_traces(items: Iterable[Item], n_items: Counter[int]) -> Iterator[list[Item]]:
+    """What there is of each trace together, once the last of it has come."""
+    left, open_traces = Counter(n_items), dict[str, list[Item]]()
+    for item in items:
+        key = hash(item.trace_id)
+        open_traces.setdefault(item.trace_id, []).append(item)
         left[key] -= 1
         if left[key] == 0:
-            yield open_traces.pop(span.trace_id)
+            yield open_traces.pop(item.trace_id)
     yield from open_traces.values()  # of two traces whose ids share a hash
 
 

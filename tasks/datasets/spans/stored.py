@@ -1,4 +1,4 @@
-"""Recorded spans as rows of the warehouse, and the traces there as a dataset."""
+"""Recorded spans, and what was logged about them, as rows of the warehouse, and the traces there as a dataset."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -10,11 +10,12 @@ import orjson
 from evalhouse.tasks.datasets.errors import Complain, ReadingStopped
 from evalhouse.tasks.datasets.formats import DatasetSource
 from evalhouse.tasks.datasets.rows import RawRow
+from evalhouse.tasks.datasets.spans.logs import Logged, join_logged
 from evalhouse.tasks.datasets.spans.otel import Recorded, read_span
 from evalhouse.tasks.datasets.spans.read import Tally, Trace, make_samples
 from evalhouse.tasks.settings.traces import TRACES, TraceWindow
 from evalhouse.warehouse.rows.runs import now_utc
-from evalhouse.warehouse.rows.spans import read_trace_spans
+from evalhouse.warehouse.rows.spans import TraceRows, read_trace_rows
 from evalhouse.warehouse.store import Warehouse
 
 
@@ -34,6 +35,20 @@ def to_row(recorded: Recorded, received_at: datetime) -> dict[str, Any]:
         "message": recorded.message,
         "attributes": _write_json(recorded.attributes),
         "events": _write_json(recorded.events) if recorded.events else None,
+        "received_at": received_us,
+    }
+
+
+def to_event_row(logged: Logged, received_at: datetime) -> dict[str, Any]:
+    """What was logged about a span as a row of `span_events`; times as in `to_row`."""
+    received_us = int(received_at.replace(tzinfo=UTC).timestamp() * 1e6)
+    return {
+        "trace_id": logged.trace_id,
+        "span_id": logged.span_id,
+        "name": logged.name,
+        "service": logged.service,
+        "logged_at": received_us if logged.logged_at is None else round(logged.logged_at * 1e6),
+        "attributes": _write_json(logged.attributes),
         "received_at": received_us,
     }
 
@@ -61,6 +76,17 @@ def from_row(row: dict[str, Any]) -> Recorded:
     )
 
 
+def _from_event_row(row: dict[str, Any]) -> Logged:
+    return Logged(
+        trace_id=row["trace_id"],
+        span_id=row["span_id"],
+        name=row["name"],
+        service=row["service"],
+        logged_at=row["logged_at"].replace(tzinfo=UTC).timestamp(),
+        attributes=orjson.loads(row["attributes"]),
+    )
+
+
 def open_stored(warehouse: Warehouse, window: TraceWindow, tally: Tally) -> DatasetSource:
     """The traces of a window as a dataset; what became of them is counted in the tally."""
     return DatasetSource(
@@ -72,7 +98,7 @@ def _read_window(
     warehouse: Warehouse, window: TraceWindow, now: datetime, tally: Tally, _: Complain
 ) -> Iterator[RawRow]:
     since, until = window.find_bounds(now)
-    traces = read_trace_spans(warehouse, since, until, window.service)
+    traces = read_trace_rows(warehouse, since, until, window.service)
     yield from make_samples(map(_read_trace, traces), tally, are_in_order=True)
     if not tally.n_traces:
         of_service = f" of service {window.service!r}" if window.service else ""
@@ -82,5 +108,6 @@ def _read_window(
         raise ReadingStopped(None, "no_traces", text)
 
 
-def _read_trace(rows: list[dict[str, Any]]) -> Trace:
-    return Trace(spans=[read_span(from_row(row)) for row in rows], is_earlier=rows[0]["is_earlier"])
+def _read_trace(rows: TraceRows) -> Trace:
+    spans = [read_span(from_row(row)) for row in rows.spans]
+    return Trace(spans=join_logged([*spans, *map(_from_event_row, rows.events)]), is_earlier=rows.is_earlier)

@@ -1,0 +1,281 @@
+"""Prompts and completions that an application logs about its spans and keeps out of them: taken in, and joined."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from receiving import TOKEN, Receiving, make_settings, receiving, serving
+from trace_files import (
+    ANSWER,
+    QUESTION,
+    TRACE,
+    make_log,
+    make_logs_request,
+    make_request,
+    make_span,
+    number_trace,
+    read_one,
+    read_traces_of,
+    write_lines,
+)
+
+from evalhouse.flows.server.span_keeper import SpanKeeper
+from evalhouse.tasks.datasets.errors import DatasetError
+from evalhouse.tasks.datasets.read import stage_of
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.settings.traces import TraceWindow
+from evalhouse.warehouse.mover import take_in_orphans
+from evalhouse.warehouse.rows.samples import StoredSample
+from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.upkeep.forget import Rule, forget
+
+ALWAYS = TraceWindow(last="9999w", until="2100-01-01T00:00:00")
+DETAILS = "gen_ai.client.inference.operation.details"
+LOGS = "/v1/logs"
+TIMETABLE = {"type": "function", "id": "c1", "function": {"name": "timetable", "arguments": '{"pier": 4}'}}
+
+
+def _make_call(trace: str = TRACE, **beside: Any) -> dict[str, Any]:  # noqa: ANN401  # as make_span
+    """A model's call whose span says what it cost and nothing of what was said."""
+    attributes = {
+        "gen_ai.operation.name": "chat", "gen_ai.request.model": "m-1", "gen_ai.usage.input_tokens": 61,
+        "gen_ai.usage.output_tokens": 6,
+    }  # fmt: skip
+    return make_span(1, attributes, trace=trace, **beside)
+
+
+def _make_messages(trace: str = TRACE, question: str = QUESTION) -> list[dict[str, Any]]:
+    """An event a message, as conventions before 1.37 have it; what was said stands in the bodies."""
+    said: list[tuple[str, Any]] = [
+        ("gen_ai.system.message", {"content": "Be brief."}),
+        ("gen_ai.user.message", {"content": "Who are you?"}),
+        ("gen_ai.assistant.message", {"content": "A bot."}),
+        ("gen_ai.user.message", {"content": question}),
+        ("gen_ai.choice", {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": ANSWER}}),
+    ]
+    system = {"gen_ai.system": "openai"}
+    return [
+        make_log(1, name, body=body, attributes=system, trace=trace, at_s=place / 10)
+        for place, (name, body) in enumerate(said)
+    ]
+
+
+def _make_details(trace: str = TRACE) -> list[dict[str, Any]]:
+    """All of them in one event, as the conventions have it since."""
+    asked = [("user", "Who are you?"), ("assistant", "A bot."), ("user", QUESTION)]
+    attributes = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.system_instructions": [{"type": "text", "content": "Be brief."}],
+        "gen_ai.input.messages": [{"role": role, "parts": [{"type": "text", "content": text}]} for role, text in asked],
+        "gen_ai.output.messages": [
+            {"role": "assistant", "parts": [{"type": "text", "content": ANSWER}], "finish_reason": "stop"}
+        ],
+    }
+    return [make_log(1, DETAILS, attributes=attributes, trace=trace)]
+
+
+def _check(sample: StoredSample) -> None:
+    assert (sample.question, sample.answer) == (QUESTION, ANSWER)
+    assert [turn.text for turn in sample.conversation or ()] == ["Who are you?", "A bot."]
+    assert (sample.metadata["prompt_tokens"], sample.metadata["models"]) == (61, ["m-1"])
+    assert sample.metadata["n_spans"] == 1
+
+
+def _read_stored(path: Path) -> StoredSample:
+    staged = stage_of(RunSettings(dataset="traces", traces=ALWAYS, warehouse=str(path)))
+    (sample,) = staged.staging.read_between(1, 1)
+    staged.staging.discard()
+    return sample
+
+
+@pytest.mark.parametrize("logs", [_make_messages(), _make_details()], ids=["messages", "details"])
+@pytest.mark.parametrize("are_logs_first", [True, False])
+def test_events_are_joined_to_their_spans_whichever_came_first(
+    tmp_path: Path, logs: list[dict[str, Any]], are_logs_first: bool
+) -> None:
+    sent = [("/v1/traces", make_request([_make_call()])), *((LOGS, make_logs_request([log])) for log in reversed(logs))]
+    with receiving(tmp_path / "w.duckdb") as house:
+        for path, body in reversed(sent) if are_logs_first else sent:
+            for _ in range(2):  # an exporter that got no answer sends again
+                assert house.post(body, path=path).json() == {}
+    _check(_read_stored(tmp_path / "w.duckdb"))
+    lines = [body for _, body in (reversed(sent) if are_logs_first else sent)]
+    _check(read_one(write_lines(tmp_path / "t.jsonl", lines), "otel"))
+
+
+def test_a_file_of_one_request_and_lines_of_an_sdk_are_read(tmp_path: Path) -> None:
+    """As the console's exporters write them: one object a span, and one a log record."""
+    both = tmp_path / "both.json"
+    both.write_text(json.dumps({**make_logs_request(_make_details()), **make_request([_make_call()])}))
+    _check(read_one(both, "otel"))
+    attributes = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m-1", "gen_ai.usage.input_tokens": 61}
+    context = {"trace_id": f"0x{TRACE}", "span_id": "0x00000000000000a1"}
+    times = {"start_time": "2026-03-14T12:00:00Z", "end_time": "2026-03-14T12:00:01Z"}
+    rows: list[dict[str, Any]] = [
+        {"name": "chat", "context": context, "parent_id": None, "attributes": attributes, **times}
+    ]
+    for log in _make_messages():
+        body = {"content": QUESTION} if "choice" not in log["eventName"] else {"message": {"content": ANSWER}}
+        record = {"body": body, "attributes": {"event.name": log["eventName"]}, "event_name": "", **context}
+        rows.append({**record, "timestamp": None, "observed_timestamp": "2026-03-14T12:00:00Z", "severity_number": 9})
+    rows.append({**rows[-1], "attributes": {}, "body": "starting"})
+    sample = read_one(write_lines(tmp_path / "t.jsonl", rows), "otel")
+    assert (sample.question, sample.answer) == (QUESTION, ANSWER)
+
+
+def test_tool_calls_are_read_from_events(tmp_path: Path) -> None:
+    called = {"index": 0, "message": {"role": "assistant", "content": "", "tool_calls": [TIMETABLE]}}
+    logs = [make_log(1, "gen_ai.user.message", body={"content": QUESTION}), make_log(1, "gen_ai.choice", body=called)]
+    sample = read_one(
+        write_lines(tmp_path / "t.jsonl", [make_request([_make_call()]), make_logs_request(logs)]), "otel"
+    )
+    assert sample.metadata["tool_calls"] == [{"name": "timetable", "arguments": {"pier": 4}}]
+
+
+def test_what_a_span_says_itself_stands(tmp_path: Path) -> None:
+    outer = make_span(1, {"openinference.span.kind": "CHAIN", "input.value": "Mine?", "output.value": "Mine."})
+    lines = [make_request([outer]), make_logs_request(_make_details())]
+    sample = read_one(write_lines(tmp_path / "t.jsonl", lines), "otel")
+    assert (sample.question, sample.answer) == ("Mine?", "Mine.")
+
+
+def test_events_without_their_span_are_no_sample(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "t.jsonl", [make_logs_request(_make_details())])
+    with pytest.raises(DatasetError, match="0 became samples; left out: 1 still running, or its outermost span is not"):
+        read_traces_of(path, "otel")
+
+
+def _count(house: Receiving) -> int:
+    return len(house.warehouse.read_rows("from span_events"))
+
+
+def test_other_log_records_are_answered_and_not_kept(tmp_path: Path) -> None:
+    secret = "the password is swordfish"
+    records = [
+        make_log(1, "", body=secret),
+        make_log(1, "session.start", body={"content": secret}),
+        {**make_log(1, "gen_ai.choice", body={"content": secret}), "traceId": "", "spanId": ""},
+    ]
+    with receiving(tmp_path / "w.duckdb") as house:
+        assert house.post(make_logs_request(records), path=LOGS).json() == {}
+        assert house.keeper.n_on_disk == 0
+    assert _count(house) == 0
+
+
+def test_events_with_broken_ids_are_rejected_and_the_others_taken(tmp_path: Path) -> None:
+    pytest.importorskip("opentelemetry.proto")
+    from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as wire  # noqa: PLC0415
+
+    with receiving(tmp_path / "w.duckdb") as house:
+        bad = {**make_log(1, "gen_ai.choice"), "traceId": "abc"}
+        partial = house.post(make_logs_request([bad, *_make_details()]), path=LOGS).json()["partialSuccess"]
+        assert (partial["rejectedLogRecords"], "a traceId of 32" in partial["errorMessage"]) == ("1", True)
+        request = wire.ExportLogsServiceRequest()
+        request.resource_logs.add().scope_logs.add().log_records.add(
+            trace_id=b"x", span_id=b"y" * 8, event_name="gen_ai.choice"
+        )
+        protobuf = {"content-type": "application/x-protobuf"}
+        response = house.post(request.SerializeToString(), headers=protobuf, path=LOGS)
+        answer = wire.ExportLogsServiceResponse.FromString(response.content).partial_success
+        assert (answer.rejected_log_records, "a trace_id of 16" in answer.error_message) == (1, True)
+        for body, headers in ((b"\xff\xff", protobuf), (b'{"resourceLogs": [1]}', {})):
+            refused = house.post(body, headers=headers, path=LOGS)
+            assert (refused.status_code, b"not an ExportLogsServiceRequest" in refused.content) == (400, True)
+        assert house.post(make_logs_request([]), headers={"authorization": "Bearer no"}, path=LOGS).status_code == 401
+    assert _count(house) == 1
+
+
+def test_no_byte_of_what_is_redacted_reaches_the_disk(tmp_path: Path) -> None:
+    private = "ada.quill@mail.example.org"
+    logs = _make_messages(question=f"I am {private}: {json.dumps({'who': private})}")
+    for name, tables in (("kept", {}), ("waiting", {"sampling": {"share": 0.0, "wait_s": 3600}})):
+        (tmp_path / name).mkdir()
+        with receiving(tmp_path / name / "w.duckdb", redaction={"patterns": ["email"]}, **tables) as house:
+            assert house.post(make_logs_request(logs), path=LOGS).status_code == 200
+            on_disk = b"".join(path.read_bytes() for path in (tmp_path / name).rglob("*") if path.is_file())
+            assert (b"[email]" in on_disk, private.encode() in on_disk) == (True, False)
+    stored = Warehouse(str(tmp_path / "kept" / "w.duckdb")).read_rows("from span_events")
+    assert "[email]" in str(stored)
+    assert private not in str(stored)
+
+
+def test_events_are_kept_and_dropped_with_their_trace(tmp_path: Path) -> None:
+    with receiving(tmp_path / "w.duckdb", sampling={"share": 0.0, "wait_s": 0.4}) as house:
+        for number in (1, 2, 3):
+            house.post(make_logs_request(_make_details(number_trace(number))), path=LOGS)
+        house.post(make_request([_make_call(number_trace(1)), _make_call(number_trace(2), error="no")]))
+        house.post(make_logs_request([make_log(1, "gen_ai.choice", trace=number_trace(2))]), path=LOGS)
+        time.sleep(0.5)
+        house.keeper.drop_old()
+        assert (house.keeper.counts.n_kept, house.keeper.counts.n_dropped, house.keeper.n_on_disk) == (3, 3, 3)
+    for table, n in (("spans", 1), ("span_events", 2)):
+        rows = house.warehouse.read_rows(f"select trace_id from {table}")
+        assert [row["trace_id"] for row in rows] == [number_trace(2)] * n, table
+
+
+def test_what_a_killed_receiver_acknowledged_is_in_the_warehouse_of_the_next(tmp_path: Path) -> None:
+    """Events that were kept, and those that waited for their trace."""
+    script = (
+        "import sys, os, signal, orjson; sys.path[:0] = [sys.argv[4]]; from receiving import make_settings\n"
+        "from evalhouse.flows.server.span_keeper import SpanKeeper; from evalhouse.warehouse.store import Warehouse\n"
+        "from evalhouse.tasks.datasets.spans.otlp import read_otlp, read_otlp_logs\n"
+        "keeper = SpanKeeper(Warehouse(sys.argv[1]), make_settings(sampling={'share': 0.0, 'wait_s': 60}))\n"
+        "keeper.keep(read_otlp(orjson.loads(sys.argv[2]), print))\n"
+        "keeper.keep(read_otlp_logs(orjson.loads(sys.argv[3]), print)); os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    warehouse = Warehouse(str(tmp_path / "w.duckdb"))
+    warehouse.make_ready()
+    failed = make_request([_make_call(number_trace(1), error="no")])
+    logs = make_logs_request([*_make_details(number_trace(1)), *_make_details(number_trace(2))])
+    killed = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "w.duckdb"), orjson.dumps(failed).decode(),
+         orjson.dumps(logs).decode(), str(Path(__file__).parents[1] / "helpers")],
+        check=False,
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL
+    assert take_in_orphans(warehouse) == 2
+    keeper = SpanKeeper(warehouse, make_settings(sampling={"share": 0.0, "wait_s": 60}))
+    assert keeper.n_on_disk == 1
+    from evalhouse.tasks.datasets.spans.otlp import read_otlp  # noqa: PLC0415
+
+    keeper.keep(read_otlp(make_request([_make_call(number_trace(2), error="no")]), print))
+    keeper.close()
+    rows = warehouse.read_rows("select trace_id from span_events order by trace_id")
+    assert [row["trace_id"] for row in rows] == [number_trace(1), number_trace(2)]
+
+
+def test_events_are_forgotten_with_their_trace(tmp_path: Path) -> None:
+    with receiving(tmp_path / "w.duckdb") as house:
+        for number in (1, 2):
+            house.post(make_request([_make_call(number_trace(number), at_s=60 * number)]))
+            house.post(make_logs_request(_make_messages(number_trace(number))), path=LOGS)
+    warehouse = house.warehouse
+    rule = Rule(words="--sample", sample_id=number_trace(1))
+    assert forget(warehouse, rule, dry_run=True).tables == {"spans": 1, "span_events": 5}
+    assert forget(warehouse, rule).n_bytes > 300
+    (left,) = warehouse.read_rows("select count(*) as n, any_value(trace_id) as trace_id from span_events")
+    assert left == {"n": 5, "trace_id": number_trace(2)}
+
+
+def test_the_sdks_own_log_exporter_is_understood(tmp_path: Path) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http._log_exporter")
+    sent = [sys.executable, str(Path(__file__).parents[1] / "helpers" / "logging_bot.py")]
+    with serving(tmp_path / "w.duckdb") as house:
+        command = [*sent, f"http://127.0.0.1:{house.port}", TOKEN]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env={**os.environ})
+        assert (done.returncode, done.stderr) == (0, "")
+    assert house.said == ["2 spans and 4 events about them received, 6 kept, 0 not sampled"]
+    staged = stage_of(RunSettings(dataset="traces", warehouse=str(tmp_path / "w.duckdb")))
+    samples = staged.staging.read_between(1, 2)
+    staged.staging.discard()
+    assert [(sample.question, sample.answer) for sample in samples] == [(QUESTION, ANSWER)] * 2
+    assert {str(sample.metadata["service"]) for sample in samples} == {"ferry-bot"}
