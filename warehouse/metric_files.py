@@ -263,7 +263,7 @@ def _list_scripts(metrics: Mapping[str, MetricFile]) -> list[ViewScript]:
     for part, view in STORED_VIEWS.items():
         texts["stored_rules"] = texts["stored_rules"].replace(f"$hash_of_{part}", _hash_rules(part, texts))
         texts[view] = texts[view].replace(f"(${part})", f"(\n{read_stored(part)})")
-    texts["sampled_means"] = texts["sampled_means"].replace("($sampled)", f"(\n{read_query('stored/sampled')})")
+    texts["sampled_means"] = fill_in_sampled(texts["sampled_means"])
     components = read_query("repeats/components")
     texts["noise_components"] = texts["noise_components"].replace("($components)", f"(\n{components})")
     texts["score_history"] = texts["score_history"].replace("($shared)", f"(\n{read_query('history/shared')})")
@@ -284,7 +284,14 @@ def read_view(name: str) -> str:
 def read_stored(part: str) -> str:
     """What computes a part of what is stored of runs: a SELECT of open_runs, a name for a table of their ids."""
     text = read_query(f"stored/{part}").replace("$earlier_support", read_query("stored/earlier_support"))
-    return text.replace("($sampled)", f"(\n{read_query('stored/sampled')})")
+    return fill_in_sampled(text)
+
+
+def fill_in_sampled(sql: str) -> str:
+    """SQL with the queries over runs that judged a part of their dataset in the places where it names them."""
+    for name in ("sampled", "sampled_terms"):
+        sql = sql.replace(f"(${name})", f"(\n{read_query(f'stored/{name}')})")
+    return sql
 
 
 def _hash_rules(part: str, views: Mapping[str, str]) -> str:

@@ -39,6 +39,15 @@ def find_student_point(share: float, degrees: float) -> float:
     return t if share > 0.5 else -t
 
 
+def find_student_p(t: float, degrees: float) -> float:
+    """The chance of a value of Student's distribution that is at least as far from 0, on either side."""
+    x = t * t / (degrees + t * t)
+    if x in (0, 1):
+        return 1 - x
+    log_beta = lgamma(0.5) + lgamma(degrees / 2) - lgamma((degrees + 1) / 2)
+    return 1 - _find_share(x, 0.5, degrees / 2, log_beta)
+
+
 @cache
 def find_beta_point(share: float, a: float, b: float) -> float:
     """The point below which this share of the beta distribution with `a` and `b` lies; both are above 0.

@@ -38,7 +38,7 @@ from evalhouse.tasks.comparing.retrieval import (
     find_retrieval,
     list_retrieval_moves,
 )
-from evalhouse.tasks.comparing.sampled import decide, find_difference, read_estimates, warn_of_sampling
+from evalhouse.tasks.comparing.sampled import decide, read_estimates, warn_of_sampling
 from evalhouse.tasks.comparing.wilson import find_mean_interval
 from evalhouse.tasks.pipeline.step_inputs import find_graded
 from evalhouse.warehouse.engine.connection import readers_kept
@@ -169,12 +169,13 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     columns = list(_build_columns(pair, samples, scores, other_judges, inputs))
     cluster, clusters = _find_clusters(pair, samples, settings.cluster)
     changed = join_inputs(inputs)
+    scales = [find_scale(np.concatenate([column.base, column.candidate])) for column in columns]
     differences = np.column_stack([column.moves for column in columns] or [np.empty((len(samples.ids), 0))])
     paired = compare_paired(
         differences,
         clusters,
         low_is_good=[column.better == "low" for column in columns],
-        scales=[find_scale(np.concatenate([column.base, column.candidate])) for column in columns],
+        scales=scales,
         family=[settings.metrics is None or column.metric in settings.metrics for column in columns],
         seed=settings.seed,
         resamples=settings.resamples,
@@ -186,7 +187,10 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     )
     estimates = read_estimates(pair)
     if estimates is not None:
-        metrics = tuple(_restate(compared, estimates.get(compared.metric)) for compared in metrics)
+        metrics = tuple(
+            _restate(compared, estimates.get(compared.metric), scale)
+            for compared, scale in zip(metrics, scales, strict=True)
+        )
     shifts = noise.find_shifts()
     moves = _list_metric_moves(columns, metrics)
     return Comparison(
@@ -402,20 +406,20 @@ def _join(
     )
 
 
-def _restate(compared: MetricComparison, row: Mapping[str, Any] | None) -> MetricComparison:
+def _restate(compared: MetricComparison, row: Mapping[str, Any] | None, scale: float) -> MetricComparison:
     """A metric with the estimates in place of plain means, where a run judged a part of its dataset."""
     compared = replace(compared, parts=(), noise=None)
     if row is None:
         return compared
-    difference = find_difference(row)
+    paired = decide(compared.paired, row, better=compared.better, scale=scale)
     return replace(
         compared,
         mean_base=row["base"],
         mean_candidate=row["candidate"],
         common_base=row["base"],
         common_candidate=row["candidate"],
-        paired=decide(compared.paired, difference, row["variance"], better=compared.better),
-        change=difference,
+        paired=paired,
+        change=paired.difference,
     )
 
 

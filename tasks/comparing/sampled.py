@@ -1,25 +1,25 @@
 """Comparing runs of which one judged a part of its dataset: what judging all in both would have given.
 
 Samples were picked with unequal probabilities, so that a plain mean over those that both runs scored would lean to the
-samples in doubt. The difference is that of both runs' estimates (the view `sampled_means`), and its variance the sum of
-theirs: where the same samples were picked in both, the interval is wider than it had to be, never narrower. What is
-listed by sample stays what it is; what would add samples up to a mean is left out.
+samples in doubt. The difference is that of both runs' estimates (the view `sampled_means`). Where both picked the same
+samples by the same probabilities it rests on what moved in these, and its variance is that of the moves; else the picks
+have nothing to do with each other, and it is the sum of both (`queries/run_pairs/sampled.sql`). What is listed by
+sample stays what it is; what would add samples up to a mean is left out.
 """
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from statistics import NormalDist
-from typing import Any
+from typing import Any, Final
 
-from evalhouse.tasks.comparing.bootstrap import ALPHA
+from evalhouse.tasks.comparing.bootstrap import ALPHA, find_student_p, find_student_point
 from evalhouse.tasks.comparing.paired import ROUNDING, Paired, Verdict
+from evalhouse.tasks.comparing.wilson import FEW_MOVED
 from evalhouse.warehouse.metric_files import Better
-from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
 
-_NORMAL = NormalDist()
+_MOST_DEGREES: Final = 1e6
 
 
 def is_sampled(run: RunRow) -> bool:
@@ -38,28 +38,31 @@ def warn_of_sampling(pair: RunPair) -> Iterator[str]:
 
 
 def read_estimates(pair: RunPair) -> Mapping[str, Mapping[str, Any]] | None:
-    """By metric both runs' means and the variance of their difference; None where both judged all."""
+    """By metric both runs' means, the variance of their difference and what it rests on; None where both judged all."""
     if not (is_sampled(pair.base) or is_sampled(pair.candidate)):
         return None
-    runs = {"base": pair.base.run_id, "candidate": pair.candidate.run_id}
-    return {str(row["metric"]): row for row in pair.warehouse.read_rows(read_query("run_pairs/sampled"), runs)}
+    return {str(row["metric"]): row for row in pair.read_estimates()}
 
 
-def find_difference(row: Mapping[str, Any]) -> float:
-    """The difference of two estimates."""
-    difference = float(row["candidate"] - row["base"])
-    return 0.0 if abs(difference) < ROUNDING else difference
+def decide(paired: Paired, row: Mapping[str, Any], *, better: Better, scale: float) -> Paired:
+    """The difference of two estimates with its interval and p by Student's t; without a variance nothing is decided.
 
-
-def decide(paired: Paired, difference: float, variance: float | None, *, better: Better) -> Paired:
-    """A difference with its normal interval and p; without a variance nothing is decided."""
+    The degrees of freedom are those of the variance, as Satterthwaite has them (1946, Biometrics Bulletin 2(6)).
+    Where the same samples were picked and hardly any moved, the moves say little of the others: as many may have moved
+    by the whole `scale` as could without one being picked, and p is that of the moves' signs.
+    """
+    difference, variance = float(row["candidate"] - row["base"]), row["variance"]
+    difference = 0.0 if abs(difference) < ROUNDING else difference
     if variance is None:
         return replace(
             paired, difference=difference, ci_low=None, ci_high=None, p=None, p_adjusted=None, verdict="undecided"
         )
     error = math.sqrt(variance) if variance > ROUNDING**2 else 0.0
-    half = _NORMAL.inv_cdf(1 - ALPHA / 2) * error
-    p = 2 * (1 - _NORMAL.cdf(abs(difference) / error)) if error else float(difference == 0)
+    degrees = 2 * variance**2 / max(row["spread"], 2 * variance**2 / _MOST_DEGREES) if error else _MOST_DEGREES
+    half = find_student_point(1 - ALPHA / 2, degrees) * error
+    p = find_student_p(difference / error, degrees) if error else float(difference == 0)
+    if row["is_paired"] and paired.n_higher + paired.n_lower < FEW_MOVED:
+        half, p = half + row["unseen"] * scale, 1.0 if paired.p is None else max(p, paired.p)
     verdict: Verdict = "undecided"
     if abs(difference) > half:
         verdict = "better" if (difference > 0) == (better == "high") else "worse"

@@ -11,8 +11,10 @@ Probabilities and signals of all samples are rows (`sample_picks`, `sample_signa
 them what judging all would have given.
 """
 
+import hashlib
 import math
 import random
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -85,11 +87,21 @@ def pick_samples(
     ]
     sizes = [_rate_doubt(signals, earlier.get(sample_id, {})) for _, sample_id, signals in known]
     probabilities = spread(sizes, budget)
-    picked = draw(probabilities, random.Random(seed))
+    picked = draw(probabilities, make_dice(seed, probabilities))
     return [
         Pick(ordinal=ordinal, sample_id=sample_id, probability=probability, picked=place in picked, signals=signals)
         for place, ((ordinal, sample_id, signals), probability) in enumerate(zip(known, probabilities, strict=True))
     ]
+
+
+def make_dice(seed: int, probabilities: Sequence[float]) -> random.Random:
+    """What picks are drawn with: the same for the same seed and probabilities, and else another.
+
+    Tonight's probabilities rest on what the samples picked last night scored. Drawn by the same numbers, tonight's
+    picks would be likelier to be these than their probabilities say, and the estimate would lean.
+    """
+    digest = hashlib.sha256(array("d", probabilities).tobytes()).hexdigest()
+    return random.Random(f"{seed}/{digest}")
 
 
 def spread(sizes: Sequence[float], budget: int) -> list[float]:

@@ -69,6 +69,24 @@ def test_the_next_run_knows_where_the_judge_was_in_doubt(place: Place) -> None:
     assert again.document["calls"]["requests"] == 0, "what the run of all was told is on record"
 
 
+def test_runs_that_picked_the_same_samples_are_compared_by_what_moved_in_them(place: Place) -> None:
+    """Two datasets of the same samples, of which nothing was known before."""
+    run_ids = []
+    for name in ("first.jsonl", "second.jsonl"):
+        write_dataset(place.folder, make_rows(N_ROWS), name)
+        ran = place.call("run", name, "--sample-budget", str(BUDGET), "--judge", "lexical", "--json")
+        assert ran.status == 0, ran.stderr
+        run_ids.append(ran.document["run_id"])
+    assert list_judged(place, run_ids[0]) == list_judged(place, run_ids[1])
+    document = place.call("compare", *run_ids, "--json").document
+    metric = next(one for one in document["metrics"] if one["metric"] == "context_recall")
+    assert metric["difference"] == 0
+    # Of 30 samples 12 were judged and none moved: had 7 moved, one of them would have been picked, most probably.
+    assert -0.35 < metric["ci_low"] < 0 < metric["ci_high"] < 0.35
+    other = place.call("run", "second.jsonl", "--sample-budget", str(BUDGET), "--judge", "lexical", "--json").document
+    assert list_judged(place, other["run_id"]) != list_judged(place, run_ids[0]), "what is known now is another"
+
+
 @pytest.mark.parametrize(("given", "told"), [("0", "10"), ("many", "many")])
 def test_a_budget_that_is_none_is_refused(place: Place, given: str, told: str) -> None:
     refused = place.call("run", "berths.jsonl", "--judge", "lexical", "--sample-budget", given)

@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import betaincinv, stdtrit
+from scipy.special import betaincinv, stdtr, stdtrit
 
-from evalhouse.tasks.comparing.bootstrap import find_beta_point, find_student_point
+from evalhouse.tasks.comparing.bootstrap import find_beta_point, find_student_p, find_student_point
 
 SHARES = st.sampled_from([0.001, 0.025, 0.05, 0.3, 0.7, 0.95, 0.975])
 
@@ -14,6 +14,12 @@ SHARES = st.sampled_from([0.001, 0.025, 0.05, 0.3, 0.7, 0.95, 0.975])
 @given(share=SHARES, degrees=st.integers(1, 2_000_000))
 def test_students_point_is_scipys(share: float, degrees: int) -> None:
     assert find_student_point(share, degrees) == pytest.approx(float(stdtrit(degrees, share)), rel=1e-8)
+
+
+@settings(max_examples=200)
+@given(t=st.floats(-1e9, 1e9) | st.floats(-9, 9), degrees=st.floats(2, 1e6))
+def test_students_p_is_scipys(t: float, degrees: float) -> None:
+    assert find_student_p(t, degrees) == pytest.approx(2 * float(stdtr(degrees, -abs(t))), abs=1e-8)
 
 
 @settings(max_examples=200)

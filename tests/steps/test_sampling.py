@@ -5,10 +5,10 @@ import random
 from collections import Counter
 
 import numpy as np
-import polars as pl
 import pytest
 from live_runs import make_sample
 from rows import fill, open_rows, read
+from sampled_rows import put_run, rate_doubts
 
 from evalhouse.tasks.pipeline.sampling import draw, guess_scores, pick_samples, spread
 from evalhouse.warehouse.metric_files import load_metrics
@@ -74,28 +74,12 @@ def estimate(n: int, budget: int, n_runs: int, *, agreement: float, seed: int = 
     values = (rng.random(n) < agreement * signals + (1 - agreement) * 0.65).astype(float)
     is_scored = rng.random(n) > 0.05
     truth = values[is_scored].mean()
-    probabilities = spread([math.sqrt(max(one * (1 - one), 0.01)) for one in signals], budget)
-    every = {"metric": ["faithfulness"] * n, "sample_id": [f"s{place}" for place in range(n)]}
+    probabilities = spread(rate_doubts(signals.tolist()), budget)
+    known = [value if scored else None for value, scored in zip(values.tolist(), is_scored, strict=True)]
     with open_rows() as con:
         for number in range(n_runs):
-            drawn = draw(probabilities, random.Random(number))
-            columns = {**every, "run_id": [f"r{number}"] * n, "ordinal": range(n), "probability": probabilities}
-            picks = pl.DataFrame(
-                {**columns, "picked": [place in drawn for place in range(n)], "signal": signals, "value": values}
-            ).with_columns(value=pl.when(pl.Series(is_scored)).then("value"), origin=pl.lit("lexical"))
-            con.register("given", picks)
-            con.execute(
-                "insert into sample_picks by name select run_id, sample_id, ordinal, probability, picked from given"
-            )
-            con.execute(
-                "insert into sample_signals by name select run_id, sample_id, metric, signal, origin from given"
-            )
-            con.execute(
-                "insert into scores by name select run_id, sample_id, metric, value, '1' as metric_version from given "
-                "where picked"
-            )
-            con.unregister("given")
-        fill(con, "runs", *({"run_id": f"r{number}"} for number in range(n_runs)))
+            picked = draw(probabilities, random.Random(number))
+            put_run(con, f"r{number}", picked, probabilities=probabilities, signals=signals.tolist(), values=known)
         rows = read(con, "select mean, ci_low, ci_high from run_scores").copy()
     means, lows, highs = (np.array([row[name] for row in rows], float) for name in ("mean", "ci_low", "ci_high"))
     of_all = 2 * 1.96 * values[is_scored].std() / math.sqrt(is_scored.sum())

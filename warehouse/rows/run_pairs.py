@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from evalhouse.warehouse.metric_files import fill_in_sampled
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
@@ -51,6 +52,10 @@ class RunPair:
     def read_scores(self) -> pl.DataFrame:
         """One row per metric and sample of either run: both values (NULL where unscored) and formula versions."""
         return self.warehouse.read(read_query("run_pairs/scores"), self._ids)
+
+    def read_estimates(self) -> list[dict[str, Any]]:
+        """One row per metric of two runs, one of which judged a part of its dataset: see `run_pairs/sampled.sql`."""
+        return self.warehouse.read_rows(fill_in_sampled(read_query("run_pairs/sampled")), self._ids)
 
     def read_changed_inputs(self, metadata_names: Sequence[str]) -> pl.DataFrame:
         """One row per sample of both runs in which something may differ: a flag for each input, and for each of these

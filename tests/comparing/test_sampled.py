@@ -1,0 +1,198 @@
+"""Comparing runs of which one judged a part of its dataset: no bias, and an interval that holds what all would give."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import duckdb
+import numpy as np
+import pytest
+from rows import open_rows, read
+from sampled_rows import put_run, rate_doubts
+
+from evalhouse.tasks.comparing.paired import Paired
+from evalhouse.tasks.comparing.sampled import decide
+from evalhouse.tasks.pipeline.sampling import draw, make_dice, spread
+from evalhouse.warehouse.metric_files import fill_in_sampled
+from evalhouse.warehouse.queries import read_query
+
+QUERY = fill_in_sampled(read_query("run_pairs/sampled"))
+TABLES = ("runs", "scores", "sample_picks", "sample_signals")
+MANY = Paired(
+    n=100, n_clusters=100, n_higher=10, n_lower=10, difference=0.0, ci_low=0.0, ci_high=0.0, p=0.5, p_adjusted=0.5,
+    is_exact=False, verdict="undecided",
+)  # fmt: skip
+N, BUDGET = 400, 160
+Numbers = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def read_pair(con: duckdb.DuckDBPyConnection) -> dict[str, Any]:
+    (row,) = con.sql(QUERY, params={"base": "base", "candidate": "candidate"}).pl().to_dicts()
+    return row
+
+
+class Town:
+    """A dataset with signals, and what a judge would say of all of it in two runs."""
+
+    def __init__(self, *, moved: float, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        self.signals: Numbers = rng.beta(2.0, 0.8, N)
+        self.base: Numbers = (rng.random(N) < 0.9 * self.signals + 0.065).astype(float)
+        # More get worse than better.
+        self.candidate: Numbers = np.where(rng.random(N) < moved, (1 - self.base) * 0.6, self.base)
+        self.difference = float((self.candidate - self.base).mean())
+        self.probabilities = spread(rate_doubts(self.signals), BUDGET)
+
+    def look_again(self, picked: set[int]) -> Numbers:
+        """The signals of the next night: what was judged, by its score."""
+        return np.array([self.base[place] if place in picked else self.signals[place] for place in range(N)])
+
+    def draw_pairs(self, n_pairs: int, *, adapts: bool) -> Iterator[dict[str, Any]]:
+        """The comparison for one seed after the other; the second run `adapts` to what the first one found."""
+        with open_rows() as con:
+            for seed in range(n_pairs):
+                picked = draw(self.probabilities, make_dice(seed, self.probabilities))
+                signals = self.look_again(picked) if adapts else self.signals
+                chances = spread(rate_doubts(signals), BUDGET) if adapts else self.probabilities
+                again = draw(chances, make_dice(seed, chances))
+                put_run(con, "base", picked, probabilities=self.probabilities, signals=self.signals, values=self.base)
+                put_run(con, "candidate", again, probabilities=chances, signals=signals, values=self.candidate)
+                yield read_pair(con)
+                for table in TABLES:
+                    con.execute(f"delete from {table}")
+
+    def measure(self, n_pairs: int, *, adapts: bool) -> tuple[float, float, float]:
+        """How often the interval holds the difference over all, its mean width, and the bias in standard errors."""
+        rows = list(self.draw_pairs(n_pairs, adapts=adapts))
+        assert {row["is_paired"] for row in rows} == {not adapts}
+        found = [decide(MANY, row, better="high", scale=1.0) for row in rows]
+        held = np.mean([one.ci_low <= self.difference <= one.ci_high for one in found])  # type: ignore[operator]
+        width = np.mean([one.ci_high - one.ci_low for one in found])  # type: ignore[operator]
+        differences = np.array([one.difference for one in found])
+        bias = (differences.mean() - self.difference) / (differences.std() / math.sqrt(n_pairs))
+        return float(held), float(width), float(bias)
+
+
+def test_the_same_picks_make_the_interval_narrower_and_it_holds_the_difference() -> None:
+    town = Town(moved=0.1)
+    held, width, bias = town.measure(20, adapts=False)
+    _, wide, _ = town.measure(4, adapts=True)
+    assert held >= 0.85
+    assert abs(bias) < 3
+    assert width < 0.75 * wide
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("moved", "adapts"), [(0.08, False), (0.3, False), (0.1, True)])
+def test_the_interval_of_a_difference_holds_in_95_of_100_draws(moved: float, adapts: bool) -> None:
+    held, width, bias = Town(moved=moved).measure(400, adapts=adapts)
+    print(f"moved {moved}, adapts {adapts}: holds {held:.3f}, width {width:.3f}, {bias:+.1f} SE")
+    assert 0.93 <= held <= 0.97
+    assert abs(bias) < 4
+
+
+def test_what_one_night_found_does_not_make_the_next_ones_picks_lean() -> None:
+    """With one seed for all: the picks that are judged by one score weigh more or less the next night, so that they
+    must not be the likelier ones to be picked again."""
+    rng = np.random.default_rng(0)
+    values = (rng.random(N) < 0.65).astype(float)
+    even = spread([0.5] * N, BUDGET)
+    means, further = [], 0.0
+    for seed in range(300):
+        picked = draw(even, make_dice(seed, even))
+        chances = spread(rate_doubts([values[place] if place in picked else 0.5 for place in range(N)]), BUDGET)
+        again = draw(chances, make_dice(seed, chances))
+        weights = {place: 1 / chances[place] for place in again}
+        means.append(sum(weights[place] * values[place] for place in again) / sum(weights.values()))
+        further += len(picked & again) - sum(chances[place] for place in picked)
+    error = np.std(means) / math.sqrt(300)
+    assert abs(np.mean(means) - values.mean()) < 3 * error
+    assert abs(further / 300) < 1, "as many are picked again as chance would pick"
+
+
+def put_two(
+    con: duckdb.DuckDBPyConnection,
+    base: Sequence[float | None],
+    candidate: Sequence[float | None],
+    seeds: tuple[int, int],
+) -> Town:
+    town = Town(moved=0.0)
+    for run_id, values, seed in zip(("base", "candidate"), (base, candidate), seeds, strict=True):
+        picked = draw(town.probabilities, random.Random(seed))
+        put_run(con, run_id, picked, probabilities=town.probabilities, signals=town.signals, values=values)
+    return town
+
+
+def read_variances(con: duckdb.DuckDBPyConnection) -> Mapping[str, float]:
+    return {row["run_id"]: row["variance"] for row in read(con, "from sampled_means")}
+
+
+def test_what_moved_alike_in_all_is_known_exactly() -> None:
+    values = Town(moved=0.0).base
+    with open_rows() as con:
+        put_two(con, values.tolist(), (values * 0.5 + 0.2).tolist(), (1, 1))
+        row = read_pair(con)
+        variances = read_variances(con)
+    assert row["is_paired"]
+    error, half = math.sqrt(variances["base"]), math.sqrt(variances["candidate"])
+    assert math.sqrt(row["variance"]) == pytest.approx(error - half), "one is the other's half"
+    with open_rows() as con:
+        put_two(con, (values * 0.5).tolist(), (values * 0.5 + 0.2).tolist(), (1, 1))
+        row = read_pair(con)
+    assert row["candidate"] - row["base"] == pytest.approx(0.2)
+    assert row["variance"] == pytest.approx(0.0, abs=1e-20)
+
+
+def test_other_picks_have_the_sum_of_both_variances_and_a_whole_run_adds_none() -> None:
+    values = Town(moved=0.0).base.tolist()
+    with open_rows() as con:
+        put_two(con, values, values, (1, 2))
+        row, variances = read_pair(con), read_variances(con)
+        assert (row["is_paired"], row["variance"]) == (False, pytest.approx(sum(variances.values())))
+        for table in ("sample_picks", "sample_signals"):
+            con.execute(f"delete from {table} where run_id = 'candidate'")
+        row = read_pair(con)
+        assert (row["is_paired"], row["variance"]) == (False, pytest.approx(variances["base"]))
+
+
+def test_a_run_with_too_few_judged_leaves_the_difference_open() -> None:
+    with open_rows() as con:
+        for run_id in ("base", "candidate"):
+            put_run(con, run_id, {0, 1}, probabilities=[0.5] * 4, signals=[0.5] * 4, values=[1.0, 0.0, 1.0, 1.0])
+        row = read_pair(con)
+    assert (row["is_paired"], row["variance"]) == (True, None)
+    assert decide(MANY, row, better="high", scale=1.0).ci_low is None
+
+
+def test_where_hardly_any_picked_sample_moved_others_may_have() -> None:
+    """100 of 1,000 picked alike: 36 that moved could all be missed with a chance of 2.5 %, for 0.9 ** 36 is that."""
+    with open_rows() as con:
+        for run_id in ("base", "candidate"):
+            put_run(
+                con, run_id, set(range(100)), probabilities=[0.1] * 1000, signals=[0.5] * 1000,
+                values=[float(place % 2) for place in range(1000)],
+            )  # fmt: skip
+        row = read_pair(con)
+    assert row["unseen"] == pytest.approx(math.log(0.025) / math.log(0.9) / 1000)
+    still = replace(MANY, n_higher=0, n_lower=0, p=1.0)
+    found = decide(still, row, better="high", scale=1.0)
+    assert (found.difference, found.p, found.verdict) == (0.0, 1.0, "undecided")
+    assert found.ci_high == -found.ci_low == pytest.approx(0.035, abs=0.0001)  # type: ignore[operator]
+    few = replace(MANY, n_higher=4, n_lower=0, p=0.125)
+    row |= {"candidate": row["base"] + 0.04, "variance": 0.0003, "spread": 0.0}
+    found = decide(few, row, better="high", scale=1.0)
+    assert (found.p, found.verdict) == (0.125, "undecided")
+    assert decide(MANY, row, better="high", scale=1.0).verdict == "better", "with many it would be"
+
+
+def test_a_dataset_that_was_judged_whole_leaves_nothing_open() -> None:
+    with open_rows() as con:
+        for run_id, least in (("base", 0.0), ("candidate", 0.1)):
+            values = [least, 0.5, 1.0, 1.0]
+            put_run(con, run_id, {0, 1, 2, 3}, probabilities=[1.0] * 4, signals=[0.5] * 4, values=values)
+        row = read_pair(con)
+    assert (row["unseen"], row["variance"]) == (0.0, pytest.approx(0.0))
