@@ -26,8 +26,10 @@ _PREFIX = "EVALHOUSE_"
 _LISTS = tuple(name for name, field in RunSettings.model_fields.items() if get_origin(field.annotation) is tuple)
 # What is given by name: a flag adds to what the suite has, or replaces its entry of the same name.
 _BY_NAME = tuple(name for name, field in RunSettings.model_fields.items() if get_origin(field.annotation) is dict)
-# Where `evalhouse.tasks.asking.boards` lets the processes of this machine see each other; not a setting of a run.
-LIMITS_DIR = "EVALHOUSE_LIMITS_DIR"
+# Variables that are no settings of a run: where processes of this machine see each other
+# (`evalhouse.tasks.asking.boards`), where journals lie (`evalhouse.warehouse.location`), and who may see pages and send
+# traces (`evalhouse.flows.ui.app`, `evalhouse.flows.server.receiver`, which a run does not import).
+_OTHER_VARIABLES = ("EVALHOUSE_LIMITS_DIR", "EVALHOUSE_STATE_DIR", "EVALHOUSE_UI_TOKEN", "EVALHOUSE_RECEIVE_TOKEN")
 # How the origin of a suite's value begins; the name of its file follows.
 SUITE_ORIGIN = "suite "
 _DEFAULT_MODEL = "openai:gpt-4.1-mini"
@@ -154,8 +156,8 @@ def find_variable(name: str) -> str | None:
 
 def find_unknown_variables() -> dict[str, str | None]:
     """`EVALHOUSE_*` variables that set nothing, each with the one that was probably meant."""
-    variables = [variable for name in RunSettings.model_fields if (variable := find_variable(name))]
-    variables.append(LIMITS_DIR)
+    settings = [variable for name in RunSettings.model_fields if (variable := find_variable(name))]
+    variables = [*settings, *_OTHER_VARIABLES]
     unknown = sorted(name for name in os.environ if name.startswith(_PREFIX) and name not in variables)
     return {name: next(iter(difflib.get_close_matches(name, variables, n=1, cutoff=0.8)), None) for name in unknown}
 

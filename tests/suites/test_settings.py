@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
+from cli_process import ROOT
 
 from evalhouse.flows.commands.options import find_warehouse
 from evalhouse.flows.errors import SettingsError
@@ -163,6 +165,16 @@ def test_a_misspelt_variable_is_found_with_the_one_that_was_meant(monkeypatch: p
     monkeypatch.setenv("EVALHOUSE_PORT_80_TCP", "tcp://10.0.0.1:80")
     monkeypatch.setenv("EVALHOUSE_BUDGET", "1")
     assert find_unknown_variables() == {"EVALHOUSE_JUGDE": "EVALHOUSE_JUDGE", "EVALHOUSE_PORT_80_TCP": None}
+
+
+def test_no_variable_that_the_product_reads_is_called_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = [path for room in ("flows", "tasks", "warehouse") for path in (ROOT / room).rglob("*")]
+    texts = [path.read_text(encoding="utf-8") for path in sources if path.suffix in (".py", ".yaml", ".service")]
+    read = {name for text in texts for name in re.findall(r"\bEVALHOUSE_[A-Z]+(?:_[A-Z]+)*\b", text)}
+    assert len(read) > 5
+    for name in read:
+        monkeypatch.setenv(name, "x")
+    assert find_unknown_variables() == {}
 
 
 def test_each_setting_has_a_flag_and_most_a_variable_of_the_same_name() -> None:
