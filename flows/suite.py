@@ -167,7 +167,8 @@ def _answer_updates(job: _Job, event: str | None) -> "State[Any]":
 
 
 def _run(job: _Job, trigger: Trigger) -> "State[Any]":
-    return _report(job, run_suite(job.suite, trigger=trigger, watch=_watch(job, trigger), wait_s=_PATIENCE_S))
+    within = replace(trigger, flow_run_id=str(job.row["id"]))
+    return _report(job, run_suite(job.suite, trigger=within, watch=_watch(job, trigger), wait_s=_PATIENCE_S))
 
 
 def _watch(job: _Job, trigger: Trigger) -> "Callable[[LiveRun], AbstractContextManager[None]]":

@@ -38,9 +38,14 @@ class Update:
 
 @dataclass(frozen=True, kw_only=True)
 class Trigger:
-    """What started a run; of an event the knowledge base and all updates that this run answers, oldest first."""
+    """What started a run; of an event the knowledge base and all updates that this run answers, oldest first.
+
+    `flow_run_id` is Prefect's flow run that the run is within, on record from the beginning: until the run has one of
+    its own, nothing else says which of them a killed process worked on.
+    """
 
     kind: TriggerKind = "manual"
+    flow_run_id: str | None = None
     kb_name: str | None = None
     updates: tuple[Update, ...] = ()
 
@@ -93,6 +98,7 @@ def make_row(request: RunRequest, plan: "Plan", staged: "StagedDataset") -> RunR
         embeddings=settings.embeddings if "similarity" in list_calls(plan.steps) else None,
         metrics=tuple(metric.name for metric in plan.metrics),
         trigger=trigger.kind,
+        flow_run_id=trigger.flow_run_id,
         kb_name=trigger.kb_name,
         kb_version=trigger.kb_version,
         kb_changed=trigger.changed or None,

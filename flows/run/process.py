@@ -82,17 +82,11 @@ FlowFinder = Callable[[], FlowCall]
 """Gives what takes a live run to its end. Prefect is imported by the finder, while its server comes up."""
 
 
-async def start(
-    process: "RunProcess", request: RunRequest, source: "str | pl.DataFrame", *, flow_run_id: str | None = None
-) -> RunOutcome:
-    """Prepare a new run and take it to its end; raises the errors of whatever can be refused beforehand.
-
-    `flow_run_id` is the flow run that this is within, on record from the beginning.
-    """
+async def start(process: "RunProcess", request: RunRequest, source: "str | pl.DataFrame") -> RunOutcome:
+    """Prepare a new run and take it to its end; raises the errors of whatever can be refused beforehand."""
     from evalhouse.flows.preparing.live_run import prepare_run  # noqa: PLC0415  # a second, in which the server comes up
 
     prepared = prepare_run(request, source, process.warehouse)
-    prepared = replace(prepared, run=replace(prepared.run, flow_run_id=flow_run_id))
     if _is_new(process.warehouse):
         _make_ready(process.warehouse)
     with hold_run(process.warehouse.location, prepared.run.run_id):

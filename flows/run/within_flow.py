@@ -21,7 +21,7 @@ from prefect.states import Cancelled, Completed, Failed
 
 from evalhouse.flows.errors import explain
 from evalhouse.flows.preparing.parameters import EvaluateParameters
-from evalhouse.flows.preparing.request import BY_HAND, RunRequest
+from evalhouse.flows.preparing.request import RunRequest, Trigger
 from evalhouse.flows.run.outcome import RunOutcome, explain_incomplete
 from evalhouse.flows.run.process import FlowCall, find_unfinished, go_on, open_process, start
 from evalhouse.flows.server.interrupts import wait_for_warehouse
@@ -92,8 +92,8 @@ async def _run(
     ) as process:
         if unfinished is not None:
             return await go_on(process, unfinished.run, settings)
-        request = RunRequest(settings=settings, kind="evaluation", trigger=BY_HAND)
-        return await start(process, request, settings.dataset, flow_run_id=str(flow_run.id))
+        request = RunRequest(settings=settings, kind="evaluation", trigger=Trigger(flow_run_id=str(flow_run.id)))
+        return await start(process, request, settings.dataset)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from evalhouse.flows.serving.flow_runs import (
     find_last_sign,
     find_named_run,
     list_flow_runs,
+    name_flow_run,
 )
 from evalhouse.tasks.asking.parking import WAITS
 from evalhouse.warehouse.engine.locks import hold_file, hold_run, is_file_held
@@ -48,6 +49,7 @@ _LOOK_FIRST, _LOOK_GROWTH, _LOOK_MOST = timedelta(minutes=2), 1.5, timedelta(min
 # Runs of a suite among which one that waits is looked for.
 _LATEST = 20
 _LOST_WITHIN: Final = timedelta(days=1)
+_UNKNOWN = 404
 SEE_LOG: Final = f"see {SERVE_LOG} in Prefect's folder"
 
 
@@ -81,6 +83,7 @@ def _sweep_suite(api: PrefectApi, suite: ServedSuite, *, alone: bool) -> list[st
             crashed.setdefault(run.run_id, run)
     for run in crashed.values():
         if run.flow_run_id is not None:
+            _name_after(api, suite, run)
             _mark_flow_run(api, run.flow_run_id)
         why = f" ({run.problem})" if run.problem else ""
         lines.append(f"{suite.name}: run {run.run_id} had crashed{why}: {_go_on(api, suite, run)}")
@@ -243,6 +246,20 @@ def _mark_run(warehouse: Warehouse, run: RunRow) -> bool:
     return True
 
 
+def _name_after(api: PrefectApi, suite: ServedSuite, run: RunRow) -> None:
+    """Name the suite's flow run after its run where the process died before it could: otherwise it would be taken for
+    one that has no run yet, and queued again."""
+    try:
+        flow_run = api.get(f"/flow_runs/{run.flow_run_id}")
+        if (task_run := flow_run.get("parent_task_run_id")) is not None:
+            flow_run = api.get(f"/flow_runs/{api.get(f'/task_runs/{task_run}')['flow_run_id']}")
+        if flow_run["deployment_id"] == suite.deployment_id and find_named_run(flow_run, suite.name) is None:
+            api.patch(f"/flow_runs/{flow_run['id']}", {"name": name_flow_run(suite.name, run.run_id)})
+    except PrefectApiError as error:
+        if error.status != _UNKNOWN:
+            raise
+
+
 def _mark_flow_run(api: PrefectApi, flow_run_id: str) -> None:
     """Say in Prefect that a flow run has crashed, unless it has ended there or never was there."""
     try:
@@ -251,7 +268,7 @@ def _mark_flow_run(api: PrefectApi, flow_run_id: str) -> None:
         state = {"type": "CRASHED", "name": "Crashed", "message": f"{_GONE}."}
         api.post(f"/flow_runs/{flow_run_id}/set_state", {"state": state, "force": True})
     except PrefectApiError as error:
-        if error.status != 404:
+        if error.status != _UNKNOWN:
             raise
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from evalhouse.flows.preparing.triggers import make_kb_source
-from evalhouse.flows.server.api import PrefectApi
+from evalhouse.flows.server.api import PrefectApi, PrefectApiError
 from evalhouse.flows.serving.flow_runs import ServedSuite
 from evalhouse.warehouse.store import Warehouse
 
@@ -21,7 +21,13 @@ class Api(PrefectApi):
         self.events: list[dict[str, Any]] = []
 
     def get(self, path: str) -> Any:  # noqa: ANN401
-        return next(one for one in self.flow_runs if path == f"/flow_runs/{one['id']}")
+        kind, key = path.split("/")[1:]
+        if kind == "task_runs":  # named here after the flow run that they are in
+            return {"flow_run_id": key}
+        found = [one for one in self.flow_runs if one["id"] == key]
+        if not found:
+            raise PrefectApiError(f"{path} is unknown", status=404)
+        return found[0]
 
     def post(self, path: str, body: Any) -> Any:  # noqa: ANN401
         match path.split("/")[1:]:

@@ -178,6 +178,22 @@ def test_a_flow_run_that_died_before_its_run_was_on_record_is_queued_again(wareh
     assert [one["parameters"] for one in api.created] == [{"trigger": "event", "event": "e1"}]
 
 
+@pytest.mark.parametrize("within", ["out", "in"])
+def test_a_run_that_was_on_record_before_its_flow_run_was_named_is_resumed_and_not_made_again(
+    warehouse: Warehouse, within: str
+) -> None:
+    """Killed before the evaluation's own flow run began, and after that; whether or not Prefect has seen the crash."""
+    run = make_run(run_id="r1", suite="nightly", trigger="schedule", status="running", flow_run_id=within)
+    insert_run(warehouse, run)
+    inner = make_flow_run("in", "RUNNING", deployment_id=None, parent_task_run_id="out")
+    api = Api(inner, make_flow_run("out", "CRASHED"))
+    assert len(sweep_crashed(api, [make_served(warehouse)])) == 1
+    assert api.flow_runs[1]["name"] == name_flow_run("nightly", "r1")
+    update_run(warehouse, "r1", flow_run_id="of the resumption")
+    assert sweep_crashed(api, [make_served(warehouse)]) == []
+    assert [one["parameters"] for one in api.created] == [{"resume": "r1"}]
+
+
 def test_what_prefect_calls_crashed_before_its_run_was_on_record_is_queued_again_ten_times(
     warehouse: Warehouse,
 ) -> None:
