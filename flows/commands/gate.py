@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, SEED_OPTION, WAREHOUSE_OPTION
+from evalhouse.flows.commands.options import JSON_OPTION, SEED_OPTION, UNDECIDED_OPTION, WAREHOUSE_OPTION
 from evalhouse.flows.display.output import print_json, print_line, print_notice, print_text
 from evalhouse.flows.documents.baseline import (
     NAMES,
@@ -120,13 +120,7 @@ class RunUnfinished(click.ClickException):
     help="Highest 95th percentile of the milliseconds that the application took to answer; undecided when RUN asked it "
     "nothing.",
 )
-@click.option(
-    "--undecided",
-    type=click.Choice(["pass", "fail"]),
-    default="pass",
-    show_default=True,
-    help="What an undecided check does to the gate.",
-)
+@UNDECIDED_OPTION
 @click.option(
     "--cluster",
     metavar="COLUMN",

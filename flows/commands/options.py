@@ -41,6 +41,13 @@ def count_option(*names: str, default: int, text: str, least: int = 0) -> Callab
     return click.option(*names, type=kind, default=default, show_default=True, metavar="N", help=text)
 
 
+UNDECIDED_OPTION = click.option(
+    "--undecided",
+    type=click.Choice(["pass", "fail"]),
+    default="pass",
+    show_default=True,
+    help="What an undecided check does to the gate.",
+)
 PLAN_OPTION = click.option(
     "--plan",
     metavar="separate|fused",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -11,6 +11,7 @@ from evalhouse.flows.commands.options import (
     FRESH_OPTION,
     JSON_OPTION,
     REASONING_OPTION,
+    UNDECIDED_OPTION,
     WAREHOUSE_URL_OPTION,
     count_option,
     find_warehouse,
@@ -24,7 +25,7 @@ from evalhouse.flows.display.output import (
     write_count,
     write_dollars,
 )
-from evalhouse.flows.errors import INCOMPLETE, INTERRUPTED, SettingsError
+from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, INTERRUPTED, SettingsError
 from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, NO_CLUSTER
 
 if TYPE_CHECKING:
@@ -64,6 +65,14 @@ _USED = ("requests", "reused", "failed", "prompt_tokens", "completion_tokens", "
     f"first of {', '.join(CLUSTER_COLUMNS)} that all samples have.",
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N samples.")
+@click.option(
+    "--min-preference",
+    type=click.FloatRange(0, 1),
+    metavar="RATE",
+    help="Lowest win rate of the candidate allowed, such as 0.5. Passed when the whole 95 % interval is not below it; "
+    "failed, with exit status 1, when the whole interval is below it or nothing is judged; else undecided.",
+)
+@UNDECIDED_OPTION
 @click.option("--temperature", metavar="T", help="Sampling temperature, or `none` to send none.")
 @REASONING_OPTION
 @FRESH_OPTION
@@ -82,6 +91,8 @@ def prefer(
     without: tuple[str, ...],
     cluster: str | None,
     limit: int | None,
+    min_preference: float | None,
+    undecided: Literal["pass", "fail"],
     top: int,
     dry_run: bool,
     warehouse: str | None,
@@ -97,12 +108,14 @@ def prefer(
     contradict each other it is a tie. What the place does is measured and shown beside it.
 
     A pair is asked about once: `evalhouse resume` goes on where it was stopped, and pays for nothing twice. Exit
-    status 3 when samples are left without a verdict.
+    status 3 when samples are left without a verdict, 1 when the candidate does not keep --min-preference.
     """
-    from evalhouse.flows.trials.prefer_plans import PreferOptions, plan_columns, plan_runs  # noqa: PLC0415  # all that asks
+    from evalhouse.flows.trials.prefer import PreferenceGate  # noqa: PLC0415  # all that asks
+    from evalhouse.flows.trials.prefer_plans import PreferOptions, plan_columns, plan_runs  # noqa: PLC0415
 
     flags |= {"limit": limit, "warehouse": find_warehouse(warehouse)}
-    options = PreferOptions(rubric=rubric, without=without, cluster=cluster, flags=flags)
+    gate = PreferenceGate(least=min_preference, undecided=undecided) if min_preference is not None else None
+    options = PreferOptions(rubric=rubric, without=without, cluster=cluster, gate=gate, flags=flags)
     with ExitStack() as held:
         if columns is not None:
             plan = plan_columns(held, _pick_dataset(base, candidate), columns, maps, options)
@@ -150,6 +163,8 @@ def _carry_out(plan: "PreferPlan", *, top: int, as_json: bool) -> int:
     if outcome.problem is not None:
         print_notice(f"{outcome.problem}; `evalhouse resume {outcome.run.run_id}` goes on from here")
         return INTERRUPTED
+    if outcome.gate_failed:
+        return GATE_FAILED
     return INCOMPLETE if outcome.has_failures else 0
 
 

@@ -16,6 +16,7 @@ from evalhouse.flows.display.output import (
 from evalhouse.flows.documents.comparison import write_p
 from evalhouse.tasks.judge.names import LEXICAL
 from evalhouse.warehouse.messages import shorten
+from evalhouse.warehouse.rows.gates import read_checks_by_hand
 from evalhouse.warehouse.rows.preferences import count_left_out, read_preferences
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
@@ -60,8 +61,18 @@ def describe_preferences(warehouse: Warehouse, run: RunRow, *, with_samples: boo
         **asdict(summary),
         "position": position,
         "left_out": count_left_out(warehouse, run.run_id),
+        "gate": _describe_gate(warehouse, run),
         "samples": [_describe_sample(row) for row in rows] if with_samples else [],
     }
+
+
+def _describe_gate(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | None:
+    """What was decided on the win rate, in the words of a gate; None where no limit was given."""
+    checks = read_checks_by_hand(warehouse, run.run_id)
+    if not checks:
+        return None
+    decided = [(check.pop("gate"), check.pop("on_undecided")) for check in checks]
+    return {"outcome": decided[0][0], "undecided": decided[0][1], "checks": checks}
 
 
 def _describe_sample(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,7 +163,15 @@ def list_remarks(document: Mapping[str, Any]) -> list[str]:
         )
     if document["judge"] == LEXICAL:
         lines.append(_STAND_IN)
-    return lines
+    return [*lines, *_list_findings(document["gate"])]
+
+
+def _list_findings(gate: Mapping[str, Any] | None) -> list[str]:
+    if gate is None:
+        return []
+    from evalhouse.flows.documents.gate import describe_finding, name_check  # noqa: PLC0415  # imports the statistics
+
+    return [f"gate {gate['outcome']}: {name_check(check)}; {describe_finding(check)}" for check in gate["checks"]]
 
 
 def _list_lost(document: Mapping[str, Any], top: int) -> list[list[object]]:

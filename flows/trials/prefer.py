@@ -8,10 +8,10 @@ resumed: it goes over all its pairs again, and what it writes takes the place of
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.request import begin_run
@@ -19,6 +19,8 @@ from evalhouse.flows.run.outcome import Watch
 from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.prompts import Prompt, load_prompts
 from evalhouse.tasks.asking.tokens import Usage
+from evalhouse.tasks.comparing.gate_checks import Score, check_mean, is_passed
+from evalhouse.tasks.comparing.preferences import summarise_preferences
 from evalhouse.tasks.judge.errors import RunCancelled
 from evalhouse.tasks.judge.forms import find_form
 from evalhouse.tasks.judge.names import LEXICAL, LOCAL, find_judge
@@ -29,10 +31,20 @@ from evalhouse.tasks.trials.answer_pairs import AnswerPair, AnswerPairs
 from evalhouse.tasks.trials.preferences import BUILT_IN, STEP, PairVerdicts, PreferenceRequest, judge_pair
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.names import suggest
-from evalhouse.warehouse.rows.preferences import append_preferences
+from evalhouse.warehouse.rows.gates import Decision, record_decision
+from evalhouse.warehouse.rows.preferences import append_preferences, read_preferences
 from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.store import Warehouse
 
 _PLAN: Final = Plan(metrics=(), steps=frozenset({STEP}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferenceGate:
+    """The least win rate that is allowed the candidate, and what comes of one that may keep it or not."""
+
+    least: float
+    undecided: Literal["pass", "fail"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +61,7 @@ class PreferPlan:
     candidate: str
     rubric: str = BUILT_IN
     without: tuple[str, ...] = ()
+    gate: PreferenceGate | None = None
     row: Mapping[str, Any] = field(default_factory=dict)
     resumed: RunRow | None = None
 
@@ -60,17 +73,19 @@ class PreferPlan:
             "rubric": self.rubric,
             "without": list(self.without),
             "cluster": self.pairs.cluster,
+            "gate": asdict(self.gate) if self.gate else None,
         }
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreferOutcome:
-    """How it ended; `problem` says what ended the asking early."""
+    """How it ended; `problem` says what ended the asking early, before which nothing is decided on."""
 
     run: RunRow
     usage: Usage
     has_failures: bool
     problem: str | None
+    gate_failed: bool
 
 
 def prepare_asking(settings: RunSettings, rubric: str | None) -> tuple[RunSettings, str]:
@@ -117,7 +132,39 @@ def prefer(plan: PreferPlan, watch: Watch) -> PreferOutcome:
     run = plan.resumed or _begin(plan)
     with open_session(plan.settings, _PLAN, run=run, resumes=plan.resumed is not None) as session:
         session.has_failures = session.carry_out(partial(_ask_all, plan=plan), watch)
-    return PreferOutcome(run=run, usage=session.usage, has_failures=session.has_failures, problem=session.problem)
+    is_decided = plan.gate is not None and session.problem is None
+    return PreferOutcome(
+        run=run,
+        usage=session.usage,
+        has_failures=session.has_failures,
+        problem=session.problem,
+        gate_failed=is_decided and not decide_preference(Warehouse(plan.settings.warehouse), run, plan),
+    )
+
+
+def decide_preference(warehouse: Warehouse, run: RunRow, plan: PreferPlan) -> bool:
+    """Hold the candidate's win rate against the least one allowed; whether it passes is on record and returned."""
+    assert plan.gate is not None
+    summary = summarise_preferences(read_preferences(warehouse, run.run_id))
+    rate = summary.win_rate
+    score = Score(
+        mean=rate.value, ci_low=rate.ci_low, ci_high=rate.ci_high, n_scored=summary.n, n_samples=plan.pairs.n,
+        cluster=plan.pairs.cluster, n_clusters=summary.n_clusters if plan.pairs.cluster else None,
+    )  # fmt: skip
+    check = check_mean("min", plan.rubric, plan.gate.least, score)
+    passes = is_passed([check], undecided=plan.gate.undecided)
+    decision = Decision(
+        run_id=run.run_id,
+        origin="hand",
+        outcome="passed" if passes else "failed",
+        is_baseline=False,
+        undecided=plan.gate.undecided,
+        against=plan.base,
+        base_run_ids=[plan.base] if run.parent_run_id else [],
+        checks=[asdict(check)],
+    )
+    record_decision(warehouse, decision)
+    return passes
 
 
 def _begin(plan: PreferPlan) -> RunRow:

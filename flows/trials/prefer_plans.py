@@ -10,7 +10,7 @@ from typing import Any
 from evalhouse.flows.documents.run_origin import find_other_run
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.settings import parse_pairs, resolve_settings
-from evalhouse.flows.trials.prefer import PreferPlan, prepare_asking
+from evalhouse.flows.trials.prefer import PreferenceGate, PreferPlan, prepare_asking
 from evalhouse.flows.trials.prompts_tables import derive_settings
 from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.settings.run import RunSettings, leave_out
@@ -28,6 +28,7 @@ class PreferOptions:
     rubric: str | None
     without: tuple[str, ...]
     cluster: str | None
+    gate: PreferenceGate | None
     flags: Mapping[str, Any]
 
 
@@ -55,6 +56,7 @@ def plan_runs(base: str, candidate: str, options: PreferOptions) -> PreferPlan:
         candidate=run.run_id,
         rubric=rubric,
         without=options.without,
+        gate=options.gate,
         row={"parent_run_id": run.run_id, "dataset": run.dataset, "dataset_hash": run.dataset_hash},
     )
 
@@ -81,6 +83,7 @@ def plan_columns(
         candidate=names[1],
         rubric=rubric,
         without=options.without,
+        gate=options.gate,
         row={"dataset": dataset, "dataset_hash": pairs.candidate.content_hash},
     )
 
@@ -111,6 +114,7 @@ def plan_again(held: ExitStack, run: RunRow, changes: Mapping[str, Any], url: st
         candidate=asked["candidate"],
         rubric=rubric,
         without=tuple(asked["without"]),
+        gate=PreferenceGate(**asked["gate"]) if asked.get("gate") else None,
         resumed=run,
     )
 

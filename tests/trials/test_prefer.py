@@ -362,6 +362,53 @@ def test_the_judge_is_shown_the_contexts_of_both_sides_once(house: House) -> Non
         assert (blocks["contexts"].lines, blocks["ground_truth"].lines) == ([], [])
 
 
+@pytest.mark.parametrize(
+    ("least", "options", "status", "said"),
+    [
+        ("0.5", (), 1, "gate failed: preference: mean at least 0.500; found 0.167 ("),
+        ("0.05", (), 0, "gate passed: preference: mean at least 0.050; found 0.167 ("),
+        ("0.15", (), 0, "gate passed: preference: mean at least 0.150; undecided, found 0.167 ("),
+        ("0.15", ("--undecided", "fail"), 1, "gate failed: preference: mean at least 0.150; undecided, found 0.167 ("),
+    ],
+)
+def test_a_win_rate_is_held_against_the_least_one_allowed(
+    house: House, least: str, options: tuple[str, ...], status: int, said: str
+) -> None:
+    preferring_judge.use(prefer_truth)
+    ended = house.call("prefer", BASE, CANDIDATE, *JUDGE, "--min-preference", least, *options)
+    assert ended.status == status
+    assert said in ended.stdout
+    (run,) = house.read("select run_id from runs where kind = 'prefer'")
+    assert said in house.call("show", run["run_id"]).stdout
+    (decision,) = house.read("from gate_decisions join gate_checks using (decision_id)")
+    assert (decision["run_id"], decision["base_run_ids"], decision["is_baseline"]) == (run["run_id"], [BASE], False)
+    assert (decision["kind"], decision["metric"], decision["limit_value"]) == ("min", "preference", float(least))
+    document = house.call("show", run["run_id"], "--json").document["preferences"]["gate"]
+    assert document["outcome"] == ("failed" if status else "passed")
+    assert document["checks"][0]["n"] == N_MOVED + N_SAME
+
+
+def test_a_resumed_run_keeps_its_gate_and_one_that_was_stopped_has_no_decision(house: House) -> None:
+    def stop(blocks: Blocks) -> str:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        return prefer_truth(blocks)
+
+    preferring_judge.use(stop)
+    limits = ("--min-preference", "0.5", "--concurrency", "1")
+    assert house.prefer(BASE, CANDIDATE, *limits, status=130)["gate"] is None
+    (run,) = house.read("select run_id from runs where kind = 'prefer'")
+    preferring_judge.use(prefer_truth)
+    resumed = house.call("resume", run["run_id"], "--json")
+    assert (resumed.status, resumed.document["gate"]["outcome"]) == (1, "failed")
+
+
+def test_a_gate_fails_where_nothing_was_judged(house: House) -> None:
+    preferring_judge.use(always("neither"))
+    broken = house.prefer(BASE, CANDIDATE, "--attempts", "1", "--min-preference", "0.5", "--limit", "1", status=1)
+    assert broken["gate"]["checks"][0]["reason"] == "nothing_scored"
+    assert "--min-preference" in house.call("prefer", BASE, CANDIDATE, "--min-preference", "1.5").stderr
+
+
 # Two columns
 
 

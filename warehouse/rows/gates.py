@@ -78,6 +78,11 @@ def list_failures(warehouse: Warehouse, run_id: str) -> list[dict[str, Any]]:
     return warehouse.read_rows(read_query("gate/failures"), {"run_id": run_id})
 
 
+def read_checks_by_hand(warehouse: Warehouse, run_id: str) -> list[dict[str, Any]]:
+    """The checks of the newest decision on a run that was made by hand; none where there is no such decision."""
+    return warehouse.read_rows(read_query("gate/newest"), {"run_id": run_id})
+
+
 def accept_run(warehouse: Warehouse, run_id: str, *, accepted_by: str, why: str) -> Acceptance:
     """Put on record that a person takes this run for the baseline of its series."""
     acceptance = Acceptance(run_id=run_id, why=why, accepted_by=accepted_by, accepted_at=now_utc())
