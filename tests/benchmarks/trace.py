@@ -5,7 +5,7 @@
     python tests/benchmarks/trace.py --pairs    # and which function is entered after which file's, where it is often
 
 One row of a JSON Lines file is judged by the lexical judge, in this process, under a profiler. Counted are the frames
-of our own functions: importing a module is left out. A passage is the entry of a function that stands in another file
+of our own functions: importing a module, and looking for one, is left out. A passage is the entry of a function that stands in another file
 than the one entered before it by that thread; a coroutine that is woken is entered again, a return is none. The
 flow begins when `evaluate_run` is entered.
 """
@@ -50,7 +50,7 @@ class Walk:
             return
         thread = threading.get_ident()
         code = frame.f_code
-        if code.co_name == "<module>":
+        if code.co_name == "<module>" or _is_called_by_import(frame):
             self._importing[thread] += 1 if event == "call" else -1
             return
         name = self._name(frame)
@@ -71,6 +71,11 @@ class Walk:
             return None
         relative = path[len(self.root) :]
         return relative if relative.split("/")[0] in FOLDERS else None
+
+
+def _is_called_by_import(frame: FrameType) -> bool:
+    """Whether Python's import system asks it where a module is."""
+    return frame.f_back is not None and frame.f_back.f_code.co_filename.startswith("<frozen importlib")
 
 
 def main() -> None:
