@@ -9,11 +9,12 @@ import click
 
 from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, LazyGroup
 from evalhouse.flows.display.output import make_table, print_json, print_line, print_table, write_count
+from evalhouse.warehouse.rows.spans import write_began
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
     from evalhouse.warehouse.upkeep.check_and_compact import Size
-    from evalhouse.warehouse.upkeep.forget import Forgotten, Rule
+    from evalhouse.warehouse.upkeep.forget import Forgotten, GoneTraces, Rule
 
 _WRONG = 1
 _MB = 1_000_000
@@ -177,9 +178,9 @@ def forget(
     """Take texts out of the warehouse: questions, answers, ground truths, contexts, requests and replies.
 
     Scores, verdicts and costs stay unless --scores is given, and everywhere a text was stands the day on which it was
-    forgotten. A text that a kept run has too stays, and so does a reply that one rests on. Received spans go
-    altogether. What was forgotten of runs is on record in the table `forgotten`. The bytes are gone from the disk after
-    `evalhouse warehouse compact`.
+    forgotten. A text that a kept run has too stays, and so does a reply that one rests on. Received traces go
+    altogether. What was forgotten is on record in the tables `forgotten` and `forgotten_traces`. The bytes are gone
+    from the disk after `evalhouse warehouse compact`.
     """
     from evalhouse.warehouse.upkeep.forget import forget as forget_rows  # noqa: PLC0415
 
@@ -225,6 +226,7 @@ def _make_rule(
 
 
 def _describe_forgotten(forgotten: "Forgotten") -> dict[str, object]:
+    traces = forgotten.traces
     return {
         "rule": forgotten.rule.words,
         "runs": list(forgotten.run_ids),
@@ -232,6 +234,15 @@ def _describe_forgotten(forgotten: "Forgotten") -> dict[str, object]:
         "rows": dict(forgotten.tables),
         "bytes": forgotten.n_bytes,
         "under_way": list(forgotten.under_way),
+        "traces": None if traces is None else _describe_traces(traces),
+    }
+
+
+def _describe_traces(traces: "GoneTraces") -> dict[str, object]:
+    return {
+        "n_traces": traces.n_traces,
+        "first_began_at": traces.first_began_at,
+        "last_began_at": traces.last_began_at,
     }
 
 
@@ -249,6 +260,9 @@ def _print_forgotten(warehouse: Warehouse, forgotten: "Forgotten", *, dry_run: b
         f"{write_count(len(forgotten.run_ids), 'run')}, {forgotten.n_bytes / _MB:,.1f} MB of text",
         bold=True,
     )
+    if (traces := forgotten.traces) and traces.first_began_at and traces.last_began_at:
+        began = write_began(traces.first_began_at, traces.last_began_at)
+        print_line(f"and {write_count(traces.n_traces, 'received trace')} that began {began}")
     if dry_run:
         print_line("nothing was changed; leave out --dry-run to have it go")
     else:

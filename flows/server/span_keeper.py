@@ -23,7 +23,7 @@ from evalhouse.tasks.settings.retention import find_cutoff
 from evalhouse.warehouse.mover import Journal, Mover, Segment, find_journal, find_orphans
 from evalhouse.warehouse.rows.runs import now_utc
 from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.upkeep.forget import forget_traces
+from evalhouse.warehouse.upkeep.forget import Rule, forget_traces
 
 _WAITING: Final = "waiting"
 _KEPT_FOR: Final = 10  # times the wait that a trace is remembered as kept
@@ -144,11 +144,15 @@ class SpanKeeper:
         forget_at = 0.0
         while True:
             if self._settings.retention.traces is not None and time.monotonic() >= forget_at:
-                forget_traces(self._warehouse, find_cutoff(self._settings.retention.traces, now_utc()))
+                self._forget_old(self._settings.retention.traces)
                 forget_at = time.monotonic() + _FORGET_S
             if self._has_ended.wait(wait_s):
                 return
             self.drop_old()
+
+    def _forget_old(self, age: str) -> None:
+        rule = Rule(words=f'[retention] traces = "{age}"', before=find_cutoff(age, now_utc()))
+        forget_traces(self._warehouse, rule)
 
     def drop_old(self) -> None:
         """Drop the traces that have waited long enough, and their bytes from the disk."""

@@ -44,7 +44,7 @@ _STAY = {
     "gate_decisions": "*", "gate_checks": "*", "gate_acceptances": "*", "provider_batches": "*", "batch_requests": "*",
     "served_models": "*", "stored_parts": "*", "stored_scores": "*", "stored_causes": "*", "stored_costs": "*",
     "testset_versions": "*", "review_picks": "*", "sample_picks": "*", "sample_signals": "*",
-    "forgotten": "*", "forgotten_items": "*",
+    "forgotten": "*", "forgotten_items": "*", "forgotten_traces": "*",
     "citations": {"run_id", "sample_id", "statement_id", "call_id"},
     "samples": {"input_hash", "sample_id", "context_ids", "reference_context_ids"},
     "run_samples": {"run_id", "sample_id", "input_hash", "cluster"},

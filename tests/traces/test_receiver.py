@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 
 import httpx
@@ -23,6 +24,7 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.suites import load_receiver, load_suite
 from evalhouse.flows.server.receiver import TOKEN_VARIABLE
 from evalhouse.flows.server.span_keeper import SpanKeeper
+from evalhouse.tasks.datasets.errors import DatasetError
 from evalhouse.tasks.datasets.read import stage_of
 from evalhouse.tasks.datasets.spans.otlp import read_otlp
 from evalhouse.tasks.settings.run import RunSettings
@@ -267,25 +269,66 @@ def test_a_killed_receiver_loses_nothing_that_it_acknowledged(tmp_path: Path, pr
     assert place.call(*query).lines == ["n", str(acknowledged)]
 
 
-def test_spans_are_forgotten_by_age_and_by_sample(tmp_path: Path) -> None:
+def _minute(number: int) -> datetime:
+    return datetime(2026, 3, 14, 12, number)  # UTC, as the warehouse has it
+
+
+def test_traces_are_forgotten_by_age_and_by_sample_and_that_is_on_record(tmp_path: Path) -> None:
     path = tmp_path / "w.duckdb"
+    numbers = (1, 2, 3, 4)
     with receiving(path) as house:
-        spans = [span for number in (1, 2, 3) for span in make_bot_trace(trace=number_trace(number), at_s=number * 60)]
+        spans = [span for number in numbers for span in make_bot_trace(trace=number_trace(number), at_s=number * 60)]
         house.post(make_request(spans))
     warehouse = Warehouse(str(path))
     rule = Rule(words="--sample", sample_id=number_trace(2))
     assert forget(warehouse, rule, dry_run=True).tables == {"spans": 3}
+    assert warehouse.read_rows("from forgotten_traces") == []
     assert forget(warehouse, rule).n_bytes > 300
-    assert len(warehouse.read_rows("from spans")) == 6
-    begun = warehouse.read_rows("select max(started_at) as at from traces")[0]["at"]
-    assert forget(warehouse, Rule(words="--older-than", before=begun, suite="nightly")).tables == {}
-    assert forget(warehouse, Rule(words="--older-than", before=begun)).tables == {"spans": 3}
+    assert len(warehouse.read_rows("from spans")) == 9
+    assert forget(warehouse, Rule(words="--older-than", before=_minute(4), suite="nightly")).tables == {}
+    assert forget(warehouse, Rule(words="--older-than 9d", before=_minute(4))).tables == {"spans": 6}
     with receiving(path, retention={"traces": "30d"}) as house:
         for _ in range(200):
             if not house.read():
                 break
             time.sleep(0.05)
         assert house.read() == []
+    recorded = warehouse.read_rows("from forgotten_traces order by forgotten_at")
+    assert [(row["rule"], row["trace_id"], row["n_traces"], row["n_spans"], row["n_events"]) for row in recorded] == [
+        ("--sample", number_trace(2), 1, 3, 0),
+        ("--older-than 9d", None, 2, 6, 0),
+        ('[retention] traces = "30d"', None, 1, 3, 0),
+    ]
+    began = [(row["first_began_at"], row["last_began_at"]) for row in recorded]
+    assert began == [(_minute(2), _minute(2)), (_minute(1), _minute(3)), (_minute(4), _minute(4))]
+    assert all(row["forgotten_by"] and row["n_bytes"] > 300 for row in recorded)
+    assert warehouse.read_rows("from forgotten") == []
+
+
+def test_who_looks_for_forgotten_traces_is_told_of_them(tmp_path: Path, prefect_home: Path) -> None:
+    place = Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home)})
+    with receiving(tmp_path / "w.duckdb") as house:
+        for number in (1, 2, 3):
+            house.post(make_request(make_bot_trace(trace=number_trace(number), at_s=number * 60)))
+    told = place.call("warehouse", "forget", "--sample", number_trace(1), "--warehouse", "w.duckdb", "--json")
+    traces = {"n_traces": 1, "first_began_at": "2026-03-14T12:01:00", "last_began_at": "2026-03-14T12:01:00"}
+    assert (told.document["traces"], told.document["rows"]) == (traces, {"spans": 3})
+    forget(house.warehouse, Rule(words="--older-than 9d", before=_minute(3)))
+    settings = RunSettings(dataset="traces", traces=ALWAYS, warehouse=str(tmp_path / "w.duckdb"))
+    (note,) = stage_of(settings).notes
+    assert "; forgotten by 20" in note
+    gone = "2 that began from 2026-03-14 12:01 to 2026-03-14 12:02 UTC"
+    assert note.endswith(f": {gone} (--older-than 9d, --sample {number_trace(1)})")
+    last = place.call("warehouse", "forget", "--older-than", "1d", "--warehouse", "w.duckdb")
+    assert "and 1 received trace that began at 2026-03-14 12:03 UTC" in last.stdout
+    with pytest.raises(
+        DatasetError, match=r"no traces from .*; forgotten by .*: 3 that began from 2026-03-14 12:01 to "
+    ):
+        stage_of(settings)
+    before = TraceWindow(last="1h", until="2026-03-14T11:00:00")
+    with pytest.raises(DatasetError) as refused:
+        stage_of(RunSettings(dataset="traces", traces=before, warehouse=str(tmp_path / "w.duckdb")))
+    assert "forgotten" not in str(refused.value)
 
 
 def test_a_receivers_file_is_refused_with_lines_and_keys(tmp_path: Path) -> None:

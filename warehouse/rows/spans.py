@@ -8,10 +8,12 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
+from evalhouse.warehouse.messages import list_names
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import Warehouse
 
 _TRACES_AT_ONCE: Final = 500
+_NAMED: Final = 3  # rules that are named of those by which traces were forgotten
 Row = dict[str, Any]
 
 
@@ -41,6 +43,38 @@ def read_trace_rows(warehouse: Warehouse, since: datetime, until: datetime, serv
         for trace_id, of_trace in groupby(rows, itemgetter("trace_id")):
             spans = list(of_trace)
             yield TraceRows(spans=spans, events=events[trace_id], is_earlier=spans[0]["is_earlier"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForgottenTraces:
+    """Traces that are no longer there: how many, when they began, and by which rules they were forgotten."""
+
+    n_traces: int
+    first_began_at: datetime
+    last_began_at: datetime
+    forgotten_at: datetime
+    rules: list[str]
+
+    @property
+    def words(self) -> str:
+        """What a person reads who looks for them."""
+        began = write_began(self.first_began_at, self.last_began_at)
+        rules = list_names(self.rules, _NAMED)
+        return f"forgotten by {self.forgotten_at:%Y-%m-%d}: {self.n_traces:,} that began {began} ({rules})"
+
+
+def write_began(first: datetime, last: datetime) -> str:
+    """When traces began, to the minute."""
+    since, until = f"{first:%Y-%m-%d %H:%M}", f"{last:%Y-%m-%d %H:%M}"
+    return f"at {since} UTC" if since == until else f"from {since} to {until} UTC"
+
+
+def find_forgotten_traces(warehouse: Warehouse, since: datetime, until: datetime) -> ForgottenTraces | None:
+    """What was forgotten by whatever reached into [since, until), in whole; None where nothing did."""
+    if not warehouse.exists():
+        return None
+    rows = warehouse.read(read_query("spans/forgotten_between"), {"since": since, "until": until}).to_dicts()
+    return ForgottenTraces(**rows[0]) if rows else None
 
 
 def count_spans(warehouse: Warehouse) -> int:

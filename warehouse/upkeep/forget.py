@@ -10,7 +10,7 @@ The bytes themselves are gone from the disk when the warehouse was compacted.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Final, Literal
 
@@ -74,7 +74,7 @@ _OF_SETS: Final[Mapping[str, Mapping[str, Kind]]] = {
     },
 }  # fmt: skip
 """Where the texts of a sample stand that a test set made, by `question_id`."""
-KEPT: Final = frozenset({"batches", "kb_updates", "served_models", "forgotten", "forgotten_items"})
+KEPT: Final = frozenset({"batches", "kb_updates", "served_models", "forgotten", "forgotten_items", "forgotten_traces"})
 """Tables of which nothing is deleted with a run: what was written, answered and served, and the record itself."""
 _MARKS: Final[Mapping[Kind, str]] = {
     "text": "text_mark({0})", "texts": "list_transform({0}, lambda entry: text_mark(entry))",
@@ -111,9 +111,29 @@ class Rule:
     with_scores: bool = False
 
 
+@dataclass(frozen=True)
+class GoneTraces:
+    """Traces that were deleted, or would be: what there was of them, and when the first and the last of them began."""
+
+    n_traces: int
+    n_spans: int
+    n_events: int
+    n_bytes: int
+    first_began_at: datetime | None
+    last_began_at: datetime | None
+
+    @property
+    def tables(self) -> dict[str, int]:
+        """How many rows, by table."""
+        return {table: n for table, n in (("spans", self.n_spans), ("span_events", self.n_events)) if n}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Forgotten:
-    """What was forgotten, or would be: rows and bytes of texts by table; `under_way` are runs that were left out."""
+    """What was forgotten, or would be: rows and bytes of texts by table; `under_way` are runs that were left out.
+
+    `traces` are received ones that went with it, None where none did.
+    """
 
     rule: Rule
     run_ids: tuple[str, ...]
@@ -121,21 +141,7 @@ class Forgotten:
     tables: Mapping[str, int]
     n_bytes: int
     under_way: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GoneTraces:
-    """Traces that were deleted, or would be: what was received of them."""
-
-    n_traces: int
-    n_spans: int
-    n_events: int
-    n_bytes: int
-
-    @property
-    def tables(self) -> dict[str, int]:
-        """How many rows, by table."""
-        return {table: n for table, n in (("spans", self.n_spans), ("span_events", self.n_events)) if n}
+    traces: GoneTraces | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,26 +166,37 @@ def forget(warehouse: Warehouse, rule: Rule, *, dry_run: bool = False) -> Forgot
     _check_sample(warehouse, rule)
     if not dry_run:
         _carry_out(warehouse)
-    forgotten = _decide(warehouse, rule, dry_run=dry_run)
+    forgetting_id = make_run_id(now_utc())
+    forgotten = _decide(warehouse, rule, forgetting_id, dry_run=dry_run)
     if not dry_run:
         _carry_out(warehouse)
     # Of a suite the runs go by its rules; the traces that they were made of go by those of the receiver.
     if rule.sample_id is None and (rule.before is None or rule.suite is not None):
         return forgotten
-    gone = forget_traces(warehouse, rule.before, rule.sample_id, dry_run=dry_run)
-    return replace(forgotten, tables={**forgotten.tables, **gone.tables}, n_bytes=forgotten.n_bytes + gone.n_bytes)
+    gone = forget_traces(warehouse, rule, forgetting_id=forgetting_id, dry_run=dry_run)
+    if not gone.n_traces:
+        return forgotten
+    tables, n_bytes = {**forgotten.tables, **gone.tables}, forgotten.n_bytes + gone.n_bytes
+    return replace(forgotten, tables=tables, n_bytes=n_bytes, traces=gone)
 
 
 def forget_traces(
-    warehouse: Warehouse, before: datetime | None, trace_id: str | None = None, *, dry_run: bool = False
+    warehouse: Warehouse, rule: Rule, *, forgetting_id: str | None = None, dry_run: bool = False
 ) -> GoneTraces:
-    """Delete the traces that began before a time, or one trace: their spans, and what was logged about these."""
+    """Delete the traces that began before a rule's time, or the one that it names: their spans, and what was logged
+    about these. That goes on record with it; a dry run changes nothing."""
     with _writing(warehouse) as connection:
-        connection.execute(read_query("forget/going_traces"), {"before": before, "trace_id": trace_id})
+        connection.execute(read_query("forget/going_traces"), {"before": rule.before, "trace_id": rule.sample_id})
         (counted,) = connection.execute(read_query("forget/count_traces")).fetchall()
-        gone = GoneTraces(n_traces=counted[0], n_spans=counted[1], n_events=counted[2], n_bytes=counted[3])
+        gone = GoneTraces(*counted)
         if gone.n_traces and not dry_run:
+            now = now_utc()
+            record = {
+                **asdict(gone), "forgetting_id": forgetting_id or make_run_id(now), "rule": rule.words,
+                "trace_id": rule.sample_id, "forgotten_by": find_user(), "forgotten_at": now,
+            }  # fmt: skip
             connection.begin()
+            insert_frame(connection, "forgotten_traces", build_frame("forgotten_traces", [record]))
             for table in gone.tables:
                 connection.execute(read_query("forget/delete_traces").format(table=table))
             _commit(connection, warehouse)
@@ -195,7 +212,7 @@ def _check_sample(warehouse: Warehouse, rule: Rule) -> None:
         raise WarehouseError(f"no run has a sample {rule.sample_id!r}; {advice}")
 
 
-def _decide(warehouse: Warehouse, rule: Rule, *, dry_run: bool) -> Forgotten:
+def _decide(warehouse: Warehouse, rule: Rule, forgetting_id: str, *, dry_run: bool) -> Forgotten:
     """Put on record what is to go, in one transaction; a dry run takes it back."""
     with _writing(warehouse) as connection:
         rows = connection.execute(
@@ -215,7 +232,7 @@ def _decide(warehouse: Warehouse, rule: Rule, *, dry_run: bool) -> Forgotten:
         if not n_samples:
             return forgotten
         connection.begin()
-        forgotten = _put_on_record(connection, warehouse, forgotten, n_samples)
+        forgotten = _put_on_record(connection, warehouse, forgotten, forgetting_id, n_samples)
         if dry_run:
             connection.rollback()
         else:
@@ -257,11 +274,15 @@ def _refuse_under_way(rule: Rule, under_way: set[str]) -> None:
 
 
 def _put_on_record(
-    connection: duckdb.DuckDBPyConnection, warehouse: Warehouse, forgotten: Forgotten, n_samples: Mapping[str, int]
+    connection: duckdb.DuckDBPyConnection,
+    warehouse: Warehouse,
+    forgotten: Forgotten,
+    forgetting_id: str,
+    n_samples: Mapping[str, int],
 ) -> Forgotten:
     now, rule = now_utc(), forgotten.rule
     head = {
-        "forgetting_id": make_run_id(now), "sample_id": rule.sample_id, "rule": rule.words,
+        "forgetting_id": forgetting_id, "sample_id": rule.sample_id, "rule": rule.words,
         "with_scores": rule.with_scores, "forgotten_by": find_user(), "decided_at": now,
     }  # fmt: skip
     samples = [

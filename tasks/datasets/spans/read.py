@@ -84,10 +84,11 @@ def guess_format(columns: Collection[str]) -> TraceFormat | None:
 
 @dataclass(kw_only=True)
 class Tally:
-    """What became of the traces of a dataset."""
+    """What became of the traces of a dataset; `forgotten` says of which there is nothing left to read."""
 
     n_spans: int = 0
     n_traces: int = 0
+    forgotten: str | None = None
     left_out: dict[Reason, list[LeftOut]] = field(default_factory=dict)
     _n: Counter[Reason] = field(default_factory=Counter)
 
@@ -115,7 +116,8 @@ class Tally:
         """All of it in a line."""
         said = [f"{self._n[reason]:,} {REASONS[reason]} ({_name(listed)})" for reason, listed in self.left_out.items()]
         left_out = f"; left out: {'; '.join(said)}" if said else ""
-        return f"traces: {self.n_traces:,} of {self.n_spans:,} spans, {self.n_samples:,} became samples{left_out}"
+        gone = f"; {self.forgotten}" if self.forgotten else ""
+        return f"traces: {self.n_traces:,} of {self.n_spans:,} spans, {self.n_samples:,} became samples{left_out}{gone}"
 
 
 @dataclass(frozen=True, kw_only=True)

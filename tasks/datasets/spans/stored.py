@@ -15,7 +15,7 @@ from evalhouse.tasks.datasets.spans.otel import Recorded, read_span
 from evalhouse.tasks.datasets.spans.read import Tally, Trace, make_samples
 from evalhouse.tasks.settings.traces import TRACES, TraceWindow
 from evalhouse.warehouse.rows.runs import now_utc
-from evalhouse.warehouse.rows.spans import TraceRows, read_trace_rows
+from evalhouse.warehouse.rows.spans import TraceRows, find_forgotten_traces, read_trace_rows
 from evalhouse.warehouse.store import Warehouse
 
 
@@ -98,6 +98,8 @@ def _read_window(
     warehouse: Warehouse, window: TraceWindow, now: datetime, tally: Tally, _: Complain
 ) -> Iterator[RawRow]:
     since, until = window.find_bounds(now)
+    forgotten = find_forgotten_traces(warehouse, since, until)
+    tally.forgotten = None if forgotten is None else forgotten.words
     traces = read_trace_rows(warehouse, since, until, window.service)
     yield from make_samples(map(_read_trace, traces), tally, are_in_order=True)
     if not tally.n_traces:
@@ -105,7 +107,7 @@ def _read_window(
         text = (
             f"no traces{of_service} from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} UTC (last = {window.last!r})"
         )
-        raise ReadingStopped(None, "no_traces", text)
+        raise ReadingStopped(None, "no_traces", f"{text}; {tally.forgotten}" if tally.forgotten else text)
 
 
 def _read_trace(rows: TraceRows) -> Trace:
