@@ -5,9 +5,9 @@
     python tests/benchmarks/trace.py --pairs    # and which function is entered after which file's, where it is often
 
 One row of a JSON Lines file is judged by the lexical judge, in this process, under a profiler. Counted are the frames
-of our own functions: importing a module, and looking for one, is left out. A passage is the entry of a function that stands in another file
-than the one entered before it by that thread; a coroutine that is woken is entered again, a return is none. The
-flow begins when `evaluate_run` is entered.
+of our own functions: importing a module, and looking for one, is left out. A passage is the entry of a function that
+stands in another file than the one entered before it by that thread; a coroutine that is woken is entered again, a
+return is none. The flow begins when `evaluate_run` is entered.
 """
 
 import argparse
