@@ -4,6 +4,12 @@ A text that no request holds is cut into parts (`asking/tokens`), which are aske
 question. Nothing of the neighbouring parts goes along, because it would come back as statements a second time. When one
 part fails the whole text has failed: half of its statements would pass for all of them.
 
+By a plan that has a prompt for it (`fused`) the answer and the ground truth go into one request, as long as neither is
+on record: instructions and worked examples, most of what such a request costs, are sent once. Either half of the reply
+goes on record as what the request for that text alone would bring, so that on a later night the ground truth is there
+and the answer is asked for alone, by the same prompt with an empty block in the place of the other. What cannot be had
+of both at once, because they are too long or no reply was of use, is asked text by text.
+
 The answer of an application that said nothing at all has no statements, and nobody has to be asked about that.
 
 A dataset may name several right answers (`ground_truths`). A judge that reads the ground truth as a text is shown them
@@ -12,9 +18,12 @@ the answer the highest factual_f1 counts, the earlier one among equals. Where no
 is spelled most like the answer. `similarities` names it, under `accepted_answer`.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NoReturn
+
+import orjson
 
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.embedders import compare_spelling
@@ -42,6 +51,17 @@ class _PartReply:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Both:
+    """What came of the request for both texts, by text, and why nothing did where it was asked in vain."""
+
+    parts: Mapping[Source, _PartReply] = field(default_factory=dict)
+    problem: str | None = None
+
+
+_NOT_ASKED = _Both()
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Split:
     """The statements of a text, numbered over all its parts, with the call of each; `call_id` is the first part's.
 
@@ -60,23 +80,51 @@ async def extract_statements(live_run: LiveRun, work: SampleWork) -> None:
         await extract_answer(live_run, work)
         await extract_ground_truth(live_run, work)
     else:
-        await gather_all([extract_answer(live_run, work), extract_ground_truth(live_run, work)])
+        both = await _ask_both(live_run, work)
+        await gather_all([extract_answer(live_run, work, both), extract_ground_truth(live_run, work, both)])
 
 
 extract = make_task("extract", extract_statements, gives_statements=True)
 
 
-async def extract_answer(live_run: LiveRun, work: SampleWork) -> None:
+async def extract_answer(live_run: LiveRun, work: SampleWork, both: _Both = _NOT_ASKED) -> None:
     """Split one sample's answer and hand the statements on."""
-    await _extract(live_run, work, "answer", [] if work.sample.answer is None else [work.sample.answer])
+    await _extract(live_run, work, "answer", [] if work.sample.answer is None else [work.sample.answer], both)
 
 
-async def extract_ground_truth(live_run: LiveRun, work: SampleWork) -> None:
+async def extract_ground_truth(live_run: LiveRun, work: SampleWork, both: _Both = _NOT_ASKED) -> None:
     """Split one sample's ground truth and hand the statements on."""
-    await _extract(live_run, work, "ground_truth", work.sample.accepted_answers)
+    await _extract(live_run, work, "ground_truth", work.sample.accepted_answers, both)
 
 
-async def _extract(live_run: LiveRun, work: SampleWork, source: Source, texts: Sequence[str]) -> None:
+async def _ask_both(live_run: LiveRun, work: SampleWork) -> _Both:
+    """What one request for both texts brings; nothing where they are asked for one by one."""
+    prompt, most = live_run.extract_prompt, live_run.settings.request_tokens
+    texts = {"answer": work.sample.answer or "", "ground_truth": "".join(work.sample.accepted_answers)}
+    before = collect_turns(work.sample, most)
+    fits = sum(map(estimate_tokens, texts.values())) <= before.leave_room(most, work.sample.question)
+    if prompt is None or not all(texts.values()) or not fits or any(one.done() for one in work.extractions.values()):
+        return _NOT_ASKED
+    alone = {source: _make_question(live_run, work, source, texts[source]) for source in _STEPS}
+    if any([await live_run.asker.is_on_record(question) for question in alone.values()]):
+        return _NOT_ASKED
+    question = replace(alone["answer"], data={**alone["answer"].data, **texts})
+
+    def read(text: str) -> dict[Source, list[str]]:
+        return {source: _read_own(text, question, source) for source in _STEPS}
+
+    try:
+        answer = await live_run.asker.ask(question, read, read_cut=_refuse_cut)
+    except (CutReply, JudgeFailed) as error:
+        return _Both(problem=f"both texts in one request: {error}; asked text by text")
+    for source, statements in answer.value.items():
+        reply = {key: statements if key == source else [] for key in _STEPS}
+        live_run.asker.keep_part(alone[source], orjson.dumps(reply).decode(), of=answer)
+    parts = {source: _PartReply(statements=said, call_id=answer.call_id) for source, said in answer.value.items()}
+    return _Both(parts=parts)
+
+
+async def _extract(live_run: LiveRun, work: SampleWork, source: Source, texts: Sequence[str], both: _Both) -> None:
     step = _STEPS[source]
     # Done already where the step is taken again because the endpoint was down for the other text.
     if step not in live_run.steps or work.extractions[source].done():
@@ -88,19 +136,21 @@ async def _extract(live_run: LiveRun, work: SampleWork, source: Source, texts: S
         extraction = Extraction()
     else:
         try:
-            splits = await gather_all([_split(live_run, work, source, text) for text in texts])
+            splits = await gather_all([_split(live_run, work, source, text, both) for text in texts])
             extraction = _add_rows(work, source, splits[await _pick(live_run, work, source, texts, splits)])
-            detail = collect_turns(work.sample, live_run.settings.request_tokens).note
+            note = collect_turns(work.sample, live_run.settings.request_tokens).note
+            detail = "; ".join(filter(None, (note, both.problem))) or None
         except JudgeFailed as error:
             extraction, detail = Extraction(reason=error.reason), str(error)
     work.note_outcome(step, extraction.reason, detail)
     work.hand_over(source, extraction)
 
 
-async def _split(live_run: LiveRun, work: SampleWork, source: Source, text: str) -> _Split:
+async def _split(live_run: LiveRun, work: SampleWork, source: Source, text: str, both: _Both) -> _Split:
     most = live_run.settings.request_tokens
     room = collect_turns(work.sample, most).leave_room(most, work.sample.question)
-    parts = await ask_in_parts(room, partial(_ask_parts, live_run, work, source, text))
+    ask = partial(_ask_parts, live_run, work, source, text)
+    parts = [both.parts[source]] if source in both.parts else await ask_in_parts(room, ask)
     call_ids: dict[str, str] = {}
     for part in parts:
         for statement in part.statements:
@@ -139,20 +189,11 @@ async def _pick(
 
 async def _ask_part(live_run: LiveRun, work: SampleWork, source: Source, part: str) -> list[_PartReply]:
     """The statements of a part; of its halves where the reply about it was cut off."""
-    before = collect_turns(work.sample, live_run.settings.request_tokens)
-    question = Question(
-        step=_STEPS[source],
-        sample_id=work.sample.sample_id,
-        prompt=before.frame(live_run.prompts["extract"]),
-        data={**before.block, "question": work.sample.question, "text": part},
-    )
+    question = _make_question(live_run, work, source, part)
+    key = "statements" if live_run.extract_prompt is None else source
 
     def read(text: str) -> list[str]:
-        statements = read_statements(text)
-        prompt = question.prompt
-        if prompt is not None and prompt.examples and prompt.list_copied(statements, question.data):
-            raise UnusableReply(f"{COPIED} among the statements")
-        return statements
+        return _read_own(text, question, key)
 
     n_tokens = estimate_tokens(part)
     try:
@@ -163,7 +204,28 @@ async def _ask_part(live_run: LiveRun, work: SampleWork, source: Source, part: s
     return [_PartReply(statements=answer.value, call_id=answer.call_id)]
 
 
-def _refuse_cut(_: str) -> list[str]:
+def _make_question(live_run: LiveRun, work: SampleWork, source: Source, text: str) -> Question:
+    """What asks for the statements of one text alone."""
+    before, joint = collect_turns(work.sample, live_run.settings.request_tokens), live_run.extract_prompt
+    texts: Mapping[str, str] = {"text": text} if joint is None else {**dict.fromkeys(_STEPS, ""), source: text}
+    return Question(
+        step=_STEPS[source],
+        sample_id=work.sample.sample_id,
+        prompt=before.frame(joint or live_run.prompts["extract"]),
+        data={**before.block, "question": work.sample.question, **texts},
+    )
+
+
+def _read_own(text: str, question: Question, key: str) -> list[str]:
+    """The statements under a key of a reply; raises UnusableReply where a worked example was copied."""
+    statements = read_statements(text, key)
+    prompt = question.prompt
+    if prompt is not None and prompt.examples and prompt.list_copied(statements, question.data):
+        raise UnusableReply(f"{COPIED} among the statements")
+    return statements
+
+
+def _refuse_cut(_: str) -> NoReturn:
     """Half of a text's statements would pass for all of them."""
     raise UnusableReply("the reply broke off")
 

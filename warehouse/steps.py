@@ -39,6 +39,7 @@ class Step:
     - `optional`: may be marked `?` in `needs`, by a metric that reads what the step would, and never has it asked.
     - `version` is part of every request's key: raise it when the step starts to read the same reply differently.
     - `joins`: of a plan, which is no step of its own, the steps whose verdicts it asks for in one request.
+    - `extract_prompt`: of a plan, the prompt with which both texts of a sample are split in one request.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Step:
     optional: bool = False
     version: int = 1
     joins: tuple[str, ...] = ()
+    extract_prompt: str | None = None
     tables: tuple[VerdictTable, ...] = ()
 
 
@@ -73,6 +75,8 @@ APART_PROMPTS: Final = tuple(_RECORDS["apart"]["prompts"])
 """The prompts that test sets are made and kept true with. No step asks with them; the lexical judge knows them."""
 _STEPS: Final = tuple(STEPS.values())
 _ASKING: Final = (*_STEPS, *PLANS.values())
+_EXTRACT_STEPS: Final = tuple(step.name for step in _STEPS if step.task == "extract")
+_EXTRACT_PROMPTS: Final = tuple(plan.extract_prompt for plan in PLANS.values() if plan.extract_prompt is not None)
 _GRADE_SETTINGS = ("contexts_role", "logprobs")
 _OF_MODELS = ("temperature", "reasoning_effort", "max_tokens", "context_window")
 _EVERYWHERE = (*_OF_MODELS, "request_tokens")
@@ -86,10 +90,13 @@ JUDGED_TASKS: Final = tuple(
 LEXICAL_TASKS: Final = frozenset(step.task for step in _ASKING if step.lexical)
 """Those of them that the built-in lexical judge can answer."""
 REPLY_VERSIONS: Final[Mapping[str, int]] = {
-    **dict.fromkeys(APART_PROMPTS, 1), **{step.prompt: step.version for step in _ASKING if step.prompt}
+    **dict.fromkeys((*APART_PROMPTS, *_EXTRACT_PROMPTS), 1),
+    **{step.prompt: step.version for step in _ASKING if step.prompt},
 }  # fmt: skip
 """By prompt the version of the code that reads its replies; of a rubric's it is 1."""
-LEXICAL_PROMPTS: Final = frozenset((*APART_PROMPTS, *(step.prompt for step in _ASKING if step.lexical and step.prompt)))
+LEXICAL_PROMPTS: Final = frozenset(
+    (*APART_PROMPTS, *_EXTRACT_PROMPTS, *(step.prompt for step in _ASKING if step.lexical and step.prompt))
+)
 JUDGE_SETTINGS: Final = tuple(
     dict.fromkeys((*_EVERYWHERE, *(name for step in _STEPS for name in step.settings), *_GRADE_SETTINGS))
 )
@@ -160,11 +167,26 @@ def list_possible_calls(name: str) -> tuple[str, ...]:
 
 def list_prompts(names: Iterable[str]) -> list[str]:
     """The names of the prompts that these steps ask with, sorted."""
-    return sorted({prompt for name in names if (prompt := find_step(name).prompt) is not None})
+    steps = [find_step(name) for name in names]
+    return sorted({prompt for step in steps for prompt in (step.prompt, step.extract_prompt) if prompt is not None})
+
+
+def find_plan(prompt: str) -> str:
+    """The plan of which a prompt is; SEPARATE for those of steps that ask by themselves."""
+    found = (name for name, plan in PLANS.items() if prompt in (plan.prompt, plan.extract_prompt))
+    return next(found, SEPARATE)
+
+
+def find_extract_prompt(names: Collection[str], plan: str) -> str | None:
+    """The prompt that splits both texts of a sample at once where these steps are taken by a plan; None without one."""
+    is_joined = plan in arrange_steps(names, plan) and set(_EXTRACT_STEPS) <= set(names)
+    return PLANS[plan].extract_prompt if is_joined else None
 
 
 def find_asking_steps(prompt: str) -> list[str]:
     """The steps that ask with a prompt; of a rubric's prompt the step that grades by it."""
+    if prompt in _EXTRACT_PROMPTS:
+        return list(_EXTRACT_STEPS)
     joined = [name for plan in PLANS.values() if plan.prompt == prompt for name in plan.joins]
     return joined or [step.name for step in _STEPS if step.prompt == prompt] or [f"{GRADE_STEP}{prompt}"]
 

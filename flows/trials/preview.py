@@ -20,7 +20,7 @@ from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.samples import StoredSample
-from evalhouse.warehouse.steps import APART_PROMPTS, PLANS, SEPARATE, add_earlier, find_asking_steps
+from evalhouse.warehouse.steps import APART_PROMPTS, PLANS, SEPARATE, add_earlier, find_asking_steps, find_plan
 from evalhouse.warehouse.store import Warehouse
 
 
@@ -96,12 +96,13 @@ async def _preview(prompt: Prompt, settings: RunSettings, sample: StoredSample) 
 
 def _lay_out_run(prompt: Prompt, settings: RunSettings, questions: dict[str, Question]) -> LiveRun:
     """A live run with the steps that the prompt is asked in; what is asked there is put into `questions`."""
+    way = find_plan(prompt.name)
     # What limits or repeats the asking changes no message.
     quiet = settings.model_copy(
-        update={"rpm": None, "tpm": None, "budget_usd": None, "votes": 1, "embeddings": "hashing"}
-        | {"plan": prompt.name if prompt.name in PLANS else SEPARATE}
+        update={"rpm": None, "tpm": None, "budget_usd": None, "votes": 1, "embeddings": "hashing"} | {"plan": way}
     )
-    plan = Plan(metrics=(), steps=add_earlier(find_asking_steps(prompt.name)))
+    asking = find_asking_steps(prompt.name) if way == SEPARATE else PLANS[way].joins
+    plan = Plan(metrics=(), steps=add_earlier(asking))
     judges = Judges(default=StandInJudge(None, heard=questions))
     return make_live_run("preview", quiet, plan, judges, Warehouse(settings.warehouse), record=NoRecord())
 

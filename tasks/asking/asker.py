@@ -388,8 +388,16 @@ class Asker:
         """The answer to a prepared question, if a reply that `read` can read is on record; the call then is too."""
         return await self._find_on_record(question, request, _Reader(whole=read, cut=None))
 
-    def keep_part(self, question: Question, text: str, *, of: Answer[None]) -> None:
+    async def is_on_record(self, question: Question) -> bool:
+        """Whether a reply to the question is on record; nothing of this is."""
+        asker = self.find(question.step)
+        return await asker.record.find(asker.judge.prepare(question).request_hash) is not None
+
+    def keep_part(self, question: Question, text: str, *, of: Answer[T]) -> None:
         """Put the reply to one part of a question on record, under the key that the part has when it is asked alone."""
+        asker = self.find(question.step)
+        if asker is not self:
+            return asker.keep_part(question, text, of=of)
         call = self._describe(
             question,
             self.judge.prepare(question),

@@ -467,11 +467,11 @@ def _list_rows(text: str) -> list[object]:
     return rows
 
 
-def read_statements(text: str) -> list[str]:
-    """The statements of an `extract` reply, without blank ones and exact repeats."""
-    statements = parse_object(text, "statements").get("statements")
+def read_statements(text: str, key: str = "statements") -> list[str]:
+    """The statements under a key of an `extract` reply, without blank ones and exact repeats."""
+    statements = parse_object(text, key).get(key)
     if not isinstance(statements, list) or not all(isinstance(item, str) for item in statements):
-        raise UnusableReply('the reply had no list of texts under "statements"')
+        raise UnusableReply(f'the reply had no list of texts under "{key}"')
     different = list(dict.fromkeys(" ".join(item.split()) for item in statements if item.strip()))
     if len(different) > _MOST_STATEMENTS:
         raise UnusableReply(

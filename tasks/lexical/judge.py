@@ -92,6 +92,10 @@ def _extract(data: Mapping[str, object]) -> dict[str, object]:
     return {"statements": split_statements(_read_text(data, "text"))}
 
 
+def _extract_both(data: Mapping[str, object]) -> dict[str, object]:
+    return {source: split_statements(_read_text(data, source)) for source in ("answer", "ground_truth")}
+
+
 def _classify(data: Mapping[str, object]) -> dict[str, object]:
     question = _read_text(data, "question")
     answer, truth = _read_items(data, "answer_statements"), _read_items(data, "ground_truth_statements")
@@ -270,6 +274,7 @@ _ANSWERS: dict[str, Callable[[Mapping[str, object]], dict[str, object]]] = {
     "attribute": _attribute,
     "rank": _rank,
     "fused": _fuse,
+    "extract_both": _extract_both,
     "turns": _hold_to_turns,
     "write_question": _write_questions,
     "answer_question": _answer_question,

@@ -105,10 +105,17 @@ class DryRecord(NoRecord):
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _QuestionRequest(ModelRequest):
+    """A request that knows what it asks: many are prepared to be looked for on record alone, and never asked."""
+
+    question: Question
+
+
 class StandInJudge:
     """A judge's real requests with replies that stand in for a model's; without a `judge` requests of no content.
 
-    Each question is put into `heard`, where that is given, by the hash of its request.
+    Each question that is asked is put into `heard`, where that is given, by the hash of its request.
     """
 
     endpoint = None  # where nothing is asked there are no limits to share
@@ -117,7 +124,6 @@ class StandInJudge:
     def __init__(self, judge: Judge | None, *, heard: dict[str, Question] | None = None) -> None:
         self._judge = judge
         self._heard = heard
-        self._asked: dict[str, Question] = {}
         self._beginnings: set[int] = set()
         self.name, self.model = (judge.name, judge.model) if judge else ("preview", "preview")
 
@@ -127,16 +133,16 @@ class StandInJudge:
         return find_window(self._judge)
 
     def prepare(self, question: Question) -> ModelRequest:
-        """The request; the question is kept for the stand-in."""
+        """The request, with the question for the stand-in."""
         request = self._judge.prepare(question) if self._judge else _name_request(question)
-        self._asked[request.request_hash] = question
-        if self._heard is not None:
-            self._heard[request.request_hash] = question
-        return request
+        return _QuestionRequest(request_hash=request.request_hash, payload=request.payload, question=question)
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """A stand-in of about the length of a model's reply; the lexical judge itself takes no tokens."""
-        question = self._asked.pop(request.request_hash)
+        assert isinstance(request, _QuestionRequest)
+        question = request.question
+        if self._heard is not None:
+            self._heard[request.request_hash] = question
         if question.prompt is None:
             vector, n_tokens = pack_vector([1.0]), count_request(request.payload)
             return ModelReply(text=vector, parts=[vector] * len(question.parts), prompt_tokens=n_tokens)

@@ -29,7 +29,7 @@ from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import MetricFile
 from evalhouse.warehouse.rows.samples import StoredSample, read_samples_between
-from evalhouse.warehouse.steps import arrange_steps, list_prompts, list_tasks
+from evalhouse.warehouse.steps import arrange_steps, find_extract_prompt, list_prompts, list_tasks
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.tables import VERDICT_TABLES, Batch, build_verdict_frames
 
@@ -295,6 +295,12 @@ class LiveRun:
     def asking(self) -> frozenset[str]:
         """What its samples take: its steps, or what the run's plan has in place of some of them."""
         return arrange_steps(self.steps, self.settings.plan)
+
+    @cached_property
+    def extract_prompt(self) -> Prompt | None:
+        """What splits both texts of a sample at once, where the run's plan has it so."""
+        name = find_extract_prompt(self.steps, self.settings.plan)
+        return None if name is None else self.prompts[name]
 
     @cached_property
     def tasks(self) -> tuple[str, ...]:

@@ -23,10 +23,9 @@ from typing import Any, Final
 
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.pairs import read_score as read_pair_score
-from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.attribute import attribute_statements
 from evalhouse.tasks.classify import classify_statements
-from evalhouse.tasks.extract import extract_answer, extract_ground_truth
+from evalhouse.tasks.extract import extract_answer, extract_ground_truth, extract_statements
 from evalhouse.tasks.fused import judge_together
 from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.errors import RunCancelled
@@ -274,7 +273,7 @@ async def _take(live_run: LiveRun, work: SampleWork, steps: Sequence[_Step], *, 
         for source, extraction in work.extractions.items():
             if not extraction.done() and not (work.sample.answer if source == "answer" else work.sample.ground_truth):
                 work.hand_over(source, Extraction(reason=f"no_{source}"))
-        await gather_all([split(live_run, work) for split in (extract_answer, extract_ground_truth)])
+        await extract_statements(live_run, work)
         passed_over = set(PLANS[live_run.settings.plan].joins) - {_JOINED[step] for step in joined}
         steps = [*(step for step in steps if step not in _JOINED), partial(judge_together, least=1)]
     results = await asyncio.gather(*(step(live_run, work) for step in steps), return_exceptions=True)

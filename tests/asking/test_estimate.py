@@ -190,6 +190,20 @@ def test_rubrics_questions_and_embeddings_are_counted_as_the_run_asks_them(
     assert embedded.cost_usd == pytest.approx(embedded.prompt_tokens * 0.02e-6)
 
 
+def test_both_texts_of_a_sample_are_counted_as_the_one_request_that_they_are(tmp_path: Path) -> None:
+    separate, fused = (
+        estimate_run(make_settings(tmp_path / "none.duckdb", "openai:gpt-4.1-mini", plan=plan)).steps
+        for plan in ("separate", "fused")
+    )
+    n_both = fused["extract_answer"].requests
+    assert 0 < n_both <= separate["extract_answer"].requests
+    assert fused.get("extract_ground_truth", Usage()).requests < 0.1 * separate["extract_ground_truth"].requests
+    assert sum(usage.reused for usage in fused.values()) <= sum(usage.reused for usage in separate.values())
+    # Nearly all of what the two would send by themselves, but for the instructions and examples of one of them.
+    by_themselves = sum(separate[step].prompt_tokens for step in ("extract_answer", "extract_ground_truth"))
+    assert 0.4 * by_themselves < fused["extract_answer"].prompt_tokens < 0.75 * by_themselves
+
+
 def ask_stand_in(language: str, name: str, **data: BlockValue) -> dict[str, Any]:
     question = Question(step=name, sample_id="s", prompt=load_prompts(language)[name], data=data)
     reply: dict[str, Any] = json.loads(make_stand_in(question))

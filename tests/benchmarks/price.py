@@ -52,7 +52,7 @@ REASON = re.compile(r'\\?"reason\\?":\s*\\?"((?:[^"\\]|\\[^"])*)')
 STATEMENT = "The tower of lighthouse 12 was made in 1812."
 N_STATEMENTS = 5  # of either text of these samples, of which four are the other's too
 LEAST_CACHED, CACHED_STEP = 1024, 128
-OURS = ("extract", "classify", "attribute", "rank", "fused")
+OURS = ("extract", "extract_both", "classify", "attribute", "rank", "fused")
 _encode: Callable[[str], list[int]] = openai.o200k_base().encode
 
 

@@ -21,8 +21,8 @@ import orjson
 from endpoint_schemas import compose_for_stranger
 
 Kind = Literal[
-    "extract", "classify", "attribute", "rank", "fused", "write_question", "answer_question", "renew_question",
-    "embeddings", "other",
+    "extract", "extract_both", "classify", "attribute", "rank", "fused", "write_question", "answer_question",
+    "renew_question", "embeddings", "other",
 ]  # fmt: skip
 
 HttpFault = Literal[
@@ -41,6 +41,7 @@ SHARED_STATEMENT = 0.6  # share of a statement's words that must stand in anothe
 SHARED_CONTEXT = 0.3  # share of the ground truth's words that makes a context useful
 
 _KINDS: frozenset[str] = frozenset(get_args(Kind)) - {"embeddings", "other"}
+_BOTH = {"answer": "answer", "ground_truth": "ground_truth"}
 # A block that only one prompt has.
 _TELLING: Mapping[str, Kind] = {
     "text": "extract",
@@ -135,8 +136,9 @@ def parse_blocks(text: str) -> dict[str, str]:
 def compose_reply(asked: Asked) -> dict[str, Any] | str:
     """The endpoint's own reply in the shape of the prompt; plain text for a request that is none of the five."""
     match asked.kind:
-        case "extract":
-            return {"statements": split_sentences(asked.blocks.get("text", ""))}
+        case "extract" | "extract_both":
+            blocks = {"statements": "text"} if asked.kind == "extract" else _BOTH
+            return {name: split_sentences(asked.blocks.get(block, "")) for name, block in blocks.items()}
         case "classify":
             return {"verdicts": _classify(asked.items("answer_statements"), asked.items("ground_truth_statements"))}
         case "attribute":

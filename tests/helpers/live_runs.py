@@ -221,6 +221,9 @@ def say_good(question: Question) -> str:
     match question.prompt.name:
         case "extract":
             return orjson.dumps({"statements": str(question.data["text"]).split(". ")}).decode()
+        case "extract_both":
+            texts = {name: str(question.data[name]) for name in ("answer", "ground_truth")}
+            return orjson.dumps({name: text.split(". ") for name, text in texts.items()}).decode()
         case "rank":
             return say_verdicts(*({"id": item, "label": "useful"} for item in ids["contexts"]))
         case "fused":

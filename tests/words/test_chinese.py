@@ -30,9 +30,9 @@ JUDGED = sorted(
     if any(step in ASKED or step.startswith(GRADE_STEP) for step in (*file.needs, *file.optional_needs))
 )
 BY_IDS = [name for name, file in load_metrics().items() if file.optional_needs]
-# What another plan asks in place of three of them, what only a conversation is asked with, or pairs of answers, or test
+# What another plan asks in place of four of them, what only a conversation is asked with, or pairs of answers, or test
 # sets are made with.
-UNASKED = ("fused", "turns", "preference", *APART_PROMPTS)
+UNASKED = ("fused", "extract_both", "turns", "preference", *APART_PROMPTS)
 ANSWER = [
     "《静波集》（增订本）由阿依古丽·买买提与欧阳静怡合著。",
     "它一九八六年由“海石书局”刊行，全书约４２万字；",

@@ -73,7 +73,7 @@ def test_a_built_in_prompt_is_read_when_it_is_asked_for(monkeypatch: pytest.Monk
     assert sorted(names[1:]) == ALL_NAMES
 
 
-@pytest.mark.parametrize("name", [*NAMES, "fused"])
+@pytest.mark.parametrize("name", [*NAMES, "extract_both", "fused"])
 def test_both_languages_ask_for_the_same_shape(name: str) -> None:
     english, chinese = load_prompts("en")[name], load_prompts("zh")[name]
     assert chinese.variables == english.variables
@@ -209,7 +209,7 @@ def test_every_reason_is_one_short_sentence(language: str, name: str) -> None:
             assert len(re.findall(r"[.。!！?？]", verdict["reason"])) == 1
 
 
-@pytest.mark.parametrize("name", [*NAMES, "fused"])
+@pytest.mark.parametrize("name", [*NAMES, "extract_both", "fused"])
 def test_chinese_prompts_are_chinese_with_examples_of_their_own(name: str) -> None:
     english, chinese = read_content(name, "en"), read_content(name, "zh")
     assert HAN.search(chinese["description"])
@@ -425,6 +425,7 @@ RELEASED = {
     "en/extract/1": "94f308414400cdb9",
     "en/extract/2": "fa5643ae240e4edf",
     "en/extract/3": "72e3dda8672c9b8c",
+    "en/extract_both/1": "9928512bd50adc1b",
     "en/fused/1": "129df1d36d179a27",
     "en/fused/2": "680229559ec41ad6",
     "en/passage_precision/1": "48723b65a558d847",
@@ -483,6 +484,7 @@ RELEASED = {
     "zh/extract/1": "7690b9fcf222bfa9",
     "zh/extract/2": "f039c750e651ad31",
     "zh/extract/3": "665a86f270ea16b5",
+    "zh/extract_both/1": "ed986627bedfb944",
     "zh/fused/1": "1901ee6ea6d0432f",
     "zh/fused/2": "7d416af6b4e95645",
     "zh/passage_precision/1": "ab4d17da6b9a0915",
