@@ -32,7 +32,9 @@ Cause = Literal[
     "ranked_too_low",
     "hallucinated",
     "misled_by_contexts",
+    "misled_by_turns",
     "contexts_ignored",
+    "turns_ignored",
     "own_knowledge",
     "fine",
 ]

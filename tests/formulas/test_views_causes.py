@@ -66,7 +66,9 @@ RULES = {
     "ranked_low": replace(LEFT_OUT, ground_truth_support=[[1], [4, 5]], useful=[True, False, False, True, False]),
     "invented": replace(GOOD, answer=["TP", "FP"], answer_support=[[1], []]),
     "distracted": replace(GOOD, answer=["TP", "FP"], answer_support=[[1], [3]], useful=[True, True, False]),
+    "turn_repeated": replace(GOOD, answer=["TP", "FP"], answer_support=[[1], []], said={"A2": [2, 4]}),
     "passed_over": LEFT_OUT,
+    "turn_passed_over": replace(ABSENT, said={"G2": [1]}),
     "truth_incomplete": replace(GOOD, answer=["TP", "FP"]),
     "unsupported_but_true": replace(GOOD, answer_support=[[1], []]),
     "within_tolerance": GOOD,
@@ -88,7 +90,9 @@ EVIDENCE = {
     "ranked_low": "1 of 2: G2",
     "invented": "1 of 2: A2",
     "distracted": "1 of 2: A2",
+    "turn_repeated": "1 of 2: A2; said in T2, T4",
     "passed_over": "1 of 2: G2",
+    "turn_passed_over": "1 of 2: G2; said in T1",
     "truth_incomplete": "1 of 2: A2",
     "unsupported_but_true": "1 of 2: A2",
     "within_tolerance": None,
@@ -153,6 +157,39 @@ def test_a_short_statement_follows_from_what_the_contexts_hold(text: str, rule: 
         add_stated(con, ABSENT)
         con.execute("update statements set text = $text where statement_id = 'G2'", {"text": text})
         assert [row["rule"] for row in read(con, "from sample_causes")] == [rule]
+
+
+def test_what_turns_hold_is_no_evidence_of_the_retriever() -> None:
+    """Contexts that are of no use beside a turn that has it all contradict nothing; a context that needs a turn was
+    retrieved; one that stands low is not to blame where a turn says the same."""
+    low = replace(RULES["ranked_low"], said={"G2": [3]})
+    by_turns = replace(GOOD, answer_support=[[], []], ground_truth_support=[[], []], useful=[False, False])
+    samples = {
+        "fine": replace(by_turns, said={"A1": [2], "A2": [2], "G1": [2], "G2": [2]}),
+        "judge_suspect": replace(RULES["usefulness_contradicts"], said={"G1": [2], "G2": [2]}),
+        "contexts_ignored": replace(LEFT_OUT, ground_truth_support=[[1], Together([2])], said={"G2": [1]}),
+        "turns_ignored": low,
+        "answered_unanswerable": Sample(answer=["FP", "FP"], answer_support=[[], []], said={"A1": [1], "A2": [1]}),
+        "refused_wrongly": Sample(ground_truth=["FN"], ground_truth_support=[[]], said={"G1": [2]}),
+    }
+    assert [row["cause"] for row in diagnose_each(*samples.values())] == list(samples)
+
+
+def test_a_statement_that_was_said_in_another_conversation_was_not_retrieved_there() -> None:
+    other = replace(GOOD, sample_id="other", ground_truth_support=[[1], []], said={"G2": [2]})
+    with open_rows() as con:
+        add_stated(con, ABSENT, other)
+        con.execute("update statements set text = $text where statement_id = 'G2'", {"text": FACT})
+        rows = {row["sample_id"]: row for row in read(con, "from sample_causes")}
+    assert (rows["s"]["rule"], rows["other"]["cause"]) == ("nowhere", "fine")
+
+
+def test_a_short_statement_follows_from_what_the_turns_hold() -> None:
+    with open_rows() as con:
+        add_stated(con, replace(ABSENT, ground_truth_support=[[], []], said={"G1": [1]}))
+        con.execute("update statements set text = 'No.' where statement_id = 'G2'")
+        (row,) = read(con, "from sample_causes")
+    assert (row["rule"], row["evidence"]) == ("turn_passed_over", "1 of 2: G2")
 
 
 def test_a_statement_of_its_own_sample_is_no_other_sample() -> None:

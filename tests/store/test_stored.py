@@ -119,7 +119,7 @@ def test_stored_rows_are_read_and_not_reckoned(con: duckdb.DuckDBPyConnection) -
     for table in ("scores", "statements", "llm_calls"):
         con.execute(f"delete from {table}")
     assert {view: len(rows) for view, rows in read_views(con).items()} == {
-        "run_scores": 40, "sample_causes": 40, "run_causes": 640, "run_costs": 40,
+        "run_scores": 40, "sample_causes": 40, "run_causes": 720, "run_costs": 40,
     }  # fmt: skip
     assert {row["rule"] for row in read(con, "from sample_causes")} == {"passed_over"}
 

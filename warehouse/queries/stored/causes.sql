@@ -120,7 +120,10 @@ judged as (
         attributions.supported,
         attributions.context_ranks,
         attributions.joint_ranks,
-        list_concat(attributions.context_ranks, attributions.joint_ranks) as support_ranks
+        list_concat(attributions.context_ranks, attributions.joint_ranks) as support_ranks,
+        coalesce(attributions.turn_ranks, []) as turn_ranks,
+        -- With no part of a context in it. What a context and a turn say together, the context was needed for.
+        attributions.supported and len(attributions.turn_ranks) > 0 and len(support_ranks) = 0 as is_by_turns
     from (from statements where run_id in (select run_id from open_runs)) as statements
     left join (from classifications where run_id in (select run_id from open_runs)) as classifications
         on classifications.run_id = statements.run_id
@@ -136,10 +139,12 @@ judged as (
 compared as (
     select
         *,
-        min(sample_id) filter (where supported) over same_words as first_supported,
-        max(sample_id) filter (where supported) over same_words as last_supported,
+        -- What was said in another conversation was retrieved in none.
+        min(sample_id) filter (where supported and not coalesce(is_by_turns, false)) over same_words as first_supported,
+        max(sample_id) filter (where supported and not coalesce(is_by_turns, false)) over same_words as last_supported,
         flatten(list(coalesce(support_ranks, [])) filter (where source = 'ground_truth' and supported) over same_sample)
-            as relevant_ranks
+            as relevant_ranks,
+        bool_or(source = 'ground_truth' and len(turn_ranks) > 0) over same_sample as has_relevant_turns
     from judged
     window
         same_words as (
@@ -196,22 +201,28 @@ told as (
         case
             when source = 'answer' and label = 'TP' then if(coalesce(supported, false), 'good', 'unsupported_but_true')
             when source = 'answer' and coalesce(supported and list_has_any(support_ranks, relevant_ranks), false) then 'truth_incomplete'
+            when source = 'answer' and is_by_turns then 'turn_repeated'
             when source = 'answer' then if(coalesce(supported, false), 'distracted', 'invented')
             when label = 'TP' then 'good'
+            when is_by_turns then 'turn_passed_over'
             when coalesce(supported, false) then
-                if(
-                    first_rank > top_ranks
-                    and not list_has_all(relevant_ranks, range(1, first_rank)::integer[]),
-                    'ranked_low', 'passed_over'
-                )
-            -- "No." is no knowledge to be found anywhere: it follows from what the contexts do hold.
+                case
+                    when not coalesce(first_rank > top_ranks, false)
+                        or list_has_all(relevant_ranks, range(1, first_rank)::integer[]) then 'passed_over'
+                    -- It was not out of the bot's sight where a turn has it as well.
+                    when len(turn_ranks) > 0 and len(joint_ranks) = 0 then 'turn_passed_over'
+                    else 'ranked_low'
+                end
+            -- "No." is no knowledge to be found anywhere: it follows from what the contexts, or the turns, do hold.
             when is_short and len(relevant_ranks) > 0 then 'passed_over'
+            when is_short and has_relevant_turns then 'turn_passed_over'
             when not has_all_references then 'reference_not_retrieved'
             when elsewhere is not null then 'retrieved_elsewhere'
             when finding is not null then finding
             when has_all_references then 'references_lack_it'
             else 'nowhere'
         end as telling,
+        coalesce(supported and not is_by_turns, false) as is_retrieved,
         coalesce(list_has_any(support_ranks, right_ranks), false) as is_right,
         coalesce(list_has_any(support_ranks, useful_ranks), useful_ranks is null) as is_useful
     from placed
@@ -227,7 +238,9 @@ counts as (
         count(*) filter (where source = 'ground_truth' and label <> 'TP') as n_missing,
         count(*) filter (where source = 'answer' and supported) as n_answer_supported,
         count(*) filter (where source = 'ground_truth' and supported) as n_truth_supported,
-        count(*) filter (where source = 'ground_truth' and supported and is_useful) as n_truth_useful,
+        count(*) filter (where source = 'answer' and is_retrieved) as n_answer_retrieved,
+        count(*) filter (where source = 'ground_truth' and is_retrieved) as n_truth_retrieved,
+        count(*) filter (where source = 'ground_truth' and is_retrieved and is_useful) as n_truth_useful,
         count(*) filter (where source = 'answer' and is_right) as n_answer_right,
         count(*) filter (where telling = 'reference_not_retrieved') as n_reference_not_retrieved,
         count(*) filter (where telling = 'retrieved_elsewhere') as n_retrieved_elsewhere,
@@ -239,10 +252,13 @@ counts as (
         count(*) filter (where telling = 'passed_over') as n_passed_over,
         count(*) filter (where telling = 'invented') as n_invented,
         count(*) filter (where telling = 'distracted') as n_distracted,
+        count(*) filter (where telling = 'turn_repeated') as n_turn_repeated,
+        count(*) filter (where telling = 'turn_passed_over') as n_turn_passed_over,
         count(*) filter (where telling = 'truth_incomplete') as n_truth_incomplete,
         count(*) filter (where telling = 'unsupported_but_true') as n_unsupported_but_true,
-        list({id: statement_id, source: source, telling: telling, supported: supported, is_right: is_right,
-              elsewhere: elsewhere, earlier: earlier} order by source, ordinal) as statements
+        list({id: statement_id, source: source, telling: telling, supported: supported, is_retrieved: is_retrieved,
+              is_right: is_right, elsewhere: elsewhere, earlier: earlier, turn_ranks: turn_ranks}
+             order by source, ordinal) as statements
     from told
     group by run_id, sample_id
 ),
@@ -260,7 +276,7 @@ weighed as (
         coalesce(counts.n_missing > thresholds.minor_share * counts.n_truth, false) as is_incomplete,
         greatest(
             n_reference_not_retrieved, n_retrieved_elsewhere, n_truth_outdated, n_retrieved_before,
-            n_references_lack_it, n_nowhere, n_ranked_low, n_passed_over
+            n_references_lack_it, n_nowhere, n_ranked_low, n_passed_over, n_turn_passed_over
         ) as n_most_missing,
         coalesce(counts.n_answer, 0) = 0 or (coalesce(refusals.is_noncommittal, false) and counts.n_tp = 0)
             as is_refusal,
@@ -298,11 +314,11 @@ held as (
                 and ((n_answer_supported = n_answer and n_truth_supported = 0)
                     or (n_answer_supported = 0 and n_truth_supported = n_truth)),
                 'support_contradicts', null),
-            if(n_truth_supported > 0 and n_truth_supported >= most_share * n_truth and n_truth_useful = 0,
+            if(n_truth_retrieved > 0 and n_truth_retrieved >= most_share * n_truth and n_truth_useful = 0,
                 'usefulness_contradicts', null),
             if(n_split >= split_share * n_voted, 'votes_split', null),
             if(n_truth = 0 and is_refusal, 'truth_not_to_be_had', null),
-            if(n_truth = 0 and n_answer > 0 and n_answer_supported >= most_share * n_answer, 'truth_silent', null),
+            if(n_truth = 0 and n_answer > 0 and n_answer_retrieved >= most_share * n_answer, 'truth_silent', null),
             if(n_truth = 0 and n_answer > 0, 'answered_anyway', null),
             if(n_truth > 0 and n_truth_supported = 0 and n_missing = n_truth and n_tp = 0
                 and n_answer > 0 and n_answer_right >= most_share * n_answer,
@@ -317,7 +333,9 @@ held as (
             if(is_incomplete and n_ranked_low = n_most_missing, 'ranked_low', null),
             if(n_invented > minor_share * n_answer, 'invented', null),
             if(n_distracted > minor_share * n_answer, 'distracted', null),
+            if(n_turn_repeated > minor_share * n_answer, 'turn_repeated', null),
             if(is_incomplete and n_passed_over = n_most_missing, 'passed_over', null),
+            if(is_incomplete and n_turn_passed_over = n_most_missing, 'turn_passed_over', null),
             if(not is_incomplete and n_truth_incomplete > 0 and n_truth_incomplete >= most_share * n_answer,
                 'truth_incomplete', null),
             if(n_unsupported_but_true > minor_share * n_answer, 'unsupported_but_true', null),
@@ -334,10 +352,12 @@ decided as (
         case
             when rules[1] in ('verdicts_missing', 'votes_split', 'truth_not_to_be_had', 'within_tolerance') then []
             when rules[1] in ('labels_contradict', 'support_contradicts') then statements
-            when rules[1] in ('usefulness_contradicts', 'refused')
+            when rules[1] = 'usefulness_contradicts'
+                then list_filter(statements, lambda one: one.source = 'ground_truth' and one.is_retrieved)
+            when rules[1] = 'refused'
                 then list_filter(statements, lambda one: one.source = 'ground_truth' and one.supported)
             when rules[1] = 'truth_silent'
-                then list_filter(statements, lambda one: one.source = 'answer' and one.supported)
+                then list_filter(statements, lambda one: one.source = 'answer' and one.is_retrieved)
             when rules[1] = 'answered_anyway' then list_filter(statements, lambda one: one.source = 'answer')
             when rules[1] = 'truth_unborne'
                 then list_filter(statements, lambda one: one.source = 'answer' and one.is_right)
@@ -350,8 +370,8 @@ decided as (
                 'support_contradicts'
             ) then n_answer + n_truth
             when rules[1] in (
-                'truth_silent', 'answered_anyway', 'truth_unborne', 'invented', 'distracted', 'truth_incomplete',
-                'unsupported_but_true'
+                'truth_silent', 'answered_anyway', 'truth_unborne', 'invented', 'distracted', 'turn_repeated',
+                'truth_incomplete', 'unsupported_but_true'
             ) then n_answer
             else n_truth
         end as n_judged
@@ -367,6 +387,10 @@ listed as (
             when rule = 'retrieved_elsewhere'
                 then 'found for '
                 || array_to_string(list_distinct(list_transform(deciding, lambda one: one.elsewhere)), ', ')
+            when rule in ('turn_repeated', 'turn_passed_over')
+                then 'said in T' || nullif(array_to_string(
+                    list_sort(list_distinct(flatten(list_transform(deciding, lambda one: one.turn_ranks)))), ', T'
+                ), '')
             when rule in ('truth_outdated', 'retrieved_before')
                 then array_to_string(list_sort(list_distinct(list_transform(deciding, lambda one: one.earlier))), '; ')
         end as found
