@@ -278,6 +278,9 @@ def test_a_tool_is_called_by_its_name_and_not_by_that_of_the_observation(tmp_pat
         ({"usageDetails": {"input": 50, "input_cached": 11, "output": 4, "output_reasoning": 2, "total": 67}}, (61, 6)),
         ({"usageDetails": {}, "usage": {"promptTokens": 61, "completionTokens": 6}}, (61, 6)),
         ({"usageDetails": {"input": "61", "output": "6"}}, (61, 6)),
+        ({"promptTokens": 61, "completionTokens": 6, "usage": {"unit": "TOKENS"}}, (61, 6)),
+        ({"usageDetails": {}, "inputUsage": 61, "outputUsage": 6, "totalUsage": 67}, (61, 6)),
+        ({"usageDetails": {}, "inputUsage": 0, "outputUsage": 0, "totalUsage": 0}, (None, None)),
         ({"usageDetails": {}, "usage": {"unit": "TOKENS"}}, (None, None)),
     ],
 )  # fmt: skip

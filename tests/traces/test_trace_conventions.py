@@ -66,6 +66,17 @@ def test_messages_in_events_are_read() -> None:
     assert _read({"gen_ai.operation.name": "chat"}, events=(event,)).question == QUESTION
 
 
+def test_texts_in_events_of_spring_ai_are_read() -> None:
+    events = (
+        {"name": "gen_ai.content.completion", "attributes": {"gen_ai.completion": [ANSWER]}},
+        {"name": "gen_ai.content.prompt", "attributes": {"gen_ai.prompt": [QUESTION, "", ""]}},
+    )
+    span = _read({"gen_ai.operation.name": "chat"}, events=events)
+    assert (span.question, span.answer) == (QUESTION, ANSWER)
+    client = {"gen_ai.operation.name": "framework", "spring.ai.chat.client.user.text": QUESTION}
+    assert _read(client).question == QUESTION
+
+
 def test_numbered_prompts_of_openllmetry_are_read() -> None:
     span = _read(
         {

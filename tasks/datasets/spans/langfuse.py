@@ -6,6 +6,7 @@ reached Langfuse by OpenTelemetry and has no field of its own there stands in th
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final
 
 import orjson
@@ -29,6 +30,7 @@ from evalhouse.tasks.datasets.spans.span import (
     Tree,
     count_tokens,
     open_value,
+    read_count,
     read_list,
     read_name,
     read_score,
@@ -72,6 +74,7 @@ def _rename(row: Tree) -> dict[str, Any]:
     return {_to_snake(name): value for name, value in row.items()}
 
 
+@lru_cache(maxsize=1024)  # bounded: rows may have any names
 def _to_snake(name: str) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
 
@@ -144,7 +147,7 @@ def _read_observation(row: Tree, trace_id: str) -> Span:
     recorded = read_span(Recorded(trace_id=trace_id, span_id="", attributes=attributes))
     given, made = _open(row.get("input")), _open(row.get("output"))
     kind = _find_kind(row, recorded, made)
-    usage = _read_map(row.get("usage_details")) or read_tree(row.get("usage"))
+    usage = _find_usage(row)
     is_llm = kind == "llm"
     started_at, ended_at = read_time(row.get("start_time")), read_time(row.get("end_time"))
     return Span(
@@ -176,6 +179,15 @@ def _find_calls(row: Tree, kind: Kind, recorded: Span, given: object, made: obje
         return read_calls(kind, "", given, made)
     name = recorded.tool_calls[0]["name"] if recorded.tool_calls else str(row.get("name") or "")
     return recorded.tool_calls if given is None else (make_call(name, given),)
+
+
+def _find_usage(row: Tree) -> Tree:
+    """Tokens by kind; in older answers of the API two numbers beside the other fields, in downloads two sums."""
+    usage = _read_map(row.get("usage_details")) or read_tree(row.get("usage"))
+    if any(read_count(value) is not None for value in usage.values()):
+        return usage
+    sums = {"input": row.get("input_usage") or None, "output": row.get("output_usage") or None}
+    return {**sums, "prompt_tokens": row.get("prompt_tokens"), "completion_tokens": row.get("completion_tokens")}
 
 
 def _first(own: int | None, other: int | None) -> int | None:

@@ -51,6 +51,7 @@ _KINDS: Final[Mapping[str, Mapping[str, Kind]]] = {
 _INPUTS: Final = (
     "input.value", "traceloop.entity.input", "gen_ai.retrieval.query.text", "reranker.query", "gen_ai.task.input",
     "langfuse.trace.input", "langfuse.observation.input", "gen_ai.tool.call.arguments", "tool.parameters",
+    "spring.ai.chat.client.user.text",
 )  # fmt: skip
 _OUTPUTS: Final = (
     "output.value", "traceloop.entity.output", "gen_ai.task.output", "langfuse.trace.output",
@@ -183,11 +184,14 @@ def _list_said(recorded: Recorded, tree: Tree) -> tuple[list[Any], list[Any]]:
             message = {"content": _read_body(attributes), **read_tree(attributes.get("message"))}
             replied = [*replied, message]
         else:
-            asked = asked or list_messages(attributes.get("gen_ai.input.messages", attributes.get("gen_ai.prompt")))
-            replied = replied or list_messages(
-                attributes.get("gen_ai.output.messages", attributes.get("gen_ai.completion"))
-            )
+            asked = asked or _list_event(attributes, "gen_ai.input.messages", "gen_ai.prompt")
+            replied = replied or _list_event(attributes, "gen_ai.output.messages", "gen_ai.completion")
     return asked, _as_replies(replied)
+
+
+def _list_event(attributes: Tree, *names: str) -> list[Any]:
+    """The messages of an event. Spring AI lists the texts of all, with an empty one for each that has none."""
+    return [message for message in list_messages(pick(attributes, names)) if message != ""]
 
 
 def _as_replies(messages: list[Any]) -> list[Any]:
