@@ -130,6 +130,13 @@ def test_the_table_of_traces_has_questions_and_answers_alone(tmp_path: Path) -> 
         assert "latency_ms" not in sample.metadata
 
 
+def test_both_tables_may_stand_in_one_file(tmp_path: Path) -> None:
+    trace = _without(make_langfuse_trace(), "observations", "latency")
+    rows = [{**row, "input": None, "sessionId": None} if row["id"] == "o9" else row for row in _make_rows()]
+    sample = _read(tmp_path, *map(_write_texts, [*rows[1:], trace, rows[0]]))
+    assert check_bot(sample, ids=["d1", "d2"])["conversation_id"] == "s-7"
+
+
 def test_a_list_of_traces_names_its_observations_by_their_ids(tmp_path: Path) -> None:
     trace = {**make_langfuse_trace(), "observations": ["o1", "o2"], "scores": [], "htmlPath": "/project/p/traces/t"}
     sample = _read(tmp_path, {"data": [trace], "meta": {}})
@@ -236,6 +243,15 @@ def test_a_step_that_gave_out_documents_retrieved_them(tmp_path: Path, output: l
     outer, retriever, model = _make_rows()
     rows = [outer, {**retriever, "type": "SPAN", "output": json.dumps(output)}, model]
     check_bot(_read(tmp_path, *rows), ids=["d1", "d2"])
+
+
+@pytest.mark.parametrize("kind", ["SPAN", "RETRIEVER"])
+def test_what_a_reranker_left_are_the_contexts(tmp_path: Path, kind: str) -> None:
+    outer, retriever, model = _make_rows()
+    left = [{**retriever["output"][1], "score": 0.9}]
+    times = {"startTime": NOON.format(1), "endTime": NOON.format(2)}
+    reranker = {**retriever, **times, "id": "o3", "type": kind, "name": "cohere-rerank", "output": left}
+    assert _read(tmp_path, outer, retriever, reranker, model).contexts == TEXTS[1:]
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,7 @@ def test_observations_of_langfuses_sdks_are_read() -> None:
         ("d1", TEXTS[0]),
         ("d2", TEXTS[1]),
     ]
+    assert _read(kind, name="Rerank").kind == "reranker"
     tool = _read({"langfuse.observation.type": "tool", "langfuse.observation.input": '{"pier": 4}'}, name="timetable")
     assert tool.tool_calls == ({"name": "timetable", "arguments": {"pier": 4}},)
     level = {"langfuse.observation.level": "ERROR", "langfuse.observation.status_message": "the index is down"}

@@ -36,6 +36,7 @@ from evalhouse.tasks.datasets.spans.span import (
     read_score,
     read_time,
     read_tree,
+    tell_reranker,
 )
 
 _KINDS: Final[Mapping[str, Kind]] = {
@@ -197,11 +198,10 @@ def _first(own: int | None, other: int | None) -> int | None:
 def _find_kind(row: Tree, recorded: Span, made: object) -> Kind:
     """What an observation's type says; where that is no more than SPAN, what it came with, or what it gave out."""
     kind = _KINDS.get(str(row.get("type") or "").upper(), "other")
-    if kind not in ("chain", "other"):
-        return kind
-    if recorded.kind != "other":
-        return recorded.kind
-    return "retriever" if _are_found(made) else kind
+    if kind in ("chain", "other"):
+        found: Kind = "retriever" if _are_found(made) else kind
+        kind = found if recorded.kind == "other" else recorded.kind
+    return tell_reranker(kind, str(row.get("name") or ""))
 
 
 def _are_found(made: object) -> bool:

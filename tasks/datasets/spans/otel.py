@@ -29,8 +29,10 @@ from evalhouse.tasks.datasets.spans.span import (
     read_count,
     read_name,
     read_tree,
+    tell_reranker,
 )
 
+_LANGFUSE: Final = "langfuse.observation.type"
 _KINDS: Final[Mapping[str, Mapping[str, Kind]]] = {
     "openinference.span.kind": {
         "llm": "llm", "retriever": "retriever", "reranker": "reranker", "tool": "tool", "embedding": "embedding",
@@ -43,7 +45,7 @@ _KINDS: Final[Mapping[str, Mapping[str, Kind]]] = {
     },
     "llm.request.type": {"chat": "llm", "completion": "llm", "embedding": "embedding", "rerank": "reranker"},
     "traceloop.span.kind": {"workflow": "chain", "agent": "chain", "task": "chain", "tool": "tool"},
-    "langfuse.observation.type": {
+    _LANGFUSE: {
         "generation": "llm", "retriever": "retriever", "tool": "tool", "embedding": "embedding", "chain": "chain",
         "agent": "chain", "span": "chain",
     },
@@ -119,6 +121,8 @@ def read_span(recorded: Recorded) -> Span:
     tree = nest(attributes)
     asked, replied = _list_said(recorded, tree)
     kind = _find_kind(attributes)
+    if _LANGFUSE in attributes:
+        kind = tell_reranker(kind, recorded.name)
     given, made = pick(attributes, _INPUTS), pick(attributes, _OUTPUTS)
     question, answer = find_said(given, "question"), find_said(made, "answer")
     if kind == "llm" or question is None:
@@ -233,7 +237,7 @@ def _find_documents(tree: Tree, kind: Kind, made: object) -> tuple[Document, ...
 def _find_calls(recorded: Recorded, given: object) -> tuple[Tree, ...]:
     attributes = recorded.attributes
     name = read_name(pick(attributes, _TOOLS))
-    if name is None and "langfuse.observation.type" in attributes:  # which has no name for the tool but the span's
+    if name is None and _LANGFUSE in attributes:  # which has no name for the tool but the span's
         name = read_name(recorded.name)
     arguments = read_tree(given)
     inner = arguments.get("input_str", arguments.get("inputs", given)) if "kwargs" in arguments else given
