@@ -38,6 +38,8 @@ IN_TERMINAL = [
 PATIENCE_S = 180.0
 UNWRAPPED = 10_000
 """Columns that no line fills."""
+# What Prefect's client sends to a server besides flow runs and pages: three of the fourteen requests of a run.
+_FEWER_REQUESTS = {"PREFECT_LOGGING_TO_API_ENABLED": "false", "PREFECT_CLIENT_CSRF_SUPPORT_ENABLED": "false"}
 LEFT_OUT = ("EVALHOUSE_", "OPENAI_", "PREFECT_", "HTTP", "http", "NO_PROXY", "no_proxy", "ALL_PROXY", "COLUMNS")
 
 
@@ -46,12 +48,14 @@ class Place:
     """A folder to call commands in, with the variables they are given.
 
     With the `PREFECT_HOME` of the session's server, commands use that. With `own_server` each run starts a Prefect
-    server of its own, as on a machine where none is configured.
+    server of its own, as on a machine where none is configured. What is read of a run's tasks and logs on the session's
+    server needs `reports_tasks`.
     """
 
     folder: Path
     variables: Mapping[str, str] = field(default_factory=dict)
     own_server: bool = False
+    reports_tasks: bool = False
 
     def with_variables(self, **variables: str) -> Place:
         return replace(self, variables={**self.variables, **variables})
@@ -59,13 +63,16 @@ class Place:
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)}
         limits = {"EVALHOUSE_LIMITS_DIR": os.environ.get("EVALHOUSE_LIMITS_DIR", str(self.folder / "limits"))}
-        server = find_server() if self.uses_shared_server else {}
+        server = self._find_shared_server() if self.uses_shared_server else {}
         return {**kept, **limits, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", **server, **self.variables}
 
     @property
     def uses_shared_server(self) -> bool:
         is_of_home = self.variables.get("PREFECT_HOME") == str(find_home())
         return is_of_home and not self.own_server and "PREFECT_API_URL" not in self.variables
+
+    def _find_shared_server(self) -> dict[str, str]:
+        return find_server() if self.reports_tasks else {**find_server(), **_FEWER_REQUESTS}
 
     def _piped(self) -> dict[str, str]:
         return {"COLUMNS": str(UNWRAPPED), **self.environment()}
@@ -75,7 +82,7 @@ class Place:
         environment = self._piped()
         if "PREFECT_API_URL" not in environment and is_running(arguments):
             return self.call_process(*arguments, stdin=stdin)
-        return run_here(self.folder, environment, *arguments, stdin=stdin)
+        return run_here(self.folder, environment, *arguments, stdin=stdin, reports_tasks=self.reports_tasks)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

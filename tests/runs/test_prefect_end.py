@@ -22,7 +22,7 @@ WHERE = ("--warehouse", "own.duckdb", "--json")
 
 @pytest.fixture
 def place(tmp_path: Path, prefect_home: Path) -> Place:
-    return Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home)})
+    return Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home)}, reports_tasks=True)
 
 
 def read_flow_run(place: Place, run_id: str) -> dict[str, Any]:
