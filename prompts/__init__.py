@@ -6,7 +6,7 @@ renders; how the reply must look is in the prompt's `reply_schema` and `labels`.
 
 from evalhouse.prompts.conversation import BLOCK as CONVERSATION
 from evalhouse.prompts.conversation import PREFIX as TURN_PREFIX
-from evalhouse.prompts.copies import list_row_reasons
+from evalhouse.prompts.copies import collect_words, list_row_reasons
 from evalhouse.prompts.errors import PromptError, PromptProblem
 from evalhouse.prompts.loader import (
     Prompt,
@@ -41,6 +41,7 @@ __all__ = [
     "Rating",
     "Rubric",
     "check_prompts",
+    "collect_words",
     "list_ids",
     "list_languages",
     "list_row_reasons",

@@ -20,11 +20,11 @@ def collect_said(examples: Iterable[ExampleContent]) -> dict[str, frozenset[str]
     """By text of an example's reply those of its words that its own data have; texts without one are left out."""
     said: dict[str, frozenset[str]] = {}
     for example in examples:
-        known = _collect_words(_walk_texts(example.data))
+        known = collect_words(_walk_texts(example.data))
         for text in [*_walk_texts(example.reply), *list_row_reasons(example.reply)]:
             # Ids, labels and single words are no copies of anything.
             is_word = len(text) < _SHORTEST or (text.isascii() and " " not in text)
-            if not is_word and (telling := _collect_words([text]) & known):
+            if not is_word and (telling := collect_words([text]) & known):
                 said[text.strip()] = telling
     return said
 
@@ -44,12 +44,12 @@ def list_copied(
     if not alike:
         return ()
     values = ([value] if isinstance(value, str) else [item.text for item in value] for value in data.values())
-    known = _collect_words(text for texts_of_block in values for text in texts_of_block)
+    known = collect_words(text for texts_of_block in values for text in texts_of_block)
     return {text for text in alike if said[text.strip()] - known}
 
 
-def _collect_words(texts: Iterable[str]) -> frozenset[str]:
-    """Words of four letters and more, numbers of more than one digit, and pairs of Chinese characters."""
+def collect_words(texts: Iterable[str]) -> frozenset[str]:
+    """Telling words: of four letters and more, numbers of more than one digit, and pairs of Chinese characters."""
     words: set[str] = set()
     for text in texts:
         for word in _WORD.findall(text.lower()):

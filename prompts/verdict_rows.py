@@ -54,6 +54,7 @@ def unfold_row(cells: Sequence[object]) -> list[dict[str, object]]:
             f"a row has {_LEAST_CELLS} cells for a context, {_MOST_CELLS} for a statement, all of them texts"
         )
     item_id, evidence, label = texts[:_LEAST_CELLS]
+    evidence = "" if evidence == NOT_ASKED else evidence
     verdicts: list[dict[str, object]] = []
     if label != NOT_ASKED:
         verdicts.append({"id": item_id, "reason": ", ".join(list_ids(evidence)) or evidence, "label": label})

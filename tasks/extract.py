@@ -8,7 +8,8 @@ By a plan that has a prompt for it (`fused`) the answer and the ground truth go 
 on record: instructions and worked examples, most of what such a request costs, are sent once. Either half of the reply
 goes on record as what the request for that text alone would bring, so that on a later night the ground truth is there
 and the answer is asked for alone, by the same prompt with an empty block in the place of the other. What cannot be had
-of both at once, because they are too long or no reply was of use, is asked text by text.
+of both at once, because they are too long or no reply was of use, is asked text by text, and so are texts of which one
+was given words of the other: a small model that has the right answer before it writes it in the place of a wrong one.
 
 The answer of an application that said nothing at all has no statements, and nobody has to be asked about that.
 
@@ -25,7 +26,7 @@ from typing import NoReturn
 
 import orjson
 
-from evalhouse.prompts import Item
+from evalhouse.prompts import BlockValue, Item, collect_words
 from evalhouse.tasks.asking.embedders import compare_spelling
 from evalhouse.tasks.asking.tokens import ask_in_parts, estimate_tokens, split_to_judge
 from evalhouse.tasks.asking.verdicts import COPIED, JudgedItem, gather_all, read_statements
@@ -39,6 +40,8 @@ from evalhouse.tasks.pipeline.turns import collect_turns
 
 # A shorter text is not what made a reply too long.
 _LEAST_CUT = 40
+# So many words of the other text alone are no chance.
+_MIXED_FROM = 3
 _STEPS: dict[Source, str] = {"answer": "extract_answer", "ground_truth": "extract_ground_truth"}
 
 
@@ -100,7 +103,10 @@ async def extract_ground_truth(live_run: LiveRun, work: SampleWork, both: _Both 
 async def _ask_both(live_run: LiveRun, work: SampleWork) -> _Both:
     """What one request for both texts brings; nothing where they are asked for one by one."""
     prompt, most = live_run.extract_prompt, live_run.settings.request_tokens
-    texts = {"answer": work.sample.answer or "", "ground_truth": "".join(work.sample.accepted_answers)}
+    texts: dict[Source, str] = {
+        "answer": work.sample.answer or "",
+        "ground_truth": "".join(work.sample.accepted_answers),
+    }
     before = collect_turns(work.sample, most)
     fits = sum(map(estimate_tokens, texts.values())) <= before.leave_room(most, work.sample.question)
     if prompt is None or not all(texts.values()) or not fits or any(one.done() for one in work.extractions.values()):
@@ -108,7 +114,10 @@ async def _ask_both(live_run: LiveRun, work: SampleWork) -> _Both:
     alone = {source: _make_question(live_run, work, source, texts[source]) for source in _STEPS}
     if any([await live_run.asker.is_on_record(question) for question in alone.values()]):
         return _NOT_ASKED
-    question = replace(alone["answer"], data={**alone["answer"].data, **texts})
+    data: dict[str, BlockValue] = {**alone["answer"].data}
+    for source, text in texts.items():
+        data[source] = text
+    question = replace(alone["answer"], data=data)
 
     def read(text: str) -> dict[Source, list[str]]:
         return {source: _read_own(text, question, source) for source in _STEPS}
@@ -117,11 +126,33 @@ async def _ask_both(live_run: LiveRun, work: SampleWork) -> _Both:
         answer = await live_run.asker.ask(question, read, read_cut=_refuse_cut)
     except (CutReply, JudgeFailed) as error:
         return _Both(problem=f"both texts in one request: {error}; asked text by text")
+    if mixed := _find_mixed(answer.value, texts, question):
+        return _Both(problem=f"both texts in one request: {mixed}; asked text by text")
     for source, statements in answer.value.items():
         reply = {key: statements if key == source else [] for key in _STEPS}
         live_run.asker.keep_part(alone[source], orjson.dumps(reply).decode(), of=answer)
     parts = {source: _PartReply(statements=said, call_id=answer.call_id) for source, said in answer.value.items()}
     return _Both(parts=parts)
+
+
+def _find_mixed(split: Mapping[Source, Sequence[str]], texts: Mapping[Source, str], question: Question) -> str | None:
+    """What shows that a statement of one text was made from the other: words that only this one has.
+
+    One or two of them come about by chance; whatever else the statement may draw on does not count.
+    """
+    shared = [text for name, value in question.data.items() if name not in texts for text in _list_texts(value)]
+    words = {source: collect_words([text, *shared]) for source, text in texts.items()}
+    for source, statements in split.items():
+        other: Source = "ground_truth" if source == "answer" else "answer"
+        for statement in statements:
+            taken = sorted(collect_words([statement]) & words[other] - words[source])
+            if len(taken) >= _MIXED_FROM:
+                return f"a statement of the {source} has words of the {other} ({', '.join(taken[:_MIXED_FROM])})"
+    return None
+
+
+def _list_texts(value: BlockValue) -> list[str]:
+    return [value] if isinstance(value, str) else [item.text for item in value]
 
 
 async def _extract(live_run: LiveRun, work: SampleWork, source: Source, texts: Sequence[str], both: _Both) -> None:

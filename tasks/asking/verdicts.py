@@ -41,6 +41,7 @@ _MOST_PROBLEMS = 20
 # One list of all verdicts, or one for each side.
 _VERDICT_LISTS = (VERDICTS, "answer_statements", "ground_truth_statements")
 _VERDICTS_BEGIN = re.compile(rf'\{{\s*"(?:{"|".join(_VERDICT_LISTS)})"\s*:\s*\[')
+_JUDGED_BY = {"A": "G", "G": "A", "C": "G"}
 _ROW_BEGINS = re.compile(r"[\s,]*\[")
 COPIED = "the words of the prompt's own example"
 # Not strict: models write line breaks into texts as they are.
@@ -530,7 +531,8 @@ def read_joined(
     of their own (`name_support`), the others the id.
 
     `allowed` gives each asked name its labels, none where contexts are asked for, and `sent` are all ids of the data.
-    Each verdict must say what it rests on: ids are that as much as words, but only ids there are.
+    Each verdict must say what it rests on: ids are that as much as words, but only ids of the items that it is to be
+    judged by. A label that rests on contexts is none on a statement.
     """
 
     def check(entry: Mapping[str, object], name: str) -> Verdict | str:
@@ -539,9 +541,10 @@ def read_joined(
         )
         if isinstance(verdict, str):
             return verdict
-        invented = [item_id for item_id in list_ids(verdict.reason) if item_id not in sent]
-        if invented:
-            return f"{name} rests on {invented[0]!r:.60}, which was not given"
+        grounds = context_ids if not allowed[name] else [item for item in sent if item[0] == _JUDGED_BY[name[0]]]
+        hollow = [item_id for item_id in list_ids(verdict.reason) if item_id not in grounds]
+        if hollow:
+            return f"{name} rests on {hollow[0]!r:.60}, which is not one of {', '.join(sorted(grounds)) or 'no items'}"
         return verdict if verdict.reason else f"{name} has neither evidence nor a reason"
 
     return _read_verdicts(text, allowed.keys(), check, _name_joined)

@@ -65,7 +65,11 @@ def test_the_last_cell_names_contexts_that_support_alone_or_joined_or_none(
         (["A1", "G1", "TP", "G1"], "supports A1", "names the context 'G1', which was not given"),
         (["A1", "G1", "FN", "C1"], "A1", "has the label 'FN', allowed: FP, TP"),
         (["A1", "", "TP", "C1"], "A1", "neither evidence nor a reason"),
-        (["A1", "G9", "TP", "C1"], "A1", "rests on 'G9', which was not given"),
+        (["A1", "-", "TP", "C1"], "A1", "neither evidence nor a reason"),
+        (["A1", "G9", "TP", "C1"], "A1", "rests on 'G9', which is not one of G1, G2"),
+        (["A1", "A2", "TP", "C1"], "A1", "rests on 'A2', which is not one of G1, G2"),
+        (["A1", "C1+C2", "TP", "C1"], "A1", "rests on 'C1', which is not one of G1, G2"),
+        (["A1", "G1", "TP", "none: G2"], "supports A1", "rests on 'G2', which is not one of C1, C2, C3, T1"),
     ],
 )
 def test_a_cell_that_says_nothing_is_as_good_as_missing_and_the_other_verdict_stands(

@@ -147,6 +147,38 @@ async def test_what_cannot_be_had_of_both_at_once_is_asked_text_by_text(
     assert sorted(usable) == list(STEPS)
 
 
+@pytest.mark.parametrize("language", ["en", "zh"])
+async def test_a_text_that_was_given_the_words_of_the_other_is_asked_for_again_alone(
+    language: str, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    texts = {
+        "en": ("It reaches about as far as one can see. Fishermen paid for it.", "Its light carries 30 km over water."),
+        "zh": ("灯光照得到目力所及之处，由渔民出资。", "光程三十公里，一九六二年点亮。"),
+    }[language]
+    sample = make_sample(answer=texts[0], ground_truth=texts[1])
+
+    def mix(asked: Asked) -> dict[str, Any] | None:
+        is_both = asked.blocks["answer"] and asked.blocks["ground_truth"]
+        return {"answer": [texts[1]], "ground_truth": [texts[1]]} if is_both else None
+
+    endpoint.configure(script={"extract_both": mix})
+    work = await judge(tmp_path, sample)
+    assert texts[1] not in read_statements(work)["answer"]
+    assert read_statements(work)["ground_truth"] == [text for text in texts[1:] if text]
+    assert "a statement of the answer has words of the ground_truth" in read_detail(work, "extract_answer")
+    assert len(list_sent(tmp_path)) == 3
+    n_asked = endpoint.stats.requests
+    await judge(tmp_path, sample, run_id="run-2")
+    assert endpoint.stats.requests == n_asked, "what came of asking for both is not asked for again either"
+
+
+async def test_what_both_texts_say_is_no_mixing(endpoint: Endpoint, tmp_path: Path) -> None:
+    both = "The light of the tower at Cape Tarn carries 30 km over water."
+    work = await judge(tmp_path, make_sample(answer=both, ground_truth=both))
+    assert read_statements(work) == {"answer": [both], "ground_truth": [both]}
+    assert len(list_sent(tmp_path)) == 1
+
+
 async def test_texts_that_are_too_long_for_one_request_are_asked_for_in_parts(
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
