@@ -1,10 +1,12 @@
 """Fused: what classify, attribute and rank ask, in one request in which each context and statement stands once.
 
 It takes their place where the run's plan says so, and writes what they would, each verdict with the call of its reply:
-a sample takes three requests in place of six. What is said of one thing is then said in view of all the rest, so the
-verdicts of the two plans are not the same measure. What needs no judge is settled by the rules of the three steps. They
-also ask by themselves about a sample for which only one of them is open, or that is larger than a request or than the
-model's context window, which they know how to split; that it was too long is on record as the outcome of `fused`.
+a sample takes this request and one that splits its texts (`extract`) in place of six. Its replies are rows, in which
+only what speaks against the answer or the retrieval is explained (`prompts/verdict_rows`). What is said of one thing is
+then said in view of all the rest, so the verdicts of the two plans are not the same measure. What needs no judge is
+settled by the rules of the three steps. They also ask by themselves about a sample for which only one of them is open,
+or that is larger than a request or than the model's context window, which they know how to split; that it was too long
+is on record as the outcome of `fused`.
 """
 
 from collections.abc import Collection, Mapping, Sequence

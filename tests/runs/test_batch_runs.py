@@ -74,28 +74,29 @@ def test_a_deadline_is_the_next_such_time_or_so_long_from_now(written: str, expe
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("plan", "n_requests"), [("separate", 6), ("fused", 2)])
 def test_nights_that_are_killed_again_and_again_end_with_every_score_and_pay_nothing_twice(
-    place: Place, endpoint: BatchEndpoint
+    plan: str, n_requests: int, place: Place, endpoint: BatchEndpoint
 ) -> None:
     """One night after the other, each with samples of its own, until there were as many kills as asked for."""
     dice, n_kills, n_nights = random.Random(N_KILLS), 0, 0
     while n_kills < N_KILLS:
         n_nights += 1
         write_dataset(place.folder, make_rows(N_ROWS * n_nights)[-N_ROWS:], "berths.jsonl")
-        n_kills += live_through_a_night(place, dice, n_before=n_nights - 1, most=N_KILLS - n_kills)
+        n_kills += live_through_a_night(place, dice, plan, n_before=n_nights - 1, most=N_KILLS - n_kills)
     print(f"{n_kills} kills in {n_nights} nights")
     assert not endpoint.paid_twice
-    assert sum(endpoint.paid.values()) == 6 * N_ROWS * n_nights
+    assert sum(endpoint.paid.values()) == n_requests * N_ROWS * n_nights
     scored = "select count(value) as n from scores where metric = 'faithfulness' group by run_id"
     assert read_rows(place.folder / "evalhouse.duckdb", scored) == [{"n": N_ROWS}] * n_nights
 
 
-def live_through_a_night(place: Place, dice: random.Random, *, n_before: int, most: int) -> int:
+def live_through_a_night(place: Place, dice: random.Random, plan: str, *, n_before: int, most: int) -> int:
     """Bring a night to its end, killed up to so many times; returns how often it was."""
     n_kills = 0
     while True:
         known = count_runs(place.folder / "evalhouse.duckdb") > n_before
-        process = place.start("resume", "latest") if known else place.start(*RUN)
+        process = place.start("resume", "latest") if known else place.start(*RUN, "--plan", plan)
         if n_kills < most:
             try:
                 process.wait(dice.uniform(0.5, 8.0))

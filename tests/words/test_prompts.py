@@ -538,6 +538,14 @@ def test_what_stands_before_the_data_is_long_enough_for_a_providers_cache(langua
     assert counted["tokens"] > LEAST_CACHED
 
 
+@pytest.mark.parametrize(("language", "most"), [("en", 3_000), ("zh", 3_450)])
+def test_what_a_night_by_the_fused_plan_sends_before_the_data_stays_within_its_price(language: str, most: int) -> None:
+    """With 3,000 tokens a first night by batch takes 0.20 of ragas' price: python tests/benchmarks/price.py."""
+    assert sum(COUNTED[f"{language}/{name}"]["tokens"] for name in ("extract_both", "fused")) <= most
+    for name in ("extract_both", "fused"):
+        assert len(json.dumps(load_prompts(language)[name].reply_schema)) < 350
+
+
 @pytest.mark.parametrize(("language", "name"), BUILT_IN)
 def test_a_released_version_is_as_it_was_released(language: str, name: str) -> None:
     prompt = load_prompts(language)[name]
