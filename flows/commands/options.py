@@ -53,9 +53,14 @@ PLAN_OPTION = click.option(
     metavar="separate|fused",
     help="fused: one request for what classify, attribute and rank ask. Default: separate.",
 )
-TEMPERATURE_OPTION = click.option(
-    "--temperature", metavar="T", help="Sampling temperature, or `none`. Default: none is sent."
-)
+
+
+def temperature_option(default: str) -> Callable[[_Command], _Command]:
+    """The option for a sampling temperature, with what it is where nothing is said."""
+    return click.option("--temperature", metavar="T", help=f"Sampling temperature, or `none`. Default: {default}.")
+
+
+TEMPERATURE_OPTION = temperature_option("none is sent")
 REASONING_OPTION = click.option(
     "--reasoning-effort", metavar="E", help="How long a reasoning model thinks: none, minimal, low, … max."
 )

@@ -16,6 +16,7 @@ from evalhouse.flows.commands.options import (
     count_option,
     find_warehouse,
     limit_options,
+    temperature_option,
 )
 from evalhouse.flows.display.output import (
     print_json,
@@ -73,7 +74,7 @@ _USED = ("requests", "reused", "failed", "prompt_tokens", "completion_tokens", "
     "failed, with exit status 1, when the whole interval is below it or nothing is judged; else undecided.",
 )
 @UNDECIDED_OPTION
-@click.option("--temperature", metavar="T", help="Sampling temperature, or `none` to send none.")
+@temperature_option("CANDIDATE's, of a dataset none is sent")
 @REASONING_OPTION
 @FRESH_OPTION
 @count_option("--top", default=_TOP, text="Samples to show that the candidate lost; --json has all.")

@@ -16,6 +16,7 @@ from evalhouse.flows.commands.options import (
     LazyGroup,
     find_warehouse,
     limit_options,
+    temperature_option,
 )
 from evalhouse.flows.display.output import make_table, print_json, print_line, print_notice, print_table, print_text
 from evalhouse.flows.errors import SettingsError
@@ -160,7 +161,7 @@ def check(folder: str | None, language: str) -> int:
     "--judge", metavar="J", help="openai:MODEL, another PROVIDER:MODEL, or module:factory. Default: the run's."
 )
 @click.option("--language", metavar="en|zh", help="Language of the prompts. Default: the run's.")
-@click.option("--temperature", metavar="T", help="Sampling temperature, or `none` to send none. Default: the run's.")
+@temperature_option("the run's")
 @click.option("--reasoning-effort", metavar="E", help="How long a reasoning model thinks. Default: the run's.")
 @FRESH_OPTION
 @SEED_OPTION

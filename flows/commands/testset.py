@@ -22,7 +22,7 @@ from evalhouse.flows.commands.options import (
     write_command,
 )
 from evalhouse.flows.display.output import print_json, print_notice
-from evalhouse.flows.errors import INCOMPLETE, INTERRUPTED
+from evalhouse.flows.errors import INTERRUPTED
 
 if TYPE_CHECKING:
     from evalhouse.warehouse.rows.runs import RunRow
@@ -52,18 +52,18 @@ class _Plan(Protocol):
     def print_estimate(self, *, as_json: bool) -> None: ...
 
 
-class _Written(Protocol):
-    """A set that was written."""
+class _Done(Protocol):
+    """A set that was written, or looked at; `status` is the exit status."""
 
     @property
-    def is_complete(self) -> bool: ...
+    def status(self) -> int: ...
 
     def to_plain(self) -> dict[str, Any]: ...
 
     def print(self) -> None: ...
 
 
-def _carry_out(plan: _Plan, act: Callable[[], _Written], *, dry_run: bool, as_json: bool, stopped: str) -> int:
+def carry_out(plan: _Plan, act: Callable[[], _Done], *, dry_run: bool, as_json: bool, stopped: str) -> int:
     """Act, or say what it would take, and return the exit status; `stopped` is how things are after a Ctrl-C."""
     from evalhouse.tasks.judge.errors import RunCancelled  # noqa: PLC0415  # imports all that asks
 
@@ -73,15 +73,15 @@ def _carry_out(plan: _Plan, act: Callable[[], _Written], *, dry_run: bool, as_js
         plan.print_estimate(as_json=as_json)
         return 0
     try:
-        written = act()
+        done = act()
     except RunCancelled as error:
         print_notice(f"{error}; {stopped}, and the same command goes on from here")
         return INTERRUPTED
     if as_json:
-        print_json(written.to_plain())
+        print_json(done.to_plain())
     else:
-        written.print()
-    return 0 if written.is_complete else INCOMPLETE
+        done.print()
+    return done.status
 
 
 _JUDGE_OPTION = click.option(
@@ -157,7 +157,7 @@ def make(
         docs, Path(output), n=n, kinds=kinds, language=language, references=references, encoding=encoding, seed=seed,
         force=force or dry_run, command=write_command(), flags=flags,
     )  # fmt: skip
-    return _carry_out(plan, plan.make, dry_run=dry_run, as_json=as_json, stopped="what came is on record")
+    return carry_out(plan, plan.make, dry_run=dry_run, as_json=as_json, stopped="what came is on record")
 
 
 @testset.command()
@@ -204,7 +204,7 @@ def refresh(
         Path(path), docs, Path(output or path), coverage=coverage, no_new=no_new, accept=accept, encoding=encoding,
         language=language, command=write_command(), flags=flags,
     )  # fmt: skip
-    return _carry_out(plan, plan.refresh, dry_run=dry_run, as_json=as_json, stopped=f"{path} is as it was")
+    return carry_out(plan, plan.refresh, dry_run=dry_run, as_json=as_json, stopped=f"{path} is as it was")
 
 
 def resume_testset(run: "RunRow", *, warehouse_url: str, changes: Mapping[str, Any], as_json: bool) -> int:

@@ -14,8 +14,8 @@ from evalhouse.flows.commands.options import (
     limit_options,
     write_command,
 )
-from evalhouse.flows.display.output import print_json, print_line, print_notice
-from evalhouse.flows.errors import INTERRUPTED
+from evalhouse.flows.commands.testset import carry_out
+from evalhouse.flows.display.output import print_notice
 
 
 @click.command()
@@ -59,32 +59,20 @@ def check(
     when not all could be checked.
     """
     from evalhouse.flows.preparing.settings import parse_pairs  # noqa: PLC0415  # imports all that asks
-    from evalhouse.flows.testsets.checked import plan_check  # noqa: PLC0415
-    from evalhouse.tasks.judge.errors import RunCancelled  # noqa: PLC0415
+    from evalhouse.flows.testsets.checked import CheckedSet, plan_check  # noqa: PLC0415
 
     plan = plan_check(
         path, docs, mapping=parse_pairs(maps, "--map"), language=language, encoding=encoding,
         command=write_command(), flags=flags,
     )  # fmt: skip
-    for line in plan.notices:
-        print_notice(line)
-    if dry_run:
-        plan.print_estimate(as_json=as_json)
-        return 0
-    try:
-        checked = plan.check()
-    except RunCancelled as error:
-        print_notice(f"{error}; what came is on record, and the same command goes on from here")
-        return INTERRUPTED
-    document = checked.to_plain()
-    if html is not None:
-        from evalhouse.flows.report.testset_page import build_check_page  # noqa: PLC0415  # imports SciPy
 
-        Path(html).write_text(build_check_page(document), encoding="utf-8")
-    if as_json:
-        print_json(document)
-        return checked.status
-    checked.print()
-    if html is not None:
-        print_line(f"wrote {html}; open it in any browser")
-    return checked.status
+    def act() -> CheckedSet:
+        checked = plan.check()
+        if html is not None:
+            from evalhouse.flows.report.testset_page import build_check_page  # noqa: PLC0415  # imports SciPy
+
+            Path(html).write_text(build_check_page(checked.to_plain()), encoding="utf-8")
+            print_notice(f"wrote {html}; open it in any browser")
+        return checked
+
+    return carry_out(plan, act, dry_run=dry_run, as_json=as_json, stopped="what came is on record")

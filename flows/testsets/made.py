@@ -16,7 +16,7 @@ from evalhouse.flows.display.output import (
     write_count,
 )
 from evalhouse.flows.display.progress import show_run
-from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.errors import INCOMPLETE, SettingsError
 from evalhouse.flows.testsets.asking import (
     EXPECTED,
     USED,
@@ -51,9 +51,9 @@ class MadeSet:
     test_set: TestSet
 
     @property
-    def is_complete(self) -> bool:
-        """Whether there are as many questions as were asked for."""
-        return len(self.outcome.making.kept) >= self.request.n
+    def status(self) -> int:
+        """The command's exit status; there may be fewer questions than were asked for."""
+        return 0 if len(self.outcome.making.kept) >= self.request.n else INCOMPLETE
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -92,7 +92,7 @@ class MadeSet:
         turned_down = [[reason, n] for reason, n in making.reasons.most_common()]
         print_section("Turned down, by the check they did not stand", ["check", "#candidates"], turned_down)
         print_calls(self.outcome.usage)
-        if not self.is_complete:
+        if self.status == INCOMPLETE:
             print_notice(self._explain_shortage())
         run_id = self.outcome.run_id
         print_line(f"next: evalhouse run {self.path} …   (or as the dataset of a suite that asks your bot)")

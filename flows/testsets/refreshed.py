@@ -17,7 +17,7 @@ from evalhouse.flows.display.output import (
     write_count,
 )
 from evalhouse.flows.display.progress import show_run
-from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.errors import INCOMPLETE, SettingsError
 from evalhouse.flows.preparing.settings import find_variable
 from evalhouse.flows.testsets.asking import (
     USED,
@@ -57,9 +57,9 @@ class RefreshedSet:
     test_set: TestSet
 
     @property
-    def is_complete(self) -> bool:
-        """Whether all that was to be asked was answered."""
-        return self.outcome.problem is None and not self.outcome.refreshing.has_failures
+    def status(self) -> int:
+        """The command's exit status; some of what was to be asked may not have been answered."""
+        return INCOMPLETE if self.outcome.problem or self.outcome.refreshing.has_failures else 0
 
     @property
     def counts(self) -> dict[str, int]:

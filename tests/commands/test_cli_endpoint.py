@@ -10,7 +10,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from cli_house import make_rows, write_dataset
+from cli_house import place_at
 from cli_process import Finished, Place, finish, in_terminal, wait_for
 from endpoint import Endpoint, running_endpoint
 from prompt_files import read_content, write_prompt
@@ -31,9 +31,7 @@ def endpoint() -> Iterator[Endpoint]:
 
 @pytest.fixture
 def place(tmp_path: Path, prefect_home: Path, endpoint: Endpoint) -> Place:
-    write_dataset(tmp_path, make_rows(N_ROWS), "berths.jsonl")
-    variables = {"PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": KEY}
-    return Place(folder=tmp_path, variables=variables)
+    return place_at(tmp_path, prefect_home, endpoint.base_url, n_rows=N_ROWS, key=KEY)
 
 
 def read(place: Place, sql: str) -> list[dict[str, object]]:

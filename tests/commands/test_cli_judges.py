@@ -8,7 +8,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from cli_house import make_rows, write_dataset
+from cli_house import make_rows, place_at, write_dataset
 from cli_process import Place
 from endpoint import Endpoint, running_endpoint
 
@@ -37,10 +37,8 @@ def endpoint() -> Iterator[Endpoint]:
 
 @pytest.fixture
 def place(tmp_path: Path, prefect_home: Path, endpoint: Endpoint) -> Place:
-    write_dataset(tmp_path, make_rows(3), "berths.jsonl")
     (tmp_path / "berths.toml").write_text(SUITE)
-    variables = {"PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "none"}
-    return Place(folder=tmp_path, variables=variables)
+    return place_at(tmp_path, prefect_home, endpoint.base_url, n_rows=3)
 
 
 def read(place: Place, sql: str) -> list[tuple[Any, ...]]:

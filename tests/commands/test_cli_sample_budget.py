@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_house import make_rows, write_dataset
+from cli_house import make_rows, place_at, write_dataset
 from cli_process import Place
 from endpoint import Endpoint, running_endpoint
 
@@ -25,9 +25,7 @@ def endpoint() -> Iterator[Endpoint]:
 
 @pytest.fixture
 def place(tmp_path: Path, prefect_home: Path, endpoint: Endpoint) -> Place:
-    write_dataset(tmp_path, make_rows(N_ROWS), "berths.jsonl")
-    variables = {"PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "k"}
-    return Place(folder=tmp_path, variables=variables)
+    return place_at(tmp_path, prefect_home, endpoint.base_url, n_rows=N_ROWS)
 
 
 def list_judged(place: Place, run_id: str) -> list[tuple[int, str]]:

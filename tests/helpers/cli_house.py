@@ -82,6 +82,14 @@ def write_dataset(folder: Path, rows: list[dict[str, Any]], name: str = "harbour
     return path
 
 
+def place_at(folder: Path, prefect_home: Path, base_url: str, *, n_rows: int = 0, key: str = "sk-test") -> Place:
+    """A folder whose commands ask the endpoint there, with as many rows in `berths.jsonl`, if any."""
+    if n_rows:
+        write_dataset(folder, make_rows(n_rows), "berths.jsonl")
+    variables = {"PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": key}
+    return Place(folder=folder, variables=variables)
+
+
 def write_metric(folder: Path) -> Path:
     own = folder / "own_metrics"
     own.mkdir(exist_ok=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from cli_house import make_rows, write_dataset
+from cli_house import make_rows, place_at, write_dataset
 from cli_process import Finished, Place, finish, in_terminal, wait_for
 from endpoint import Endpoint, running_endpoint
 from kill_runs import read_recorded, read_rows
@@ -53,9 +53,8 @@ def own(tmp_path: Path, prefect_home: Path, endpoint: Endpoint) -> Place:
     folder = tmp_path / "place"
     folder.mkdir()
     (tmp_path / "temporary").mkdir()
-    write_dataset(folder, make_rows(N_ROWS), "berths.jsonl")
-    variables = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-test", "PREFECT_HOME": str(prefect_home)}
-    return Place(folder=folder, variables={**variables, "TMPDIR": str(tmp_path / "temporary")}, own_server=True)
+    place = place_at(folder, prefect_home, endpoint.base_url, n_rows=N_ROWS)
+    return replace(place.with_variables(TMPDIR=str(tmp_path / "temporary")), own_server=True)
 
 
 @pytest.fixture

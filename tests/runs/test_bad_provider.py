@@ -10,7 +10,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from cli_house import write_dataset
+from cli_house import place_at, write_dataset
 from cli_process import Finished, Place
 from endpoint import Asked, Canned, Endpoint, Inject, Raw, running_endpoint
 from endpoint_replies import ID_FAULTS, Fault
@@ -72,8 +72,7 @@ def endpoint() -> Iterator[Endpoint]:
 
 @pytest.fixture
 def place(tmp_path: Path, prefect_home: Path, endpoint: Endpoint) -> Place:
-    variables = {"PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": KEY}
-    return Place(folder=tmp_path, variables=variables)
+    return place_at(tmp_path, prefect_home, endpoint.base_url, key=KEY)
 
 
 def options_for(*more: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from cli_house import make_rows, write_dataset
+from cli_house import make_rows, place_at, write_dataset
 from cli_process import Place, finish
 from endpoint_batches import BatchEndpoint, batch_endpoint
 from kill_runs import read_rows
@@ -32,9 +32,7 @@ def endpoint() -> Iterator[BatchEndpoint]:
 
 @pytest.fixture
 def place(tmp_path: Path, endpoint: BatchEndpoint, prefect_home: Path) -> Place:
-    write_dataset(tmp_path, make_rows(N_ROWS), "berths.jsonl")
-    variables = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-test", "PREFECT_HOME": str(prefect_home)}
-    return Place(folder=tmp_path, variables=variables)
+    return place_at(tmp_path, prefect_home, endpoint.base_url, n_rows=N_ROWS)
 
 
 @pytest.mark.parametrize(

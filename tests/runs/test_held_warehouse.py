@@ -15,7 +15,7 @@ from contextvars import copy_context
 from pathlib import Path
 
 import pytest
-from cli_house import make_rows, write_dataset
+from cli_house import place_at
 from cli_process import Place, finish, wait_for
 from endpoint import Endpoint, running_endpoint
 from kill_runs import read_recorded, read_rows
@@ -38,9 +38,7 @@ def endpoint() -> Iterator[Endpoint]:
 
 @pytest.fixture
 def place(tmp_path: Path, prefect_home: Path, endpoint: Endpoint) -> Place:
-    write_dataset(tmp_path, make_rows(N_ROWS), "berths.jsonl")
-    variables = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-test", "PREFECT_HOME": str(prefect_home)}
-    return Place(folder=tmp_path, variables=variables)
+    return place_at(tmp_path, prefect_home, endpoint.base_url, n_rows=N_ROWS)
 
 
 def find_file(place: Place) -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_house import write_dataset
+from cli_house import place_at, write_dataset
 from cli_process import Place
 from endpoint import Asked, Endpoint, running_endpoint
 from endpoint_replies import compose_reply
@@ -31,8 +31,7 @@ def endpoint() -> Iterator[Endpoint]:
 @pytest.fixture
 def place(tmp_path: Path, prefect_home: Path, endpoint: Endpoint) -> Place:
     write_dataset(tmp_path, [ROW], "one.jsonl")
-    variables = {"PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-test"}
-    return Place(folder=tmp_path, variables=variables)
+    return place_at(tmp_path, prefect_home, endpoint.base_url)
 
 
 def test_replies_at_the_temperature_that_was_the_default_are_not_lost_without_a_word(place: Place) -> None:
