@@ -112,8 +112,15 @@ async def _ask_both(live_run: LiveRun, work: SampleWork) -> _Both:
     if prompt is None or not all(texts.values()) or not fits or any(one.done() for one in work.extractions.values()):
         return _NOT_ASKED
     alone = {source: _make_question(live_run, work, source, texts[source]) for source in _STEPS}
-    if any([await live_run.asker.is_on_record(question) for question in alone.values()]):
-        return _NOT_ASKED
+    # Of samples with one ground truth and several answers the first to come splits it, and the others find it.
+    async with live_run.asker.claim(list(alone.values())):
+        if any([await live_run.asker.is_on_record(question) for question in alone.values()]):
+            return _NOT_ASKED
+        return await _ask_joined(live_run, alone, texts)
+
+
+async def _ask_joined(live_run: LiveRun, alone: Mapping[Source, Question], texts: Mapping[Source, str]) -> _Both:
+    """Ask for both, and put either half on record as the reply to what asks for it alone."""
     data: dict[str, BlockValue] = {**alone["answer"].data}
     for source, text in texts.items():
         data[source] = text

@@ -12,8 +12,8 @@ takes a moment, so nothing counts as still until it has been so for a while.
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Generic, NoReturn, TypeVar
@@ -392,6 +392,25 @@ class Asker:
         """Whether a reply to the question is on record; nothing of this is."""
         asker = self.find(question.step)
         return await asker.record.find(asker.judge.prepare(question).request_hash) is not None
+
+    @asynccontextmanager
+    async def claim(self, questions: Sequence[Question]) -> AsyncIterator[None]:
+        """The time in which one request asks all of these: whoever asks one of them by itself waits for its end.
+
+        Begins when none of them is being asked. They are questions of one step or of steps with one judge.
+        """
+        asker = self.find(questions[0].step)
+        hashes = {asker.judge.prepare(question).request_hash for question in questions}
+        while others := [asker._in_flight[one] for one in hashes if one in asker._in_flight]:
+            await asyncio.wait(others)
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        asker._in_flight.update(dict.fromkeys(hashes, mine))
+        try:
+            yield
+        finally:
+            for one in hashes:
+                del asker._in_flight[one]
+            mine.cancel()
 
     def keep_part(self, question: Question, text: str, *, of: Answer[T]) -> None:
         """Put the reply to one part of a question on record, under the key that the part has when it is asked alone."""

@@ -198,6 +198,7 @@ def test_both_texts_of_a_sample_are_counted_as_the_one_request_that_they_are(tmp
     n_both = fused["extract_answer"].requests
     assert 0 < n_both <= separate["extract_answer"].requests
     assert fused.get("extract_ground_truth", Usage()).requests < 0.1 * separate["extract_ground_truth"].requests
+    # An answer in the very words of its ground truth is one request by the separate plan.
     assert sum(usage.reused for usage in fused.values()) <= sum(usage.reused for usage in separate.values())
     # Nearly all of what the two would send by themselves, but for the instructions and examples of one of them.
     by_themselves = sum(separate[step].prompt_tokens for step in ("extract_answer", "extract_ground_truth"))

@@ -115,6 +115,25 @@ async def test_a_run_that_was_killed_before_the_halves_were_on_record_finds_the_
     assert len(list_sent(tmp_path, "run-3")) == 1
 
 
+async def test_one_ground_truth_of_several_samples_is_split_once(endpoint: Endpoint, tmp_path: Path) -> None:
+    endpoint.configure(latency=0.05)
+    samples = [make_sample(1), replace(make_sample(1), sample_id="s2", ordinal=2, answer="It is another one.")]
+    async with lay_out_run(tmp_path, make_settings(plan="fused")) as live_run:
+        first, second = await judge_samples(live_run, samples)
+    assert read_statements(first)["ground_truth"] == read_statements(second)["ground_truth"]
+    assert read_statements(second)["answer"] == ["It is another one."]
+    asked = [parse_blocks(orjson.loads(call["request"])["messages"][-1]["content"]) for call in list_sent(tmp_path)]
+    assert sorted(bool(blocks["ground_truth"]) for blocks in asked) == [False, True]
+
+
+async def test_equal_samples_are_split_by_one_request(endpoint: Endpoint, tmp_path: Path) -> None:
+    endpoint.configure(latency=0.05)
+    async with lay_out_run(tmp_path, make_settings(plan="fused")) as live_run:
+        works = await judge_samples(live_run, [make_sample(1), replace(make_sample(1), sample_id="s2", ordinal=2)])
+    assert read_statements(works[0]) == read_statements(works[1])
+    assert len(list_sent(tmp_path)) == 1
+
+
 def cut_off(asked: Asked) -> Raw | None:
     """Replies about both texts are cut off, those about one are not."""
     if not all(asked.blocks[name] for name in ("answer", "ground_truth")):
