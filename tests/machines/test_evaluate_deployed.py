@@ -112,7 +112,8 @@ class Deployed:
 
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Iterator[Deployed]:
-    place = Place(folder=tmp_path_factory.mktemp("deployed"), variables={"PREFECT_HOME": str(prefect_home)})
+    variables = {"PREFECT_HOME": str(prefect_home)}
+    place = Place(folder=tmp_path_factory.mktemp("deployed"), variables=variables, reports_tasks=True)
     api = PrefectApi(find_server())
     if not api.post("/work_pools/filter", {"work_pools": {"name": {"any_": ["evalhouse"]}}}):
         api.post("/work_pools/", {"name": "evalhouse", "type": "process"})

@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import duckdb
 import pytest
 from warehouse_processes import BIND_RIGHTS, count_rows, held_file, make_batch, make_warehouse, run_script
 
-from evalhouse.warehouse.engine.connection import open_reader, open_writer, readers_kept
+from evalhouse.warehouse.engine import kept_writer
+from evalhouse.warehouse.engine.connection import open_reader, open_writer, readers_kept, writer_kept
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable
 from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.store import Warehouse
@@ -227,3 +229,85 @@ def test_a_kept_reader_lets_writers_in_after_a_while(tmp_path: Path, monkeypatch
             with open_reader(warehouse.location) as connection:
                 connections.append(connection)
         assert connections[0] is not connections[1]
+
+
+def count_openings(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """From now on, whether each opening was to read."""
+    connect, openings = duckdb.connect, list[bool]()
+
+    def counted(*arguments: object, **keywords: object) -> duckdb.DuckDBPyConnection:
+        openings.append(bool(keywords.get("read_only")))
+        return connect(*arguments, **keywords)
+
+    monkeypatch.setattr(duckdb, "connect", counted)
+    return openings
+
+
+OPEN_WITHIN_SECONDS = """
+import duckdb, sys, time
+ends_at = time.monotonic() + 20
+while True:
+    try:
+        duckdb.connect(sys.argv[1]).close()
+        break
+    except duckdb.IOException:
+        if time.monotonic() > ends_at:
+            raise
+        time.sleep(0.01)
+"""
+
+
+def wait_until_others_may_open(path: Path) -> None:
+    ended = run_script(OPEN_WITHIN_SECONDS, path)
+    assert ended.code == 0, ended.errors
+
+
+def test_a_short_run_opens_its_file_once_for_what_follows_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_writer, "_IDLE_S", 0.5)  # on a busy machine nothing follows at once
+    monkeypatch.setattr(kept_writer, "_LONGEST_S", 60.0)
+    warehouse = make_warehouse(tmp_path)
+    openings = count_openings(monkeypatch)
+    with writer_kept(warehouse.location):
+        for number in range(3):
+            warehouse.append(make_batch(f"r{number}"))
+            assert count_rows(warehouse, "batches") == number + 1
+        wait_until_others_may_open(warehouse.location.path)
+        assert openings == [False]
+        assert count_rows(warehouse, "batches") == 3
+        assert openings == [False, True]
+        warehouse.append(make_batch("r9"))
+    wait_until_others_may_open(warehouse.location.path)
+    assert openings == [False, True, False]
+    assert count_rows(warehouse, "batches") == 4
+
+
+def test_nobody_keeps_a_file_for_longer_than_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warehouse = make_warehouse(tmp_path)
+    openings = count_openings(monkeypatch)
+    now = time.monotonic()
+    monkeypatch.setattr(kept_writer.time, "monotonic", lambda: now)
+    with writer_kept(warehouse.location):
+        warehouse.append(make_batch("r1"))
+        now += 1.1
+        warehouse.append(make_batch("r2"))
+        assert openings == [False]
+        warehouse.append(make_batch("r3"))
+        assert openings == [False, False]
+
+
+def test_what_failed_is_not_handed_on_and_own_readers_get_a_file_of_their_own(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    with writer_kept(warehouse.location):
+        with pytest.raises(WarehouseError, match="no_such_table"), warehouse.writing() as connection:
+            connection.execute("create table kept (a int); from no_such_table")
+        warehouse.append(make_batch("r1"))
+        with pytest.raises(WarehouseError, match="no_such_table"):
+            warehouse.read("from no_such_table")
+        with pytest.raises(WarehouseError, match="kept"):
+            warehouse.read("from kept")
+        warehouse.append(make_batch("r2"))
+        with open_reader(warehouse.location, is_own=True) as own, pytest.raises(duckdb.InvalidInputException):
+            own.execute("create table kept (a int)")
+        assert count_rows(warehouse, "batches") == 2

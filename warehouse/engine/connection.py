@@ -2,7 +2,8 @@
 
 Nobody holds the file: a writer opens it, commits one transaction and closes it, so that an analyst can read
 between two batches of a running evaluation. A command that only reads keeps it open for a second at most
-(`readers_kept`): opening takes longer than most of its reads. A process that serves pages opens it once for all its
+(`readers_kept`): opening takes longer than most of its reads. A run of a few samples, which is over in a second, keeps
+it while one transaction follows the other (`kept_writer`). A process that serves pages opens it once for all its
 threads, and lets go of it when a writer waits (`shared`). Our own writers queue behind a lock file, because bare
 retries on DuckDB's own lock starve one of them for seconds; within a process a lock per path keeps read-only and
 read-write openings apart, which DuckDB refuses to mix.
@@ -21,6 +22,7 @@ from typing import Literal
 import duckdb
 from filelock import FileLock, Timeout
 
+from evalhouse.warehouse.engine.kept_writer import KeptWriter, kept_writers
 from evalhouse.warehouse.engine.lake import is_broken_off, more_readers, open_lake_reader, open_lake_writer
 from evalhouse.warehouse.engine.locks import ATTEMPT_S, try_again
 from evalhouse.warehouse.engine.no_pandas import remember_absence
@@ -84,6 +86,7 @@ class _Kept:
         if self._connection is None or self._path != location.path or time.monotonic() > self._until:
             self.close()
             with _thread_lock(location, deadline):
+                _end_writing(location)
                 self._connection = _connect(location, read_only=True, deadline=deadline)
             self._path, self._until = location.path, time.monotonic() + _KEPT_S
         return self._connection
@@ -162,7 +165,34 @@ def _open_to_serve(location: Location, deadline: float) -> duckdb.DuckDBPyConnec
 def is_kept(connection: duckdb.DuckDBPyConnection) -> bool:
     """Whether later reads get this connection too."""
     kept = _kept.get()
-    return (kept is not None and kept.has(connection)) or any(reader.has(connection) for reader in _served.values())
+    return (
+        (kept is not None and kept.has(connection))
+        or any(reader.has(connection) for reader in _served.values())
+        or any(writer.has(connection) for writer in kept_writers.values())
+    )
+
+
+@contextmanager
+def writer_kept(location: Location) -> Iterator[None]:
+    """Within this block a file that was written stays open for what writes or reads it next, if that comes at once."""
+    path = location.path.resolve()
+    if location.lake is not None or path in kept_writers:
+        yield
+        return
+    kept = KeptWriter(_find_thread_lock(location), partial(_open_file, location))
+    kept_writers[path] = kept
+    try:
+        yield
+    finally:
+        with _find_thread_lock(location):
+            kept.close()
+            del kept_writers[path]
+
+
+def _end_writing(location: Location) -> None:
+    """Close what is kept of a file, for who opens it otherwise; with the thread's lock."""
+    if (kept := kept_writers.get(location.path.resolve())) is not None:
+        kept.close()
 
 
 def _let_go() -> None:
@@ -204,7 +234,16 @@ def _open_writer(location: Location, patience_s: float) -> Iterator[duckdb.DuckD
         end_reading()
     deadline = time.monotonic() + patience_s
     _make_folder(location)
-    with _thread_lock(location, deadline), _process_lock(location, deadline):
+    with _thread_lock(location, deadline):
+        kept = kept_writers.get(location.path.resolve())
+        with kept.taken(deadline) if kept is not None else _open_file(location, deadline) as connection:
+            yield connection
+
+
+@contextmanager
+def _open_file(location: Location, deadline: float) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Queue at the lock file and open the file for writing."""
+    with _process_lock(location, deadline):
         if not _is_file(location):
             _make_file(location)
         connection = _connect(location, read_only=False, deadline=deadline)
@@ -251,6 +290,12 @@ def _open_reader(location: Location, is_own: bool, patience_s: float) -> Iterato
         return
     _let_go()
     with _thread_lock(location, deadline):
+        writer = kept_writers.get(location.path.resolve())
+        if writer is not None and writer.is_open and not is_own:
+            with writer.taken(deadline) as connection:
+                yield connection
+            return
+        _end_writing(location)
         connection = _connect(location, read_only=True, deadline=deadline)
         try:
             yield connection
@@ -310,8 +355,7 @@ def _make_file(location: Location) -> None:
 
 @contextmanager
 def _thread_lock(location: Location, deadline: float) -> Iterator[None]:
-    with _path_locks_guard:
-        lock = _path_locks.setdefault(location.path.resolve(), threading.Lock())
+    lock = _find_thread_lock(location)
     if not lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
         raise WarehouseBusy(f"this process is still busy with {location.path}", who="own thread")
     try:
@@ -320,10 +364,15 @@ def _thread_lock(location: Location, deadline: float) -> Iterator[None]:
         lock.release()
 
 
+def _find_thread_lock(location: Location) -> threading.Lock:
+    with _path_locks_guard:
+        return _path_locks.setdefault(location.path.resolve(), threading.Lock())
+
+
 @contextmanager
 def _process_lock(location: Location, deadline: float) -> Iterator[None]:
     """Its file stays, for those who take the lock all the time."""
-    lock = FileLock(location.lock_path)
+    lock = FileLock(location.lock_path, thread_local=False)  # what is kept may be let go by another thread
     try:
         lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
     except Timeout:
