@@ -450,7 +450,7 @@ def _find_id_faults(key: str, content: PromptContent, example: ExampleContent) -
     lists: Any = pick_verdict_lists(example.reply, content.variables)
     for list_name, verdicts in lists.items():
         prefixes = pick_prefixes(list_name, content.labels)
-        came = [verdict[0] if isinstance(verdict, list) else verdict["id"] for verdict in verdicts]
+        came = [next(iter(verdict), "") if isinstance(verdict, list) else verdict["id"] for verdict in verdicts]
         own = [item_id for ids in sent.values() for item_id in ids if item_id[0] in prefixes]
         if sorted(came) != sorted(own):
             message = f"has verdicts for {', '.join(came) or 'none'}; each of {', '.join(own)} must come exactly once"

@@ -228,6 +228,12 @@ def test_a_verdict_needs_an_id_and_a_reason(tmp_path: Path) -> None:
     assert "must be an array of objects with at least `id` and `reason`" in messages
 
 
+def test_rows_are_texts_and_nothing_else(tmp_path: Path) -> None:
+    cells = "reply_schema.properties.verdicts.items"
+    (problem, *_) = find_problems(tmp_path, "fused", set_key(f"{cells}.items", {"type": "integer"}))
+    assert (problem.key, "must be an array of texts, the cells of a row" in problem.message) == (cells, True)
+
+
 def test_labels_without_verdicts_are_refused(tmp_path: Path) -> None:
     def edit(content: dict[str, Any]) -> None:
         content["reply_schema"]["properties"] = {"ranking": {"type": "array", "items": {"type": "string"}}}
@@ -262,6 +268,19 @@ SIDE = "examples.0.reply.answer_statements.0"
         ("classify", set_key(f"{SIDE}.label", "FN"), f"{EXAMPLE}.reply.answer_statements[0].label", "allowed: TP, FP"),
         ("classify", set_key(f"{SIDE}.id", "G1"), f"{EXAMPLE}.reply", "each of A1, A2, A3, A4, A5, A6 must come"),
         ("attribute", set_key(f"{FIRST}.contexts", ["C7"]), f"{EXAMPLE}.reply", "A1 cites C7; sent were C1, C2, C3"),
+        ("fused", set_key(f"{FIRST}.0", "A2"), f"{EXAMPLE}.reply", "has verdicts for A2, A2, A3, A4, G1"),
+        ("fused", set_key(FIRST, []), f"{EXAMPLE}.reply", "has verdicts for , A2, A3, A4, G1"),
+        ("fused", set_key(f"{FIRST}.1", ""), f"{EXAMPLE}.reply", "A1 has neither evidence nor a reason"),
+        ("fused", set_key(f"{FIRST}.1", "G9"), f"{EXAMPLE}.reply", "A1 cites G9; sent were C1, C2, C3, C4, C5, A1"),
+        ("fused", set_key(f"{FIRST}.1", 7), f"{EXAMPLE}.reply.verdicts[0][1]", "must be of type string, not 7"),
+        ("fused", set_key(f"{FIRST}.2", "FN"), f"{EXAMPLE}.reply", "A1 has the label FN; allowed: TP, FP"),
+        (
+            "fused",
+            set_key(f"{FIRST}.3", "all"),
+            f"{EXAMPLE}.reply",
+            "'all' names no contexts; it must begin with ids or",
+        ),
+        ("fused", set_key(FIRST, ["A1", "G1"]), f"{EXAMPLE}.reply", "A1: a row has 3 cells for a context, 4 for a sta"),
         (
             "extract",
             set_key("examples.0.reply.statements", "x"),
