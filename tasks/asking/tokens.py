@@ -19,7 +19,7 @@ import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
@@ -155,8 +155,7 @@ def _read_rates(listed: object, where: str) -> dict[str, float]:
 
 def _read_tables(path: str | None) -> list[tuple[str, dict[Any, Any]]]:
     """Our table and the user's, each with its name."""
-    own = files("evalhouse.tasks.asking").joinpath("prices.yaml").read_text(encoding="utf-8")
-    tables = [("prices.yaml", _parse(own, "prices.yaml"))]
+    tables = [("prices.yaml", _read_own_table())]
     if path is not None:
         try:
             text = Path(path).read_text(encoding="utf-8")
@@ -166,6 +165,12 @@ def _read_tables(path: str | None) -> list[tuple[str, dict[Any, Any]]]:
             raise FatalJudgeError(f"cannot read the price file {path}: it is not UTF-8") from None
         tables.append((path, _parse(text, path)))
     return tables
+
+
+@cache
+def _read_own_table() -> dict[Any, Any]:
+    text = files("evalhouse.tasks.asking").joinpath("prices.yaml").read_text(encoding="utf-8")
+    return _parse(text, "prices.yaml")
 
 
 def find_price(prices: Mapping[str, Price], model: str) -> Price | None:
