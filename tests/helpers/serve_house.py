@@ -26,8 +26,9 @@ from evalhouse.flows.server.api import PrefectApi, PrefectApiError
 from evalhouse.flows.serving.flow_runs import make_event
 
 TIMEOUT_S = 240.0
-# Each look opens a warehouse, which takes 25 ms and keeps its writer waiting, or asks the server.
-_LOOK_S = 0.4
+# Each look opens a warehouse, which takes 25 ms and keeps its writer waiting, or asks the server; a fixture waits forty
+# seconds for what its runs do.
+_LOOK_S = 1.0
 DOCUMENTS = {
     "harbour.txt": "High tide at Brankmouth is at six in the morning.\n\nGulls nest on the pier.",
     "lamp.txt": "The lighthouse lamp is green.\n\nThe tower of the lighthouse is forty metres tall.",
