@@ -10,14 +10,20 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import wraps
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import duckdb
 
 from evalhouse.warehouse.engine import connection
+from evalhouse.warehouse.location import Location
+from evalhouse.warehouse.mover import Mover
 
 Connect = Callable[..., duckdb.DuckDBPyConnection]
+Open = Callable[..., AbstractContextManager[Any]]
 _STARTS = frozenset({"subprocess.Popen", "os.fork", "os.posix_spawn"})
 """What Python tells its auditors before there is another process."""
 _REPLACES = frozenset({"open", "os.rename", "os.remove"})
@@ -31,6 +37,7 @@ class KeptFiles:
     def __init__(self, place: Path, connect: Connect, passing: Path | None = None) -> None:
         self._place, self._connect, self._passing = place.resolve(), connect, passing
         self._opened: dict[str, duckdb.DuckDBPyConnection] = {}
+        self._put_off: dict[Path, Mover] = {}
         self._lock = threading.Lock()
         self._is_over = False
 
@@ -39,6 +46,7 @@ class KeptFiles:
     ) -> duckdb.DuckDBPyConnection:
         """In place of `duckdb.connect`; what is opened to be served to people is opened as it is."""
         path = Path(str(database)).resolve()
+        self.catch_up(path)
         is_kept = path.is_file() and path.is_relative_to(self._place) and "enable_external_access" not in (config or {})
         with self._lock:
             if self._is_over or not is_kept:
@@ -54,13 +62,29 @@ class KeptFiles:
         """Keep files again, after `close`."""
         self._is_over = False
 
+    def put_off(self, path: Path, mover: Mover) -> bool:
+        """Leave the last of a mover's rows for when somebody asks for the file, if it is one of these."""
+        if self._is_over or not path.resolve().is_relative_to(self._place):
+            return False
+        self._put_off[path.resolve()] = mover
+        return True
+
+    def catch_up(self, path: Path) -> None:
+        """Write what was put off for a file."""
+        if self._put_off and (mover := self._put_off.pop(path.resolve(), None)):
+            mover.close()
+
     def close_one(self, path: object) -> None:
         """Close a file until it is asked for again: what was written is in it then."""
+        if self._put_off and isinstance(path, str | Path):
+            self.catch_up(Path(path))
         if self._opened and isinstance(path, str | Path) and (opened := self._opened.pop(str(path), None)):
             opened.close()
 
     def close(self) -> None:
         """Close the files, for good."""
+        for path in list(self._put_off):
+            self.catch_up(path)
         with self._lock:
             self._is_over = True
             for opened in self._opened.values():
@@ -69,7 +93,11 @@ class KeptFiles:
 
     def leave(self) -> None:
         """Close them where nobody looks at them again: what was written to those in the passing folder stays in their
-        log, for half of what closing costs."""
+        log, for half of what closing costs, and what was put off in its journal."""
+        for mover in self._put_off.values():
+            with patch.object(mover, "flush"):
+                mover.close()
+        self._put_off.clear()
         with self._lock:
             for path, opened in self._opened.items():
                 if self._passing is not None and Path(path).is_relative_to(self._passing):
@@ -86,6 +114,34 @@ def let_go() -> None:
     """Close all files that are kept open, for good."""
     for kept in (*_kept, *_staying):
         kept.close()
+
+
+def put_off(mover: Mover, path: Path) -> None:
+    """Close a mover once its warehouse is asked for again, if that is before the end of the test: to open it and to
+    write a few rows takes 30 ms, and most tests of single requests look at nothing but what was asked."""
+    if not any(kept.put_off(path, mover) for kept in _kept):
+        mover.close()
+
+
+def catch_up(path: Path) -> None:
+    """Write what was put off for a warehouse."""
+    for kept in _kept:
+        kept.catch_up(path)
+
+
+def _catching_up(open_: Open) -> Open:
+    """The same, with what was put off written before: within it the file is locked."""
+
+    @wraps(open_)
+    def opening(location: Location, *arguments: Any, **more: Any) -> AbstractContextManager[Any]:  # noqa: ANN401
+        catch_up(location.path)
+        return open_(location, *arguments, **more)
+
+    return opening
+
+
+connection._open_reader = _catching_up(connection._open_reader)
+connection._open_writer = _catching_up(connection._open_writer)
 
 
 def _heed(event: str, arguments: tuple[object, ...]) -> None:

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from warehouse_runs import lay_warehouse
+import polars as pl
+from kept_open import catch_up, put_off
+from warehouse_runs import is_as_laid, lay_warehouse
 
 from evalhouse.flows.preparing.live_run import make_limit
 from evalhouse.prompts import load_prompts
@@ -123,7 +125,10 @@ def open_warehouse(folder: Path) -> Warehouse:
     """The warehouse at `folder`/w.duckdb, with all its tables."""
     folder.mkdir(exist_ok=True)
     path = folder / "w.duckdb"
-    return Warehouse(str(path)) if path.exists() else lay_warehouse(path)
+    if not path.exists():
+        return lay_warehouse(path)
+    catch_up(path)
+    return Warehouse(str(path))
 
 
 @asynccontextmanager
@@ -136,11 +141,11 @@ async def lay_out_run(
     price: Price | None = None,
     metrics: Sequence[str] = (),
 ) -> AsyncIterator[LiveRun]:
-    """A live run over `folder`/w.duckdb; everything is moved into the warehouse and closed at the end."""
+    """A live run over `folder`/w.duckdb; at the end everything is closed, and in the warehouse once it is looked at."""
     settings = settings or make_settings()
     warehouse = open_warehouse(folder)
     plan = plan_run(metrics, load_metrics())
-    record = CallRecord(warehouse, run_id, fresh=settings.fresh)
+    record = _open_record(warehouse, run_id, fresh=settings.fresh)
     judge = judge or make_openai_judge(settings.judge, settings.judge.partition(":")[2], settings)
     asker = Asker(
         judge=judge,
@@ -169,7 +174,16 @@ async def lay_out_run(
         yield live_run
     finally:
         await live_run.close()
-        await asyncio.to_thread(record.close)
+        await asyncio.to_thread(put_off, record._mover, warehouse.location.path)
+
+
+def _open_record(warehouse: Warehouse, run_id: str, *, fresh: bool) -> CallRecord:
+    """A record that knows without opening it that there is nothing in a warehouse which nobody has written to."""
+    record = CallRecord(warehouse, run_id, fresh=fresh)
+    read, path = record._finder._read_keys, warehouse.location.path
+    none = pl.Series("request_key", [], dtype=pl.UInt64)
+    record._finder._read_keys = lambda: none if is_as_laid(path) else read()
+    return record
 
 
 async def judge_samples(live_run: LiveRun, samples: Sequence[StoredSample]) -> list[SampleWork]:

@@ -15,6 +15,8 @@ from evalhouse.warehouse.store import Warehouse
 
 _make_file = connection._make_file
 _TEMPLATE = "empty-template.duckdb"
+_laid: dict[Path, int] = {}
+"""When each was laid."""
 
 
 @cache
@@ -50,7 +52,13 @@ def tables_laid() -> Iterator[None]:
 def lay_warehouse(path: Path) -> Warehouse:
     """An empty warehouse at `path`, with all its tables."""
     path.write_bytes(_make_template())
+    _laid[path] = path.stat().st_mtime_ns
     return Warehouse(str(path))
+
+
+def is_as_laid(path: Path) -> bool:
+    """Whether nobody has written to a warehouse since `lay_warehouse`."""
+    return _laid.get(path) == path.stat().st_mtime_ns and not path.with_name(f"{path.name}.wal").exists()
 
 
 def make_run(run_id: str, *, minute: int = 0, **columns: object) -> RunRow:
