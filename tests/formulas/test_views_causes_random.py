@@ -8,9 +8,10 @@ from typing import Any
 from cause_rows import FACT, add_stated
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rows import Sample, open_rows, read
+from rows import Labels, Sample, Support, open_rows, read
 
-Verdicts = Sequence[tuple[bool, set[int]]]
+Verdicts = Sequence[tuple[bool, set[int], bool]]
+"""Of each statement: is it in the other text, which contexts support it, and does a turn?"""
 
 
 def find_rule(s: Sample) -> str:
@@ -18,63 +19,73 @@ def find_rule(s: Sample) -> str:
     steps = ("classify", "attribute_answer", "attribute_ground_truth")
     if any(step in s.missing or s.reasons.get(step) not in (None, "no_statements") for step in steps):
         return "verdicts_missing"
-    said = [(label == "TP", set(ranks)) for label, ranks in zip(s.answer, s.answer_support, strict=True)]
-    wanted = [(label == "TP", set(ranks)) for label, ranks in zip(s.ground_truth, s.ground_truth_support, strict=True)]
-    relevant = set().union(*(ranks for _, ranks in wanted))
+    said = list_verdicts(s, "A", s.answer, s.answer_support)
+    wanted = list_verdicts(s, "G", s.ground_truth, s.ground_truth_support)
+    relevant = set().union(*(ranks for _, ranks, _ in wanted))
     useful = {rank for rank, is_useful in enumerate(s.useful, start=1) if is_useful}
     suspect = find_contradiction(said, wanted, useful)
     if suspect:
         return suspect
     if not wanted:
-        supported = is_most([bool(ranks) for _, ranks in said])
+        supported = is_most([bool(ranks) for _, ranks, _ in said])
         return ("truth_silent" if supported else "answered_anyway") if said else "truth_not_to_be_had"
-    is_unborne = wanted and not relevant and not any(true for true, _ in wanted + said)
-    if said and is_unborne and is_most([bool(ranks & useful) for _, ranks in said]):
-        return "truth_unborne"
-    if not said and relevant and is_most([bool(ranks) for _, ranks in wanted]):
+    borne = [bool(ranks) or in_turn for _, ranks, in_turn in wanted]
+    if said and not any(borne) and not any(true for true, _, _ in wanted + said):
+        if is_most([bool(ranks & useful) for _, ranks, _ in said]):
+            return "truth_unborne"
+    elif not said and any(borne) and is_most(borne):
         return "refused"
     return find_fault(said, wanted, relevant)
 
 
+def list_verdicts(s: Sample, letter: str, labels: Labels, support: Support) -> list[tuple[bool, set[int], bool]]:
+    pairs = enumerate(zip(labels, support, strict=True), start=1)
+    return [(label == "TP", set(ranks), bool(s.said.get(f"{letter}{n}"))) for n, (label, ranks) in pairs]
+
+
 def find_contradiction(said: Verdicts, wanted: Verdicts, useful: set[int]) -> str | None:
     if said and wanted:
-        answer_true, truth_found = {true for true, _ in said}, {found for found, _ in wanted}
+        answer_true, truth_found = {true for true, _, _ in said}, {found for found, _, _ in wanted}
         if len(answer_true) == len(truth_found) == 1 and answer_true != truth_found:
             return "labels_contradict"
         if answer_true == truth_found == {True}:
-            borne = [{bool(ranks) for _, ranks in side} for side in (said, wanted)]
+            borne = [{bool(ranks) or in_turn for _, ranks, in_turn in side} for side in (said, wanted)]
             if len(borne[0]) == len(borne[1]) == 1 and borne[0] != borne[1]:
                 return "support_contradicts"
-    supporting = [ranks for _, ranks in wanted if ranks]
-    if supporting and is_most([bool(ranks) for _, ranks in wanted]) and not any(ranks & useful for ranks in supporting):
+    retrieved = [bool(ranks) for _, ranks, _ in wanted]
+    if any(retrieved) and is_most(retrieved) and not any(ranks & useful for _, ranks, _ in wanted):
         return "usefulness_contradicts"
     return None
 
 
 def find_fault(said: Verdicts, wanted: Verdicts, relevant: set[int]) -> str:
-    left_out = [ranks for found, ranks in wanted if not found]
-    low = [ranks for ranks in left_out if ranks and min(ranks) > 3 and set(range(1, min(ranks))) - relevant]
-    parts = {
-        "nowhere": sum(not ranks for ranks in left_out),
-        "ranked_low": len(low),
-        "passed_over": sum(bool(ranks) for ranks in left_out) - len(low),
-    }
+    left_out = [(ranks, in_turn) for found, ranks, in_turn in wanted if not found]
+    parts = dict.fromkeys(("nowhere", "ranked_low", "passed_over", "turn_passed_over"), 0)
+    for ranks, in_turn in left_out:
+        is_low = ranks and min(ranks) > 3 and set(range(1, min(ranks))) - relevant
+        if ranks and not is_low:
+            parts["passed_over"] += 1
+        else:
+            parts["turn_passed_over" if in_turn else "ranked_low" if ranks else "nowhere"] += 1
     incomplete = is_more_than_minor(len(left_out), len(wanted))
     most = [rule for rule, n in parts.items() if incomplete and n == max(parts.values())]
-    if most and most[0] != "passed_over":
+    if most and most[0] in ("nowhere", "ranked_low"):
         return most[0]
-    return find_overstatement(said, relevant, passed_over=bool(most))
+    return find_overstatement(said, relevant, most)
 
 
-def find_overstatement(said: Verdicts, relevant: set[int], *, passed_over: bool) -> str:
-    wrong = [ranks for true, ranks in said if not true]
-    beyond = [not true and bool(ranks & relevant) for true, ranks in said]
+def find_overstatement(said: Verdicts, relevant: set[int], most_left_out: Sequence[str]) -> str:
+    wrong = [(ranks, in_turn) for true, ranks, in_turn in said if not true]
+    beyond = [not true and bool(ranks & relevant) for true, ranks, _ in said]
+    n_unsupported = sum(true and not ranks and not in_turn for true, ranks, in_turn in said)
     holds = {
-        "invented": is_more_than_minor(sum(not ranks for ranks in wrong), len(said)),
-        "distracted": is_more_than_minor(sum(bool(ranks) and not ranks & relevant for ranks in wrong), len(said)),
-        "passed_over": passed_over,
+        "invented": is_more_than_minor(sum(not ranks and not in_turn for ranks, in_turn in wrong), len(said)),
+        "distracted": is_more_than_minor(sum(bool(ranks) and not ranks & relevant for ranks, _ in wrong), len(said)),
+        "turn_repeated": is_more_than_minor(sum(not ranks and in_turn for ranks, in_turn in wrong), len(said)),
+        "passed_over": "passed_over" in most_left_out,
+        "turn_passed_over": "turn_passed_over" in most_left_out,
         "truth_incomplete": any(beyond) and is_most(beyond),
-        "unsupported_but_true": is_more_than_minor(sum(true and not ranks for true, ranks in said), len(said)),
+        "unsupported_but_true": is_more_than_minor(n_unsupported, len(said)),
         "within_tolerance": True,
     }
     return next(rule for rule, does in holds.items() if does)
@@ -90,6 +101,9 @@ def is_more_than_minor(part: int, whole: int) -> bool:
 
 N_CONTEXTS = 5
 RANKS = st.lists(st.integers(1, N_CONTEXTS), unique=True, max_size=2).map(sorted)
+SAID = st.dictionaries(
+    st.sampled_from([f"{letter}{n}" for letter in "AG" for n in range(1, 5)]), st.just([2]), max_size=8
+)
 STEP_REASONS = st.dictionaries(
     st.sampled_from(["classify", "attribute_answer", "attribute_ground_truth", "rank", "extract_answer"]),
     st.sampled_from(["no_answer", "judge_failed", "no_statements", "cancelled"]),
@@ -109,6 +123,7 @@ def draw_sample(draw: st.DrawFn) -> Sample:
         useful=draw(st.lists(st.booleans(), min_size=N_CONTEXTS, max_size=N_CONTEXTS)),
         reasons=draw(st.one_of(st.just({}), st.just({}), STEP_REASONS)),
         missing=draw(st.sampled_from([(), (), (), ("classify",)])),
+        said=draw(st.one_of(st.just({}), SAID)),
     )
 
 
