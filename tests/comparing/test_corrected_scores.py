@@ -21,6 +21,7 @@ AT = datetime(2026, 1, 1)
 GOOD = {"sensitivity": 0.98, "specificity": 0.95}
 LENIENT = {"sensitivity": 0.95, "specificity": 0.55}
 POOR = {"sensitivity": 0.7, "specificity": 0.5}
+UNFINISHED = {"hard_share": 0.5, "answered": 0.6, "n_picked": 160}
 
 
 def correct(design: Design) -> pl.DataFrame:
@@ -49,20 +50,21 @@ def width(found: pl.DataFrame) -> float:
         pytest.param(LENIENT, {"truth": 0.9}, id="lenient, high", marks=pytest.mark.slow),
         pytest.param(LENIENT, {"hard_share": 0.5}, id="lenient, strata", marks=pytest.mark.slow),
         pytest.param(POOR, {"hard_share": 0.5}, id="poor, strata", marks=pytest.mark.slow),
-        pytest.param(LENIENT, {"hard_share": 0.5, "answered": 0.6, "n_picked": 160}, id="lenient, strata, unfinished"),
+        pytest.param(LENIENT, UNFINISHED, id="lenient, strata, unfinished", marks=pytest.mark.slow),
+        pytest.param(LENIENT, {**UNFINISHED, "n_runs": 120}, id="lenient, strata, unfinished, fewer runs"),
     ],
 )
 def test_intervals_cover_the_truth_where_the_judge_is_biased(
     judge: Mapping[str, float], further: dict[str, Any]
 ) -> None:
-    """At least 95 %, less two standard errors of a share over 400 runs; and the plain mean does not."""
+    """At least 95 %, less two standard errors of a share over so many runs; and the plain mean does not."""
     design = Design(**({"n_runs": N_RUNS, "n_samples": 120, "n_picked": 80, **judge} | further))
     found = correct(design)
-    assert len(found) > 0.95 * N_RUNS
-    assert cover(found, design.truth) >= 0.95 - 2 * np.sqrt(0.95 * 0.05 / N_RUNS)
+    assert len(found) > 0.95 * design.n_runs
+    assert cover(found, design.truth) >= 0.95 - 2 * np.sqrt(0.95 * 0.05 / design.n_runs)
     # The corrected means are where the truth is, the judge's are not.
     error = abs(found["corrected_mean"].mean() - design.truth)  # type: ignore[operator]
-    assert error < 0.012
+    assert error < 0.012 * np.sqrt(N_RUNS / design.n_runs)
     if judge is LENIENT and design.truth == 0.75:
         assert found["mean"].mean() - design.truth > 0.03  # type: ignore[operator]
         assert found["judge_bias"].mean() == pytest.approx(found["mean"].mean() - design.truth, abs=0.02)  # type: ignore[operator]

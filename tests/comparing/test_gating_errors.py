@@ -17,18 +17,19 @@ from evalhouse.tasks.comparing.wilson import find_mean_interval
 N_RUNS = 200
 
 
-def test_where_nothing_changed_few_gates_fail() -> None:
+@pytest.mark.parametrize("n_runs", [60, pytest.param(N_RUNS, marks=pytest.mark.slow)])
+def test_where_nothing_changed_few_gates_fail(n_runs: int) -> None:
     """Ten drops of at most 0 over 60 samples whose verdicts flip either way at random: by chance alone some metric of
     ten goes beyond its interval in a quarter of the runs; of the gates at most 5 % may fail (and 3 standard errors)."""
     generator = np.random.default_rng(20)
     limits = {f"metric_{place}": 0.0 for place in range(10)}
     n_failed = 0
-    for _ in range(N_RUNS):
+    for _ in range(n_runs):
         differences = {name: generator.choice([-1.0, 0.0, 1.0], size=60, p=[0.15, 0.7, 0.15]) for name in limits}
         n_failed += not is_passed(check_drops(limits, compare_values(differences)), undecided="pass")
-    allowed = 0.05 + 3 * sqrt(0.05 * 0.95 / N_RUNS)
-    print(f"share of gates that failed where nothing changed: {n_failed / N_RUNS}")
-    assert n_failed / N_RUNS <= allowed
+    allowed = 0.05 + 3 * sqrt(0.05 * 0.95 / n_runs)
+    print(f"share of gates that failed where nothing changed: {n_failed / n_runs}")
+    assert n_failed / n_runs <= allowed
 
 
 @pytest.mark.slow
