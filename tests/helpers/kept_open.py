@@ -66,6 +66,7 @@ class KeptFiles:
         """Leave the last of a mover's rows for when somebody asks for the file, if it is one of these."""
         if self._is_over or not path.resolve().is_relative_to(self._place):
             return False
+        self.catch_up(path)
         self._put_off[path.resolve()] = mover
         return True
 
