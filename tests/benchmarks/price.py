@@ -5,9 +5,9 @@ endpoint, on a first night and on one in which some of the answers have changed.
 vocabulary of OpenAI's models since GPT-4o: those of the messages and of the reply's schema as OpenAI's own service is
 sent it, and those of the replies. Every evaluator gets a reply of the shape it asks for, as many statements as the
 texts have sentences, and for reasons those of the worked examples in the very request, one after the other: as long as
-these are is what models write. In the rows of the fused plan a verdict in favour has one id as its evidence and, dull as
-the endpoint's rule is, all contexts as its support; words stand where a verdict goes against something, here for 3 of
-the 25 of a sample. Left out is what a provider adds to messages.
+these are is what models write. In the rows of the fused plan a verdict in favour has one id as its evidence and, dull
+as the endpoint's rule is, all contexts as its support; words stand where a verdict goes against something, here for 3
+of the 25 of a sample. Left out is what a provider adds to messages.
 
 `cached` is what the endpoint reports as OpenAI's service would: the beginning that a prompt shares with an earlier one,
 from 1,024 tokens on in steps of 128. ragas is asked without its optional cache of replies, as `evaluate` does unless it
