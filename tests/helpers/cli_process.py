@@ -49,7 +49,7 @@ class Place:
 
     With the `PREFECT_HOME` of the session's server, commands use that. With `own_server` each run starts a Prefect
     server of its own, as on a machine where none is configured. What is read of a run's tasks and logs on the session's
-    server needs `reports_tasks`.
+    server needs `reports_tasks`, or a process of its own.
     """
 
     folder: Path
@@ -63,16 +63,13 @@ class Place:
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)}
         limits = {"EVALHOUSE_LIMITS_DIR": os.environ.get("EVALHOUSE_LIMITS_DIR", str(self.folder / "limits"))}
-        server = self._find_shared_server() if self.uses_shared_server else {}
+        server = find_server() if self.uses_shared_server else {}
         return {**kept, **limits, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", **server, **self.variables}
 
     @property
     def uses_shared_server(self) -> bool:
         is_of_home = self.variables.get("PREFECT_HOME") == str(find_home())
         return is_of_home and not self.own_server and "PREFECT_API_URL" not in self.variables
-
-    def _find_shared_server(self) -> dict[str, str]:
-        return find_server() if self.reports_tasks else {**find_server(), **_FEWER_REQUESTS}
 
     def _piped(self) -> dict[str, str]:
         return {"COLUMNS": str(UNWRAPPED), **self.environment()}
@@ -82,6 +79,8 @@ class Place:
         environment = self._piped()
         if "PREFECT_API_URL" not in environment and is_running(arguments):
             return self.call_process(*arguments, stdin=stdin)
+        if self.uses_shared_server and not self.reports_tasks:
+            environment = _FEWER_REQUESTS | environment
         return run_here(self.folder, environment, *arguments, stdin=stdin, reports_tasks=self.reports_tasks)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
