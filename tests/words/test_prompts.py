@@ -455,7 +455,7 @@ RELEASED = {
     "en/sql_equivalence/2": "68b9763ae052c114",
     "en/sql_equivalence/3": "7a1feff68719cff6",
     "en/turns/1": "7a22c6fdafd37514",
-    "en/turns/2": "ab1ff05a6a1fdf16",
+    "en/turns/2": "fe3fa4218b43ae30",
     "en/write_question/1": "cafca0851d76dce0",
     "zh/accuracy/1": "d7a18dc2d2726431",
     "zh/accuracy/2": "a9739bb134be71f5",
@@ -516,7 +516,7 @@ RELEASED = {
     "zh/sql_equivalence/2": "3767133331b0cac0",
     "zh/sql_equivalence/3": "e97783824a01d408",
     "zh/turns/1": "33c64dc6b0b8690a",
-    "zh/turns/2": "0a5d6ed89b0349df",
+    "zh/turns/2": "ddc8ad1f69c04c74",
     "zh/write_question/1": "b5c993b14ab3e7e9",
 }
 
