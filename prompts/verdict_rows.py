@@ -22,7 +22,7 @@ _ID = r"\[?[A-Z][1-9][0-9]*\]?"
 _IDS = re.compile(rf"{_ID}(?:[\s,;+、，；]+{_ID})*", re.ASCII)
 _ONE_ID = re.compile(r"[A-Z][1-9][0-9]*", re.ASCII)
 _JOINED = re.compile(rf"{_ID}(?:\s*\+\s*{_ID})+", re.ASCII)
-_COLON = re.compile(r"\s*[:：]\s*")
+_COLON = re.compile("[:：]")
 
 Schema = Mapping[str, Any]
 _ROW: Final[Schema] = {"type": "array", "items": {"type": "string"}}
@@ -67,13 +67,13 @@ def word_row(row: Sequence[str], *, in_favour: bool, reasons: Iterator[str]) -> 
     """The row with ids alone for what is in favour, and the next of these reasons for each verdict against."""
     item_id, _, label = row[:_LEAST_CELLS]
     evidence = ("A1" if item_id.startswith("G") else "G1") if in_favour else next(reasons)
-    named = [_COLON.split(cell, maxsplit=1)[0] for cell in row[_LEAST_CELLS:]]
+    named = [_split_at_colon(cell)[0] for cell in row[_LEAST_CELLS:]]
     return [item_id, evidence, label, *(f"none: {next(reasons)}" if _NONE.fullmatch(cell) else cell for cell in named)]
 
 
 def _read_support(cell: str) -> dict[str, object]:
     """No lists where neither ids nor "none" stand there: whoever checks the verdict says so."""
-    named, _, reason = _COLON.sub("\0", cell, count=1).partition("\0")
+    named, reason = _split_at_colon(cell)
     if _NONE.fullmatch(named):
         return {"reason": reason, "contexts": [], "together": []}
     if not _IDS.fullmatch(named):
@@ -95,3 +95,9 @@ def name_row(item_id: str, labels: Sequence[str], *, with_label: bool, with_supp
     if has_support:
         cells.append({"type": "string"} if with_support else {"type": "string", "enum": [NOT_ASKED]})
     return {"type": "array", "prefixItems": cells, "minItems": len(cells), "maxItems": len(cells)}
+
+
+def _split_at_colon(cell: str) -> tuple[str, str]:
+    """What stands before the first colon, and behind it; without one nothing does."""
+    before, *behind = _COLON.split(cell, maxsplit=1)
+    return before.strip(), behind[0].strip() if behind else ""
