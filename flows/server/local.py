@@ -10,6 +10,7 @@ what runs in it. Nothing here imports Prefect.
 """
 
 import contextlib
+import errno
 import importlib
 import json
 import os
@@ -41,6 +42,10 @@ _LOG_TAIL_LINES = 15
 # How long the child may take to end when it has written what was queued.
 _EXIT_GRACE_S = 10.0
 _USUAL_PORT = 4200
+# How long a port may still be held by the server of a process that was killed: it notices within a second and has
+# another and a half to write what it has received (`process`), more on a busy machine.
+_PORT_WAIT_S = 6.0
+_PORT_POLL_S = 0.1
 SERVE_LOG: Final = "evalhouse-serve.log"
 """In Prefect's folder: what `evalhouse serve` has said and its server has logged, over all starts."""
 # Prefect imports these when the first flow runs: 0.4 s of CPU, which this process can spare while it waits.
@@ -201,15 +206,25 @@ class LocalServer:
 
 
 def _listen(port: int | None) -> socket.socket:
-    if port is None:
-        try:
-            return socket.create_server(("127.0.0.1", _USUAL_PORT), backlog=256)
-        except OSError:
-            return socket.create_server(("127.0.0.1", 0), backlog=256)
     try:
-        return socket.create_server(("127.0.0.1", port), backlog=256)
+        return _listen_when_free(_USUAL_PORT if port is None else port)
     except OSError as error:
+        if port is None:
+            return socket.create_server(("127.0.0.1", 0), backlog=256)
         raise LocalServerError(f"port {port} of this machine cannot be had: {error.strerror or error}") from None
+
+
+def _listen_when_free(port: int) -> socket.socket:
+    """Wait a little for a port that is taken: whoever restarts what was killed does so at once, and the runs that have
+    outlived it go on asking at the address they know."""
+    deadline = time.monotonic() + _PORT_WAIT_S
+    while True:
+        try:
+            return socket.create_server(("127.0.0.1", port), backlog=256)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                raise
+        time.sleep(_PORT_POLL_S)
 
 
 def _start_lasting_child(listener: socket.socket, log_path: Path) -> subprocess.Popen[bytes]:

@@ -7,9 +7,11 @@ import json
 import os
 import re
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -269,6 +271,16 @@ def test_a_database_of_a_newer_prefect_is_refused_with_advice(clean_environ: Pat
     server.stop()
     assert server.log_path.exists()
     server.log_path.unlink()
+
+
+def test_a_port_that_a_killed_server_still_holds_is_waited_for(clean_environ: Path) -> None:
+    held = socket.create_server(("127.0.0.1", 0))
+    port = held.getsockname()[1]
+    threading.Timer(0.5, held.close).start()
+    server = LocalServer.start_lasting(port)
+    server.stop()
+
+    assert server.api_url == f"http://127.0.0.1:{port}/api"
 
 
 def read_word(script: str, name: str) -> str | None:
