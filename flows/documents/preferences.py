@@ -16,7 +16,7 @@ from evalhouse.flows.display.output import (
 from evalhouse.flows.documents.comparison import write_p
 from evalhouse.tasks.judge.names import LEXICAL
 from evalhouse.warehouse.messages import shorten
-from evalhouse.warehouse.rows.gates import read_checks_by_hand
+from evalhouse.warehouse.rows.gates import read_checks
 from evalhouse.warehouse.rows.preferences import count_left_out, read_preferences
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
@@ -68,11 +68,12 @@ def describe_preferences(warehouse: Warehouse, run: RunRow, *, with_samples: boo
 
 def _describe_gate(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | None:
     """What was decided on the win rate, in the words of a gate; None where no limit was given."""
-    checks = read_checks_by_hand(warehouse, run.run_id)
+    checks = read_checks(warehouse, run.run_id)
     if not checks:
         return None
-    decided = [(check.pop("gate"), check.pop("on_undecided")) for check in checks]
-    return {"outcome": decided[0][0], "undecided": decided[0][1], "checks": checks}
+    of_all = ("gate", "on_undecided")  # each check has what was decided on all of them
+    own = [{name: value for name, value in check.items() if name not in of_all} for check in checks]
+    return {"outcome": checks[0]["gate"], "undecided": checks[0]["on_undecided"], "checks": own}
 
 
 def _describe_sample(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -202,7 +202,7 @@ class _NoThread:
         future, function = work
         try:
             result = function()
-        except BaseException as error:
+        except BaseException as error:  # whatever the function raises is its caller's, as from the thread
             if future is None:
                 raise
             future.set_exception(error)

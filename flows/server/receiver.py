@@ -25,7 +25,7 @@ from starlette.routing import Route
 
 from evalhouse.flows.server.listening import find_token, listen, write_address
 from evalhouse.flows.server.span_keeper import SpanKeeper
-from evalhouse.tasks.datasets.spans.logs import Logged
+from evalhouse.tasks.datasets.spans.logs import Logged, Unplaced, write_unplaced
 from evalhouse.tasks.datasets.spans.otel import Recorded
 from evalhouse.tasks.datasets.spans.otlp import read_otlp, read_otlp_logs, read_protobuf, read_protobuf_logs
 from evalhouse.tasks.datasets.spans.span import Blame, Tree
@@ -48,6 +48,9 @@ _LEAVE_S: Final = 5
 _GZIP: Final = 31  # zlib's word for it
 
 
+_Item = Recorded | Logged | Unplaced
+
+
 class Refused(Exception):
     """A request that is not taken: with which status, and why."""
 
@@ -62,8 +65,8 @@ class _Signal:
 
     message: str
     rejected: str
-    read_json: Callable[[Tree, Blame], Iterator[Recorded | Logged]]
-    read_protobuf: Callable[[bytes, Blame], Iterator[Recorded | Logged]]
+    read_json: Callable[[Tree, Blame], Iterator[_Item]]
+    read_protobuf: Callable[[bytes, Blame], Iterator[_Item]]
 
 
 def _read_protobuf_spans(body: bytes, blame: Blame) -> Iterator[Recorded]:
@@ -74,7 +77,7 @@ def _read_protobuf_spans(body: bytes, blame: Blame) -> Iterator[Recorded]:
     return read_protobuf(ExportTraceServiceRequest.FromString(body), blame)
 
 
-def _read_protobuf_events(body: bytes, blame: Blame) -> Iterator[Logged]:
+def _read_protobuf_events(body: bytes, blame: Blame) -> Iterator[Logged | Unplaced]:
     from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (  # noqa: PLC0415  # an extra
         ExportLogsServiceRequest,
     )
@@ -158,7 +161,7 @@ class Receiver:
     def _take(self, signal: _Signal, body: bytes, kind: str) -> tuple[int, str]:
         """Put what came on disk; how much was rejected, and why the first of it was."""
         problems: list[str] = []
-        items = _read_body(signal, body, kind, problems.append)
+        items = _read_items(signal, body, kind, problems.append)
         try:
             self.keeper.keep(items)
         except OSError as error:
@@ -187,7 +190,7 @@ def has_protobuf() -> bool:
     return True
 
 
-def _read_body(signal: _Signal, body: bytes, kind: str, blame: Blame) -> list[Recorded | Logged]:
+def _read_items(signal: _Signal, body: bytes, kind: str, blame: Blame) -> list[_Item]:
     if kind == _JSON:
         try:
             return list(signal.read_json(orjson.loads(body), blame))
@@ -204,8 +207,8 @@ def _read_body(signal: _Signal, body: bytes, kind: str, blame: Blame) -> list[Re
 def _answer(signal: _Signal, n_rejected: int, why: str, kind: str) -> Response:
     """All taken, or, as OTLP's partial success, how much was not."""
     if kind == _JSON:
-        partial: dict[str, Any] = {signal.rejected: str(n_rejected), "errorMessage": why}
-        return Response(orjson.dumps({"partialSuccess": partial} if n_rejected else {}), media_type=_JSON)
+        said: dict[str, Any] = {signal.rejected: str(n_rejected), "errorMessage": why}
+        return Response(orjson.dumps({"partialSuccess": said} if n_rejected else {}), media_type=_JSON)
     inner = b"\x08" + _write_varint(n_rejected) + _write_text(2, why)
     return Response(b"\x0a" + _write_varint(len(inner)) + inner if n_rejected else b"", media_type=_PROTOBUF)
 
@@ -250,9 +253,10 @@ def _close(keeper: SpanKeeper, report: Callable[[str], None]) -> None:
         keeper.close()
     counts, left = keeper.counts, keeper.n_on_disk
     waiting = f", {left:,} wait on disk for the next receiver or run" if left else ""
+    unplaced = f"; {write_unplaced(counts.n_unplaced)}" if counts.n_unplaced else ""
     spans = f"{counts.n_accepted - counts.n_logged:,} spans"
     events = f" and {counts.n_logged:,} events about them" if counts.n_logged else ""
-    report(f"{spans}{events} received, {counts.n_kept:,} kept, {counts.n_dropped:,} not sampled{waiting}")
+    report(f"{spans}{events} received, {counts.n_kept:,} kept, {counts.n_dropped:,} not sampled{waiting}{unplaced}")
 
 
 def serve_receiver(

@@ -10,12 +10,12 @@ import time
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from evalhouse.tasks.datasets.spans.keep import Redactor, is_named, is_picked
-from evalhouse.tasks.datasets.spans.logs import Logged
+from evalhouse.tasks.datasets.spans.logs import Logged, Unplaced
 from evalhouse.tasks.datasets.spans.otel import Recorded
 from evalhouse.tasks.datasets.spans.stored import to_event_row, to_row
 from evalhouse.tasks.settings.receiver import ReceiverSettings
@@ -43,10 +43,12 @@ class _Open:
 
 @dataclass(kw_only=True)
 class Kept:
-    """What became of what was accepted; `n_logged` of it is what was logged about spans."""
+    """What became of what was accepted; `n_logged` of it is what was logged about spans. `n_unplaced` beside it were
+    logged about none."""
 
     n_accepted: int = 0
     n_logged: int = 0
+    n_unplaced: int = 0
     n_kept: int = 0
     n_dropped: int = 0
     n_moved: int = 0
@@ -87,13 +89,16 @@ class SpanKeeper:
         with self._guard:
             return self.counts.n_kept - self.counts.n_moved + sum(len(trace.rows) for trace in self._open.values())
 
-    def keep(self, items: Iterable[Recorded | Logged]) -> int:
-        """Put them on disk as far as they are kept, and return how many there were; raises OSError for a full disk."""
-        now, received_at, n = time.monotonic(), now_utc(), 0
+    def keep(self, items: Iterable[Recorded | Logged | Unplaced]) -> None:
+        """Put them on disk as far as they are kept; raises OSError for a full disk."""
+        now, began_at = time.monotonic(), now_utc()
         with self._guard:
-            for item in items:
-                n += 1
-                row = self._make_row(item, received_at)
+            for place, item in enumerate(items):
+                if isinstance(item, Unplaced):
+                    self.counts.n_unplaced += 1
+                    continue
+                # The order in which they came, which their own times need not tell, is that of their rows.
+                row = self._make_row(item, began_at + timedelta(microseconds=place))
                 if self._is_kept(item, now):
                     self._keep_row(row)
                 else:
@@ -101,13 +106,12 @@ class SpanKeeper:
                     trace = self._open.setdefault(item.trace_id, _Open(until=0.0))
                     trace.until = now + self._settings.sampling.wait_s
                     trace.rows.append(row)
-            self.counts.n_accepted += n
-        return n
+                self.counts.n_accepted += 1
+                self.counts.n_logged += isinstance(item, Logged)
 
     def _make_row(self, item: Recorded | Logged, received_at: datetime) -> Row:
         if isinstance(item, Recorded):
             return to_row(self._redactor.redact(item), received_at)
-        self.counts.n_logged += 1
         return to_event_row(self._redactor.redact_logged(item), received_at)
 
     def _is_kept(self, item: Recorded | Logged, now: float) -> bool:

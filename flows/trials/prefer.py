@@ -206,9 +206,9 @@ async def _ask_all(session: Session, plan: PreferPlan) -> bool:
         has_failed = has_failed or any(one.has_failed for one in verdicts)
         if session.dry is None:
             await asyncio.to_thread(_write, live_run, part, verdicts)
-        if session.dry is None and in_conversation and any(pair.sample.conversation_json for pair in pairs):
-            # Written each time under one key, and so once.
-            await asyncio.to_thread(live_run.warehouse.append, in_conversation)
+            if in_conversation and any(pair.sample.conversation_json for pair in pairs):
+                # Written each time under one key, and so once.
+                await asyncio.to_thread(live_run.warehouse.append, in_conversation)
         for one in came:
             if isinstance(one, BaseException):
                 raise one

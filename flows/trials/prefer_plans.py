@@ -1,7 +1,6 @@
 """What `prefer` holds against each other: two runs, or two columns of a dataset, with the settings to ask by; and the
 same again for a run that was stopped."""
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from evalhouse.flows.preparing.settings import parse_pairs, resolve_settings
 from evalhouse.flows.trials.prefer import PreferenceGate, PreferPlan, prepare_asking
 from evalhouse.flows.trials.prompts_tables import derive_settings
 from evalhouse.tasks.datasets.read import stage_dataset
-from evalhouse.tasks.settings.run import RunSettings, leave_out
+from evalhouse.tasks.settings.run import RunSettings, leave_out, read_settings
 from evalhouse.tasks.trials.answer_pairs import AnswerPairs, PairsOfColumns, PairsOfRuns
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, find_run, refuse_forgotten
@@ -91,8 +90,9 @@ def plan_columns(
 def plan_again(held: ExitStack, run: RunRow, changes: Mapping[str, Any], url: str) -> PreferPlan:
     """Go on with a run of kind prefer, with its own settings but for `changes`; raises as the others do, and
     SettingsError where its dataset has changed since."""
-    values = {**_pick_known(run), **changes, "warehouse": url}
-    own = RunSettings.model_validate_json(json.dumps(values, ensure_ascii=False))
+    warehouse = Warehouse(url)
+    refuse_forgotten(warehouse, run, "give the command again: there is nothing left to go on with")
+    own = read_settings({**_pick_known(run), **changes, "warehouse": url})
     asked = run.config["prefer"]
     settings, rubric = prepare_asking(own, asked["rubric"])
     wanted = asked["cluster"] or NO_CLUSTER
@@ -105,8 +105,8 @@ def plan_again(held: ExitStack, run: RunRow, changes: Mapping[str, Any], url: st
                 "answered about the pairs that are still there is on record"
             )
     else:
-        sides = (find_run(Warehouse(url), asked[side]) for side in ("base", "candidate"))
-        pairs = _pair_runs(Warehouse(url), *sides, wanted=wanted, limit=settings.limit)
+        sides = (find_run(warehouse, asked[side]) for side in ("base", "candidate"))
+        pairs = _pair_runs(warehouse, *sides, wanted=wanted, limit=settings.limit)
     return PreferPlan(
         settings=settings,
         pairs=pairs,

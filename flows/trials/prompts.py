@@ -6,7 +6,6 @@ plan of each, so that what was asked before is found on record. The calls belong
 """
 
 import asyncio
-import json
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from evalhouse.tasks.judge.errors import RunCancelled
 from evalhouse.tasks.judge.names import find_judge, is_fixed
 from evalhouse.tasks.pipeline.live_run import Extraction, LiveRun, SampleWork, make_work
 from evalhouse.tasks.pipeline.run_step import find_tasks
-from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.settings.run import RunSettings, read_settings
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.reviews import JudgedTexts, find_prompts, read_judged_texts, read_reviewed
 from evalhouse.warehouse.rows.runs import RunRow
@@ -200,7 +199,7 @@ def _pick(names: Sequence[str], wanted: Collection[str]) -> tuple[str, ...]:
 
 def _derive_settings(settings: RunSettings, run: RunRow) -> RunSettings:
     """The run's own settings for what its requests hold, and those of this comparison for how they are asked."""
-    own = RunSettings.model_validate_json(json.dumps(run.config, ensure_ascii=False))
+    own = read_settings(run.config)
     names = ("metrics", "metric_files", "votes", "contexts_alone", "request_tokens", "plan")
     changes = {name: getattr(own, name) for name in names}
     return settings.model_copy(update={**changes, "embeddings": "hashing", "prompts": None})

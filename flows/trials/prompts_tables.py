@@ -1,6 +1,5 @@
 """What `prompts compare` is given and what it says: settings from the reviewed run and the flags, tables for people."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from evalhouse.flows.trials.prompts import (
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.comparing.agreement import Change
 from evalhouse.tasks.comparing.bootstrap import Measure
-from evalhouse.tasks.settings.run import RunSettings, list_settings
+from evalhouse.tasks.settings.run import RunSettings, list_settings, read_settings
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.rows.reviews import list_reviewed_runs
 from evalhouse.warehouse.rows.runs import RunRow, find_run
@@ -111,7 +110,7 @@ def derive_settings(resolved: Resolved, run: RunRow, url: str) -> RunSettings:
     settable = list_settings(lambda where: where.compares == "given")
     chosen = {name for name in settable if not resolved.origins[name].startswith("default")}
     always = list_settings(lambda where: where.compares == "always")
-    own = RunSettings.model_validate_json(json.dumps(run.config, ensure_ascii=False))
+    own = read_settings(run.config)
     changes = {name: getattr(resolved.settings, name) for name in (*chosen, *always)}
     return own.model_copy(update={**changes, "warehouse": url, "prompts": None, "embeddings": "hashing"})
 

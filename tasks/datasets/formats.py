@@ -37,7 +37,7 @@ from evalhouse.tasks.datasets.errors import Complain, DatasetError, Place, Readi
 from evalhouse.tasks.datasets.excel import ENDINGS as EXCEL_ENDINGS
 from evalhouse.tasks.datasets.excel import name_cells, name_columns, read_sheet
 from evalhouse.tasks.datasets.rows import ALIASES, RawRow
-from evalhouse.warehouse.engine.connection import TableSourceError, read_table
+from evalhouse.warehouse.engine.table_source import TableSourceError, read_table
 from evalhouse.warehouse.errors import WarehouseUrlError
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.messages import list_names, name_kind, quote_value

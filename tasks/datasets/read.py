@@ -382,7 +382,7 @@ def _stage(
             n_continued += sum(row.conversation is not None for row in rows)
             for row in rows:
                 digest.update(f"{row.sample_id}\n{row.input_hash}\n".encode())
-    except BaseException:
+    except BaseException:  # whatever stops it, Ctrl-C too: the file of what was staged goes
         staging.discard()
         raise
     return StagedDataset(

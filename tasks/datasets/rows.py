@@ -23,12 +23,13 @@ from typing import Final, Literal, get_args
 
 import orjson
 
-from evalhouse.tasks.datasets.conversations import read_conversation
+from evalhouse.tasks.datasets.conversations import Conversation, read_conversation
 from evalhouse.tasks.datasets.errors import Complain, DatasetError, ProblemKind, ReadingStopped, refuse_dataset
 from evalhouse.tasks.datasets.traces import COLUMNS as TRACED
 from evalhouse.tasks.datasets.traces import find_text, is_recorded, list_texts
 from evalhouse.tasks.datasets.values import (
     MISSING,
+    is_absent,
     open_cell,
     read_accepted,
     read_contexts,
@@ -479,6 +480,16 @@ class _OpenRow:
         return text or ""
 
 
+_TAKEN_WHOLE: Final[tuple[Field, ...]] = (
+    "ground_truths",
+    "id",
+    "contexts",
+    "context_ids",
+    "reference_context_ids",
+    "conversation",
+)
+
+
 def normalise_row(
     raw: RawRow, *, ordinal: int, columns: Columns, complain: Complain, tabular: bool
 ) -> SampleRow | None:
@@ -489,13 +500,17 @@ def normalise_row(
     row = _OpenRow(raw, columns, complain)
     question = row.take_question()
     answer, ground_truth = row.take_text("answer"), row.take_text("ground_truth")
-    accepted = read_accepted(row.take("ground_truths"), ground_truth, row.say, tabular=tabular)
+    taken = {field: row.take(field) for field in _TAKEN_WHOLE}
+    accepted = read_accepted(taken["ground_truths"], ground_truth, row.say, tabular=tabular)
     ground_truth = accepted[0] if accepted else None
-    given_id = read_id(row.take("id"), "id", row.say)
-    contexts = read_contexts(row.take("contexts"), row.say, tabular=tabular)
-    context_ids = read_ids(row.take("context_ids"), "context_ids", row.say, tabular=tabular)
-    reference_ids = read_ids(row.take("reference_context_ids"), "reference_context_ids", row.say, tabular=tabular)
-    conversation = read_conversation(row.take("conversation"), row.say, tabular=tabular)
+    given_id = read_id(taken["id"], "id", row.say)
+    contexts = read_contexts(taken["contexts"], row.say, tabular=tabular)
+    context_ids = read_ids(taken["context_ids"], "context_ids", row.say, tabular=tabular)
+    reference_ids = read_ids(taken["reference_context_ids"], "reference_context_ids", row.say, tabular=tabular)
+    said_before = taken["conversation"]
+    conversation = (
+        Conversation() if is_absent(said_before) else read_conversation(said_before, row.say, tabular=tabular)
+    )
     if context_ids is None:
         context_ids = contexts.ids
     elif contexts.texts is not None and len(contexts.texts) != len(context_ids):

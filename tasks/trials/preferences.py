@@ -13,8 +13,7 @@ from evalhouse.prompts import PREFERENCES, BlockValue, Item, Prompt
 from evalhouse.tasks.asking.verdicts import gather_all, parse_object
 from evalhouse.tasks.judge.errors import JudgeFailed, UnusableReply
 from evalhouse.tasks.judge.protocol import Question
-from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.pipeline.turns import collect_turns
+from evalhouse.tasks.pipeline.live_run import LiveRun, collect_turns
 from evalhouse.tasks.trials.answer_pairs import AnswerPair
 
 STEP: Final = "prefer"
@@ -101,7 +100,7 @@ async def _ask(live_run: LiveRun, request: PreferenceRequest, verdicts: PairVerd
     question = Question(
         step=STEP,
         sample_id=verdicts.pair.sample.sample_id,
-        prompt=before.frame(request.prompt),
+        prompt=request.prompt.after(before.turns),
         data={**before.block, **lay_out(request, verdicts.pair, shown_first)},
     )
     try:

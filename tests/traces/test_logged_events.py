@@ -28,7 +28,7 @@ from trace_files import (
     write_lines,
 )
 
-from evalhouse.flows.server.span_keeper import SpanKeeper
+from evalhouse.flows.server.span_keeper import Kept, SpanKeeper
 from evalhouse.tasks.datasets.errors import DatasetError
 from evalhouse.tasks.datasets.read import stage_of
 from evalhouse.tasks.settings.run import RunSettings
@@ -83,6 +83,12 @@ def _make_details(trace: str = TRACE) -> list[dict[str, Any]]:
     return [make_log(1, DETAILS, attributes=attributes, trace=trace)]
 
 
+def _make_unplaced(text: str) -> list[dict[str, Any]]:
+    """Events that no span is known of: with empty ids, without the span's, and with the zeros that stand for none."""
+    ids: list[dict[str, str]] = [{"traceId": "", "spanId": ""}, {"spanId": ""}, {"traceId": "0" * 32}]
+    return [{**make_log(1, "gen_ai.choice", body={"content": text}), **of_none} for of_none in ids]
+
+
 def _check(sample: StoredSample) -> None:
     assert (sample.question, sample.answer) == (QUESTION, ANSWER)
     assert [turn.text for turn in sample.conversation or ()] == ["Who are you?", "A bot."]
@@ -110,6 +116,16 @@ def test_events_are_joined_to_their_spans_whichever_came_first(
     _check(_read_stored(tmp_path / "w.duckdb"))
     lines = [body for _, body in (reversed(sent) if are_logs_first else sent)]
     _check(read_one(write_lines(tmp_path / "t.jsonl", lines), "otel"))
+
+
+def test_events_of_one_moment_stay_in_the_order_in_which_they_came(tmp_path: Path) -> None:
+    """Clocks of some SDKs tick in milliseconds."""
+    logs = [log | {"timeUnixNano": make_log(1, "")["timeUnixNano"]} for log in _make_messages()]
+    with receiving(tmp_path / "w.duckdb") as house:
+        house.post(make_request([_make_call()]))
+        for _ in range(2):
+            house.post(make_logs_request(logs), path=LOGS)
+    _check(_read_stored(tmp_path / "w.duckdb"))
 
 
 def test_a_file_of_one_request_and_lines_of_an_sdk_are_read(tmp_path: Path) -> None:
@@ -163,12 +179,40 @@ def test_other_log_records_are_answered_and_not_kept(tmp_path: Path) -> None:
     records = [
         make_log(1, "", body=secret),
         make_log(1, "session.start", body={"content": secret}),
-        {**make_log(1, "gen_ai.choice", body={"content": secret}), "traceId": "", "spanId": ""},
+        *_make_unplaced(secret),
     ]
     with receiving(tmp_path / "w.duckdb") as house:
         assert house.post(make_logs_request(records), path=LOGS).json() == {}
         assert house.keeper.n_on_disk == 0
     assert _count(house) == 0
+    assert house.keeper.counts == Kept(n_unplaced=3)
+
+
+def test_events_that_name_no_span_are_counted_in_protobuf_too(tmp_path: Path) -> None:
+    pytest.importorskip("opentelemetry.proto")
+    from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as wire  # noqa: PLC0415
+
+    request = wire.ExportLogsServiceRequest()
+    records = request.resource_logs.add().scope_logs.add().log_records
+    records.add(event_name="session.start")
+    records.add(event_name="gen_ai.choice", trace_id=bytes(16), span_id=bytes(8))
+    with receiving(tmp_path / "w.duckdb") as house:
+        protobuf = {"content-type": "application/x-protobuf"}
+        assert house.post(request.SerializeToString(), headers=protobuf, path=LOGS).content == b""
+    assert house.keeper.counts == Kept(n_unplaced=1)
+
+
+def test_events_that_name_no_span_are_counted_in_files(tmp_path: Path) -> None:
+    logs = [*_make_details(), *_make_unplaced("Who?"), make_log(1, "session.start")]
+    path = write_lines(tmp_path / "t.jsonl", [make_request([_make_call()]), make_logs_request(logs)])
+    (sample,), staged = read_traces_of(path, "otel")
+    _check(sample)
+    assert staged.notes == ("traces: 1 of 1 spans, 1 became samples; 3 events that name no span left out",)
+    # As the console's exporter writes one that was logged outside of any span.
+    nowhere = {"trace_id": f"0x{'0' * 32}", "span_id": f"0x{'0' * 16}", "event_name": "gen_ai.choice"}
+    record = {**nowhere, "body": "Who?", "attributes": {}, "observed_timestamp": "2026-03-14T12:00:00Z"}
+    with pytest.raises(DatasetError, match="0 of 0 spans, 0 became samples; 1 event that names no span left out"):
+        read_traces_of(write_lines(tmp_path / "alone.jsonl", [record]), "otel")
 
 
 def test_events_with_broken_ids_are_rejected_and_the_others_taken(tmp_path: Path) -> None:
@@ -266,6 +310,13 @@ def test_events_are_forgotten_with_their_trace(tmp_path: Path) -> None:
     assert left == {"n": 5, "trace_id": number_trace(2)}
 
 
+def test_a_trace_of_which_only_events_came_is_forgotten_by_its_name(tmp_path: Path) -> None:
+    with receiving(tmp_path / "w.duckdb") as house:
+        house.post(make_logs_request(_make_messages()), path=LOGS)
+    assert forget(house.warehouse, Rule(words="--sample", sample_id=TRACE)).tables == {"span_events": 5}
+    assert _count(house) == 0
+
+
 def test_the_sdks_own_log_exporter_is_understood(tmp_path: Path) -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http._log_exporter")
     sent = [sys.executable, str(Path(__file__).parents[1] / "helpers" / "logging_bot.py")]
@@ -273,7 +324,9 @@ def test_the_sdks_own_log_exporter_is_understood(tmp_path: Path) -> None:
         command = [*sent, f"http://127.0.0.1:{house.port}", TOKEN]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env={**os.environ})
         assert (done.returncode, done.stderr) == (0, "")
-    assert house.said == ["2 spans and 4 events about them received, 6 kept, 0 not sampled"]
+    assert house.said == [
+        "2 spans and 4 events about them received, 6 kept, 0 not sampled; 1 event that names no span left out"
+    ]
     staged = stage_of(RunSettings(dataset="traces", warehouse=str(tmp_path / "w.duckdb")))
     samples = staged.staging.read_between(1, 2)
     staged.staging.discard()

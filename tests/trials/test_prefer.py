@@ -24,8 +24,11 @@ from evalhouse.prompts.render import render_blocks
 from evalhouse.tasks.judge.errors import UnusableReply
 from evalhouse.tasks.lexical.judge import judge_lexically
 from evalhouse.tasks.trials.preferences import read_preference
+from evalhouse.warehouse.rows.calls import sum_cost
+from evalhouse.warehouse.store import Warehouse
 
 JUDGE = ("--judge", "preferring_judge:make")
+MODEL = "preferring-1"
 COLUMNS = ("--columns", "old,new")
 N_MOVED, N_SAME = 16, 8
 PATH = f"{ROOT}:{Path(preferring_judge.__file__).parent}"
@@ -290,6 +293,35 @@ def test_a_resumed_run_asks_as_it_began_and_what_it_writes_takes_the_place_of_wh
     assert [len(rows) for rows in counts] == [4, 3]
 
 
+def test_a_resumed_run_spends_what_its_budget_has_left(house: House) -> None:
+    """One budget for the run, whichever command asked."""
+    (house.folder / "prices.yaml").write_text(f"{MODEL}: [100, 100]\n", encoding="utf-8")
+    asked = preferring_judge.use(prefer_truth)
+    house.prefer(BASE, CANDIDATE, "--prices", "prices.yaml", "--limit", "1")
+    one_usd = house.read("select max(cost_usd) as usd from llm_calls where step = 'prefer'")[0]["usd"]
+    preferring_judge.use(prefer_truth)
+    few = ("--prices", "prices.yaml", "--concurrency", "1", "--fresh")
+    stopped = house.prefer(BASE, CANDIDATE, *few, "--budget", str(6 * one_usd), status=3)
+    run_id, n_first = stopped["run_id"], len(asked)
+    assert 6 <= n_first <= 8
+    assert stopped["left_out"] == {"budget_exhausted": N_MOVED - n_first // 2}
+
+    refused = house.call("resume", run_id)
+    assert refused.status == 2
+    assert f"run {run_id} has spent" in refused.stderr
+    assert f"evalhouse resume {run_id} --budget USD" in refused.stderr
+    assert len(asked) == n_first
+
+    more = house.call("resume", run_id, "--budget", str(12 * one_usd), "--json")
+    assert (more.status, more.document["calls"]["reused"]) == (3, n_first)
+    assert 12 <= len(asked) <= 14, "what was spent before counts"
+    assert sum_cost(Warehouse("pair.duckdb"), run_id) <= 14 * one_usd
+
+    done = house.resume(run_id, "--budget", str(100 * one_usd))
+    assert (done["n"], done["losses"], done["left_out"]) == (N_MOVED + N_SAME, N_MOVED, {})
+    assert len(asked) == 2 * N_MOVED, "nothing was paid twice"
+
+
 def test_what_cannot_be_gone_on_with_is_refused(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(LocalServer, "start")
     preferring_judge.use(always("neither"))
@@ -305,6 +337,17 @@ def test_what_cannot_be_gone_on_with_is_refused(house: House, monkeypatch: pytes
     with duckdb.connect(str(house.folder / "pair.duckdb")) as connection:
         connection.execute("update runs set kind = 'benchmark' where run_id = ?", [run_id])
     assert "give its command again" in house.call("resume", run_id).stderr
+
+
+def test_a_run_whose_texts_were_forgotten_is_not_gone_on_with(house: House) -> None:
+    preferring_judge.use(always("neither"))
+    run_id = house.prefer("two.jsonl", *COLUMNS, "--attempts", "1", status=3)["run_id"]
+    assert house.call("warehouse", "forget", "--run", run_id).status == 0
+    asked = preferring_judge.use(prefer_truth)
+    refused = house.call("resume", run_id)
+    assert (refused.status, asked) == (2, [])
+    assert "were forgotten on" in refused.stderr
+    assert "give the command again" in refused.stderr
 
 
 def test_show_and_report_say_what_the_command_said(house: House) -> None:

@@ -75,8 +75,3 @@ def find_forgotten_traces(warehouse: Warehouse, since: datetime, until: datetime
         return None
     rows = warehouse.read(read_query("spans/forgotten_between"), {"since": since, "until": until}).to_dicts()
     return ForgottenTraces(**rows[0]) if rows else None
-
-
-def count_spans(warehouse: Warehouse) -> int:
-    """How many spans are on record."""
-    return int(warehouse.read("select count(*) as n from spans")["n"][0])

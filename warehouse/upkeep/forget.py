@@ -206,7 +206,7 @@ def forget_traces(
 def _check_sample(warehouse: Warehouse, rule: Rule) -> None:
     if rule.sample_id is None:
         return
-    known = warehouse.read("select sample_id from run_samples union select trace_id from spans")["sample_id"].to_list()
+    known = warehouse.read(read_query("forget/known_samples"))["sample_id"].to_list()
     if rule.sample_id not in known:
         advice = suggest(rule.sample_id, known, otherwise="such as")
         raise WarehouseError(f"no run has a sample {rule.sample_id!r}; {advice}")

@@ -23,6 +23,7 @@ from evalhouse.tasks.datasets.spans.said import (
     read_found,
 )
 from evalhouse.tasks.datasets.spans.span import (
+    LANGFUSE_KINDS,
     Blame,
     Document,
     Kind,
@@ -39,10 +40,6 @@ from evalhouse.tasks.datasets.spans.span import (
     tell_reranker,
 )
 
-_KINDS: Final[Mapping[str, Kind]] = {
-    "GENERATION": "llm", "RETRIEVER": "retriever", "TOOL": "tool", "EMBEDDING": "embedding", "CHAIN": "chain",
-    "AGENT": "chain", "SPAN": "chain",
-}  # fmt: skip
 _ATTRIBUTES: Final = "attributes"
 _RESOURCE: Final = "resourceAttributes"
 _UNNAMED: Final = "unknown_service"  # OpenTelemetry's word for a service that has no name
@@ -197,7 +194,7 @@ def _first(own: int | None, other: int | None) -> int | None:
 
 def _find_kind(row: Tree, recorded: Span, made: object) -> Kind:
     """What an observation's type says; where that is no more than SPAN, what it came with, or what it gave out."""
-    kind = _KINDS.get(str(row.get("type") or "").upper(), "other")
+    kind = LANGFUSE_KINDS.get(str(row.get("type") or "").lower(), "other")
     if kind in ("chain", "other"):
         found: Kind = "retriever" if _are_found(made) else kind
         kind = found if recorded.kind == "other" else recorded.kind

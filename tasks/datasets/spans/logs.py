@@ -29,6 +29,17 @@ class Logged:
     attributes: Tree = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Unplaced:
+    """An event that names no span, or one whose id is all zeros: it can be joined to nothing, and is left out."""
+
+
+def write_unplaced(n: int) -> str:
+    """How many events were left out for that; "" for none."""
+    events = "event that names" if n == 1 else "events that name"
+    return f"{n:,} {events} no span left out" if n else ""
+
+
 def join_logged(items: Iterable[Span | Logged]) -> list[Span]:
     """The spans of a trace with what was logged about them. A trace of which only that is there is a span that has not
     ended: what it belongs to is still to come."""

@@ -20,6 +20,7 @@ from evalhouse.tasks.datasets.spans.said import (
     read_found,
 )
 from evalhouse.tasks.datasets.spans.span import (
+    LANGFUSE_KINDS,
     Document,
     Kind,
     Span,
@@ -45,10 +46,7 @@ _KINDS: Final[Mapping[str, Mapping[str, Kind]]] = {
     },
     "llm.request.type": {"chat": "llm", "completion": "llm", "embedding": "embedding", "rerank": "reranker"},
     "traceloop.span.kind": {"workflow": "chain", "agent": "chain", "task": "chain", "tool": "tool"},
-    _LANGFUSE: {
-        "generation": "llm", "retriever": "retriever", "tool": "tool", "embedding": "embedding", "chain": "chain",
-        "agent": "chain", "span": "chain",
-    },
+    _LANGFUSE: LANGFUSE_KINDS,
 }  # fmt: skip
 _INPUTS: Final = (
     "input.value", "traceloop.entity.input", "gen_ai.retrieval.query.text", "reranker.query", "gen_ai.task.input",

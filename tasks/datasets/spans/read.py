@@ -17,7 +17,7 @@ from evalhouse.tasks.datasets.formats import DatasetSource, open_text
 from evalhouse.tasks.datasets.rows import RawRow
 from evalhouse.tasks.datasets.spans.langfuse import read_langfuse
 from evalhouse.tasks.datasets.spans.langsmith import read_langsmith
-from evalhouse.tasks.datasets.spans.logs import Logged, join_logged
+from evalhouse.tasks.datasets.spans.logs import Logged, Unplaced, join_logged, write_unplaced
 from evalhouse.tasks.datasets.spans.otel import Recorded, read_span
 from evalhouse.tasks.datasets.spans.otlp import read_fields, read_flat, read_otlp, read_otlp_logs
 from evalhouse.tasks.datasets.spans.samples import REASONS, LeftOut, Reason, join_sessions, make_row
@@ -29,17 +29,16 @@ _MOST_OF_DOCUMENT: Final = 2**28  # bytes of a file that is one JSON object
 
 
 Item = Span | Logged
-"""What a row of an export holds: a span, or what was logged about one."""
+"""What there is of a trace: a span, or what was logged about one."""
 
 
-def _read_otel(row: Tree, blame: Blame) -> Iterator[Item]:
+def _read_otel(row: Tree, blame: Blame) -> Iterator[Item | Unplaced]:
     """Spans and log records of OTLP in JSON, or one that is a row of its own."""
     fields = read_fields(row) if _OTLP.intersection(row) else {}
     if "startTimeUnixNano" in fields:  # a span of OTLP by itself, as Phoenix's API lists them
         fields = {"scopeSpans": [{"spans": [row]}]}
-    for scopes, resources in _SCOPES.items():
-        if scopes in fields:  # of a file that is one request
-            fields = {resources: [fields]}
+    # Of a file that is one request:
+    fields = {resources: [fields] for scopes, resources in _SCOPES.items() if scopes in fields} or fields
     if fields:
         try:
             yield from map(read_span, read_otlp(fields, blame))
@@ -50,7 +49,7 @@ def _read_otel(row: Tree, blame: Blame) -> Iterator[Item]:
         yield read_span(found) if isinstance(found, Recorded) else found
 
 
-Read = Callable[[Tree, Blame], Iterator[Item]]
+Read = Callable[[Tree, Blame], Iterator[Item | Unplaced]]
 FORMATS: Final[Mapping[TraceFormat, Read]] = {
     "otel": _read_otel,
     "openinference": _read_otel,
@@ -84,17 +83,19 @@ def guess_format(columns: Collection[str]) -> TraceFormat | None:
 
 @dataclass(kw_only=True)
 class Tally:
-    """What became of the traces of a dataset; `forgotten` says of which there is nothing left to read."""
+    """What became of the traces of a dataset; `forgotten` says of which there is nothing left to read, and `n_unplaced`
+    events are of no trace."""
 
     n_spans: int = 0
     n_traces: int = 0
+    n_unplaced: int = 0
     forgotten: str | None = None
     left_out: dict[Reason, list[LeftOut]] = field(default_factory=dict)
     _n: Counter[Reason] = field(default_factory=Counter)
 
     def begin(self) -> None:
         """Count from nothing: a dataset may be read more than once."""
-        self.n_spans = self.n_traces = 0
+        self.n_spans = self.n_traces = self.n_unplaced = 0
         self.left_out, self._n = {}, Counter()
 
     def count(self, spans: Sized, row: object) -> None:
@@ -107,6 +108,14 @@ class Tally:
             if len(listed) < _NAMED:
                 listed.append(row)
 
+    def leave_out_unplaced(self, items: Iterable[Item | Unplaced]) -> Iterator[Item]:
+        """What is of a trace; the rest is counted."""
+        for item in items:
+            if isinstance(item, Unplaced):
+                self.n_unplaced += 1
+            else:
+                yield item
+
     @property
     def n_samples(self) -> int:
         """How many traces became samples."""
@@ -115,9 +124,9 @@ class Tally:
     def describe(self) -> str:
         """All of it in a line."""
         said = [f"{self._n[reason]:,} {REASONS[reason]} ({_name(listed)})" for reason, listed in self.left_out.items()]
-        left_out = f"; left out: {'; '.join(said)}" if said else ""
-        gone = f"; {self.forgotten}" if self.forgotten else ""
-        return f"traces: {self.n_traces:,} of {self.n_spans:,} spans, {self.n_samples:,} became samples{left_out}{gone}"
+        counts = f"traces: {self.n_traces:,} of {self.n_spans:,} spans, {self.n_samples:,} became samples"
+        left_out = f"left out: {'; '.join(said)}" if said else ""
+        return "; ".join(filter(None, (counts, left_out, write_unplaced(self.n_unplaced), self.forgotten)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,15 +150,16 @@ def read_traces(source: DatasetSource, form: TraceFormat, tally: Tally) -> Datas
 def _read_samples(
     read_rows: Callable[[Complain], Iterator[RawRow]], read: Read, form: TraceFormat, tally: Tally, complain: Complain
 ) -> Iterator[RawRow]:
-    n_items = Counter(hash(item.trace_id) for item in _read_items(read_rows, read, form, complain))
-    again = _read_items(read_rows, read, form, lambda _row, _kind, _text: None)
-    traces = (Trace(spans=join_logged(items)) for items in group_traces(again, n_items))
+    items = _read_items(read_rows, read, form, complain)
+    n_items = Counter(hash(item.trace_id) for item in items if not isinstance(item, Unplaced))
+    again = tally.leave_out_unplaced(_read_items(read_rows, read, form, lambda _row, _kind, _text: None))
+    traces = (Trace(spans=join_logged(of_trace)) for of_trace in group_traces(again, n_items))
     return make_samples(traces, tally, are_in_order=False)
 
 
 def _read_items(
     read_rows: Callable[[Complain], Iterator[RawRow]], read: Read, form: TraceFormat, complain: Complain
-) -> Iterator[Item]:
+) -> Iterator[Item | Unplaced]:
     for raw in read_rows(complain):
         yield from read(raw.values, partial(_complain_of, complain, raw.row, form))
 
@@ -171,7 +181,7 @@ def group_traces(items: Iterable[Item], n_items: Counter[int]) -> Iterator[list[
 
 
 def make_samples(traces: Iterable[Trace], tally: Tally, *, are_in_order: bool) -> Iterator[RawRow]:
-    """A row for each trace that can be judged. Raises ReadingStopped where there are traces and none can.
+    """A row for each trace that can be judged. Raises ReadingStopped where there is something and none can.
 
     Unless they are in order already, session by session, the rows of sessions come last: a trace may end after later
     ones of its session.
@@ -180,7 +190,7 @@ def make_samples(traces: Iterable[Trace], tally: Tally, *, are_in_order: bool) -
     ordered = rows if are_in_order else _put_in_order(rows)
     for number, row in enumerate(join_sessions(ordered), start=1):
         yield RawRow(row=number, values=row)
-    if tally.n_traces and not tally.n_samples:
+    if (tally.n_traces or tally.n_unplaced) and not tally.n_samples:
         raise ReadingStopped(None, "no_rows", tally.describe())
 
 

@@ -60,6 +60,13 @@ class Span:
     metadata: Tree = field(default_factory=dict)
 
 
+LANGFUSE_KINDS: Final[Mapping[str, Kind]] = {
+    "generation": "llm", "retriever": "retriever", "tool": "tool", "embedding": "embedding", "chain": "chain",
+    "agent": "chain", "span": "chain",
+}  # fmt: skip
+"""Langfuse's types of observations, in small letters."""
+
+
 def tell_reranker(kind: Kind, name: str) -> Kind:
     """A retriever's kind by its name as well: Langfuse has no type for what puts documents in another order."""
     return "reranker" if kind == "retriever" and "rerank" in name.lower() else kind

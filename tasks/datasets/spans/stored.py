@@ -21,7 +21,7 @@ from evalhouse.warehouse.store import Warehouse
 
 def to_row(recorded: Recorded, received_at: datetime) -> dict[str, Any]:
     """A recorded span as a row of `spans`; times are microseconds of the epoch, as the journal keeps them."""
-    received_us = int(received_at.replace(tzinfo=UTC).timestamp() * 1e6)
+    received_us = _to_us(received_at)
     return {
         "trace_id": recorded.trace_id,
         "span_id": recorded.span_id,
@@ -41,7 +41,7 @@ def to_row(recorded: Recorded, received_at: datetime) -> dict[str, Any]:
 
 def to_event_row(logged: Logged, received_at: datetime) -> dict[str, Any]:
     """What was logged about a span as a row of `span_events`; times as in `to_row`."""
-    received_us = int(received_at.replace(tzinfo=UTC).timestamp() * 1e6)
+    received_us = _to_us(received_at)
     return {
         "trace_id": logged.trace_id,
         "span_id": logged.span_id,
@@ -51,6 +51,10 @@ def to_event_row(logged: Logged, received_at: datetime) -> dict[str, Any]:
         "attributes": _write_json(logged.attributes),
         "received_at": received_us,
     }
+
+
+def _to_us(at: datetime) -> int:
+    return int(at.replace(tzinfo=UTC).timestamp() * 1e6)
 
 
 def _write_json(value: object) -> str:
