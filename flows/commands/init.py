@@ -57,8 +57,7 @@ def init(*, suite: Path, url: str | None, answer: str, contexts: str, dataset: s
     try:
         settings = resolve_settings({}, suite=load_suite(suite)).settings
         outcome = _ask_first(settings)
-    except Exception:
-        # What was refused is to be written again, with other options.
+    except Exception:  # whatever went wrong, the suite is to be written again, with other options
         suite.unlink()
         raise
     print_line(f"wrote {suite}")

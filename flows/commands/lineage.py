@@ -15,7 +15,15 @@ from rich.text import Text
 from rich.tree import Tree
 
 from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION
-from evalhouse.flows.display.output import clean_text, make_console, name_support, print_json, write_json, write_value
+from evalhouse.flows.display.output import (
+    clean_text,
+    explain_support,
+    make_console,
+    name_support,
+    print_json,
+    write_json,
+    write_value,
+)
 from evalhouse.flows.errors import SettingsError
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.names import suggest
@@ -118,7 +126,7 @@ def _draw_step(tree: Tree, step: str, verdicts: Sequence[Row], *, full: bool) ->
     for verdict in verdicts:
         # What is measured without a judge gives one reason for all its numbers.
         is_repeated = verdict["call_id"] is None and verdict["rating"] is not None and verdict["reason"] == reason
-        line = _describe_verdict(verdict, reason=None if is_repeated else verdict["reason"])
+        line = _describe_verdict(verdict, reason=None if is_repeated else explain_support(verdict, verdict["reason"]))
         reason = verdict["reason"]
         if line is not None:
             branch.add(line)

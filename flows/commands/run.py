@@ -60,6 +60,7 @@ from evalhouse.flows.server.local import hold_server
 from evalhouse.tasks.judge.names import LEXICAL, parse_judges
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.engine.connection import readers_kept
+from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.metric_files import load_metrics, plan_run, resolve_parameters
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.calls import count_responses, list_identified, list_response_errors
@@ -290,10 +291,10 @@ def _warn_of_variables() -> None:
 
 def _introduce_judge(resolved: Resolved) -> str | None:
     """Who judges, when nobody has named a judge: verdicts without a model, or calls that cost money."""
-    names = parse_judges(resolved.settings.judge)
-    judge = names.default
     if resolved.judge_was_chosen:
         return None
+    names = parse_judges(resolved.settings.judge)
+    judge = names.default
     if names.of_tasks:
         why = resolved.origins["judge"].partition(", because ")[2].partition(",")[0]
         return f"No judge was named for the other steps and {why}, so {judge} takes them."
@@ -401,7 +402,7 @@ def _print_next(suite_outcome: "SuiteOutcome", rows: Sequence[Mapping[str, Any]]
 def _name_elsewhere(warehouse: Warehouse) -> str:
     """The option that the next command needs to find a warehouse that it would not look into by itself."""
     location = warehouse.location
-    return "" if location == Warehouse(find_warehouse(None)).location else f" --warehouse {quote(location.name)}"
+    return "" if location == parse_location(find_warehouse(None)) else f" --warehouse {quote(location.name)}"
 
 
 @click.command()

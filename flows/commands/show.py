@@ -30,6 +30,7 @@ from evalhouse.flows.documents.replies import describe_dropped, describe_replies
 from evalhouse.flows.documents.run_origin import (
     HEADLINE,
     SilentMetrics,
+    explain_joint_split,
     explain_sampling,
     explain_stand_in,
     list_trail,
@@ -290,6 +291,8 @@ def _print_sections(document: Mapping[str, Any]) -> None:
     ]  # fmt: skip
     columns = ["step", "#requests", "#reused", "#failed", "#tokens in", "#cached", "#tokens out", "#cost"]
     print_section("Calls", columns, rows)
+    if note := explain_joint_split(document["costs"]):
+        print_line(note)
     names = ["step", "n_replies", "n_complete", "n_incomplete", "n_unusable", "n_copied", "n_late"]
     columns = ["step", "#replies", "#complete", "#incomplete", "#unusable", "#copied", "#too late"]
     rows = [[row[name] for name in names] for row in list_troubled(document["replies"])]

@@ -11,6 +11,7 @@ columns do not fit side by side.
 
 import contextlib
 import os
+import re
 import sys
 import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -30,6 +31,8 @@ _PIPE_WIDTH = 100
 _GAP = 2
 # What Markdown would take for markup.
 _MARKUP = "\\`*_{}[]<>()#+!|~"
+# The reason for a support by the fused plan.
+_ONLY_NAMES = re.compile(r"[CT]\d+(?:(?:, | \+ )[CT]\d+)*")
 # A text column is not made narrower than this; numbers are never wrapped.
 _LEAST_WIDTH = 12
 _MOST_LINES = 8
@@ -230,6 +233,11 @@ def name_support(statement: Mapping[str, Any]) -> str:
     alone, together = ([f"C{rank}" for rank in statement[name] or ()] for name in ("context_ranks", "joint_ranks"))
     turns = [f"T{place}" for place in statement.get("turn_ranks") or ()]
     return " + ".join([*together, *turns]) if together else ", ".join([*alone, *turns])
+
+
+def explain_support(statement: Mapping[str, Any], reason: str | None) -> str | None:
+    """The reason for its verdict of support; None where it is the names of what supports it, which stand beside it."""
+    return None if statement.get("supported") and reason and _ONLY_NAMES.fullmatch(reason) else reason
 
 
 def escape_markdown(text: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from evalhouse.flows.display.output import (
     Table,
     clean_text,
+    explain_support,
     make_console,
     make_table,
     name_support,
@@ -240,8 +241,8 @@ def _write_item(kind: str, item: Document | None) -> tuple[str, str]:
     """What was judged with its verdict, and the reasons for it."""
     if item is None:
         return "–", "–"
-    names = ("reason", "label_reason", "support_reason")
-    return _write_verdict(kind, item), " / ".join(str(item[name]) for name in names if item.get(name)) or "–"
+    reasons = (item.get("reason"), item.get("label_reason"), explain_support(item, item.get("support_reason")))
+    return _write_verdict(kind, item), " / ".join(filter(None, reasons)) or "–"
 
 
 def _write_verdict(kind: str, item: Document) -> str:

@@ -15,7 +15,7 @@ import yaml
 
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import RunRow
-from evalhouse.warehouse.rows.told import read_causes, read_of_causes
+from evalhouse.warehouse.rows.told import read_causes, read_of_causes, read_told
 from evalhouse.warehouse.store import Warehouse
 
 Cause = Literal[
@@ -93,15 +93,18 @@ def _advise(row: Mapping[str, Any], language: Language) -> dict[str, Any]:
 
 
 def _read_trend(
-    warehouse: Warehouse, run: RunRow, causes: Sequence[Cause], n_runs: int, of_this: Sequence[Mapping[str, Any]]
+    warehouse: Warehouse, run: RunRow, causes: Sequence[Cause], n_runs: int, of_this: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """One entry a run, oldest first. Each run is read by itself, since a filter on one run reaches the tables."""
-    trend = []
+    """One entry a run, oldest first."""
     series = warehouse.read_rows(read_query("diagnosis/series"), {"run_id": run.run_id, "n_runs": n_runs})
+    counted = {str(row["run_id"]): of_this if row["run_id"] == run.run_id else [] for row in series}
+    others = read_told(warehouse, "causes", counted.keys() - {run.run_id})
+    for row in others.sort("precedence").to_dicts():
+        counted[row["run_id"]].append(row)
+    trend = []
     for of_series in reversed(series):
-        is_this = of_series["run_id"] == run.run_id
-        counted = of_this if is_this else read_causes(warehouse, str(of_series["run_id"]))
-        shares = {str(row["cause"]): row["share"] for row in counted if row["cause"] in causes}
-        n_judged = next((row["n_of"] for row in counted if row["cause"] != "not_judged"), 0)
+        of_run = counted[str(of_series["run_id"])]
+        shares = {str(row["cause"]): row["share"] for row in of_run if row["cause"] in causes}
+        n_judged = next((row["n_of"] for row in of_run if row["cause"] != "not_judged"), 0)
         trend.append({**of_series, "n_judged": n_judged, "shares": shares})
     return trend

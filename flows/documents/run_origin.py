@@ -13,6 +13,7 @@ from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.calls import count_responses, list_response_errors
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS
+from evalhouse.warehouse.steps import PLANS
 from evalhouse.warehouse.store import Warehouse
 
 HEADLINE = ("answer_correctness", "factual_f1", "faithfulness", "context_recall", "context_precision")
@@ -148,6 +149,14 @@ def explain_sampling(warehouse: Warehouse, run: RunRow) -> str | None:
         f"note: {counts['n_picked']:,} of {counts['n']:,} samples were judged, picked with known probabilities, by "
         f"chance and doubt (signals: {share:.0%} earlier scores, else lexical); means and intervals are estimates."
     )
+
+
+def explain_joint_split(costs: Sequence[Mapping[str, Any]]) -> str | None:
+    """Where the requests count that split two texts at once, for a run's costs by step; None where it made none."""
+    steps = {str(row["step"]) for row in costs}
+    if "extract_ground_truth" not in steps or not any(PLANS[name].extract_prompt for name in PLANS.keys() & steps):
+        return None
+    return "note: a request that splits answer and ground truth at once counts as extract_answer, with all its tokens."
 
 
 def describe_responses(counts: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, TypeVar
 import orjson
 from rapidfuzz import fuzz
 
-from evalhouse.flows.display.output import name_support, write_json
+from evalhouse.flows.display.output import explain_support, name_support, write_json
 from evalhouse.tasks.comparing.flips import Flip, find_flips
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.rows.report import Row, SampleSlice
@@ -342,7 +342,7 @@ def _describe_side(kind: str, item: Mapping[str, Any] | None) -> SideRecord | No
     if kind == "context":
         verdict = f"C{item['context_rank']} {'useful' if item['useful'] else 'not useful'}"
         return SideRecord(text=shorten(text, _MOST_CONTEXT), verdict=verdict, reason=item["reason"])
-    reasons = [str(item[name]) for name in ("label_reason", "support_reason") if item[name]]
+    reasons = filter(None, (item["label_reason"], explain_support(item, item["support_reason"])))
     verdicts = [str(item["label"])] if item["label"] else []
     if item["supported"] is not None:
         verdicts.append(f"supported by {name_support(item)}" if item["supported"] else "unsupported")

@@ -20,7 +20,7 @@ from evalhouse.flows.documents.preferences import (
     list_remarks,
     write_result,
 )
-from evalhouse.flows.documents.run_origin import HEADLINE, explain_sampling, explain_stand_in
+from evalhouse.flows.documents.run_origin import HEADLINE, explain_joint_split, explain_sampling, explain_stand_in
 from evalhouse.flows.report.charts import (
     ALL_PARTS,
     draw_distribution,
@@ -80,6 +80,7 @@ def describe_run(
         **describe_about(run),
         "unscored": _describe_unscored(summary.unscored),
         "stand_in": " ".join(filter(None, (explain_stand_in(run), explain_sampling(warehouse, run)))),
+        "costs_note": explain_joint_split(summary.costs),
         "costs": [{**row, "cost": write_cost(row)} for row in summary.costs],
         "preferences": _lay_out_preferences(preferences) if preferences else [],
         "flips": [{**row, "percent": write_share(row["flip_rate"])} for row in summary.flips],

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from evalhouse.flows.display.output import write_dollars
+from evalhouse.flows.documents.run_origin import explain_joint_split
 from evalhouse.flows.report.charts import draw_amounts
 from evalhouse.flows.ui.pages import find_warehouse, render
 from evalhouse.warehouse.rows.report import Row
@@ -48,6 +49,7 @@ def show_costs(request: Request, days: Annotated[int, Query(ge=0, le=100_000)] =
             (title, _group(rows, key)) for title, key in (("By series", "series"), ("By judge and step", "judged"))
         ],
         batches=_describe_batches(runs),
+        note=explain_joint_split(costs),
         nights=[_write(night) for night in reversed(nights)],
     )
 

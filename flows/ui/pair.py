@@ -14,7 +14,7 @@ import polars as pl
 from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
-from evalhouse.flows.display.output import name_support, write_interval, write_json, write_value
+from evalhouse.flows.display.output import explain_support, name_support, write_interval, write_json, write_value
 from evalhouse.flows.documents.comparison import name_part, write_p
 from evalhouse.flows.documents.run_origin import HEADLINE
 from evalhouse.flows.errors import SettingsError
@@ -598,4 +598,8 @@ def _describe_side(kind: str, side: Mapping[str, Any] | None) -> dict[str, Any]:
         tags.append((side["label"], _TAGS[side["label"]]))
     if side["supported"] is not None:
         tags.append((f"in {name_support(side)}", "is-tp") if side["supported"] else ("unsupported", "is-fp"))
-    return {"is_there": True, "tags": tags, "reasons": (side["label_reason"], side["support_reason"])}
+    return {
+        "is_there": True,
+        "tags": tags,
+        "reasons": (side["label_reason"], explain_support(side, side["support_reason"])),
+    }

@@ -15,8 +15,9 @@ from evalhouse.flows.ui.pages import find_flow_run_page, find_warehouse, link, r
 from evalhouse.flows.ui.pair import compare_kept
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.rows.gates import read_checks
 from evalhouse.warehouse.rows.report import Row, Rows, read_summary
-from evalhouse.warehouse.rows.run_pages import find_runs, read_checks, read_values, read_worst
+from evalhouse.warehouse.rows.run_pages import find_runs, read_values, read_worst
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.rows.told import read_told
 from evalhouse.warehouse.store import Warehouse

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cli_house import make_rows, place_at, write_dataset
 from cli_process import Place
-from endpoint import Endpoint, running_endpoint
+from endpoint import Endpoint
 
 from evalhouse.warehouse.store import Warehouse
 
 N_ROWS, BUDGET = 30, 12
 RUN = ("run", "berths.jsonl", "--sample-budget", str(BUDGET))
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    with running_endpoint() as running:
-        yield running
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from rows import fill, open_rows
 from evalhouse.flows.display.output import (
     Table,
     clean_text,
+    explain_support,
     make_console,
     make_table,
     metrics_table,
@@ -251,6 +252,24 @@ def test_contexts_that_support_alone_and_together_are_told_apart(
     alone: list[int] | None, together: list[int] | None, expected: str
 ) -> None:
     assert name_support({"context_ranks": alone, "joint_ranks": together}) == expected
+
+
+@pytest.mark.parametrize(
+    ("supported", "reason", "expected"),
+    [
+        (True, "C1", None),
+        (True, "C1, T2", None),
+        (True, "C1 + C3", None),
+        (True, "C1 says 30 km.", "C1 says 30 km."),
+        (False, "C1", "C1"),
+        (None, "G1", "G1"),
+        (True, None, None),
+    ],
+)
+def test_names_of_what_supports_a_statement_are_no_reason_beside_themselves(
+    supported: bool | None, reason: str | None, expected: str | None
+) -> None:
+    assert explain_support({"supported": supported}, reason) == expected
 
 
 @pytest.mark.parametrize(("n_ok", "n_reused", "is_said"), [(0, 0, True), (1, 0, False), (0, 1, False)])

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import duckdb
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
 from rows import Sample, add_samples, fill, open_rows, read
 from warehouse_runs import lay_warehouse, make_run
 
 from evalhouse.warehouse.metric_files import view_scripts
+from evalhouse.warehouse.rows import told
 from evalhouse.warehouse.rows.runs import end_run, insert_run, store_ended
 from evalhouse.warehouse.store import CHUNK_SAMPLES, FEW_SAMPLES, RESTS_ON, Warehouse, forget, store, store_open
 from evalhouse.warehouse.tables import Batch, build_frame
 
 VIEWS = ("run_scores", "sample_causes", "run_causes", "run_costs")
+VIEW_OF = {"scores": "run_scores", "causes": "run_causes", "costs": "run_costs"}
 RANKS = st.lists(st.integers(1, 3), unique=True, max_size=2)
 NIGHT = datetime(2026, 1, 1)
 
@@ -200,3 +204,31 @@ def test_a_run_is_stored_with_its_end_and_a_batch_that_comes_late_is_seen(tmp_pa
     store_ended(warehouse)
     assert warehouse.read(stored)["part"].to_list() == ["causes", "costs", "scores"]
     assert {"cause": "not_judged", "n_samples": FEW_SAMPLES - 1} in warehouse.read_rows(counts)
+
+
+@pytest.mark.parametrize("part", ["scores", "causes", "costs"])
+def test_what_an_update_made_stale_is_computed_of_the_wanted_runs_alone_and_not_of_many_at_once(
+    part: told.Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warehouse = lay_warehouse(tmp_path / "w.duckdb")
+    with duckdb.connect(str(tmp_path / "w.duckdb")) as con:
+        add_night(con, 0, [Sample(ground_truth=["FN"], ground_truth_support=[[1]])], [0.5])
+        repeat_night(con, 12)
+        con.execute("update runs set n_samples = 10")
+        store(con, ["r0", "r1", "r2"], list(RESTS_ON))
+    monkeypatch.setattr(told, "CHUNK_SAMPLES", 40)
+    asked: list[list[str]] = []
+
+    def read_noted(sql: str, parameters: object = None, *, frames: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+        asked.extend(frame["run_id"].to_list() for name, frame in frames.items() if name == "open_runs")
+        return Warehouse.read(warehouse, sql, parameters, frames=frames)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(warehouse, "read", read_noted)
+    wanted = [f"r{night}" for night in range(1, 10)]
+    rows = told.read_told(warehouse, part, wanted)
+    monkeypatch.undo()
+    assert asked == [["r3", "r4", "r5", "r6"], ["r7", "r8", "r9"]]
+    of_view = f"from {VIEW_OF[part]} where run_id in (select run_id from wanted)"
+    expected = warehouse.read(of_view, frames={"wanted": pl.DataFrame({"run_id": wanted})})
+    assert rows.height == expected.height > 0
+    assert_frame_equal(rows, expected.select(rows.columns), check_row_order=False)

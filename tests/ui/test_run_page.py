@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import html
 import re
+from pathlib import Path
 
+import duckdb
 import pytest
 from cli_house import House
+from cli_process import call_here
 from starlette.testclient import TestClient
+from stored_house import copy_stored_house, forget_changed
+from ui_house import make_client
 
 
 def read_section(text: str, heading: str) -> str:
@@ -22,6 +27,20 @@ def test_the_worst_samples_stand_first_each_with_the_statement_that_is_wrong(cli
     assert re.search(r"Brankmouth\?\s+wrong, and without support\s+The harbour is closed on Mondays", worst)
     assert "Maud" not in worst  # it has no score that could be bad
     assert text.index('id="worst"') < text.index('id="causes"') < text.index('id="scores"')
+
+
+def test_a_request_for_two_texts_says_under_which_step_it_counts(
+    client: TestClient, house: House, tmp_path: Path, prefect_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said, pages = "counts as extract_answer, with all its tokens", (f"/runs/{house.run_id}", "/costs?days=0")
+    assert not any(said in client.get(page).text for page in pages)
+    own = copy_stored_house(tmp_path / "house", prefect_home)
+    with duckdb.connect(str(own.path)) as con:
+        statement = "update llm_calls set step = 'fused' where step = 'classify'"
+        con.execute(statement)
+        forget_changed(con, [statement])
+    assert all(said in make_client(str(own.path)).get(page).text for page in pages)
+    assert said in call_here(capsys, "show", own.run_id, "--warehouse", str(own.path)).stdout
 
 
 def test_runs_are_found_by_their_address_and_two_can_be_compared(client: TestClient, house: House) -> None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import duckdb
 import pytest
 from accessibility import find_barriers
-from browser import Page
+from browser import Browser, Page
 from cli_house import HOSTILE_ID, House
 from starlette.testclient import TestClient
+from stored_house import copy_stored_house
+from ui_house import serve_ui
 
 from evalhouse.flows.ui.pages import find_flow_run_page
 from evalhouse.flows.ui.sample import quote_argument
@@ -99,6 +103,30 @@ def test_a_browser_opens_a_sample_at_its_wrong_statement(page: Page, house: Hous
     page.press("j", text="j")
     page.wait_for("location.search.includes('odd')")
     assert page.problems == []
+
+
+def test_what_supports_a_statement_is_named_once(browser: Browser, tmp_path: Path, prefect_home: Path) -> None:
+    """By the fused plan the ids of the contexts are the reason for a support."""
+    own = copy_stored_house(tmp_path / "house", prefect_home)
+    named = "array_to_string(list_transform(context_ranks, lambda rank: 'C' || rank), ', ')"
+    with duckdb.connect(str(own.path)) as con:
+        con.execute(f"update attributions set reason = {named} where supported")
+    with serve_ui(own.path) as address:
+        page = browser.open_page()
+        page.visit(f"{address}/runs/{own.run_id}/sample?id=tide-1")
+        page.wait_for("document.documentElement.dataset.ready")
+        shown = page.evaluate("""
+            [...document.querySelectorAll('.statement')]
+              .filter((one) => one.textContent.includes('supported by '))
+              .map((one) => [...one.querySelectorAll('.why')].map((line) => line.textContent))
+        """)
+        assert shown
+        for verdict, *reasons in shown:
+            assert re.match("supported by C[1-9]", verdict)
+            assert [reason for reason in reasons if not reason.startswith("label: ")] == []
+        record = "JSON.parse(document.getElementById('record').textContent).sample"
+        assert "Supported by C1" in page.evaluate(f"tellStatement({record}.statements[0])").splitlines()
+        page.send("Page.close")
 
 
 @pytest.mark.parametrize("clicks", [[".worst a"], ['a[href$="/samples"]', 'td a[href*="/sample?id="]']])

@@ -78,8 +78,8 @@ def list_failures(warehouse: Warehouse, run_id: str) -> list[dict[str, Any]]:
     return warehouse.read_rows(read_query("gate/failures"), {"run_id": run_id})
 
 
-def read_checks_by_hand(warehouse: Warehouse, run_id: str) -> list[dict[str, Any]]:
-    """The checks of the newest decision on a run that was made by hand; none where there is no such decision."""
+def read_checks(warehouse: Warehouse, run_id: str) -> list[dict[str, Any]]:
+    """The checks of a run's gate by its newest decision, those that did not pass first; none where no gate decided."""
     return warehouse.read_rows(read_query("gate/newest"), {"run_id": run_id})
 
 

@@ -35,8 +35,3 @@ def find_runs(warehouse: Warehouse, wanted: Mapping[str, str | None], *, order: 
 def read_cost_runs(warehouse: Warehouse, since: datetime | None) -> Rows:
     """The runs since then, oldest first, with what each sent by batch."""
     return warehouse.read_rows(read_query("ui/cost_runs"), {"since": since})
-
-
-def read_checks(warehouse: Warehouse, run_id: str) -> Rows:
-    """The checks of a run's gate, those that did not pass first; none where no gate decided."""
-    return warehouse.read_rows(read_query("ui/gate_checks"), {"run_id": run_id})

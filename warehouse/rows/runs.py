@@ -100,9 +100,9 @@ def insert_run(warehouse: Warehouse, run: RunRow) -> None:
     """Put a new run on record."""
     values = {field.name: getattr(run, field.name) for field in fields(RunRow)} | {"config": _write_config(run.config)}
     names = ", ".join(f'"{name}"' for name in values)
-    marks = ", ".join("?" for _ in values)
+    marks, plain = ", ".join("?" for _ in values), _to_plain(values)
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run.run_id) as connection:
-        connection.execute(f"insert into runs ({names}) values ({marks})", _to_plain(values))
+        connection.execute(f"insert into runs ({names}) values ({marks})", plain)
 
 
 def update_run(warehouse: Warehouse, run_id: str, *, patience_s: float = FLUSH_PATIENCE_S, **columns: object) -> None:

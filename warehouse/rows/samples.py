@@ -227,10 +227,11 @@ def renew_samples(warehouse: Warehouse, run_id: str, staging: Staging, *, cluste
 
 
 def _insert_staged(connection: duckdb.DuckDBPyConnection, run_id: str, staging: Staging, cluster: str | None) -> None:
-    connection.execute(read_query("samples/staged_ids"), {"parts": staging.parts})
+    parts = staging.parts
+    connection.execute(read_query("samples/staged_ids"), {"parts": parts})
     connection.execute(read_query("samples/restored_samples"))
-    connection.execute(read_query("samples/new_samples"), {"parts": staging.parts})
-    connection.execute(read_query("samples/run_samples"), {"run_id": run_id, "parts": staging.parts})
+    connection.execute(read_query("samples/new_samples"), {"parts": parts})
+    connection.execute(read_query("samples/run_samples"), {"run_id": run_id, "parts": parts})
     connection.execute("drop table staged_ids")
     if cluster != NO_CLUSTER:
         columns = list(CLUSTER_COLUMNS) if cluster is None else [cluster]

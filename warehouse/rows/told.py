@@ -11,13 +11,13 @@ A view that may have to compute takes longer to plan (0.1 s) than stored causes 
 import re
 from collections.abc import Collection, Mapping
 from functools import cache
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import polars as pl
 
-from evalhouse.warehouse.metric_files import read_view
+from evalhouse.warehouse.metric_files import read_stored, read_view
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.store import CHUNK_SAMPLES, Warehouse
 
 Rows = list[dict[str, Any]]
 
@@ -56,23 +56,21 @@ def read_stored_causes(sql: str) -> str:
 
 
 Told = Literal["scores", "causes", "costs"]
-_VIEWS: Final[dict[Told, str]] = {"scores": "run_scores", "causes": "run_causes", "costs": "run_costs"}
-_FEW: Final = 8
-"""So many runs that are not stored are computed one by one, and more of them all at once."""
 
 
 def read_told(warehouse: Warehouse, part: Told, run_ids: Collection[str]) -> pl.DataFrame:
-    """The rows that `run_scores`, `run_causes` or `run_costs` has of these runs."""
+    """The rows that `run_scores`, `run_causes` or `run_costs` has of these runs.
+
+    What is not stored is computed of these runs alone, and not of many at once: after an update that changes how, that
+    is all of a history, and the views would compute all of it for any of its runs.
+    """
     wanted = _list(run_ids)
-    stored = warehouse.read(_select_stored(part), frames={"wanted": wanted})
-    left = warehouse.read(read_query("told/open"), {"part": part}, frames={"wanted": wanted}).to_series().to_list()
-    view = _VIEWS[part]
-    if len(left) > _FEW:
-        computed = [
-            warehouse.read(f"from {view} where run_id in (select run_id from wanted)", frames={"wanted": _list(left)})
-        ]
-    else:
-        computed = [warehouse.read(f"from {view} where run_id = $run_id", {"run_id": run_id}) for run_id in left]
+    stored = warehouse.read(_select(part, "stored"), frames={"wanted": wanted})
+    groups = warehouse.read(read_query("told/open"), {"part": part, "most": CHUNK_SAMPLES}, frames={"wanted": wanted})
+    computed = [
+        warehouse.read(_select(part, "computed"), frames={"open_runs": _list(group)})
+        for group in groups.to_series().to_list()
+    ]
     frames = [frame for frame in (stored, *computed) if not frame.is_empty()]
     return pl.concat([frame.select(stored.columns) for frame in frames], how="vertical_relaxed") if frames else stored
 
@@ -123,10 +121,14 @@ def read_shared_with(
 
 
 @cache
-def _select_stored(part: Told) -> str:
-    query = read_query(f"told/{part}")
-    # The shares and their intervals are made of the stored causes as the view makes them of all.
-    return read_view("run_causes").replace("from sample_causes", f"from ({query})") if part == "causes" else query
+def _select(part: Told, way: Literal["stored", "computed"]) -> str:
+    """What is stored of the runs in `wanted`, or what there is to tell of those in `open_runs`."""
+    rows = read_query(f"told/{part}") if way == "stored" else read_stored(part)
+    if part == "causes":  # the shares and their intervals are made of either as the view makes them
+        return read_view("run_causes").replace("from sample_causes", f"from ({rows})")
+    if part == "scores":
+        return f"select rows.*, runs.started_at, runs.label, runs.tags from ({rows}) as rows join runs using (run_id)"
+    return rows
 
 
 def _list(run_ids: Collection[str]) -> pl.DataFrame:

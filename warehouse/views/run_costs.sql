@@ -15,7 +15,7 @@ select * from ($costs);
 
 comment on view run_costs is 'One row per run and step: calls, tokens and dollars.';
 comment on column run_costs.run_id is 'Run.';
-comment on column run_costs.step is 'Step.';
+comment on column run_costs.step is 'Step; a request that splits answer and ground truth at once counts as extract_answer.';
 comment on column run_costs.n_calls is 'Calls, sent or answered from the record.';
 comment on column run_costs.n_requests is 'Calls that were sent to a model.';
 comment on column run_costs.n_reused is 'Calls answered from the record.';

@@ -7,6 +7,7 @@ const LABELS = {
   FN: "the answer leaves it out",
 };
 const WORST_FIRST = ["FP", "FN", "TP", null];
+const ONLY_NAMES = /^[CT]\d+(?:(?:, | \+ )[CT]\d+)*$/;
 const tips = new WeakMap();
 
 function describeSample(sample, place) {
@@ -85,7 +86,8 @@ function markClasses(statements) {
 function tellStatement(statement) {
   const lines = [`${statement.id} ${statement.text}`];
   if (statement.label) lines.push(`${statement.label}, ${tellLabel(statement)}: ${statement.label_reason || "no reason given"}`);
-  if (statement.supported !== null) lines.push(`${tellSupport(statement)}: ${statement.support_reason || "no reason given"}`);
+  const why = explainSupport(statement) ?? "no reason given";
+  if (statement.supported !== null) lines.push(tellSupport(statement) + (why ? `: ${why}` : ""));
   return lines.join("\n");
 }
 
@@ -96,6 +98,11 @@ function tellLabel(statement) {
 function tellSupport(statement) {
   if (!statement.supported) return "Unsupported by the contexts";
   return `Supported by ${listSupport(statement).join(statement.joint ? " + " : ", ")}`;
+}
+
+// The reason, "" where it is the names of what supports the statement, which stand beside it already.
+function explainSupport(statement) {
+  return statement.supported && ONLY_NAMES.test(statement.support_reason) ? "" : statement.support_reason;
 }
 
 function listSupport(statement) {
@@ -115,7 +122,7 @@ function describeStatement(statement, here) {
     label ? make("span", { class: `tag is-${label.toLowerCase()}`, title: tellLabel(statement) }, label) : null,
     make("span", { class: "text" }, statement.text),
     make("div", { class: "why" }, support, listCited(statement, here), calls.length ? [" calls: ", ...calls.flatMap((link) => [link, " "])] : []),
-    why("label", statement.label_reason), why("support", statement.support_reason));
+    why("label", statement.label_reason), why("support", explainSupport(statement)));
 }
 
 // What the answer gives as the statement's sources, whether the judge finds it there or not.

@@ -1,9 +1,10 @@
--- One row per check of the newest decision on a run that was made by hand.
+-- One row per check of the newest decision on a run, of a suite's run that of the suite; what did not pass first.
 with newest as (
-    select decision_id, outcome as gate, undecided
+    select gate_decisions.decision_id, gate_decisions.outcome as gate, gate_decisions.undecided
     from gate_decisions
-    where run_id = $run_id and origin = 'hand'
-    order by decided_at desc, decision_id desc
+    inner join runs using (run_id)
+    where run_id = $run_id and gate_decisions.origin = if(runs.suite is null, 'hand', 'suite')
+    order by gate_decisions.decided_at desc, gate_decisions.decision_id desc
     limit 1
 )
 
@@ -12,4 +13,4 @@ select newest.gate, newest.undecided as on_undecided, checks.kind, checks.metric
        checks.reason, checks.detail
 from newest
 inner join gate_checks as checks using (decision_id)
-order by checks.outcome, checks.kind, checks.metric
+order by checks.outcome = 'passed', checks.outcome, checks.kind, checks.metric

@@ -32,24 +32,16 @@ picks as (
     full join (from sample_picks where run_id = $candidate) as candidate using (sample_id)
 ),
 
-differences as (
-    select metric, sum(term * term) as variance, sum(pow(term, 4)) - pow(sum(term * term), 2) / count(*) as spread
-    from (
-        select metric, coalesce(candidate.term, 0) - coalesce(base.term, 0) as term
-        from (from terms where run_id = $base) as base
-        full join (from terms where run_id = $candidate) as candidate using (metric, sample_id)
-    )
-    group by metric
+moves as (
+    select 'both' as side, metric, coalesce(candidate.term, 0) - coalesce(base.term, 0) as term
+    from (from terms where run_id = $base) as base
+    full join (from terms where run_id = $candidate) as candidate using (metric, sample_id)
 ),
 
-estimates as (
-    select
-        run_id,
-        metric,
-        sum(term * term) as variance,
-        sum(pow(term, 4)) - pow(sum(term * term), 2) / count(*) as spread
-    from terms
-    group by run_id, metric
+variances as (
+    select side, metric, sum(term * term) as variance, sum(pow(term, 4)) - pow(sum(term * term), 2) / count(*) as spread
+    from (from moves union all select run_id, metric, term from terms)
+    group by side, metric
 ),
 
 means as (
@@ -57,12 +49,12 @@ means as (
         run_scores.run_id,
         run_scores.metric,
         run_scores.mean,
-        if(estimates.run_id is null, 0, estimates.variance) as variance,
-        coalesce(estimates.spread, 0) as spread
+        if(variances.side is null, 0, variances.variance) as variance,
+        coalesce(variances.spread, 0) as spread
     from run_scores
-    left join estimates
-        on estimates.run_id = run_scores.run_id
-        and estimates.metric = run_scores.metric
+    left join variances
+        on variances.side = run_scores.run_id
+        and variances.metric = run_scores.metric
     where run_scores.run_id in ($base, $candidate)
 )
 
@@ -80,6 +72,6 @@ select
     picks.unseen
 from (from means where run_id = $base) as base
 inner join (from means where run_id = $candidate) as candidate using (metric)
-left join differences using (metric)
+left join (from variances where side = 'both') as differences using (metric)
 cross join picks
 where base.mean is not null and candidate.mean is not null
