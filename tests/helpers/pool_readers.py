@@ -76,21 +76,24 @@ def read_seen(path: Path) -> Seen:
 
 
 def read_on(url: str, stop: Path) -> Seen:
-    """Read until told to stop."""
+    """Read until told to stop, and once after it: the last batch may have come since the read before."""
     warehouse = Warehouse(url)
     last: dict[str, int] = {}
     wrong: list[str] = []
     n_reads = 0
     while not (warehouse.exists() and "outcomes" in _list_tables(warehouse)) and not stop.exists():
         time.sleep(0.5)
-    while not stop.exists():
+    is_over = False
+    while not is_over:
+        is_over = stop.exists()
         counts = {name: int(str(value)) for name, value in warehouse.read_rows(_COUNTS)[0].items()}
         fallen = {name: (before, counts[name]) for name, before in last.items() if counts[name] < before}
         torn = [row for row in warehouse.read_rows(_KINDS) if row["n_sizes"] != 1]
         wrong += [f"fallen: {fallen}"] if fallen else []
         wrong += [f"torn: {torn}"] if torn else []
         last, n_reads = counts, n_reads + 1
-        time.sleep(_PAUSE_S * (1 + n_reads // _OFTEN))
+        if not is_over:
+            time.sleep(_PAUSE_S * (1 + n_reads // _OFTEN))
     return Seen(n_reads=n_reads, wrong=wrong, last=last)
 
 
