@@ -117,7 +117,7 @@ def main(arguments: list[str] | None = None) -> None:
     except ReaderGone:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except Exception as error:
+    except Exception as error:  # the outermost: whatever a command raises is said, or its traceback shown
         if str(error) == _DUCKDB_INTERRUPTED:
             click.echo("interrupted", err=True)
             sys.exit(INTERRUPTED)

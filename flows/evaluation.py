@@ -6,7 +6,7 @@ the run itself. A command and a suite have opened theirs before: there is someth
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from copy import copy
 from typing import Any
 
@@ -15,15 +15,18 @@ from prefect.client.schemas.objects import State
 from prefect.context import TagsContext
 from prefect.runtime import flow_run
 
-from evalhouse.flows.preparing.parameters import EvaluateParameters, describe_as_parameters
+from evalhouse.flows.preparing.parameters import SETTINGS, EvaluateParameters
 from evalhouse.flows.run.progress_artifact import progress_shown
-from evalhouse.flows.run.within_flow import list_tags, run_within_flow
+from evalhouse.flows.run.within_flow import run_within_flow
 from evalhouse.flows.server.flow_options import FLOW_OPTIONS
 from evalhouse.flows.server.interrupts import take_signals_back
 from evalhouse.flows.shards import collect_shards, judge_shards
 from evalhouse.tasks.load import load
-from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run, is_under_way
+from evalhouse.tasks.pipeline.live_run import LiveRun
+from evalhouse.tasks.pipeline.run_step import find_live_run, is_under_way
 from evalhouse.tasks.score import find_score_task, publish
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.runs import RunKind, update_run
 
 _DEFAULTS = EvaluateParameters()
@@ -54,14 +57,25 @@ async def call_as_flow(live_run: LiveRun, kind: RunKind) -> None:
     suite = live_run.settings.suite
     name = f"{suite} {live_run.run_id}" if suite else live_run.run_id
     limit_s = live_run.settings.run_timeout_s
-    with tags(*list_tags(live_run.settings)):
+    with tags(*live_run.settings.prefect_tags):
         if kind == "collection":
             await _name_run(collect_run, name, limit_s)(live_run.run_id)
         else:
-            parameters = describe_as_parameters(live_run.settings, live_run.run_id)
+            parameters = _describe_as_parameters(live_run.settings, live_run.run_id)
             named = _name_run(evaluate_run, name, limit_s)
             named.should_validate_parameters = False
             await named(parameters)
+
+
+def _describe_as_parameters(settings: RunSettings, run_id: str) -> EvaluateParameters:
+    """The parameters of a run that has its settings, as Prefect shows them: those that are not the default."""
+    values = {name: getattr(settings, name) for name in SETTINGS}
+    built_in = load_metrics()
+    values["metrics"] = tuple(name for name in settings.metrics if name in built_in)
+    own = tuple(name for name in settings.metrics if name not in built_in)
+    defaults = {name: RunSettings.model_fields[name].get_default() for name in SETTINGS}
+    chosen = {name: value for name, value in values.items() if value != defaults[name] or name in ("dataset", "judge")}
+    return EvaluateParameters.model_construct(**chosen, own_metrics=own, run_id=run_id)
 
 
 def _name_run(
@@ -88,7 +102,7 @@ async def take_to_end(live_run: LiveRun, kind: RunKind) -> None:
 async def judge_run(live_run: LiveRun) -> None:
     """All of an evaluation."""
     begin_flow(live_run)
-    async with time_limited(live_run), live_run.under_way(), progress_shown(live_run):
+    async with time_limited(live_run), live_run.under_way(), _shown_in_prefect(live_run):
         with task_tags(live_run):
             await collect_shards(live_run)
             await load(live_run.run_id)
@@ -100,7 +114,7 @@ async def judge_run(live_run: LiveRun) -> None:
 async def collect_responses(live_run: LiveRun) -> None:
     """All of a collection."""
     begin_flow(live_run)
-    async with time_limited(live_run), live_run.under_way(), progress_shown(live_run):
+    async with time_limited(live_run), live_run.under_way(), _shown_in_prefect(live_run):
         with task_tags(live_run):
             await collect_shards(live_run)
             await load(live_run.run_id)
@@ -124,12 +138,17 @@ async def time_limited(live_run: LiveRun) -> AsyncIterator[None]:
         raise
 
 
+def _shown_in_prefect(live_run: LiveRun) -> AbstractAsyncContextManager[None]:
+    """The progress, for a server of the user's: nobody looks at one that ends with the run."""
+    return progress_shown(live_run) if live_run.across_machines else nullcontext()
+
+
 @contextmanager
 def task_tags(live_run: LiveRun) -> Iterator[None]:
     """Tags of a run's task runs. On our own server there are none: for each task run that has tags Prefect asks the
     server for limits by that name."""
     if live_run.across_machines:
-        with tags(*list_tags(live_run.settings)):
+        with tags(*live_run.settings.prefect_tags):
             yield
     else:
         with TagsContext(current_tags=set()):

@@ -54,7 +54,7 @@ async def judge_part(
         return Cancelled(message=str(error))
     except WarehouseError as error:  # this machine's trouble, it may be; another one may try
         return Failed(message=str(error))
-    except Exception as error:
+    except Exception as error:  # of any error that has words for a person these are what the flow run ends with
         message = explain(error)
         if message is None:
             raise

@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from evalhouse.tasks.load import collect
 from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.pipeline.run_step import find_tasks, limit_time
-from evalhouse.tasks.pipeline.write import write
+from evalhouse.tasks.pipeline.run_step import find_tasks, limit_time, write
 from evalhouse.warehouse.rows.samples import list_unfinished_shards
 
 
@@ -75,7 +74,7 @@ async def judge_shard(live_run: LiveRun, number: int) -> None:
     with live_run.asker.activity.moving():
         await live_run.open_shard(number, number * size + 1, (number + 1) * size)
     steps = find_tasks(live_run.tasks)
-    ended = await asyncio.gather(*(step(live_run.run_id, number) for step in steps), return_exceptions=True)
+    ended = await asyncio.gather(*(step(live_run, number) for step in steps), return_exceptions=True)
     await write(live_run.run_id, number)
     for error in ended:
         if isinstance(error, BaseException):

@@ -91,7 +91,7 @@ def evaluate_suite(
             return _work(_open_job(suite, knowledge_base), trigger, resume, event)
         except RunCancelled as error:  # of a run on record it is an outcome; this one came before
             return Cancelled(message=f"{error} while the test set was refreshed; it is as it was")
-        except Exception as error:
+        except Exception as error:  # what it says, and whether all of it was an outage, decides how the flow run ends
             message = explain(error)
             if is_outage(error):
                 return _break_off(f"{Path(suite).name}: {message or describe_outage(error)}")

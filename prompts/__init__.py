@@ -16,10 +16,9 @@ from evalhouse.prompts.loader import (
     list_rubric_columns,
     list_rubric_metrics,
     load_prompts,
-    make_unread_prompt,
 )
 from evalhouse.prompts.prompt_file import VERDICTS, name_support, pick_verdict_lists
-from evalhouse.prompts.render import BlockKind, BlockValue, Item, Message
+from evalhouse.prompts.render import BlockKind, BlockValue, Item, Message, list_texts
 from evalhouse.prompts.rubric import PREFERENCES, Criterion, Grade, Rating, Rubric
 from evalhouse.prompts.verdict_rows import list_ids, unfold_row, word_row
 
@@ -47,8 +46,8 @@ __all__ = [
     "list_row_reasons",
     "list_rubric_columns",
     "list_rubric_metrics",
+    "list_texts",
     "load_prompts",
-    "make_unread_prompt",
     "name_support",
     "pick_verdict_lists",
     "unfold_row",

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from evalhouse.prompts.prompt_file import VERDICTS, ExampleContent
-from evalhouse.prompts.render import BlockValue
+from evalhouse.prompts.render import BlockValue, list_texts
 from evalhouse.prompts.verdict_rows import list_ids, unfold_row
 
 _SHORTEST = 8
@@ -43,8 +43,7 @@ def list_copied(
     alike = [text for text in texts if text.strip() in said]
     if not alike:
         return ()
-    values = ([value] if isinstance(value, str) else [item.text for item in value] for value in data.values())
-    known = collect_words(text for texts_of_block in values for text in texts_of_block)
+    known = collect_words(text for value in data.values() for text in list_texts(value))
     return {text for text in alike if said[text.strip()] - known}
 
 

@@ -7,7 +7,7 @@ its name: variables, labels and the shape of the reply. Another language or a us
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
@@ -30,7 +30,7 @@ from evalhouse.prompts.prompt_file import (
     read_prompt_file,
     strip_descriptions,
 )
-from evalhouse.prompts.render import BLOCKS, BlockKind, BlockValue, Message, render_blocks
+from evalhouse.prompts.render import BLOCKS, BlockKind, BlockValue, Item, Message, render_blocks
 from evalhouse.prompts.rubric import Rubric, RubricContent, list_columns, make_rubric
 
 _BUILT_IN = Path(__file__).parent
@@ -77,6 +77,10 @@ class Prompt:
             system=f"{self.system}\n\n{words}",
         )
 
+    def after(self, turns: Sequence[Item]) -> "Prompt":
+        """The prompt for a question that these turns came before, if there are any."""
+        return self.in_conversation if turns else self
+
     @cached_property
     def opening(self) -> tuple[Message, ...]:
         """What begins every request: instructions and worked examples."""
@@ -113,14 +117,6 @@ class Prompt:
         A model that is held to it can neither forget an id nor invent one.
         """
         return name_ids(self.reply_schema, self.labels, data, only)
-
-
-def make_unread_prompt(name: str) -> Prompt:
-    """A prompt without words, for a judge that reads none of them."""
-    return Prompt(
-        name=name, version="", language="", description="", variables={}, labels={}, reply_schema={}, prompt_hash="",
-        template="", system="", examples=(),
-    )  # fmt: skip
 
 
 class Prompts(Mapping[str, Prompt]):

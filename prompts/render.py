@@ -277,6 +277,11 @@ class Item:
 BlockValue = str | Sequence[Item]
 
 
+def list_texts(value: BlockValue) -> list[str]:
+    """The texts of a block, one or as many as it has items."""
+    return [value] if isinstance(value, str) else [item.text for item in value]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Message:
     """One message of a chat request."""

@@ -17,6 +17,7 @@ its turns `turn_ranks`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from evalhouse.prompts import TURN_PREFIX, BlockValue, Item
@@ -37,9 +38,8 @@ from evalhouse.tasks.asking.verdicts import (
     read_supports,
 )
 from evalhouse.tasks.judge.errors import JudgeFailed
-from evalhouse.tasks.pipeline.live_run import Extraction, LiveRun, SampleWork, Source
+from evalhouse.tasks.pipeline.live_run import Before, Extraction, LiveRun, SampleWork, Source, collect_turns
 from evalhouse.tasks.pipeline.run_step import make_task
-from evalhouse.tasks.pipeline.turns import collect_turns
 
 ATTRIBUTE_STEPS: dict[Source, str] = {"answer": "attribute_answer", "ground_truth": "attribute_ground_truth"}
 
@@ -104,34 +104,43 @@ def _deny_by_rule(work: SampleWork, extraction: Extraction) -> None:
         work.add_row("attributions", statement_id=item.id, **columns)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Material:
+    """The statements of one text of a sample, and what came before its question."""
+
+    source: Source
+    statements: Sequence[Item]
+    before: Before
+
+
 async def _ask_supports(live_run: LiveRun, work: SampleWork, source: Source) -> None:
-    statements = (await work.wait_for_statements(source)).items
-    most = live_run.settings.request_tokens
-    most = collect_turns(work.sample, most).leave_room(most, work.sample.question)
-    replies = await ask_in_parts(most, partial(_ask_parts, live_run, work, source, statements))
+    statements = work.extractions[source].result().items
+    before = collect_turns(work.sample, live_run.settings.request_tokens)
+    material = _Material(source=source, statements=statements, before=before)
+    replies = await ask_in_parts(before.room, partial(_ask_parts, live_run, work, material))
     parts_of = {item.id: [judged[item.id] for judged in replies if item.id in judged] for item in statements}
     add_supports(work, source, parts_of)
 
 
 async def _ask_parts(
-    live_run: LiveRun, work: SampleWork, source: Source, statements: Sequence[Item], most: int
+    live_run: LiveRun, work: SampleWork, material: _Material, most: int
 ) -> list[dict[str, JudgedItem]]:
     asked = []
     # Where nothing was retrieved earlier turns may support a statement all the same.
     for group in set_apart(work.context_items, alone=live_run.settings.contexts_alone) or [()]:
-        fits = estimate_items([*statements, *group]) <= most
-        for part in split_by_tokens(statements, most if fits else most // 2):
+        fits = estimate_items([*material.statements, *group]) <= most
+        for part in split_by_tokens(material.statements, most if fits else most // 2):
             room = most - estimate_items(part)
             for contexts in split_items(group, max(room, most // 2)) or [[]]:
-                inquiry = _make_inquiry(live_run, work, source, part, contexts)
+                inquiry = _make_inquiry(live_run, work, material, part, contexts)
                 asked.append(ask_verdicts(live_run.asker, inquiry, [item.id for item in part]))
     return await gather_all(asked)
 
 
 def _make_inquiry(
-    live_run: LiveRun, work: SampleWork, source: Source, statements: Sequence[Item], contexts: Sequence[Item]
+    live_run: LiveRun, work: SampleWork, material: _Material, statements: Sequence[Item], contexts: Sequence[Item]
 ) -> Inquiry:
-    before = collect_turns(work.sample, live_run.settings.request_tokens)
+    before, source = material.before, material.source
     supporting = frozenset(item.id for item in (*contexts, *before.turns))
 
     def build_data(ids: Collection[str]) -> Mapping[str, BlockValue]:
@@ -145,7 +154,7 @@ def _make_inquiry(
     return Inquiry(
         step=ATTRIBUTE_STEPS[source],
         sample_id=work.sample.sample_id,
-        prompt=before.frame(live_run.prompts["attribute"]),
+        prompt=live_run.prompts["attribute"].after(before.turns),
         build_data=build_data,
         read=read,
         votes=live_run.settings.votes,

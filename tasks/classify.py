@@ -7,16 +7,15 @@ Lists longer than a request holds are split, and each part of one side meets eac
 TP when it is found in any part.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from evalhouse.prompts import BlockValue, Item
 from evalhouse.tasks.asking.tokens import ask_in_parts, estimate_items, split_by_tokens
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, Verdicts, ask_verdicts, gather_all, read_labels
 from evalhouse.tasks.judge.errors import JudgeFailed
-from evalhouse.tasks.pipeline.live_run import ID_PREFIXES, Extraction, LiveRun, SampleWork
+from evalhouse.tasks.pipeline.live_run import ID_PREFIXES, Before, Extraction, LiveRun, SampleWork, collect_turns
 from evalhouse.tasks.pipeline.run_step import make_task
-from evalhouse.tasks.pipeline.turns import collect_turns
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.steps import collect_labels
 
@@ -25,7 +24,7 @@ async def classify_statements(live_run: LiveRun, work: SampleWork) -> None:
     """Label one sample's statements."""
     if not await is_label_open(live_run, work):
         return
-    answer, truth = [await work.wait_for_statements(source) for source in ID_PREFIXES]
+    answer, truth = [work.extractions[source].result() for source in ID_PREFIXES]
     try:
         add_labels(work, await ask_labels(live_run, work.sample, answer.items, truth.items))
     except JudgeFailed as error:
@@ -82,14 +81,17 @@ async def ask_labels(
     live_run: LiveRun, sample: StoredSample, answers: Sequence[Item], truths: Sequence[Item]
 ) -> dict[str, list[JudgedItem]]:
     """By id of a statement of either side its verdicts, one from each part it met; raises JudgeFailed."""
-    most = live_run.settings.request_tokens
-    most = collect_turns(sample, most).leave_room(most, sample.question)
-    replies = await ask_in_parts(most, partial(_ask_pairs, live_run, sample, answers, truths))
+    before = collect_turns(sample, live_run.settings.request_tokens)
+    ask = partial(_ask_pair, live_run, sample, before)
+    replies = await ask_in_parts(before.room, partial(_ask_pairs, ask, answers, truths))
     return {item.id: [judged[item.id] for judged in replies if item.id in judged] for item in (*answers, *truths)}
 
 
 async def _ask_pairs(
-    live_run: LiveRun, sample: StoredSample, answers: Sequence[Item], truths: Sequence[Item], most: int
+    ask: Callable[[Sequence[Item], Sequence[Item]], Awaitable[dict[str, JudgedItem]]],
+    answers: Sequence[Item],
+    truths: Sequence[Item],
+    most: int,
 ) -> list[dict[str, JudgedItem]]:
     if estimate_items([*answers, *truths]) > most:
         most //= 2  # a part of each side
@@ -98,7 +100,7 @@ async def _ask_pairs(
         for some_answers in split_by_tokens(answers, most)
         for some_truths in split_by_tokens(truths, most)
     ]
-    return await gather_all([_ask_pair(live_run, sample, *pair) for pair in pairs])
+    return await gather_all([ask(*pair) for pair in pairs])
 
 
 def pick_telling(verdicts: Sequence[JudgedItem]) -> JudgedItem:
@@ -107,10 +109,8 @@ def pick_telling(verdicts: Sequence[JudgedItem]) -> JudgedItem:
 
 
 async def _ask_pair(
-    live_run: LiveRun, sample: StoredSample, answers: Sequence[Item], truths: Sequence[Item]
+    live_run: LiveRun, sample: StoredSample, before: Before, answers: Sequence[Item], truths: Sequence[Item]
 ) -> dict[str, JudgedItem]:
-    before = collect_turns(sample, live_run.settings.request_tokens)
-
     def build_data(ids: Collection[str]) -> Mapping[str, BlockValue]:
         # When one side alone is asked for it is narrowed to that; the other one is needed whole to judge by.
         sides = {item_id[0] for item_id in ids}
@@ -127,7 +127,7 @@ async def _ask_pair(
     inquiry = Inquiry(
         step="classify",
         sample_id=sample.sample_id,
-        prompt=before.frame(live_run.prompts["classify"]),
+        prompt=live_run.prompts["classify"].after(before.turns),
         build_data=build_data,
         read=read,
         votes=live_run.settings.votes,

@@ -26,7 +26,7 @@ from typing import NoReturn
 
 import orjson
 
-from evalhouse.prompts import BlockValue, Item, collect_words
+from evalhouse.prompts import BlockValue, Item, collect_words, list_texts
 from evalhouse.tasks.asking.embedders import compare_spelling
 from evalhouse.tasks.asking.tokens import ask_in_parts, estimate_tokens, split_to_judge
 from evalhouse.tasks.asking.verdicts import COPIED, JudgedItem, gather_all, read_statements
@@ -34,9 +34,16 @@ from evalhouse.tasks.classify import ask_labels, pick_telling
 from evalhouse.tasks.judge.errors import CutReply, JudgeFailed, UnusableReply
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.citations import strip_citations
-from evalhouse.tasks.pipeline.live_run import ID_PREFIXES, Extraction, LiveRun, SampleWork, Source
+from evalhouse.tasks.pipeline.live_run import (
+    ID_PREFIXES,
+    Before,
+    Extraction,
+    LiveRun,
+    SampleWork,
+    Source,
+    collect_turns,
+)
 from evalhouse.tasks.pipeline.run_step import make_task
-from evalhouse.tasks.pipeline.turns import collect_turns
 
 # A shorter text is not what made a reply too long.
 _LEAST_CUT = 40
@@ -76,6 +83,16 @@ class _Split:
     call_id: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Side:
+    """One of a sample's texts, as it is asked about, and what came before the question."""
+
+    live_run: LiveRun
+    work: SampleWork
+    source: Source
+    before: Before
+
+
 async def extract_statements(live_run: LiveRun, work: SampleWork) -> None:
     """Split one sample's texts and hand the statements on."""
     if len(work.sample.accepted_answers) > 1:
@@ -102,16 +119,18 @@ async def extract_ground_truth(live_run: LiveRun, work: SampleWork, both: _Both 
 
 async def _ask_both(live_run: LiveRun, work: SampleWork) -> _Both:
     """What one request for both texts brings; nothing where they are asked for one by one."""
-    prompt, most = live_run.extract_prompt, live_run.settings.request_tokens
+    if live_run.extract_prompt is None:
+        return _NOT_ASKED
     texts: dict[Source, str] = {
         "answer": work.sample.answer or "",
         "ground_truth": "".join(work.sample.accepted_answers),
     }
-    before = collect_turns(work.sample, most)
-    fits = sum(map(estimate_tokens, texts.values())) <= before.leave_room(most, work.sample.question)
-    if prompt is None or not all(texts.values()) or not fits or any(one.done() for one in work.extractions.values()):
+    before = collect_turns(work.sample, live_run.settings.request_tokens)
+    fits = sum(map(estimate_tokens, texts.values())) <= before.room
+    if not all(texts.values()) or not fits or any(one.done() for one in work.extractions.values()):
         return _NOT_ASKED
-    alone = {source: _make_question(live_run, work, source, texts[source]) for source in _STEPS}
+    sides = [_Side(live_run=live_run, work=work, source=source, before=before) for source in _STEPS]
+    alone = {side.source: _make_question(side, texts[side.source]) for side in sides}
     # Of samples with one ground truth and several answers the first to come splits it, and the others find it.
     async with live_run.asker.claim(list(alone.values())):
         if any([await live_run.asker.is_on_record(question) for question in alone.values()]):
@@ -147,7 +166,7 @@ def _find_mixed(split: Mapping[Source, Sequence[str]], texts: Mapping[Source, st
 
     One or two of them come about by chance; whatever else the statement may draw on does not count.
     """
-    shared = [text for name, value in question.data.items() if name not in texts for text in _list_texts(value)]
+    shared = [text for name, value in question.data.items() if name not in texts for text in list_texts(value)]
     words = {source: collect_words([text, *shared]) for source, text in texts.items()}
     for source, statements in split.items():
         other: Source = "ground_truth" if source == "answer" else "answer"
@@ -156,10 +175,6 @@ def _find_mixed(split: Mapping[Source, Sequence[str]], texts: Mapping[Source, st
             if len(taken) >= _MIXED_FROM:
                 return f"a statement of the {source} has words of the {other} ({', '.join(taken[:_MIXED_FROM])})"
     return None
-
-
-def _list_texts(value: BlockValue) -> list[str]:
-    return [value] if isinstance(value, str) else [item.text for item in value]
 
 
 async def _extract(live_run: LiveRun, work: SampleWork, source: Source, texts: Sequence[str], both: _Both) -> None:
@@ -174,50 +189,48 @@ async def _extract(live_run: LiveRun, work: SampleWork, source: Source, texts: S
         extraction = Extraction()
     else:
         try:
-            splits = await gather_all([_split(live_run, work, source, text, both) for text in texts])
-            extraction = _add_rows(work, source, splits[await _pick(live_run, work, source, texts, splits)])
-            note = collect_turns(work.sample, live_run.settings.request_tokens).note
-            detail = "; ".join(filter(None, (note, both.problem))) or None
+            before = collect_turns(work.sample, live_run.settings.request_tokens)
+            side = _Side(live_run=live_run, work=work, source=source, before=before)
+            splits = await gather_all([_split(side, text, both) for text in texts])
+            extraction = _add_rows(work, source, splits[await _pick(live_run, work, texts, splits)])
+            detail = "; ".join(filter(None, (before.note, both.problem))) or None
         except JudgeFailed as error:
             extraction, detail = Extraction(reason=error.reason), str(error)
     work.note_outcome(step, extraction.reason, detail)
     work.hand_over(source, extraction)
 
 
-async def _split(live_run: LiveRun, work: SampleWork, source: Source, text: str, both: _Both) -> _Split:
-    most = live_run.settings.request_tokens
-    room = collect_turns(work.sample, most).leave_room(most, work.sample.question)
-    ask = partial(_ask_parts, live_run, work, source, text)
-    parts = [both.parts[source]] if source in both.parts else await ask_in_parts(room, ask)
+async def _split(side: _Side, text: str, both: _Both) -> _Split:
+    source = side.source
+    ask = partial(_ask_parts, side, text)
+    parts = [both.parts[source]] if source in both.parts else await ask_in_parts(side.before.room, ask)
     call_ids: dict[str, str] = {}
     for part in parts:
         for statement in part.statements:
-            call_ids.setdefault(_drop_marks(live_run, work, source, statement), part.call_id)
+            call_ids.setdefault(_drop_marks(side, statement), part.call_id)
     call_ids.pop("", None)
     items = [Item(id=f"{ID_PREFIXES[source]}{ordinal}", text=text) for ordinal, text in enumerate(call_ids, start=1)]
     return _Split(items=tuple(items), call_ids=tuple(call_ids.values()), call_id=parts[0].call_id)
 
 
-def _drop_marks(live_run: LiveRun, work: SampleWork, source: Source, statement: str) -> str:
+def _drop_marks(side: _Side, statement: str) -> str:
     """A statement without the citations that a judge left in it, "" where it was nothing else.
 
     They would say to the judge which contexts are meant to support it; the requests of runs that do not ask what an
     answer cites stay as they were.
     """
-    if source != "answer" or "citations" not in live_run.steps:
+    if side.source != "answer" or "citations" not in side.live_run.steps:
         return statement
-    text = strip_citations(work.sample, statement, live_run.settings)
+    text = strip_citations(side.work.sample, statement, side.live_run.settings)
     return text if any(character.isalnum() for character in text) else ""
 
 
-async def _ask_parts(live_run: LiveRun, work: SampleWork, source: Source, text: str, most: int) -> list[_PartReply]:
-    asked = await gather_all([_ask_part(live_run, work, source, part) for part in split_to_judge(text, most)])
+async def _ask_parts(side: _Side, text: str, most: int) -> list[_PartReply]:
+    asked = await gather_all([_ask_part(side, part) for part in split_to_judge(text, most)])
     return [part for parts in asked for part in parts]
 
 
-async def _pick(
-    live_run: LiveRun, work: SampleWork, source: Source, texts: Sequence[str], splits: Sequence[_Split]
-) -> int:
+async def _pick(live_run: LiveRun, work: SampleWork, texts: Sequence[str], splits: Sequence[_Split]) -> int:
     """The place of the text whose statements count; there is a choice among several accepted answers alone."""
     if len(texts) == 1:
         return 0
@@ -225,32 +238,32 @@ async def _pick(
     return await pick_accepted(live_run, work, accepted)
 
 
-async def _ask_part(live_run: LiveRun, work: SampleWork, source: Source, part: str) -> list[_PartReply]:
+async def _ask_part(side: _Side, part: str) -> list[_PartReply]:
     """The statements of a part; of its halves where the reply about it was cut off."""
-    question = _make_question(live_run, work, source, part)
-    key = "statements" if live_run.extract_prompt is None else source
+    question = _make_question(side, part)
+    key = "statements" if side.live_run.extract_prompt is None else side.source
 
     def read(text: str) -> list[str]:
         return _read_own(text, question, key)
 
     n_tokens = estimate_tokens(part)
     try:
-        answer = await live_run.asker.ask(question, read, read_cut=_refuse_cut if n_tokens > _LEAST_CUT else None)
+        answer = await side.live_run.asker.ask(question, read, read_cut=_refuse_cut if n_tokens > _LEAST_CUT else None)
     except CutReply:
-        asked = [_ask_part(live_run, work, source, half) for half in split_to_judge(part, -(-n_tokens // 2))]
+        asked = [_ask_part(side, half) for half in split_to_judge(part, -(-n_tokens // 2))]
         return [reply for replies in await gather_all(asked) for reply in replies]
     return [_PartReply(statements=answer.value, call_id=answer.call_id)]
 
 
-def _make_question(live_run: LiveRun, work: SampleWork, source: Source, text: str) -> Question:
+def _make_question(side: _Side, text: str) -> Question:
     """What asks for the statements of one text alone."""
-    before, joint = collect_turns(work.sample, live_run.settings.request_tokens), live_run.extract_prompt
-    texts: Mapping[str, str] = {"text": text} if joint is None else {**dict.fromkeys(_STEPS, ""), source: text}
+    joint, before, sample = side.live_run.extract_prompt, side.before, side.work.sample
+    texts: Mapping[str, str] = {"text": text} if joint is None else {**dict.fromkeys(_STEPS, ""), side.source: text}
     return Question(
-        step=_STEPS[source],
-        sample_id=work.sample.sample_id,
-        prompt=before.frame(joint or live_run.prompts["extract"]),
-        data={**before.block, "question": work.sample.question, **texts},
+        step=_STEPS[side.source],
+        sample_id=sample.sample_id,
+        prompt=(joint or side.live_run.prompts["extract"]).after(before.turns),
+        data={**before.block, "question": sample.question, **texts},
     )
 
 

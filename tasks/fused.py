@@ -18,9 +18,8 @@ from evalhouse.tasks.asking.verdicts import Inquiry, Poll, Verdicts, gather_all,
 from evalhouse.tasks.attribute import ATTRIBUTE_STEPS, add_supports, attribute_statements, is_support_open
 from evalhouse.tasks.classify import add_labels, classify_statements, is_label_open
 from evalhouse.tasks.judge.errors import TooLong
-from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, Source
+from evalhouse.tasks.pipeline.live_run import Before, LiveRun, SampleWork, Source, collect_turns
 from evalhouse.tasks.pipeline.run_step import make_task
-from evalhouse.tasks.pipeline.turns import Before, collect_turns
 from evalhouse.tasks.rank import add_usefulness, is_usefulness_open, join_accepted, rank_contexts
 from evalhouse.warehouse.steps import PLANS, collect_labels
 
@@ -115,7 +114,7 @@ async def _collect(live_run: LiveRun, work: SampleWork) -> _Material:
 async def _ask_if_it_fits(live_run: LiveRun, work: SampleWork, still_open: _Open) -> bool:
     """Whether all could be asked in one request; why not is on record."""
     material = await _collect(live_run, work)
-    most = material.before.leave_room(live_run.settings.request_tokens, material.question)
+    most = material.before.room
     if material.n_tokens > most:
         why = f"about {material.n_tokens:,} tokens, where {most:,} go into one request"
         work.note_outcome("fused", detail=f"{why}: {_BY_STEPS}")
@@ -141,7 +140,7 @@ async def _ask(live_run: LiveRun, work: SampleWork, still_open: _Open, material:
     inquiry = Inquiry(
         step="fused",
         sample_id=work.sample.sample_id,
-        prompt=material.before.frame(live_run.prompts["fused"]),
+        prompt=live_run.prompts["fused"].after(material.before.turns),
         build_data=material.build_data,
         read=read,
         votes=live_run.settings.votes,

@@ -15,10 +15,9 @@ from evalhouse.tasks.asking.verdicts import gather_all, parse_object
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed, UnusableReply
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.expected_ratings import expect_ratings, find_expectable
-from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork
+from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, collect_turns
 from evalhouse.tasks.pipeline.run_step import make_task
 from evalhouse.tasks.pipeline.sql_results import prove_by_running
-from evalhouse.tasks.pipeline.turns import collect_turns
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.rows.samples import StoredSample
 
@@ -100,7 +99,7 @@ async def _ask_grades(
     question = Question(
         step=f"grade_{prompt.name}",
         sample_id=work.sample.sample_id,
-        prompt=before.frame(prompt),
+        prompt=prompt.after(before.turns),
         data={**before.block, **_build_data(live_run, work, prompt, rated)},
         logprobs=live_run.settings.logprobs and bool(find_expectable(rubric)),
     )

@@ -8,13 +8,12 @@ meanwhile.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from prefect import task
 
 from evalhouse.prompts import Prompt
-from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run
-from evalhouse.tasks.pipeline.run_step import UNCACHED
+from evalhouse.tasks.pipeline.live_run import LiveRun
+from evalhouse.tasks.pipeline.run_step import UNCACHED, find_live_run
 from evalhouse.tasks.pipeline.sampling import list_rows, pick_staged
 from evalhouse.tasks.targets.collection import Collection, stage_responses
 from evalhouse.warehouse.rows.samples import Staging, has_conversations, renew_samples, take_in_samples
@@ -34,11 +33,7 @@ async def load(run_id: str) -> int:
     """Take the samples of a run and its prompts into the warehouse, and return how many samples there are."""
     live_run = find_live_run(run_id)
     if live_run.collection is None and live_run.staged is not None:
-        staging, cluster = live_run.staged.staging, _find_cluster(live_run)
-        prompts = make_prompt_batch(live_run, in_conversation=await asyncio.to_thread(staging.has_conversations))
-        beside = await asyncio.to_thread(add_picks, live_run, staging, prompts)
-        take_in = partial(take_in_samples, live_run.warehouse, run_id, staging, cluster=cluster, beside=beside)
-        live_run.progress.n_samples = await asyncio.to_thread(take_in)
+        live_run.progress.n_samples = await asyncio.to_thread(_take_in, live_run, live_run.staged.staging)
         return live_run.progress.n_samples
     if live_run.collection is not None:
         await asyncio.to_thread(load_responses, live_run, live_run.collection)
@@ -47,6 +42,13 @@ async def load(run_id: str) -> int:
     if prompts is not None:
         await asyncio.to_thread(live_run.warehouse.append, prompts)
     return live_run.progress.n_samples
+
+
+def _take_in(live_run: LiveRun, staging: Staging) -> int:
+    """Take in staged samples with the run's prompts and picks; returns how many samples there are."""
+    prompts = make_prompt_batch(live_run, in_conversation=staging.has_conversations())
+    beside = add_picks(live_run, staging, prompts)
+    return take_in_samples(live_run.warehouse, live_run.run_id, staging, cluster=_find_cluster(live_run), beside=beside)
 
 
 def list_picked(live_run: LiveRun, staging: Staging) -> set[int] | None:

@@ -26,9 +26,8 @@ from evalhouse.tasks.asking.tokens import (
 )
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, Verdicts, ask_verdicts, gather_all, read_labels
 from evalhouse.tasks.judge.errors import JudgeFailed
-from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork
+from evalhouse.tasks.pipeline.live_run import Before, LiveRun, SampleWork, collect_turns
 from evalhouse.tasks.pipeline.run_step import make_task
-from evalhouse.tasks.pipeline.turns import collect_turns
 from evalhouse.warehouse.steps import collect_labels
 
 _LABELS = collect_labels("rank")["C"]
@@ -82,20 +81,21 @@ async def _why_not(live_run: LiveRun, work: SampleWork) -> str | None:
 
 
 async def _ask_usefulness(live_run: LiveRun, work: SampleWork, ground_truth: str) -> None:
-    most = live_run.settings.request_tokens
-    most = collect_turns(work.sample, most).leave_room(most, work.sample.question)
-    replies = await ask_in_parts(most, partial(_ask_parts, live_run, work, ground_truth))
+    before = collect_turns(work.sample, live_run.settings.request_tokens)
+    replies = await ask_in_parts(before.room, partial(_ask_parts, live_run, work, before, ground_truth))
     ids = [item.id for item in work.context_items]
     add_usefulness(work, {item_id: [judged[item_id] for judged in replies if item_id in judged] for item_id in ids})
 
 
-async def _ask_parts(live_run: LiveRun, work: SampleWork, ground_truth: str, most: int) -> list[dict[str, JudgedItem]]:
+async def _ask_parts(
+    live_run: LiveRun, work: SampleWork, before: Before, ground_truth: str, most: int
+) -> list[dict[str, JudgedItem]]:
     asked = []
     for group in set_apart(work.context_items, alone=live_run.settings.contexts_alone):
         fits = estimate_tokens(ground_truth) + estimate_items(group) <= most
         for truth in [ground_truth] if fits else split_to_judge(ground_truth, most // 2):
             for contexts in split_items(group, leave_room(most, truth)):
-                asked.append(_ask_part(live_run, work, truth, contexts))
+                asked.append(_ask_part(live_run, work, before, truth, contexts))
     return await gather_all(asked)
 
 
@@ -107,10 +107,8 @@ def _add(work: SampleWork, context_id: str, parts: Sequence[JudgedItem]) -> None
 
 
 async def _ask_part(
-    live_run: LiveRun, work: SampleWork, ground_truth: str, contexts: Sequence[Item]
+    live_run: LiveRun, work: SampleWork, before: Before, ground_truth: str, contexts: Sequence[Item]
 ) -> dict[str, JudgedItem]:
-    before = collect_turns(work.sample, live_run.settings.request_tokens)
-
     def build_data(ids: Collection[str]) -> Mapping[str, BlockValue]:
         return {
             **before.block,
@@ -125,7 +123,7 @@ async def _ask_part(
     inquiry = Inquiry(
         step="rank",
         sample_id=work.sample.sample_id,
-        prompt=before.frame(live_run.prompts["rank"]),
+        prompt=live_run.prompts["rank"].after(before.turns),
         build_data=build_data,
         read=read,
         votes=live_run.settings.votes,

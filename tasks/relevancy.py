@@ -13,9 +13,8 @@ from evalhouse.prompts import Grade
 from evalhouse.tasks.asking.verdicts import gather_all, parse_object
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed, UnusableReply
 from evalhouse.tasks.judge.protocol import Question
-from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork
+from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, collect_turns
 from evalhouse.tasks.pipeline.run_step import make_task
-from evalhouse.tasks.pipeline.turns import collect_turns
 
 KIND = "regenerated_question"
 RUBRIC = "relevancy"
@@ -56,7 +55,7 @@ async def _find_relevancy(live_run: LiveRun, work: SampleWork, answer: str) -> t
     question = Question(
         step="relevancy",
         sample_id=work.sample.sample_id,
-        prompt=before.frame(live_run.prompts["questions"]),
+        prompt=live_run.prompts["questions"].after(before.turns),
         data={**before.block, "answer": answer, "count": str(count)},
     )
     reply = await live_run.asker.ask(question, lambda text: read_questions(text, count))

@@ -10,8 +10,8 @@ from prefect.assets import add_asset_metadata, materialize
 from prefect.tasks import Task
 
 from evalhouse.tasks.pipeline.assets import describe_scores, list_upstream, make_scores_asset
-from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run
-from evalhouse.tasks.pipeline.run_step import UNCACHED
+from evalhouse.tasks.pipeline.live_run import LiveRun
+from evalhouse.tasks.pipeline.run_step import UNCACHED, find_live_run
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.rows.scores import score_run

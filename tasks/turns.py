@@ -15,9 +15,8 @@ from evalhouse.prompts import Item
 from evalhouse.tasks.asking.verdicts import list_ranks, parse_object
 from evalhouse.tasks.judge.errors import JudgeFailed, UnusableReply
 from evalhouse.tasks.judge.protocol import Question
-from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork
+from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, collect_turns
 from evalhouse.tasks.pipeline.run_step import make_task
-from evalhouse.tasks.pipeline.turns import collect_turns
 
 _MOST_POINTS = 50
 

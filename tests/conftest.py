@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import certifi
 import pytest
@@ -17,6 +18,9 @@ from hypothesis import is_hypothesis_test, settings
 from kept_open import kept_open, stays_open
 from prefect_holder import close_session, find_home, open_session
 from warehouse_runs import tables_laid
+
+if TYPE_CHECKING:
+    from endpoint import Endpoint
 
 os.environ["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"
 # Where Python is told to keep nothing it has compiled, each of some hundred processes would compile everything again.
@@ -130,6 +134,15 @@ def quick_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
 def prefect_home() -> Path:
     """Prefect's folder for all `evalhouse` commands of the session, which share a server (see `cli_process.Place`)."""
     return find_home()
+
+
+@pytest.fixture
+def endpoint() -> "Iterator[Endpoint]":
+    """An endpoint that answers all as it is asked; files whose tests ask another have a fixture of their own."""
+    from endpoint import running_endpoint  # noqa: PLC0415  # most files need none
+
+    with running_endpoint() as running:
+        yield running
 
 
 @pytest.fixture(scope="session", autouse=True)

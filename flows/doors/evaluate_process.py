@@ -70,7 +70,7 @@ def _answer(request: Request, send: Send) -> dict[str, object]:
             return _run(request, send)
     except KeyboardInterrupt:
         return {"interrupted": None}
-    except Exception as error:
+    except Exception as error:  # the caller is answered whatever a run raises, and this process goes on
         if (text := explain(error)) is not None:
             return {"error": text}
         sys.excepthook(type(error), error, error.__traceback__)

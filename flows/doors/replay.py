@@ -11,7 +11,6 @@ the same two runs was answered is taken from there, and what it scored is not ju
 where one stopped.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -33,7 +32,7 @@ from evalhouse.tasks.comparing.replay import (
     judge_move,
     name_documents,
 )
-from evalhouse.tasks.settings.run import RunSettings, leave_out
+from evalhouse.tasks.settings.run import RunSettings, leave_out, read_settings
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.collection import describe_application
 from evalhouse.warehouse.messages import list_names
@@ -286,9 +285,7 @@ def make_replay(pair: RunPair, options: ReplayOptions, target: TargetSettings | 
     Raises SettingsError where there is none, or it cannot be given contexts, and TargetError where it cannot be asked.
     """
     candidate = pair.candidate
-    settings = RunSettings.model_validate_json(
-        json.dumps({**candidate.config, "warehouse": pair.warehouse.location.url}, ensure_ascii=False)
-    )
+    settings = read_settings({**candidate.config, "warehouse": pair.warehouse.location.url})
     target = target or settings.target
     if target is None:
         raise SettingsError(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from evalhouse.flows.doors.start_to_end import find_flow
 from evalhouse.flows.preparing.request import begin_run
-from evalhouse.flows.run.outcome import RunOutcome, Watch, show_end
+from evalhouse.flows.run.outcome import RunOutcome, Watch
 from evalhouse.flows.run.process import RunProcess, open_process
 from evalhouse.tasks.comparing.replay import MARK, Contexts, DocumentChange, list_document_changes
 from evalhouse.tasks.settings.run import RunSettings
@@ -76,7 +76,6 @@ class ReplayRun:
             self._end_killed()
             live_run, run = self._prepare(process)
             outcome = asyncio.run(process.carry_out(live_run, run))
-            show_end(outcome.run, None)
         return outcome
 
     def _end_killed(self) -> None:
@@ -105,7 +104,7 @@ class ReplayRun:
             live_run.progress.what = "answers to given contexts"
             live_run.collection = make_collection(live_run, run, target, None, known=known, pose=pose_given)
             insert_run(process.warehouse, run)
-        except BaseException:
+        except BaseException:  # whatever stops it, Ctrl-C too: the record is closed
             live_run.asker.record.close()
             raise
         return live_run, run
@@ -149,7 +148,7 @@ def _stage(asks: Sequence[Ask]) -> "StagedDataset":
     staging = Staging()
     try:
         staging.add([_to_staged(place, ask) for place, ask in enumerate(asks, start=1)])
-    except BaseException:
+    except BaseException:  # whatever stops it, Ctrl-C too: the file of what was staged goes
         staging.discard()
         raise
     return StagedDataset(staging=staging, n_samples=len(asks), content_hash="", use=ColumnUse())

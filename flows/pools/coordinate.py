@@ -204,7 +204,7 @@ class _PoolRun:
         async with keep_counting(counts, leave_out_failed=live_run.resumed):
             try:
                 await self._judge_all()
-            except BaseException:
+            except BaseException:  # whatever stops it, Ctrl-C too: no part goes on for nobody
                 await self._wind_down()
                 raise
 

@@ -33,7 +33,6 @@ from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import UNCACHED
 from evalhouse.warehouse.engine.locks import hold, list_held
-from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.store import Warehouse
 
 _LOOK_S = 0.5
@@ -79,13 +78,8 @@ async def judge_in_worker(order: Mapping[str, Any], first: int, last: int) -> in
             return await work_on_part(part_order, partial(_is_wanted, part_order))
         except RunCancelled:
             return 0
-        except WarehouseError:
-            raise
-        except Exception as error:
-            message = explain(error)
-            if message is None or not isinstance(error, FatalJudgeError):
-                raise
-            raise PartFailed(message) from None
+        except FatalJudgeError as error:
+            raise PartFailed(explain(error) or str(error)) from None
 
 
 async def _is_wanted(order: PartOrder) -> bool:
@@ -119,7 +113,7 @@ async def judge_in_tasks(live_run: LiveRun, numbers: Sequence[int]) -> None:
                     await live_run.asker.stop_sign.sleep(_LOOK_S)
                     if stopped.is_set():
                         demand.close()  # one part has failed for good, and the others are not wanted any more
-            except BaseException:
+            except BaseException:  # whatever stops it, Ctrl-C too: no part goes on for nobody
                 demand.close()
                 stopped.set()
                 await asyncio.wait([working])

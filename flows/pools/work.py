@@ -7,7 +7,6 @@ are replaced and its replies used again.
 """
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,8 +22,9 @@ from evalhouse.flows.shards import count_turns, judge_shard, take_turns
 from evalhouse.tasks.asking.embedders import RepeatedJudge, repeat_embeddings
 from evalhouse.tasks.asking.shared_limit import share_limits
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
-from evalhouse.tasks.pipeline.live_run import LiveRun, forget_live_run, register_live_run
-from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.pipeline.live_run import LiveRun
+from evalhouse.tasks.pipeline.run_step import forget_live_run, register_live_run
+from evalhouse.tasks.settings.run import read_settings
 from evalhouse.warehouse.engine.locks import HeldLock, find_lock_file, hold, hold_file
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.mover import take_in_orphans
@@ -126,8 +126,7 @@ def _make_tools(order: PartOrder, run: RunRow) -> Tools:
             f"this worker has evalhouse {find_code_version()}, and its work was given out by {order.code_version}; "
             "install the same version on all machines, and start the workers again"
         )
-    values = {**run.config, **order.changes, "warehouse": order.warehouse}
-    settings = RunSettings.model_validate_json(json.dumps(values, ensure_ascii=False))
+    settings = read_settings({**run.config, **order.changes, "warehouse": order.warehouse})
     tools = make_tools(settings, run.kind)
     if run.kind != "noise":
         return tools

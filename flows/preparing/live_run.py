@@ -14,7 +14,7 @@ from evalhouse.flows.preparing.batches import add_parking, check_batch
 from evalhouse.flows.preparing.request import RunRequest, make_row
 from evalhouse.flows.preparing.rubric_metrics import make_rubric_metrics
 from evalhouse.flows.preparing.served import ask_servers, recall_servers
-from evalhouse.prompts import Prompt, Prompts, load_prompts, make_unread_prompt
+from evalhouse.prompts import Prompt, Prompts, load_prompts
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.embedders import AskedEmbedder, Embedder, HashingEmbedder
 from evalhouse.tasks.asking.embedding_queue import MOST_TOKENS
@@ -158,7 +158,7 @@ def check_history(settings: RunSettings, staged: StagedDataset, target: "Target 
 
     try:
         check_takes_conversation(target or make_target(settings.target), settings.target, staged.n_continued)
-    except BaseException:
+    except BaseException:  # whatever stops it, Ctrl-C too: the file of what was staged goes
         staged.staging.discard()
         raise
 
@@ -414,6 +414,12 @@ def _sum_spent(run_id: str, settings: RunSettings, warehouse: Warehouse) -> floa
 _RULES: Final[Mapping[str, str]] = {LEXICAL: "tasks/lexical/judge.py", LOCAL: "tasks/asking/pairs.py"}
 
 
+_NO_WORDS = Prompt(
+    name="", version="", language="", description="", variables={}, labels={}, reply_schema={}, prompt_hash="",
+    template="", system="", examples=(),
+)  # fmt: skip
+
+
 def _read_prompt(prompts: Prompts, judges: Judges, name: str) -> Prompt:
     """A prompt, with the rules of a judge that goes by them in the place of its words."""
     judge = judges.find(find_task(find_asking_steps(name)[0])) if judges.of_tasks else judges.default
@@ -428,7 +434,7 @@ def _read_prompt(prompts: Prompts, judges: Judges, name: str) -> Prompt:
     is_read = kind != LEXICAL or name not in LEXICAL_PROMPTS
     model = judge.model
     return replace(
-        prompts[name] if is_read else make_unread_prompt(name),
+        prompts[name] if is_read else replace(_NO_WORDS, name=name),
         prompt_hash=hashlib.sha256(f"{model}/{name}".encode()).hexdigest(),
         version=model,
         language="",

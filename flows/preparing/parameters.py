@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from evalhouse.flows.preparing.settings import Resolved, resolve_settings
-from evalhouse.tasks.settings.run import Effort, RunSettings
+from evalhouse.tasks.settings.run import Effort
 from evalhouse.warehouse.metric_files import load_metrics
 
 Metric = Annotated[str, Field(json_schema_extra={"enum": sorted(load_metrics())})]
@@ -81,14 +81,3 @@ class EvaluateParameters(BaseModel):
 
 SETTINGS: Final = frozenset(EvaluateParameters.model_fields) - {"run_id", "own_metrics"}
 """The parameters that are settings of a run."""
-
-
-def describe_as_parameters(settings: RunSettings, run_id: str) -> EvaluateParameters:
-    """The parameters of a run that has its settings, as Prefect shows them: those that are not the default."""
-    values = {name: getattr(settings, name) for name in SETTINGS}
-    built_in = load_metrics()
-    values["metrics"] = tuple(name for name in settings.metrics if name in built_in)
-    own = tuple(name for name in settings.metrics if name not in built_in)
-    defaults = {name: RunSettings.model_fields[name].get_default() for name in SETTINGS}
-    chosen = {name: value for name, value in values.items() if value != defaults[name] or name in ("dataset", "judge")}
-    return EvaluateParameters.model_construct(**chosen, own_metrics=own, run_id=run_id)

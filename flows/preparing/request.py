@@ -123,14 +123,14 @@ def begin_run(
 
     `repeats` is a run whose other columns (dataset, suite, metrics, trigger) it takes over; `parent` is a run's id.
     """
-    started_at = now_utc()
+    run_id = make_run_id(started_at := now_utc())
     whole = repeats or RunRow(
         run_id="", judge=settings.judge, language=settings.language, started_at=started_at, config={},
         code_version=find_code_version(),
     )  # fmt: skip
     return replace(
         whole,
-        run_id=make_run_id(started_at),
+        run_id=run_id,
         kind=kind,
         parent_run_id=parent,
         label=None,

@@ -71,7 +71,7 @@ def make_finding(what: str, check: Callable[[], CheckResult]) -> Finding:
     """What a check returns; an error that a person can fix is a finding as well."""
     try:
         verdict, detail = check()
-    except Exception as error:
+    except Exception as error:  # a check may be of anything; what is no person's to fix is raised again
         message = explain(error) or (str(error) if isinstance(error, OSError) else None)
         if message is None:
             raise

@@ -89,7 +89,7 @@ async def _measure(run: RunRow, settings: RunSettings, warehouse: Warehouse, jud
         # The samples first: a noise run on record has some.
         copy_samples(warehouse, run_id=run.run_id, again_run_id=again.run_id, sample_ids=selection.sample_ids)
         insert_run(warehouse, again)
-    except BaseException:
+    except BaseException:  # whatever stops it, Ctrl-C too: the record is closed
         live_run.asker.record.close()
         raise
     outcome = await judge_again(live_run, again)

@@ -29,24 +29,16 @@ class RunOutcome:
     repeats: "RepeatsOutcome | None" = None
 
 
-def explain_incomplete(outcome: RunOutcome) -> str | None:
-    """Why a run that has come to its end is no success all the same; None where it is."""
-    run = outcome.run
-    if run.status != "incomplete":
-        return None
-    return f"run {run.run_id} incomplete: of {run.n_samples} samples some failed; next: evalhouse resume {run.run_id}"
-
-
 Finish = Callable[[RunOutcome], str | None]
 """What is done when a run has ended; returns what keeps it from being a success."""
 
 
-def show_end(run: RunRow, problem: str | None) -> None:
+def show_end(run: RunRow, problem: str) -> None:
     """Fail a run's flow run for a `problem` that Prefect knows nothing of: a gate, samples that failed.
 
     The run is the same without: a server that does not take it is reported and no more.
     """
-    if run.flow_run_id is None or problem is None:
+    if run.flow_run_id is None:
         return
     from evalhouse.flows.server.api import PrefectApiError, find_api  # noqa: PLC0415  # most runs do without
 

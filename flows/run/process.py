@@ -5,7 +5,6 @@ deployment opens it too, from within. What they differ in is `FlowFinder`.
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -15,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from evalhouse.flows.display.output import print_notice
 from evalhouse.flows.preparing.request import RunRequest
-from evalhouse.flows.run.outcome import Finish, RunOutcome, Watch, explain_incomplete, show_end
+from evalhouse.flows.run.outcome import Finish, RunOutcome, Watch, show_end
 from evalhouse.flows.server.environment import find_api_url
 from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.flows.server.local import prefect_server
 from evalhouse.flows.server.outages import describe_outage, is_outage
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeError, RunCancelled
-from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.settings.run import RunSettings, read_settings
 from evalhouse.warehouse.engine.connection import writer_kept
 from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
@@ -131,10 +130,7 @@ def find_unfinished(wanted: str, *, warehouse_url: str, changes: Mapping[str, ob
             f"run {run.run_id} is of kind {run.kind}; give its command again: what was answered is on record"
         )
     refuse_forgotten(Warehouse(warehouse_url), run, "start a new run: there is nothing left to go on with")
-    settings = RunSettings.model_validate_json(
-        json.dumps({**run.config, **changes, "warehouse": warehouse_url}, ensure_ascii=False)
-    )
-    return Unfinished(run=run, settings=settings)
+    return Unfinished(run=run, settings=read_settings({**run.config, **changes, "warehouse": warehouse_url}))
 
 
 @contextmanager
@@ -223,7 +219,7 @@ class RunProcess:
             try:
                 prepared.add_collection(live_run)
                 put_on_record()
-            except BaseException:
+            except BaseException:  # whatever stops it, Ctrl-C too: nothing is left open
                 _close_records(live_run)
                 _put_away(live_run)
                 raise
@@ -240,7 +236,8 @@ class RunProcess:
 
             repeats = await ask_again(outcome.run, prepared.tools.settings, self.warehouse, self.carry_out)
             outcome = replace(outcome, repeats=repeats)
-        show_end(outcome.run, self.finish(outcome))
+        if (shortcoming := self.finish(outcome)) is not None:
+            show_end(outcome.run, shortcoming)
         self._write_pages(outcome.run, prepared.tools.settings)
         return outcome
 
@@ -261,7 +258,7 @@ class RunProcess:
             return await self._carry_out(live_run, run)
 
     async def _carry_out(self, live_run: "LiveRun", run: RunRow) -> RunOutcome:
-        from evalhouse.tasks.pipeline.live_run import register_live_run  # noqa: PLC0415
+        from evalhouse.tasks.pipeline.run_step import register_live_run  # noqa: PLC0415
 
         try:
             self.interrupts.raise_if_taken()
@@ -310,6 +307,14 @@ class RunProcess:
             self.interrupts.note_only()
             await live_run.close()
         return None
+
+
+def explain_incomplete(outcome: RunOutcome) -> str | None:
+    """Why a run that has come to its end is no success all the same; None where it is."""
+    run = outcome.run
+    if run.status != "incomplete":
+        return None
+    return f"run {run.run_id} incomplete: of {run.n_samples} samples some failed; next: evalhouse resume {run.run_id}"
 
 
 def explain_timeout(settings: RunSettings, error: TimeoutError) -> FatalJudgeError | None:
@@ -383,19 +388,19 @@ def _name_end(live_run: "LiveRun", problem: BaseException | None) -> RunStatus:
 
 
 def _describe_end(live_run: "LiveRun", problem: BaseException | None) -> str | None:
+    if problem is None:
+        return None
     from evalhouse.tasks.asking.record import CallRecord  # noqa: PLC0415
 
     record = live_run.asker.record if live_run.is_open else None
     n_lost = record.n_lost if isinstance(record, CallRecord) else 0
     lost = f"; {n_lost} replies came that could not be kept, and will be asked for again" if n_lost else ""
-    if problem is None:
-        return None
     text = describe_outage(problem) if is_outage(problem) and not isinstance(problem, WarehouseError) else str(problem)
     return f"{text}{lost}"
 
 
 def _put_away(live_run: "LiveRun") -> None:
-    from evalhouse.tasks.pipeline.live_run import forget_live_run  # noqa: PLC0415
+    from evalhouse.tasks.pipeline.run_step import forget_live_run  # noqa: PLC0415
 
     forget_live_run(live_run.run_id)
     if live_run.staged is not None:

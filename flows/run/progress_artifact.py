@@ -1,6 +1,5 @@
 """How far a run is, on its page in Prefect: a progress artifact that is renewed every few seconds, a line in its log
-where it waits, and a link to what is evaluated. Only on a server of the user's: nobody looks at one that ends with the
-run."""
+where it waits, and a link to what is evaluated."""
 
 import asyncio
 import time
@@ -26,9 +25,6 @@ _BETWEEN_WAITS_S: Final = 60.0
 @asynccontextmanager
 async def progress_shown(live_run: "LiveRun") -> AsyncIterator[None]:
     """Show the progress within the block; the run is the same where the server does not take it."""
-    if not live_run.across_machines:
-        yield
-        return
     showing = asyncio.create_task(_show(live_run))
     try:
         yield

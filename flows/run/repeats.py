@@ -107,7 +107,7 @@ class _Round:
             else:
                 update_run(warehouse, again.run_id, status="running", finished_at=None, problem=None)
             live_run.collection = make_collection(live_run, again, make_target(settings.target or self.target), None)
-        except BaseException:
+        except BaseException:  # whatever stops it, Ctrl-C too: the record is closed
             live_run.asker.record.close()
             raise
         return await carry_out(live_run, again)

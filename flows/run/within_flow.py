@@ -22,8 +22,8 @@ from prefect.states import Cancelled, Completed, Failed
 from evalhouse.flows.errors import explain
 from evalhouse.flows.preparing.parameters import EvaluateParameters
 from evalhouse.flows.preparing.request import RunRequest, Trigger
-from evalhouse.flows.run.outcome import RunOutcome, explain_incomplete
-from evalhouse.flows.run.process import FlowCall, find_unfinished, go_on, open_process, start
+from evalhouse.flows.run.outcome import RunOutcome
+from evalhouse.flows.run.process import FlowCall, explain_incomplete, find_unfinished, go_on, open_process, start
 from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs
@@ -31,12 +31,6 @@ from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
     from evalhouse.tasks.pipeline.live_run import LiveRun
-
-
-def list_tags(settings: RunSettings) -> list[str]:
-    """What the flow run and the task runs of a run are found by: its suite, judge, dataset and its own tags."""
-    suite = [settings.suite] if settings.suite else []
-    return [*suite, f"judge: {settings.judge}", f"dataset: {settings.dataset}", *settings.tags]
 
 
 async def run_within_flow(parameters: EvaluateParameters, take_to_end: FlowCall) -> "State[Any]":
@@ -51,7 +45,7 @@ async def run_within_flow(parameters: EvaluateParameters, take_to_end: FlowCall)
             )
         with wait_for_warehouse():
             outcome = await _run(parameters, settings, begun, take_to_end)
-    except Exception as error:
+    except Exception as error:  # of any error that has words for a person these are what the flow run ends with
         message = explain(error)
         if message is None:
             raise
@@ -104,7 +98,7 @@ def _shown(parameters: EvaluateParameters, live_run: "LiveRun") -> Iterator[None
             get_run_logger().info(notice)
         _update_flow_run(
             name=live_run.run_id,
-            tags=sorted({*flow_run.tags, *list_tags(live_run.settings)}),
+            tags=sorted({*flow_run.tags, *live_run.settings.prefect_tags}),
             parameters={"parameters": _write(parameters, run_id=live_run.run_id)},
         )
     yield

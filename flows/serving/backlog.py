@@ -49,7 +49,6 @@ _LOOK_FIRST, _LOOK_GROWTH, _LOOK_MOST = timedelta(minutes=2), 1.5, timedelta(min
 # Runs of a suite among which one that waits is looked for.
 _LATEST = 20
 _LOST_WITHIN: Final = timedelta(days=1)
-_UNKNOWN = 404
 SEE_LOG: Final = f"see {SERVE_LOG} in Prefect's folder"
 
 
@@ -249,26 +248,29 @@ def _mark_run(warehouse: Warehouse, run: RunRow) -> bool:
 def _name_after(api: PrefectApi, suite: ServedSuite, run: RunRow) -> None:
     """Name the suite's flow run after its run where the process died before it could: otherwise it would be taken for
     one that has no run yet, and queued again."""
-    try:
+    with _unless_unknown():
         flow_run = api.get(f"/flow_runs/{run.flow_run_id}")
         if (task_run := flow_run.get("parent_task_run_id")) is not None:
             flow_run = api.get(f"/flow_runs/{api.get(f'/task_runs/{task_run}')['flow_run_id']}")
         if flow_run["deployment_id"] == suite.deployment_id and find_named_run(flow_run, suite.name) is None:
             api.patch(f"/flow_runs/{flow_run['id']}", {"name": name_flow_run(suite.name, run.run_id)})
-    except PrefectApiError as error:
-        if error.status != _UNKNOWN:
-            raise
 
 
 def _mark_flow_run(api: PrefectApi, flow_run_id: str) -> None:
     """Say in Prefect that a flow run has crashed, unless it has ended there or never was there."""
+    with _unless_unknown():
+        if api.get(f"/flow_runs/{flow_run_id}")["state_type"] not in ENDED:
+            state = {"type": "CRASHED", "name": "Crashed", "message": f"{_GONE}."}
+            api.post(f"/flow_runs/{flow_run_id}/set_state", {"state": state, "force": True})
+
+
+@contextmanager
+def _unless_unknown() -> Iterator[None]:
+    """Leave it at that where Prefect does not know what the block asks for."""
     try:
-        if api.get(f"/flow_runs/{flow_run_id}")["state_type"] in ENDED:
-            return
-        state = {"type": "CRASHED", "name": "Crashed", "message": f"{_GONE}."}
-        api.post(f"/flow_runs/{flow_run_id}/set_state", {"state": state, "force": True})
+        yield
     except PrefectApiError as error:
-        if error.status != _UNKNOWN:
+        if error.status != 404:
             raise
 
 

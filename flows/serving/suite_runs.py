@@ -18,7 +18,8 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.request import BY_HAND, Trigger
 from evalhouse.flows.preparing.settings import SUITE_ORIGIN, Resolved, resolve_settings
 from evalhouse.flows.preparing.suites import Suite
-from evalhouse.flows.run.outcome import RunOutcome, SuiteOutcome, Watch, explain_incomplete
+from evalhouse.flows.run.outcome import RunOutcome, SuiteOutcome, Watch
+from evalhouse.flows.run.process import explain_incomplete
 from evalhouse.flows.serving.backlog import has_left_batch
 from evalhouse.flows.serving.notify import describe_end, notify_of_break, notify_of_end
 from evalhouse.tasks.settings.retention import find_cutoff
@@ -220,7 +221,7 @@ def _notified_when_broken_off(notify: Notify | None, name: str, trigger: Trigger
     """Notify of a run that cannot even begin as of one that has failed."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # people are notified whatever broke it off, and it is raised again
         if notify is not None:
             notify_of_break(notify, name, trigger, str(error))
         raise

@@ -221,6 +221,9 @@ class CallRecord:
             "started_at": int((call.started_at or time.time()) * 1e6),
         }
         row["attempts"] = row.pop("attempt")
+        reply = call.reply if call.status == "ok" else None
+        if reply is not None:
+            self._finder.expect(request_key)  # which may affirm what then cannot be kept
         try:
             self._mover.keep(row)
         except OSError as error:
@@ -229,10 +232,9 @@ class CallRecord:
                 f"cannot keep a reply on disk beside the warehouse ({error.strerror or error}); "
                 "make room and go on with `evalhouse resume`"
             ) from None
-        if call.status == "ok" and call.reply is not None:
-            self._finder.expect(request_key)
+        if reply is not None:
             self._unmoved[call.request_hash] = RecordedReply(
-                call_id=call.reused_call_id or call_id, reply=call.reply, logprobs=call.logprobs
+                call_id=call.reused_call_id or call_id, reply=reply, logprobs=call.logprobs
             )
         if self._mover.failure is not None:  # only now: what was paid for is on disk whatever becomes of the run
             raise FatalJudgeError(f"replies cannot be taken into the warehouse: {self._mover.failure}")

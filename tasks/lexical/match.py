@@ -256,9 +256,10 @@ def weigh_evidence(
     if lost:
         evidence.foreign_numbers = _count_foreign(runs.numbers, lost, text, elsewhere)
         evidence.foreign_names = _count_foreign(runs.names, lost, text, elsewhere)
+    if lost and related:
         evidence.replaced = find_in_all(find_replaced, related, lost)
         evidence.rivals = find_in_all(find_rivals, related, lost)
-    if contrasts:
+    if contrasts and windows:
         evidence.opposites = find_in_all(find_opposites, related, surfaces)
         evidence.negation_mismatch = find_negation_mismatch(windows, surfaces)
         # The rest costs more to find, and lowers the score only: it is looked for where the score would be a yes.
@@ -269,10 +270,10 @@ def weigh_evidence(
 
 def _find_contrasts(evidence: Evidence, windows: Sequence[Window], text: AnalysedText) -> None:
     claim, lost = evidence.claim, frozenset(evidence.lost)
+    near = frozenset([key for key in claim.content if key not in lost and key not in text.places])
     evidence.hedged = find_in_all(find_hedged, windows)
     evidence.measures = find_in_all(find_measures, windows)
     if evidence.cover >= _CLOSE:
-        near = frozenset([key for key in claim.content if key not in lost and key not in text.places])
         evidence.substituted = find_in_all(find_substituted, windows, near, claim.in_question)
     if evidence.cover >= _SAME_WORDS:
         evidence.exchanged = find_in_all(find_exchanged, windows)

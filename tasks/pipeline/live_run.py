@@ -1,6 +1,4 @@
-"""The live run: everything one run works with, made once and found again by its tasks through the run's id.
-
-Task parameters are names and ids only, because Prefect stores and inspects them; the live objects stand here.
+"""The live run: everything one run works with, made once. Its tasks find it by the run's id (`run_step`).
 
 A run is judged in shards: some tens or hundreds of samples that one set of task runs works on. The steps of a shard run
 side by side and hand over sample by sample: whoever needs a sample's statements awaits them here, so that no sample
@@ -8,22 +6,21 @@ waits for the slowest of its neighbours. Rows are gathered per sample and writte
 """
 
 import asyncio
-import gc
-import uuid
+import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal
 
-from evalhouse.prompts import Grade, Item, Prompt
+from evalhouse.prompts import CONVERSATION, TURN_PREFIX, BlockValue, Grade, Item, Prompt
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.embedders import AskedEmbedder, Embedder
 from evalhouse.tasks.asking.limits import EndpointLimit
 from evalhouse.tasks.asking.parking import Parking
 from evalhouse.tasks.asking.shared_limit import share_limits
-from evalhouse.tasks.asking.tokens import Usage
+from evalhouse.tasks.asking.tokens import Usage, estimate_items, leave_room
 from evalhouse.tasks.asking.verdicts import JudgedItem, write_verdict
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.settings.run import RunSettings
@@ -138,6 +135,47 @@ class SampleWork:
         return tuple(Item(id=f"C{rank}", text=text) for rank, text in enumerate(contexts, start=1))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Before:
+    """The turns before a question that go into its requests as T1, T2, …, with how many older ones do not.
+
+    A sample without a conversation is asked as if there were none of this. At most half of a request is for turns, the
+    latest of them; that older ones are left out stands on record as the detail of the sample's extraction. `block` is
+    their block, none where there are none; `room` is what turns and question leave of a request, in tokens.
+    """
+
+    turns: tuple[Item, ...]
+    n_left_out: int
+    block: Mapping[str, BlockValue]
+    room: int
+
+    @property
+    def note(self) -> str | None:
+        """What is said of turns that were left out."""
+        n = self.n_left_out
+        return f"the oldest {n:,} of {n + len(self.turns):,} earlier turns do not fit into a request" if n else None
+
+
+def collect_turns(sample: StoredSample, most: int) -> Before:
+    """The turns before a sample's question that fit into half of `most` tokens, the last one whatever its length."""
+    if sample.conversation_json is None:
+        return Before(turns=(), n_left_out=0, block={}, room=leave_room(most, sample.question))
+    items = [
+        Item(id=f"{TURN_PREFIX}{place}", text=f"{turn.role}: {turn.text}")
+        for place, turn in enumerate(sample.conversation, start=1)
+    ]
+    first = len(items) - 1
+    while first > 0 and estimate_items(items[first - 1 :]) <= most // 2:
+        first -= 1
+    turns = tuple(items[max(first, 0) :])
+    return Before(
+        turns=turns,
+        n_left_out=max(first, 0),
+        block={CONVERSATION: turns} if turns else {},
+        room=leave_room(most, sample.question, *(turn.text for turn in turns)),
+    )
+
+
 @dataclass(kw_only=True)
 class Shard:
     """Samples `first` to `last` of a run, by ordinal. `tries` counts by step how often it was begun."""
@@ -212,7 +250,7 @@ class LiveRun:
     notices: list[str] = field(default_factory=list)
     resumed: bool = False
     flow_run_id: str | None = None
-    session: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
+    session: str = field(default_factory=partial(secrets.token_hex, 4))
     progress: Progress = field(default_factory=Progress)
     shards: dict[int, Shard] = field(default_factory=dict)
 
@@ -264,8 +302,8 @@ class LiveRun:
         if self.is_open:
             for asker in self.asker.all:
                 await asker.judge.close()
-            for parking in self.parkings:
-                await parking.close()
+                if asker.parking is not None:
+                    await asker.parking.close()
             if self.embedder is not None:
                 await self.embedder.close()
 
@@ -327,32 +365,3 @@ class LiveRun:
     def close_shard(self, number: int) -> None:
         """Let go of a shard's samples."""
         self.shards.pop(number, None)
-
-
-_live_runs: dict[str, LiveRun] = {}
-
-
-def register_live_run(live_run: LiveRun) -> None:
-    """Make a live run findable by its run's id within this process."""
-    # A million objects of imported modules would otherwise be walked through now and then while requests wait.
-    gc.freeze()
-    gc.enable()
-    _live_runs[live_run.run_id] = live_run
-
-
-def find_live_run(run_id: str) -> LiveRun:
-    """The live run of a run; raises LookupError when the run is not under way in this process."""
-    try:
-        return _live_runs[run_id]
-    except KeyError:
-        raise LookupError(f"run {run_id} is not under way in this process") from None
-
-
-def is_under_way(run_id: str) -> bool:
-    """Whether a run has its live run in this process."""
-    return run_id in _live_runs
-
-
-def forget_live_run(run_id: str) -> None:
-    """Forget a live run once its run has ended."""
-    _live_runs.pop(run_id, None)

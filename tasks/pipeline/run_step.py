@@ -1,10 +1,13 @@
-"""Running one step over a shard inside a Prefect task run.
+"""Running one step over a shard inside a Prefect task run, and writing what came of all of them.
 
 Prefect sees a task run per step and shard. Its retries stand above those of single calls, for an endpoint that is
 down for minutes: a retried step goes on with the samples it had not finished and finds all replies on record.
+
+Parameters of tasks are names and ids only, because Prefect stores and inspects them: a task finds its live run here.
 """
 
 import asyncio
+import gc
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
@@ -22,11 +25,40 @@ from evalhouse.tasks.asking.asker import LAST_CHANCE
 from evalhouse.tasks.asking.record import ORIGIN, Origin
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import EndpointDown
-from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, Shard, find_live_run
+from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, Shard
 from evalhouse.warehouse.steps import find_step, list_tasks
 
 T = TypeVar("T")
 SampleStep = Callable[[LiveRun, SampleWork], Awaitable[None]]
+
+_live_runs: dict[str, LiveRun] = {}
+
+
+def register_live_run(live_run: LiveRun) -> None:
+    """Make a live run findable by its run's id within this process."""
+    # A million objects of imported modules would otherwise be walked through now and then while requests wait.
+    gc.freeze()
+    gc.enable()
+    _live_runs[live_run.run_id] = live_run
+
+
+def find_live_run(run_id: str) -> LiveRun:
+    """The live run of a run; raises LookupError when the run is not under way in this process."""
+    try:
+        return _live_runs[run_id]
+    except KeyError:
+        raise LookupError(f"run {run_id} is not under way in this process") from None
+
+
+def is_under_way(run_id: str) -> bool:
+    """Whether a run has its live run in this process."""
+    return run_id in _live_runs
+
+
+def forget_live_run(run_id: str) -> None:
+    """Forget a live run once its run has ended."""
+    _live_runs.pop(run_id, None)
+
 
 RETRY_DELAYS_S = (5.0, 30.0)
 
@@ -55,13 +87,13 @@ class StepTask:
     task: Task[[str, int], Coroutine[Any, Any, None]]
     gives_statements: bool
 
-    async def __call__(self, run_id: str, shard: int) -> None:
+    async def __call__(self, live_run: LiveRun, shard: int) -> None:
         """Take the step for a shard as a task run; whatever ends it, Prefect itself included, ends those who wait."""
         try:
-            await limit_time(self.task, find_live_run(run_id))(run_id, shard)
-        except BaseException as error:
+            await limit_time(self.task, live_run)(live_run.run_id, shard)
+        except BaseException as error:  # cancelled too: those who wait would wait for ever
             if self.gives_statements:
-                find_live_run(run_id).shards[shard].release_waiting(error)
+                live_run.shards[shard].release_waiting(error)
             raise
 
 
@@ -80,7 +112,7 @@ def make_task(name: str, take: SampleStep, *, gives_statements: bool = False) ->
             await run_step(live_run, live_run.shards[shard], take)
         except EndpointDown:
             raise  # the step is tried again, and they go on waiting
-        except BaseException as error:
+        except BaseException as error:  # as above
             if gives_statements:
                 live_run.shards[shard].release_waiting(error)
             raise
@@ -130,6 +162,23 @@ def _log_end(live_run: LiveRun, shard: Shard, name: str, seconds: float) -> None
         f"{task_run.name}{again}: {n_done} of {len(shard.works)} samples in {seconds:.1f} s; "
         f"the run so far: {usage.requests:,} requests, {usage.reused:,} reused, {usage.failed:,} failed"
     )
+
+
+@task(name="write", task_run_name="write shard {shard}", **UNCACHED)
+async def write(run_id: str, shard: int) -> None:
+    """Write the verdicts of a shard's finished samples into the warehouse."""
+    live_run = find_live_run(run_id)
+    finished = live_run.shards[shard]
+    finished = Shard(
+        number=finished.number,
+        first=finished.first,
+        last=finished.last,
+        works=[work for work in finished.works if len(work.done) == live_run.n_sample_steps],
+    )
+    key = f"{run_id}/shard-{shard:06d}/{live_run.session}"
+    batch = finished.to_batch(run_id, key=key, replaces=live_run.resumed)
+    await asyncio.to_thread(live_run.warehouse.append, batch)
+    live_run.close_shard(shard)
 
 
 async def _take(live_run: LiveRun, work: SampleWork, take: SampleStep) -> None:

@@ -3,12 +3,13 @@
 Secrets are no part of it: they come from the environment when a model is made and are stored nowhere.
 """
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
@@ -237,6 +238,12 @@ class RunSettings(BaseModel):
         return (self.refreshed.run_id,) if self.refreshed is not None and self.refreshed.run_id else ()
 
     @property
+    def prefect_tags(self) -> list[str]:
+        """What the flow run and the task runs of a run are found by: its suite, judge, dataset and its own tags."""
+        suite = [self.suite] if self.suite else []
+        return [*suite, f"judge: {self.judge}", f"dataset: {self.dataset}", *self.tags]
+
+    @property
     def is_spread(self) -> bool:
         """Whether others than the process of the run judge the samples."""
         return self.pool is not None or self.task_runner is not None
@@ -318,6 +325,14 @@ WHERE: Final[Mapping[str, Where]] = {
     for name, field in RunSettings.model_fields.items()
 }
 """By setting, in the model's order."""
+
+
+def read_settings(values: Mapping[str, Any]) -> RunSettings:
+    """Settings as they stand on record, in a run's `config`; raises ValidationError.
+
+    They are read as JSON, because there a list becomes a tuple and a text never a number.
+    """
+    return RunSettings.model_validate_json(json.dumps(values, ensure_ascii=False))
 
 
 def list_settings(chosen: Callable[[Where], object]) -> tuple[str, ...]:

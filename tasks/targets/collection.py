@@ -425,7 +425,7 @@ def stage_responses(collection: Collection, shard_size: int) -> Staging:
             ids = [sample.sample_id for conversation in held for sample in conversation]
             responses = read_responses(collection.warehouse, collection.run_id, ids)
             staging.add([row for conversation in held for row in _answer_conversation(conversation, responses)])
-    except BaseException:
+    except BaseException:  # whatever stops it, Ctrl-C too: the file of what was staged goes
         staging.discard()
         raise
     return staging

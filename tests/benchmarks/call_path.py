@@ -30,8 +30,12 @@ from live_runs import lay_out_run, make_sample, make_settings, point_to  # noqa:
 from provider_cases import point_provider  # noqa: E402
 
 from evalhouse.tasks.models.make import make_judge  # noqa: E402
-from evalhouse.tasks.pipeline.live_run import LiveRun, Shard, forget_live_run, make_work, register_live_run  # noqa: E402  # noqa: E402
-from evalhouse.tasks.pipeline.run_step import run_step  # noqa: E402
+from evalhouse.tasks.pipeline.live_run import LiveRun, Shard, make_work  # noqa: E402
+from evalhouse.tasks.pipeline.run_step import (  # noqa: E402
+    forget_live_run,
+    register_live_run,
+    run_step,
+)
 from evalhouse.warehouse.rows.samples import StoredSample  # noqa: E402
 
 SHARD = 128

@@ -45,7 +45,7 @@ from live_runs import judge_samples, lay_out_run, make_settings, point_to  # noq
 from peers import write_samples  # noqa: E402
 from rs_bpe.bpe import openai  # noqa: E402
 
-from evalhouse.prompts import list_row_reasons, load_prompts  # noqa: E402
+from evalhouse.prompts import list_row_reasons, load_prompts, word_row  # noqa: E402
 from evalhouse.tasks.asking.tokens import find_price, load_batch_rates, load_prices  # noqa: E402
 from evalhouse.warehouse.rows.samples import StoredSample  # noqa: E402
 
@@ -129,11 +129,8 @@ def _put_in_reasons(reply: Any, shown: Iterator[str]) -> Any:  # noqa: ANN401  #
 
 def _put_in_rows(reply: Any, shown: Iterator[str]) -> dict[str, Any]:  # noqa: ANN401  # a JSON object
     """The rows with words for what speaks against the answer or a context, and for nothing else."""
-    rows = []
-    for item, evidence, label, *support in reply["verdicts"]:
-        said = evidence if label in ("TP", "useful") else next(shown)
-        rows.append([item, said, label, *(f"none: {next(shown)}" if cell[:4] == "none" else cell for cell in support)])
-    return {"verdicts": rows}
+    in_favour = ("TP", "useful")
+    return {"verdicts": [word_row(row, in_favour=row[2] in in_favour, reasons=shown) for row in reply["verdicts"]]}
 
 
 def _read_schema(asked: Asked) -> dict[str, Any]:

@@ -93,7 +93,8 @@ def test_what_cannot_be_served_is_refused_in_words(
         assert text in done.stderr
 
 
-def test_a_port_that_is_taken_is_named(place: Place) -> None:
+def test_a_port_that_is_taken_is_named(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evalhouse.flows.server.local._PORT_WAIT_S", 0)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = place.call("serve", "nightly.toml", "--with-server", "--port", port)

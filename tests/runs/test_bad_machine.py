@@ -42,12 +42,6 @@ def server() -> dict[str, str]:
 
 
 @pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    with running_endpoint() as running:
-        yield running
-
-
-@pytest.fixture
 def own(tmp_path: Path, prefect_home: Path, endpoint: Endpoint) -> Place:
     """A place whose runs bring their own Prefect server; temporary files are made in a folder of its own."""
     folder = tmp_path / "place"

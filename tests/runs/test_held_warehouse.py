@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from pathlib import Path
@@ -17,7 +16,7 @@ from pathlib import Path
 import pytest
 from cli_house import place_at
 from cli_process import Place, finish, wait_for
-from endpoint import Endpoint, running_endpoint
+from endpoint import Endpoint
 from kill_runs import read_recorded, read_rows
 from warehouse_processes import held_file, make_warehouse
 
@@ -28,12 +27,6 @@ from evalhouse.warehouse.rows.runs import list_runs
 
 N_ROWS, N_CALLS = 16, 6
 RUN = ("run", "berths.jsonl", "--judge", "openai:judge", "--embeddings", "openai:embedder", "--concurrency", "4")
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    with running_endpoint() as running:
-        yield running
 
 
 @pytest.fixture

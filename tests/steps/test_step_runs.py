@@ -26,15 +26,14 @@ from evalhouse.tasks.classify import classify
 from evalhouse.tasks.extract import extract
 from evalhouse.tasks.judge.errors import EndpointDown, FatalJudgeError, JudgeFailed, RunCancelled, TransientJudgeError
 from evalhouse.tasks.judge.protocol import Question
-from evalhouse.tasks.pipeline.live_run import (
-    LiveRun,
-    Shard,
+from evalhouse.tasks.pipeline.live_run import LiveRun, Shard, make_work
+from evalhouse.tasks.pipeline.run_step import (
+    RETRY_DELAYS_S,
+    STEP_OPTIONS,
     find_live_run,
     forget_live_run,
-    make_work,
     register_live_run,
 )
-from evalhouse.tasks.pipeline.run_step import RETRY_DELAYS_S, STEP_OPTIONS
 from evalhouse.tasks.rank import rank
 from evalhouse.tasks.similarity import similarity
 

@@ -38,8 +38,8 @@ from evalhouse.tasks.judge.errors import (
     TransientJudgeError,
 )
 from evalhouse.tasks.judge.protocol import Question
-from evalhouse.tasks.pipeline.live_run import LiveRun, Shard, forget_live_run, make_work, register_live_run
-from evalhouse.tasks.pipeline.run_step import run_step
+from evalhouse.tasks.pipeline.live_run import LiveRun, Shard, make_work
+from evalhouse.tasks.pipeline.run_step import forget_live_run, register_live_run, run_step
 from evalhouse.tasks.rank import rank_contexts
 from evalhouse.tasks.similarity import compare_meaning
 from evalhouse.warehouse.tables import VERDICT_TABLES

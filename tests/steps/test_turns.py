@@ -22,6 +22,7 @@ from live_runs import (
 from rows import Sample, add_samples, fill, open_rows, read, score, value_of
 
 from evalhouse.prompts import Item, load_prompts
+from evalhouse.tasks.asking.tokens import estimate_tokens
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.attribute import attribute_statements
 from evalhouse.tasks.classify import classify_statements
@@ -30,8 +31,7 @@ from evalhouse.tasks.fused import judge_together
 from evalhouse.tasks.judge.errors import UnusableReply
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.lexical.judge import judge_lexically
-from evalhouse.tasks.pipeline.live_run import SampleWork, make_work
-from evalhouse.tasks.pipeline.turns import collect_turns
+from evalhouse.tasks.pipeline.live_run import SampleWork, collect_turns, make_work
 from evalhouse.tasks.rank import rank_contexts
 from evalhouse.tasks.turns import judge_turns, read_turns
 from evalhouse.warehouse.rows.samples import StoredSample, Turn, dump_turns
@@ -133,7 +133,7 @@ def test_what_does_not_fit_is_left_out_the_oldest_first_and_that_is_on_record(tm
     before = collect_turns(sample, 1000)
     assert before.turns[-1].id == "T20"
     assert before.n_left_out == 20 - len(before.turns) > 0
-    assert 500 <= before.leave_room(1000) < 600
+    assert 500 <= before.room + estimate_tokens(sample.question) < 600
     _, (work,) = judge(tmp_path, sample, steps=(extract_statements,), request_tokens=1000)
     details = {row["step"]: row["detail"] for row in work.rows["outcomes"]}
     assert details["extract_answer"] == before.note

@@ -11,7 +11,7 @@ import duckdb
 import pytest
 from warehouse_processes import BIND_RIGHTS, count_rows, held_file, make_batch, make_warehouse, run_script
 
-from evalhouse.warehouse.engine import kept_writer
+from evalhouse.warehouse.engine import connection as engine
 from evalhouse.warehouse.engine.connection import open_reader, open_writer, readers_kept, writer_kept
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable
 from evalhouse.warehouse.location import Location
@@ -265,8 +265,8 @@ def wait_until_others_may_open(path: Path) -> None:
 def test_a_short_run_opens_its_file_once_for_what_follows_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_writer, "_IDLE_S", 0.5)  # on a busy machine nothing follows at once
-    monkeypatch.setattr(kept_writer, "_LONGEST_S", 60.0)
+    monkeypatch.setattr(engine, "_IDLE_S", 0.5)  # on a busy machine nothing follows at once
+    monkeypatch.setattr(engine, "_LONGEST_S", 60.0)
     warehouse = make_warehouse(tmp_path)
     openings = count_openings(monkeypatch)
     with writer_kept(warehouse.location):
@@ -287,7 +287,7 @@ def test_nobody_keeps_a_file_for_longer_than_a_second(tmp_path: Path, monkeypatc
     warehouse = make_warehouse(tmp_path)
     openings = count_openings(monkeypatch)
     now = time.monotonic()
-    monkeypatch.setattr(kept_writer.time, "monotonic", lambda: now)
+    monkeypatch.setattr(engine.time, "monotonic", lambda: now)
     with writer_kept(warehouse.location):
         warehouse.append(make_batch("r1"))
         now += 1.1

@@ -3,7 +3,7 @@
 Nobody holds the file: a writer opens it, commits one transaction and closes it, so that an analyst can read
 between two batches of a running evaluation. A command that only reads keeps it open for a second at most
 (`readers_kept`): opening takes longer than most of its reads. A run of a few samples, which is over in a second, keeps
-it while one transaction follows the other (`kept_writer`). A process that serves pages opens it once for all its
+it while one transaction follows the other (`writer_kept`). A process that serves pages opens it once for all its
 threads, and lets go of it when a writer waits (`shared`). Our own writers queue behind a lock file, because bare
 retries on DuckDB's own lock starve one of them for seconds; within a process a lock per path keeps read-only and
 read-write openings apart, which DuckDB refuses to mix.
@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,6 @@ from typing import Literal
 import duckdb
 from filelock import FileLock, Timeout
 
-from evalhouse.warehouse.engine.kept_writer import KeptWriter, kept_writers
 from evalhouse.warehouse.engine.lake import is_broken_off, more_readers, open_lake_reader, open_lake_writer
 from evalhouse.warehouse.engine.locks import ATTEMPT_S, try_again
 from evalhouse.warehouse.engine.no_pandas import remember_absence
@@ -63,6 +62,9 @@ _FOR_SERVING: _Config = {
 _RETRY_S = 0.05
 # A kept reader holds writers up no longer than this and the query it is at.
 _KEPT_S = 1.0
+# How long nothing may follow on what a short run keeps, and how long it may all take.
+_IDLE_S = 0.05
+_LONGEST_S = 1.0
 
 _HOLDER = re.compile(r"Conflicting lock is held in (.+? \(PID \d+\))")
 _UNWRITABLE = re.compile(
@@ -75,7 +77,70 @@ _path_locks: dict[Path, threading.Lock] = {}
 _path_locks_guard = threading.Lock()
 
 
-class _Kept:
+_Open = Callable[[float], AbstractContextManager[duckdb.DuckDBPyConnection]]
+"""Takes the lock file and opens the file for writing before a deadline on `time.monotonic`; raises WarehouseError."""
+
+
+class _KeptWriter:
+    """The writer of one file that a short run keeps open, with the lock file that others queue at, from one transaction
+    to what follows at once: opening and closing take 25 ms, which a run of one sample would spend fourteen times.
+
+    It is closed when nothing follows, or when it has been open for as long as anybody should wait. Whoever takes the
+    connection holds the lock that the threads of this process take turns by.
+    """
+
+    def __init__(self, lock: threading.Lock, open_file: _Open) -> None:
+        self._lock, self._open = lock, open_file
+        self._held = ExitStack()
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._timer: threading.Timer | None = None
+        self._until = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None
+
+    def has(self, connection: duckdb.DuckDBPyConnection) -> bool:
+        return connection is self._connection
+
+    @contextmanager
+    def taken(self, deadline: float) -> Iterator[duckdb.DuckDBPyConnection]:
+        """The connection for one transaction or read; what has failed on it is not handed on."""
+        self._timer = None
+        if self._connection is None:
+            self._connection = self._held.enter_context(self._open(deadline))
+            self._until = time.monotonic() + _LONGEST_S
+        try:
+            yield self._connection
+        except BaseException:  # whatever the block raised, it may have left a transaction open
+            self.close()
+            raise
+        if time.monotonic() < self._until:
+            self._wait()
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Let others have the file."""
+        self._timer = self._connection = None
+        self._held.close()
+
+    def _wait(self) -> None:
+        self._timer = timer = threading.Timer(_IDLE_S, lambda: self._close_if_idle(timer))
+        timer.daemon = True
+        timer.start()
+
+    def _close_if_idle(self, timer: threading.Timer) -> None:
+        with self._lock:
+            if self._timer is timer:  # and nobody has come since
+                self.close()
+
+
+_kept_writers: dict[Path, _KeptWriter] = {}
+"""By path, those of the runs that are within `writer_kept`."""
+
+
+class _KeptReader:
     """The reader of one file that this thread keeps open from one read to the next."""
 
     def __init__(self) -> None:
@@ -100,7 +165,7 @@ class _Kept:
             self._connection = None
 
 
-_kept: ContextVar[_Kept | None] = ContextVar("kept", default=None)
+_kept: ContextVar[_KeptReader | None] = ContextVar("kept", default=None)
 
 
 @contextmanager
@@ -112,7 +177,7 @@ def readers_kept() -> Iterator[None]:
     if _kept.get() is not None:
         yield
         return
-    kept = _Kept()
+    kept = _KeptReader()
     token = _kept.set(kept)
     try:
         yield
@@ -168,7 +233,7 @@ def is_kept(connection: duckdb.DuckDBPyConnection) -> bool:
     return (
         (kept is not None and kept.has(connection))
         or any(reader.has(connection) for reader in _served.values())
-        or any(writer.has(connection) for writer in kept_writers.values())
+        or any(writer.has(connection) for writer in _kept_writers.values())
     )
 
 
@@ -176,22 +241,22 @@ def is_kept(connection: duckdb.DuckDBPyConnection) -> bool:
 def writer_kept(location: Location) -> Iterator[None]:
     """Within this block a file that was written stays open for what writes or reads it next, if that comes at once."""
     path = location.path.resolve()
-    if location.lake is not None or path in kept_writers:
+    if location.lake is not None or path in _kept_writers:
         yield
         return
-    kept = KeptWriter(_find_thread_lock(location), partial(_open_file, location))
-    kept_writers[path] = kept
+    kept = _KeptWriter(_find_thread_lock(location), partial(_open_file, location))
+    _kept_writers[path] = kept
     try:
         yield
     finally:
         with _find_thread_lock(location):
             kept.close()
-            del kept_writers[path]
+            del _kept_writers[path]
 
 
 def _end_writing(location: Location) -> None:
     """Close what is kept of a file, for who opens it otherwise; with the thread's lock."""
-    if (kept := kept_writers.get(location.path.resolve())) is not None:
+    if (kept := _kept_writers.get(location.path.resolve())) is not None:
         kept.close()
 
 
@@ -235,7 +300,7 @@ def _open_writer(location: Location, patience_s: float) -> Iterator[duckdb.DuckD
     deadline = time.monotonic() + patience_s
     _make_folder(location)
     with _thread_lock(location, deadline):
-        kept = kept_writers.get(location.path.resolve())
+        kept = _kept_writers.get(location.path.resolve())
         with kept.taken(deadline) if kept is not None else _open_file(location, deadline) as connection:
             yield connection
 
@@ -290,7 +355,7 @@ def _open_reader(location: Location, is_own: bool, patience_s: float) -> Iterato
         return
     _let_go()
     with _thread_lock(location, deadline):
-        writer = kept_writers.get(location.path.resolve())
+        writer = _kept_writers.get(location.path.resolve())
         if writer is not None and writer.is_open and not is_own:
             with writer.taken(deadline) as connection:
                 yield connection
@@ -421,61 +486,3 @@ def _explain_refusal(location: Location, error: duckdb.Error) -> WarehouseError:
         f"{location.path} is not a warehouse that DuckDB {duckdb.__version__} can open ({first_line(str(error))}); "
         "name another file with --warehouse"
     )
-
-
-TableSourceReason = Literal["locked", "not_duckdb", "no_table", "unreadable"]
-
-
-# DuckDB would otherwise keep up to four fifths of the machine's memory as a cache of pages that are read once.
-_SET_MEMORY = "set memory_limit = '256MB'"
-
-
-_LIST_TABLES = "select schema, name from (show all tables) order by all"
-
-
-class TableSourceError(Exception):
-    """A table that cannot be read; `reason` says why, `tables` what there is instead (for `no_table`)."""
-
-    def __init__(self, reason: TableSourceReason, detail: str, *, tables: tuple[str, ...] = ()) -> None:
-        super().__init__(detail)
-        self.reason = reason
-        self.tables = tables
-
-
-def read_table(
-    path: Path, table: str, *, batch_size: int, patience_s: float = 5.0
-) -> Iterator[list[dict[str, object]]]:
-    """Yield the rows of `table` (`name` or `schema.name`, a view as well) as dictionaries.
-
-    A file that another process writes is waited for `patience_s` seconds. The iterator holds a lock of the
-    thread it is started in: start, drive and close it there. Raises TableSourceError.
-    """
-    try:
-        with open_reader(Location(path=path.absolute()), patience_s=patience_s) as connection:
-            connection.execute(_SET_MEMORY)
-            rows = connection.sql(f"select * from {_find_table(connection, table)}")
-            columns = rows.columns
-            while batch := rows.fetchmany(batch_size):
-                yield [dict(zip(columns, row, strict=True)) for row in batch]
-    except WarehouseBusy as error:
-        raise TableSourceError("locked", str(error)) from error
-    except WarehouseError as error:
-        raise TableSourceError("not_duckdb", str(error)) from error
-    except duckdb.Error as error:
-        raise TableSourceError("unreadable", str(error).splitlines()[0]) from error
-
-
-def _find_table(connection: duckdb.DuckDBPyConnection, table: str) -> str:
-    """The table as SQL names it. A person leaves out the schema where it is `main`."""
-    identifiers = {
-        name if schema == "main" else f"{schema}.{name}": f"{_quote(schema)}.{_quote(name)}"
-        for schema, name in connection.sql(_LIST_TABLES).fetchall()
-    }
-    try:
-        return identifiers[table.removeprefix("main.")]
-    except KeyError:
-        raise TableSourceError("no_table", f"no table {table!r}", tables=tuple(identifiers)) from None
-
-
-def _quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -127,7 +127,7 @@ def _connect(
             _give_credentials(connection, lake)
         _attach(connection, location, lake, read_only=read_only, deadline=deadline)
         connection.execute(f"use {NAME}")
-    except BaseException as error:
+    except BaseException as error:  # Ctrl-C too: a connection that is half made is given to nobody
         connection.close()
         if isinstance(error, duckdb.Error) and is_broken_off(lake, error):
             raise WarehouseUnreachable(
@@ -319,8 +319,8 @@ def borrow_connection(
     key = _find_key(lake, read_only=read_only)  # the first writer makes the catalogue's file
     try:
         yield kept.connection
-    except BaseException:
-        kept.connection.close()  # with the transaction that may be open
+    except BaseException:  # whatever the block raised, it may have left a transaction open
+        kept.connection.close()
         raise
     # A writer may have made such tables.
     _give_back(key, kept if read_only else _Kept(connection=kept.connection, knows=_probe(kept.connection)))

@@ -174,7 +174,7 @@ class _SessionLock:
         session = _open_session(self._location, self._lake, deadline)
         try:
             _take(session, self._key, deadline, busy)
-        except BaseException:
+        except BaseException:  # Ctrl-C while it waits too: the session would hold its place
             session.close()
             raise
         self._session, self._seen_at = session, time.monotonic()
