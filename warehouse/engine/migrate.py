@@ -88,8 +88,8 @@ def apply_migrations(
         _Step(title=migration.title, write=partial(_run, connection, location, migration))
         for migration in _missing(applied, wanted)
     ]
-    if views and applied.get(_VIEWS) != _views_hash():
-        steps.append(_Step(title="views", write=partial(_lay_views, connection, location)))
+    if views and applied.get(_VIEWS) != (views_hash := _views_hash()):
+        steps.append(_Step(title="views", write=partial(_lay_views, connection, location, views_hash)))
     # To commit to a lake takes longer than to write a migration: an empty one is given all by one transaction.
     is_empty_lake = location.lake is not None and not applied
     for together in [steps] if is_empty_lake else [[step] for step in steps]:
@@ -129,11 +129,11 @@ def _run(connection: duckdb.DuckDBPyConnection, location: Location, migration: M
     _record(connection, migration.number, migration.name, migration.sha256)
 
 
-def _lay_views(connection: duckdb.DuckDBPyConnection, location: Location) -> None:
+def _lay_views(connection: duckdb.DuckDBPyConnection, location: Location, views_hash: str) -> None:
     for script in view_scripts():
         connection.execute(script.sql if location.lake is None else _VIEW_COLUMN_COMMENT.sub("", script.sql))
     connection.execute("delete from migrations where number = ?", [_VIEWS])
-    _record(connection, _VIEWS, "views", _views_hash())
+    _record(connection, _VIEWS, "views", views_hash)
 
 
 def is_older(connection: duckdb.DuckDBPyConnection) -> bool:
