@@ -376,7 +376,7 @@ def test_a_rise_of_a_rubric_of_faults_is_worse_from_its_file_to_the_gate(
     assert (gated.status, "rudeness" in gated.stdout) == (1, True)
     refused = place.call("gate", "rude", "--min", "rudeness=0.3")
     assert (refused.status, "this metric is better when low" in refused.stderr) == (2, True)
-    sql = "select distinct step, rating, share from verdicts where run_id like (select max(run_id) from runs)"
+    sql = "select distinct step, rating, share from verdicts join runs using (run_id) where runs.label = 'rude'"
     assert place.call("query", sql, "--format", "json").document == [
         {"step": "grade_rudeness", "rating": 3.0, "share": 0.0},
     ]
