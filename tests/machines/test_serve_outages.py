@@ -104,7 +104,9 @@ def test_a_run_that_has_outlived_its_serving_process_completes_and_that_is_said(
 
 def test_a_run_whose_server_stays_away_is_broken_off_and_resumed_by_the_next_start(house: ServeHouse) -> None:
     first = house.list_runs(SUITE)[0]["run_id"]
+    server = find_server(house)
     kill_serve(house)
+    house.wait_until(lambda: _has_ended(server))  # a second or two after its parent, in which the run could complete
     house.bot.configure(hold_after=None)
     # It gives the server two minutes, and Prefect's client then tries six times to report each state of its end.
     deadline = time.monotonic() + 600
@@ -117,6 +119,13 @@ def test_a_run_whose_server_stays_away_is_broken_off_and_resumed_by_the_next_sta
     house.wait_until(lambda: f"run {first} completed" in house.told)
     assert f"run {first} had crashed (the Prefect server cannot be reached" in house.told
     assert house.list_runs(SUITE)[0]["problem"] is None
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return not Path(f"/proc/{pid}/cmdline").read_bytes()  # of one that nobody has collected it is empty
+    except OSError:
+        return True
 
 
 def _is_left(house: ServeHouse) -> bool:
