@@ -183,6 +183,13 @@ def find_extract_prompt(names: Collection[str], plan: str) -> str | None:
     return PLANS[plan].extract_prompt if is_joined else None
 
 
+def list_replaced_prompts(names: Collection[str], plan: str) -> list[str]:
+    """The prompts of these steps in whose place a plan asks with its own, sorted."""
+    replaced = set(list_prompts(names)) - set(list_prompts(arrange_steps(names, plan)))
+    split_apart = _EXTRACT_STEPS if find_extract_prompt(names, plan) is not None else ()
+    return sorted(replaced.union(list_prompts(split_apart)))
+
+
 def find_asking_steps(prompt: str) -> list[str]:
     """The steps that ask with a prompt; of a rubric's prompt the step that grades by it."""
     if prompt in _EXTRACT_PROMPTS:

@@ -42,6 +42,7 @@ from evalhouse.warehouse.rows.scores import try_metrics
 from evalhouse.warehouse.steps import (
     GRADE_STEP,
     LEXICAL_PROMPTS,
+    PLANS,
     SEPARATE,
     add_earlier,
     arrange_steps,
@@ -50,6 +51,7 @@ from evalhouse.warehouse.steps import (
     find_task,
     list_calls,
     list_prompts,
+    list_replaced_prompts,
 )
 from evalhouse.warehouse.store import Warehouse
 
@@ -143,9 +145,28 @@ def prepare_run(request: RunRequest, source: "str | pl.DataFrame", warehouse: Wa
     check_history(settings, staged, target)
     run = make_row(replace(request, settings=tools.settings), tools.plan, staged)
     is_file = isinstance(source, str) and source == settings.dataset
-    notices = () if tools.settings == settings else (f"plan {settings.plan!r}: {_NOTHING_JOINED}",)
+    notices = [] if tools.settings == settings else [f"plan {settings.plan!r}: {_NOTHING_JOINED}"]
+    if note := _explain_replaced(tools):
+        notices.append(note)
     return PreparedRun(
-        run=run, tools=tools, staged=staged, target=target, parent=parent, is_file=is_file, notices=notices
+        run=run, tools=tools, staged=staged, target=target, parent=parent, is_file=is_file, notices=tuple(notices)
+    )
+
+
+def _explain_replaced(tools: Tools) -> str | None:
+    """What files of the user's own a plan has no use for, where it asks with built-in words in their place."""
+    settings = tools.settings
+    if settings.prompts is None or settings.plan == SEPARATE:
+        return None
+    folder, plan = Path(settings.prompts), PLANS[settings.plan]
+    own = {path.stem for place in (folder, folder / settings.language) for path in place.glob("*.yaml")}
+    left_out = [name for name in list_replaced_prompts(tools.plan.steps, settings.plan) if name in own]
+    asked = [name for name in (plan.prompt, plan.extract_prompt) if name is not None and name not in own]
+    if not left_out or not asked:
+        return None
+    written = [", ".join(f"{name}.yaml" for name in sorted(names)) for names in (left_out, asked)]
+    return (
+        f"plan {settings.plan!r}: it does not ask with your own {written[0]}; write your words into {written[1]} there"
     )
 
 

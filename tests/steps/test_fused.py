@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 import pytest
+from cli_house import write_dataset
 from endpoint import Asked, Endpoint, Raw, running_endpoint
 from endpoint_replies import Choice, build_completion, compose_reply
 from live_runs import (
@@ -29,8 +30,11 @@ from live_runs import (
     say_good,
     say_rows,
 )
+from prompt_files import read_content, write_prompt
 
 from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.preparing.live_run import prepare_run
+from evalhouse.flows.preparing.request import BY_HAND, RunRequest
 from evalhouse.flows.preparing.settings import resolve_settings
 from evalhouse.prompts import list_ids
 from evalhouse.tasks.datasets.read import stage_dataset
@@ -44,6 +48,7 @@ from evalhouse.tasks.pipeline.live_run import SampleWork
 from evalhouse.warehouse.metric_files import load_metrics, plan_run
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.steps import PLANS, arrange_steps
+from evalhouse.warehouse.store import Warehouse
 
 FOUR = ("classify", "attribute_answer", "attribute_ground_truth", "rank")
 MORE_THAN_ONE = ("several right answers", "a refusal", "no answer", "silent answer")
@@ -296,6 +301,35 @@ def test_a_plan_joins_two_tasks_or_more() -> None:
     assert arrange_steps((*FOUR, "extract_answer"), "fused") == {"fused", "extract_answer"}
     assert arrange_steps(FOUR[1:3], "fused") == set(FOUR[1:3]), "both ask the same task"
     assert arrange_steps(FOUR[2:], "fused") == {"fused"}
+
+
+@pytest.mark.parametrize(
+    ("own", "metrics", "told"),
+    [
+        (("classify",), (), "your own classify.yaml; write your words into extract_both.yaml, fused.yaml there"),
+        (("extract", "fused"), (), "your own extract.yaml; write your words into extract_both.yaml there"),
+        (("extract", "rank", "fused", "extract_both"), (), None),
+        (("extract", "classify"), ("context_recall", "context_precision"), None),
+    ],
+)
+def test_words_that_a_plan_does_not_ask_with_are_named(
+    tmp_path: Path, own: Sequence[str], metrics: Sequence[str], told: str | None
+) -> None:
+    """The last case's metrics need neither the answer nor labels, so that `extract` asks by itself."""
+    point_to("http://127.0.0.1:9/v1")
+    for name in own:
+        write_prompt(tmp_path / "words", read_content(name) | {"version": 99})
+    dataset = write_dataset(tmp_path, [{"question": "When?", "answer": "At 9.", "ground_truth": "At 9."}])
+    said = {}
+    for plan in ("separate", "fused"):
+        settings = make_settings(
+            dataset=str(dataset), plan=plan, prompts=str(tmp_path / "words"), metrics=tuple(metrics)
+        )
+        request = RunRequest(settings=settings, kind="evaluation", trigger=BY_HAND)
+        prepared = prepare_run(request, str(dataset), Warehouse(str(tmp_path / "none.duckdb")))
+        said[plan] = prepared.notices
+    assert said["separate"] == ()
+    assert said["fused"] == (() if told is None else (f"plan 'fused': it does not ask with {told}",))
 
 
 def test_one_request_goes_to_one_judge_that_can_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
