@@ -254,7 +254,9 @@ def _describe_change(before: RunRow | None, kept: _Kept) -> list[str]:
         return []
     if before is None or (before.status != "running" and run.status == "running"):
         lines.append(f"{run.suite}: run {run.run_id} {'goes on' if before else _describe_start(run)}")
-    if run.status != "running" and (before is None or before.status == "running"):
+    # By its time too, for one that is resumed may go on and end between two looks.
+    is_news = before is None or (before.status, before.finished_at) != (run.status, run.finished_at)
+    if run.status != "running" and is_news:
         lines.append(f"{run.suite}: run {_describe_end(kept)}")
     return lines
 

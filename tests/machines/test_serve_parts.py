@@ -333,6 +333,10 @@ def test_lines_tell_of_starts_and_ends_once(warehouse: Warehouse) -> None:
     update_run(warehouse, "r1", status="running", finished_at=None)
     assert "r1 goes on" in lines.read_news()[0]
     assert lines.read_news() == []
+    for end in (datetime(2026, 3, 2), datetime(2026, 3, 3)):  # gone on with since the last look, and at its end again
+        update_run(warehouse, "r1", status="completed", problem=None, finished_at=end)
+        assert ["run r1 completed" in line for line in lines.read_news()] == [True]
+    assert lines.read_news() == []
 
 
 def test_the_first_look_finds_what_is_still_under_way_and_what_becomes_of_it(warehouse: Warehouse) -> None:
