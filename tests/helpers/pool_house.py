@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cli_process import Place, finish
+from free_port import find_free_port
 from kill_runs import NotingEndpoint
 from prefect_holder import copy_database, find_server
 
@@ -155,7 +155,7 @@ def open_pool_house(
             folder=folder, server=find_server() if is_shared else {}, url=url, endpoint=endpoint, more=more
         )
         if not is_shared:
-            port = _find_port()
+            port = find_free_port()
             house.server["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
             stack.enter_context(_prefect_server(house, port, database))
         house.make_pool()
@@ -225,9 +225,3 @@ def _is_up(port: int) -> bool:
             return bool(response.read() == b"true")
     except OSError:
         return False
-
-
-def _find_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from free_port import find_free_port
 
 _USER = "evalhouse"
 _PLACES = "/usr/lib/postgresql"
@@ -82,7 +82,7 @@ def start_postgres() -> Iterator[PostgresServer]:
             os.chown(folder, owner.pw_uid, owner.pw_gid)
         command = [str(binaries / "initdb"), "-D", str(folder / "data"), "-A", "trust", "-U", _USER, "--no-sync"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/", **_as_nobody())
-        server = PostgresServer(port=_find_port(), folder=folder, binaries=binaries)
+        server = PostgresServer(port=find_free_port(), folder=folder, binaries=binaries)
         server.start()
         try:
             yield server
@@ -98,9 +98,3 @@ def _as_nobody() -> dict[str, str]:
 def _find_owner() -> str:
     names = {entry.pw_name for entry in pwd.getpwall()}
     return "postgres" if "postgres" in names else "nobody"
-
-
-def _find_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

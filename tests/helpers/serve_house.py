@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import Any
 
 import duckdb
 from cli_process import COMMAND, Place
+from free_port import find_free_port
 from prefect_holder import copy_database
 from rag_bot import RagBot, start_rag_bot
 
@@ -240,12 +240,10 @@ def open_serve_house(folder: Path) -> Iterator[ServeHouse]:
         (folder / "documents" / name).write_text(text, encoding="utf-8")
     rows = [{"id": key, "question": asked, "ground_truth": truth} for key, (asked, truth) in QUESTIONS.items()]
     (folder / "questions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     copy_database(folder / "prefect")
     place = Place(folder=folder, variables={"PREFECT_HOME": str(folder / "prefect")})
     with start_rag_bot(folder / "documents") as bot:
-        house = ServeHouse(folder=folder, bot=bot, port=port, place=place)
+        house = ServeHouse(folder=folder, bot=bot, port=find_free_port(), place=place)
         try:
             yield house
         finally:
