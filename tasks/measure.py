@@ -7,9 +7,10 @@ sample's metadata.
 import asyncio
 from collections.abc import Awaitable, Callable
 from itertools import product
+from typing import Final
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.pipeline.citations import read_cited_text
+from evalhouse.tasks.pipeline.citations import MOST_CITATIONS, read_cited_text
 from evalhouse.tasks.pipeline.cited_statements import place_citations
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork
 from evalhouse.tasks.pipeline.run_step import make_task
@@ -17,6 +18,8 @@ from evalhouse.tasks.pipeline.sql_results import RUBRIC as RESULT_SETS
 from evalhouse.tasks.pipeline.sql_results import compare_results
 from evalhouse.tasks.pipeline.tool_calls import RUBRIC as TOOL_CALLS
 from evalhouse.tasks.pipeline.tool_calls import ToolCallError, grade_tool_calls, read_tool_calls
+
+_MOST_ROWS: Final = 10_000  # of the citations of one answer: a mark may name many contexts and close many statements
 
 
 async def measure_sample(live_run: LiveRun, work: SampleWork) -> None:
@@ -72,12 +75,23 @@ async def _read_citations(live_run: LiveRun, work: SampleWork) -> str | None:
     sample = work.sample
     if sample.answer is None or sample.contexts is None:
         return "no_answer" if sample.answer is None else "no_contexts"
-    cited = read_cited_text(sample, sample.answer, live_run.settings)
+    cited = await asyncio.to_thread(read_cited_text, sample, sample.answer, live_run.settings)
+    if len(cited.citations) > MOST_CITATIONS:
+        return "too_many_citations"
     statements: dict[str, str] = {}
     if "extract_answer" in live_run.steps and cited.citations:
         extraction = await work.wait_for_statements("answer")
         statements = {item.id: item.text for item in extraction.items}
     placed = await asyncio.to_thread(place_citations, sample.answer, cited, statements)
+    if (
+        placed is None
+        or sum(
+            max(1, len(placed[ordinal])) * max(1, len(citation.ranks))
+            for ordinal, citation in enumerate(cited.citations)
+        )
+        > _MOST_ROWS
+    ):
+        return "too_many_citations"
     for ordinal, citation in enumerate(cited.citations):
         for statement_id, rank in product(placed[ordinal] or (None,), citation.ranks or (None,)):
             work.add_row(

@@ -9,9 +9,11 @@ Whose citations they are says `tasks/pipeline/cited_statements.py`.
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate, islice
 from typing import Any, Final
 
 from evalhouse.tasks.settings.citations import compile_patterns
@@ -23,7 +25,7 @@ _DEFINITION: Final = re.compile(r"^[ ]{0,3}\[\^?(?P<label>[\w.:/-]{1,40})\^?\]:[
 _HEADING: Final = re.compile(
     r"^[ \t]*(?:#+[ \t]*)?(?:\*\*|__)?(?:sources?|references?|citations?|bibliography|works cited|footnotes?|links|"
     r"参考(?:文献|资料|来源|链接)?|(?:资料|信息)?来源|引用(?:来源|文献)?|出处|脚注)"
-    r"[ \t]*[:：]?(?:\*\*|__)?[ \t]*[:：]?[ \t]*$",
+    r"[ \t]*+[:：]?+(?:\*\*|__)?+[ \t]*+[:：]?+[ \t]*+$",
     re.IGNORECASE | re.MULTILINE,
 )
 _ENTRY: Final = re.compile(
@@ -34,6 +36,10 @@ _RANGE: Final = re.compile(r"(?<!\d)(\d{1,4})\s{0,3}[-–—]\s{0,3}\^?(\d{1,4})
 _BETWEEN_IDS: Final = re.compile(r"[,;，；、]")
 _ADDRESS: Final = re.compile(r"https?://\S+")
 _LONGEST_RANGE: Final = 50
+_LONGEST_ID: Final = 300
+_LONGEST_BODY: Final = 2_000
+MOST_CITATIONS: Final = 1_000
+"""What is read of one answer. Seven characters can cite fifty contexts, and each citation is a row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +92,15 @@ class Sources:
 
     @cached_property
     def pattern(self) -> re.Pattern[str] | None:
-        """Finds an id of the sample in brackets, whatever it looks like."""
-        ids = sorted((name for name in self.names if not _ADDRESS.match(name)), key=len, reverse=True)
-        one = "|".join(map(re.escape, ids))
-        return re.compile(rf"[\[【](?P<id>(?:{one})(?:\s*[,;，；、]\s*(?:{one}))*)[\]】](?!\()") if ids else None
+        """Finds an id of the sample in brackets, whatever it looks like.
+
+        The ids are foreign, and one may be a list of others. So the longest that a separator or a bracket follows is
+        taken for good: to try all ways in which an answer can be read would take for ever.
+        """
+        names = (name for name in self.names if len(name) <= _LONGEST_ID and not _ADDRESS.match(name))
+        ids = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+        one = rf"(?>(?:{ids})(?=\s*+[,;，；、]|[\]】]))"
+        return re.compile(rf"[\[【](?P<id>{one}(?:\s*+[,;，；、]\s*+{one})*+)[\]】](?!\()") if ids else None
 
 
 def list_sources(sample: StoredSample, *, first: int) -> Sources:
@@ -141,35 +152,34 @@ def strip_citations(sample: StoredSample, text: str, settings: RunSettings) -> s
 
 
 def find_citations(answer: str, sources: Sources, patterns: Sequence[re.Pattern[str]]) -> CitedText:
-    """The citations of an answer, in order."""
+    """The citations of an answer, in order; where there are more than MOST_CITATIONS, one more than these."""
     definitions, hidden = _read_definitions(answer)
     sources = replace(sources, definitions=definitions)
-    closed = [*hidden, *(match.span() for match in _CODE.finditer(answer))]
-    marks = [
-        mark
-        for mark in _find_marks(answer, sources, patterns)
-        if not any(_overlap(mark.match.span(), one) for one in closed)
-    ]
-    citations = tuple(citation for mark in marks for citation in _read(mark, sources))
-    return CitedText(citations=citations, hidden=tuple(hidden))
+    closed = sorted([*hidden, *(match.span() for match in _CODE.finditer(answer))])
+    begins, ends = [begin for begin, _ in closed], list(accumulate((end for _, end in closed), max))
+
+    def is_open(mark: _Mark) -> bool:
+        n_before = bisect_left(begins, mark.match.end())
+        return not n_before or ends[n_before - 1] <= mark.match.start()
+
+    marks = filter(is_open, _find_marks(answer, sources, patterns))
+    citations = (citation for mark in marks for citation in _read(mark, sources))
+    return CitedText(citations=tuple(islice(citations, MOST_CITATIONS + 1)), hidden=tuple(hidden))
 
 
 def _read_definitions(answer: str) -> tuple[dict[str, str], list[tuple[int, int]]]:
     """What footnotes and a list of sources stand for, by label, and the stretches of the answer they are in."""
-    found = {match["label"]: match["body"] for match in _DEFINITION.finditer(answer)}
+    found = {match["label"]: match["body"][:_LONGEST_BODY] for match in _DEFINITION.finditer(answer)}
     hidden = [match.span() for match in _DEFINITION.finditer(answer)]
-    for heading in _HEADING.finditer(answer):
-        entries = [_ENTRY.match(line) for line in answer[heading.end() :].splitlines() if line.strip()]
-        if any(entries):
-            for entry in filter(None, entries):
-                found.setdefault(entry["label"] or entry["number"], entry["body"])
+    # What has no entries behind its first heading has none behind any other.
+    if heading := _HEADING.search(answer):
+        lines = answer[heading.end() :].splitlines()
+        entries = [entry for line in lines if line.strip() and (entry := _ENTRY.match(line))]
+        for entry in entries:
+            found.setdefault(entry["label"] or entry["number"], entry["body"][:_LONGEST_BODY])
+        if entries:
             hidden.append((heading.start(), len(answer)))
-            break
     return found, hidden
-
-
-def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    return one[0] < other[1] and other[0] < one[1]
 
 
 def _find_marks(text: str, sources: Sources, patterns: Sequence[re.Pattern[str]]) -> list[_Mark]:

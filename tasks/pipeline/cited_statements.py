@@ -14,6 +14,7 @@ sentence says, and much that its own does not, has that one's citations as well.
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -28,6 +29,9 @@ _BACK: Final = 0.1  # what it costs to go back in the answer
 _SKIP: Final = 0.05  # what it costs to pass a piece over
 _MORE: Final = 0.4  # the least share of a further piece's words that a statement has beside those of its own piece
 _TOLD: Final = 0.8  # and the least share that it has at all
+_LONGEST_OPENING: Final = 1_000  # characters of a line without a letter, behind which a mark may still open it
+_MOST_PIECES: Final = 2_000  # of an answer; the way from each to each is weighed
+_MOST_PAIRS: Final = 500_000  # of pieces and statements, each of which takes some microseconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +44,16 @@ class _Piece:
     ordinals: tuple[int, ...]
 
 
-def place_citations(answer: str, cited: CitedText, statements: Mapping[str, str]) -> dict[int, list[str]]:
-    """By citation, its place among the answer's from 0, the ids of the statements it belongs to, in their order."""
-    pieces = list(_read_pieces(answer, cited))
+def place_citations(answer: str, cited: CitedText, statements: Mapping[str, str]) -> dict[int, list[str]] | None:
+    """By citation, its place among the answer's from 0, the ids of the statements it belongs to, in their order.
+
+    None for an answer of too many sentences, or of too many for so many statements, to be compared each with each.
+    """
+    if not cited.citations:
+        return {}
+    pieces = list(islice(_read_pieces(answer, cited), _MOST_PIECES + 1))
+    if len(pieces) > _MOST_PIECES or len(pieces) * len(statements) > _MOST_PAIRS:
+        return None
     placed: dict[int, list[str]] = {ordinal: [] for ordinal in range(len(cited.citations))}
     keys = [text.keys for text in analyse_texts([piece.text for piece in pieces])]
     found = find_pieces(list(statements.values()), [piece.text for piece in pieces])
@@ -86,7 +97,7 @@ def _read_pieces(answer: str, cited: CitedText) -> Iterator[_Piece]:
     text, ends = remove_spans(answer, order)
     places = dict(zip(order, ends, strict=True))
     marks = [places[one.start, one.end, one.text] for one in cited.citations]
-    bounds = list(_find_bounds(text))
+    bounds = list(islice(_find_bounds(text), _MOST_PIECES + 1))
     closed: dict[int, list[int]] = {place: [] for place in range(len(bounds))}
     for ordinal, mark in enumerate(marks):
         if bounds:
@@ -110,7 +121,7 @@ def _find_owner(text: str, bounds: Sequence[tuple[int, int]], mark: int) -> int:
     before = max((place for place, (start, _) in enumerate(bounds) if start < mark), default=0)
     line_start, line_end = text.rfind("\n", 0, mark) + 1, text.find("\n", mark)
     after = before + 1 if bounds[before][0] < mark else before
-    opens = not _says_something(text[line_start:mark])
+    opens = not _says_something(text[max(line_start, mark - _LONGEST_OPENING) : mark])
     has_own = after < len(bounds) and (line_end < 0 or bounds[after][0] < line_end)
     return after if opens and has_own else before
 
@@ -120,11 +131,14 @@ def _cut(
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
     """A sentence's pieces, each with the marks that close it; what follows the last marks belongs to them as well."""
     closing: dict[int, list[int]] = {}
-    last = start
+    last = seen = start
+    has_said = False  # between these two
     for ordinal in ordinals:
         stop = min(max(marks[ordinal], start), end)
+        has_said, seen = has_said or _says_something(text[seen:stop]), stop
         # A full stop between two marks makes no piece.
-        last = stop if not closing or _says_something(text[last:stop]) else last
+        if not closing or has_said:
+            last, has_said = stop, False
         closing.setdefault(last, []).append(ordinal)
     stops = [start, *list(closing)[:-1], end]
     for place, closed in enumerate(closing.values() or [[]]):

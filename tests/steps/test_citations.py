@@ -3,17 +3,21 @@
 import asyncio
 import json
 import random
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 import yaml
-from live_runs import ScriptedJudge, lay_out_run, make_sample, make_settings
+from live_runs import Says, ScriptedJudge, lay_out_run, make_sample, make_settings
 from pydantic import ValidationError
 from rows import Sample, Together, add_samples, fill, open_rows, score
 
+from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.citations import (
+    MOST_CITATIONS,
     CitedText,
     Sources,
     find_citations,
@@ -77,10 +81,38 @@ def test_a_mark_names_what_it_says(answer: str, cited: list[tuple[str, tuple[int
     assert all(answer[one.start : one.end] == one.marker for one in found)
 
 
-def test_no_text_takes_long_to_look_through() -> None:
-    """Each of these begins marks that never end, or could be read in very many ways."""
-    for part in ("[a_", "[a-1", "[1,", "【1:1†", "[^", "[x](", "https://a.", "[1-", "`", "[doc "):
-        assert isinstance(read(part * 2000), CitedText)
+PARTS = (
+    "[a_", "[a-1", "[1,", "【1:1†", "[^", "[x](", "https://a.", "[1-", "`", "[doc ", "`a` [1] ", "[1-50]",
+    "Sources\n\n", "Sources\t\t", "[^1]: x https://a.org\n", "[^1]", "[doc-3, doc-3",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_no_text_takes_long_to_look_through(part: str) -> None:
+    """Each of these begins marks that never end, could be read in very many ways, or makes very many of something."""
+
+    def measure(size: int) -> float:
+        answer = part * (size // len(part))
+        started = time.process_time()
+        cited = read(answer)
+        assert len(cited.citations) <= MOST_CITATIONS + 1
+        placed = place_citations(answer, cited, {"A1": "It is so."})
+        assert placed is None or len(placed) == len(cited.citations)
+        return time.process_time() - started
+
+    once, fourfold = (min(measure(size) for _ in range(2)) for size in (25_000, 100_000))
+    assert fourfold < 8 * once + 0.3
+
+
+@pytest.mark.parametrize("ids", [("1", "1,1", "1,1,1"), ("a b", "a b, a b"), ("[a", "[a,[a"), ("x", "x]", "x],x")])
+def test_ids_that_are_lists_of_other_ids_keep_nothing_busy(ids: Sequence[str]) -> None:
+    names = {name: (rank,) for rank, name in enumerate(ids, start=1)}
+    started = time.process_time()
+    assert read("[" + f"{ids[0]}," * 3000 + "?", names=names).citations == ()
+    assert time.process_time() - started < 1
+    for name in ids:
+        assert read(f"It is so [{name}].", names=names).citations[0].ranks == names[name]
+    assert read(f"It is so [{ids[0]}, {ids[0]}].", names=names).citations[0].ranks != ()
 
 
 def test_numbers_count_from_zero_where_that_is_said() -> None:
@@ -143,6 +175,7 @@ def find_cited(answer: str, statements: Sequence[str]) -> list[set[int]]:
     """By statement the numbers that it cites; a link is no number."""
     cited = read(answer, names={})
     placed = place_citations(answer, cited, {str(place): text for place, text in enumerate(statements)})
+    assert placed is not None
     numbers = ["".join(filter(str.isdigit, one.marker)) for one in cited.citations]
     return [
         {int(numbers[ordinal]) for ordinal, ids in placed.items() if str(place) in ids and numbers[ordinal]}
@@ -286,8 +319,8 @@ def say(question: Any) -> str:  # noqa: ANN401  # a Question
     )
 
 
-async def judge_one(folder: Path, *metrics: str, answer: str) -> tuple[Any, ScriptedJudge]:
-    judge = ScriptedJudge(say)
+async def judge_one(folder: Path, *metrics: str, answer: str, says: Says = say) -> tuple[Any, ScriptedJudge]:
+    judge = ScriptedJudge(says)
     async with lay_out_run(folder, judge=judge, metrics=metrics) as live_run:
         from evalhouse.tasks.attribute import attribute_statements  # noqa: PLC0415
         from evalhouse.tasks.extract import extract_statements  # noqa: PLC0415
@@ -318,3 +351,26 @@ async def test_validity_alone_asks_nobody(tmp_path: Path) -> None:
     work, judge = await judge_one(tmp_path, "citation_validity", answer="It is so [1]. It is so [5].")
     assert not judge.asked
     assert [(row["statement_id"], row["context_rank"]) for row in work.rows["citations"]] == [(None, 1), (None, None)]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "[1-50]" * 100,
+        "So [1]. " * 1200,
+        "It is so and no other. " * 2500 + "[1]",
+        "A b. " * 1001 + "[1]",
+        "The old mill has wooden wheels" + " [1]" * 900,
+    ],
+    ids=["ranges", "marks", "sentences", "sentences and statements", "marks and statements"],
+)
+async def test_an_answer_that_cites_without_end_has_no_rows_and_says_why(tmp_path: Path, answer: str) -> None:
+    def say_many(_: Question) -> str:
+        return orjson.dumps(
+            {"statements": [f"The old mill has wooden wheels {number}." for number in range(500)]}
+        ).decode()
+
+    work, _ = await judge_one(tmp_path, "citation_validity", "citation_recall", answer=answer, says=say_many)
+    outcomes = {row["step"]: row["reason"] for row in work.rows["outcomes"]}
+    assert outcomes["citations"] == "too_many_citations"
+    assert work.rows["citations"] == []

@@ -14,8 +14,9 @@ with reasons (reason, precedence, meaning) as (
         ('budget_exhausted', 9, 'the budget was spent before the sample was judged'),
         ('cancelled', 10, 'the run stopped before the sample was judged, or never asked for the step'),
         ('nothing_to_heed', 11, 'nothing that the user said before matters for the question'),
-        ('no_citations', 12, 'the answer cites nothing, so that there is no citation to take a share of'),
-        ('no_statements', 13, 'there is no statement to take a share of; of abstention, no text without any')
+        ('too_many_citations', 12, 'the answer cites more often, or has more sentences, than what it cites is compared for'),
+        ('no_citations', 13, 'the answer cites nothing, so that there is no citation to take a share of'),
+        ('no_statements', 14, 'there is no statement to take a share of; of abstention, no text without any')
 )
 
 select reason, precedence, meaning
