@@ -163,7 +163,7 @@ class Receiver:
         problems: list[str] = []
         items = _read_items(signal, body, kind, problems.append)
         try:
-            self.keeper.keep(items)
+            self.keeper.keep(items, problems.append)
         except OSError as error:
             raise Refused(503, f"spans cannot be stored: {error.strerror or error}", again=True) from None
         return len(problems), problems[0] if problems else ""

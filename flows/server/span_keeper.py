@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 from evalhouse.tasks.datasets.spans.keep import Redactor, is_named, is_picked
 from evalhouse.tasks.datasets.spans.logs import Logged, Unplaced
 from evalhouse.tasks.datasets.spans.otel import Recorded
+from evalhouse.tasks.datasets.spans.span import Blame
 from evalhouse.tasks.datasets.spans.stored import to_event_row, to_row
 from evalhouse.tasks.settings.receiver import ReceiverSettings
 from evalhouse.tasks.settings.retention import find_cutoff
@@ -89,8 +90,8 @@ class SpanKeeper:
         with self._guard:
             return self.counts.n_kept - self.counts.n_moved + sum(len(trace.rows) for trace in self._open.values())
 
-    def keep(self, items: Iterable[Recorded | Logged | Unplaced]) -> None:
-        """Put them on disk as far as they are kept; raises OSError for a full disk."""
+    def keep(self, items: Iterable[Recorded | Logged | Unplaced], blame: Blame) -> None:
+        """Put them on disk as far as they are kept; raises OSError for a full disk. What no row can hold is blamed."""
         now, began_at = time.monotonic(), now_utc()
         with self._guard:
             for place, item in enumerate(items):
@@ -98,7 +99,11 @@ class SpanKeeper:
                     self.counts.n_unplaced += 1
                     continue
                 # The order in which they came, which their own times need not tell, is that of their rows.
-                row = self._make_row(item, began_at + timedelta(microseconds=place))
+                try:
+                    row = self._make_row(item, began_at + timedelta(microseconds=place))
+                except (TypeError, ValueError, OverflowError, RecursionError) as error:
+                    blame(f"span {item.span_id} of trace {item.trace_id} cannot be stored: {error}")
+                    continue
                 if self._is_kept(item, now):
                     self._keep_row(row)
                 else:

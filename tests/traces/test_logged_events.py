@@ -273,8 +273,8 @@ def test_what_a_killed_receiver_acknowledged_is_in_the_warehouse_of_the_next(tmp
         "from evalhouse.flows.server.span_keeper import SpanKeeper; from evalhouse.warehouse.store import Warehouse\n"
         "from evalhouse.tasks.datasets.spans.otlp import read_otlp, read_otlp_logs\n"
         "keeper = SpanKeeper(Warehouse(sys.argv[1]), make_settings(sampling={'share': 0.0, 'wait_s': 60}))\n"
-        "keeper.keep(read_otlp(orjson.loads(sys.argv[2]), print))\n"
-        "keeper.keep(read_otlp_logs(orjson.loads(sys.argv[3]), print)); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "keeper.keep(read_otlp(orjson.loads(sys.argv[2]), print), print)\n"
+        "keeper.keep(read_otlp_logs(orjson.loads(sys.argv[3]), print), print); os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     warehouse = Warehouse(str(tmp_path / "w.duckdb"))
     warehouse.make_ready()
@@ -291,7 +291,7 @@ def test_what_a_killed_receiver_acknowledged_is_in_the_warehouse_of_the_next(tmp
     assert keeper.n_on_disk == 1
     from evalhouse.tasks.datasets.spans.otlp import read_otlp  # noqa: PLC0415
 
-    keeper.keep(read_otlp(make_request([_make_call(number_trace(2), error="no")]), print))
+    keeper.keep(read_otlp(make_request([_make_call(number_trace(2), error="no")]), print), print)
     keeper.close()
     rows = warehouse.read_rows("select trace_id from span_events order by trace_id")
     assert [row["trace_id"] for row in rows] == [number_trace(1), number_trace(2)]

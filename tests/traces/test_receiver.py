@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import json
 import os
 import re
 import signal
@@ -140,6 +141,58 @@ def test_spans_without_ids_are_rejected_and_the_others_taken(tmp_path: Path) -> 
     assert orjson.loads(house.read()[-1]["attributes"]) == {"input.value": QUESTION, "n": 7}
 
 
+ODD_VALUES: list[object] = [
+    {"intValue": "9" * 400}, {"intValue": 2**63}, {"intValue": "9" * 5000}, {"intValue": []}, {"doubleValue": "NaN"},
+    {"stringValue": "[0x" + "f" * 400 + ", None]"}, {"stringValue": "[" * 50_000}, {"stringValue": {"a": [1]}},
+    {"stringValue": "\0\x1b[2J\u202e"}, {"unknownValue": 1}, 7, "DEEP ARRAYS", "DEEP LISTS", "DEEP OBJECTS",
+]  # fmt: skip
+ODD_TIMES: list[object] = [
+    "9" * 30, 10**19, "-1", [1], {"a": 1}, "9999-12-31T23:59:59-09:00", "0001-01-01T00:00:00+09:00"
+]  # fmt: skip
+FIELDS = ("name", "status", "attributes", "events", "parentSpanId")
+LONG_NAMES = ("retrieval.documents.99999999999.document.content", "a." * 5_000, {"a": 1})
+ODD: list[dict[str, object]] = [
+    *({"attributes": [{"key": "input.value", "value": value}]} for value in ODD_VALUES),
+    *({"attributes": [{"key": name, "value": {"stringValue": "x"}}]} for name in LONG_NAMES),
+    *({name: time} for name in ("startTimeUnixNano", "endTimeUnixNano", "timeUnixNano") for time in ODD_TIMES),
+    *({name: value} for name in FIELDS for value in ([1], {"a": 1}, 7)),
+    *({"body": value} for value in ODD_VALUES),
+    {"status": {"code": [1], "message": {"a": 1}}}, {"parentSpanId": "cd" * 8},
+]  # fmt: skip
+
+
+# What orjson reads and does not write.
+DEEP = {
+    "DEEP ARRAYS": '{"arrayValue":{"values":[' * 300 + "1" + "]}}" * 300,
+    "DEEP LISTS": '{"stringValue":' + "[" * 900 + "]" * 900 + "}",
+    "DEEP OBJECTS": '{"kvlistValue":{"values":[{"key":"k","value":' * 200 + "1" + "}]}}" * 200,
+}
+
+
+def pack_odd(body: object) -> bytes:
+    text = json.dumps(body)
+    for name, deep in DEEP.items():
+        text = text.replace(f'"{name}"', deep)
+    return text.encode()
+
+
+@pytest.mark.parametrize("patterns", [[], ["email", "card", "key"]], ids=["as it came", "redacted"])
+def test_whatever_one_span_or_event_holds_the_others_are_taken_and_read(tmp_path: Path, patterns: list[str]) -> None:
+    ids = {"traceId": "ab" * 16, "spanId": "cd" * 8}
+    with receiving(tmp_path / "w.duckdb", redaction={"patterns": patterns}) as house:
+        for odd in ODD:
+            answer = house.post(pack_odd(make_request([{**ids, **odd}, *make_bot_trace()])))
+            assert answer.status_code == 200, odd
+            records = [{**ids, "eventName": "gen_ai.x", **odd}]
+            logs = {"resourceLogs": [{"scopeLogs": [{"logRecords": records}]}]}
+            assert house.post(pack_odd(logs), path="/v1/logs").status_code == 200, odd
+    settings = RunSettings(dataset="traces", traces=ALWAYS, warehouse=str(tmp_path / "w.duckdb"))
+    staged = stage_of(settings)
+    questions = {sample.question for sample in staged.staging.read_between(1, 10)}
+    staged.staging.discard()
+    assert QUESTION in questions
+
+
 def test_without_the_extra_protobuf_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evalhouse.flows.server.receiver.has_protobuf", lambda: False)
     with receiving(tmp_path / "w.duckdb") as house:
@@ -231,7 +284,7 @@ def test_what_waited_in_a_killed_receiver_waits_in_the_next(tmp_path: Path) -> N
         "from evalhouse.flows.server.span_keeper import SpanKeeper; from evalhouse.warehouse.store import Warehouse\n"
         "from evalhouse.tasks.datasets.spans.otlp import read_otlp\n"
         "keeper = SpanKeeper(Warehouse(sys.argv[1]), make_settings(sampling={'share': 0.0, 'wait_s': 60}))\n"
-        "keeper.keep(read_otlp(orjson.loads(sys.argv[2]), print)); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "keeper.keep(read_otlp(orjson.loads(sys.argv[2]), print), print); os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     killed = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "w.duckdb"), orjson.dumps(make_request(_ids(1)[:2])).decode(),
@@ -240,7 +293,7 @@ def test_what_waited_in_a_killed_receiver_waits_in_the_next(tmp_path: Path) -> N
     )  # fmt: skip
     assert killed.returncode == -signal.SIGKILL
     keeper = SpanKeeper(warehouse, settings)
-    keeper.keep(read_otlp(make_request([make_span(1, {}, trace=number_trace(1), error="no")]), print))
+    keeper.keep(read_otlp(make_request([make_span(1, {}, trace=number_trace(1), error="no")]), print), print)
     keeper.close()
     assert len(warehouse.read_rows("from spans")) == 3
 
@@ -348,7 +401,7 @@ def test_spans_in_the_journal_are_taken_in_by_whatever_runs_next(tmp_path: Path)
     warehouse = Warehouse(str(tmp_path / "w.duckdb"))
     warehouse.make_ready()
     keeper = SpanKeeper(warehouse, make_settings())
-    keeper.keep(read_otlp(make_request(_ids(1)), print))
+    keeper.keep(read_otlp(make_request(_ids(1)), print), print)
     mover = keeper._movers["spans"]
     mover._has_ended, keeper._has_ended._flag = True, True  # type: ignore[attr-defined]  # as if killed
     mover._wake.set()

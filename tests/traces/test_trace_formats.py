@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from trace_files import (
 
 from evalhouse.tasks.datasets.errors import DatasetError
 from evalhouse.tasks.datasets.read import stage_of
+from evalhouse.tasks.datasets.spans.span import open_value, read_time
 from evalhouse.tasks.settings.run import RunSettings
 
 
@@ -301,9 +303,29 @@ def test_a_run_over_traces_scores_what_needs_no_ground_truth(tmp_path: Path, pre
 
 
 def test_times_of_all_exports_are_read() -> None:
-    from evalhouse.tasks.datasets.spans.span import read_time  # noqa: PLC0415
-
     noon = NOON_NS / 1e9
     for written in (NOON_NS, str(NOON_NS), NOON_NS / 1e6, noon, "2026-03-14T12:00:00Z", "2026-03-14T13:00:00+01:00"):
         assert read_time(written) == pytest.approx(noon)
     assert [read_time(value) for value in (None, "", "soon", True, 0, -1)] == [None] * 6
+
+
+@pytest.mark.parametrize(
+    "text", ["[" + "None," * 10**6 + "]", "[" + "1," * 10**6 + "]'", "[" + "'a' " * 2 * 10**6 + "]"]
+)
+def test_what_python_prints_is_read_up_to_a_length(text: str) -> None:
+    """Python's own reader takes some hundred bytes for each member: gigabytes for a cell of ten megabytes."""
+    started = time.process_time()
+    assert open_value(text) == text
+    assert time.process_time() - started < 0.5
+
+
+@pytest.mark.parametrize("text", ["[0x" + "f" * 400 + ", None]", "{'a': {1, 2}}", "[b'a', None]", "['\\ud800', None]"])
+def test_what_json_has_nothing_for_stays_text(text: str) -> None:
+    assert open_value(text) == text
+    assert open_value("['a', None, {'b': 1.5}]") == ["a", None, {"b": 1.5}]
+
+
+@pytest.mark.parametrize("late", [10**400, 1e300, float("inf"), "9" * 30, 3e20, "9999-12-31T23:59:59-09:00"])
+def test_a_time_after_all_dates_is_none(late: object) -> None:
+    assert read_time(late) is None
+    assert read_time(253402300799 * 10**9) == 253402300799

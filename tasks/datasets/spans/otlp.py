@@ -160,7 +160,10 @@ def _read_any(value: object) -> Any:  # noqa: ANN401  # whatever an attribute ho
     kind, inner = next(iter(read_fields(value).items()), ("", None)) if isinstance(value, Mapping) else ("", None)
     match kind:
         case "intValue":
-            return int(str(inner))
+            number = int(str(inner))
+            if not -(2**63) <= number < 2**63:
+                raise ValueError("an intValue has more than 64 bits")
+            return number
         case "arrayValue":
             return [_read_any(item) for item in read_tree(inner).get("values") or []]
         case "kvlistValue":

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, cast
 
+import orjson
+
 from evalhouse.tasks.datasets.values import open_cell
 
 Kind = Literal["chain", "llm", "retriever", "reranker", "tool", "embedding", "other"]
@@ -17,6 +19,10 @@ Blame = Callable[[str], None]
 
 
 _COUNT: Final = re.compile(r"\d{1,15}(\.0)?")
+_LATEST: Final = 253_402_300_800  # seconds of the epoch at the end of the year 9999, beyond which there are no dates
+# What Python reads takes some hundred bytes for each member.
+_LONGEST_PYTHON: Final = 4_000_000
+_MOST_IN_PYTHON: Final = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +79,15 @@ def tell_reranker(kind: Kind, name: str) -> Kind:
 
 
 def read_time(value: object) -> float | None:
-    """Seconds of the epoch from a time as exports write it: ISO 8601, nanoseconds, milliseconds or seconds."""
+    """Seconds of the epoch from a time as exports write it: ISO 8601, nanoseconds, milliseconds or seconds.
+
+    None for what is no time, or lies after all dates.
+    """
     value = _read_number(value) if isinstance(value, str) else value
     if isinstance(value, datetime):
-        return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        seconds = (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+        return seconds if seconds < _LATEST else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _LATEST * 1e9:
         return None
     for factor, least in ((1e9, 1e17), (1e6, 1e14), (1e3, 1e11)):  # in seconds all of these lie after the year 5000
         if value >= least:
@@ -128,8 +138,20 @@ def open_value(value: object) -> object:
     opened = open_cell(value)
     if isinstance(opened, str) and opened.lstrip()[:1] in ("[", "{"):
         with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-            return ast.literal_eval(opened.strip())
+            return _read_python(opened.strip())
     return opened
+
+
+def _read_python(text: str) -> object:
+    """What Python prints; raises ValueError for more of it than is read, and for what JSON has nothing for."""
+    if len(text) > _LONGEST_PYTHON or text.count(",") > _MOST_IN_PYTHON:
+        raise ValueError("too long")
+    value: object = ast.literal_eval(text)
+    try:
+        orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+    except orjson.JSONEncodeError as error:  # a number of hundreds of digits, half a character
+        raise ValueError(str(error)) from None
+    return value
 
 
 def read_tree(value: object) -> Tree:
