@@ -32,7 +32,8 @@ from trace_files import (
 
 from evalhouse.tasks.datasets.errors import DatasetError
 from evalhouse.tasks.datasets.read import stage_of
-from evalhouse.tasks.datasets.spans.span import open_value, read_time
+from evalhouse.tasks.datasets.spans.samples import make_row
+from evalhouse.tasks.datasets.spans.span import Span, open_value, read_time
 from evalhouse.tasks.settings.run import RunSettings
 
 
@@ -286,6 +287,23 @@ def test_a_circle_of_parents_ends(tmp_path: Path) -> None:
     spans = [make_span(1, {"input.value": QUESTION}, parent=2), make_span(2, {}, parent=1)]
     with pytest.raises(DatasetError, match="still running"):
         read_traces_of(write_lines(tmp_path / "t.jsonl", [make_request(spans)]), "otel")
+
+
+@pytest.mark.parametrize("is_circle", [False, True])
+def test_spans_within_one_another_without_end_take_a_time_in_proportion_to_their_number(is_circle: bool) -> None:
+    def measure(number: int) -> float:
+        parents = {place: f"s{place - 1}" for place in range(1, number)} | ({0: f"s{number - 1}"} if is_circle else {})
+        spans = [
+            Span(trace_id="t", span_id=f"s{place}", parent_id=parents.get(place), question="What?", ended_at=1.0)
+            for place in range(number)
+        ]
+        started = time.process_time()
+        row = make_row(spans)
+        assert is_circle or (isinstance(row, dict) and row["question"] == "What?")
+        return time.process_time() - started
+
+    once, fourfold = (min(measure(number) for _ in range(2)) for number in (1_500, 6_000))
+    assert fourfold < 8 * once + 0.1
 
 
 def test_a_run_over_traces_scores_what_needs_no_ground_truth(tmp_path: Path, prefect_home: Path) -> None:

@@ -7,6 +7,7 @@ were asked, or what a reranker left of it. A trace of which nothing can be judge
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, Literal
 
 from evalhouse.tasks.datasets.spans.span import Document, Kind, Span
@@ -18,6 +19,7 @@ REASONS: Final[dict[Reason, str]] = {
     "error": "ended with an error and no answer",
 }
 _ORDER: Final[tuple[Kind, ...]] = ("chain", "other", "retriever", "reranker", "llm")
+_DEEPEST: Final = 200  # so many spans around one are looked at; for a chain of all that were sent it would take minutes
 _ANSWERING: Final[tuple[Kind, ...]] = ("chain", "other", "llm")
 
 
@@ -66,7 +68,7 @@ def _place(spans: Sequence[Span]) -> list[_Placed]:
     by_id = {span.span_id: span for span in spans}
     placed = []
     for span in by_id.values():
-        around = list(_list_around(span, by_id))
+        around = list(islice(_list_around(span, by_id), _DEEPEST))
         is_inner = any(outer.kind == span.kind for outer in around)
         placed.append(_Placed(span=span, depth=len(around), is_inner=is_inner))
     return sorted(placed, key=lambda item: (item.depth, item.span.started_at or 0.0))
