@@ -54,7 +54,11 @@ def _start(
     wait_s: float,
     finish: Finish | None = None,
 ) -> RunOutcome:
-    with open_process(request.settings, watch, wait_s, finish=finish, find_flow=find_flow) as process:
+    # A trigger that knows its flow run is that of a served suite.
+    is_served = request.trigger.flow_run_id is not None
+    with open_process(
+        request.settings, watch, wait_s, finish=finish, find_flow=find_flow, is_served=is_served
+    ) as process:
         return asyncio.run(start(process, request, source))
 
 
@@ -66,11 +70,16 @@ def resume_run(
     watch: Watch | None = None,
     finish: Finish | None = None,
     wait_s: float = 0.0,
+    is_served: bool = False,
 ) -> RunOutcome:
-    """Go on with a run where it stopped, with its own settings but for `changes`; otherwise as `start_run`."""
+    """Go on with a run where it stopped, with its own settings but for `changes`; otherwise as `start_run`.
+
+    `is_served` says that a served suite does so, which takes a run up again that an outage has broken off."""
     unfinished = find_unfinished(wanted, warehouse_url=warehouse_url, changes=changes)
     run_id, settings = unfinished.run.run_id, unfinished.settings
-    with open_process(settings, watch, wait_s, run_id=run_id, finish=finish, find_flow=find_flow) as process:
+    with open_process(
+        settings, watch, wait_s, run_id=run_id, finish=finish, find_flow=find_flow, is_served=is_served
+    ) as process:
         return asyncio.run(go_on(process, unfinished.run, settings))
 
 

@@ -143,10 +143,12 @@ def open_process(
     finish: Finish | None = None,
     find_flow: FlowFinder,
     is_flow: bool = False,
+    is_served: bool = False,
 ) -> Iterator["RunProcess"]:
     """All that a run holds from before its preparation to its end: signals, locks, server, warehouse.
 
-    `is_flow` says that this is within a flow already, which has a server.
+    `is_flow` says that this is within a flow already, which has a server; `is_served` that it is within that of a
+    served suite, so that a run which is broken off is taken up again.
     """
     if settings.is_spread:
         from evalhouse.flows.pools.parts import check_pool  # noqa: PLC0415  # few runs are
@@ -171,6 +173,7 @@ def open_process(
             watch=watch or (lambda _: nullcontext()),
             finish=finish or explain_incomplete,
             find_flow=find_flow,
+            is_served=is_served,
         )
 
 
@@ -210,6 +213,7 @@ class RunProcess:
     watch: Watch
     finish: Finish
     find_flow: FlowFinder
+    is_served: bool = False
 
     async def run(self, prepared: "PreparedRun", put_on_record: Callable[[], None]) -> RunOutcome:
         """Run what was prepared to its end, and measure the judge's noise and the bot's where settings ask for it."""
@@ -270,9 +274,27 @@ class RunProcess:
         except KeyboardInterrupt:
             problem = RunCancelled(f"stopped by {self.interrupts.taken}")
         except BaseException as error:  # whatever ends the run, the journal is emptied and the end is on record
-            _conclude(live_run, run, error, self.interrupts)
+            self._conclude(live_run, run, error)
             raise
-        return _conclude(live_run, run, problem, self.interrupts)
+        return self._conclude(live_run, run, problem)
+
+    def _conclude(self, live_run: "LiveRun", run: RunRow, problem: BaseException | None) -> RunOutcome:
+        """Empty the journal and write how the run ended; when that cannot be written it is only reported.
+
+        A served run that an outage has broken off is left without an end: to `evalhouse serve` it has crashed, as if
+        its process had been killed, and is resumed."""
+        self.interrupts.note_only()
+        is_taken_up = (self.is_served or run.trigger != "manual") and is_outage(problem)
+        try:
+            _close_records(live_run)
+            run = _write_end(live_run, run, problem, is_taken_up=is_taken_up)
+        except WarehouseError as error:
+            # Replies are in the journal and the verdicts follow from them: there is a run to resume.
+            problem = problem or error
+            run = replace(run, status=_name_end(live_run, problem))
+        finally:
+            _put_away(live_run)
+        return RunOutcome(run=run, status=run.status, counts=live_run.usage, problem=_describe_end(live_run, problem))
 
     async def _run_flow(self, live_run: "LiveRun", kind: RunKind, call_flow: FlowCall) -> Exception | None:
         """The flow, with the terminal's signals turned into an orderly stop; returns what it ended with."""
@@ -332,21 +354,6 @@ def explain_timeout(settings: RunSettings, error: TimeoutError) -> FatalJudgeErr
     )
 
 
-def _conclude(live_run: "LiveRun", run: RunRow, problem: BaseException | None, interrupts: Interrupts) -> RunOutcome:
-    """Empty the journal and write how the run ended; when that cannot be written it is only reported."""
-    interrupts.note_only()
-    try:
-        _close_records(live_run)
-        run = _write_end(live_run, run, problem)
-    except WarehouseError as error:
-        # Replies are in the journal and the verdicts follow from them: there is a run to resume.
-        problem = problem or error
-        run = replace(run, status=_name_end(live_run, problem))
-    finally:
-        _put_away(live_run)
-    return RunOutcome(run=run, status=run.status, counts=live_run.usage, problem=_describe_end(live_run, problem))
-
-
 def _close_records(live_run: "LiveRun") -> None:
     """Bring calls and responses into the warehouse; what cannot be moved now is on disk."""
     try:
@@ -357,8 +364,9 @@ def _close_records(live_run: "LiveRun") -> None:
             live_run.collection.record.close()
 
 
-def _write_end(live_run: "LiveRun", run: RunRow, problem: BaseException | None) -> RunRow:
-    """Write the run's status and return its row; an evaluation that was stopped is scored as far as it came."""
+def _write_end(live_run: "LiveRun", run: RunRow, problem: BaseException | None, *, is_taken_up: bool) -> RunRow:
+    """Write the run's status, but for one that is taken up, and return its row; an evaluation that was stopped is
+    scored as far as it came."""
     if run.kind == "collection":
         live_run.progress.n_failed = count_responses(live_run.warehouse, live_run.run_id)["n_failed"]
     elif problem is not None and count_samples(live_run.warehouse, live_run.run_id):
@@ -367,18 +375,12 @@ def _write_end(live_run: "LiveRun", run: RunRow, problem: BaseException | None) 
         score_verdicts(live_run)
     told = _describe_end(live_run, problem)
     ended = replace(run, flow_run_id=live_run.flow_run_id or run.flow_run_id, problem=told)
-    if _is_taken_up(run, problem):
+    if is_taken_up:
         update_run(live_run.warehouse, live_run.run_id, problem=told)
         return ended
     ended = replace(ended, status=_name_end(live_run, problem), finished_at=now_utc())
     end_run(live_run.warehouse, live_run.run_id, status=ended.status, finished_at=ended.finished_at, problem=told)
     return ended
-
-
-def _is_taken_up(run: RunRow, problem: BaseException | None) -> bool:
-    """Whether it was broken off by an outage and is left as it is, without an end: to `evalhouse serve` it has crashed,
-    as if its process had been killed, and is resumed."""
-    return run.trigger != "manual" and is_outage(problem)
 
 
 def _name_end(live_run: "LiveRun", problem: BaseException | None) -> RunStatus:

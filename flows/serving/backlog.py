@@ -35,6 +35,8 @@ from evalhouse.warehouse.store import WRITE_PATIENCE_S, Warehouse
 
 _GONE: Final = "its process ended before the run did"
 _NOT_AGAIN: Final = "and what was answered is not asked again"
+# In the problem of a run that is taken up by itself; one by hand is for the person who gave the command.
+_BY_SERVE: Final = "`evalhouse serve` goes on with it"
 _UNDER_WAY = ["RUNNING", "PENDING", "CANCELLING"]
 # States in which a process shows signs of life, or is about to.
 _ALIVE = ("PENDING", "RUNNING")
@@ -74,7 +76,7 @@ def _sweep_suite(api: PrefectApi, suite: ServedSuite, *, alone: bool) -> list[st
     dead = [flow_run for flow_run in under_way if _is_dead(api, flow_run, alone=alone)]
     # The lock on a run may be lost while its process lives: with the server of a lake's catalogue.
     alive = {find_named_run(flow_run, suite.name) for flow_run in under_way if flow_run not in dead}
-    crashed = {run.run_id: run for run in _mark_runs(warehouse, suite.name, alive)}
+    crashed = {run.run_id: run for run in _mark_runs(api, warehouse, suite, alive)}
     for flow_run in dead:
         _mark_flow_run(api, str(flow_run["id"]))
         run = _find_run_of(warehouse, flow_run, suite.name)
@@ -100,9 +102,18 @@ def _list_left(
     """Runs of the last day that nobody works on or will: those whose process died between their end and their gate,
     and those found crashed earlier whose resumption failed before it was one."""
     since = (datetime.now(UTC) - _LOST_WITHIN).replace(tzinfo=None)
-    ended = [run for run in _list_served(warehouse, suite.name) if run.finished_at and run.finished_at > since]
+    ended = [run for run in _list_runs_of(warehouse, suite.name) if run.finished_at and run.finished_at > since]
     left = [run for run in ended if (is_gate_due(run) or is_marked(run)) and run.run_id not in known]
-    return [run for run in left if not _is_queued(api, suite, run.run_id) and not _is_held(warehouse, run)]
+    free = [run for run in left if not _is_queued(api, suite, run.run_id) and not _is_held(warehouse, run)]
+    return [run for run in free if is_served(api, suite, run)]
+
+
+def is_served(api: PrefectApi, suite: ServedSuite, run: RunRow) -> bool:
+    """Whether a run is for `evalhouse serve` to go on with: an evaluation that the suite's deployment has started, for
+    whatever reason. One that a command started is for the person who gave it."""
+    if run.kind != "evaluation":
+        return False
+    return run.trigger != "manual" or _find_flow_run_of(api, suite, run) is not None
 
 
 def is_gate_due(run: RunRow) -> bool:
@@ -215,25 +226,33 @@ def _is_dead(api: PrefectApi, flow_run: Mapping[str, Any], *, alone: bool) -> bo
 
 def is_marked(run: RunRow) -> bool:
     """Whether a run was found crashed, and is resumed."""
-    return run.status == "failed" and run.trigger != "manual" and (run.problem or "").startswith(_GONE)
+    problem = run.problem or ""
+    if run.status != "failed" or not problem.startswith(_GONE):
+        return False
+    return run.trigger != "manual" or _BY_SERVE in problem
 
 
-def _mark_runs(warehouse: Warehouse, suite: str, alive: Collection[str | None]) -> list[RunRow]:
+def _mark_runs(
+    api: PrefectApi, warehouse: Warehouse, suite: ServedSuite, alive: Collection[str | None]
+) -> list[RunRow]:
     """Runs of a suite that say "running" and are held by nobody: failed from now on. Those by hand are only marked.
 
     They come as they were before; `alive` are not looked at."""
-    running = [run for run in _list_runs_of(warehouse, suite) if run.status == "running" and run.run_id not in alive]
-    marked = [run for run in running if _mark_run(warehouse, run)]
-    return [run for run in marked if run.kind == "evaluation" and run.trigger != "manual"]
+    all_runs = _list_runs_of(warehouse, suite.name)
+    running = [run for run in all_runs if run.status == "running" and run.run_id not in alive]
+    served = {run.run_id for run in running if is_served(api, suite, run)}
+    marked = [run for run in running if _mark_run(warehouse, run, is_ours=run.run_id in served)]
+    return [run for run in marked if run.run_id in served]
 
 
-def _mark_run(warehouse: Warehouse, run: RunRow) -> bool:
+def _mark_run(warehouse: Warehouse, run: RunRow, *, is_ours: bool) -> bool:
     holder = (run.is_part_of_run and run.parent_run_id) or run.run_id
-    with _tried_to_hold(warehouse, holder) as is_ours:
-        if not is_ours or find_run(warehouse, run.run_id).status != "running":
+    with _tried_to_hold(warehouse, holder) as is_held:
+        if not is_held or find_run(warehouse, run.run_id).status != "running":
             return False
         why = f" ({run.problem})" if run.problem else ""
-        problem = f"{_GONE}{why}; `evalhouse resume {holder}` goes on with it"
+        resume = f"`evalhouse resume {holder}`"
+        problem = f"{_GONE}{why}; {f'{_BY_SERVE}, or {resume}' if is_ours else f'{resume} goes on with it'}"
         update_run(
             warehouse,
             run.run_id,
@@ -248,12 +267,22 @@ def _mark_run(warehouse: Warehouse, run: RunRow) -> bool:
 def _name_after(api: PrefectApi, suite: ServedSuite, run: RunRow) -> None:
     """Name the suite's flow run after its run where the process died before it could: otherwise it would be taken for
     one that has no run yet, and queued again."""
+    flow_run = _find_flow_run_of(api, suite, run)
+    if flow_run is not None and find_named_run(flow_run, suite.name) is None:
+        api.patch(f"/flow_runs/{flow_run['id']}", {"name": name_flow_run(suite.name, run.run_id)})
+
+
+def _find_flow_run_of(api: PrefectApi, suite: ServedSuite, run: RunRow) -> Mapping[str, Any] | None:
+    """The flow run of the suite's deployment that worked on a run last; None where that was somebody else's."""
+    if run.flow_run_id is None:
+        return None
     with _unless_unknown():
-        flow_run = api.get(f"/flow_runs/{run.flow_run_id}")
+        flow_run: Mapping[str, Any] = api.get(f"/flow_runs/{run.flow_run_id}")
         if (task_run := flow_run.get("parent_task_run_id")) is not None:
             flow_run = api.get(f"/flow_runs/{api.get(f'/task_runs/{task_run}')['flow_run_id']}")
-        if flow_run["deployment_id"] == suite.deployment_id and find_named_run(flow_run, suite.name) is None:
-            api.patch(f"/flow_runs/{flow_run['id']}", {"name": name_flow_run(suite.name, run.run_id)})
+        if flow_run["deployment_id"] == suite.deployment_id:
+            return flow_run
+    return None
 
 
 def _mark_flow_run(api: PrefectApi, flow_run_id: str) -> None:

@@ -40,7 +40,7 @@ from evalhouse.flows.server.environment import (
 )
 from evalhouse.flows.server.interrupts import StopOrders
 from evalhouse.flows.server.local import SERVE_LOG, LocalServer, LocalServerError
-from evalhouse.flows.serving.backlog import is_marked, queue_resume, sweep_crashed
+from evalhouse.flows.serving.backlog import is_marked, is_served, queue_resume, sweep_crashed
 from evalhouse.flows.serving.flow_runs import ENDED, ServedSuite, find_named_run, list_flow_runs, read_served_suite
 from evalhouse.flows.serving.notify import describe_failures, describe_trigger
 from evalhouse.flows.serving.suite_runs import resolve_suite
@@ -270,7 +270,7 @@ def _describe_end(kept: _Kept) -> str:
     seconds = (run.finished_at - run.started_at).total_seconds() if run.finished_at else 0.0
     problem = f": {' '.join(run.problem.split())}" if run.problem else ""
     command = f"evalhouse {'show' if run.status == 'completed' else 'resume'} {run.run_id}"
-    end = f"{run.run_id} {run.status} after {seconds:.0f} s, {run.n_samples or 0} samples{problem}"
+    end = f"{run.run_id} {run.status} after {seconds:.0f} s, {write_count(run.n_samples or 0, 'sample')}{problem}"
     if run.gate is not None:
         end += f", gate {run.gate}"
     if run.gate == "failed":
@@ -529,9 +529,11 @@ class _Serving:
 
     async def _stop(self, runner: "Runner", running: "asyncio.Task[None]", lines: RunLines) -> None:
         await asyncio.to_thread(self._look_once, lines, sweep=False)
-        under_way = [run for run in lines.list_under_way() if run.kind == "evaluation" and run.trigger != "manual"]
+        under_way = await asyncio.to_thread(self._list_under_way, lines)
         if under_way:
             self._log(f"stopping {', '.join(run.run_id for run in under_way)} in good order; again: at once")
+        else:
+            self._log("stopping; no run is under way")
         if runner.started:
             await runner.astop()
             await asyncio.wait({running})
@@ -540,6 +542,14 @@ class _Serving:
             await asyncio.to_thread(self._queue_stopped, under_way)
         except (SettingsError, WarehouseError) as error:
             self._log(f"runs that were stopped go on when they are served again, or by `evalhouse resume`: {error}")
+
+    def _list_under_way(self, lines: RunLines) -> list[RunRow]:
+        """The runs that the deployments of these suites have started."""
+        served, runs = {suite.name: suite for suite in self._served}, lines.list_under_way()
+        try:
+            return [run for run in runs if run.suite is not None and is_served(self._api, served[run.suite], run)]
+        except PrefectApiError:  # nor can anything be queued there
+            return [run for run in runs if run.kind == "evaluation" and run.trigger != "manual"]
 
     def _queue_stopped(self, under_way: Sequence[RunRow]) -> None:
         """Runs that have stopped because we did go on when they are served again."""

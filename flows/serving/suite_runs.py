@@ -172,7 +172,15 @@ def resume_suite_run(
     """
     finish = _Finish(warehouse_url, suite.notify if suite else None, reads_stored=suite is None)
     changes = changes or {}
-    outcome = resume_run(name, warehouse_url=warehouse_url, changes=changes, watch=watch, finish=finish, wait_s=wait_s)
+    outcome = resume_run(
+        name,
+        warehouse_url=warehouse_url,
+        changes=changes,
+        watch=watch,
+        finish=finish,
+        wait_s=wait_s,
+        is_served=suite is not None,  # which only the flow that serves it has at hand
+    )
     if suite is not None:
         forget_old(suite, warehouse_url)
     return SuiteOutcome(outcome=outcome, gate=finish.gate)

@@ -21,16 +21,30 @@ pytestmark = [
 SUITE = "shop"
 
 
+BY_SCHEDULE, BY_HAND = "has started on schedule", "was started by hand"
+
+
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[ServeHouse]:
-    """When a run has begun by the schedule and waits for the bot's second answer."""
+def house(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ServeHouse]:
+    """When a run has begun, by the schedule unless the parameter says that a person starts it in Prefect, and waits for
+    the bot's second answer."""
+    begun = getattr(request, "param", BY_SCHEDULE)
     with open_serve_house(tmp_path) as house:
-        suite = house.write_suite(SUITE, cron="* * * * *", more="[gate.min]\nfactual_f1 = 1.5\n")
+        cron = "* * * * *" if begun == BY_SCHEDULE else "0 0 1 1 *"
+        suite = house.write_suite(SUITE, cron=cron, more="[gate.min]\nfactual_f1 = 1.5\n")
         house.bot.configure(hold_after=1)
         house.serve(suite)
+        if begun == BY_HAND:
+            start_in_prefect(house)
         house.bot.wait_for(2)
-        house.wait_until(lambda: "has started on schedule" in house.told)
+        house.wait_until(lambda: begun in house.told)
         yield house
+
+
+def start_in_prefect(house: ServeHouse) -> None:
+    """As a person does in its pages."""
+    (deployment,) = house.post("/deployments/filter", {"deployments": {"name": {"any_": [SUITE]}}})
+    house.post(f"/deployments/{deployment['id']}/create_flow_run", {"state": {"type": "SCHEDULED"}})
 
 
 def find_server(house: ServeHouse) -> int:
@@ -102,6 +116,7 @@ def test_a_run_that_has_outlived_its_serving_process_completes_and_that_is_said(
     assert "has started on schedule" in read_log(house), "what was said before is kept"
 
 
+@pytest.mark.parametrize("house", [BY_SCHEDULE, BY_HAND], indirect=True)
 def test_a_run_whose_server_stays_away_is_broken_off_and_resumed_by_the_next_start(house: ServeHouse) -> None:
     first = house.list_runs(SUITE)[0]["run_id"]
     server = find_server(house)

@@ -228,6 +228,24 @@ def test_a_run_broken_off_by_an_outage_is_resumed_and_the_line_says_by_which(war
     assert [one["parameters"] for one in api.created] == [{"resume": "r1"}]
 
 
+@pytest.mark.parametrize("within", ["out", "in"])
+def test_a_run_that_a_person_started_in_prefect_is_resumed_as_one_by_the_schedule(
+    warehouse: Warehouse, within: str
+) -> None:
+    """Its flow run has ended before anybody looked, as that of a process which has outlived its server does."""
+    run = make_run(run_id="r1", suite="nightly", trigger="manual", status="running", flow_run_id=within)
+    insert_run(warehouse, run)
+    inner = make_flow_run("in", "FAILED", deployment_id=None, parent_task_run_id="out")
+    api = Api(inner, make_flow_run("out", "CRASHED", name=name_flow_run("nightly", "r1")))
+    lines = RunLines([make_served(warehouse)])
+    lines.read_news()
+    (line,) = sweep_crashed(api, [make_served(warehouse)])
+    assert "run r1 had crashed: it is resumed" in line
+    assert [one["parameters"] for one in api.created] == [{"resume": "r1"}]
+    assert lines.read_news() == [], "it was said already"
+    assert sweep_crashed(api, [make_served(warehouse)]) == []
+
+
 def test_a_run_whose_lock_was_lost_is_left_alone_as_long_as_its_process_lives(warehouse: Warehouse) -> None:
     """The lock on a run of a lake ends with the server of the catalogue."""
     insert_run(warehouse, make_run(run_id="r1", suite="nightly", trigger="schedule", status="running"))
