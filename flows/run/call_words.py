@@ -87,7 +87,10 @@ def lay_samples(samples: Any, folder: Path) -> str | None:  # noqa: ANN401  # wh
             'evaluate([{"question": "…", "answer": "…"}])'
         )
     path = folder / "samples.jsonl"
-    path.write_bytes(b"".join(_write_sample(place, sample) for place, sample in enumerate(samples)))
+    rows = [_write_sample(place, sample) for place, sample in enumerate(samples)]
+    if not rows:
+        raise SamplesError("samples is empty; give at least one dictionary with a question")
+    path.write_bytes(b"".join(rows))
     return str(path)
 
 

@@ -223,7 +223,7 @@ def print_estimate(estimate: Estimate, *, as_json: bool) -> None:
     print_line()
     tools = f"judged by {estimate.judge}" + (f", embeddings {estimate.embeddings}" if estimate.embeddings else "")
     print_line(
-        f"{estimate.n_samples} samples, {tools}: {usage.requests:,} requests to send and "
+        f"{write_count(estimate.n_samples, 'sample')}, {tools}: {write_count(usage.requests, 'request')} to send and "
         f"{usage.reused:,} replies on record; about {usage.prompt_tokens:,} + {usage.completion_tokens:,} "
         f"tokens, cost {_write_cost(usage)}. Nothing was asked."
     )

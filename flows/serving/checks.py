@@ -50,7 +50,7 @@ def _check_dataset(settings: RunSettings) -> CheckResult:
     staged = stage_of(settings)
     staged.staging.discard()
     check_history(settings, staged)
-    detail = f"{settings.dataset}: {staged.n_samples:,} samples"
+    detail = f"{settings.dataset}: {write_count(staged.n_samples, 'sample')}"
     if settings.target is None and settings.responses is None and not staged.n_answered:
         detail += ", none with an answer, and there is no [target] to ask for one"
         return "wrong", "; ".join([detail, staged.use.describe(is_asked=False), *staged.use.suggest(is_asked=False)])

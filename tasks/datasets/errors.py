@@ -27,6 +27,7 @@ ProblemKind = Literal[
     "no_span",
     "no_traces",
     "columns",
+    "two_meanings",
     "no_rows",
     "unreadable",
 ]
@@ -60,6 +61,7 @@ ADVICE: dict[ProblemKind, str] = {
     "none for a dataset",
     "no_traces": "send some to `evalhouse receive`, or look further back",
     "columns": "name the column with --map, as in --map question=COLUMN",
+    "two_meanings": "say which it is with --map",
     "no_rows": "a dataset has at least one row; was it written to the end?",
     "unreadable": "the file must be readable to its end; write or download it again",
 }

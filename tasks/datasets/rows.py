@@ -331,10 +331,10 @@ class Columns:
         if _EXAMPLE_MARKS.isdisjoint(row):
             raise ReadingStopped(
                 None,
-                "columns",
+                "two_meanings",
                 "'outputs' beside 'inputs' is the reference in a LangSmith dataset and the bot's answer in an export "
-                f"of its runs, and no other column says which this is: write --map ground_truth={path.name} or "
-                f"--map answer={path.name}",
+                f"of its runs, and no other column says which this is (--map ground_truth={path.name}, or "
+                f"--map answer={path.name})",
             )
         located["ground_truth"] = located.pop("answer")
 

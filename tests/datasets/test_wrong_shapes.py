@@ -81,8 +81,8 @@ QA = [{"question": question, "ground_truth": truth} for question, truth in PAIRS
 ANSWERED = [{"question": question, "answer": answer} for question, answer in PAIRS]
 AMBIGUOUS = (
     "{path}: 'outputs' beside 'inputs' is the reference in a LangSmith dataset and the bot's answer in an export "
-    "of its runs, and no other column says which this is: write --map ground_truth={place} or --map answer={place}; "
-    "name the column with --map, as in --map question=COLUMN"
+    "of its runs, and no other column says which this is (--map ground_truth={place}, or --map answer={place}); "
+    "say which it is with --map"
 )
 OF_LANGSMITH = {"dataset_id": "d", "created_at": "2026-11-01", "modified_at": "2026-11-01"}
 

@@ -108,6 +108,7 @@ MILL = SAMPLES[0]
         (SAMPLES, {"metrics": "faithfulness,,"}, None),
         (MILL, {}, "samples is a dict; give a list of dictionaries"),
         (7, {}, "samples is a int; give a list of dictionaries"),
+        ([], {}, "samples is empty; give at least one dictionary"),
         (["What?"], {}, "samples[0] is a str; each is a dictionary"),
         ([MILL, {**MILL, "metadata": {1, 2}}], {}, "samples[1]: Type is not JSON serializable: set"),
         ([{"answer": "There is none."}], {}, 'samples: no question column; columns: answer'),
