@@ -378,8 +378,8 @@ def _describe_calls(outcome: "RunOutcome") -> str:
     cost = "unknown: no price is on the list (--prices FILE)" if counts.unpriced else write_dollars(counts.cost_usd)
     cached = f" ({counts.cached_tokens:,} cached)" if counts.cached_tokens else ""
     return (
-        f"{write_count(counts.requests, 'request')}, {counts.reused:,} reused from the record, {counts.failed:,} failed; "
-        f"{counts.prompt_tokens:,}{cached} + {counts.completion_tokens:,} tokens, cost {cost}"
+        f"{write_count(counts.requests, 'request')}, {counts.reused:,} reused from the record, "
+        f"{counts.failed:,} failed; {counts.prompt_tokens:,}{cached} + {counts.completion_tokens:,} tokens, cost {cost}"
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 
+from evalhouse.flows.display.output import write_count
 from evalhouse.flows.preparing.live_run import check_history, describe_columns, make_plan
 from evalhouse.flows.preparing.shown import CheckResult, Finding, count_limits, make_finding, show_target
 from evalhouse.flows.preparing.suites import LivingSet, Suite
