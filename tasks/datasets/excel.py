@@ -1,22 +1,27 @@
 """Rows of a spreadsheet: the one sheet that has any, or the one that is named (`FILE.xlsx#SHEET`).
 
-Read with calamine, the library that Polars reads them with. A workbook is held in memory whole; a sheet has at most
-1,048,576 rows.
+Read with calamine, the library that Polars reads them with, in a process of its own (`sheet_process`), which holds the
+workbook in memory whole; a sheet has at most 1,048,576 rows.
 """
 
-from collections.abc import Iterator, Sequence
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from evalhouse.tasks.datasets.errors import Complain, ReadingStopped, refuse_dataset
 from evalhouse.tasks.datasets.rows import RawRow
+from evalhouse.tasks.datasets.sheet_process import LOCKED, MOST_GB, Sheet
 from evalhouse.warehouse.messages import list_names
 
-if TYPE_CHECKING:
-    from python_calamine import CalamineSheet, CalamineWorkbook
-
 ENDINGS: Final = (".xlsx", ".xlsm", ".xls", ".ods")
+_CHILD: Final = "from evalhouse.tasks.datasets.sheet_process import main; main()"
 
 
 def read_sheet(path: Path, sheet: str, complain: Complain) -> Iterator[RawRow]:
@@ -24,36 +29,77 @@ def read_sheet(path: Path, sheet: str, complain: Complain) -> Iterator[RawRow]:
 
     Raises DatasetError where it cannot be known which sheet is meant.
     """
-    from python_calamine import CalamineError, PasswordError, load_workbook  # noqa: PLC0415  # few datasets need it
+    with _opened(path) as process:
+        name = _pick_sheet(process.hear(), path, sheet)
+        process.tell(name)
+        yield from _read_rows(process.hear_rows())
 
+
+@dataclass(frozen=True, kw_only=True)
+class _Reader:
+    """The process that reads a workbook, whose `ending` says what it is."""
+
+    process: subprocess.Popen[bytes]
+    ending: str
+
+    def hear(self) -> Any:  # noqa: ANN401  # sheets, or cells
+        """What it says next; raises ReadingStopped where it cannot go on."""
+        assert self.process.stdout is not None
+        try:
+            said = pickle.load(self.process.stdout)  # of a process of ours
+        except (EOFError, pickle.UnpicklingError):
+            said = (
+                f"the process that reads it ended with status {self.process.wait()}, as it does where that takes more than {MOST_GB} "
+                "GB: delete what stands far outside the table, or save the sheet as .csv"
+            )
+        if isinstance(said, str):
+            told = said if said == LOCKED else f"cannot be read as {self.ending}: {said}"
+            raise ReadingStopped(None, "unreadable", told)
+        return said
+
+    def hear_rows(self) -> Iterator[list[Any]]:
+        while rows := self.hear():
+            yield from rows
+
+    def tell(self, name: str) -> None:
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # its status says more
+            self.process.stdin.write(f"{json.dumps(name)}\n".encode())
+            self.process.stdin.flush()
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[_Reader]:
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", _CHILD, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
     try:
-        with load_workbook(path) as workbook:
-            yield from _read_rows(_pick_sheet(workbook, path, sheet))
-    except PasswordError as error:
-        raise ReadingStopped(None, "unreadable", "the workbook is locked with a password: save it without") from error
-    except CalamineError as error:
-        raise ReadingStopped(None, "unreadable", f"cannot be read as {path.suffix}: {error}") from error
+        yield _Reader(process=process, ending=path.suffix)
+    finally:
+        process.kill()
+        with suppress(BrokenPipeError):
+            process.communicate()
 
 
-def _pick_sheet(workbook: "CalamineWorkbook", path: Path, wanted: str) -> "CalamineSheet":
-    from python_calamine import SheetTypeEnum, SheetVisibleEnum  # noqa: PLC0415
-
-    names = [sheet.name for sheet in workbook.sheets_metadata if sheet.typ == SheetTypeEnum.WorkSheet]
-    shown = [sheet.name for sheet in workbook.sheets_metadata if sheet.visible == SheetVisibleEnum.Visible]
-    filled = [name for name in names if name in shown and workbook.get_sheet_by_name(name).height]
+def _pick_sheet(sheets: Sequence[Sheet], path: Path, wanted: str) -> str:
+    names = [sheet.name for sheet in sheets]
+    filled = [sheet.name for sheet in sheets if sheet.has_rows]
     if wanted in names:
-        return workbook.get_sheet_by_name(wanted)
+        return wanted
     if len(filled) == 1 and not wanted:
-        return workbook.get_sheet_by_name(filled[0])
+        return filled[0]
     if not filled and not wanted:
         raise ReadingStopped(None, "no_rows", "no rows")
     came = f"{path} has no sheet {wanted!r}" if wanted else f"{path} has several sheets: which one?"
     raise refuse_dataset(came, allowed=f"its sheets: {list_names(names)}", to_do=f"write {path}#SHEET")
 
 
-def _read_rows(sheet: "CalamineSheet") -> Iterator[RawRow]:
+def _read_rows(rows: Iterable[Sequence[object]]) -> Iterator[RawRow]:
     header: list[str] = []
-    for number, cells in enumerate(sheet.iter_rows(), start=1):
+    for number, cells in enumerate(rows, start=1):
         values = [_read_cell(cell) for cell in cells]
         if not any(value is not None for value in values):
             continue

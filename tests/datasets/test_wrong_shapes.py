@@ -73,6 +73,16 @@ def write_sheets(**sheets: list[list[object]]) -> Write:
     return write
 
 
+def write_far_note(path: Path) -> None:
+    """For every cell up to that one it would take 550 GB."""
+    import xlsxwriter  # noqa: PLC0415
+
+    with xlsxwriter.Workbook(path) as workbook:
+        sheet = workbook.add_worksheet()
+        sheet.write_column(0, 0, ["question", TIDE])
+        sheet.write(2**20 - 1, 2**14 - 1, "a note")
+
+
 def tell(role: str, text: object) -> dict[str, object]:
     return {"role": role, "content": text}
 
@@ -360,6 +370,12 @@ CASES = {
         write=write_text("question\n", "utf-8"),
         message="{path}: cannot be read as .xlsx: invalid Zip archive: Could not find EOCD; the file must be readable "
         "to its end; write or download it again",
+    ),
+    "excel with a note in the last corner": Case(
+        name="qa.xlsx",
+        write=write_far_note,
+        message="{path}: cannot be read as .xlsx: the process that reads it ended with status -6, as it does where that takes more "
+        "than 4 GB: delete what stands far outside the table, or save the sheet as .csv",
     ),
     "excel without rows": Case(
         name="qa.xlsx",
