@@ -49,8 +49,8 @@ class _Reader:
             said = pickle.load(self.process.stdout)  # of a process of ours
         except (EOFError, pickle.UnpicklingError):
             said = (
-                f"the process that reads it ended with status {self.process.wait()}, as it does where that takes more than {MOST_GB} "
-                "GB: delete what stands far outside the table, or save the sheet as .csv"
+                f"the process that reads it ended with status {self.process.wait()}, as it does where that takes more "
+                f"than {MOST_GB} GB: delete what stands far outside the table, or save the sheet as .csv"
             )
         if isinstance(said, str):
             told = said if said == LOCKED else f"cannot be read as {self.ending}: {said}"
