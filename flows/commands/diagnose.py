@@ -88,7 +88,10 @@ def _print_causes(document: Mapping[str, Any], names: Mapping[str, str], asked_f
         return
     print_table(make_table(["cause", "#samples", "#share", "95 % interval", "meaning"], rows))
     for row in document["not_judged"]:
-        print_line(f"{names['not_judged']}: {row['n_samples']} {row['reason']}")
+        # A run that has completed was not stopped before anything.
+        is_unasked = row["reason"] == "cancelled" and document["run"]["status"] == "completed"
+        why = " (no metric of this run asks for these verdicts)" if is_unasked else ""
+        print_line(f"{names['not_judged']}: {row['n_samples']} {row['reason']}{why}")
 
 
 def _print_trend(document: Mapping[str, Any], names: Mapping[str, str]) -> None:

@@ -188,7 +188,8 @@ def _describe_doubts(causes: Sequence[Row]) -> Iterator[str]:
     if 0 < _count_judged(causes) < _FEW:
         yield "So few answers tell little: as many others may look different."
     if n_unjudged := sum(row["n_samples"] for row in causes if row["cause"] == _UNJUDGED):
-        yield f"{write_count(n_unjudged, 'sample')} could not be judged."
+        lack = "lacks" if n_unjudged == 1 else "lack"
+        yield f"{write_count(n_unjudged, 'sample')} {lack} verdicts that a cause rests on."
 
 
 def _count_judged(causes: Sequence[Row]) -> int:

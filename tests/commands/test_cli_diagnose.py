@@ -235,6 +235,14 @@ def test_what_could_not_be_judged_is_counted_by_reason(house: House, ask: Ask) -
     assert sum(row["n_samples"] for row in document["causes"]) == N_JUDGED
 
 
+def test_what_no_metric_asked_for_is_told_from_what_a_stop_left_out(ferry: Place, tmp_path: Path) -> None:
+    place, said = copy_place(ferry, tmp_path), "(no metric of this run asks for these verdicts)"
+    assert place.call("run", "sample", "--limit", "2", "--judge", "lexical", "--metrics", "factual_f1").status == 0
+    assert f"not judged: 2 cancelled {said}" in place.call("diagnose", "latest").lines
+    change(place, "update runs set status = 'cancelled'")
+    assert "not judged: 2 cancelled" in place.call("diagnose", "latest").lines
+
+
 @pytest.mark.parametrize("columns", [80, 160])
 def test_in_a_terminal_every_table_fits_and_no_text_reaches_it_raw(house: House, columns: int) -> None:
     finished = show_in_terminal(

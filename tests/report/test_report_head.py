@@ -74,7 +74,10 @@ def test_the_result_counts_what_is_wrong_and_says_what_is_so_most_often() -> Non
             count(6, n_unjudged=1, not_in_contexts=1),
             (),
             "1 of 6 judged answers has a problem (17 %).",
-            ["So few answers tell little: as many others may look different.", "1 sample could not be judged."],
+            [
+                "So few answers tell little: as many others may look different.",
+                "1 sample lacks verdicts that a cause rests on.",
+            ],
         ),
         (count(0, n_unjudged=9), (), "Nothing can be said of the answers: no sample was judged.", []),
         ([], (), "Nothing can be said of the answers: no sample was judged.", []),
