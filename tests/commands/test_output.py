@@ -315,18 +315,21 @@ def test_counts_have_their_noun(n: int | None, written: str) -> None:
     assert write_count(n, "label") == written
 
 
-def test_errors_that_differ_in_numbers_alone_are_one() -> None:
+def test_errors_that_differ_in_numbers_or_ids_alone_are_one() -> None:
     errors = {
         "a": "received 20 of 605 bytes", "b": "received 20 of 1,642.5 bytes", "c": "status 401", "d": "status 500",
         "e": "status 401, but why?", "f": None,
+        "g": 'status 503: {"id":"req_0ce4976a-75ae-4120-85fe-9fcb73ce9447","at":"2026-11-24T14:40:36Z"}',
+        "h": 'status 503: {"id":"req_ea401d91-1644-418d-b0a1-66a28e5a6cfb","at":"2026-11-24T14:41:07Z"}',
+        "i": 'status 502: {"id":"req_ea401d91-1644-418d-b0a1-66a28e5a6cfb","at":"2026-11-24T14:41:07Z"}',
     }  # fmt: skip
     with open_rows() as con:
         fill(con, "responses", *({"run_id": "r", "sample_id": name, "status": "failed" if text else "ok", "error": text}
                                  for name, text in errors.items()))  # fmt: skip
         found = con.execute(read_query("responses/errors"), {"run_id": "r"}).fetchall()
     assert found == [
-        ("received 20 of 605 bytes", 2, "a"), ("status 401", 1, "c"), ("status 401, but why?", 1, "e"),
-        ("status 500", 1, "d"),
+        ("received 20 of 605 bytes", 2, "a"), (errors["g"], 2, "g"), ("status 401", 1, "c"),
+        ("status 401, but why?", 1, "e"), ("status 500", 1, "d"), (errors["i"], 1, "i"),
     ]  # fmt: skip
 
 
