@@ -340,6 +340,10 @@ def _read_folder(folder: str) -> dict[str, str]:
 def _read_header(lines: Iterable[str], place: str) -> _Header:
     header = _Header()
     for line in lines:
+        key = line.removeprefix("--").strip().removesuffix(":")
+        if line.rstrip().endswith(":") and key in HEADER_KEYS and not header.description:
+            none = "; write - for none" if key == "needs" else ""
+            raise MetricFileError(f"{place}: header {key!r} is empty{none}")
         match = _KEY_LINE.fullmatch(line.rstrip())
         # Within the description a word before a colon is prose.
         if match is None or (header.description and match[1] not in HEADER_KEYS):

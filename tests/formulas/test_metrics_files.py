@@ -101,6 +101,8 @@ def test_text_in_strings_and_comments_is_no_code() -> None:
             "default, correctable",
         ),
         (HEADER + "-- needs: rank\n" + SAYS + BODY, "header 'needs' is given twice"),
+        (WHOLE.replace("needs: classify", "needs:"), "header 'needs' is empty; write - for none"),
+        (WHOLE.replace("version: 1", "version: "), "header 'version' is empty$"),
         (HEADER + SAYS + "-- parameter: k = 5\n" + BODY, "'parameter' stands after the description"),
         (HEADER + BODY, "does not say what one row is"),
         (WHOLE.replace("classify", "clasify"), "unknown step 'clasify' in needs; did you mean classify"),

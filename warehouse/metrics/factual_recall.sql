@@ -5,9 +5,9 @@
 -- correctable: no, ratio
 -- meaning: How complete the answer is: its right statements, set against those it leaves out
 -- One row per sample of the run: TP / (TP + FN), where TP counts answer statements and FN the ground-truth
--- statements the answer leaves out; NULL when the ground truth has no statements. With such statements and
--- neither TP nor FN (the judge found all of them in an answer none of whose statements it let pass) it is 0, as
--- factual_f1 is: greatest() sees to that.
+-- statements the answer leaves out; NULL when the ground truth has no statements. It is 0, as factual_f1
+-- is, where there are such statements and the verdicts contradict each other: none is left out (no FN), though no
+-- statement of the answer is right (no TP).
 with steps as (
     select run_id, sample_id, arg_min(reason, precedence) as reason
     from sample_steps
