@@ -23,7 +23,7 @@ from evalhouse.tasks.asking.embedders import RepeatedJudge, repeat_embeddings
 from evalhouse.tasks.asking.shared_limit import share_limits
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.pipeline.run_step import forget_live_run, register_live_run
+from evalhouse.tasks.pipeline.run_step import registered
 from evalhouse.tasks.settings.run import read_settings
 from evalhouse.warehouse.engine.locks import HeldLock, find_lock_file, hold, hold_file
 from evalhouse.warehouse.errors import WarehouseError
@@ -113,10 +113,9 @@ def _made_run(order: PartOrder, run: RunRow, warehouse: Warehouse) -> Iterator[L
     if run.kind == "noise":
         repeat_embeddings(live_run.embedder, run.run_id)
     try:
-        register_live_run(live_run)
-        yield live_run
+        with registered(live_run):
+            yield live_run
     finally:
-        forget_live_run(run.run_id)
         live_run.asker.record.close()
 
 

@@ -262,15 +262,15 @@ class RunProcess:
             return await self._carry_out(live_run, run)
 
     async def _carry_out(self, live_run: "LiveRun", run: RunRow) -> RunOutcome:
-        from evalhouse.tasks.pipeline.run_step import register_live_run  # noqa: PLC0415
-
         try:
             self.interrupts.raise_if_taken()
             call_flow = self.find_flow()
+            from evalhouse.tasks.pipeline.run_step import registered  # noqa: PLC0415  # imports Prefect too
+
             if self.wait_for_prefect is not None:
                 self.wait_for_prefect()
-            register_live_run(live_run)
-            problem = await self._run_flow(live_run, run.kind, call_flow)
+            with registered(live_run):
+                problem = await self._run_flow(live_run, run.kind, call_flow)
         except KeyboardInterrupt:
             problem = RunCancelled(f"stopped by {self.interrupts.taken}")
         except BaseException as error:  # whatever ends the run, the journal is emptied and the end is on record
@@ -402,8 +402,5 @@ def _describe_end(live_run: "LiveRun", problem: BaseException | None) -> str | N
 
 
 def _put_away(live_run: "LiveRun") -> None:
-    from evalhouse.tasks.pipeline.run_step import forget_live_run  # noqa: PLC0415
-
-    forget_live_run(live_run.run_id)
     if live_run.staged is not None:
         live_run.staged.staging.discard()

@@ -9,7 +9,8 @@ Parameters of tasks are names and ids only, because Prefect stores and inspects 
 import asyncio
 import gc
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeVar
@@ -34,12 +35,17 @@ SampleStep = Callable[[LiveRun, SampleWork], Awaitable[None]]
 _live_runs: dict[str, LiveRun] = {}
 
 
-def register_live_run(live_run: LiveRun) -> None:
-    """Make a live run findable by its run's id within this process."""
+@contextmanager
+def registered(live_run: LiveRun) -> Iterator[None]:
+    """Let a live run be found by its run's id, in this process and for this block."""
     # A million objects of imported modules would otherwise be walked through now and then while requests wait.
     gc.freeze()
     gc.enable()
     _live_runs[live_run.run_id] = live_run
+    try:
+        yield
+    finally:
+        del _live_runs[live_run.run_id]
 
 
 def find_live_run(run_id: str) -> LiveRun:
@@ -53,11 +59,6 @@ def find_live_run(run_id: str) -> LiveRun:
 def is_under_way(run_id: str) -> bool:
     """Whether a run has its live run in this process."""
     return run_id in _live_runs
-
-
-def forget_live_run(run_id: str) -> None:
-    """Forget a live run once its run has ended."""
-    _live_runs.pop(run_id, None)
 
 
 RETRY_DELAYS_S = (5.0, 30.0)

@@ -32,8 +32,7 @@ from provider_cases import point_provider  # noqa: E402
 from evalhouse.tasks.models.make import make_judge  # noqa: E402
 from evalhouse.tasks.pipeline.live_run import LiveRun, Shard, make_work  # noqa: E402
 from evalhouse.tasks.pipeline.run_step import (  # noqa: E402
-    forget_live_run,
-    register_live_run,
+    registered,
     run_step,
 )
 from evalhouse.warehouse.rows.samples import StoredSample  # noqa: E402
@@ -81,11 +80,10 @@ async def measure(options: argparse.Namespace, folder: Path, run_id: str) -> dic
     samples = build_samples(options.samples)
     settings = make_settings(judge=options.judge, concurrency=options.in_flight, timeout_s=60.0)
     async with lay_out_run(folder, settings, judge=make_judge(settings), run_id=run_id) as live_run:
-        register_live_run(live_run)
-        started, cpu_started = time.monotonic(), time.process_time()
-        await judge_shards(live_run, samples)
-        asked_s = time.monotonic() - started
-        forget_live_run(run_id)
+        with registered(live_run):
+            started, cpu_started = time.monotonic(), time.process_time()
+            await judge_shards(live_run, samples)
+            asked_s = time.monotonic() - started
         reused = live_run.asker.counts.reused
     cpu_s = time.process_time() - cpu_started
     return {"wall_s": time.monotonic() - started, "asked_s": asked_s, "cpu_s": cpu_s, "reused": reused}

@@ -31,8 +31,7 @@ from evalhouse.tasks.pipeline.run_step import (
     RETRY_DELAYS_S,
     STEP_OPTIONS,
     find_live_run,
-    forget_live_run,
-    register_live_run,
+    registered,
 )
 from evalhouse.tasks.rank import rank
 from evalhouse.tasks.similarity import similarity
@@ -53,11 +52,8 @@ async def lay_shard(
     async with lay_out_run(folder, make_settings(**settings), judge=judge) as live_run:
         works = [make_work(make_sample(number)) for number in range(1, samples + 1)]
         shard = live_run.shards[0] = Shard(number=0, first=1, last=samples, works=works)
-        register_live_run(live_run)
-        try:
+        with registered(live_run):
             yield live_run, shard
-        finally:
-            forget_live_run(live_run.run_id)
 
 
 async def run_all(live_run: LiveRun) -> list[Any]:

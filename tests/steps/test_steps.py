@@ -39,7 +39,7 @@ from evalhouse.tasks.judge.errors import (
 )
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.live_run import LiveRun, Shard, make_work
-from evalhouse.tasks.pipeline.run_step import forget_live_run, register_live_run, run_step
+from evalhouse.tasks.pipeline.run_step import registered, run_step
 from evalhouse.tasks.rank import rank_contexts
 from evalhouse.tasks.similarity import compare_meaning
 from evalhouse.warehouse.tables import VERDICT_TABLES
@@ -65,11 +65,10 @@ async def lay_shard(
     async with lay_out_run(folder, make_settings(**{"attempts": 2, **settings}), judge=judge) as live_run:
         works = [make_work(make_sample(number)) for number in range(1, n_samples + 1)]
         shard = live_run.shards[0] = Shard(number=0, first=1, last=n_samples, works=works)
-        register_live_run(live_run)
         try:
-            yield live_run, shard
+            with registered(live_run):
+                yield live_run, shard
         finally:
-            forget_live_run(live_run.run_id)
             LAST_CHANCE.set(True)
 
 
