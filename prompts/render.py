@@ -146,7 +146,7 @@ def _compile_ids(prefixes: Iterable[str]) -> re.Pattern[str]:
     # The fillers are invisible, but letters to `re`. The two alternatives share no character.
     lead = "\n(?:[^\\w\n]|[_\u115f\u1160\u3164\uffa0])*"
     return re.compile(
-        f"{lead}[{_SQUARE_OPEN}](?={gap}[{letter}](?:{gap}[{_CHARACTERS['digit']}])++{gap}[{_SQUARE_CLOSE}])"
+        f"{lead}[{_SQUARE_OPEN}](?={gap}[{letter}](?:{gap}[{_CHARACTERS['digit']}])+{gap}[{_SQUARE_CLOSE}])"
     )
 
 

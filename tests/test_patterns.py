@@ -33,6 +33,8 @@ MADE_BY = {"compile", "match", "fullmatch", "search", "findall", "finditer", "sp
 # Any pattern that is linear goes through so many characters in half a millisecond.
 _SIZE = 3_000
 _SLOW_S = 0.006
+# What stands for one character of a text.
+ONE = (codes.IN, codes.LITERAL, codes.NOT_LITERAL, codes.ANY)
 # What only we, a person at the keyboard, settings, prompt and metric files, a SQL query or the database have written.
 OWN = {
     "flows/commands/query.py", "flows/commands/report.py", "flows/preparing/suites.py", "flows/preparing/triggers.py",
@@ -279,6 +281,25 @@ def test_no_foreign_text_keeps_a_pattern_busy(pairs: bool) -> None:
         if text := find_slow(pattern, pairs=pairs, throughout=goes_through(name)):
             slow[name] = text
     assert slow == {}
+
+
+def find_held(tree: Any) -> Iterator[str]:  # noqa: ANN401  # a parsed pattern
+    """What a pattern repeats without ever giving any of it back, where that is more than one character."""
+    for code, value in tree:
+        if code is codes.POSSESSIVE_REPEAT and (len(value[2]) > 1 or value[2][0][0] not in ONE):
+            yield str(value[2])
+        for part in value if isinstance(value, tuple | list) else ():
+            for inner in part if isinstance(part, list) else (part,):
+                if isinstance(inner, parser.SubPattern):
+                    yield from find_held(inner)
+
+
+def test_no_group_is_repeated_without_giving_back() -> None:
+    """Python before 3.11.5 loses its place in a text when the last repeat of such a group fails."""
+    for name, pattern in collect_patterns().items():
+        assert not list(find_held(parser.parse(pattern.pattern, pattern.flags))), name
+    assert list(find_held(parser.parse(r"a(?:x|(?:,\s*+y?)*+)b")))
+    assert not list(find_held(parser.parse(r"a(?:,\s*+[yz]++)*b")))
 
 
 def test_what_is_exempt_is_still_there() -> None:

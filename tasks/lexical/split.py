@@ -310,7 +310,7 @@ _BULLET = re.compile(
 )
 _HEADING = re.compile(r"^\s*#{1,6}\s+")
 _QUOTE = re.compile(r"^\s*(?:>\s*)+")
-_TABLE_RULE = re.compile(r"^\s*+(?:\|\s*+)?:?-{2,}+:?\s*+(?:\|\s*+:?-{2,}+:?\s*+)*+\|?\s*+$")
+_TABLE_RULE = re.compile(r"^\s*+(?:\|\s*+)?:?-{2,}+:?\s*+(?:\|\s*+:?-{2,}+:?\s*+)*\|?\s*+$")
 _RULE = re.compile(r"^\s*(?:[-*_=]\s*){3,}$")
 _FENCE = re.compile(r"^\s*(?:```|~~~)")
 _LINK = re.compile(r"!?\[([^\]]{0,500}+)\]\((?:[^()\s]|\([^()]*\))*(?:\s+\"[^\"]*\")?\)")
@@ -319,7 +319,7 @@ _EMPHASIS = re.compile(
     r"|(?<!\w)_(?=\S)([^_\n]+?)(?<=\S)_(?!\w)"
 )
 _CODE = re.compile(r"`([^`\n]+)`")
-_CITATION = re.compile(r"(?:(?<!\s)\s++)?+(?:\[C?\d{1,3}(?:\s*+[,-]\s*+C?\d{1,3})*+\](?!\()|【\d[^】]{0,200}+】)")
+_CITATION = re.compile(r"(?:(?<!\s)\s++)?(?:\[C?\d{1,3}+(?:\s*+[,-]\s*+C?\d{1,3}+)*\](?!\()|【\d[^】]{0,200}+】)")
 _LEAD_END = re.compile(r"[:：]\s*$")
 _SENTENCE_END = re.compile(r"[.!?。！？:：；;…]['\"”’」』)）]*$")
 _HAN = re.compile(r"[\u3400-\u9fff]")
@@ -502,7 +502,7 @@ def asserts_something(sentence: str) -> bool:
 
 
 _NUMBERING = re.compile(r"^[（(]?\d{1,2}(?:[.)]\s+|[)）、]\s*)(?=\S)")
-_SEMICOLON = re.compile(r"(?:(?<!\s)\s++)?+[;；]\s*")
+_SEMICOLON = re.compile(r"(?:(?<!\s)\s++)?[;；]\s*")
 _CONNECTIVE = re.compile(read_pattern("connective"), re.IGNORECASE)
 _CONNECTIVE_ZH = re.compile(read_pattern("chinese_connective"))
 # A clause boundary: a comma and a conjunction before a new subject.

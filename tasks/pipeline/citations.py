@@ -25,7 +25,7 @@ _DEFINITION: Final = re.compile(r"^[ ]{0,3}\[\^?(?P<label>[\w.:/-]{1,40})\^?\]:[
 _HEADING: Final = re.compile(
     r"^[ \t]*(?:#+[ \t]*)?(?:\*\*|__)?(?:sources?|references?|citations?|bibliography|works cited|footnotes?|links|"
     r"参考(?:文献|资料|来源|链接)?|(?:资料|信息)?来源|引用(?:来源|文献)?|出处|脚注)"
-    r"[ \t]*+[:：]?+(?:\*\*|__)?+[ \t]*+[:：]?+[ \t]*+$",
+    r"[ \t]*+[:：]?+(?:\*\*|__)?[ \t]*+[:：]?+[ \t]*+$",
     re.IGNORECASE | re.MULTILINE,
 )
 _ENTRY: Final = re.compile(
@@ -100,7 +100,7 @@ class Sources:
         names = (name for name in self.names if len(name) <= _LONGEST_ID and not _ADDRESS.match(name))
         ids = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
         one = rf"(?>(?:{ids})(?=\s*+[,;，；、]|[\]】]))"
-        return re.compile(rf"[\[【](?P<id>{one}(?:\s*+[,;，；、]\s*+{one})*+)[\]】](?!\()") if ids else None
+        return re.compile(rf"[\[【](?P<id>{one}(?:\s*+[,;，；、]\s*+{one})*)[\]】](?!\()") if ids else None
 
 
 def list_sources(sample: StoredSample, *, first: int) -> Sources:

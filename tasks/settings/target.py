@@ -24,7 +24,7 @@ _KINDS = ("url", "callable", "runnable")
 _Positive = Annotated[float, Field(gt=0)]
 
 # A mark of a template, and a variable of the environment in a header.
-MARK = re.compile(r"\{\{\s*+((?:[^{}\s]|\s++(?!\}))*+)\s*+\}\}")
+MARK = re.compile(r"\{\{\s*+([^{}\s]*+(?:\s++[^{}\s]++)*?)\s*+\}\}")
 VARIABLE = re.compile(r"\$\{([^{}]*)\}")
 METADATA = "metadata."
 GIVEN_MARKS = ("contexts", "context_ids")

@@ -171,8 +171,6 @@ class RagBot:
         self._started.set_result(runner.addresses[0][1])
         await self._stopping.wait()
         await runner.cleanup()
-        await asyncio.sleep(0.01)  # a connection that was being accepted meanwhile is there now, and is closed too
-        await server.shutdown(0)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         match f"{request.method} {request.path}":
