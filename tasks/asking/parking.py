@@ -147,6 +147,8 @@ class Parking:
         self._stopped_by: FatalJudgeError | None = None
         self._opening: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        # Those of batches whose last result is handed out: that no more comes of these is still to be noted.
+        self._ending: set[asyncio.Task[None] | None] = set()
         self._parked: dict[str, _Parked] = {}
         self._unsent: dict[str, ModelRequest] = {}
         self._out: dict[str, _Sent] = {}  # by request_hash
@@ -198,8 +200,7 @@ class Parking:
     def stopped(self, error: FatalJudgeError, _: float) -> None:
         """The run stops: nobody waits any more, and what the provider has stays there."""
         self._stopped_by = error
-        for task in self._tasks:
-            task.cancel()
+        self._cancel_waiting()
         for parked in self._parked.values():
             if not parked.future.done():
                 parked.future.set_exception(repeat_error(error))
@@ -212,10 +213,13 @@ class Parking:
 
     async def close(self) -> None:
         """End what is under way here, and close the service."""
-        for task in self._tasks:
-            task.cancel()
+        self._cancel_waiting()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.service.close()
+
+    def _cancel_waiting(self) -> None:
+        for task in self._tasks - self._ending:
+            task.cancel()
 
     def _raise_if_stopped(self) -> None:
         if self._stopped_by is not None:
@@ -392,6 +396,8 @@ class Parking:
             if line.status is None or (request_hash := batch.open.pop(line.custom_id, None)) is None:
                 continue
             self._out.pop(request_hash, None)
+            if not batch.open:
+                self._ending.add(asyncio.current_task())
             self._deliver(request_hash, self._make_arrival(batch, state, line))
 
     def _make_arrival(self, batch: _Sent, state: BatchState, line: BatchLine | None) -> Arrival:

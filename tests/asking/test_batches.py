@@ -24,7 +24,7 @@ from evalhouse.tasks.asking.parking import BatchUnderWay
 from evalhouse.tasks.asking.record import CallRecord
 from evalhouse.tasks.asking.tokens import Price
 from evalhouse.tasks.extract import extract_statements
-from evalhouse.tasks.judge.batches import BatchState
+from evalhouse.tasks.judge.batches import BatchLine, BatchState
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.models.make import make_judge
 from evalhouse.tasks.pipeline.live_run import LiveRun, make_work
@@ -92,6 +92,24 @@ async def test_a_night_takes_two_rounds_and_pays_each_request_once_at_the_rate(
     assert [row["status"] for row in noted] == ["planned", "sent", "over"] * 2
     assert {row["provider_batch_id"] for row in noted} == {None, "batch_1", "batch_2"}
     assert not list((tmp_path / "w.duckdb.journal").rglob("batches/*/*"))
+
+
+async def test_that_a_batch_is_over_is_noted_though_the_run_ends_with_its_last_result(
+    endpoint: BatchEndpoint, tmp_path: Path
+) -> None:
+    async with lay_out_night(tmp_path) as live_run:
+        service = live_run.parkings[0].service
+        fetch = service.fetch
+
+        async def fetch_and_linger(provider_id: str) -> AsyncIterator[BatchLine]:
+            async for line in fetch(provider_id):
+                yield line
+            await asyncio.sleep(0.3)
+
+        service.fetch = fetch_and_linger  # type: ignore[method-assign]
+        await judge_samples(live_run, [make_sample()])
+    noted = Counter(row["status"] for row in read_batches(tmp_path))
+    assert noted == {"planned": 2, "sent": 2, "over": 2}
 
 
 class _Doom:
