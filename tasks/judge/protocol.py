@@ -8,12 +8,15 @@ on record) and `reply` asks it. The chat models and the lexical judge are equal 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import orjson
 
 from evalhouse.prompts import BlockValue, Prompt
 from evalhouse.tasks.judge.rate_headers import RateLimits
+
+# No reply and no context window comes near it, and the sum of billions of such counts still fits a BIGINT.
+MAX_COUNT: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +136,17 @@ class Judge(Protocol):
 def find_window(judge: Judge | None) -> int | None:
     """How many tokens a judge's model reads at once; None for one that has no model, or of which nobody says it."""
     return getattr(judge, "window", None)
+
+
+def parse_count(value: object) -> int | None:
+    """Return a count that an endpoint reports, or None for anything that cannot be one.
+
+    A whole number from 0 to MAX_COUNT is a count. What lies above it does not fit a column of the warehouse, and
+    comes of arithmetic below zero at the endpoint, as 2**64 - 1 does.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_COUNT:
+        return None
+    return int(value) if value == int(value) else None
 
 
 def hash_canonical(value: object) -> str:

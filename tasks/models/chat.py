@@ -35,6 +35,7 @@ from evalhouse.tasks.judge.protocol import (
     ModelRequest,
     Question,
     hash_canonical,
+    parse_count,
     require_prompt,
 )
 from evalhouse.tasks.judge.rate_headers import read_rate_limits
@@ -418,9 +419,9 @@ def _read_completion(completion: Completion, *, sent: Mapping[str, object]) -> M
         text=spoken.text,
         thoughts=spoken.thoughts,
         model=model if isinstance(model, str) else None,
-        prompt_tokens=_read_count(usage.get("prompt_tokens")),
-        completion_tokens=_read_count(usage.get("completion_tokens")),
-        cached_tokens=_read_count(details.get("cached_tokens", usage.get("prompt_cache_hit_tokens"))),
+        prompt_tokens=parse_count(usage.get("prompt_tokens")),
+        completion_tokens=parse_count(usage.get("completion_tokens")),
+        cached_tokens=parse_count(details.get("cached_tokens", usage.get("prompt_cache_hit_tokens"))),
         limits=read_rate_limits(completion.headers),
         logprobs=pack_logprobs(choice.get("logprobs"), spoken.text) if "logprobs" in sent else None,
     )
@@ -429,11 +430,6 @@ def _read_completion(completion: Completion, *, sent: Mapping[str, object]) -> M
 
 def _read_mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _read_count(value: object) -> int | None:
-    """A number of tokens, where it is one."""
-    return value if isinstance(value, int) and value >= 0 else None
 
 
 def _read_message(message: BaseMessage, *, sent: Mapping[str, object]) -> ModelReply:
@@ -449,10 +445,10 @@ def _read_message(message: BaseMessage, *, sent: Mapping[str, object]) -> ModelR
         text=spoken.text,
         thoughts=spoken.thoughts,
         model=metadata.get("model_name"),
-        prompt_tokens=usage.get("input_tokens"),
-        completion_tokens=usage.get("output_tokens"),
-        cached_tokens=details.get("cache_read"),
-        written_tokens=sum(details.get(name) or 0 for name in _CACHE_WRITES),
+        prompt_tokens=parse_count(usage.get("input_tokens")),
+        completion_tokens=parse_count(usage.get("output_tokens")),
+        cached_tokens=parse_count(details.get("cache_read")),
+        written_tokens=sum(parse_count(details.get(name)) or 0 for name in _CACHE_WRITES),
         limits=read_rate_limits(metadata.get("headers") or {}),
         logprobs=pack_logprobs(metadata.get("logprobs"), spoken.text) if "logprobs" in sent else None,
     )

@@ -19,7 +19,7 @@ from evalhouse.tasks.judge.errors import (
     UnsupportedOption,
     UnusableReply,
 )
-from evalhouse.tasks.judge.protocol import ModelReply, ModelRequest, Question, hash_canonical
+from evalhouse.tasks.judge.protocol import ModelReply, ModelRequest, Question, hash_canonical, parse_count
 from evalhouse.tasks.judge.rate_headers import read_rate_limits
 from evalhouse.tasks.models.completions import (
     Completion,
@@ -111,7 +111,7 @@ def _make_openai_model(name: str, model: str, settings: RunSettings) -> Embeddin
             text="",
             parts=_pack_all(answer, len(texts)),
             model=answered_by if isinstance(answered_by, str) else None,
-            prompt_tokens=tokens if isinstance(tokens, int) and tokens >= 0 else None,
+            prompt_tokens=parse_count(tokens),
             completion_tokens=0,
             limits=read_rate_limits(answer.headers),
         )

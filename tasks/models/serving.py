@@ -8,7 +8,6 @@ Those are asked only at an address near by, where such a server may be; none of 
 """
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +19,7 @@ from yarl import URL
 from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context, read_beginning
 from evalhouse.tasks.asking.patience import is_near
 from evalhouse.tasks.judge.forms import JOIN, find_form
-from evalhouse.tasks.judge.protocol import Judge
+from evalhouse.tasks.judge.protocol import Judge, parse_count
 from evalhouse.tasks.models.addresses import compiles_schemas
 from evalhouse.tasks.models.completions import (
     find_endpoint,
@@ -187,5 +186,4 @@ def _read_size(document: Mapping[str, Any], path: str) -> int | None:
     value: object = document
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
-    is_size = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 1
-    return int(value) if is_size else None  # type: ignore[call-overload]  # a number by now
+    return parse_count(value) or None

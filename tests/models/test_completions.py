@@ -82,6 +82,28 @@ async def test_cached_tokens_are_read_under_either_name_and_kept(
     assert call["prompt_tokens"] == (9 if usage else None)
 
 
+@pytest.mark.parametrize(
+    ("sent", "count"),
+    [
+        ("0", 0), ("7.0", 7), ("2147483647", 2**31 - 1), ("2147483648", None), (str(2**63 - 1), None),
+        (str(2**63), None), (str(2**64 - 1), None), (str(10**30), None), ("1e300", None), ("-5", None), ("1.5", None),
+        ('"12"', None), ("[1]", None), ("true", None), ("null", None),
+    ],
+)  # fmt: skip
+async def test_count_that_no_column_holds_is_missing_and_warehouse_stays_usable(
+    endpoint: Endpoint, tmp_path: Path, sent: str, count: int | None
+) -> None:
+    usage = '{"prompt_tokens": %s, "completion_tokens": %s, "prompt_tokens_details": {"cached_tokens": %s}}'
+    content = orjson.dumps(orjson.dumps({"statements": ["It is red."]}).decode()).decode()
+    body = f'{{"choices": [{{"message": {{"content": {content}}}}}], "usage": {usage % (sent, sent, sent)}}}'
+    headers = {"Content-Type": "application/json"}
+    endpoint.configure(script={"extract": [Raw(body=body, headers=headers)]})
+    async with lay_out_run(tmp_path) as live_run:
+        await live_run.asker.ask(make_question(), read_statements)
+    (call,) = read_calls(tmp_path)
+    assert (call["prompt_tokens"], call["completion_tokens"], call["cached_tokens"]) == (count, count, count)
+
+
 async def test_a_content_in_parts_is_one_text(endpoint: Endpoint) -> None:
     parts = [{"type": "text", "text": '{"statements": '}, {"type": "text", "text": '["It is red."]}'}, "odd"]
     body = {"choices": [{"message": {"content": parts}, "finish_reason": "stop"}]}

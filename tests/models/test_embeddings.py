@@ -177,6 +177,16 @@ async def test_vectors_of_two_lengths_fail_the_sample(endpoint: Endpoint, tmp_pa
     assert "vectors of" in str(error)
 
 
+@pytest.mark.parametrize(("sent", "count"), [("5", 5), ("9223372036854775808", None), ("-1", None), ("[1]", None)])
+async def test_count_of_tokens_that_no_column_holds_is_missing(
+    endpoint: Endpoint, tmp_path: Path, sent: str, count: int | None
+) -> None:
+    body = f'{{"data": [{{"index": 0, "embedding": [1.0, 0.0]}}], "usage": {{"prompt_tokens": {sent}}}}}'
+    endpoint.configure(script={"embeddings": lambda _: Raw(body=body)})
+    assert await compare(tmp_path, ("red", "red")) == [pytest.approx(1.0)]
+    assert read_calls(tmp_path)[0]["prompt_tokens"] == count
+
+
 async def test_a_wrong_key_for_embeddings_stops_the_judge_as_well(tmp_path: Path) -> None:
     with running_endpoint(expected_key="sk-right-key-000000") as endpoint:
         point_to(endpoint.base_url, "sk-wrong-key-000000")

@@ -64,6 +64,11 @@ SERVERS: Mapping[str, tuple[str, dict[str, Any], Serving, list[str]]] = {
         "openai", {"model_fields": {"root": 3, "meta": {"size": "big", "n_params": None}, "max_model_len": -1}},
         Serving(said_at="/models"), ["/v1/models"],
     ),
+    "one with windows that no column holds": (
+        "openai",
+        {"model_fields": {"max_model_len": 1e300, "context_length": 2**63, "meta": {"n_ctx": 512}}},
+        Serving(window=512, said_at="/models"), ["/v1/models"],
+    ),
 }  # fmt: skip
 
 
