@@ -4,9 +4,6 @@ Imports nothing of ours. The steps in `tasks/` take a prompt by name, give it th
 renders; how the reply must look is in the prompt's `reply_schema` and `labels`.
 """
 
-from evalhouse.prompts.conversation import BLOCK as CONVERSATION
-from evalhouse.prompts.conversation import PREFIX as TURN_PREFIX
-from evalhouse.prompts.copies import collect_words, list_row_reasons
 from evalhouse.prompts.errors import PromptError, PromptProblem
 from evalhouse.prompts.loader import (
     Prompt,
@@ -17,10 +14,18 @@ from evalhouse.prompts.loader import (
     list_rubric_metrics,
     load_prompts,
 )
-from evalhouse.prompts.prompt_file import VERDICTS, name_support, pick_verdict_lists
-from evalhouse.prompts.render import BlockKind, BlockValue, Item, Message, list_texts
+from evalhouse.prompts.render import CONVERSATION, TURN_PREFIX, BlockKind, BlockValue, Item, Message, list_texts
+from evalhouse.prompts.replies import (
+    VERDICTS,
+    collect_words,
+    list_ids,
+    list_row_reasons,
+    name_support,
+    pick_verdict_lists,
+    unfold_row,
+    word_row,
+)
 from evalhouse.prompts.rubric import PREFERENCES, Criterion, Grade, Rating, Rubric
-from evalhouse.prompts.verdict_rows import list_ids, unfold_row, word_row
 
 __all__ = [
     "CONVERSATION",

@@ -16,12 +16,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from evalhouse.prompts.conversation import BLOCK, describe_conversation
-from evalhouse.prompts.copies import collect_said, list_copied
 from evalhouse.prompts.errors import PromptError, PromptProblem, make_error
-from evalhouse.prompts.named_ids import name_ids
 from evalhouse.prompts.prompt_file import (
-    ExampleContent,
     PromptContent,
     PromptFile,
     build_block,
@@ -30,7 +26,17 @@ from evalhouse.prompts.prompt_file import (
     read_prompt_file,
     strip_descriptions,
 )
-from evalhouse.prompts.render import BLOCKS, BlockKind, BlockValue, Item, Message, render_blocks
+from evalhouse.prompts.render import (
+    BLOCKS,
+    CONVERSATION,
+    BlockKind,
+    BlockValue,
+    Item,
+    Message,
+    describe_conversation,
+    render_blocks,
+)
+from evalhouse.prompts.replies import ExampleContent, collect_said, list_copied, name_ids
 from evalhouse.prompts.rubric import Rubric, RubricContent, list_columns, make_rubric
 
 _BUILT_IN = Path(__file__).parent
@@ -64,14 +70,14 @@ class Prompt:
     @cached_property
     def in_conversation(self) -> "Prompt":
         """The prompt for a question that earlier turns came before: with their block, and words that go with it."""
-        if not self.system or BLOCK in self.variables:
+        if not self.system or CONVERSATION in self.variables:
             return self  # for a judge that reads no words, or about turns anyhow
         words = describe_conversation(self.name, self.language)
         lines = ("What follows the system part where a conversation came before:", *words.splitlines())
         noted = "".join(f"# {line}\n" for line in lines)
         return replace(
             self,
-            variables={BLOCK: "items", **self.variables},
+            variables={CONVERSATION: "items", **self.variables},
             prompt_hash=hashlib.sha256(f"{self.prompt_hash}\n{words}".encode()).hexdigest(),
             template=f"{self.template.rstrip()}\n\n{noted}",
             system=f"{self.system}\n\n{words}",

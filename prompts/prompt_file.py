@@ -14,14 +14,21 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from evalhouse.prompts.conversation import BLOCK as CONVERSATION
-from evalhouse.prompts.conversation import PREFIX
 from evalhouse.prompts.errors import PromptProblem, make_error, make_fault
-from evalhouse.prompts.render import BLOCKS, BlockValue, Item
+from evalhouse.prompts.render import BLOCKS, CONVERSATION, TURN_PREFIX, BlockValue, Item
+from evalhouse.prompts.replies import (
+    VERDICTS,
+    ExampleContent,
+    Schema,
+    find_row_fault,
+    is_row_schema,
+    list_ids,
+    list_verdict_labels,
+    pick_prefixes,
+    pick_verdict_lists,
+    unfold_row,
+)
 from evalhouse.prompts.rubric import RubricContent, build_reply_schema, find_rubric_faults
-from evalhouse.prompts.verdict_rows import find_row_fault, is_row_schema, list_ids, unfold_row
-
-Schema = Mapping[str, Any]
 
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "object": dict,
@@ -135,42 +142,7 @@ def _shorten(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "…"
 
 
-VERDICTS = "verdicts"
-"""Where a reply has one list of verdicts; where it has one for each block of items, they bear the blocks' names."""
-_SUPPORTS = "supports"
-
-
-def pick_verdict_lists(reply: Mapping[str, Any], variables: Iterable[str]) -> dict[str, Any]:
-    """By name those parts of a reply, or of its schema, that are lists of verdicts; none where it gives none."""
-    names = {VERDICTS, *(name for name in variables if name in BLOCKS and BLOCKS[name].prefix)}
-    return {name: part for name, part in reply.items() if name in names}
-
-
-def pick_prefixes(name: str, labels: Mapping[str, Sequence[str]]) -> Collection[str]:
-    """How the ids begin that a list of verdicts is about."""
-    return labels if name == VERDICTS else BLOCKS[name].prefix
-
-
-def name_support(item_id: str) -> str:
-    """What the verdict on an item's support is called where only some are asked for, and another has the item's id."""
-    return f"{_SUPPORTS} {item_id}"
-
-
-def list_verdict_labels(name: str, labels: Mapping[str, Sequence[str]]) -> list[str]:
-    """The labels open to the verdicts of a list, each once, in the order of the file."""
-    prefixes = pick_prefixes(name, labels)
-    return list(dict.fromkeys(label for prefix in prefixes for label in labels.get(prefix, ())))
-
-
 _MENTION = re.compile(r"<([a-z_]+)>")
-
-
-class ExampleContent(BaseModel):
-    """A worked example as it stands in the file: the data of a request and the reply it should get."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-    data: dict[str, JsonValue]
-    reply: dict[str, JsonValue]
 
 
 class PromptContent(BaseModel):
@@ -434,7 +406,7 @@ def _fits_block(name: str, value: JsonValue) -> bool:
         for item in value
         if isinstance(item, dict) and item.keys() == {"id", "text"} and isinstance(item["text"], str)
     ]
-    pattern = re.compile((PREFIX if is_turns else BLOCKS[name].prefix) + "[1-9][0-9]*")
+    pattern = re.compile((TURN_PREFIX if is_turns else BLOCKS[name].prefix) + "[1-9][0-9]*")
     return len(ids) == len(value) == len(set(map(str, ids))) and all(pattern.fullmatch(str(item_id)) for item_id in ids)
 
 

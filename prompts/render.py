@@ -30,11 +30,10 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from string import ascii_letters, ascii_lowercase
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import yaml
 
-from evalhouse.prompts.conversation import BLOCK, PREFIX
 from evalhouse.prompts.errors import PromptError
 
 _CHARACTERS: Mapping[str, Any] = yaml.load(
@@ -227,6 +226,11 @@ def _fix_surrogates(text: str) -> str:
     return text
 
 
+CONVERSATION: Final = "conversation"
+TURN_PREFIX: Final = "T"
+"""How the ids of turns begin."""
+_CONVERSATION_WORDS: Final = Path(__file__).with_name("conversation.yaml")
+_FALLBACK_LANGUAGE: Final = "en"
 BlockKind = Literal["text", "items"]
 
 
@@ -292,7 +296,7 @@ class Message:
 
 _ID = re.compile(r"[A-Z][1-9][0-9]*", re.ASCII)
 _PREFIXES = [block.prefix for block in BLOCKS.values() if block.prefix]
-_TURNS = Block(kind="items", prefix=PREFIX)
+_TURNS = Block(kind="items", prefix=TURN_PREFIX)
 
 
 @cache
@@ -300,7 +304,7 @@ def _make_neutraliser(apart: frozenset[str], *, has_turns: bool) -> Neutraliser:
     """The one for the blocks of all requests and those `apart`; beside turns nothing may pass for the id of one, while
     elsewhere [T1] is a text like any other."""
     if has_turns:
-        return _make_neutraliser(apart, has_turns=False).also_for([*_PREFIXES, PREFIX])
+        return _make_neutraliser(apart, has_turns=False).also_for([*_PREFIXES, TURN_PREFIX])
     names = [name for name, block in BLOCKS.items() if name in apart or not block.stands_apart]
     return Neutraliser(names=names, prefixes=_PREFIXES)
 
@@ -317,7 +321,7 @@ def render_blocks(variables: Sequence[str], data: Mapping[str, BlockValue]) -> s
     if data.keys() != set(variables):
         raise PromptError(_describe_blocks(variables, data))
     apart = frozenset([name for name in variables if BLOCKS[name].stands_apart])
-    neutraliser = _make_neutraliser(apart, has_turns=not isinstance(data.get(BLOCK, ""), str))
+    neutraliser = _make_neutraliser(apart, has_turns=not isinstance(data.get(CONVERSATION, ""), str))
     bodies = [_render_body(name, data[name], neutraliser) for name in variables]
     nonce = derive_nonce("\n".join(bodies))
     parts = [f"<{name} {nonce}>\n{body}</{name} {nonce}>" for name, body in zip(variables, bodies, strict=True)]
@@ -332,7 +336,7 @@ def _describe_blocks(variables: Sequence[str], data: Mapping[str, BlockValue]) -
 
 def _render_body(name: str, value: BlockValue, neutraliser: Neutraliser) -> str:
     """The lines between the tags, each with its line break; nothing at all for an empty text or list."""
-    block = _TURNS if name == BLOCK and not isinstance(value, str) else BLOCKS[name]
+    block = _TURNS if name == CONVERSATION and not isinstance(value, str) else BLOCKS[name]
     if isinstance(value, str):
         if block.kind == "items":
             raise PromptError(f"block '{name}' is a text; it must be a list of items with ids like {block.prefix}1")
@@ -367,3 +371,18 @@ def derive_nonce(body: str) -> str:
         counter += 1
         nonce = hashlib.sha256(b"%d\n" % counter + content).hexdigest()[:8]
     return nonce
+
+
+def describe_conversation(name: str, language: str) -> str:
+    """What a prompt of this name says of the block, in its language where it is known and in English otherwise."""
+    words = _load_words()
+    of_language = words.get(language, words[_FALLBACK_LANGUAGE])
+    return f"{of_language['all'].strip()}\n{of_language.get(name, of_language['rubric']).strip()}"
+
+
+@cache
+def _load_words() -> Mapping[str, Mapping[str, str]]:
+    words: Mapping[str, Mapping[str, str]] = yaml.load(
+        _CONVERSATION_WORDS.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    )
+    return words

@@ -130,7 +130,7 @@ def import_labels(
     reviewer labels a verdict twice, the later label counts. What is on record already adds nothing. Decisions on
     questions of a test set make a new version of the set.
     """
-    from evalhouse.flows.testsets.reviewed import holds_decisions, import_decisions  # noqa: PLC0415  # as the first
+    from evalhouse.flows.testsets.review import holds_decisions, import_decisions  # noqa: PLC0415  # as the first
     from evalhouse.tasks.reviews.label_files import read_label_file  # noqa: PLC0415  # as the first
     from evalhouse.tasks.reviews.take_in import import_reviews  # noqa: PLC0415  # as the first
 

@@ -19,8 +19,8 @@ from evalhouse.warehouse.rows.testsets import read_acceptance
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
-    from evalhouse.flows.testsets.reviewed import DecidedSet, ImportedDecisions
-    from evalhouse.tasks.testsets.asked import AskedQuestions
+    from evalhouse.flows.testsets.review import DecidedSet, ImportedDecisions
+    from evalhouse.tasks.testsets.decisions import AskedQuestions
     from evalhouse.tasks.testsets.passages import Document
 
 _SET = click.argument("path", metavar="SET", type=click.Path(path_type=Path))
@@ -52,7 +52,7 @@ def questions(
     decided on. The passages that a question rests on are shown from DOCS; without it they are read where the set was
     made from. `review import` takes the decisions in.
     """
-    from evalhouse.tasks.testsets.asked import pick_questions  # noqa: PLC0415  # imports what reads documents
+    from evalhouse.tasks.testsets.decisions import pick_questions  # noqa: PLC0415  # imports what reads documents
     from evalhouse.tasks.testsets.sets import read_set  # noqa: PLC0415
 
     kind = pick_format(kind, output)
@@ -83,7 +83,7 @@ def _read_documents(docs: str | None, source: str) -> "list[Document]":
 
 def _write(asked: "AskedQuestions", kind: str, reviewer: str) -> bytes:
     from evalhouse.tasks.reviews.export import write_csv, write_lines  # noqa: PLC0415
-    from evalhouse.tasks.testsets.asked import list_question_rows  # noqa: PLC0415
+    from evalhouse.tasks.testsets.decisions import list_question_rows  # noqa: PLC0415
 
     if kind == "html":
         from evalhouse.flows.report.question_page import build_question_page  # noqa: PLC0415  # the chart library

@@ -151,7 +151,7 @@ def make(
     the ground truth, and answer the question, which nothing else does. What is turned down is on record with the
     reason. The same command again asks nothing twice. Exit status 3 when there are fewer questions than asked for.
     """
-    from evalhouse.flows.testsets.made import plan_set  # noqa: PLC0415  # imports all that asks
+    from evalhouse.flows.testsets.make import plan_set  # noqa: PLC0415  # imports all that asks
 
     plan = plan_set(
         docs, Path(output), n=n, kinds=kinds, language=language, references=references, encoding=encoding, seed=seed,
@@ -198,7 +198,7 @@ def refresh(
     proposal for a person), or is void. New and changed passages get questions. What did not change costs nothing. Exit
     status 3 when something was left without a usable reply.
     """
-    from evalhouse.flows.testsets.refreshed import plan_refresh  # noqa: PLC0415  # imports all that asks
+    from evalhouse.flows.testsets.refresh import plan_refresh  # noqa: PLC0415  # imports all that asks
 
     plan = plan_refresh(
         Path(path), docs, Path(output or path), coverage=coverage, no_new=no_new, accept=accept, encoding=encoding,
@@ -213,7 +213,7 @@ def resume_testset(run: "RunRow", *, warehouse_url: str, changes: Mapping[str, A
     Its settings are those of the run but for `changes`; what was answered is on record. It is a run of its own, whose
     budget is what the earlier one left. Raises SettingsError where it cannot be given again.
     """
-    from evalhouse.flows.testsets.resumed import find_command, find_kept, note_gone_on  # noqa: PLC0415  # asks
+    from evalhouse.flows.testsets.set_run import find_command, find_kept, note_gone_on  # noqa: PLC0415  # asks
     from evalhouse.warehouse.engine.locks import hold_run  # noqa: PLC0415
     from evalhouse.warehouse.store import Warehouse  # noqa: PLC0415
 

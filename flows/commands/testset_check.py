@@ -59,7 +59,7 @@ def check(
     when not all could be checked.
     """
     from evalhouse.flows.preparing.settings import parse_pairs  # noqa: PLC0415  # imports all that asks
-    from evalhouse.flows.testsets.checked import CheckedSet, plan_check  # noqa: PLC0415
+    from evalhouse.flows.testsets.check import CheckedSet, plan_check  # noqa: PLC0415
 
     plan = plan_check(
         path, docs, mapping=parse_pairs(maps, "--map"), language=language, encoding=encoding,

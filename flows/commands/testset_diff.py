@@ -9,8 +9,8 @@ import click
 
 from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION
 from evalhouse.flows.display.output import print_json, print_line, print_section, write_count, write_value
-from evalhouse.flows.testsets.versions import SetVersion, read_version
-from evalhouse.tasks.testsets.diff import FieldDifference, QuestionDifference, compare_sets
+from evalhouse.flows.testsets.review import SetVersion, read_version
+from evalhouse.tasks.testsets.changes import FieldDifference, QuestionDifference, compare_sets
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.store import Warehouse
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from evalhouse.flows.report.page import pack, render_page
-from evalhouse.tasks.testsets.asked import LABELS, AskedQuestions, Subject
+from evalhouse.tasks.testsets.decisions import LABELS, AskedQuestions, Subject
 from evalhouse.tasks.testsets.passages import Passage
 from evalhouse.tasks.testsets.questions import Span
 

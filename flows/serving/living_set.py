@@ -9,8 +9,7 @@ from pathlib import Path
 from evalhouse.flows.display.output import print_notice, write_count, write_dollars
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.suites import LivingSet, Suite
-from evalhouse.flows.testsets.refresh import estimate_refresh
-from evalhouse.flows.testsets.refreshed import RefreshedSet, RefreshPlan, plan_refresh
+from evalhouse.flows.testsets.refresh import RefreshedSet, RefreshPlan, estimate_refresh, plan_refresh
 from evalhouse.prompts.errors import PromptError
 from evalhouse.tasks.judge.errors import JudgeError, RunCancelled
 from evalhouse.tasks.settings.run import LIMITS, RunSettings, list_settings

@@ -5,16 +5,25 @@
 Like a dataset, a knowledge base is refused once, with everything that is wrong with it in one message.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Final
 
 LISTED_PROBLEMS: Final = 20
+Note = Callable[[str], None]
 
 
 class TestsetError(Exception):
     """Documents, or a test set, that cannot be used as they are."""
 
     __test__: ClassVar = False  # pytest takes a class for a test by its name
+
+
+class UnreadableFile(Exception):
+    """A file cannot be read; the message says why, without its name, and what to do."""
+
+    def __init__(self, why: str, to_do: str) -> None:
+        super().__init__(why)
+        self.to_do = to_do
 
 
 def refuse(came: str, *, allowed: str, to_do: str) -> TestsetError:

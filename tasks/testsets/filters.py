@@ -12,7 +12,7 @@ from typing import Final, Literal, get_args
 
 from evalhouse.tasks.pipeline.live_run import Extraction, LiveRun
 from evalhouse.tasks.testsets.answering import Answered, Subject, answer, compare, extract, find_support
-from evalhouse.tasks.testsets.candidates import Candidate
+from evalhouse.tasks.testsets.drafts import Candidate
 from evalhouse.tasks.testsets.near import NearPassages, find_quote, list_tokens
 from evalhouse.tasks.testsets.passages import Passage, find_language
 from evalhouse.tasks.testsets.questions import UNANSWERABLE, Span, show_passage

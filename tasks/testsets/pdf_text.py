@@ -19,7 +19,7 @@ from unicodedata import east_asian_width, normalize
 from pypdf import PdfReader
 from pypdf.errors import PyPdfError
 
-from evalhouse.tasks.testsets.files import Note, UnreadableFile
+from evalhouse.tasks.testsets.errors import Note, UnreadableFile
 from evalhouse.tasks.testsets.layout import Layout, LayoutWriter
 from evalhouse.warehouse.messages import list_names
 

@@ -14,7 +14,7 @@ from docx.opc.exceptions import OpcError, PackageNotFoundError
 from docx.oxml.ns import qn
 from lxml.etree import LxmlError
 
-from evalhouse.tasks.testsets.files import UnreadableFile
+from evalhouse.tasks.testsets.errors import UnreadableFile
 from evalhouse.tasks.testsets.layout import Layout, LayoutWriter
 
 _BROKEN: Final = (OpcError, LxmlError, KeyError, ValueError, EOFError)

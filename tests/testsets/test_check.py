@@ -12,8 +12,7 @@ from port_base import EDITS, build_base, find_statements, write_base
 from port_expected import list_facts
 from port_questions import write_questions
 
-from evalhouse.tasks.testsets.given import GivenQuestion
-from evalhouse.tasks.testsets.questions import Turn
+from evalhouse.tasks.testsets.questions import GivenQuestion, Turn
 from evalhouse.warehouse.store import Warehouse
 
 Ask = Callable[..., Finished]

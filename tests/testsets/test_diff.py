@@ -9,10 +9,9 @@ from cli_process import Finished
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalhouse.flows.testsets.written import write_version
-from evalhouse.tasks.testsets.diff import compare_sets, compare_words
-from evalhouse.tasks.testsets.given import GivenQuestion
-from evalhouse.tasks.testsets.questions import SetQuestion, Span
+from evalhouse.flows.testsets.set_run import write_version
+from evalhouse.tasks.testsets.changes import compare_sets, compare_words
+from evalhouse.tasks.testsets.questions import GivenQuestion, SetQuestion, Span
 from evalhouse.tasks.testsets.sets import Change, Manifest, TestSet, write_set
 from evalhouse.warehouse.store import Warehouse
 

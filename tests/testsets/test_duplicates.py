@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from evalhouse.tasks.asking.embedders import HashingEmbedder
-from evalhouse.tasks.testsets.duplicates import QuestionIndex, find_twin
+from evalhouse.tasks.testsets.near import QuestionIndex, find_twin
 from evalhouse.tasks.testsets.questions import SetQuestion, Span, Turn
 
 TICKET = "A night ticket for the ferry costs 14 crowns."

@@ -16,7 +16,7 @@ from browser import Browser, Page
 from cli_process import Finished, call_here, call_main
 from port_base import write_base
 
-from evalhouse.tasks.testsets.places import find_differences
+from evalhouse.tasks.testsets.near import find_differences
 from evalhouse.tasks.testsets.questions import SetQuestion
 from evalhouse.tasks.testsets.sets import Change, TestSet, read_set, write_set
 from evalhouse.warehouse.store import Warehouse

@@ -28,8 +28,9 @@ from evalhouse.prompts import (
     loader,
     unfold_row,
 )
-from evalhouse.prompts.prompt_file import PromptFile, pick_verdict_lists, read_prompt_file
+from evalhouse.prompts.prompt_file import PromptFile, read_prompt_file
 from evalhouse.prompts.render import BLOCKS, derive_nonce
+from evalhouse.prompts.replies import pick_verdict_lists
 
 BUILT_IN = [(language, name) for language in ("en", "zh") for name in ALL_NAMES]
 HAN = re.compile(r"[\u4e00-\u9fff]")

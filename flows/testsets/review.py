@@ -1,15 +1,16 @@
-"""What people decided on the questions of sets taken in: a new version of each set, and every decision on record."""
+"""`review import` and `testset diff`: decisions of reviewers become a new version; a version is found by its name."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Final
 
 import orjson
 
 from evalhouse.flows.preparing.request import NO_JUDGE, begin_run
 from evalhouse.flows.preparing.settings import resolve_settings
-from evalhouse.flows.testsets.written import write_version
+from evalhouse.flows.testsets.set_run import write_version
 from evalhouse.tasks.reviews.label_files import LabelFile, ReviewError
 from evalhouse.tasks.testsets.decisions import (
     OnRecord,
@@ -20,8 +21,12 @@ from evalhouse.tasks.testsets.decisions import (
     read_decisions,
     take_decisions,
 )
-from evalhouse.tasks.testsets.sets import read_set
+from evalhouse.tasks.testsets.errors import refuse
+from evalhouse.tasks.testsets.questions import GivenQuestion, read_given, take_given
+from evalhouse.tasks.testsets.sets import find_manifest, read_set
+from evalhouse.warehouse.messages import list_names
 from evalhouse.warehouse.rows.runs import insert_run, now_utc
+from evalhouse.warehouse.rows.testsets import find_versions, read_questions
 from evalhouse.warehouse.rows.testsets import read_decisions as read_record
 from evalhouse.warehouse.store import Warehouse
 
@@ -109,3 +114,45 @@ def _write(warehouse: Warehouse, path: Path, taken: Taken) -> DecidedSet:
     insert_run(warehouse, run)
     written = write_version(warehouse, run.run_id, path, taken.test_set, taken.changes)
     return DecidedSet(path=path, taken=taken, run_id=run.run_id, set_hash=written.set_hash)
+
+
+_ALLOWED: Final = "a file of questions, or the hash (or how it begins) of a version on record"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetVersion:
+    """The questions of a version; `set_hash` is None for a file that evalhouse did not write."""
+
+    name: str
+    set_hash: str | None
+    questions: list[GivenQuestion]
+
+
+def read_version(warehouse: Warehouse, name: str, mapping: Mapping[str, str]) -> SetVersion:
+    """The version that is meant; raises TestsetError, or DatasetError for a file that cannot be read."""
+    path = Path(name).expanduser()
+    if path.is_file():
+        questions, _ = read_given(name, mapping=mapping)
+        is_own = find_manifest(path).is_file()
+        return SetVersion(name=name, set_hash=read_set(path).set_hash if is_own else None, questions=questions)
+    versions = find_versions(warehouse, name) if warehouse.location.path.exists() else []
+    if len(versions) != 1:
+        came = f"{name}: no such file, and {_count(versions)} on record in {warehouse.location.path.name}"
+        raise refuse(came, allowed=_ALLOWED, to_do='`evalhouse query "from testset_versions"` lists them')
+    rows = read_questions(warehouse, versions[0])
+    return SetVersion(name=versions[0], set_hash=versions[0], questions=[_to_given(row) for row in rows])
+
+
+def _count(versions: list[str]) -> str:
+    return f"several versions ({list_names(versions, 5)})" if versions else "no version of that hash"
+
+
+def _to_given(row: Mapping[str, Any]) -> GivenQuestion:
+    beside = {name: orjson.loads(row[name] or "[]") for name in ("spans", "conversation")}
+    return take_given(
+        sample_id=row["question_id"],
+        question=row["question"],
+        ground_truth=row["ground_truth"],
+        reference_context_ids=row["reference_ids"],
+        beside={**beside, "kind": row["kind"]},
+    )
