@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from evalhouse.tasks.pipeline.citations import Sources
-from evalhouse.tasks.settings.citations import compile_patterns
-from evalhouse.tasks.settings.receiver import PATTERNS
+from evalhouse.tasks.settings.run import compile_patterns
+from evalhouse.tasks.settings.traces import PATTERNS
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("flows", "tasks", "prompts", "warehouse")
@@ -257,8 +257,8 @@ def test_every_pattern_within_a_function_is_known() -> None:
 
 
 KNOWN = {
-    "tasks/datasets/spans/keep.py:_patterns", "tasks/settings/receiver.py:_check_pattern",
-    "tasks/settings/citations.py:_compile", "tasks/pipeline/citations.py:pattern",
+    "tasks/datasets/spans/store.py:_patterns", "tasks/settings/traces.py:_check_pattern",
+    "tasks/settings/run.py:_compile", "tasks/pipeline/citations.py:pattern",
     "tasks/pipeline/citations.py:_fold",
     "prompts/render.py:_compile_control_words", "prompts/render.py:_compile_ids", "prompts/render.py:_compile_tags",
     "tasks/lexical/split.py:_compile_silences", "tasks/lexical/texts.py:_compile_bounds",
@@ -270,8 +270,8 @@ KNOWN = {
 def test_no_foreign_text_keeps_a_pattern_busy(pairs: bool) -> None:
     patterns = collect_patterns()
     assert len(patterns) > 60
-    patterns |= {f"tasks/settings/citations.py:{n}": pattern for n, pattern in enumerate(compile_patterns(()))}
-    patterns |= {f"tasks/settings/receiver.py:{name}": re.compile(pattern) for name, pattern in PATTERNS.items()}
+    patterns |= {f"tasks/settings/run.py:{n}": pattern for n, pattern in enumerate(compile_patterns(()))}
+    patterns |= {f"tasks/settings/traces.py:{name}": re.compile(pattern) for name, pattern in PATTERNS.items()}
     names = dict.fromkeys(("1", "1,1", "a b", "a b, a b", "a-1", "a-1; 1"), (1,))  # ids are foreign too
     made = Sources(n_contexts=1, names=names).pattern
     assert made is not None

@@ -202,7 +202,7 @@ def _make_rule(
     sample_id: str | None,
     scores: bool,
 ) -> "Rule":
-    from evalhouse.tasks.settings.retention import find_cutoff  # noqa: PLC0415  # brings pydantic
+    from evalhouse.tasks.settings.suite import find_cutoff  # noqa: PLC0415  # brings pydantic
     from evalhouse.warehouse.rows.runs import find_run, now_utc  # noqa: PLC0415
     from evalhouse.warehouse.upkeep.forget import Rule  # noqa: PLC0415
 

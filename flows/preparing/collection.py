@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from evalhouse.tasks.targets.attempts import FirstQuestions
 from evalhouse.tasks.targets.collection import (
     Collection,
     KnownResponses,
@@ -16,7 +15,7 @@ from evalhouse.tasks.targets.collection import (
     refuse_missing,
 )
 from evalhouse.tasks.targets.conversations import group_turns
-from evalhouse.tasks.targets.protocol import Target
+from evalhouse.tasks.targets.protocol import FirstQuestions, Target
 from evalhouse.warehouse.mover import Mover
 from evalhouse.warehouse.rows.calls import count_responses, list_open_samples
 from evalhouse.warehouse.rows.runs import RunRow, find_run

@@ -28,7 +28,7 @@ _LISTS = tuple(name for name, field in RunSettings.model_fields.items() if get_o
 _BY_NAME = tuple(name for name, field in RunSettings.model_fields.items() if get_origin(field.annotation) is dict)
 # Variables that are no settings of a run: where processes of this machine see each other
 # (`evalhouse.tasks.asking.boards`), where journals lie (`evalhouse.warehouse.location`), and who may see pages and send
-# traces (`evalhouse.flows.ui.app`, `evalhouse.flows.server.receiver`, which a run does not import).
+# traces (`evalhouse.flows.ui.app`, `evalhouse.flows.receiver`, which a run does not import).
 _OTHER_VARIABLES = ("EVALHOUSE_LIMITS_DIR", "EVALHOUSE_STATE_DIR", "EVALHOUSE_UI_TOKEN", "EVALHOUSE_RECEIVE_TOKEN")
 # How the origin of a suite's value begins; the name of its file follows.
 SUITE_ORIGIN = "suite "

@@ -22,12 +22,10 @@ from pydantic_core import ErrorDetails
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.triggers import KnowledgeBase, Schedule, Table, refused_by
 from evalhouse.tasks.judge.names import JudgeNames, parse_judges
-from evalhouse.tasks.settings.receiver import ReceiverSettings, Redaction, Sampling, TraceRetention
-from evalhouse.tasks.settings.retention import Retention
 from evalhouse.tasks.settings.run import LIMITS, TOP, WHERE, RunSettings, list_settings
-from evalhouse.tasks.settings.suite import Notify, SuiteGate, name_scores
+from evalhouse.tasks.settings.suite import Notify, Retention, SuiteGate, name_scores
 from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.tasks.settings.traces import TRACES, TraceWindow
+from evalhouse.tasks.settings.traces import TRACES, ReceiverSettings, Redaction, Sampling, TraceRetention, TraceWindow
 from evalhouse.warehouse.messages import quote_value
 from evalhouse.warehouse.names import suggest
 

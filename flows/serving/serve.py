@@ -45,7 +45,7 @@ from evalhouse.flows.serving.flow_runs import ENDED, ServedSuite, find_named_run
 from evalhouse.flows.serving.notify import describe_failures, describe_trigger
 from evalhouse.flows.serving.suite_runs import resolve_suite
 from evalhouse.flows.serving.updates import catch_up
-from evalhouse.tasks.settings.retention import NEVER, Retention, find_cutoff
+from evalhouse.tasks.settings.suite import NEVER, Retention, find_cutoff
 from evalhouse.warehouse.engine.locks import hold_file
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing
 from evalhouse.warehouse.messages import hide_credentials

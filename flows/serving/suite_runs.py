@@ -22,8 +22,7 @@ from evalhouse.flows.run.outcome import RunOutcome, SuiteOutcome, Watch
 from evalhouse.flows.run.process import explain_incomplete
 from evalhouse.flows.serving.backlog import has_left_batch
 from evalhouse.flows.serving.notify import describe_end, notify_of_break, notify_of_end
-from evalhouse.tasks.settings.retention import find_cutoff
-from evalhouse.tasks.settings.suite import Notify, SuiteGate, explain_low
+from evalhouse.tasks.settings.suite import Notify, SuiteGate, explain_low, find_cutoff
 from evalhouse.warehouse.engine.connection import readers_kept
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.metric_files import Plan

@@ -21,6 +21,7 @@ import numpy as np
 import orjson
 import polars as pl
 
+from evalhouse.tasks.datasets.conversations import TurnCutter, Which
 from evalhouse.tasks.datasets.encodings import is_utf8, propose, weigh
 from evalhouse.tasks.datasets.errors import (
     ADVICE,
@@ -44,8 +45,7 @@ from evalhouse.tasks.datasets.rows import (
     suggest_columns,
 )
 from evalhouse.tasks.datasets.spans.read import Tally, guess_format, read_traces
-from evalhouse.tasks.datasets.spans.stored import open_stored
-from evalhouse.tasks.datasets.turns import TurnCutter, Which
+from evalhouse.tasks.datasets.spans.store import open_stored
 from evalhouse.tasks.settings.run import RunSettings, is_sample, is_traces
 from evalhouse.tasks.settings.traces import TRACES, TraceFormat, TraceWindow
 from evalhouse.warehouse.messages import list_names

@@ -23,16 +23,19 @@ from typing import Final, Literal, get_args
 
 import orjson
 
-from evalhouse.tasks.datasets.conversations import Conversation, read_conversation
 from evalhouse.tasks.datasets.errors import Complain, DatasetError, ProblemKind, ReadingStopped, refuse_dataset
-from evalhouse.tasks.datasets.traces import COLUMNS as TRACED
-from evalhouse.tasks.datasets.traces import find_text, is_recorded, list_texts
+from evalhouse.tasks.datasets.values import COLUMNS as TRACED
 from evalhouse.tasks.datasets.values import (
     MISSING,
+    Conversation,
+    find_text,
     is_absent,
+    is_recorded,
+    list_texts,
     open_cell,
     read_accepted,
     read_contexts,
+    read_conversation,
     read_id,
     read_ids,
     read_metadata,

@@ -6,7 +6,7 @@ What a value cannot be is reported to `say`, and reading goes on, so that a pers
 import ast
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, time
@@ -17,6 +17,7 @@ import orjson
 
 from evalhouse.tasks.datasets.errors import ProblemKind
 from evalhouse.warehouse.messages import list_names, name_kind, quote_value
+from evalhouse.warehouse.rows.samples import Role, Turn
 
 MISSING: Final = object()  # no such column, which is not the same as a column that is empty here
 TEXT_KEYS = ("text", "content", "page_content")
@@ -235,3 +236,139 @@ def is_absent(value: object) -> bool:
 def is_empty(value: object) -> bool:
     """Whether there is no value or nothing but white space."""
     return is_absent(value) or (isinstance(value, str) and not value.strip())
+
+
+_ROLES: Final[dict[str, Role]] = {"user": "user", "human": "user", "assistant": "assistant", "ai": "assistant"}
+_SYSTEM: Final = frozenset({"system", "developer"})
+_TEXTS: Final = ("text", "content")
+_ALLOWED: Final = "user (or human), assistant (or ai), and system, which is left out"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversation:
+    """The turns of a row, None where there are none, and how many instructions of a system stood between them."""
+
+    turns: list[Turn] | None = None
+    n_system: int = 0
+
+
+def read_conversation(value: object, say: Say, *, tabular: bool) -> Conversation:
+    """The earlier turns, the oldest first. What is no turn is reported to `say`."""
+    items = open_list(value) if tabular else value
+    if is_absent(items) or (tabular and is_empty(items)):
+        return Conversation()
+    if not isinstance(items, list):
+        say("conversation", f"conversation is not a list of turns but {name_kind(items)}: {quote_value(items)}")
+        return Conversation()
+    spoken = [(place, item) for place, item in enumerate(items, start=1) if not _is_system(item)]
+    turns = [turn for place, item in spoken if (turn := _read_turn(item, place, say, tabular=tabular)) is not None]
+    return Conversation(turns=turns or None, n_system=len(items) - len(spoken))
+
+
+def _is_system(item: object) -> bool:
+    return isinstance(item, dict) and item.get("role") in _SYSTEM
+
+
+def _read_turn(item: object, place: int, say: Say, *, tabular: bool) -> Turn | None:
+    def complain(_: object, text: str) -> None:
+        say("conversation", f"turn {place} of the conversation: {text}")
+
+    if not isinstance(item, dict):
+        complain(None, f"it is {name_kind(item)}, not an object: {quote_value(item)}")
+        return None
+    role = _ROLES.get(str(item.get("role")))
+    if role is None:
+        came = f"has the role {quote_value(item['role'])}" if "role" in item else "has no role"
+        complain(None, f"it {came}; allowed: {_ALLOWED}")
+        return None
+    text = _read_words(item, complain)
+    contexts = read_contexts(item.get("contexts"), complain, tabular=tabular)
+    given_ids = read_ids(item.get("context_ids"), "context_ids", complain, tabular=tabular)
+    ids = contexts.ids if given_ids is None else given_ids
+    if role == "user" and not (contexts.texts is None and ids is None):
+        complain(None, "it is the user's and has contexts; only an assistant's turn rests on some")
+    if ids is not None and len(ids) != len(contexts.texts or ()):
+        complain(None, f"it has {len(ids)} context_ids for {len(contexts.texts or ())} contexts")
+    return Turn(role=role, text=text, contexts=contexts.texts, context_ids=ids)
+
+
+def _read_words(item: dict[str, object], complain: Say) -> str:
+    """What was said; "" after a complaint. The parts of a message that has several are one text."""
+    value = next((item[key] for key in _TEXTS if not is_absent(item.get(key))), None)
+    if isinstance(value, list) and all(_is_text_part(part) for part in value):
+        value = "\n".join(cast(str, part["text"]) for part in value)
+    text = read_text(value, "its text", complain)
+    if text is None and (is_empty(value) or value is None):
+        complain("conversation", f"it has no text; it has: {list_names(list(item), 8)}")
+    return text or ""
+
+
+def _is_text_part(part: object) -> bool:
+    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+
+
+Steps = tuple[str | int, ...]
+
+COLUMNS: Final = frozenset(
+    {"input", "inputs", "output", "outputs", "expected_output", "expectedOutput", "expected", "reference_outputs"}
+)
+"""The columns that such tools write objects to, some of them as JSON text."""
+_ASKING_ROLES: Final[Mapping[str, tuple[str, ...]]] = {"question": ("user", "human")}
+_ANSWERING = ("assistant", "ai")
+_KEYS: Final[Mapping[str, tuple[str, ...]]] = {"question": ("question", "user_input", "input", "query", "prompt")}
+_DEEPEST = 8
+_ANSWER_KEYS = ("answer", "response", "output", "expected_output", "ground_truth", "reference")
+
+
+def is_recorded(value: object) -> bool:
+    """Whether a value is an object, or a list of them, and not a text or a list of texts."""
+    return isinstance(value, dict) or (isinstance(value, list) and bool(value) and isinstance(value[0], dict))
+
+
+def find_text(value: object, field: str, depth: int = 0) -> Steps | None:
+    """The steps to the one text of an object or list that is this field's; None where there is not exactly one."""
+    if isinstance(value, str):
+        return ()
+    if isinstance(value, list):
+        return _find_message(value, field, depth)
+    if not isinstance(value, dict) or depth > _DEEPEST:
+        return None
+    if "messages" in value:
+        return _go_into(value, "messages", field, depth)
+    keys = [key for key in _KEYS.get(field, _ANSWER_KEYS) if key in value] or (list(value) if len(value) == 1 else [])
+    if "role" in value or "type" in value:
+        keys = ["content"] if "content" in value else []
+    return _go_into(value, keys[0], field, depth) if len(keys) == 1 else None
+
+
+def _go_into(value: Mapping[str, object], key: str, field: str, depth: int) -> Steps | None:
+    inner = find_text(value[key], field, depth + 1)
+    return None if inner is None else (key, *inner)
+
+
+def _find_message(messages: list[object], field: str, depth: int) -> Steps | None:
+    """The only message of the user, or the assistant's where it is the last; the text where it is the only part."""
+    if len(messages) == 1 and isinstance(messages[0], dict) and messages[0].get("type") == "text":
+        return (0, "text")
+    roles = [item.get("role") or item.get("type") if isinstance(item, dict) else None for item in messages]
+    if field in _ASKING_ROLES:
+        places = [place for place, role in enumerate(roles) if role in _ASKING_ROLES[field]]
+    else:
+        places = [len(roles) - 1] if roles and roles[-1] in _ANSWERING else []
+    if len(places) != 1:
+        return None
+    inner = find_text(messages[places[0]], field, depth + 1)
+    return None if inner is None else (places[0], *inner)
+
+
+def list_texts(value: object, name: str, depth: int = 0) -> Iterator[str]:
+    """The places of all texts inside a value, as --map names them; `name` is that of the value."""
+    if isinstance(value, str):
+        yield name
+    elif isinstance(value, dict) and depth <= _DEEPEST:
+        for key, member in value.items():
+            if key not in ("role", "type"):
+                yield from list_texts(member, f"{name}.{key}", depth + 1)
+    elif isinstance(value, list) and depth <= _DEEPEST:
+        for place, item in enumerate(value):
+            yield from list_texts(item, f"{name}[{place}]", depth + 1)

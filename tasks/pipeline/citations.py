@@ -1,6 +1,6 @@
 """Citations: the marks in an answer by which it says where it has something from, and which contexts they name.
 
-What a mark looks like is a setting (`tasks/settings/citations.py`). A number is the rank of a context; an id is one of
+What a mark looks like is a setting (`tasks/settings/run.py`). A number is the rank of a context; an id is one of
 the sample's context_ids; an address is an id as well, or the `url` or `source` that stood beside a context's text. The
 definitions of footnotes and a list of sources at the answer's end are no citations: they say what marks stand for. Code
 is not looked at. A mark that names several passages of one document names them all.
@@ -16,8 +16,7 @@ from functools import cached_property
 from itertools import accumulate, islice
 from typing import Any, Final
 
-from evalhouse.tasks.settings.citations import compile_patterns
-from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.settings.run import RunSettings, compile_patterns
 from evalhouse.warehouse.rows.samples import StoredSample
 
 _CODE: Final = re.compile(r"```.*?(?:```|\Z)|`[^`\n]+`", re.DOTALL)

@@ -5,9 +5,10 @@ Secrets are no part of it: they come from the environment when a model is made a
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -15,12 +16,61 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from pydantic_core import PydanticCustomError
 
 from evalhouse.tasks.judge.names import LEXICAL, find_judge, is_fixed, parse_judges
-from evalhouse.tasks.settings.citations import compile_patterns
 from evalhouse.tasks.settings.suite import Notify, RefreshedTestset, SuiteGate, is_web_address
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.settings.traces import TRACES, TraceFormat, TraceWindow
 from evalhouse.warehouse.sample_data import SAMPLE
 from evalhouse.warehouse.steps import STEPS
+
+_NUMBERS: Final = r"\d{1,3}(?:\s*(?:[,，、;；&–—-]|and|和)\s*\^?\d{1,3})*"
+_URL: Final = r"https?://[^\s<>\[\]{}\"'“”‘’。，；：、（）【】「」《》|\\^`]*[\w/#=&%~+-]"
+_WORD: Final = (
+    r"(?i:docs?|documents?|sources?|passages?|contexts?|chunks?|refs?|references?)|文档|文献|来源|资料|段落|片段"
+)
+_ID: Final = r"[A-Za-z]\w*(?:[-:/#.]\w+)*"
+BUILT_IN: Final = (
+    # [[2]](https://…) and [words](https://…), whose words stay in the sentence unless they are a number.
+    rf"\[\[(?P<rank>{_NUMBERS})\]\](?:\((?P<id>[^\s()]+)\))?",
+    rf"(?<!!)\[(?:\^?(?P<rank>{_NUMBERS})\^?|(?P<text>[^\[\]\n]*))\]\(<?(?P<id>[^\s()<>]*(?:\([^\s()]*\)[^\s()<>]*)*)>?(?:\s+\"[^\"\n]*\")?\)",
+    # Footnotes: [^1], [^note], Bing's [^1^].
+    rf"\[\^(?P<id>(?P<rank>{_NUMBERS})|[\w.:/-]+)\^?\]",
+    # 【4:0†report.pdf】: a place among what a search found, from 0, and a file's name; 【7†L3-L9】: a number and lines.
+    r"【\d+:(?P<rank0>\d{1,3})†(?P<id>[^【】\n]*)】",
+    rf"【(?P<rank>{_NUMBERS})(?:†[^【】\n]*)?】",
+    # [1], [2, 3], [1-3] and <sup>1</sup>.
+    rf"\[(?P<rank>{_NUMBERS})\]",
+    rf"<sup>\[?(?P<rank>{_NUMBERS})\]?</sup>",
+    # [doc 3] and [source: 2], then whatever has the form of an id: [handbook-12], [kb/fees.md#2].
+    rf"[\[【](?P<id>(?:{_WORD})[\s:：._#-]*(?P<rank>{_NUMBERS}))[\]】]",
+    rf"[\[【](?=[^\[\]【】\n]{{0,200}}[-_:/#.])(?=[^\[\]【】\n]{{0,200}}\d)(?P<id>{_ID}(?:\s*[,;，；、]\s*{_ID})*)[\]】]",
+    rf"<?(?P<text>(?P<id>{_URL}))>?",  # it may be what the sentence says
+)
+GROUPS: Final = ("rank", "rank0", "id", "text")
+_CITING: Final = frozenset(GROUPS[:3])
+
+
+@cache
+def compile_patterns(patterns: tuple[str, ...]) -> Sequence[re.Pattern[str]]:
+    """The patterns, the built-in ones where there are none; raises ValueError that says what is wrong with one."""
+    return [_compile(pattern) for pattern in patterns or BUILT_IN]
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ValueError(
+            f"{pattern!r} is not a regular expression: {error}; a backslash is written as it is in '…'"
+        ) from None
+    names = compiled.groupindex.keys()
+    if not names & _CITING:
+        raise ValueError(f"{pattern!r} names nothing that is cited; write (?P<rank>\\d+) or (?P<id>…) into it")
+    if unknown := sorted(names - set(GROUPS)):
+        raise ValueError(f"{pattern!r} has a group {unknown[0]!r}; allowed are {', '.join(GROUPS)}")
+    if compiled.fullmatch(""):
+        raise ValueError(f"{pattern!r} is found where nothing stands; write what a mark begins with into it")
+    return compiled
+
 
 _TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)", re.ASCII)
 _SPAN = re.compile(r"(?:(\d{1,4})h)?(?:(\d{1,5})m(?:in)?)?(?:(\d{1,6})s)?", re.ASCII)

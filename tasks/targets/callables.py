@@ -27,14 +27,17 @@ from typing import Any, Protocol, cast
 from pydantic.errors import PydanticUserError
 
 from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.tasks.targets.attempts import Answer, Attempts, make_failed, read_returned
 from evalhouse.tasks.targets.protocol import (
+    Answer,
+    Attempts,
     LateAnswer,
     PassingFailure,
     QuestionFailed,
     Response,
     TargetError,
     TargetQuestion,
+    make_failed,
+    read_returned,
 )
 from evalhouse.warehouse.messages import name_kind, redact, shorten
 

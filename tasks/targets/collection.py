@@ -26,9 +26,8 @@ from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.datasets.rows import hash_inputs
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.tasks.targets.attempts import FirstQuestions
 from evalhouse.tasks.targets.conversations import asks_the_same, continue_conversation, make_messages, stands_after
-from evalhouse.tasks.targets.protocol import Response, Target, TargetError, TargetQuestion
+from evalhouse.tasks.targets.protocol import FirstQuestions, Response, Target, TargetError, TargetQuestion
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.mover import Mover
 from evalhouse.warehouse.rows.calls import StoredResponse, read_brought_responses, read_last_asked, read_responses

@@ -19,8 +19,7 @@ from jsonpath import JSONPath, JSONPathEnvironment, JSONPathError
 from jsonpath.segments import JSONPathRecursiveDescentSegment, JSONPathSegment
 from jsonpath.selectors import Filter, SliceSelector
 
-from evalhouse.tasks.targets.attempts import Answer, make_answer
-from evalhouse.tasks.targets.protocol import QuestionFailed, TargetError
+from evalhouse.tasks.targets.protocol import Answer, QuestionFailed, TargetError, make_answer
 from evalhouse.warehouse.messages import name_kind, shorten
 
 _DONE = "[DONE]"

@@ -14,10 +14,9 @@ from dataset_files import Row, write_json_lines
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalhouse.tasks.datasets.messages import Message, Role, cut_turns
+from evalhouse.tasks.datasets.conversations import Message, Role, Which, cut_turns
 from evalhouse.tasks.datasets.read import DatasetError, SampleRow, read_samples
 from evalhouse.tasks.datasets.rows import ColumnUse
-from evalhouse.tasks.datasets.turns import Which
 
 TIDE, SIX, LOW, NOON = "When is high tide?", "At six.", "And low tide?", "At noon."
 CHART = {"id": "chart#4", "text": "High tide is at six, low tide at noon."}

@@ -15,10 +15,9 @@ import httpx
 import orjson
 import uvicorn
 
+from evalhouse.flows.receiver import Receiver, SpanKeeper, make_app
 from evalhouse.flows.server.listening import listen
-from evalhouse.flows.server.receiver import Receiver, make_app
-from evalhouse.flows.server.span_keeper import SpanKeeper
-from evalhouse.tasks.settings.receiver import ReceiverSettings
+from evalhouse.tasks.settings.traces import ReceiverSettings
 from evalhouse.warehouse.store import Warehouse
 
 TOKEN = "0123456789abcdef0123456789abcdef"

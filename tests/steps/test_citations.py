@@ -26,8 +26,7 @@ from evalhouse.tasks.pipeline.citations import (
     strip_marks,
 )
 from evalhouse.tasks.pipeline.cited_statements import place_citations
-from evalhouse.tasks.settings.citations import BUILT_IN, compile_patterns
-from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.settings.run import BUILT_IN, RunSettings, compile_patterns
 
 PATTERNS = compile_patterns(())
 NAMES = {"doc-3": (1,), "Fees (2024)": (2,), "https://example.org/a": (3,), "https://example.org/b": (2, 4), "7": (4,)}

@@ -23,9 +23,8 @@ from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.load import load_responses
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.tasks.targets.attempts import FirstQuestions
 from evalhouse.tasks.targets.collection import Collection, make_target, stage_responses
-from evalhouse.tasks.targets.protocol import Response, Target, TargetError, TargetQuestion
+from evalhouse.tasks.targets.protocol import FirstQuestions, Response, Target, TargetError, TargetQuestion
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.mover import Mover
 from evalhouse.warehouse.rows.calls import count_responses

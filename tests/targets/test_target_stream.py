@@ -12,8 +12,7 @@ from rag_bot import RagBot, start_rag_bot
 from target_house import TALL, TALL_ANSWER, ask_once, write_documents
 from target_server import Canned, serving
 
-from evalhouse.tasks.targets.attempts import Answer
-from evalhouse.tasks.targets.protocol import QuestionFailed
+from evalhouse.tasks.targets.protocol import Answer, QuestionFailed
 from evalhouse.tasks.targets.streams import JsonLines, Lines, SseEvents, StreamedAnswer, compile_path
 
 CHINESE = "长城全长多少？"

@@ -28,7 +28,7 @@ from trace_files import (
     write_lines,
 )
 
-from evalhouse.flows.server.span_keeper import Kept, SpanKeeper
+from evalhouse.flows.receiver import Kept, SpanKeeper
 from evalhouse.tasks.datasets.errors import DatasetError
 from evalhouse.tasks.datasets.read import stage_of
 from evalhouse.tasks.settings.run import RunSettings
@@ -270,8 +270,8 @@ def test_what_a_killed_receiver_acknowledged_is_in_the_warehouse_of_the_next(tmp
     """Events that were kept, and those that waited for their trace."""
     script = (
         "import sys, os, signal, orjson; sys.path[:0] = [sys.argv[4]]; from receiving import make_settings\n"
-        "from evalhouse.flows.server.span_keeper import SpanKeeper; from evalhouse.warehouse.store import Warehouse\n"
-        "from evalhouse.tasks.datasets.spans.otlp import read_otlp, read_otlp_logs\n"
+        "from evalhouse.flows.receiver import SpanKeeper; from evalhouse.warehouse.store import Warehouse\n"
+        "from evalhouse.tasks.datasets.spans.otel import read_otlp, read_otlp_logs\n"
         "keeper = SpanKeeper(Warehouse(sys.argv[1]), make_settings(sampling={'share': 0.0, 'wait_s': 60}))\n"
         "keeper.keep(read_otlp(orjson.loads(sys.argv[2]), print), print)\n"
         "keeper.keep(read_otlp_logs(orjson.loads(sys.argv[3]), print), print); os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -289,7 +289,7 @@ def test_what_a_killed_receiver_acknowledged_is_in_the_warehouse_of_the_next(tmp
     assert take_in_orphans(warehouse) == 2
     keeper = SpanKeeper(warehouse, make_settings(sampling={"share": 0.0, "wait_s": 60}))
     assert keeper.n_on_disk == 1
-    from evalhouse.tasks.datasets.spans.otlp import read_otlp  # noqa: PLC0415
+    from evalhouse.tasks.datasets.spans.otel import read_otlp  # noqa: PLC0415
 
     keeper.keep(read_otlp(make_request([_make_call(number_trace(2), error="no")]), print), print)
     keeper.close()

@@ -23,11 +23,10 @@ from trace_files import ANSWER, NOON_NS, QUESTION, make_bot_trace, make_request,
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.suites import load_receiver, load_suite
-from evalhouse.flows.server.receiver import TOKEN_VARIABLE
-from evalhouse.flows.server.span_keeper import SpanKeeper
+from evalhouse.flows.receiver import TOKEN_VARIABLE, SpanKeeper
 from evalhouse.tasks.datasets.errors import DatasetError
 from evalhouse.tasks.datasets.read import stage_of
-from evalhouse.tasks.datasets.spans.otlp import read_otlp
+from evalhouse.tasks.datasets.spans.otel import read_otlp
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.traces import TraceWindow
 from evalhouse.warehouse.engine.connection import open_reader
@@ -194,7 +193,7 @@ def test_whatever_one_span_or_event_holds_the_others_are_taken_and_read(tmp_path
 
 
 def test_without_the_extra_protobuf_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalhouse.flows.server.receiver.has_protobuf", lambda: False)
+    monkeypatch.setattr("evalhouse.flows.receiver.has_protobuf", lambda: False)
     with receiving(tmp_path / "w.duckdb") as house:
         response = house.post(b"", headers={"content-type": "application/x-protobuf"})
         assert (response.status_code, b"pip install 'evalhouse[traces]'" in response.content) == (415, True)
@@ -281,8 +280,8 @@ def test_what_waited_in_a_killed_receiver_waits_in_the_next(tmp_path: Path) -> N
     settings = make_settings(sampling={"share": 0.0, "wait_s": 60})
     script = (
         "import sys, os, signal, orjson; sys.path[:0] = sys.argv[3:]; from receiving import make_settings\n"
-        "from evalhouse.flows.server.span_keeper import SpanKeeper; from evalhouse.warehouse.store import Warehouse\n"
-        "from evalhouse.tasks.datasets.spans.otlp import read_otlp\n"
+        "from evalhouse.flows.receiver import SpanKeeper; from evalhouse.warehouse.store import Warehouse\n"
+        "from evalhouse.tasks.datasets.spans.otel import read_otlp\n"
         "keeper = SpanKeeper(Warehouse(sys.argv[1]), make_settings(sampling={'share': 0.0, 'wait_s': 60}))\n"
         "keeper.keep(read_otlp(orjson.loads(sys.argv[2]), print), print); os.kill(os.getpid(), signal.SIGKILL)\n"
     )

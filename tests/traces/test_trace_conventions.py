@@ -9,9 +9,8 @@ import pytest
 from trace_files import ANSWER, QUESTION, TEXTS
 
 from evalhouse.tasks.datasets.spans.otel import Recorded, read_span
-from evalhouse.tasks.datasets.spans.said import find_said, find_turns, read_documents
 from evalhouse.tasks.datasets.spans.samples import make_row
-from evalhouse.tasks.datasets.spans.span import Document, Span
+from evalhouse.tasks.datasets.spans.span import Document, Span, find_said, find_turns, read_documents
 
 PARTS_IN = [
     {"role": "system", "parts": [{"type": "text", "content": "Be brief."}]},

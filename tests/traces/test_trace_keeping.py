@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from evalhouse.tasks.datasets.spans.keep import Redactor, is_named, is_picked
 from evalhouse.tasks.datasets.spans.otel import Recorded
-from evalhouse.tasks.settings.receiver import PATTERNS, OwnPattern, Redaction, Sampling
+from evalhouse.tasks.datasets.spans.store import Redactor, is_named, is_picked
+from evalhouse.tasks.settings.traces import PATTERNS, OwnPattern, Redaction, Sampling
 
 NAME = "李明华"
 PRIVATE = {

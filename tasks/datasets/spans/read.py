@@ -15,13 +15,21 @@ import orjson
 from evalhouse.tasks.datasets.errors import Complain, ReadingStopped
 from evalhouse.tasks.datasets.formats import DatasetSource, open_text
 from evalhouse.tasks.datasets.rows import RawRow
-from evalhouse.tasks.datasets.spans.langfuse import read_langfuse
-from evalhouse.tasks.datasets.spans.langsmith import read_langsmith
-from evalhouse.tasks.datasets.spans.logs import Logged, Unplaced, join_logged, write_unplaced
-from evalhouse.tasks.datasets.spans.otel import Recorded, read_span
-from evalhouse.tasks.datasets.spans.otlp import read_fields, read_flat, read_otlp, read_otlp_logs
+from evalhouse.tasks.datasets.spans.otel import (
+    Logged,
+    Recorded,
+    Unplaced,
+    join_logged,
+    read_fields,
+    read_flat,
+    read_otlp,
+    read_otlp_logs,
+    read_span,
+    write_unplaced,
+)
 from evalhouse.tasks.datasets.spans.samples import REASONS, LeftOut, Reason, join_sessions, make_row
 from evalhouse.tasks.datasets.spans.span import Blame, Span, Tree
+from evalhouse.tasks.datasets.spans.vendors import read_langfuse, read_langsmith
 from evalhouse.tasks.settings.traces import TraceFormat
 
 _NAMED: Final = 3  # traces that are named of those left out for one reason
