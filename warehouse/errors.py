@@ -6,6 +6,7 @@ WarehouseError
 ├── WarehouseBusy         another process keeps the file
 │   └── WarehouseUnreachable  the server of a lake's catalogue does not answer
 ├── WarehouseUnwritable   read-only place, full disk, no rights
+├── RowsRefused           a table cannot hold these values
 ├── MigrationError        the tables there are not ours, or newer than this program
 └── QueryError            the user's SQL was refused or failed
 """
@@ -43,6 +44,10 @@ class WarehouseUnreachable(WarehouseBusy):
 
 class WarehouseUnwritable(WarehouseError):
     """The place cannot be written to: read-only, no rights, or the disk is full."""
+
+
+class RowsRefused(WarehouseError):
+    """A table cannot hold these values, or not so many rows at once."""
 
 
 class MigrationError(WarehouseError):

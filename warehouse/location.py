@@ -84,6 +84,11 @@ class Location:
         return self.path.with_name(self.path.name + ".journal")
 
     @cached_property
+    def refused_path(self) -> Path:
+        """The folder of rows that their tables cannot hold, by table."""
+        return self.path.with_name(self.path.name + ".refused")
+
+    @cached_property
     def spool_path(self) -> Path:
         """The folder of batches written while another process kept the file."""
         return self.path.with_name(self.path.name + ".spool")

@@ -4,26 +4,29 @@ Calls to a judge, responses of a target and received spans go this way. Each row
 journal (one JSON line, handed to the operating system before the row is used). Now and then the segment is closed, its
 rows are written into their table under the segment's name as batch key, and the file is removed; a crash between the
 two is harmless because the key is known then. A process that is killed loses only what was in flight: segments of a
-dead process are taken in by the next run.
+dead process are taken in by the next run. A row that its table cannot hold is set aside in a file beside the warehouse,
+and the others of its segment are stored.
 """
 
 import contextlib
 import errno
+import json
 import logging
 import os
 import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
 import orjson
+import polars as pl
 from filelock import FileLock, Timeout
 
 from evalhouse.warehouse import messages
-from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
+from evalhouse.warehouse.errors import RowsRefused, WarehouseBusy, WarehouseError, WarehouseUnwritable, first_line
 from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 from evalhouse.warehouse.tables import Batch, build_frame
@@ -37,10 +40,11 @@ _SWEPT_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """A closed segment file: its batch key and its rows."""
+    """A closed segment file: its batch key, its rows, and the lines that are not valid JSON."""
 
     path: Path
     rows: list[dict[str, object]]
+    damaged: list[bytes] = field(default_factory=list)
 
     @property
     def key(self) -> str:
@@ -76,7 +80,7 @@ class Journal:
 
     def append(self, row: dict[str, object]) -> None:
         """Put one row on disk; raises OSError (a full disk, say) before anything is believed to be kept."""
-        line = orjson.dumps(row) + b"\n"
+        line = _dump(row) + b"\n"
         with self._guard:
             if self._file is None:
                 self._number += 1
@@ -140,22 +144,32 @@ def find_orphans(folder: Path) -> Iterator[Segment]:
             continue
         try:
             for path in sorted(folder.glob(f"{owner}-*{_SEGMENT}")):
-                yield Segment(path=path, rows=_read_rows(path))
+                yield _read_segment(path)
         finally:
             # While it is still held: afterwards the file may already be somebody else's.
             Path(lock.lock_file).unlink(missing_ok=True)
             lock.release()
 
 
-def _read_rows(path: Path) -> list[dict[str, object]]:
-    rows: list[dict[str, object]] = []
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+def _read_segment(path: Path) -> Segment:
+    segment = Segment(path=path, rows=[])
+    for line in path.read_bytes().split(b"\n")[:-1]:
         try:
-            rows.append(orjson.loads(line))
-        except orjson.JSONDecodeError:
-            # Only a failing disk leaves such a line. One lost record must not keep every later run from starting.
-            logger.warning("line %d of %s is not valid JSON and is left out", number, path)
-    return rows
+            row = orjson.loads(line)
+        except orjson.JSONDecodeError:  # a failing disk, or a text that is not valid UTF-8
+            row = None
+        if isinstance(row, dict):
+            segment.rows.append(row)
+        else:
+            segment.damaged.append(line)
+    return segment
+
+
+def _dump(row: dict[str, object]) -> bytes:
+    try:
+        return orjson.dumps(row)
+    except TypeError:  # half a surrogate pair, or an integer of more than 64 bits: no table holds it, but the disk does
+        return json.dumps(row).encode()
 
 
 JournalledTable = Literal["llm_calls", "responses", "spans", "span_events"]
@@ -265,16 +279,72 @@ class Mover:
 
 
 def take_in_segment(warehouse: Warehouse, table: JournalledTable, segment: Segment, *, patience_s: float) -> None:
-    """Write a segment into its table and remove it; raises WarehouseBusy and keeps it otherwise."""
-    if segment.rows:
-        run_id = segment.rows[0].get("run_id")  # spans belong to none
-        batch = Batch(
-            key=segment.key,
-            run_id=None if run_id is None else str(run_id),
-            tables={table: build_frame(table, segment.rows)},
-        )
-        warehouse.append_now(batch, patience_s=patience_s)
+    """Write a segment into its table, set aside what the table cannot hold, and remove the segment.
+
+    Raises WarehouseBusy, or WarehouseUnwritable, and then keeps it.
+    """
+    refused = _store_rows(warehouse, table, segment.key, segment.rows, patience_s=patience_s)
+    if segment.damaged:
+        refused.append(_Refused(lines=segment.damaged, why="not valid JSON"))
+    if refused:
+        _set_aside(warehouse.location, table, segment, refused)
     segment.remove()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Refused:
+    """Lines of a segment that cannot be stored, and why."""
+
+    lines: list[bytes]
+    why: str
+
+
+def _store_rows(
+    warehouse: Warehouse, table: JournalledTable, key: str, rows: list[dict[str, object]], *, patience_s: float
+) -> list[_Refused]:
+    """Write rows as a batch; where they are refused, halve them until each one that is refused is found.
+
+    The halves are the same ones when a segment is taken in again, so none is written twice under its key.
+    """
+    if not rows:
+        return []
+    try:
+        run_id = rows[0].get("run_id")  # spans belong to none
+        tables = {table: build_frame(table, rows)}
+        batch = Batch(key=key, run_id=None if run_id is None else str(run_id), tables=tables)
+        warehouse.append_now(batch, patience_s=patience_s)
+    except (RowsRefused, OverflowError, TypeError, ValueError, KeyError, pl.exceptions.PolarsError) as error:
+        if len(rows) == 1:
+            return [_Refused(lines=[_dump(rows[0])], why=first_line(str(error)))]
+        middle = len(rows) // 2
+        return [
+            refused
+            for part, half in (("a", rows[:middle]), ("b", rows[middle:]))
+            for refused in _store_rows(warehouse, table, f"{key}/{part}", half, patience_s=patience_s)
+        ]
+    return []
+
+
+def _set_aside(location: Location, table: JournalledTable, segment: Segment, refused: list[_Refused]) -> None:
+    """Write the lines that cannot be stored into a file that is named after the segment."""
+    path = location.refused_path / table / f"{segment.path.stem}-refused{_SEGMENT}"
+    lines = [line for one in refused for line in one.lines]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"".join(line + b"\n" for line in lines))
+    except OSError as error:
+        raise WarehouseUnwritable(f"cannot write {path}: {error.strerror or error}") from None
+    count = "1 row" if len(lines) == 1 else f"{len(lines)} rows"
+    logger.warning(
+        "%s of %s cannot be stored (%s) and %s set aside in %s; to have the next run store them, correct them there "
+        "and move the file into %s; otherwise delete it",
+        count, table, refused[0].why, "was" if len(lines) == 1 else "were", path, find_journal(location, table),
+    )  # fmt: skip
+
+
+def count_refused(location: Location) -> int:
+    """Count the rows that were set aside because their table cannot hold them."""
+    return sum(path.read_bytes().count(b"\n") for path in location.refused_path.glob(f"*/*{_SEGMENT}"))
 
 
 def take_in_orphans(warehouse: Warehouse, *, patience_s: float = 30.0) -> int:
@@ -285,6 +355,11 @@ def take_in_orphans(warehouse: Warehouse, *, patience_s: float = 30.0) -> int:
             take_in_segment(warehouse, table, segment, patience_s=patience_s)
             number += len(segment.rows)
     return number
+
+
+def list_journals(location: Location) -> list[Path]:
+    """The folders of all tables' journals."""
+    return [find_journal(location, table) for table in _WAYS]
 
 
 def find_journal(location: Location, table: JournalledTable) -> Path:

@@ -4,6 +4,7 @@ A row lies in the journal for up to 20 seconds (`mover`). Reading it there takes
 are only ever added to, and one that is gone has been taken in. What a reader has seen of a file it does not read again.
 """
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -46,7 +47,10 @@ class JournalReader:
         """
         with self._guard:
             rows = [row for path in self._list_files(table) for row in self._read_on(path)]
-        frame = pl.DataFrame(rows, schema=_COLUMNS, orient="row")
+        # A value that a column cannot hold is missing here; the mover sets its row aside.
+        frame = pl.DataFrame(
+            [pl.Series(name, [row[name] for row in rows], kind, strict=False) for name, kind in _COLUMNS.items()]
+        )
         return frame.with_columns(pl.from_epoch("started_at", time_unit="us"))
 
     def _list_files(self, table: JournalledTable) -> list[Path]:
@@ -73,10 +77,10 @@ class JournalReader:
 
 def _parse(lines: bytes) -> Iterator[dict[str, Any]]:
     for line in lines.splitlines():
-        try:
-            yield orjson.loads(line)
-        except orjson.JSONDecodeError:
-            continue  # the mover says so when it comes to it
+        with contextlib.suppress(orjson.JSONDecodeError):  # the mover sets such a line aside
+            row = orjson.loads(line)
+            if isinstance(row, dict):
+                yield row
 
 
 def _pick(row: dict[str, Any]) -> dict[str, Any]:

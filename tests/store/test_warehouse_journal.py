@@ -5,13 +5,22 @@ from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
+import orjson
 import pytest
 from call_rows import make_row
 from warehouse_processes import FULL_DISK, count_rows, held_file, make_warehouse, run_script
 
 from evalhouse.warehouse.errors import WarehouseBusy
-from evalhouse.warehouse.mover import Journal, find_orphans, take_in_orphans, take_in_segment
+from evalhouse.warehouse.mover import (
+    Journal,
+    Mover,
+    count_refused,
+    find_orphans,
+    take_in_orphans,
+    take_in_segment,
+)
 from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.unmoved import JournalReader
 
 _MAKE_ROW = """
 from evalhouse.warehouse.mover import Journal
@@ -75,6 +84,80 @@ take_in_segment(Warehouse(PATH), "llm_calls", segment, patience_s=5)
     assert list(find_orphans(warehouse.location.journal_path)) == []
 
 
+_BAD_ROWS: dict[str, dict[str, object]] = {
+    "number too large": {"prompt_tokens": 2**64 - 1},
+    "number far too large": {"completion_tokens": 10**30},
+    "text of half a character": {"reply": "\ud83d"},
+    "number for a text": {"reply": ["a", 1]},
+    "text for a time": {"started_at": "soon"},
+    "no id": {"call_id": None},
+    "unknown column": {"colour": "red"},
+}
+
+
+@pytest.fixture(params=["file", pytest.param("lake", marks=pytest.mark.slow)])
+def any_warehouse(request: pytest.FixtureRequest, tmp_path: Path) -> Warehouse:
+    if request.param == "file":
+        return make_warehouse(tmp_path)
+    lake = Warehouse(f"ducklake:sqlite:///{tmp_path / 'catalogue.sqlite'}?data={tmp_path / 'files'}")
+    lake.migrate()
+    return lake
+
+
+def test_rows_that_cannot_be_stored_are_set_aside_alone(
+    any_warehouse: Warehouse, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = any_warehouse.location.journal_path
+    with closing(Journal(folder)) as journal:
+        for number, columns in enumerate(_BAD_ROWS.values()):
+            journal.append(make_row(2 * number))
+            journal.append(make_row(2 * number + 1, **columns))
+    (segment,) = folder.glob("*.jsonl")
+    refused = [orjson.loads(line) for line in segment.read_bytes().splitlines()[1::2] if b"ud83d" not in line]
+    segment.write_bytes(segment.read_bytes() + b'"no row"\n{"reply": "\xff"}\n')
+    take_in_orphans(any_warehouse)
+    assert list_calls(any_warehouse) == [f"c{2 * number}" for number in range(len(_BAD_ROWS))]
+    (aside,) = (any_warehouse.location.refused_path / "llm_calls").iterdir()
+    *rows, half_character, no_row, no_text = aside.read_bytes().splitlines()
+    assert [orjson.loads(line) for line in rows] == refused
+    assert b"ud83d" in half_character
+    assert (no_row, no_text) == (b'"no row"', b'{"reply": "\xff"}')
+    assert f"{len(_BAD_ROWS) + 2} rows of llm_calls cannot be stored" in caplog.text
+    assert f"set aside in {aside}" in caplog.text
+    assert count_refused(any_warehouse.location) == len(_BAD_ROWS) + 2
+    caplog.clear()
+    assert take_in_orphans(any_warehouse) == 0
+    assert not caplog.text
+
+
+def test_row_that_was_set_aside_is_stored_once_it_is_corrected(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    with closing(Journal(warehouse.location.journal_path)) as journal:
+        journal.append(make_row(1, prompt_tokens=2**64 - 1))
+    take_in_orphans(warehouse)
+    (aside,) = (warehouse.location.refused_path / "llm_calls").iterdir()
+    aside.write_bytes(aside.read_bytes().replace(str(2**64 - 1).encode(), b"12"))
+    aside.rename(warehouse.location.journal_path / aside.name)
+    assert take_in_orphans(warehouse) == 1
+    assert list_calls(warehouse) == ["c1"]
+    assert count_refused(warehouse.location) == 0
+
+
+def test_living_mover_sets_a_row_aside_and_keeps_moving(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    with closing(Mover(warehouse, "llm_calls")) as mover:
+        mover.keep(make_row(1, prompt_tokens=2**64 - 1))
+        mover.keep(make_row(2, reply="\ud83d"))
+        mover.keep(make_row(3))
+        reader = JournalReader(warehouse.location)
+        assert reader.read("llm_calls")["prompt_tokens"].to_list() == [None, None]
+        mover.flush()
+        mover.keep(make_row(4))
+        assert mover.failure is None
+    assert list_calls(warehouse) == ["c3", "c4"]
+    assert count_refused(warehouse.location) == 2
+
+
 @pytest.mark.parametrize("tail", [b'{"call_id": "c9', b'{"call_id": "c9"}', b"\0\0\0", b""])
 def test_a_torn_last_line_is_dropped(tmp_path: Path, tail: bytes) -> None:
     with closing(Journal(tmp_path)) as journal:
@@ -85,14 +168,16 @@ def test_a_torn_last_line_is_dropped(tmp_path: Path, tail: bytes) -> None:
 
 
 def test_a_damaged_line_costs_that_line_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with closing(Journal(tmp_path)) as journal:
+    warehouse = make_warehouse(tmp_path)
+    with closing(Journal(warehouse.location.journal_path)) as journal:
         for number in (1, 2, 3):
             journal.append(make_row(number))
-    segment = next(tmp_path.glob("*.jsonl"))
+    segment = next(warehouse.location.journal_path.glob("*.jsonl"))
     lines = segment.read_bytes().split(b"\n")
     segment.write_bytes(b"\n".join([lines[0], b"\0" * 40, *lines[2:]]))
-    assert [row["call_id"] for found in find_orphans(tmp_path) for row in found.rows] == ["c1", "c3"]
-    assert f"line 2 of {segment} is not valid JSON" in caplog.text
+    take_in_orphans(warehouse)
+    assert list_calls(warehouse) == ["c1", "c3"]
+    assert "1 row of llm_calls cannot be stored (not valid JSON) and was set aside" in caplog.text
 
 
 def test_rows_of_living_processes_are_left_alone(tmp_path: Path) -> None:

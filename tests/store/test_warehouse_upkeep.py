@@ -11,7 +11,7 @@ import pytest
 from cli_house import House
 from cli_process import Finished
 from kept_open import let_go
-from warehouse_processes import make_warehouse
+from warehouse_processes import make_warehouse, run_script
 
 from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.errors import WarehouseError
@@ -95,6 +95,35 @@ def test_check_says_so_and_fails(filled: Warehouse, ask: Ask) -> None:
     document = broken.document
     assert not document["ok"]
     assert {row["what"] for row in document["findings"] if row["verdict"] == "wrong"} >= {"scores that are there twice"}
+
+
+@pytest.mark.parametrize("place", ["filled", pytest.param("lake", marks=pytest.mark.slow)])
+def test_reply_that_cannot_be_stored_stops_no_command(
+    place: str, request: pytest.FixtureRequest, house: House, ask: Ask
+) -> None:
+    warehouse: Warehouse = request.getfixturevalue(place)
+    url = warehouse.location.url
+    run = ("run", str(house.place.folder / "harbour.jsonl"), "--warehouse", url, "--judge", "lexical", "--json")
+    assert ask(*run).status == 0
+    script = """
+from call_rows import make_row
+from evalhouse.warehouse.mover import Mover
+mover = Mover(Warehouse(sys.argv[2]), "llm_calls")
+mover.keep(make_row(1))
+mover.keep(make_row(2, prompt_tokens=2**64 - 1))
+kill_self()
+"""
+    assert run_script(script, warehouse.location.path, url).code == -9
+    again = ask(*run)
+    assert again.status == 0
+    assert "1 row of llm_calls cannot be stored" in again.stderr
+    assert f"set aside in {warehouse.location.refused_path}" in again.stderr
+    resumed = ask("resume", again.document["run_id"], "--warehouse", url)
+    assert resumed.status in (0, 2)
+    assert "cannot be stored" not in resumed.stderr
+    assert warehouse.read("select count(*) from llm_calls where call_id = 'c1'").item() == 1
+    findings = ask("warehouse", "check", "--warehouse", url, "--json").document["findings"]
+    assert {row["what"]: row["verdict"] for row in findings}["rows that cannot be stored"] == "note"
 
 
 def test_a_file_is_compacted_without_losing_a_row_or_a_comment(filled: Warehouse, ask: Ask) -> None:

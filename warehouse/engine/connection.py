@@ -27,6 +27,7 @@ from evalhouse.warehouse.engine.locks import ATTEMPT_S, try_again
 from evalhouse.warehouse.engine.no_pandas import remember_absence
 from evalhouse.warehouse.engine.shared import SharedReader, end_reading
 from evalhouse.warehouse.errors import (
+    RowsRefused,
     WarehouseBusy,
     WarehouseError,
     WarehouseMissing,
@@ -72,6 +73,9 @@ _UNWRITABLE = re.compile(
     r"|operation not permitted|input/output error",
     re.IGNORECASE,
 )
+
+# A number out of its column's range, a missing value, a text that is not valid UTF-8, or more than the memory holds.
+_REFUSALS = (duckdb.DataError, duckdb.IntegrityError, duckdb.InvalidInputException, duckdb.OutOfMemoryException)
 
 _path_locks: dict[Path, threading.Lock] = {}
 _path_locks_guard = threading.Lock()
@@ -378,7 +382,8 @@ def explain_failure(location: Location, error: duckdb.Error) -> WarehouseError:
     # The path is the user's own words and may hold any of ours.
     if _UNWRITABLE.search(text.replace(str(location.path), "")):
         return WarehouseUnwritable(f"{location.name} cannot be written: {text}; make room, or name another place")
-    return WarehouseError(f"{location.name}: {text}")
+    kind = RowsRefused if isinstance(error, _REFUSALS) else WarehouseError
+    return kind(f"{location.name}: {text}")
 
 
 def _is_file(location: Location) -> bool:

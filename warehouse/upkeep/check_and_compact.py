@@ -17,7 +17,7 @@ from evalhouse.warehouse.engine.lake import FORGETTING, NAME
 from evalhouse.warehouse.engine.migrate import load_migrations
 from evalhouse.warehouse.errors import WarehouseError, first_line
 from evalhouse.warehouse.location import Location
-from evalhouse.warehouse.mover import find_orphans
+from evalhouse.warehouse.mover import count_refused, find_orphans, list_journals
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, list_spooled
 from evalhouse.warehouse.tables import VERDICT_TABLES
@@ -72,9 +72,14 @@ def _check_neighbours(location: Location) -> Iterator[Finding]:
     waiting = len(list_spooled(location.spool_path))
     detail = f"{waiting} in {location.spool_path}, taken in by the next write" if waiting else "none"
     yield Finding(what="batches that wait beside it", verdict="note" if waiting else "ok", detail=detail)
-    orphans = sum(len(segment.rows) for segment in find_orphans(location.journal_path))
+    orphans = sum(len(segment.rows) for folder in list_journals(location) for segment in find_orphans(folder))
     detail = f"{orphans} in {location.journal_path}, taken in by the next run" if orphans else "none"
     yield Finding(what="replies that dead processes left", verdict="note" if orphans else "ok", detail=detail)
+    refused = count_refused(location)
+    detail = f"{refused} in {location.refused_path}; correct them and move them into the journal, or delete them"
+    yield Finding(
+        what="rows that cannot be stored", verdict="note" if refused else "ok", detail=detail if refused else "none"
+    )
 
 
 def _check_files(warehouse: Warehouse) -> Finding:
