@@ -24,7 +24,7 @@ from evalhouse.flows.shards import collect_shards, judge_shards
 from evalhouse.tasks.load import load
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import find_live_run, is_under_way
-from evalhouse.tasks.score import find_score_task, publish
+from evalhouse.tasks.score import pick_score_task, publish
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.runs import RunKind, update_run
@@ -107,7 +107,8 @@ async def judge_run(live_run: LiveRun) -> None:
             await collect_shards(live_run)
             await load(live_run.run_id)
             await judge_shards(live_run)
-            await (await find_score_task(live_run))(live_run.run_id)
+            score = await pick_score_task(live_run)
+            await score(live_run.run_id)
             await publish(live_run.run_id)
 
 

@@ -1,15 +1,52 @@
-"""The steps of a run over its shards: all that is asked of the target, all that is judged, a few shards at a time.
+"""The table of the judging steps, and how a run takes them: a few shards at a time, all steps of a shard side by side.
 
-`evaluation.py` has them in the order of a run; a worker of a pool takes those of one part.
+`evaluation.py` has collecting and judging in the order of a run; a worker of a pool judges the shards of one part.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from prefect import Task
+
+from evalhouse.tasks.attribute import attribute, attribute_statements
+from evalhouse.tasks.classify import classify, classify_statements
+from evalhouse.tasks.extract import extract, extract_statements
+from evalhouse.tasks.fused import fused, judge_together
+from evalhouse.tasks.grade import grade, grade_sample
 from evalhouse.tasks.load import collect
-from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.pipeline.run_step import find_tasks, limit_time, write
+from evalhouse.tasks.measure import measure, measure_sample
+from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork
+from evalhouse.tasks.pipeline.run_step import SampleStep, limit_time, write
+from evalhouse.tasks.rank import rank, rank_contexts
+from evalhouse.tasks.relevancy import regenerate_questions, relevancy
+from evalhouse.tasks.similarity import compare_meaning, similarity
+from evalhouse.tasks.turns import judge_turns, turns
 from evalhouse.warehouse.rows.samples import list_unfinished_shards
+from evalhouse.warehouse.steps import find_step, list_tasks
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTask:
+    """The Prefect task that takes a step for a shard, and the coroutine that the task runs for each sample."""
+
+    task: Task[[str, int], Coroutine[Any, Any, None]]
+    take: SampleStep
+
+
+STEP_TASKS = {
+    "extract": StepTask(task=extract, take=extract_statements),
+    "fused": StepTask(task=fused, take=judge_together),
+    "classify": StepTask(task=classify, take=classify_statements),
+    "attribute": StepTask(task=attribute, take=attribute_statements),
+    "rank": StepTask(task=rank, take=rank_contexts),
+    "turns": StepTask(task=turns, take=judge_turns),
+    "grade": StepTask(task=grade, take=grade_sample),
+    "similarity": StepTask(task=similarity, take=compare_meaning),
+    "relevancy": StepTask(task=relevancy, take=regenerate_questions),
+    "measure": StepTask(task=measure, take=measure_sample),
+}
 
 
 async def collect_shards(live_run: LiveRun) -> None:
@@ -64,18 +101,44 @@ def count_turns(concurrency: int, live_run: LiveRun) -> int:
 
 
 async def judge_shard(live_run: LiveRun, number: int) -> None:
-    """All steps of one shard side by side; what is finished is kept even when a step stops the run.
+    """Run all steps of one shard side by side, and write the finished samples even when a step stops the run.
 
-    The steps are those that the run's metrics need of extract, classify, attribute, rank (or fused in place of these
-    three), similarity, relevancy, measure and grade, each a file in `tasks/` and a record in `warehouse/steps.toml`.
+    The steps are those of `STEP_TASKS` that the run's metrics need; `warehouse/steps.toml` says which these are.
     """
     live_run.asker.raise_if_stopped()
     size = live_run.settings.shard_size
     with live_run.asker.activity.moving():
         await live_run.open_shard(number, number * size + 1, (number + 1) * size)
-    steps = find_tasks(live_run.tasks)
-    ended = await asyncio.gather(*(step(live_run, number) for step in steps), return_exceptions=True)
+    ended = await asyncio.gather(
+        *(take_step(live_run, name, number) for name in live_run.tasks), return_exceptions=True
+    )
     await write(live_run.run_id, number)
     for error in ended:
         if isinstance(error, BaseException):
             raise error
+
+
+async def take_step(live_run: LiveRun, name: str, number: int) -> None:
+    """Run the task of one step for a shard; a stop of the run ends Prefect's wait before a retry."""
+    waiting = asyncio.current_task()
+    assert waiting is not None
+    try:
+        try:
+            await limit_time(STEP_TASKS[name].task, live_run)(live_run.run_id, number)
+        except asyncio.CancelledError:
+            if waiting in live_run.retrying:
+                waiting.uncancel()
+                live_run.asker.raise_if_stopped()
+            raise
+        finally:
+            live_run.retrying.discard(waiting)
+    except BaseException as error:
+        if name == "extract":  # no other step may wait for its statements any longer, whatever has ended it
+            live_run.shards[number].release_waiting(error)
+        raise
+
+
+async def take_asking_steps(live_run: LiveRun, work: SampleWork) -> None:
+    """Take the steps of one sample that send requests, side by side and without Prefect."""
+    names = list_tasks([step for step in live_run.asking if find_step(step).calls])
+    await asyncio.gather(*(STEP_TASKS[name].take(live_run, work) for name in names))

@@ -20,6 +20,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from prefect import task
+
 from evalhouse.prompts import TURN_PREFIX, BlockValue, Item
 from evalhouse.tasks.asking.tokens import (
     ask_in_parts,
@@ -39,7 +41,7 @@ from evalhouse.tasks.asking.verdicts import (
 )
 from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.pipeline.live_run import Before, Extraction, LiveRun, SampleWork, Source, collect_turns
-from evalhouse.tasks.pipeline.run_step import make_task
+from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
 
 ATTRIBUTE_STEPS: dict[Source, str] = {"answer": "attribute_answer", "ground_truth": "attribute_ground_truth"}
 
@@ -49,7 +51,10 @@ async def attribute_statements(live_run: LiveRun, work: SampleWork) -> None:
     await gather_all([_attribute(live_run, work, source) for source in ATTRIBUTE_STEPS])
 
 
-attribute = make_task("attribute", attribute_statements)
+@task(name="attribute", task_run_name="attribute shard {shard}", retries=2, retry_delay_seconds=[5, 30], **STEP_OPTIONS)
+async def attribute(run_id: str, shard: int) -> None:
+    """Find which contexts support each statement of a shard's samples."""
+    await take_shard(run_id, shard, attribute_statements)
 
 
 async def _attribute(live_run: LiveRun, work: SampleWork, source: Source) -> None:

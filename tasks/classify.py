@@ -10,12 +10,14 @@ TP when it is found in any part.
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 
+from prefect import task
+
 from evalhouse.prompts import BlockValue, Item
 from evalhouse.tasks.asking.tokens import ask_in_parts, estimate_items, split_by_tokens
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, Verdicts, ask_verdicts, gather_all, read_labels
 from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.pipeline.live_run import ID_PREFIXES, Before, Extraction, LiveRun, SampleWork, collect_turns
-from evalhouse.tasks.pipeline.run_step import make_task
+from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.steps import collect_labels
 
@@ -31,7 +33,10 @@ async def classify_statements(live_run: LiveRun, work: SampleWork) -> None:
         work.note_outcome("classify", error.reason, str(error))
 
 
-classify = make_task("classify", classify_statements)
+@task(name="classify", task_run_name="classify shard {shard}", retries=2, retry_delay_seconds=[5, 30], **STEP_OPTIONS)
+async def classify(run_id: str, shard: int) -> None:
+    """Label the statements of a shard's samples as TP, FP or FN."""
+    await take_shard(run_id, shard, classify_statements)
 
 
 async def is_label_open(live_run: LiveRun, work: SampleWork) -> bool:

@@ -25,6 +25,7 @@ from functools import partial
 from typing import NoReturn
 
 import orjson
+from prefect import task
 
 from evalhouse.prompts import BlockValue, Item, collect_words, list_texts
 from evalhouse.tasks.asking.embedders import compare_spelling
@@ -43,7 +44,7 @@ from evalhouse.tasks.pipeline.live_run import (
     Source,
     collect_turns,
 )
-from evalhouse.tasks.pipeline.run_step import make_task
+from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
 
 # A shorter text is not what made a reply too long.
 _LEAST_CUT = 40
@@ -104,7 +105,10 @@ async def extract_statements(live_run: LiveRun, work: SampleWork) -> None:
         await gather_all([extract_answer(live_run, work, both), extract_ground_truth(live_run, work, both)])
 
 
-extract = make_task("extract", extract_statements, gives_statements=True)
+@task(name="extract", task_run_name="extract shard {shard}", retries=2, retry_delay_seconds=[5, 30], **STEP_OPTIONS)
+async def extract(run_id: str, shard: int) -> None:
+    """Split the texts of a shard's samples into statements."""
+    await take_shard(run_id, shard, extract_statements, gives_statements=True)
 
 
 async def extract_answer(live_run: LiveRun, work: SampleWork, both: _Both = _NOT_ASKED) -> None:

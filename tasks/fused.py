@@ -12,6 +12,8 @@ is on record as the outcome of `fused`.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from prefect import task
+
 from evalhouse.prompts import BlockValue, Item, name_support
 from evalhouse.tasks.asking.tokens import estimate_items, estimate_tokens
 from evalhouse.tasks.asking.verdicts import Inquiry, Poll, Verdicts, gather_all, poll_verdicts, read_joined
@@ -19,7 +21,7 @@ from evalhouse.tasks.attribute import ATTRIBUTE_STEPS, add_supports, attribute_s
 from evalhouse.tasks.classify import add_labels, classify_statements, is_label_open
 from evalhouse.tasks.judge.errors import TooLong
 from evalhouse.tasks.pipeline.live_run import Before, LiveRun, SampleWork, Source, collect_turns
-from evalhouse.tasks.pipeline.run_step import make_task
+from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
 from evalhouse.tasks.rank import add_usefulness, is_usefulness_open, join_accepted, rank_contexts
 from evalhouse.warehouse.steps import PLANS, collect_labels
 
@@ -95,7 +97,10 @@ async def judge_together(live_run: LiveRun, work: SampleWork, *, least: int = 2)
     await gather_all([take(live_run, work) for take in _SEPARATE])
 
 
-fused = make_task("fused", judge_together)
+@task(name="fused", task_run_name="fused shard {shard}", retries=2, retry_delay_seconds=[5, 30], **STEP_OPTIONS)
+async def fused(run_id: str, shard: int) -> None:
+    """Label, attribute and rank the samples of a shard with one request each."""
+    await take_shard(run_id, shard, judge_together)
 
 
 async def _collect(live_run: LiveRun, work: SampleWork) -> _Material:

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
+from prefect import task
+
 from evalhouse.prompts import BlockValue, Grade, Prompt, Rating, Rubric
 from evalhouse.tasks.asking.asker import Answer
 from evalhouse.tasks.asking.verdicts import gather_all, parse_object
@@ -16,7 +18,7 @@ from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed, UnusableR
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.expected_ratings import expect_ratings, find_expectable
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, collect_turns
-from evalhouse.tasks.pipeline.run_step import make_task
+from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
 from evalhouse.tasks.pipeline.sql_results import prove_by_running
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.rows.samples import StoredSample
@@ -46,7 +48,10 @@ async def grade_sample(live_run: LiveRun, work: SampleWork) -> None:
     await gather_all([_grade_by(live_run, work, prompt) for prompt in live_run.rubrics])
 
 
-grade = make_task("grade", grade_sample)
+@task(name="grade", task_run_name="grade shard {shard}", retries=2, retry_delay_seconds=[5, 30], **STEP_OPTIONS)
+async def grade(run_id: str, shard: int) -> None:
+    """Rate the samples of a shard by the run's rubrics."""
+    await take_shard(run_id, shard, grade_sample)
 
 
 async def _grade_by(live_run: LiveRun, work: SampleWork, prompt: Prompt) -> None:

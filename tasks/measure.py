@@ -9,11 +9,13 @@ from collections.abc import Awaitable, Callable
 from itertools import product
 from typing import Final
 
+from prefect import task
+
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.pipeline.citations import MOST_CITATIONS, read_cited_text
 from evalhouse.tasks.pipeline.cited_statements import place_citations
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork
-from evalhouse.tasks.pipeline.run_step import make_task
+from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
 from evalhouse.tasks.pipeline.sql_results import RUBRIC as RESULT_SETS
 from evalhouse.tasks.pipeline.sql_results import compare_results
 from evalhouse.tasks.pipeline.tool_calls import RUBRIC as TOOL_CALLS
@@ -30,7 +32,10 @@ async def measure_sample(live_run: LiveRun, work: SampleWork) -> None:
             work.note_outcome(step, reason)
 
 
-measure = make_task("measure", measure_sample)
+@task(name="measure", task_run_name="measure shard {shard}", retries=2, retry_delay_seconds=[5, 30], **STEP_OPTIONS)
+async def measure(run_id: str, shard: int) -> None:
+    """Measure the samples of a shard without a judge."""
+    await take_shard(run_id, shard, measure_sample)
 
 
 async def _measure_overlap(_: LiveRun, work: SampleWork) -> str | None:

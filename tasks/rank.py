@@ -14,6 +14,8 @@ for where the run splits it, and where that fails it is ranked all the same.
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
+from prefect import task
+
 from evalhouse.prompts import BlockValue, Item
 from evalhouse.tasks.asking.tokens import (
     ask_in_parts,
@@ -27,7 +29,7 @@ from evalhouse.tasks.asking.tokens import (
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, Verdicts, ask_verdicts, gather_all, read_labels
 from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.pipeline.live_run import Before, LiveRun, SampleWork, collect_turns
-from evalhouse.tasks.pipeline.run_step import make_task
+from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
 from evalhouse.warehouse.steps import collect_labels
 
 _LABELS = collect_labels("rank")["C"]
@@ -43,7 +45,10 @@ async def rank_contexts(live_run: LiveRun, work: SampleWork) -> None:
         work.note_outcome("rank", error.reason, str(error))
 
 
-rank = make_task("rank", rank_contexts)
+@task(name="rank", task_run_name="rank shard {shard}", retries=2, retry_delay_seconds=[5, 30], **STEP_OPTIONS)
+async def rank(run_id: str, shard: int) -> None:
+    """Judge the usefulness of the contexts of a shard's samples."""
+    await take_shard(run_id, shard, rank_contexts)
 
 
 async def is_usefulness_open(live_run: LiveRun, work: SampleWork) -> bool:

@@ -9,12 +9,14 @@ record.
 
 from dataclasses import dataclass
 
+from prefect import task
+
 from evalhouse.prompts import Grade
 from evalhouse.tasks.asking.verdicts import gather_all, parse_object
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed, UnusableReply
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, collect_turns
-from evalhouse.tasks.pipeline.run_step import make_task
+from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
 
 KIND = "regenerated_question"
 RUBRIC = "relevancy"
@@ -46,7 +48,10 @@ async def regenerate_questions(live_run: LiveRun, work: SampleWork) -> None:
     work.note_outcome("relevancy", reason, detail)
 
 
-relevancy = make_task("relevancy", regenerate_questions)
+@task(name="relevancy", task_run_name="relevancy shard {shard}", retries=2, retry_delay_seconds=[5, 30], **STEP_OPTIONS)
+async def relevancy(run_id: str, shard: int) -> None:
+    """Regenerate questions from the answers of a shard's samples and compare them."""
+    await take_shard(run_id, shard, regenerate_questions)
 
 
 async def _find_relevancy(live_run: LiveRun, work: SampleWork, answer: str) -> tuple[str | None, str | None]:

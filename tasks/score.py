@@ -1,7 +1,7 @@
 """Score: every metric's SQL over the verdicts of a run, and what the run came to."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from prefect import task
@@ -16,18 +16,16 @@ from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.rows.scores import score_run
 
-_OPTIONS: dict[str, Any] = {"name": "score", "task_run_name": "score {run_id}", **UNCACHED}
 
-
-@task(**_OPTIONS)
+@task(name="score", task_run_name="score {run_id}", **UNCACHED)
 async def score(run_id: str) -> None:
     """Score all samples of a run from the verdicts in the warehouse."""
-    live_run = find_live_run(run_id)
-    await asyncio.to_thread(score_verdicts, live_run)
+    await asyncio.to_thread(score_verdicts, find_live_run(run_id))
 
 
-async def score_as_asset(run_id: str) -> None:
-    """Score, and say what came of it in the event of the asset that this makes."""
+@materialize("evalhouse://suite/scores", by="evalhouse", name="score", task_run_name="score {run_id}", **UNCACHED)
+async def score_suite(run_id: str) -> None:
+    """Score a run of a suite, and add its means to the event of the asset."""
     live_run = find_live_run(run_id)
     await asyncio.to_thread(score_verdicts, live_run)
     means = await asyncio.to_thread(read_means, live_run)
@@ -35,14 +33,15 @@ async def score_as_asset(run_id: str) -> None:
     add_asset_metadata(make_scores_asset(str(live_run.settings.suite)), metadata)
 
 
-async def find_score_task(live_run: LiveRun) -> "Task[[str], Any]":
-    """`score`; for an evaluation of a suite as a task that materializes the suite's scores. What measures its noise, or
-    asks its questions again, is of the suite as well and scores a few samples alone."""
+async def pick_score_task(live_run: LiveRun) -> "Task[[str], Coroutine[Any, Any, None]]":
+    """Return `score_suite` with the assets of the run's suite for an evaluation of one, else `score`.
+
+    A noise run and a run of repeats are of the suite as well, and score only a few of its samples.
+    """
     suite = live_run.settings.suite
     if suite is None or (await asyncio.to_thread(find_run, live_run.warehouse, live_run.run_id)).kind != "evaluation":
         return score
-    upstream = list_upstream(live_run)
-    return materialize(make_scores_asset(suite), by="evalhouse", asset_deps=upstream, **_OPTIONS)(score_as_asset)
+    return score_suite.with_options(assets=[make_scores_asset(suite)], asset_deps=list_upstream(live_run))
 
 
 def read_means(live_run: LiveRun) -> Sequence[Mapping[str, Any]]:
@@ -59,12 +58,11 @@ async def publish(run_id: str) -> None:
     table = [
         {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()} for row in rows
     ]
-    artifact = acreate_table_artifact(
+    await acreate_table_artifact(
         table=table,
         key=f"evalhouse-{run_id.lower()}",
         description=f"Scores of run {run_id}, judged by {live_run.settings.judge}",
     )
-    await asyncio.create_task(artifact)  # so that what wakes it does not come through here each time
 
 
 def score_verdicts(live_run: LiveRun) -> None:

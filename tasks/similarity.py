@@ -2,10 +2,12 @@
 
 from functools import partial
 
+from prefect import task
+
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork
-from evalhouse.tasks.pipeline.run_step import make_task
+from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
 
 KIND = "answer_ground_truth"
 
@@ -36,4 +38,9 @@ async def compare_meaning(live_run: LiveRun, work: SampleWork) -> None:
     work.note_outcome("similarity", reason, detail)
 
 
-similarity = make_task("similarity", compare_meaning)
+@task(
+    name="similarity", task_run_name="similarity shard {shard}", retries=2, retry_delay_seconds=[5, 30], **STEP_OPTIONS
+)
+async def similarity(run_id: str, shard: int) -> None:
+    """Compare answers and ground truths of a shard's samples in meaning."""
+    await take_shard(run_id, shard, compare_meaning)

@@ -11,12 +11,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from prefect import task
+
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.verdicts import list_ranks, parse_object
 from evalhouse.tasks.judge.errors import JudgeFailed, UnusableReply
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, collect_turns
-from evalhouse.tasks.pipeline.run_step import make_task
+from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
 
 _MOST_POINTS = 50
 
@@ -46,7 +48,10 @@ async def judge_turns(live_run: LiveRun, work: SampleWork) -> None:
     work.note_outcome("turns", reason, detail)
 
 
-turns = make_task("turns", judge_turns)
+@task(name="turns", task_run_name="turns shard {shard}", retries=2, retry_delay_seconds=[5, 30], **STEP_OPTIONS)
+async def turns(run_id: str, shard: int) -> None:
+    """Hold the answers of a shard's samples against the turns before them."""
+    await take_shard(run_id, shard, judge_turns)
 
 
 async def _ask(live_run: LiveRun, work: SampleWork, statements: Sequence[Item]) -> None:

@@ -40,6 +40,7 @@ from evalhouse.flows.preparing.live_run import (
 )
 from evalhouse.flows.preparing.request import count_judged
 from evalhouse.flows.preparing.shown import show_target
+from evalhouse.flows.shards import take_asking_steps
 from evalhouse.tasks.asking.embedders import AskedEmbedder
 from evalhouse.tasks.asking.record import ReplyFinder
 from evalhouse.tasks.asking.tokens import Usage
@@ -49,7 +50,6 @@ from evalhouse.tasks.load import list_picked
 from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.models.stand_ins import DryRecord, StandInJudge
 from evalhouse.tasks.pipeline.live_run import LiveRun, make_work
-from evalhouse.tasks.pipeline.run_step import take_asking_steps
 from evalhouse.tasks.settings.named_values import nothing_looked_up
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.targets.collection import KnownResponses

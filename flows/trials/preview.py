@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.live_run import make_live_run
+from evalhouse.flows.shards import take_asking_steps
 from evalhouse.prompts import Message, Prompt
 from evalhouse.tasks.datasets.read import stage_of
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.models.make import Judges
 from evalhouse.tasks.models.stand_ins import NoRecord, StandInJudge
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, make_work
-from evalhouse.tasks.pipeline.run_step import take_asking_steps
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.names import suggest

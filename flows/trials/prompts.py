@@ -17,6 +17,7 @@ import polars as pl
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.live_run import make_plan
 from evalhouse.flows.preparing.request import begin_run
+from evalhouse.flows.shards import STEP_TASKS
 from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.prompts import Item, Prompt, load_prompts
 from evalhouse.tasks.asking.tokens import Usage
@@ -24,7 +25,6 @@ from evalhouse.tasks.comparing.agreement import VERDICT, Change, compare_changes
 from evalhouse.tasks.judge.errors import RunCancelled
 from evalhouse.tasks.judge.names import find_judge, is_fixed
 from evalhouse.tasks.pipeline.live_run import Extraction, LiveRun, SampleWork, make_work
-from evalhouse.tasks.pipeline.run_step import find_tasks
 from evalhouse.tasks.settings.run import RunSettings, read_settings
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.reviews import JudgedTexts, find_prompts, read_judged_texts, read_reviewed
@@ -262,7 +262,7 @@ async def judge_again(live_run: LiveRun, texts: Sequence[JudgedTexts], steps: Se
     `steps` are files in `tasks/`, which are named like what they ask with.
     """
     works = [_lay_out(of_sample) for of_sample in texts]
-    await asyncio.gather(*(step.take(live_run, work) for work in works for step in find_tasks(steps)))
+    await asyncio.gather(*(STEP_TASKS[step].take(live_run, work) for work in works for step in steps))
     return [verdict for work in works for verdict in _read(work)]
 
 

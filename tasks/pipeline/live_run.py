@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from evalhouse.prompts import CONVERSATION, TURN_PREFIX, BlockValue, Grade, Item, Prompt
 from evalhouse.tasks.asking.asker import Asker
@@ -253,10 +253,19 @@ class LiveRun:
     session: str = field(default_factory=partial(secrets.token_hex, 4))
     progress: Progress = field(default_factory=Progress)
     shards: dict[int, Shard] = field(default_factory=dict)
+    retrying: set["asyncio.Task[Any] | None"] = field(default_factory=set)  # in Prefect's wait before a retry
 
     @cached_property
     def _asking(self) -> Asking:
-        return self.open_asking()
+        asking = self.open_asking()
+        asking.asker.stop_sign.listen(lambda *_: self._end_waits())
+        return asking
+
+    def _end_waits(self) -> None:
+        """End Prefect's waits before a retry: nothing would be asked after them."""
+        for waiting in self.retrying:
+            if waiting is not None:
+                waiting.cancel()
 
     @property
     def is_open(self) -> bool:

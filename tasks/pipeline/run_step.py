@@ -1,18 +1,15 @@
-"""Running one step over a shard inside a Prefect task run, and writing what came of all of them.
+"""The body of every step's task, and the task that writes a shard's verdicts.
 
-Prefect sees a task run per step and shard. Its retries stand above those of single calls, for an endpoint that is
-down for minutes: a retried step goes on with the samples it had not finished and finds all replies on record.
-
-Parameters of tasks are names and ids only, because Prefect stores and inspects them: a task finds its live run here.
+Prefect sees a task run per step and shard. Its retries are for an endpoint that is down for minutes: a retried step
+takes the samples that it had not finished and finds all earlier replies in the record of calls. Parameters of tasks are
+names and ids only, because Prefect stores and inspects them: a task finds its live run here by the run's id.
 """
 
 import asyncio
 import gc
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, TypeVar
 
 from prefect import task
@@ -27,7 +24,6 @@ from evalhouse.tasks.asking.record import ORIGIN, Origin
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import EndpointDown
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, Shard
-from evalhouse.warehouse.steps import find_step, list_tasks
 
 T = TypeVar("T")
 SampleStep = Callable[[LiveRun, SampleWork], Awaitable[None]]
@@ -61,77 +57,38 @@ def is_under_way(run_id: str) -> bool:
     return run_id in _live_runs
 
 
-RETRY_DELAYS_S = (5.0, 30.0)
-
-
 async def _is_endpoint_down(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
     # Prefect silently never retries when this is a plain function on an async task.
     return isinstance(await state.aresult(raise_on_failure=False), EndpointDown)
 
 
-# Nothing of a task is kept by Prefect: its rows are in the warehouse and its replies on record.
+# Prefect stores no results: the rows of a task are in the warehouse, its replies in the record of calls.
 UNCACHED: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": False}
-STEP_OPTIONS: dict[str, Any] = {
-    **UNCACHED,
-    "retries": len(RETRY_DELAYS_S),
-    "retry_delay_seconds": 0,  # the wait is ours (see `run_step`), so that it ends when the run is stopped
-    "retry_condition_fn": _is_endpoint_down,
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepTask:
-    """A step: `take` takes it for one sample, `fn` for every sample of a shard; `task` is `fn` as a Prefect task."""
-
-    take: SampleStep
-    fn: Callable[[str, int], Awaitable[None]]
-    task: Task[[str, int], Coroutine[Any, Any, None]]
-    gives_statements: bool
-
-    async def __call__(self, live_run: LiveRun, shard: int) -> None:
-        """Take the step for a shard as a task run; whatever ends it, Prefect itself included, ends those who wait."""
-        try:
-            await limit_time(self.task, live_run)(live_run.run_id, shard)
-        except BaseException as error:  # cancelled too: those who wait would wait for ever
-            if self.gives_statements:
-                live_run.shards[shard].release_waiting(error)
-            raise
+STEP_OPTIONS: dict[str, Any] = {**UNCACHED, "retry_condition_fn": _is_endpoint_down}
+RETRIES = 2
+"""How often Prefect repeats a step whose endpoint is down, as the decorators in `tasks/` state."""
 
 
 def limit_time(timed: Task[[str, int], T], live_run: LiveRun) -> Task[[str, int], T]:
-    """A task over a shard that Prefect ends when it takes longer than the run's settings allow."""
+    """Return the task with the time limit that the run's settings name, which Prefect enforces."""
     limit_s = live_run.settings.task_timeout_s
     return timed if limit_s is None else timed.with_options(timeout_seconds=limit_s)
 
 
-def make_task(name: str, take: SampleStep, *, gives_statements: bool = False) -> StepTask:
-    """The task of a step; others wait for one that `gives_statements`, so they end when it ends in an error."""
-
-    async def over_shard(run_id: str, shard: int) -> None:
-        live_run = find_live_run(run_id)
-        try:
-            await run_step(live_run, live_run.shards[shard], take)
-        except EndpointDown:
-            raise  # the step is tried again, and they go on waiting
-        except BaseException as error:  # as above
-            if gives_statements:
-                live_run.shards[shard].release_waiting(error)
-            raise
-
-    options = {"name": name, "task_run_name": f"{name} shard {{shard}}", "description": take.__doc__, **STEP_OPTIONS}
-    as_task = task(**options)(over_shard)
-    return StepTask(take=take, fn=over_shard, task=as_task, gives_statements=gives_statements)
-
-
-def find_tasks(names: Iterable[str]) -> list[StepTask]:
-    """The steps in `tasks/<name>.py`, by the names that stand in `warehouse/steps.toml`."""
-    return [getattr(import_module(f"evalhouse.tasks.{name}"), name) for name in names]
-
-
-async def take_asking_steps(live_run: LiveRun, work: SampleWork) -> None:
-    """Take the steps of one sample that ask for something, side by side and without Prefect."""
-    names = list_tasks([step for step in live_run.asking if find_step(step).calls])
-    await asyncio.gather(*(step.take(live_run, work) for step in find_tasks(names)))
+async def take_shard(run_id: str, number: int, take: SampleStep, *, gives_statements: bool = False) -> None:
+    """Take a step for a shard, as the body of the step's task; other steps wait for one that `gives_statements`."""
+    live_run = find_live_run(run_id)
+    shard = live_run.shards[number]
+    live_run.retrying.discard(asyncio.current_task())
+    try:
+        await run_step(live_run, shard, take)
+    except EndpointDown:  # Prefect waits and tries again, and other steps keep waiting
+        live_run.retrying.add(asyncio.current_task())
+        raise
+    except BaseException as error:  # also a cancellation: a step that waits for statements would wait for ever
+        if gives_statements:
+            shard.release_waiting(error)
+        raise
 
 
 async def run_step(live_run: LiveRun, shard: Shard, take: SampleStep) -> None:
@@ -141,11 +98,8 @@ async def run_step(live_run: LiveRun, shard: Shard, take: SampleStep) -> None:
     """
     name = take.__name__
     shard.tries[name] += 1
-    tried_before = shard.tries[name] - 1
     ORIGIN.set(Origin(flow_run_id=_text(flow_run.id), task_run_id=_text(task_run.id)))
-    LAST_CHANCE.set(tried_before >= len(RETRY_DELAYS_S))
-    if tried_before:
-        await live_run.asker.stop_sign.sleep(RETRY_DELAYS_S[tried_before - 1])
+    LAST_CHANCE.set(shard.tries[name] > RETRIES)
     began_at = time.monotonic()
     try:
         await gather_all([_take(live_run, work, take) for work in shard.works if name not in work.done])

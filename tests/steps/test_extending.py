@@ -104,7 +104,7 @@ def test_a_judged_step_and_a_format_are_added_in_the_files_that_the_guide_names(
         "warehouse/migrations/0033_tones.sql",
         "warehouse/metrics/politeness.sql",
     ]
-    assert apply_diffs(copy) == ["warehouse/steps.toml", "tasks/datasets/formats.py"]
+    assert apply_diffs(copy) == ["warehouse/steps.toml", "flows/shards.py", "tasks/datasets/formats.py"]
     (place.folder / "lib").mkdir()
     (place.folder / "lib" / "evalhouse").symlink_to(copy)
     (place.folder / "samples.yaml").write_text(json.dumps(SAMPLES))  # JSON is YAML

@@ -14,7 +14,7 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.triggers import explain_bad_asset, make_asset_source, make_kb_source
 from evalhouse.tasks.lexical.judge import LexicalJudge
 from evalhouse.tasks.pipeline.assets import list_upstream, make_scores_asset, name_dataset, name_source
-from evalhouse.tasks.score import find_score_task, score
+from evalhouse.tasks.score import pick_score_task, score
 from evalhouse.warehouse.rows.runs import insert_run
 
 
@@ -57,12 +57,12 @@ def test_a_key_that_is_taken_is_one_of_prefects(key: str) -> None:
 
 async def test_only_the_scores_of_an_evaluation_of_a_suite_are_an_asset(tmp_path: Path) -> None:
     async with lay_out_run(tmp_path / "outside", judge=LexicalJudge()) as live_run:
-        assert await find_score_task(live_run) is score
+        assert await pick_score_task(live_run) is score
     settings = make_settings(suite="nightly", upstream="handbook")
     for kind in ("evaluation", "noise", "repeats"):
         async with lay_out_run(tmp_path / kind, settings, judge=LexicalJudge()) as live_run:
             insert_run(live_run.warehouse, make_run(run_id=live_run.run_id, suite="nightly", kind=kind))
-            task = await find_score_task(live_run)
+            task = await pick_score_task(live_run)
             upstream = [asset.key for asset in list_upstream(live_run) if isinstance(asset, Asset)]
         assert isinstance(task, MaterializingTask) == (kind == "evaluation")
         if isinstance(task, MaterializingTask):

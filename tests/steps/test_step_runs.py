@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from live_runs import (
     say_good,
 )
 
+from evalhouse.flows.shards import STEP_TASKS, take_step
 from evalhouse.tasks.attribute import attribute, attribute_statements
 from evalhouse.tasks.classify import classify
 from evalhouse.tasks.extract import extract
@@ -28,7 +30,7 @@ from evalhouse.tasks.judge.errors import EndpointDown, FatalJudgeError, JudgeFai
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.live_run import LiveRun, Shard, make_work
 from evalhouse.tasks.pipeline.run_step import (
-    RETRY_DELAYS_S,
+    RETRIES,
     STEP_OPTIONS,
     find_live_run,
     registered,
@@ -78,6 +80,15 @@ async def test_a_run_is_found_while_it_lasts(tmp_path: Path) -> None:
         find_live_run("run-1")
 
 
+@pytest.mark.parametrize("name", STEP_TASKS)
+def test_each_step_is_a_task_that_is_tried_again(name: str) -> None:
+    task = STEP_TASKS[name].task
+    assert (task.name, task.task_run_name) == (name, f"{name} shard {{shard}}")
+    assert (task.retries, task.retry_delay_seconds) == (RETRIES, [5, 30])
+    assert task.retry_condition_fn is STEP_OPTIONS["retry_condition_fn"]
+    assert task.persist_result is False
+
+
 async def test_prefect_tries_again_for_an_endpoint_that_is_down_and_for_nothing_else() -> None:
     class State:
         def __init__(self, error: Exception) -> None:
@@ -87,18 +98,14 @@ async def test_prefect_tries_again_for_an_endpoint_that_is_down_and_for_nothing_
             return self.error
 
     is_down = STEP_OPTIONS["retry_condition_fn"]
-    assert STEP_OPTIONS["retries"] == len(RETRY_DELAYS_S)
     assert await is_down(None, None, State(EndpointDown("gone")))
     for error in (JudgeFailed("no"), FatalJudgeError("key"), ValueError("bug")):
         assert not await is_down(None, None, State(error))
 
 
 @pytest.mark.usefixtures("quick_backoff")
-async def test_an_endpoint_that_comes_back_leaves_no_trace_in_the_verdicts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_endpoint_that_comes_back_leaves_no_trace_in_the_verdicts(tmp_path: Path) -> None:
     """While it is down extraction ends without a row; what waits goes on waiting, and nothing is done twice."""
-    monkeypatch.setattr("evalhouse.tasks.pipeline.run_step.RETRY_DELAYS_S", (0.01, 0.01))
     down = {"extract_answer"}
 
     def says(question: Question) -> str | Exception:
@@ -125,8 +132,7 @@ async def test_an_endpoint_that_comes_back_leaves_no_trace_in_the_verdicts(
 
 
 @pytest.mark.usefixtures("quick_backoff")
-async def test_the_last_chance_makes_it_a_verdict_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalhouse.tasks.pipeline.run_step.RETRY_DELAYS_S", (0.01, 0.01))
+async def test_the_last_chance_makes_it_a_verdict_of_its_own(tmp_path: Path) -> None:
 
     def says(question: Question) -> str | Exception:
         lost = question.sample_id == "s2" and question.step == "extract_answer"
@@ -221,15 +227,31 @@ async def test_stopping_ends_all_tasks_quickly_and_keeps_what_came(tmp_path: Pat
         assert endpoint.stats.duplicates == 0
 
 
-async def test_stopping_ends_the_wait_before_a_retry(tmp_path: Path) -> None:
-    async with lay_shard(tmp_path, say_good) as (live_run, shard):
-        shard.tries["extract_statements"] = 2  # the wait before the third try is half a minute
-        extracting = asyncio.create_task(TASKS[0](live_run.run_id, 0))
-        await asyncio.sleep(0.05)
+async def test_stopping_ends_prefects_wait_before_a_retry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task is here what Prefect makes of it: one that sleeps for the delay and is then called again."""
+    waits: list[float] = []
+
+    async def extract_with_retries(run_id: str, number: int) -> None:
+        for delay_s in extract.retry_delay_seconds:
+            try:
+                return await extract.fn(run_id, number)
+            except EndpointDown:
+                waits.append(delay_s)
+                await asyncio.sleep(delay_s)
+
+    def says(question: Question) -> str | Exception:
+        return TransientJudgeError("status 503") if question.step == "extract_answer" else say_good(question)
+
+    monkeypatch.setitem(STEP_TASKS, "extract", replace(STEP_TASKS["extract"], task=extract_with_retries))
+    async with lay_shard(tmp_path, says, attempts=1) as (live_run, _):
+        steps = [asyncio.create_task(one) for one in (take_step(live_run, "extract", 0), classify.fn("run-1", 0))]
+        await asyncio.sleep(0.2)
+        assert waits == [5]
         live_run.stop(RunCancelled("stopped by SIGTERM"), drain_s=1.0)
-        with pytest.raises(RunCancelled):
-            async with asyncio.timeout(1):
-                await extracting
+        async with asyncio.timeout(1):
+            ended = await asyncio.gather(*steps, return_exceptions=True)
+    assert [type(error) for error in ended] == [RunCancelled, RunCancelled]
+    assert not live_run.retrying
 
 
 FAULTS = (

@@ -48,9 +48,7 @@ DOWN = TransientJudgeError("status 503: down")
 BY_IDS = ("precision_at_k", "mrr", "ndcg_at_k")
 
 
-@pytest.fixture(autouse=True)
-def _short_waits(monkeypatch: pytest.MonkeyPatch, quick_backoff: None) -> None:
-    monkeypatch.setattr("evalhouse.tasks.pipeline.run_step.RETRY_DELAYS_S", (0.01, 0.01))
+pytestmark = pytest.mark.usefixtures("quick_backoff")
 
 
 @asynccontextmanager
