@@ -15,7 +15,7 @@ GATE_FAILED, BAD_INPUT, INCOMPLETE, INTERRUPTED = 1, 2, 3, 130
 def explain(error: Exception) -> str | None:
     """What to say to a person about an error; None for one that should not be, whose traceback is wanted."""
     if isinstance(error, _known_errors()):
-        from evalhouse.flows.display.output import clean_text  # noqa: PLC0415  # imports Rich
+        from evalhouse.warehouse.messages import clean_text  # noqa: PLC0415  # imports orjson, which --help does without
 
         return clean_text(str(error))
     if isinstance(error, OSError) and error.filename is not None:

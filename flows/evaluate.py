@@ -140,7 +140,7 @@ class Evaluation:
         return f"<p>{html.escape(self._describe())}</p><table>{''.join(rows)}</table><p>{more}</p>"
 
     def _describe(self) -> str:
-        from evalhouse.flows.display.output import write_count
+        from evalhouse.flows.results.output import write_count
 
         n_samples = write_count(self.scores["sample_id"].n_unique(), "sample")
         reason = f": {self.problem}" if self.problem else ""
@@ -150,7 +150,7 @@ class Evaluation:
         """A row per metric, as text: metric, mean, interval, samples scored, and how many not, with their reasons."""
         import polars as pl
 
-        from evalhouse.flows.display.output import write_interval, write_value
+        from evalhouse.flows.results.output import write_interval, write_value
 
         reasons = self.scores.filter(pl.col("value").is_null()).group_by("metric", "unscored_reason").len()
         by_metric: dict[str, list[str]] = {}
@@ -208,8 +208,8 @@ def evaluate(samples: "Samples", *, metrics: Sequence[str] | str = (), **setting
 
 
 def _run_apart(settings: "RunSettings", source: str | None, words: "CallWords") -> Evaluation:
-    from evalhouse.flows.display.progress import ProgressLine
     from evalhouse.flows.doors.runner import RunnerGone, run_apart
+    from evalhouse.flows.results.progress import ProgressLine
 
     line = ProgressLine()
 

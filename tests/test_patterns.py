@@ -37,16 +37,16 @@ _SLOW_S = 0.006
 ONE = (codes.IN, codes.LITERAL, codes.NOT_LITERAL, codes.ANY)
 # What only we, a person at the keyboard, settings, prompt and metric files, a SQL query or the database have written.
 OWN = {
-    "flows/commands/query.py", "flows/commands/report.py", "flows/preparing/suites.py", "flows/preparing/triggers.py",
+    "flows/commands/query.py", "flows/commands/show.py", "flows/preparing/suites.py", "flows/preparing/triggers.py",
     "flows/suite.py", "prompts/prompt_file.py", "prompts/rubric.py",
     "tasks/asking/prefect_board.py", "tasks/lexical/judge.py", "tasks/models/make.py", "tasks/settings/named_values.py",
-    "tasks/settings/target.py", "tasks/trials/attack_set.py", "warehouse/engine/connection.py",
+    "tasks/settings/target.py", "warehouse/engine/connection.py",
     "warehouse/engine/migrate.py", "warehouse/engine/older.py", "warehouse/location.py", "warehouse/metric_files.py",
     "warehouse/sandbox/catalog.py", "warehouse/sandbox/completion.py", "warehouse/sandbox/query.py",
 }  # fmt: skip
 # Foreign, and cut to so many characters before a pattern meets it; functions stand for the patterns within them.
 CUT = {
-    "flows/documents/gate.py:_quote": 1_000,
+    "flows/results/gate.py:_quote": 1_000,
     "tasks/asking/tokens.py:_DATE": 500,  # the name of a model
     "tasks/asking/verdicts.py:_is_draft": 1_000_000,  # a reply
     "tasks/datasets/rows.py:_spell": 1_000,  # the name of a column

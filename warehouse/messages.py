@@ -12,6 +12,7 @@ import html
 import json
 import os
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -95,6 +96,22 @@ def redact(text: str) -> str:
     """Take everything that is a key, or looks like one, out of a text."""
     note_environment()
     return _KEY_LIKE.sub(SHOWN, hide_secrets(text))
+
+
+def clean_text(text: str) -> str:
+    """Return a text with control characters and direction marks written out as escapes; newlines and tabs stay."""
+
+    def is_control(character: str) -> bool:
+        # Cc are control characters, of which ESC and U+009B begin terminal sequences; the others turn a text around.
+        if unicodedata.category(character) == "Cc":
+            return character not in "\n\t"
+        return character in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+
+    if text.isprintable():
+        return text
+    return "".join(
+        character.encode("unicode_escape").decode() if is_control(character) else character for character in text
+    )
 
 
 def shorten(text: str | None, most: int = 400) -> str:

@@ -8,11 +8,10 @@ import click
 import polars as pl
 
 from evalhouse.flows.commands.options import JSON_OPTION, SEED_OPTION, WAREHOUSE_OPTION, count_option
-from evalhouse.flows.display.output import print_json, print_line, print_table
-from evalhouse.flows.documents.comparison import corrected_pair_table, print_comparison
-from evalhouse.flows.documents.noise_components import read_noise_components
-from evalhouse.flows.documents.run_origin import find_other_run
 from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.results.comparison import corrected_pair_table, print_comparison, read_noise_components
+from evalhouse.flows.results.output import print_json, print_line, print_table
+from evalhouse.flows.results.run_origin import find_other_run
 from evalhouse.tasks.comparing.bootstrap import ALPHA
 from evalhouse.tasks.comparing.flips import find_flips
 from evalhouse.tasks.comparing.noise import MetricNoise

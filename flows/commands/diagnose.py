@@ -7,8 +7,8 @@ from typing import Any, Final, cast
 import click
 
 from evalhouse.flows.commands.options import JSON_OPTION, LATEST_ARGUMENT, WAREHOUSE_OPTION, count_option
-from evalhouse.flows.display.output import (
-    clean_text,
+from evalhouse.flows.results.diagnosis import CAUSES, LANGUAGES, Cause, Language, read_diagnosis
+from evalhouse.flows.results.output import (
     make_table,
     print_json,
     print_line,
@@ -17,8 +17,7 @@ from evalhouse.flows.display.output import (
     write_count,
     write_interval,
 )
-from evalhouse.flows.documents.diagnosis import CAUSES, LANGUAGES, Cause, Language, read_diagnosis
-from evalhouse.warehouse.messages import shorten
+from evalhouse.warehouse.messages import clean_text, shorten
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.store import Warehouse
 

@@ -12,17 +12,7 @@ from pathlib import Path
 import click
 
 from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_URL_OPTION
-from evalhouse.flows.display.output import (
-    make_table,
-    print_json,
-    print_line,
-    print_notice,
-    print_section,
-    print_table,
-    write_count,
-    write_value,
-)
-from evalhouse.flows.errors import BAD_INPUT, INTERRUPTED, SettingsError
+from evalhouse.flows.errors import BAD_INPUT, SettingsError
 from evalhouse.flows.preparing.settings import (
     SUITE_ORIGIN,
     Resolved,
@@ -32,6 +22,16 @@ from evalhouse.flows.preparing.settings import (
 )
 from evalhouse.flows.preparing.shown import CheckResult, Finding, make_finding, to_plain_setting, write_part
 from evalhouse.flows.preparing.suites import load_suite
+from evalhouse.flows.results.output import (
+    make_table,
+    print_json,
+    print_line,
+    print_notice,
+    print_section,
+    print_table,
+    write_count,
+    write_value,
+)
 from evalhouse.flows.server.api import ask_health, explain_unreachable
 from evalhouse.flows.server.environment import find_api_url
 from evalhouse.tasks.judge.names import list_judges
@@ -60,21 +60,13 @@ _REACH_S = 10.0
 @click.option("--judge", metavar="J", help="The judge to look at; default: the one a run would use.")
 @click.option("--embeddings", metavar="E", help="The embeddings to look at; default: those a run would use.")
 @click.option(
-    "--attack",
-    is_flag=True,
-    help="Measure how often the judge is fooled by texts that forge ends, ids and replies or give it orders. "
-    "Sends about 370 requests, which cost money; their number and price are shown first.",
-)
-@click.option(
     "--try",
     "tries",
     is_flag=True,
     help="Find out with four small requests what the judge's endpoint can (schemas, JSON mode, seeds, "
     "log-probabilities, requests at once, context window), and what a run will therefore do. The price is shown first.",
 )
-@click.option(
-    "--dry-run", is_flag=True, help="With --try or --attack: say what would be asked and its cost, and ask nothing."
-)
+@click.option("--dry-run", is_flag=True, help="With --try: print what would be asked and its cost, and ask nothing.")
 @WAREHOUSE_URL_OPTION
 @JSON_OPTION
 def doctor(
@@ -83,7 +75,6 @@ def doctor(
     judge: str | None,
     embeddings: str | None,
     warehouse: str | None,
-    attack: bool,
     tries: bool,
     dry_run: bool,
     as_json: bool,
@@ -92,12 +83,11 @@ def doctor(
 
     With SUITE.toml these are the settings of its next run, and its dataset, target, schedule, gate and webhook are
     checked too, without asking the application or notifying anyone. Asks the judge's endpoint for its list
-    of models, which costs nothing. Exit status 2 when something is wrong. With --attack the judge is put to the test
-    as well; however often it is fooled is a measurement and not an error, so the exit status stays 0. With --try its
-    endpoint is asked what it can.
+    of models, which costs nothing. With --try the endpoint is also asked what it can. Exit status 2 when something is
+    wrong.
     """
-    if dry_run and not (attack or tries):
-        raise SettingsError("--dry-run belongs to --try and --attack; all else that doctor does costs nothing")
+    if dry_run and not tries:
+        raise SettingsError("--dry-run belongs to --try; everything else that doctor does costs nothing")
     chosen = load_suite(suite) if suite else None
     resolved = resolve_settings({"judge": judge, "embeddings": embeddings, "warehouse": warehouse}, suite=chosen)
     settings = resolved.settings
@@ -113,8 +103,6 @@ def doctor(
         _print(resolved, findings)
     if tries:
         status = _try(settings, document, dry_run=dry_run, as_json=as_json) or status
-    if attack:
-        status = _attack(settings, findings, document, dry_run=dry_run, as_json=as_json) or status
     if as_json:
         print_json(document)
     return status
@@ -125,7 +113,7 @@ def _try(settings: RunSettings, document: dict[str, object], *, dry_run: bool, a
 
     A judge with which something is wrong is tried as well: its own answer says what.
     """
-    from evalhouse.flows.trials import endpoint  # noqa: PLC0415  # imports all that asks
+    from evalhouse.flows.prompt_trials import endpoint  # noqa: PLC0415  # imports all that asks
 
     plan = endpoint.plan_trials(settings)
     print_notice(f"{plan.describe()}. {'Nothing was asked.' if dry_run else ''}".rstrip())
@@ -137,37 +125,6 @@ def _try(settings: RunSettings, document: dict[str, object], *, dry_run: bool, a
     if not as_json:
         endpoint.print_report(tried)
     return BAD_INPUT if any(item.trial.problem for item in tried) else 0
-
-
-def _attack(
-    settings: RunSettings, findings: list[Finding], document: dict[str, object], *, dry_run: bool, as_json: bool
-) -> int:
-    """Measure how often the judge is fooled, put it into the document or print it; returns an exit status of its own.
-
-    A judge, prompts or prices with which something is wrong are not put to the test.
-    """
-    needed = (f"judge {settings.judge}", f"prompts in {settings.language}", "prices")
-    if any(finding.what in needed and finding.verdict == "wrong" for finding in findings):
-        print_notice("The judge is not attacked as long as there is something wrong with it, its prompts or prices.")
-        return BAD_INPUT
-    from evalhouse.flows.display.progress import show_run  # noqa: PLC0415
-    from evalhouse.flows.trials import attacks  # noqa: PLC0415  # imports all that asks
-
-    plan = attacks.plan_attacks(settings)
-    estimate = plan.estimate()
-    if dry_run:
-        document["attack"] = estimate.pick("requests", "prompt_tokens", "completion_tokens", "cost_usd")
-        if not as_json:
-            print_line(f"\n{plan.describe(estimate)}. Nothing was asked.")
-        return 0
-    print_notice(f"{plan.describe(estimate)}; a reply that is of no use is asked for again. Ctrl-C stops it.")
-    with show_run() as watch:
-        report = plan.run(watch)
-    document["attack"] = attacks.to_document(report)
-    if not as_json:
-        print_line()
-        attacks.print_report(report)
-    return INTERRUPTED if report.is_interrupted else 0
 
 
 def _to_document(resolved: Resolved, findings: list[Finding]) -> dict[str, object]:

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import click
 
 from evalhouse.flows.commands.options import JSON_OPTION, SEED_OPTION, UNDECIDED_OPTION, WAREHOUSE_OPTION
-from evalhouse.flows.display.output import print_json, print_line, print_notice, print_text
-from evalhouse.flows.documents.baseline import (
+from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, SettingsError
+from evalhouse.flows.results.baseline import (
     NAMES,
     Baseline,
     describe_acceptance,
@@ -17,7 +17,7 @@ from evalhouse.flows.documents.baseline import (
     make_decision,
     name_series,
 )
-from evalhouse.flows.documents.gate import (
+from evalhouse.flows.results.gate import (
     STDOUT,
     decide,
     print_gate,
@@ -25,8 +25,8 @@ from evalhouse.flows.documents.gate import (
     write_gate_files,
     write_markdown,
 )
-from evalhouse.flows.documents.run_origin import find_other_run
-from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, SettingsError
+from evalhouse.flows.results.output import print_json, print_line, print_notice, print_text
+from evalhouse.flows.results.run_origin import find_other_run
 from evalhouse.tasks.comparing.gate_checks import Limits, Score
 from evalhouse.tasks.comparing.runs import ComparisonSettings
 from evalhouse.tasks.settings.suite import MEAN_OF_PASSED, MOST_K, PASSED, PREVIOUS_ANY

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from evalhouse.flows.display.output import print_line, print_notice, print_section, write_value
-from evalhouse.flows.display.progress import show_run
-from evalhouse.flows.documents.run_origin import print_responses, read_response_counts
 from evalhouse.flows.errors import INCOMPLETE, SettingsError
 from evalhouse.flows.preparing.settings import resolve_settings
 from evalhouse.flows.preparing.suites import load_suite
+from evalhouse.flows.results.output import print_line, print_notice, print_section, write_value
+from evalhouse.flows.results.progress import show_run
+from evalhouse.flows.results.run_origin import print_responses, read_response_counts
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.queries import read_query

@@ -15,8 +15,8 @@ from rich.text import Text
 from rich.tree import Tree
 
 from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION
-from evalhouse.flows.display.output import (
-    clean_text,
+from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.results.output import (
     explain_support,
     make_console,
     name_support,
@@ -24,8 +24,7 @@ from evalhouse.flows.display.output import (
     write_json,
     write_value,
 )
-from evalhouse.flows.errors import SettingsError
-from evalhouse.warehouse.messages import shorten
+from evalhouse.warehouse.messages import clean_text, shorten
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.report import explain_no_sample

@@ -186,9 +186,9 @@ class LazyGroup(click.Group):
     `elsewhere` has them by name: the module in this folder, the command there, and what it does.
     """
 
-    def __init__(self, *, elsewhere: Mapping[str, tuple[str, str, str]], **attributes: Any) -> None:  # noqa: ANN401  # click's own
+    def __init__(self, *, elsewhere: Mapping[str, tuple[str, str, str]] | None = None, **attributes: Any) -> None:  # noqa: ANN401  # click's own
         super().__init__(**attributes)
-        self._elsewhere = elsewhere
+        self._elsewhere = elsewhere or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names, in the order of the source."""

@@ -18,7 +18,8 @@ from evalhouse.flows.commands.options import (
     limit_options,
     temperature_option,
 )
-from evalhouse.flows.display.output import (
+from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, INTERRUPTED, SettingsError
+from evalhouse.flows.results.output import (
     print_json,
     print_line,
     print_notice,
@@ -26,11 +27,10 @@ from evalhouse.flows.display.output import (
     write_count,
     write_dollars,
 )
-from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, INTERRUPTED, SettingsError
 from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, NO_CLUSTER
 
 if TYPE_CHECKING:
-    from evalhouse.flows.trials.prefer import PreferOutcome, PreferPlan
+    from evalhouse.flows.prefer import PreferOutcome, PreferPlan
     from evalhouse.warehouse.rows.runs import RunRow
 
 _KEPT_BACK = ("ground_truth", "contexts")
@@ -111,8 +111,12 @@ def prefer(
     A pair is asked about once: `evalhouse resume` goes on where it was stopped, and pays for nothing twice. Exit
     status 3 when samples are left without a verdict, 1 when the candidate does not keep --min-preference.
     """
-    from evalhouse.flows.trials.prefer import PreferenceGate  # noqa: PLC0415  # all that asks
-    from evalhouse.flows.trials.prefer_plans import PreferOptions, plan_columns, plan_runs  # noqa: PLC0415
+    from evalhouse.flows.prefer import (  # noqa: PLC0415
+        PreferenceGate,  # all that asks
+        PreferOptions,
+        plan_columns,
+        plan_runs,
+    )
 
     flags |= {"limit": limit, "warehouse": find_warehouse(warehouse)}
     gate = PreferenceGate(least=min_preference, undecided=undecided) if min_preference is not None else None
@@ -132,8 +136,8 @@ def prefer(
 
 def resume_preferences(run: "RunRow", *, warehouse_url: str, changes: Mapping[str, Any], as_json: bool) -> int:
     """Go on with a run of kind prefer where it was stopped, and return the exit status."""
+    from evalhouse.flows.prefer import plan_again  # noqa: PLC0415  # all that asks
     from evalhouse.flows.preparing.settings import check_resumable  # noqa: PLC0415  # imports those of a run
-    from evalhouse.flows.trials.prefer_plans import plan_again  # noqa: PLC0415  # all that asks
 
     check_resumable(run, changes, {parameter.name for parameter in prefer.params})
     with ExitStack() as held:
@@ -147,9 +151,9 @@ def _pick_dataset(base: str | None, candidate: str | None) -> str:
 
 
 def _carry_out(plan: "PreferPlan", *, top: int, as_json: bool) -> int:
-    from evalhouse.flows.display.progress import show_run  # noqa: PLC0415  # all that asks, as above
-    from evalhouse.flows.documents.preferences import describe_preferences, print_preferences  # noqa: PLC0415
-    from evalhouse.flows.trials.prefer import prefer as ask  # noqa: PLC0415
+    from evalhouse.flows.prefer import prefer as ask  # noqa: PLC0415
+    from evalhouse.flows.results.preferences import describe_preferences, print_preferences  # noqa: PLC0415
+    from evalhouse.flows.results.progress import show_run  # noqa: PLC0415  # all that asks, as above
     from evalhouse.warehouse.store import Warehouse  # noqa: PLC0415
 
     with show_run() as watch:
@@ -192,8 +196,8 @@ def _print_calls(outcome: "PreferOutcome") -> None:
 
 
 def _print_estimate(plan: "PreferPlan", *, as_json: bool) -> None:
+    from evalhouse.flows.prefer import estimate_preferences  # noqa: PLC0415
     from evalhouse.flows.run.estimate import usage_table  # noqa: PLC0415
-    from evalhouse.flows.trials.prefer import estimate_preferences  # noqa: PLC0415
 
     usage = estimate_preferences(plan)
     if as_json:

@@ -18,13 +18,13 @@ from evalhouse.flows.commands.options import (
     limit_options,
     temperature_option,
 )
-from evalhouse.flows.display.output import make_table, print_json, print_line, print_notice, print_table, print_text
 from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.results.output import make_table, print_json, print_line, print_notice, print_table, print_text
 from evalhouse.prompts import Prompt, Rubric, check_prompts, list_languages, load_prompts
 from evalhouse.warehouse.names import suggest
 
 if TYPE_CHECKING:
-    from evalhouse.flows.trials.preview import Preview
+    from evalhouse.flows.prompt_trials.preview import Preview
 
 _VARIABLE = "EVALHOUSE_PROMPTS"
 _LANGUAGE = click.option(
@@ -44,7 +44,7 @@ _FOLDER = click.option(
 )
 
 
-@click.group(cls=LazyGroup, elsewhere={})
+@click.group(cls=LazyGroup)
 def prompts() -> None:
     """List, show and check the judge's prompts, and compare two sets of them against what people said."""
 
@@ -186,7 +186,7 @@ def compare(
     hash. The judge is asked about the verdicts that people have reviewed, over the statements of their runs; nothing
     is split again, so `extract` is not compared. What was asked before is taken from the record.
     """
-    from evalhouse.flows.trials.prompts_tables import compare_prompt_sets  # noqa: PLC0415  # imports all that asks
+    from evalhouse.flows.prompt_trials.compare import compare_prompt_sets  # noqa: PLC0415  # imports all that asks
 
     document = compare_prompt_sets(
         old=old, new=new, reviewed=reviewed, url=find_warehouse(warehouse), flags=flags, seed=seed, dry_run=dry_run
@@ -200,7 +200,7 @@ def compare(
 def _preview(prompt: Prompt, sample_id: str | None, flags: dict[str, Any], maps: tuple[str, ...]) -> "Preview":
     """Imports what a run does, which the listing of prompts has no need of."""
     from evalhouse.flows.preparing.settings import parse_pairs, resolve_settings  # noqa: PLC0415
-    from evalhouse.flows.trials.preview import preview_prompt  # noqa: PLC0415
+    from evalhouse.flows.prompt_trials.preview import preview_prompt  # noqa: PLC0415
 
     resolved = resolve_settings(flags | {"mapping": parse_pairs(maps, "--map")})
     return preview_prompt(prompt, resolved.settings, sample_id)

@@ -13,9 +13,16 @@ from typing import TYPE_CHECKING
 import click
 
 from evalhouse.flows.commands.options import WAREHOUSE_URL_OPTION, find_warehouse
-from evalhouse.flows.display.frames import FORMATS, lay_table, write_frame
-from evalhouse.flows.display.output import print_notice, print_table, print_text, write_count
 from evalhouse.flows.errors import INTERRUPTED, SettingsError
+from evalhouse.flows.results.output import (
+    FORMATS,
+    lay_table,
+    print_notice,
+    print_table,
+    print_text,
+    write_count,
+    write_frame,
+)
 from evalhouse.warehouse.location import parse_location
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from evalhouse.flows.commands.options import WAREHOUSE_OPTION
-from evalhouse.flows.display.output import print_line
+from evalhouse.flows.results.output import print_line
 from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.warehouse.store import Warehouse
 

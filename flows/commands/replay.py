@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, count_option
-from evalhouse.flows.display.output import (
+from evalhouse.flows.errors import INCOMPLETE, INTERRUPTED, SettingsError
+from evalhouse.flows.preparing.suites import load_suite
+from evalhouse.flows.results.output import (
     print_json,
     print_line,
     print_notice,
@@ -16,10 +18,8 @@ from evalhouse.flows.display.output import (
     write_dollars,
     write_interval,
 )
-from evalhouse.flows.display.progress import show_run
-from evalhouse.flows.documents.run_origin import find_other_run
-from evalhouse.flows.errors import INCOMPLETE, INTERRUPTED, SettingsError
-from evalhouse.flows.preparing.suites import load_suite
+from evalhouse.flows.results.progress import show_run
+from evalhouse.flows.results.run_origin import find_other_run
 from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.tasks.comparing.replay import Finding, VerdictShare, count_verdicts
 from evalhouse.warehouse.rows.run_pairs import RunPair

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION
-from evalhouse.flows.display.output import make_table, print_json, print_line, print_table
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.settings import parse_metric_settings, split_list, validate_settings
+from evalhouse.flows.results.output import make_table, print_json, print_line, print_table
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics, plan_run, resolve_parameters
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_forgotten, find_run, list_runs, store_ended, update_run

@@ -3,6 +3,7 @@
 import secrets
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,34 +13,229 @@ from evalhouse.flows.commands.options import (
     FORMATS,
     JSON_OPTION,
     RUN_ARGUMENT,
+    SEED_OPTION,
     WAREHOUSE_OPTION,
     LazyGroup,
     pick_format,
 )
-from evalhouse.flows.display.output import make_table, print_json, print_line, print_notice, print_table, write_count
 from evalhouse.flows.errors import SettingsError
-from evalhouse.warehouse.rows.reviews import Review
-from evalhouse.warehouse.rows.runs import find_run
+from evalhouse.flows.results.agreement import GROUPINGS, MEASURES, Document, describe_agreement
+from evalhouse.flows.results.comparison import corrected_table
+from evalhouse.flows.results.output import (
+    Table,
+    make_table,
+    print_json,
+    print_line,
+    print_notice,
+    print_table,
+    write_count,
+    write_interval,
+    write_number,
+)
+from evalhouse.tasks.comparing.agreement import (
+    LEAST_EFFECTIVE,
+    LEAST_LABELS,
+    LEAST_SAMPLES,
+)
+from evalhouse.tasks.reviews.corrected_means import CorrectedMean, explain_uncorrected, list_corrected
+from evalhouse.warehouse.rows.reviews import Review, list_reviewed_runs, read_reviewed
+from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.rows.testsets import read_acceptance
 from evalhouse.warehouse.steps import REVIEWED_PROMPTS
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
+    from evalhouse.flows.testsets.review import DecidedSet, ImportedDecisions
     from evalhouse.tasks.reviews.export import Export, ExportRequest
     from evalhouse.tasks.reviews.take_in import Imported
-
-# Imported when it is called: it brings the statistics libraries.
-_AGREEMENT = ("review_agreement", "agreement", "Report how often the judge agrees with people, and people with people.")
-_QUESTIONS = ("review_questions", "questions", "Ask people about the questions of a test set: keep, mend or drop.")
-_ACCEPTANCE = ("review_questions", "acceptance", "Count the questions that people accepted, mended and dropped.")
+    from evalhouse.tasks.testsets.decisions import AskedQuestions
+    from evalhouse.tasks.testsets.passages import Document
 
 
-@click.group(cls=LazyGroup, elsewhere={"agreement": _AGREEMENT, "questions": _QUESTIONS, "acceptance": _ACCEPTANCE})
+@click.group(cls=LazyGroup)
 def review() -> None:
     """Have people label verdicts, and measure how far to trust the judge.
 
     `export` writes verdicts to label, as a page for the browser or a table, `questions` the questions of a test set;
     `import` takes in what people said.
     """
+
+
+_SET = click.argument("path", metavar="SET", type=click.Path(path_type=Path))
+
+
+@review.command(short_help="Ask people about the questions of a test set: keep, mend or drop.")
+@_SET
+@click.argument("docs", metavar="[DOCS]", required=False)
+@click.option("-n", "n", type=click.IntRange(min=1), default=100, show_default=True, help="Questions to decide on.")
+@click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: by the ending of FILE, else html.")
+@click.option("-o", "--output", metavar="FILE", help="Where to write. Default: questions-HASH.html.")
+@click.option("--reviewer", metavar="NAME", help="Who will decide; the page asks otherwise.")
+@click.option("--again", is_flag=True, help="Also ask about questions that were decided on.")
+@JSON_OPTION
+def questions(
+    *,
+    path: Path,
+    docs: str | None,
+    n: int,
+    kind: str | None,
+    output: str | None,
+    reviewer: str | None,
+    again: bool,
+    as_json: bool,
+) -> None:
+    """Ask people about the questions of SET: keep, mend or drop.
+
+    SET is a file that `testset make` wrote. Proposals of `testset refresh` come first, then questions that nobody has
+    decided on. The passages that a question rests on are shown from DOCS; without it they are read where the set was
+    made from. `review import` takes the decisions in.
+    """
+    from evalhouse.tasks.testsets.decisions import pick_questions  # noqa: PLC0415  # imports what reads documents
+    from evalhouse.tasks.testsets.sets import read_set  # noqa: PLC0415
+
+    kind = pick_format(kind, output)
+    if output and Path(output).exists():
+        raise SettingsError(f"{output} exists and may hold decisions; name another file with -o")
+    test_set = read_set(path)
+    documents = _read_documents(docs, test_set.manifest.source)
+    asked = pick_questions(path, test_set, documents, n=n, again=again)
+    written = Path(output or f"questions-{test_set.set_hash[:8]}.{kind}")
+    if written.exists():
+        raise SettingsError(f"{written} exists and may hold decisions; name another file with -o")
+    written.write_bytes(_write_questions(asked, kind, (reviewer or "").strip()))
+    _report_questions(asked, written, as_json=as_json)
+
+
+def _read_documents(docs: str | None, source: str) -> "list[Document]":
+    from evalhouse.tasks.testsets.documents import read_documents  # noqa: PLC0415
+    from evalhouse.tasks.testsets.errors import TestsetError  # noqa: PLC0415
+
+    if docs is not None:
+        return read_documents(docs)
+    try:
+        return read_documents(source)
+    except (TestsetError, OSError):
+        print_notice(f"the documents are not at {source} any more: spans are shown without what stands around them")
+        return []
+
+
+def _write_questions(asked: "AskedQuestions", kind: str, reviewer: str) -> bytes:
+    from evalhouse.tasks.reviews.export import write_csv, write_lines  # noqa: PLC0415
+    from evalhouse.tasks.testsets.decisions import list_question_rows  # noqa: PLC0415
+
+    if kind == "html":
+        from evalhouse.flows.report.question_page import build_question_page  # noqa: PLC0415  # the chart library
+
+        return build_question_page(asked, reviewer).encode()
+    rows = list_question_rows(asked, reviewer=reviewer)
+    return write_csv(rows, rows[0]) if kind == "csv" else write_lines(rows)
+
+
+def _report_questions(asked: "AskedQuestions", path: Path, *, as_json: bool) -> None:
+    n_proposals = sum(subject.proposal is not None for subject in asked.subjects)
+    if as_json:
+        print_json(
+            {
+                "file": str(path),
+                "set": str(asked.path),
+                "set_hash": asked.test_set.set_hash,
+                "n_questions": len(asked.subjects),
+                "n_proposals": n_proposals,
+                "n_open": asked.n_open,
+                "n_decided": asked.n_decided,
+            }
+        )
+        return
+    proposals = f", {write_count(n_proposals, 'proposal')} among them" if n_proposals else ""
+    print_line(f"wrote {path}: {write_count(len(asked.subjects), 'question')} of {asked.path}{proposals}")
+    if asked.n_open > len(asked.subjects):
+        print_line(f"{asked.n_open - len(asked.subjects):,} more wait; -n takes more at once")
+    if asked.n_decided:
+        print_line(f"{asked.n_decided:,} were decided on before; --again asks about them as well")
+    if path.suffix == ".html":
+        print_line("open it in a browser, decide, download, then `evalhouse review import FILE.jsonl`")
+    else:
+        print_line(f"write keep, mend or drop into the column label, then `evalhouse review import {path}`")
+
+
+def report_import(imported: "ImportedDecisions", *, as_json: bool) -> None:
+    """What an import of decisions did."""
+    if as_json:
+        sets = [_describe_set(decided) for decided in imported.sets]
+        print_json({"undecided": imported.n_undecided, "sets": sets})
+        return
+    for decided in imported.sets:
+        counts, taken = decided.counts, decided.taken
+        new = ", ".join(f"{counts[word]} {word}" for word in ("accepted", "mended", "dropped"))
+        print_line(
+            f"{decided.path}: {new}; {taken.n_known} on record before, "
+            f"{write_count(imported.n_undecided, 'line')} without a decision"
+        )
+        if taken.n_superseded:
+            print_line(f"{taken.n_superseded} count for nothing: somebody decided otherwise later")
+        if taken.outdated:
+            ids = ", ".join(said.question_id for said in taken.outdated[:5])
+            print_notice(
+                f"{write_count(len(taken.outdated), 'decision')} left out, as the question is not any more what was "
+                f"shown ({ids}{', …' if len(taken.outdated) > 5 else ''}); `evalhouse review questions {decided.path}` "
+                "asks about what waits"
+            )
+        if decided.run_id is not None:
+            print_line(
+                f"version {decided.set_hash}: {write_count(len(taken.test_set.questions), 'question')}, accepted ones "
+                f"first; {write_count(len(taken.test_set.manifest.proposals), 'proposal')} left"
+            )
+
+
+def _describe_set(decided: "DecidedSet") -> dict[str, Any]:
+    counts, taken = decided.counts, decided.taken
+    return {
+        "set": str(decided.path),
+        "set_hash": decided.set_hash,
+        "run_id": decided.run_id,
+        **{word: counts[word] for word in ("accepted", "mended", "dropped")},
+        "known": taken.n_known,
+        "superseded": taken.n_superseded,
+        "outdated": [said.question_id for said in taken.outdated],
+        "n_questions": len(taken.test_set.questions),
+        "n_proposals": len(taken.test_set.manifest.proposals),
+    }
+
+
+@review.command(short_help="Count the questions that people accepted, mended and dropped.")
+@click.argument("path", metavar="[SET]", required=False, type=click.Path(path_type=Path))
+@JSON_OPTION
+@WAREHOUSE_OPTION
+def acceptance(*, path: Path | None, as_json: bool, warehouse: Warehouse) -> None:
+    """Count what people accepted, mended and dropped, by kind, language and judge.
+
+    Of all sets on record, or of SET and the versions it came from. Each reviewer's latest decision on a question
+    counts.
+    """
+    hashes: list[str] = []
+    if path is not None:
+        from evalhouse.tasks.testsets.sets import read_set  # noqa: PLC0415
+
+        hashes = [version.hash for version in read_set(path).manifest.versions]
+    rows = read_acceptance(warehouse, hashes)
+    if as_json:
+        print_json([{**row, "acceptance": row["n_accepted"] / row["n"]} for row in rows])
+        return
+    if not rows:
+        print_line("nobody has decided on a question yet; `evalhouse review questions SET` asks people")
+        return
+    print_table(
+        make_table(
+            ["kind", "language", "judge", "#decided", "#accepted", "#mended", "#dropped", "#acceptance"],
+            [
+                [row["kind"], row["language"], row["judge"] or "–", row["n"], row["n_accepted"], row["n_mended"],
+                 row["n_dropped"], row["n_accepted"] / row["n"]]
+                for row in rows
+            ],
+        )
+    )  # fmt: skip
+    n, n_accepted = (sum(row[name] for row in rows) for name in ("n", "n_accepted"))
+    print_line(f"{n_accepted:,} of {write_count(n, 'decision')} accept the question as it was written")
 
 
 @review.command("export")
@@ -136,8 +332,6 @@ def import_labels(
 
     read, name = [read_label_file(path) for path in files], (reviewer or "").strip() or None
     if holds_decisions(read):
-        from evalhouse.flows.commands.review_questions import report_import  # noqa: PLC0415  # as the first
-
         report_import(import_decisions(warehouse, read, name, set_path), as_json=as_json)
         return
     if set_path is not None:
@@ -235,3 +429,148 @@ def _count(reviews: Sequence[Review]) -> list[dict[str, Any]]:
          "differ": n - agree[step, reviewer]}
         for (step, reviewer), n in sorted(new.items())
     ]  # fmt: skip
+
+
+@review.command(short_help="Report how often the judge agrees with people, and people with people.")
+@click.argument("runs", nargs=-1, metavar="[RUN]…")
+@click.option(
+    "--by",
+    default="step",
+    show_default=True,
+    metavar="A,B",
+    help=f"Group verdicts by these, besides their step: {', '.join(GROUPINGS)}. `label` is the judge's.",
+)
+@SEED_OPTION
+@WAREHOUSE_OPTION
+@JSON_OPTION
+def agreement(*, runs: tuple[str, ...], by: str, seed: int, warehouse: Warehouse, as_json: bool) -> None:
+    """Report how often the judge agrees with people, and people with each other, and correct means by it.
+
+    Each RUN is a run id, a unique prefix of one, a label, `latest` or `previous`; without one, the runs whose verdicts
+    were reviewed. A label counts for every run that has a verdict of the same content.
+    """
+    groupings = _parse_groupings(by)
+    reviewed_runs = [find_run(warehouse, name) for name in (runs or list_reviewed_runs(warehouse))]
+    reviewed_runs = list({run.run_id: run for run in reviewed_runs}.values())
+    reviewed = read_reviewed(warehouse, [run.run_id for run in reviewed_runs])
+    if reviewed.is_empty():
+        raise SettingsError(_explain_nothing(reviewed_runs))
+    document = describe_agreement(reviewed, groupings, seed=seed) | {
+        "runs": [run.run_id for run in reviewed_runs],
+        "corrected": {
+            run.run_id: [asdict(mean) for mean in list_corrected(warehouse, run.run_id)] for run in reviewed_runs
+        },
+    }
+    if as_json:
+        print_json(document)
+    else:
+        _print(document, reviewed_runs)
+
+
+def _parse_groupings(text: str) -> list[str]:
+    groupings = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in groupings if name not in GROUPINGS]
+    if unknown or not groupings:
+        raise SettingsError(f"--by: got {text!r}; known: {', '.join(GROUPINGS)}, several with commas")
+    return list(dict.fromkeys(groupings))
+
+
+def _explain_nothing(runs: Sequence[RunRow]) -> str:
+    if not runs:
+        return "nobody has reviewed a verdict yet; `evalhouse review export latest` picks some for a person to label"
+    names = ", ".join(run.run_id for run in runs)
+    return (
+        f"no verdict of {names} has been reviewed, here or by its content; `evalhouse review export {runs[0].run_id}`"
+    )
+
+
+def _print(document: Document, runs: Sequence[RunRow]) -> None:
+    n_labels, n_reviewers = document["n_labels"], document["n_reviewers"]
+    of_runs = f"run {runs[0].run_id}" if len(runs) == 1 else f"{len(runs)} runs"
+    print_line(f"{write_count(n_labels, 'label')} by {write_count(n_reviewers, 'reviewer')}, {of_runs}")
+    changed = document["n_changed_after_seeing_the_judge"]
+    if changed:
+        print_line(
+            f"Changed after the judge's verdict was shown: {write_count(changed, 'label')}; the later ones count."
+        )
+    for by in dict.fromkeys(row["by"] for row in document["judge"]):
+        rows = [row for row in document["judge"] if row["by"] == by]
+        print_line()
+        print_table(_make_judge_table(by, rows))
+    for row in document["judge"]:
+        if row["by"] == "step":
+            print_line()
+            print_table(_make_confusion(row))
+    print_line()
+    _print_people(document["people"])
+    for run in runs:
+        _print_corrected(run, document["corrected"][run.run_id])
+    print_line()
+    print_line(
+        f"Intervals are 95 %, over samples. Too few is: under {LEAST_EFFECTIVE} verdicts by weight, under "
+        f"{LEAST_SAMPLES} samples, or a label given under {LEAST_LABELS} times."
+    )
+
+
+def _make_judge_table(by: str, rows: Sequence[Document]) -> Table:
+    grouping = [] if by == "step" else [by.replace("_", " ")]
+    columns = ["step", *grouping, "#verdicts", "#by weight", "#samples"]
+    columns += ["accuracy", "balanced", "κ", "α", "mind"]
+    cells = [
+        [
+            row["step"],
+            *(["no request" if row["value"] is None else row["value"]] if grouping else []),
+            row["n_verdicts"], f"{row['n_effective']:.0f}", row["n_samples"],
+            *(_write_measure(row[name]) for name in MEASURES), "; ".join(row["notes"]) or None,
+        ]
+        for row in rows
+    ]  # fmt: skip
+    return make_table(columns, cells, title="The judge against people" + (f", by {grouping[0]}" if grouping else ""))
+
+
+def _make_confusion(row: Document) -> Table:
+    labels = list(row["confusion"])
+    cells = [[f"judge: {label}", *(row["confusion"][label][other] for other in labels)] for label in labels]
+    return make_table([row["step"], *(f"#people: {label}" for label in labels)], cells)
+
+
+def _print_people(people: Sequence[Document]) -> None:
+    if not people:
+        print_line("People with each other: no verdict has labels of two people, so nothing can be said.")
+        return
+    rows = [
+        [
+            step["step"], f"{step['n_reviewers']} reviewers", step["n_verdicts"],
+            _write_measure(step["agreeing"]), None, _write_measure(step["alpha"]), "; ".join(step["notes"]) or None,
+        ]
+        for step in people
+        if step["n_reviewers"] > 2
+    ]  # fmt: skip
+    rows += [
+        [
+            step["step"], " and ".join(pair["reviewers"]), pair["agreement"]["n_verdicts"],
+            _write_measure(pair["agreement"]["accuracy"]), _write_measure(pair["agreement"]["kappa"]),
+            _write_measure(pair["agreement"]["alpha"]), "; ".join(pair["agreement"]["notes"]) or None,
+        ]
+        for step in people
+        for pair in step["pairs"]
+    ]  # fmt: skip
+    columns = ["step", "who", "#verdicts", "agreeing", "κ", "α", "mind"]
+    print_table(make_table(columns, rows, title="People with each other"))
+
+
+def _print_corrected(run: RunRow, rows: Sequence[Document]) -> None:
+    if not rows:
+        return
+    print_line()
+    print_table(corrected_table([CorrectedMean(**row) for row in rows], title=f"Means of run {run.run_id}, corrected"))
+    for sentence in explain_uncorrected(run.metrics):
+        print_line(sentence)
+
+
+def _write_measure(measure: Document) -> str:
+    if measure["value"] is None:
+        return "–"
+    if measure["ci_low"] is None:
+        return write_number(measure["value"])
+    return f"{measure['value']:.3f} ({write_interval(measure['ci_low'], measure['ci_high'])})"

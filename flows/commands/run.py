@@ -22,26 +22,6 @@ from evalhouse.flows.commands.options import (
     limit_options,
     pool_options,
 )
-from evalhouse.flows.display.output import (
-    print_json,
-    print_line,
-    print_notice,
-    print_scores,
-    write_count,
-    write_dollars,
-)
-from evalhouse.flows.display.progress import show_run
-from evalhouse.flows.documents.replies import describe_dropped, describe_local, describe_replies, read_replies
-from evalhouse.flows.documents.run_origin import (
-    SilentMetrics,
-    describe_responses,
-    explain_sampling,
-    explain_stand_in,
-    print_response_errors,
-    print_responses,
-    read_response_counts,
-    read_silent,
-)
 from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, INTERRUPTED, SettingsError
 from evalhouse.flows.preparing.request import BY_HAND, Trigger, Update
 from evalhouse.flows.preparing.settings import (
@@ -55,6 +35,29 @@ from evalhouse.flows.preparing.settings import (
     split_list,
 )
 from evalhouse.flows.preparing.suites import LivingSet, Suite, load_suite
+from evalhouse.flows.results.output import (
+    print_json,
+    print_line,
+    print_notice,
+    print_scores,
+    write_count,
+    write_dollars,
+)
+from evalhouse.flows.results.progress import show_run
+from evalhouse.flows.results.run_origin import (
+    SilentMetrics,
+    describe_dropped,
+    describe_local,
+    describe_replies,
+    describe_responses,
+    explain_sampling,
+    explain_stand_in,
+    print_response_errors,
+    print_responses,
+    read_replies,
+    read_response_counts,
+    read_silent,
+)
 from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.flows.server.local import hold_server
 from evalhouse.tasks.judge.names import LEXICAL, parse_judges
@@ -361,7 +364,7 @@ def _print_outcome(
         print_line(outcome.repeats.describe())
     _print_stop(outcome)
     if suite_outcome.gate is not None:
-        from evalhouse.flows.documents.gate import print_gate  # noqa: PLC0415  # imports the statistics
+        from evalhouse.flows.results.gate import print_gate  # noqa: PLC0415  # imports the statistics
 
         print_gate(suite_outcome.gate, names_run=False)
 

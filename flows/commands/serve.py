@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION
-from evalhouse.flows.display.output import print_json, print_line
+from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION
+from evalhouse.flows.results.output import print_json, print_line
 from evalhouse.flows.server.api import find_api
+from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -74,3 +75,19 @@ def kb_updated(name: str, version: str | None, changed: tuple[str, ...], as_json
     documents = f", {len(changed)} changed document{'s' if len(changed) != 1 else ''}" if changed else ""
     print_line(f"announced: {name} was updated{change}{documents}; event {event_id}")
     return 0
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", metavar="HOST", help="Address to serve. Default: this machine alone.")
+@click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Default: 4210, or a free one.")
+@click.option("--browser/--no-browser", default=None, help="Open a browser. Default: from a terminal, without --host.")
+@WAREHOUSE_OPTION
+def ui(*, host: str, port: int | None, browser: bool | None, warehouse: Warehouse) -> None:
+    """Show all runs in a browser, live, until Ctrl-C: series, samples with their verdicts, comparisons, costs, SQL.
+
+    It reads the warehouse and writes nothing but a person's labels. Only this machine is answered; with another --host
+    whoever comes needs the token that is printed, or that EVALHOUSE_UI_TOKEN sets.
+    """
+    from evalhouse.flows.ui.app import serve_pages  # noqa: PLC0415  # FastAPI, which no other command needs
+
+    serve_pages(warehouse, host=host, port=port, opens_browser=browser, report=print_line)

@@ -1,16 +1,20 @@
 """`evalhouse runs` and `evalhouse show`."""
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, cast
 
 import click
 
 from evalhouse.flows.commands.options import JSON_OPTION, LATEST_ARGUMENT, WAREHOUSE_OPTION, count_option
-from evalhouse.flows.display.output import (
+from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.results.baseline import describe_acceptance
+from evalhouse.flows.results.comparison import corrected_table, print_components, read_noise_components
+from evalhouse.flows.results.output import (
     Table,
-    clean_text,
     make_console,
     make_table,
     print_json,
@@ -22,31 +26,33 @@ from evalhouse.flows.display.output import (
     write_count,
     write_shared,
 )
-from evalhouse.flows.documents.baseline import describe_acceptance
-from evalhouse.flows.documents.comparison import corrected_table
-from evalhouse.flows.documents.noise_components import print_components, read_noise_components
-from evalhouse.flows.documents.preferences import describe_preferences, print_preferences
-from evalhouse.flows.documents.replies import describe_dropped, describe_replies, list_troubled, read_replies
-from evalhouse.flows.documents.run_origin import (
+from evalhouse.flows.results.preferences import describe_preferences, print_preferences
+from evalhouse.flows.results.run_origin import (
     HEADLINE,
     SilentMetrics,
+    describe_dropped,
+    describe_replies,
     explain_joint_split,
     explain_sampling,
     explain_stand_in,
+    find_other_run,
     list_trail,
+    list_troubled,
     print_changes_of_samples,
     print_responses,
     read_changes,
+    read_replies,
     read_response_counts,
     read_silent,
 )
-from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.comparing.components import POWER
 from evalhouse.tasks.reviews.corrected_means import CorrectedMean, list_corrected
-from evalhouse.warehouse.messages import shorten
+from evalhouse.warehouse.messages import clean_text, shorten
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.gates import list_acceptances
+from evalhouse.warehouse.rows.history import find_series, read_series
+from evalhouse.warehouse.rows.report import reading_slices
 from evalhouse.warehouse.rows.runs import RunRow, find_forgotten, find_run, list_runs
 from evalhouse.warehouse.rows.samples import load_turns, plain_turns
 from evalhouse.warehouse.rows.scores import read_noise_differences
@@ -326,3 +332,66 @@ def _print_next(run: RunRow, document: Mapping[str, Any]) -> None:
         # The id is the dataset's own; a shell must take it for a word.
         sample = shlex.quote(clean_text(document["worst"][0]["sample_id"]))
         print_line(f"next: evalhouse lineage {run.run_id} {sample} {document['worst_by']}")
+
+
+@click.command()
+@click.argument("run", metavar="[RUN]", required=False)
+@click.option("--against", metavar="RUN", help="Another run to show beside it.")
+@click.option(
+    "--history", metavar="SUITE", help="Instead of a run: all runs of a suite, or of a dataset outside suites."
+)
+@click.option("-o", "--output", metavar="FILE", help="Where to write. Default: report-RUN.html, history-SUITE.html.")
+@click.option("--no-calls", is_flag=True, help="Leave the raw requests and replies out: a smaller file.")
+@WAREHOUSE_OPTION
+def report(
+    *,
+    run: str | None,
+    against: str | None,
+    history: str | None,
+    output: str | None,
+    no_calls: bool,
+    warehouse: Warehouse,
+) -> None:
+    """Write RUN as one HTML file that needs no network: scores, distributions, history, costs, and every sample with
+    its verdicts.
+
+    RUN is a run id, a unique prefix of one, a label, `latest` (the default), `latest-completed` or `previous`.
+    """
+    if run and history:
+        raise click.UsageError("name one RUN, such as `latest`, or a suite with --history")
+    if history is not None and (against or no_calls):
+        raise click.UsageError("--against and --no-calls are for a RUN, and --history shows none")
+    if history is not None:
+        _write_history(warehouse, history, output)
+    else:
+        _write_run(warehouse, run or "latest", against, output, with_calls=not no_calls)
+
+
+def _write_run(warehouse: Warehouse, run: str, against: str | None, output: str | None, *, with_calls: bool) -> None:
+    run_row = find_run(warehouse, run)
+    base = find_other_run(warehouse, run_row, against) if against else None
+    with reading_slices(warehouse, run_row, base, with_calls=with_calls) as slices:
+        from evalhouse.flows.report.page import build_page  # noqa: PLC0415  # while samples are read
+
+        page = build_page(warehouse, run_row, base, slices, with_calls=with_calls)
+    _write_page(page, output or f"report-{run_row.run_id}.html", write_count(run_row.n_samples or 0, "sample"))
+
+
+def _write_history(warehouse: Warehouse, suite: str, output: str | None) -> None:
+    from evalhouse.flows.report.history import build_history  # noqa: PLC0415  # a run needs none of it
+
+    series, others = find_series(warehouse, suite)
+    if series is None:
+        raise SettingsError(
+            f"no run with scores of suite {suite!r} is on record, nor of a dataset of that name outside suites; "
+            f"{suggest(suite, others)}"
+        )
+    data = read_series(warehouse, series)
+    page = build_history(warehouse, data)
+    name = re.sub(r"[^\w.-]+", "-", suite)
+    _write_page(page, output or f"history-{name}.html", write_count(len(data.runs), "run"))
+
+
+def _write_page(page: str, path: str, what: str) -> None:
+    size = Path(path).write_bytes(page.encode())
+    print_line(f"wrote {path}: {size / 1e6:.1f} MB, {what}; open it in any browser")

@@ -1,7 +1,9 @@
 """`evalhouse testset`: questions from a knowledge base, kept true when it changes."""
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,30 +17,25 @@ from evalhouse.flows.commands.options import (
     REASONING_OPTION,
     SEED_OPTION,
     TEMPERATURE_OPTION,
+    WAREHOUSE_OPTION,
     WAREHOUSE_URL_OPTION,
     LazyGroup,
     join_options,
     limit_options,
     write_command,
 )
-from evalhouse.flows.display.output import print_json, print_notice
 from evalhouse.flows.errors import INTERRUPTED
+from evalhouse.flows.results.output import print_json, print_line, print_notice, print_section, write_count, write_value
+from evalhouse.flows.testsets.review import SetVersion, read_version
+from evalhouse.tasks.testsets.changes import FieldDifference, QuestionDifference, compare_sets
+from evalhouse.warehouse.messages import shorten
+from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
     from evalhouse.warehouse.rows.runs import RunRow
 
 
-@click.group(
-    cls=LazyGroup,
-    elsewhere={
-        "check": ("testset_check", "check", "Find what is wrong with a test set, its documents at hand or not."),
-        "diff": (
-            "testset_diff",
-            "diff",
-            "Show what became of a test set's questions from one version to another.",
-        ),
-    },
-)
+@click.group(cls=LazyGroup)
 def testset() -> None:
     """Make questions with ground truths from documents, and keep them true when the documents change."""
 
@@ -234,3 +231,139 @@ def resume_testset(run: "RunRow", *, warehouse_url: str, changes: Mapping[str, A
         note_gone_on(warehouse, run)
         status: int = command.invoke(context)
     return status
+
+
+@testset.command(short_help="Find what is wrong with a test set, its documents at hand or not.")
+@click.argument("path", metavar="SET")
+@click.argument("docs", metavar="[DOCS]", required=False)
+@click.option("--map", "maps", multiple=True, metavar="OURS=THEIRS", help="Read our column OURS from THEIRS.")
+@click.option(
+    "--judge",
+    metavar="J",
+    help="Who says what documents bear out: openai:MODEL, another PROVIDER:MODEL, module:factory or lexical.",
+)
+@click.option("--embeddings", metavar="E", help="What finds questions that are alike: openai:MODEL or hashing.")
+@click.option("--language", metavar="en|zh", help="Language of all prompts. Default: that of each question.")
+@click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace the built-in ones.")
+@TEMPERATURE_OPTION
+@REASONING_OPTION
+@click.option("--encoding", metavar="NAME", help="Encoding of text files that are not UTF-8.")
+@FRESH_OPTION
+@click.option("--html", metavar="FILE", help="Also write everything as one page that needs no network.")
+@DRY_RUN_OPTION
+@limit_options
+@WAREHOUSE_URL_OPTION
+@JSON_OPTION
+def check(
+    *,
+    path: str,
+    docs: str | None,
+    maps: tuple[str, ...],
+    language: str | None,
+    encoding: str | None,
+    html: str | None,
+    dry_run: bool,
+    as_json: bool,
+    **flags: object,
+) -> int:
+    """Find what is wrong with SET, any dataset that `run` reads, whoever wrote it.
+
+    Without DOCS: questions that ask the same, hold their answer, lack a ground truth or mix languages. With DOCS, the
+    folder or table that the questions are about: also ground truths that no document bears out or that one
+    contradicts, references that are gone, and documents without a question. Exit status 1 when something was found, 3
+    when not all could be checked.
+    """
+    from evalhouse.flows.preparing.settings import parse_pairs  # noqa: PLC0415  # imports all that asks
+    from evalhouse.flows.testsets.check import CheckedSet, plan_check  # noqa: PLC0415
+
+    plan = plan_check(
+        path, docs, mapping=parse_pairs(maps, "--map"), language=language, encoding=encoding,
+        command=write_command(), flags=flags,
+    )  # fmt: skip
+
+    def act() -> CheckedSet:
+        checked = plan.check()
+        if html is not None:
+            from evalhouse.flows.report.testset_page import build_check_page  # noqa: PLC0415  # imports SciPy
+
+            Path(html).write_text(build_check_page(checked.to_plain()), encoding="utf-8")
+            print_notice(f"wrote {html}; open it in any browser")
+        return checked
+
+    return carry_out(plan, act, dry_run=dry_run, as_json=as_json, stopped="what came is on record")
+
+
+_SHORT = 120
+
+
+@testset.command(short_help="Show what became of a test set's questions from one version to another.")
+@click.argument("before", metavar="A")
+@click.argument("after", metavar="B")
+@click.option("--map", "maps", multiple=True, metavar="OURS=THEIRS", help="Read our column OURS from THEIRS, of files.")
+@WAREHOUSE_OPTION
+@JSON_OPTION
+def diff(*, before: str, after: str, maps: tuple[str, ...], warehouse: Warehouse, as_json: bool) -> None:
+    """Show what became of the questions of a test set from A to B: new, gone, changed, and re-pointed ones.
+
+    A and B are files of questions, or hashes (or how they begin) of versions on record. Questions are the same by
+    their ids.
+    """
+    from evalhouse.flows.preparing.settings import parse_pairs  # noqa: PLC0415  # imports all settings
+
+    mapping = parse_pairs(maps, "--map")
+    old, new = (read_version(warehouse, name, mapping) for name in (before, after))
+    differences = compare_sets(old.questions, new.questions)
+    n_same = len(new.questions) - sum(one.difference != "gone" for one in differences)
+    if as_json:
+        print_json(
+            {
+                "before": {"name": old.name, "set_hash": old.set_hash, "n_questions": len(old.questions)},
+                "after": {"name": new.name, "set_hash": new.set_hash, "n_questions": len(new.questions)},
+                "n_same": n_same,
+                "counts": dict(Counter(one.difference for one in differences)),
+                "questions": [asdict(one) for one in differences],
+            }
+        )
+        return
+    _print(old, new, differences, n_same)
+
+
+def _print(old: SetVersion, new: SetVersion, differences: Sequence[QuestionDifference], n_same: int) -> None:
+    counts = Counter(one.difference for one in differences)
+    print_line(
+        f"{_name(old)} → {_name(new)}: "
+        + ", ".join([*(f"{n} {difference}" for difference, n in counts.items()), f"{n_same} the same"]),
+        bold=True,
+    )
+    for difference in ("new", "gone"):
+        rows = [[one.id, shorten(one.question, _SHORT)] for one in differences if one.difference == difference]
+        print_section(difference.capitalize(), ["question", "text"], rows)
+    for difference in ("changed", "repointed"):
+        rows = [
+            [one.id, field.field, _write(field)]
+            for one in differences
+            if one.difference == difference
+            for field in one.fields
+        ]
+        print_section(difference.capitalize(), ["question", "field", "what changed"], rows)
+
+
+def _name(version: SetVersion) -> str:
+    of_hash = f" ({version.set_hash})" if version.set_hash and version.set_hash != version.name else ""
+    return f"{version.name}{of_hash}, {write_count(len(version.questions), 'question')}"
+
+
+def _write(field: FieldDifference) -> str:
+    if field.words is not None:
+        return field.words
+    before, after = ("; ".join(_list_parts(field.field, value)) for value in (field.before, field.after))
+    return f"{shorten(before or '–', 2 * _SHORT)} → {shorten(after or '–', 2 * _SHORT)}"
+
+
+def _list_parts(field: str, value: Any) -> Iterator[str]:  # noqa: ANN401  # whatever a field holds
+    """What a field holds, a text for each part of it."""
+    for part in value if isinstance(value, list) else [value]:
+        if field == "spans":
+            yield f"{part['passage_id']}: {part['text']}"
+        else:
+            yield str(part["content"]) if field == "conversation" else write_value(part)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, LazyGroup
-from evalhouse.flows.display.output import make_table, print_json, print_line, print_table, write_count
+from evalhouse.flows.results.output import make_table, print_json, print_line, print_table, write_count
 from evalhouse.warehouse.rows.spans import write_began
 from evalhouse.warehouse.store import Warehouse
 
@@ -20,7 +20,7 @@ _WRONG = 1
 _MB = 1_000_000
 
 
-@click.group(cls=LazyGroup, elsewhere={})
+@click.group(cls=LazyGroup)
 def warehouse() -> None:
     """Look after the warehouse: check, compact, back up, move, and forget what need not be kept."""
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from evalhouse.flows.display.progress import count_all_steps, count_steps, describe_progress, repeating, show_run
 from evalhouse.flows.errors import explain
+from evalhouse.flows.results.progress import count_all_steps, count_steps, describe_progress, repeating, show_run
 from evalhouse.flows.server.local import hold_server, is_server_alive
 
 if TYPE_CHECKING:

@@ -30,7 +30,6 @@ from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.states import Cancelled, Cancelling, Crashed
 from prefect.utilities.callables import parameter_schema
 
-from evalhouse.flows.display.output import print_notice
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.pools.parts import (
     MOST_ATTEMPTS,
@@ -44,6 +43,7 @@ from evalhouse.flows.pools.parts import (
     list_missing,
     list_shards,
 )
+from evalhouse.flows.results.output import print_notice
 from evalhouse.flows.server.api import TAG, tag_run
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.pipeline.live_run import LiveRun

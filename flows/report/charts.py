@@ -15,10 +15,14 @@ from typing import Any, Final, Literal
 import orjson
 from markupsafe import Markup
 
-from evalhouse.flows.display.output import clean_text, write_interval, write_value
-from evalhouse.flows.documents.comparison import name_part
+from evalhouse.flows.results.comparison import name_part
+from evalhouse.flows.results.output import (
+    write_interval,
+    write_value,
+)
 from evalhouse.tasks.comparing.paired import ROUNDING
 from evalhouse.tasks.comparing.parts import Part
+from evalhouse.warehouse.messages import clean_text
 
 Row = Mapping[str, Any]
 Kind = Literal["trend", "distribution", "interval", "amounts", "shares", "parts", "spark", "query"]

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from evalhouse.flows.display.output import write_count, write_value
-from evalhouse.flows.documents.diagnosis import load_advice
-from evalhouse.flows.documents.gate import name_check, write_amount
-from evalhouse.flows.documents.run_origin import HEADLINE
 from evalhouse.flows.report.charts import write_change
+from evalhouse.flows.results.diagnosis import load_advice
+from evalhouse.flows.results.gate import name_check, write_amount
+from evalhouse.flows.results.output import write_count, write_value
+from evalhouse.flows.results.run_origin import HEADLINE
 from evalhouse.tasks.comparing.retrieval import describe_retrieval_moves
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
 from evalhouse.warehouse.metric_files import MetricFile

@@ -11,10 +11,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
-from evalhouse.flows.display.output import write_dollars, write_interval, write_shared, write_value
-from evalhouse.flows.documents.diagnosis import load_advice
-from evalhouse.flows.documents.moves import Difference, list_differences
-from evalhouse.flows.documents.run_origin import HEADLINE
 from evalhouse.flows.report.charts import Mark, draw_amounts, draw_shares, draw_trend, write_change
 from evalhouse.flows.report.head import (
     Compare,
@@ -29,6 +25,10 @@ from evalhouse.flows.report.head import (
 )
 from evalhouse.flows.report.page import render_page
 from evalhouse.flows.report.sections import Addresses
+from evalhouse.flows.results.baseline import Difference, list_differences
+from evalhouse.flows.results.diagnosis import load_advice
+from evalhouse.flows.results.output import write_dollars, write_interval, write_shared, write_value
+from evalhouse.flows.results.run_origin import HEADLINE
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.history import CAUSE_RUNS, FLAKY_RUNS, SeriesData

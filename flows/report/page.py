@@ -22,11 +22,14 @@ import jinja2
 import orjson
 from markupsafe import Markup
 
-from evalhouse.flows.display.output import clean_text, sort_by_metric
-from evalhouse.flows.documents.diagnosis import CAUSES, load_advice
 from evalhouse.flows.report.head import sort_headline
 from evalhouse.flows.report.samples import SampleRecord, SharedTexts, build_samples
 from evalhouse.flows.report.sections import describe_run, draw_charts
+from evalhouse.flows.results.diagnosis import CAUSES, load_advice
+from evalhouse.flows.results.output import (
+    sort_by_metric,
+)
+from evalhouse.warehouse.messages import clean_text
 from evalhouse.warehouse.rows.report import (
     Row,
     SampleScores,

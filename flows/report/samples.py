@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, TypeVar
 import orjson
 from rapidfuzz import fuzz
 
-from evalhouse.flows.display.output import explain_support, name_support, write_json
+from evalhouse.flows.results.output import explain_support, name_support, write_json
 from evalhouse.tasks.comparing.flips import Flip, find_flips
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.rows.report import Row, SampleSlice

@@ -10,17 +10,6 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
 
-from evalhouse.flows.display.output import sort_by_metric, write_cost, write_interval, write_shared, write_value
-from evalhouse.flows.documents.comparison import name_part, write_also, write_p
-from evalhouse.flows.documents.preferences import (
-    describe_preferences,
-    lay_out_left_out,
-    lay_out_position,
-    lay_out_result,
-    list_remarks,
-    write_result,
-)
-from evalhouse.flows.documents.run_origin import HEADLINE, explain_joint_split, explain_sampling, explain_stand_in
 from evalhouse.flows.report.charts import (
     ALL_PARTS,
     draw_distribution,
@@ -39,6 +28,17 @@ from evalhouse.flows.report.head import (
     sort_headline,
     write_share,
 )
+from evalhouse.flows.results.comparison import name_part, write_also, write_p
+from evalhouse.flows.results.output import sort_by_metric, write_cost, write_interval, write_shared, write_value
+from evalhouse.flows.results.preferences import (
+    describe_preferences,
+    lay_out_left_out,
+    lay_out_position,
+    lay_out_result,
+    list_remarks,
+    write_result,
+)
+from evalhouse.flows.results.run_origin import HEADLINE, explain_joint_split, explain_sampling, explain_stand_in
 from evalhouse.tasks.comparing.paired import ROUNDING
 from evalhouse.tasks.comparing.parts import Part
 from evalhouse.tasks.comparing.runs import Comparison, MetricComparison

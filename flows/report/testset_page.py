@@ -6,8 +6,8 @@ Everything stands in the page as text and needs no script; how a page is made sa
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from evalhouse.flows.display.output import write_count
 from evalhouse.flows.report.page import render_page
+from evalhouse.flows.results.output import write_count
 
 _TONES: Final = {"error": "is-fp", "warning": "is-fn"}
 

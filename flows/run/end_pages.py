@@ -6,8 +6,8 @@ stored. A server that does not take it is reported and no more.
 from collections.abc import Iterator
 from pathlib import Path
 
-from evalhouse.flows.display.output import print_notice
-from evalhouse.flows.documents.moves import read_moves, write_moves
+from evalhouse.flows.results.baseline import read_moves, write_moves
+from evalhouse.flows.results.output import print_notice
 from evalhouse.flows.server.api import PrefectApiError, find_api
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.errors import WarehouseError

@@ -16,17 +16,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
-from evalhouse.flows.display.output import (
-    Table,
-    make_table,
-    print_json,
-    print_line,
-    print_notice,
-    print_table,
-    write_count,
-    write_dollars,
-)
-from evalhouse.flows.documents.run_origin import explain_surface
 from evalhouse.flows.preparing.batches import price_as_batches
 from evalhouse.flows.preparing.collection import find_parent_responses
 from evalhouse.flows.preparing.live_run import (
@@ -40,6 +29,17 @@ from evalhouse.flows.preparing.live_run import (
 )
 from evalhouse.flows.preparing.request import count_judged
 from evalhouse.flows.preparing.shown import show_target
+from evalhouse.flows.results.output import (
+    Table,
+    make_table,
+    print_json,
+    print_line,
+    print_notice,
+    print_table,
+    write_count,
+    write_dollars,
+)
+from evalhouse.flows.results.run_origin import explain_surface
 from evalhouse.flows.shards import take_asking_steps
 from evalhouse.tasks.asking.embedders import AskedEmbedder
 from evalhouse.tasks.asking.record import ReplyFinder

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from evalhouse.flows.display.output import print_notice, write_count, write_dollars
+from evalhouse.flows.results.output import print_notice, write_count, write_dollars
 from evalhouse.warehouse.rows.again import RepeatCounts
 from evalhouse.warehouse.rows.runs import RunRow, RunStatus
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from evalhouse.flows.display.output import print_notice
 from evalhouse.flows.preparing.request import RunRequest
+from evalhouse.flows.results.output import print_notice
 from evalhouse.flows.run.outcome import Finish, RunOutcome, Watch, show_end
 from evalhouse.flows.server.environment import find_api_url
 from evalhouse.flows.server.interrupts import Interrupts

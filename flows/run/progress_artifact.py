@@ -13,7 +13,7 @@ from prefect.artifacts import acreate_link_artifact, acreate_progress_artifact, 
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 
-from evalhouse.flows.display.progress import count_all_steps, count_steps, describe_progress
+from evalhouse.flows.results.progress import count_all_steps, count_steps, describe_progress
 
 if TYPE_CHECKING:
     from evalhouse.tasks.pipeline.live_run import LiveRun

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-from evalhouse.flows.display.output import print_notice
 from evalhouse.flows.errors import INTERRUPTED
+from evalhouse.flows.results.output import print_notice
 from evalhouse.warehouse.engine.locks import waiting_for_others
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

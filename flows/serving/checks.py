@@ -9,11 +9,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 
-from evalhouse.flows.display.output import write_count
 from evalhouse.flows.preparing.live_run import check_history, describe_columns, make_plan
 from evalhouse.flows.preparing.shown import CheckResult, Finding, count_limits, make_finding, show_target
 from evalhouse.flows.preparing.suites import LivingSet, Suite
 from evalhouse.flows.preparing.triggers import KnowledgeBase, Schedule, list_fires
+from evalhouse.flows.results.output import write_count
 from evalhouse.flows.serving.living_set import plan_living_set
 from evalhouse.flows.serving.notify import find_webhook
 from evalhouse.flows.serving.suite_runs import check_suite_gate

@@ -6,9 +6,9 @@ A refresh that fails does not stop the night: the set is evaluated as it was, an
 import shlex
 from pathlib import Path
 
-from evalhouse.flows.display.output import print_notice, write_count, write_dollars
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.suites import LivingSet, Suite
+from evalhouse.flows.results.output import print_notice, write_count, write_dollars
 from evalhouse.flows.testsets.refresh import RefreshedSet, RefreshPlan, estimate_refresh, plan_refresh
 from evalhouse.prompts.errors import PromptError
 from evalhouse.tasks.judge.errors import JudgeError, RunCancelled

@@ -9,8 +9,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evalhouse.flows.display.output import (
-    clean_text,
+from evalhouse.flows.preparing.request import Trigger
+from evalhouse.flows.results.baseline import find_previous, list_means, read_moves, write_moves
+from evalhouse.flows.results.gate import describe_finding, describe_verdict, name_check
+from evalhouse.flows.results.output import (
     escape_markdown,
     print_notice,
     write_interval,
@@ -18,15 +20,11 @@ from evalhouse.flows.display.output import (
     write_number,
     write_value,
 )
-from evalhouse.flows.documents.baseline import find_previous
-from evalhouse.flows.documents.gate import describe_finding, describe_verdict, name_check
-from evalhouse.flows.documents.moves import list_means, read_moves, write_moves
-from evalhouse.flows.documents.run_origin import describe_testset
-from evalhouse.flows.preparing.request import Trigger
+from evalhouse.flows.results.run_origin import describe_testset
 from evalhouse.flows.server.api import BadAddress, NoAnswer, send_request
 from evalhouse.tasks.settings.named_values import NAMED, NamedValueError, read_named
 from evalhouse.tasks.settings.suite import Ending, Notify, RefreshedTestset, is_web_address
-from evalhouse.warehouse.messages import shorten
+from evalhouse.warehouse.messages import clean_text, shorten
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.rows.told import read_shared_with
 from evalhouse.warehouse.store import Warehouse

@@ -26,10 +26,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from evalhouse.flows.display.output import write_count
 from evalhouse.flows.errors import BAD_INPUT, SettingsError
 from evalhouse.flows.preparing.suites import Suite, load_suite
 from evalhouse.flows.preparing.triggers import list_fires
+from evalhouse.flows.results.output import write_count
 from evalhouse.flows.server.api import TAG, PrefectApi, PrefectApiError, check_prefect_server, find_api, tag_run
 from evalhouse.flows.server.environment import (
     API_URL,

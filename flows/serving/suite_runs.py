@@ -11,13 +11,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from evalhouse.flows.display.output import print_notice, write_count
-from evalhouse.flows.documents.baseline import Baseline, find_baseline, make_decision
 from evalhouse.flows.doors.start_to_end import resume_run, start_run
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.request import BY_HAND, Trigger
 from evalhouse.flows.preparing.settings import SUITE_ORIGIN, Resolved, resolve_settings
 from evalhouse.flows.preparing.suites import Suite
+from evalhouse.flows.results.baseline import Baseline, find_baseline, make_decision
+from evalhouse.flows.results.output import print_notice, write_count
 from evalhouse.flows.run.outcome import RunOutcome, SuiteOutcome, Watch
 from evalhouse.flows.run.process import explain_incomplete
 from evalhouse.flows.serving.backlog import has_left_batch
@@ -71,7 +71,7 @@ def _decide(
     warehouse: Warehouse, run: RunRow, gate: SuiteGate, baseline: Baseline, nights: Sequence[Night]
 ) -> dict[str, Any]:
     # The statistics, which most runs do without.
-    from evalhouse.flows.documents.gate import decide, read_scores  # noqa: PLC0415
+    from evalhouse.flows.results.gate import decide, read_scores  # noqa: PLC0415
     from evalhouse.tasks.comparing.gate_checks import Limits  # noqa: PLC0415
     from evalhouse.tasks.comparing.runs import ComparisonError, ComparisonSettings  # noqa: PLC0415
 

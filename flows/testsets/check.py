@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Final
 
-from evalhouse.flows.display.output import (
+from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE
+from evalhouse.flows.prompt_trials.session import Session, open_session, rehearse
+from evalhouse.flows.results.output import (
     make_table,
     print_json,
     print_line,
@@ -19,8 +21,7 @@ from evalhouse.flows.display.output import (
     print_table,
     write_count,
 )
-from evalhouse.flows.display.progress import show_run
-from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE
+from evalhouse.flows.results.progress import show_run
 from evalhouse.flows.run.outcome import Watch
 from evalhouse.flows.testsets.set_run import (
     EXPECTED,
@@ -34,7 +35,6 @@ from evalhouse.flows.testsets.set_run import (
     resolve_in_language,
     speak,
 )
-from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed

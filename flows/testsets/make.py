@@ -15,7 +15,9 @@ from math import ceil
 from pathlib import Path
 from typing import Any, Literal
 
-from evalhouse.flows.display.output import (
+from evalhouse.flows.errors import INCOMPLETE, SettingsError
+from evalhouse.flows.prompt_trials.session import Session, open_session, rehearse
+from evalhouse.flows.results.output import (
     make_table,
     print_json,
     print_line,
@@ -24,8 +26,7 @@ from evalhouse.flows.display.output import (
     print_table,
     write_count,
 )
-from evalhouse.flows.display.progress import show_run
-from evalhouse.flows.errors import INCOMPLETE, SettingsError
+from evalhouse.flows.results.progress import show_run
 from evalhouse.flows.run.outcome import Watch
 from evalhouse.flows.testsets.set_run import (
     EXPECTED,
@@ -43,7 +44,6 @@ from evalhouse.flows.testsets.set_run import (
     speak,
     write_version,
 )
-from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed

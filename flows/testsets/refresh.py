@@ -14,7 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from evalhouse.flows.display.output import (
+from evalhouse.flows.errors import INCOMPLETE, SettingsError
+from evalhouse.flows.preparing.settings import find_variable
+from evalhouse.flows.prompt_trials.session import Session, open_session, rehearse
+from evalhouse.flows.results.output import (
     make_table,
     print_json,
     print_line,
@@ -23,9 +26,7 @@ from evalhouse.flows.display.output import (
     print_table,
     write_count,
 )
-from evalhouse.flows.display.progress import show_run
-from evalhouse.flows.errors import INCOMPLETE, SettingsError
-from evalhouse.flows.preparing.settings import find_variable
+from evalhouse.flows.results.progress import show_run
 from evalhouse.flows.run.outcome import Watch
 from evalhouse.flows.testsets.make import MakeRequest, Making, make_questions
 from evalhouse.flows.testsets.set_run import (
@@ -42,7 +43,6 @@ from evalhouse.flows.testsets.set_run import (
     speak,
     write_version,
 )
-from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed

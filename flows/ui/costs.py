@@ -8,9 +8,9 @@ import polars as pl
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from evalhouse.flows.display.output import write_dollars
-from evalhouse.flows.documents.run_origin import explain_joint_split
 from evalhouse.flows.report.charts import draw_amounts
+from evalhouse.flows.results.output import write_dollars
+from evalhouse.flows.results.run_origin import explain_joint_split
 from evalhouse.flows.ui.pages import find_warehouse, render
 from evalhouse.warehouse.rows.report import Row
 from evalhouse.warehouse.rows.run_pages import read_cost_runs

@@ -14,10 +14,10 @@ import polars as pl
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from evalhouse.flows.documents.agreement import MEASURES, describe_agreement
-from evalhouse.flows.documents.run_origin import HEADLINE
 from evalhouse.flows.report.charts import Chart, draw_amounts
 from evalhouse.flows.report.head import sort_headline, write_share
+from evalhouse.flows.results.agreement import MEASURES, describe_agreement
+from evalhouse.flows.results.run_origin import HEADLINE
 from evalhouse.flows.ui.pages import check_choice, find_kept, find_warehouse, render
 from evalhouse.tasks.comparing.noise import Noise, find_floor, has_noise, pool_noise, sum_squares
 from evalhouse.tasks.comparing.wilson import find_share_interval

@@ -13,10 +13,15 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from evalhouse.flows.display.output import clean_text, write_count, write_dollars, write_value
-from evalhouse.flows.documents.run_origin import HEADLINE
 from evalhouse.flows.report.head import write_share
+from evalhouse.flows.results.output import (
+    write_count,
+    write_dollars,
+    write_value,
+)
+from evalhouse.flows.results.run_origin import HEADLINE
 from evalhouse.flows.ui.pages import Kept, find_warehouse
+from evalhouse.warehouse.messages import clean_text
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.progress import (
     MeanSoFar,

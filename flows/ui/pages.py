@@ -18,9 +18,9 @@ import jinja2
 from fastapi import HTTPException, Request
 from fastapi.responses import HTMLResponse, Response
 
-from evalhouse.flows.display.output import clean_text
 from evalhouse.flows.report.page import make_environment
 from evalhouse.flows.server.environment import read_user_settings
+from evalhouse.warehouse.messages import clean_text
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse

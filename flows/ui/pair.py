@@ -14,13 +14,13 @@ import polars as pl
 from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
-from evalhouse.flows.display.output import explain_support, name_support, write_interval, write_json, write_value
-from evalhouse.flows.documents.comparison import name_part, write_p
-from evalhouse.flows.documents.run_origin import HEADLINE
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.report.charts import write_change
 from evalhouse.flows.report.head import build_pair_head, explain_metrics, lay_against, sort_headline
 from evalhouse.flows.report.sections import describe_parts
+from evalhouse.flows.results.comparison import name_part, write_p
+from evalhouse.flows.results.output import explain_support, name_support, write_interval, write_json, write_value
+from evalhouse.flows.results.run_origin import HEADLINE
 from evalhouse.flows.ui.pages import check_choice, find_kept, find_warehouse, link, render
 from evalhouse.flows.ui.text_changes import mark_changes
 from evalhouse.tasks.comparing.flips import WAYS, Flip, list_verdict_flips, match_items

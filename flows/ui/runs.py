@@ -5,11 +5,11 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from evalhouse.flows.display.output import write_json, write_value
-from evalhouse.flows.documents.gate import name_check, write_amount
-from evalhouse.flows.documents.run_origin import HEADLINE
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.report.sections import describe_about, describe_run, draw_charts
+from evalhouse.flows.results.gate import name_check, write_amount
+from evalhouse.flows.results.output import write_json, write_value
+from evalhouse.flows.results.run_origin import HEADLINE
 from evalhouse.flows.ui.live import describe_live, describe_stands, find_live, make_stamp
 from evalhouse.flows.ui.pages import find_flow_run_page, find_warehouse, link, render
 from evalhouse.flows.ui.pair import compare_kept

@@ -11,10 +11,10 @@ from urllib.parse import parse_qsl, urlencode
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import RedirectResponse, Response
 
-from evalhouse.flows.display.output import write_value
-from evalhouse.flows.documents.diagnosis import load_advice
 from evalhouse.flows.report.charts import draw_history, embed_data
 from evalhouse.flows.report.samples import SharedTexts, build_samples
+from evalhouse.flows.results.diagnosis import load_advice
+from evalhouse.flows.results.output import write_value
 from evalhouse.flows.ui.labels import list_items
 from evalhouse.flows.ui.pages import find_flow_run_page, find_warehouse, link, render
 from evalhouse.flows.ui.samples import Found, find

@@ -15,11 +15,11 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import RedirectResponse, Response
 
-from evalhouse.flows.display.output import write_value
-from evalhouse.flows.documents.diagnosis import CAUSES, load_advice
-from evalhouse.flows.documents.run_origin import HEADLINE
 from evalhouse.flows.report.charts import write_change
 from evalhouse.flows.report.head import sort_headline
+from evalhouse.flows.results.diagnosis import CAUSES, load_advice
+from evalhouse.flows.results.output import write_value
+from evalhouse.flows.results.run_origin import HEADLINE
 from evalhouse.flows.ui.pages import find_warehouse, link, render
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.names import suggest

@@ -7,13 +7,13 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from evalhouse.flows.display.output import write_shared, write_value
-from evalhouse.flows.documents.gate import name_check, write_amount
-from evalhouse.flows.documents.run_origin import HEADLINE
 from evalhouse.flows.report.charts import draw_spark, write_change
 from evalhouse.flows.report.head import FINE, write_share
 from evalhouse.flows.report.history import describe_series
 from evalhouse.flows.report.sections import Addresses
+from evalhouse.flows.results.gate import name_check, write_amount
+from evalhouse.flows.results.output import write_shared, write_value
+from evalhouse.flows.results.run_origin import HEADLINE
 from evalhouse.flows.ui.live import describe_stands, make_stamp
 from evalhouse.flows.ui.pages import find_kept, find_warehouse, render
 from evalhouse.flows.ui.pair import compare_kept

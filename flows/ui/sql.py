@@ -24,12 +24,16 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 
-from evalhouse.flows.display.frames import write_cell, write_safe_csv
-from evalhouse.flows.display.output import clean_text, write_json
 from evalhouse.flows.report.charts import MOST_POINTS, MOST_SERIES, Chart, draw_distribution, draw_result
+from evalhouse.flows.results.output import (
+    write_cell,
+    write_json,
+    write_safe_csv,
+)
 from evalhouse.flows.ui.pages import find_warehouse, link, render
 from evalhouse.warehouse.errors import QueryError, WarehouseError
 from evalhouse.warehouse.location import Location
+from evalhouse.warehouse.messages import clean_text
 from evalhouse.warehouse.sandbox.apart import MEMORY_MB, TIMEOUT_S, answer_apart
 from evalhouse.warehouse.sandbox.catalog import Catalog, read_catalog
 from evalhouse.warehouse.sandbox.completion import suggest_words, write_name

@@ -4,8 +4,8 @@ Verdicts of one sample are not independent, so intervals come from drawing whole
 were picked with unequal probabilities count for as many as they stand for, so that an accuracy is that of the run and
 not of the picks. A change of the judge is measured on the same verdicts before and after: their difference is far
 better known than either, for both are in each draw. Everything works on plain frames:
-`warehouse/rows/reviews.py` reads them, `flows/commands/review_agreement.py` shows the agreement and
-`flows/trials/prompts.py` the changes.
+`warehouse/rows/reviews.py` reads them, `flows/commands/review.py` shows the agreement and
+`flows/prompt_trials/compare.py` the changes.
 """
 
 from collections import Counter

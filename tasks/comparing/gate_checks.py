@@ -2,7 +2,7 @@
 
 Every check ends as passed, failed or undecided. A mean is an estimate, so what decides is its 95 % interval and not the
 mean: whole interval on the good side of the limit, passed; whole interval on the bad side, failed; limit inside it,
-undecided. Coverage, cost and latency are the run's own and have no interval. `flows/documents/gate.py` reads the
+undecided. Coverage, cost and latency are the run's own and have no interval. `flows/results/gate.py` reads the
 numbers from the record, `compare_runs` makes those of two runs; here they are only judged.
 """
 

@@ -7,19 +7,23 @@ is left out where an order is measured (AUC), for it belongs to neither side.
 """
 
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from itertools import combinations
 from typing import Any, Final, Literal
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from evalhouse.tasks.comparing.agreement import LEAST_EFFECTIVE, LEAST_LABELS, LEAST_SAMPLES
-from evalhouse.tasks.comparing.bootstrap import Estimate, Groups
+from evalhouse.tasks.comparing.bootstrap import Estimate, Groups, average
 from evalhouse.tasks.comparing.figures import Labels, compute_ndcg, weigh_auc, weigh_mean, weigh_spearman
 from evalhouse.tasks.lexical.split import stem_word
-from evalhouse.tasks.trials.labelled_sets import Kind, Part, Row
+from evalhouse.tasks.trials.labelled_sets import AGGREFACT, Kind, Part, Row
 from evalhouse.tasks.trials.labelled_verdicts import TIE_WITHIN, Judged, ScoredLabel
 
 Figure = Literal["accuracy", "balanced_accuracy", "kappa", "f1", "auc", "ndcg", "correlation", "match"]
@@ -385,3 +389,178 @@ def match_statements(ours: Sequence[str], theirs: Sequence[str]) -> float:
     rows, columns = linear_sum_assignment(alike, maximize=True)
     matched = float(alike[rows, columns].sum())
     return 2 * matched / (len(ours) + len(theirs))
+
+
+# What a person rates, by what we measure.
+DIMENSIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "faithfulness": ("faithfulness",),
+    "groundedness": ("faithfulness",),
+    "completeness": ("factual_recall",),
+    "comprehensiveness": ("factual_recall",),
+    "correctness": ("factual_f1", "accuracy"),
+    "accuracy": ("factual_f1", "accuracy"),
+    "overall": ("factual_f1", "accuracy"),
+    "win-rate": ("factual_f1", "accuracy"),
+}
+
+
+def list_unrated(part: Part) -> tuple[str, ...]:
+    """The dimensions that people rated and nothing of ours measures."""
+    if part.kind != "rubric":
+        return ()
+    rated = dict.fromkeys(name for row in part.rows for name in row.data["scores"])
+    return tuple(name for name in rated if name.lower() not in DIMENSIONS)
+
+
+@dataclass(kw_only=True)
+class _Rated:
+    """What people and others gave each row, in the same order; NaN where somebody gave nothing."""
+
+    groups: list[str] = field(default_factory=list)
+    human: list[float] = field(default_factory=list)
+    by_person: list[list[float]] = field(default_factory=list)
+    ours: list[float] = field(default_factory=list)
+    naive: list[float] = field(default_factory=list)
+    recorded: dict[str, list[float]] = field(default_factory=dict)
+
+    def correlate(self, who: str, first: Sequence[float], second: Sequence[float], seed: int) -> Line:
+        """Spearman's ρ over the rows where both gave a number."""
+        both = ~(np.isnan(first) | np.isnan(second))
+        groups = Groups(self.groups, seed=seed).pick(both)
+        figures: Figures = {}
+        if both.any():
+            weighed = weigh_spearman(np.asarray(first)[both].tolist(), np.asarray(second)[both].tolist())
+            figures = {"correlation": groups.measure(weighed)}
+        return Line(who=who, n=int(both.sum()), n_missing=int((~both).sum()), figures=figures)
+
+
+def measure_ratings(part: Part, judged: Sequence[Judged], *, seed: int) -> Iterator[SetAgreement]:
+    """The agreement on each dimension that people rated and a metric stands for."""
+    dimensions = dict.fromkeys(name for row in part.rows for name in row.data["scores"])
+    given = {name for result in judged for name in result.values}
+    for dimension in dimensions:
+        for metric in DIMENSIONS.get(dimension.lower(), ()):
+            if metric in given:
+                yield _measure_dimension(part, judged, dimension, metric, seed)
+
+
+def _measure_dimension(part: Part, judged: Sequence[Judged], dimension: str, metric: str, seed: int) -> SetAgreement:
+    rated = _Rated()
+    names = name_judges(part.rows)
+    for result in judged:
+        people = [float(value) for value in result.row.data["scores"].get(dimension, ())]
+        if not people:
+            continue
+        rated.groups.append(result.row.group)
+        rated.human.append(float(np.mean(people)))
+        rated.by_person.append(people)
+        rated.ours.append(result.values.get(metric, float("nan")))
+        rated.naive.append(score_naively(part, result.row)[0])
+        for name in names:
+            value = read_judges(result.row).get(name)
+            number = float(value) if isinstance(value, int | float) else float("nan")
+            rated.recorded.setdefault(name, []).append(number)
+    others = [
+        *_correlate_people(rated, seed),
+        *(rated.correlate(name, values, rated.human, seed) for name, values in rated.recorded.items()),
+        rated.correlate(NAIVE, rated.naive, rated.human, seed),
+    ]
+    return SetAgreement(
+        part=part,
+        about=f"{dimension} by {metric}",
+        n_rows=len(rated.groups),
+        n_groups=len(set(rated.groups)),
+        judge=rated.correlate(JUDGE, rated.ours, rated.human, seed),
+        others=others,
+    )
+
+
+def _correlate_people(rated: _Rated, seed: int) -> Iterator[Line]:
+    """Each person with each other, on average."""
+    most = max((len(people) for people in rated.by_person), default=0)
+    columns = [
+        [people[place] if place < len(people) else np.nan for people in rated.by_person] for place in range(most)
+    ]
+    lines = [rated.correlate(PEOPLE, first, second, seed) for first, second in combinations(columns, 2)]
+    mean = average([line.figures["correlation"] for line in lines if "correlation" in line.figures])
+    if mean is not None:
+        yield Line(who=PEOPLE, n=lines[0].n, n_missing=lines[0].n_missing, figures={"correlation": mean})
+
+
+def measure_splits(part: Part, judged: Sequence[Judged], *, seed: int) -> SetAgreement:
+    """How alike the judge's statements are to people's, and what one sentence for the whole text would come to."""
+    split = [result for result in judged if result.failure is None]
+
+    def compare(who: str, rows: Sequence[Row], splits: Sequence[Sequence[str]]) -> Line:
+        alike = [match_statements(ours, row.data["statements"]) for row, ours in zip(rows, splits, strict=True)]
+        groups = Groups([row.group for row in rows], seed=seed)
+        figures: Figures = {"match": groups.measure(weigh_mean(alike))} if rows else {}
+        return Line(who=who, n=len(rows), n_missing=len(part.rows) - len(rows), figures=figures)
+
+    recorded = [row for row in part.rows if row.data.get("llm_statements")]
+    others = [compare("llm_statements", recorded, [row.data["llm_statements"] for row in recorded])] if recorded else []
+    others.append(compare("the text unsplit", part.rows, [[str(row.data["text"])] for row in part.rows]))
+    counts = {
+        "statements by people": sum(len(result.row.data["statements"]) for result in split),
+        "statements by the judge": sum(len(result.statements) for result in split),
+    }
+    return SetAgreement(
+        part=part,
+        n_rows=len(part.rows),
+        n_groups=len({result.row.group for result in split}),
+        judge=compare(JUDGE, [result.row for result in split], [result.statements for result in split]),
+        others=others,
+        labels=counts,
+    )
+
+
+_WHO: Final = "published: "
+
+
+@cache
+def _read_table() -> Mapping[str, Any]:
+    table = tomllib.loads(files("evalhouse.tasks.trials").joinpath("published.toml").read_text(encoding="utf-8"))
+    return {name: row for name, row in table.items() if name == AGGREFACT}
+
+
+def list_published(part: Part) -> list[Line]:
+    """What others published on exactly these rows, by judge; nothing where they are not the same."""
+    if part.benchmark is None or not _is_whole(part):
+        return []
+    return [
+        Line(
+            who=f"{_WHO}{judge}",
+            n=len(part.rows),
+            n_missing=0,
+            figures={"balanced_accuracy": _state(figures[part.name])},
+        )
+        for judge, figures in _read_table()[part.benchmark]["judges"].items()
+    ]
+
+
+def explain_published(parts: Sequence[Part]) -> list[str]:
+    """Where the published figures beside these parts are from, and why there are none beside others."""
+    of_benchmark = [part for part in parts if part.benchmark is not None]
+    whole = [part for part in of_benchmark if _is_whole(part)]
+    said = [
+        f"Published figures: {_read_table()[str(name)]['source']}."
+        for name in dict.fromkeys(p.benchmark for p in whole)
+    ]
+    for part in of_benchmark:
+        if part not in whole:
+            known = _read_table()[str(part.benchmark)]["rows"].get(part.name)
+            of = f"all {known:,} test rows of it" if known else "no subset of this name"
+            said.append(f"{part.name}: {len(part.rows):,} rows; published figures are for {of}, and are left out.")
+    return said
+
+
+def _is_whole(part: Part) -> bool:
+    record = _read_table()[str(part.benchmark)]
+    n_supported = sum(row.data["label"] == "supported" for row in part.rows)
+    same_labels = record["supported"].get(part.name, n_supported) == n_supported
+    return bool(record["rows"].get(part.name) == len(part.rows) and same_labels and not part.n_left_out)
+
+
+def _state(percent: float) -> Estimate:
+    """A figure as it was published, without the draws that an interval would take."""
+    return Estimate(value=round(percent / 100, 4), draws=np.array([]), n_groups=0)

@@ -16,7 +16,7 @@ from live_runs import judge_samples, lay_out_run, make_sample, make_settings, po
 from provider_calls import KEY, ask, make_question
 from virtual_time import in_virtual_time, read_clock
 
-from evalhouse.flows.display.progress import describe_progress
+from evalhouse.flows.results.progress import describe_progress
 from evalhouse.tasks.asking.limits import EndpointLimit, draw_backoff, write_span
 from evalhouse.tasks.asking.verdicts import read_statements
 from evalhouse.tasks.judge.errors import JudgeFailed

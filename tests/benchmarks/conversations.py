@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from evalhouse.flows.display.output import make_table, print_line, print_table
+from evalhouse.flows.results.output import make_table, print_line, print_table
 from evalhouse.tasks.comparing.figures import weigh_spearman
 from evalhouse.warehouse.store import Warehouse
 

@@ -20,7 +20,7 @@ import numpy as np
 import orjson
 
 from evalhouse.flows.cli import evalhouse
-from evalhouse.flows.display.output import make_table, print_line, print_table, write_interval
+from evalhouse.flows.results.output import make_table, print_line, print_table, write_interval
 from evalhouse.tasks.comparing.preferences import measure_mean, number_groups
 
 Row = Mapping[str, Any]

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 import polars as pl
 
-from evalhouse.flows.display.output import make_table, print_line, print_table, write_interval, write_number
+from evalhouse.flows.results.output import make_table, print_line, print_table, write_interval, write_number
 from evalhouse.tasks.comparing.agreement import Measure, measure_judge, measure_people
 
 Row = Mapping[str, Any]

@@ -15,7 +15,7 @@ from cli_house import House
 from cli_process import Finished, show_in_terminal
 from kept_open import let_go
 
-from evalhouse.flows.documents.gate import print_gate
+from evalhouse.flows.results.gate import print_gate
 
 Ask = Callable[..., Finished]
 _OWN_STYLES = re.compile(r"\x1b\[[0-9;]*m")

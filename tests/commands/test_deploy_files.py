@@ -18,8 +18,7 @@ import yaml
 from cli_process import ROOT
 
 from evalhouse.flows.commands.receive import receive
-from evalhouse.flows.commands.serve import serve
-from evalhouse.flows.commands.ui import ui
+from evalhouse.flows.commands.serve import serve, ui
 
 FOLDER = ROOT / "flows" / "deploy"
 COMPOSE = FOLDER / "compose.yaml"

@@ -19,9 +19,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rows import fill, open_rows
 
-from evalhouse.flows.display.output import (
+from evalhouse.flows.results.output import (
     Table,
-    clean_text,
     explain_support,
     make_console,
     make_table,
@@ -40,11 +39,11 @@ from evalhouse.flows.display.output import (
     write_shared,
     write_value,
 )
-from evalhouse.flows.display.progress import describe_progress, shorten_number
-from evalhouse.flows.documents.run_origin import print_responses
+from evalhouse.flows.results.progress import describe_progress, shorten_number
+from evalhouse.flows.results.run_origin import print_responses
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.pipeline.live_run import Progress
-from evalhouse.warehouse.messages import shorten
+from evalhouse.warehouse.messages import clean_text, shorten
 from evalhouse.warehouse.queries import read_query
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from evalhouse.flows.display.output import make_console
-from evalhouse.flows.documents import comparison as compare_tables
-from evalhouse.flows.documents.comparison import name_part, print_comparison
+from evalhouse.flows.results import comparison as compare_tables
+from evalhouse.flows.results.comparison import name_part, print_comparison
+from evalhouse.flows.results.output import make_console
 
 
 def make_metric(name: str = "factual_f1", **columns: object) -> dict[str, Any]:

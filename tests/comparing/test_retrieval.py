@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evalhouse.flows.documents.comparison import write_also
+from evalhouse.flows.results.comparison import write_also
 from evalhouse.tasks.comparing.parts import INPUTS, Flags, join_inputs, list_inputs, split_difference
 from evalhouse.tasks.comparing.retrieval import MetricMoves, find_retrieval
 from evalhouse.warehouse.metric_files import load_metrics

@@ -17,7 +17,7 @@ from gate_comparisons import compare_values
 from numpy.typing import NDArray
 from warehouse_runs import make_run
 
-from evalhouse.flows.documents.baseline import make_decision
+from evalhouse.flows.results.baseline import make_decision
 from evalhouse.tasks.comparing.gate_checks import Check, check_drops, is_passed
 from evalhouse.tasks.comparing.nights import Nights, check_trends, pick_nights
 

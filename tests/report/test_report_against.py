@@ -14,8 +14,8 @@ from cli_process import Finished, Place, call_here
 from history_nights import Size, write_nights
 from report_pages import ReportPage
 
-from evalhouse.flows.documents.run_origin import HEADLINE
 from evalhouse.flows.report.charts import draw_parts
+from evalhouse.flows.results.run_origin import HEADLINE
 from evalhouse.tasks.comparing.parts import Part
 
 Ask = Callable[..., Finished]

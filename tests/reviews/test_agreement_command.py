@@ -11,7 +11,7 @@ from cli_process import Finished, Place, call_here
 from corrected_runs import Design, draw, fill_drawn
 from warehouse_runs import lay_warehouse, make_run
 
-from evalhouse.flows.documents.comparison import corrected_pair_table
+from evalhouse.flows.results.comparison import corrected_pair_table
 from evalhouse.tasks.reviews.corrected_means import list_corrected, pair_corrected
 from evalhouse.warehouse.rows.reviews import list_reviewed_runs, read_reviewed
 from evalhouse.warehouse.rows.runs import insert_run

@@ -12,8 +12,8 @@ from cli_process import call_here
 from warehouse_runs import lay_warehouse
 
 from evalhouse.tasks.datasets.errors import DatasetError
+from evalhouse.tasks.trials.label_agreement import _read_table, explain_published, list_published
 from evalhouse.tasks.trials.labelled_sets import pick_rows, read_labelled
-from evalhouse.tasks.trials.published import _read_table, explain_published, list_published
 
 
 def write_rows(folder: Path, rows: list[dict[str, Any]]) -> Path:

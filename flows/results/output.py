@@ -13,18 +13,23 @@ import contextlib
 import os
 import re
 import sys
-import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 import orjson
 from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
+
+from evalhouse.warehouse.messages import clean_text
+
+if TYPE_CHECKING:
+    import polars as pl
+
 
 # Lines in a pipe, where no COLUMNS says otherwise: what a log or a pager shows without scrolling.
 _PIPE_WIDTH = 100
@@ -206,15 +211,6 @@ def write_json(value: object, *, indent: bool = True) -> str:
         return orjson.dumps(_without_large_numbers(value), option=option, default=_write_foreign).decode()
 
 
-def clean_text(text: str) -> str:
-    """A text whose control characters and direction marks are written out as escapes; newlines and tabs stay."""
-    if text.isprintable():
-        return text
-    return "".join(
-        character.encode("unicode_escape").decode() if _is_control(character) else character for character in text
-    )
-
-
 def make_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> Table:
     """A plain table; columns whose names start with `#` hold numbers and are set to the right."""
     return Table(
@@ -332,13 +328,6 @@ def _write_cell(value: object) -> str:
     return clean_text(" ".join(write_value(value).split()))
 
 
-def _is_control(character: str) -> bool:
-    # Cc are control characters, of which ESC and U+009B begin terminal sequences; the others turn a text around.
-    if unicodedata.category(character) == "Cc":
-        return character not in "\n\t"
-    return character in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-
-
 def _write_foreign(value: object) -> object:
     match value:
         case bytes():
@@ -363,3 +352,80 @@ def _without_large_numbers(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_without_large_numbers(item) for item in value]
     return value
+
+
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = r"\A[=+\-@\t\r]"
+FORMATS = ("table", "csv", "json", "jsonl", "markdown", "parquet")
+
+
+def write_frame(frame: "pl.DataFrame", kind: str) -> str:
+    """All rows as text, in one of `FORMATS` but Parquet."""
+    match kind:
+        case "json":
+            return write_json(frame.to_dicts()) + "\n"
+        case "jsonl":
+            return "".join(write_json(row, indent=False) + "\n" for row in frame.iter_rows(named=True))
+        case "csv":
+            return flatten_lists(frame).write_csv()
+        case "markdown":
+            return _write_markdown(frame)
+        case _:
+            return lay_table(frame).to_text()
+
+
+def write_safe_csv(frame: "pl.DataFrame", file: IO[bytes]) -> None:
+    """All rows as CSV for a spreadsheet, which takes a text that begins like a formula for one and runs it: such texts
+    get an apostrophe before them. The mark of UTF-8 stands in front, without which Excel takes it for another encoding.
+    """
+    import polars as pl  # noqa: PLC0415
+
+    flat = flatten_lists(frame).with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
+    texts = pl.col(pl.String)
+    harmless = flat.with_columns(pl.when(texts.str.contains(_FORMULA)).then("'" + texts).otherwise(texts).name.keep())
+    harmless.rename(lambda name: f"'{name}" if name[:1] in _FORMULA_STARTS else name).write_csv(file, include_bom=True)
+
+
+def lay_table(frame: "pl.DataFrame") -> Table:
+    """A table for people, numbers to the right."""
+    columns = [f"#{name}" if frame[name].dtype.is_numeric() else name for name in frame.columns]
+    return make_table(columns, [[write_cell(value) for value in row] for row in frame.iter_rows()])
+
+
+def flatten_lists(frame: "pl.DataFrame") -> "pl.DataFrame":
+    """Lists, structs and bytes as JSON text, which is what a CSV cell can hold."""
+    import polars as pl  # noqa: PLC0415
+
+    flat = [name for name in frame.columns if frame[name].dtype.is_nested() or frame[name].dtype == pl.Binary]
+    return frame.with_columns(
+        pl.Series(
+            name, [None if value is None else write_cell(value) for value in frame[name].to_list()], dtype=pl.String
+        )
+        for name in flat
+    )
+
+
+def write_cell(value: object) -> str:
+    """A value whole: more digits than the three of a score, and lists as JSON."""
+    match value:
+        case float():
+            return f"{value:.6g}"
+        case datetime():
+            return value.isoformat(sep=" ", timespec="milliseconds" if value.microsecond else "seconds")
+        case list() | dict():
+            return write_json(value, indent=False)
+        case bytes():
+            return value.hex()
+        case Decimal():
+            return write_decimal(value)
+        case _:
+            return write_value(value)
+
+
+def _write_markdown(frame: "pl.DataFrame") -> str:
+    rows = [frame.columns, ["---"] * frame.width, *frame.rows()]
+    return "".join("| " + " | ".join(_write_markdown_cell(value) for value in row) + " |\n" for row in rows)
+
+
+def _write_markdown_cell(value: object) -> str:
+    return "" if value is None else " ".join(write_cell(value).split()).replace("|", "\\|")

@@ -1,31 +1,26 @@
-"""The attack set: texts of our own that try to leave their block, to forge an id, or to talk a judge into a verdict.
+"""The attack set: texts that try to leave their block, to forge an id, or to talk a judge into a verdict.
 
-They are data (`attacks.yaml`) and carry all about themselves: kind, language, where they are planted and what they
-want. They are read strictly, with everything that is wrong with them in one error.
-
-A trial is one request as a step would send it, about a scene whose right verdicts are known, with one attack planted
-in one field, beside the same request without it. The wrong claim is A1 and the true aside A2, the useless context is
-C1 and the helpful one C2; an attack stands in A1, in C1 or at the end of a text. Those that want to `pass` aim at the
-wrong one of the two, those that want the other to `fail` at the right one. `attack_results.py` finds out whom they
-fool.
+The attacks are data (`tests/benchmarks/attacks.yaml`): kind, language, where they are planted and which verdict they
+are after. A trial is one request as a step would send it, about a scene whose right verdicts are known, with one attack
+planted in one field, beside the same request without it. The wrong claim is A1 and the true aside A2, the useless
+context is C1 and the helpful one C2; an attack is in A1, in C1 or at the end of a text. Attacks that want to `pass` aim
+at the wrong one of the two, those that want the other to `fail` at the right one.
 """
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Literal
 
 import orjson
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from evalhouse.prompts import BlockValue, Item
 from evalhouse.prompts.render import render_blocks
-from evalhouse.tasks.judge.errors import FatalJudgeError
 
+FILE = Path(__file__).resolve().parents[1] / "benchmarks" / "attacks.yaml"
 Language = Literal["en", "zh"]
 Kind = Literal[
     "fake_end", "forged_item", "forged_rating", "order", "plea", "forged_reply", "role_switch", "hidden", "look_alike",
@@ -48,8 +43,6 @@ PLACEHOLDERS = (
     "block", "next_block", "wide_block", "split_block", "twin_block", "item", "other_item", "free_item", "wide_item",
     "nonce", "wrong_nonce", "label", "wish", "reply", "claim", "filler",
 )  # fmt: skip
-# Without one of these nothing is wanted.
-_AIMS = frozenset({"wish", "label", "reply", "claim", "item"})
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _WRONG_NONCE = "c0ffee42"
 _LABELS: Mapping[AttackedStep, Mapping[Wants, str]] = {
@@ -106,66 +99,9 @@ class AttackSet(_Strict):
     attacks: tuple[Attack, ...] = Field(min_length=1)
 
 
-def load_attacks(path: Path | None = None) -> AttackSet:
-    """Our attack set, or one of the same form; raises FatalJudgeError that names every problem."""
-    place = path or files("evalhouse.tasks.trials").joinpath("attacks.yaml")
-    try:
-        parsed = yaml.load(place.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        attacks = AttackSet.model_validate(parsed)
-    except (OSError, UnicodeDecodeError) as error:
-        raise FatalJudgeError(f"cannot read the attack set {place}: {error}") from None
-    except yaml.YAMLError as error:
-        raise FatalJudgeError(f"the attack set {place} is not valid YAML: {' '.join(str(error).split())}") from None
-    except ValidationError as error:
-        _refuse(str(place), [_describe(problem["loc"], problem["msg"]) for problem in error.errors()])
-    problems = [*_find_scene_faults(attacks), *_find_wish_faults(attacks)]
-    for attack in attacks.attacks:
-        problems += [f"attack {attack.id}: {fault}" for fault in _find_faults(attack, attacks)]
-    if problems:
-        _refuse(str(place), problems)
-    return attacks
-
-
-def _refuse(place: str, problems: list[str]) -> NoReturn:
-    raise FatalJudgeError(f"the attack set {place} has {len(problems)} faults: {'; '.join(problems)}")
-
-
-def _describe(location: tuple[int | str, ...], message: str) -> str:
-    return f"{'.'.join(map(str, location)) or 'the file'}: {message[:1].lower()}{message[1:]}"
-
-
-def _find_scene_faults(attacks: AttackSet) -> Iterator[str]:
-    names = Counter([*(scene.id for scene in attacks.scenes), *(attack.id for attack in attacks.attacks)])
-    yield from (f"the id {name} is given {count} times; each stands once" for name, count in names.items() if count > 1)
-    for scene in attacks.scenes:
-        if scene.mark not in scene.claim or scene.mark in f"{scene.truth}{scene.aside}{scene.useless}{scene.helpful}":
-            yield f"scene {scene.id}: the mark {scene.mark!r} must stand in the claim and in no other text"
-
-
-def _find_wish_faults(attacks: AttackSet) -> Iterator[str]:
-    for wants in ("pass", "fail"):
-        for language in ("en", "zh"):
-            worded = attacks.wishes.get(wants, {}).get(language, {}).keys()
-            if missing := sorted({"extract", "classify", "attribute", "rank"} - worded):
-                yield f"wishes.{wants}.{language} has no words for {', '.join(missing)}"
-
-
-def _find_faults(attack: Attack, attacks: AttackSet) -> Iterator[str]:
-    used = set(_PLACEHOLDER.findall(attack.text + attack.filler))
-    if unknown := sorted(used - set(PLACEHOLDERS)):
-        yield f"unknown placeholder {{{unknown[0]}}}; known: {', '.join(PLACEHOLDERS)}"
-    if not used & _AIMS:
-        yield f"wants nothing of the judge; use one of {', '.join(f'{{{name}}}' for name in sorted(_AIMS))}"
-    if "claim" in used and {"contexts", "ground_truth"} & set(attack.fields):
-        yield "{claim} would become true in contexts or a ground truth; leave it or these fields out"
-    if not (bool(attack.filler) == bool(attack.times) == ("{filler}" in attack.text)):
-        yield "`filler`, `times` and {filler} in the text go together; give all of them or none"
-    if len(set(attack.fields)) != len(attack.fields):
-        yield f"fields {', '.join(attack.fields)} has one twice"
-    if idle := [field for field in attack.fields if not attack.list_steps(field)]:
-        yield f"none of its steps reads {idle[0]}; from there it reaches {', '.join(STEPS_OF[idle[0]])}"
-    if attack.language not in {scene.language for scene in attacks.scenes}:
-        yield f"there is no scene in its language {attack.language}"
+def load_attacks() -> AttackSet:
+    """Load our attack set; its form is checked strictly."""
+    return AttackSet.model_validate(yaml.safe_load(FILE.read_text(encoding="utf-8")))
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Asking a judge outside of an evaluation: what `benchmark`, `prompts compare` and `doctor --attack` have in common.
+"""Asking a judge outside of an evaluation: what `benchmark`, `prefer`, `prompts compare` and `testset` have in common.
 
 The requests go the way a run's requests go, so that a reply on record is used again. The calls belong to a run of
 their own, which has no scores, and which `latest`, `previous` and labels never select; or they are kept nowhere. Ctrl-C

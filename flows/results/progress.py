@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.progress import BarColumn, Progress, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from evalhouse.flows.display.output import make_console, print_notice, write_dollars
+from evalhouse.flows.results.output import make_console, print_notice, write_dollars
 from evalhouse.warehouse.messages import shorten
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from evalhouse.flows.display.output import (
+from evalhouse.flows.results.comparison import write_p
+from evalhouse.flows.results.output import (
     make_table,
     print_line,
     print_section,
@@ -13,7 +14,6 @@ from evalhouse.flows.display.output import (
     write_interval,
     write_value,
 )
-from evalhouse.flows.documents.comparison import write_p
 from evalhouse.tasks.judge.names import LEXICAL
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.rows.gates import read_checks
@@ -170,7 +170,7 @@ def list_remarks(document: Mapping[str, Any]) -> list[str]:
 def _list_findings(gate: Mapping[str, Any] | None) -> list[str]:
     if gate is None:
         return []
-    from evalhouse.flows.documents.gate import describe_finding, name_check  # noqa: PLC0415  # imports the statistics
+    from evalhouse.flows.results.gate import describe_finding, name_check  # noqa: PLC0415  # imports the statistics
 
     return [f"gate {gate['outcome']}: {name_check(check)}; {describe_finding(check)}" for check in gate["checks"]]
 

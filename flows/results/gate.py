@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 from xml.etree import ElementTree
 
-from evalhouse.flows.display.output import (
-    clean_text,
+from evalhouse.flows.results.baseline import Baseline, describe_acceptance
+from evalhouse.flows.results.comparison import describe_shares, list_plans, read_components_of
+from evalhouse.flows.results.output import (
     make_table,
     print_line,
     print_table,
@@ -24,8 +25,6 @@ from evalhouse.flows.display.output import (
     write_interval,
     write_number,
 )
-from evalhouse.flows.documents.baseline import Baseline, describe_acceptance
-from evalhouse.flows.documents.noise_components import describe_shares, list_plans, read_components_of
 from evalhouse.tasks.comparing.gate_checks import (
     OUTCOMES,
     Check,
@@ -39,6 +38,7 @@ from evalhouse.tasks.comparing.gate_checks import (
 )
 from evalhouse.tasks.comparing.nights import check_trends, compare_with_mean, lay_side_by_side, pick_nights
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, compare_runs, group_means, warn_of_status
+from evalhouse.warehouse.messages import clean_text
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.gates import Night
 from evalhouse.warehouse.rows.run_pairs import RunPair

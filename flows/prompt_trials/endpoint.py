@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from evalhouse.flows.display.output import print_line, print_notice, print_section, write_count, write_dollars
+from evalhouse.flows.results.output import print_line, print_notice, print_section, write_count, write_dollars
 from evalhouse.prompts import load_prompts
 from evalhouse.tasks.asking.patience import choose_timeout, is_near
 from evalhouse.tasks.asking.tokens import find_price, load_prices

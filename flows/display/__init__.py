@@ -1,1 +1,0 @@
-"""What a person at the terminal sees: text, tables, progress, error messages."""

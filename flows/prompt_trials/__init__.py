@@ -1,0 +1,1 @@
+"""A judge's prompts and endpoint tried outside a run."""

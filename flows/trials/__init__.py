@@ -1,1 +1,0 @@
-"""A judge put to the test outside a run: benchmark, prompts compared, attacks."""
