@@ -20,7 +20,7 @@ from evalhouse.flows.errors import INCOMPLETE, INTERRUPTED
 from evalhouse.flows.results.output import print_json, print_line, print_notice
 
 if TYPE_CHECKING:
-    from evalhouse.flows.benchmark import Report
+    from evalhouse.flows.prompt_trials.benchmark import Report
     from evalhouse.tasks.settings.run import RunSettings
     from evalhouse.tasks.trials.labelled_sets import Half, Labelled, Part
 
@@ -92,7 +92,7 @@ def benchmark(
 
 
 def _print_estimate(settings: "RunSettings", parts: "list[Part]", *, as_json: bool) -> None:
-    from evalhouse.flows.benchmark import (  # noqa: PLC0415
+    from evalhouse.flows.prompt_trials.benchmark import (  # noqa: PLC0415
         describe_estimate,
         describe_plainly,
         estimate_benchmark,  # imports all that asks
@@ -109,7 +109,13 @@ def _print_estimate(settings: "RunSettings", parts: "list[Part]", *, as_json: bo
 
 
 def _ask(settings: "RunSettings", labelled: "Labelled", parts: "list[Part]", *, half: "Half", seed: int) -> "Report":
-    from evalhouse.flows.benchmark import describe_estimate, estimate_benchmark, make_report, plan_parts, run_benchmark  # noqa: PLC0415  # imports all that asks  # noqa: PLC0415
+    from evalhouse.flows.prompt_trials.benchmark import (  # noqa: PLC0415  # imports all that asks  # noqa: PLC0415
+        describe_estimate,
+        estimate_benchmark,
+        make_report,
+        plan_parts,
+        run_benchmark,
+    )
     from evalhouse.flows.results.progress import show_run  # noqa: PLC0415
     from evalhouse.tasks.judge.names import LEXICAL  # noqa: PLC0415
     from evalhouse.tasks.models.make import make_judges  # noqa: PLC0415

@@ -1,1 +1,1 @@
-"""A judge's prompts and endpoint tried outside a run."""
+"""A judge, its prompts and its endpoint tried outside a run: benchmark, comparison of prompts, preview."""
