@@ -167,10 +167,22 @@ def test_statement_recall_of_a_ground_truth_that_states_nothing() -> None:
     assert reason_of("statement_recall", Sample(reasons={"classify": "judge_failed"})) == "judge_failed"
 
 
-def test_abstention_is_1_where_nobody_states_anything_and_0_where_one_does() -> None:
-    assert value_of("abstention", Sample(reasons={"classify": "no_statements"})) == 1
-    assert value_of("abstention", Sample(answer=["FP"])) == 0, "it answered the unanswerable"
-    assert value_of("abstention", Sample(ground_truth=["FN"])) == 0, "it refused what could be answered"
-    assert reason_of("abstention", Sample(answer=["TP"], ground_truth=["TP"])) == "no_statements"
-    assert reason_of("abstention", Sample(reasons={"classify": "no_answer"})) == "no_answer"
-    assert reason_of("abstention", Sample(missing=["classify"])) == "cancelled"
+def test_answer_rate_counts_answerable_questions_only() -> None:
+    assert value_of("answer_rate", Sample(answer=["TP"], ground_truth=["TP"])) == 1
+    assert value_of("answer_rate", Sample(answer=["FP"], ground_truth=["FN"])) == 1, "answered, though wrongly"
+    assert value_of("answer_rate", Sample(ground_truth=["FN"])) == 0, "it refused what could be answered"
+    assert reason_of("answer_rate", Sample(answer=["FP"])) == "no_statements"
+    assert reason_of("answer_rate", Sample(reasons={"classify": "no_statements"})) == "no_statements"
+
+
+def test_refusal_rate_counts_unanswerable_questions_only() -> None:
+    assert value_of("refusal_rate", Sample(reasons={"classify": "no_statements"})) == 1
+    assert value_of("refusal_rate", Sample(answer=["FP"])) == 0, "it answered the unanswerable"
+    assert reason_of("refusal_rate", Sample(ground_truth=["FN"])) == "no_statements"
+    assert reason_of("refusal_rate", Sample(answer=["TP"], ground_truth=["TP"])) == "no_statements"
+
+
+@pytest.mark.parametrize("metric", ["answer_rate", "refusal_rate"])
+def test_rates_of_answers_and_refusals_give_the_reason_of_classify(metric: str) -> None:
+    assert reason_of(metric, Sample(reasons={"classify": "no_answer"})) == "no_answer"
+    assert reason_of(metric, Sample(missing=["classify"])) == "cancelled"

@@ -192,11 +192,18 @@ def ndcg(gains: list[int], n_relevant: int) -> float:
     return discount(gains[:5]) / discount([1] * min(n_relevant, 5)) if n_relevant else 0
 
 
-def abstention(s: Sample) -> float:
+def answer_rate(s: Sample) -> float:
+    demand(s, "classify")
+    if not s.ground_truth:
+        raise Missing("no_statements")
+    return float(bool(s.answer))
+
+
+def refusal_rate(s: Sample) -> float:
     if "classify" not in s.missing and s.reasons.get("classify") == "no_statements" and not s.answer + s.ground_truth:  # type: ignore[operator]
         return 1
     demand(s, "classify")
-    if s.answer and s.ground_truth:
+    if s.ground_truth:
         raise Missing("no_statements")
     return 0
 
@@ -221,7 +228,8 @@ REFERENCE: dict[str, Callable[[Sample], float]] = {
     "hallucination": hallucination,
     "self_knowledge": self_knowledge,
     "statement_recall": statement_recall,
-    "abstention": abstention,
+    "answer_rate": answer_rate,
+    "refusal_rate": refusal_rate,
     "precision_at_k": lambda s: top_share(rank_ids(s)),
     "recall_at_k": lambda s: sum(rank_ids(s)[:5]) / len(set(s.reference_ids or [])),
     "hit_at_k": lambda s: hit(rank_ids(s)),

@@ -90,8 +90,8 @@ def list_beside_failures(metric: str) -> Iterator[Sample]:
     """A sample whole, and without a verdict of any step that the metric does not need."""
     file = read_metrics()[metric]
     others = [step for step in list_steps() if step not in file.needs + file.optional_needs]
-    # Of two texts that state something, abstention has nothing to say.
-    texts = {"answer": [], "answer_support": []} if metric == "abstention" else {}
+    # refusal_rate counts the samples whose ground truth states nothing.
+    texts = {"ground_truth": [], "ground_truth_support": []} if metric == "refusal_rate" else {}
     yield fully_judged("failed", reasons=dict.fromkeys(others, "judge_failed"), **texts)
     yield fully_judged("missing", missing=others, **texts)
     yield fully_judged("whole", **texts)

@@ -40,20 +40,20 @@ def read_scores(place: Place, run_id: str) -> dict[str, list[Any]]:
     return {row["metric"]: row["found"] for row in place.call("query", sql, "--format", "json").document}
 
 
-def test_abstention_is_what_a_refusal_scores_and_ranking_scores_nothing(nights: tuple[Place, str, str]) -> None:
+def test_refusals_score_refusal_rate_and_nothing_of_ranking(nights: tuple[Place, str, str]) -> None:
     place, base, refusing = nights
     scores = read_scores(place, base)
-    assert sorted(scores["abstention"]) == ["0.0"] * 6 + ["1.0"] * 6
-    for metric in RANKING:
+    assert sorted(scores["refusal_rate"]) == ["0.0"] * 6 + ["1.0"] * 6
+    for metric in ("answer_rate", *RANKING):
         assert set(scores[metric]) == {"no_statements"}, metric
-    assert set(read_scores(place, refusing)["abstention"]) == {"1.0"}
+    assert set(read_scores(place, refusing)["refusal_rate"]) == {"1.0"}
 
 
-def test_who_learns_to_refuse_is_better_in_the_comparison(nights: tuple[Place, str, str]) -> None:
+def test_bot_that_learns_to_refuse_is_better_in_the_comparison(nights: tuple[Place, str, str]) -> None:
     place, base, refusing = nights
     metrics = {row["metric"]: row for row in place.call("compare", base, refusing, "--json").document["metrics"]}
-    assert (metrics["abstention"]["mean_base"], metrics["abstention"]["mean_candidate"]) == (0.5, 1.0)
-    assert metrics["abstention"]["verdict"] == "better"
+    assert (metrics["refusal_rate"]["mean_base"], metrics["refusal_rate"]["mean_candidate"]) == (0.5, 1.0)
+    assert metrics["refusal_rate"]["verdict"] == "better"
     table, _, note = place.call("compare", base, refusing).stdout.partition("note: scored in neither run: ")
     assert "recall_at_k" not in table
     assert "recall_at_k" in note.splitlines()[0]
@@ -71,7 +71,7 @@ def test_what_no_sample_has_anything_for_is_named_below_the_table_and_not_in_it(
     place, base, _ = nights
     shown = place.call("show", base).stdout
     table = shown.partition("note: nothing was scored by ")[0]
-    assert "abstention" in table
+    assert "refusal_rate" in table
     assert "recall_at_k" not in table
     assert "hit_at_k" in shown.partition("note: nothing was scored by ")[2].splitlines()[0]
 
@@ -99,3 +99,24 @@ def test_the_refusals_of_the_shipped_sample_are_told_apart(nights: tuple[Place, 
         ("refuses_rightly", "ground_truth_doubtful"): 1,
         ("refuses_wrongly", "refused_wrongly"): 4,
     }
+
+
+def test_gate_catches_a_bot_that_begins_to_refuse(nights: tuple[Place, str, str]) -> None:
+    place, _, _ = nights
+    answerable = [
+        {"id": f"a{number}", "question": f"Who keeps light {number}?", "ground_truth": f"Maud keeps light {number}."}
+        for number in range(1, 41)
+    ]
+    for name, every in (("answering", 40), ("refusing-most", 4)):
+        rows = [
+            {**row, "answer": row["ground_truth"] if number % 40 < every else SILENCE}
+            for number, row in enumerate(answerable)
+        ]
+        path = place.folder / f"{name}.jsonl"
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    base, candidate = (
+        place.call("run", f"{name}.jsonl", "--judge", "lexical", "--json").document["run_id"]
+        for name in ("answering", "refusing-most")
+    )
+    gated = place.call("gate", candidate, "--against", base, "--max-drop", "answer_rate=0.02")
+    assert gated.status == 1, gated.stdout + gated.stderr

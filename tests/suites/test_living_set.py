@@ -29,7 +29,7 @@ name = "port"
 dataset = "questions.jsonl"
 judge = "{judge}"
 embeddings = "hashing"
-metrics = ["abstention"]
+metrics = ["answer_rate"]
 warehouse = "own.duckdb"
 
 [testset]

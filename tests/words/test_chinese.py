@@ -100,8 +100,8 @@ def test_every_metric_that_asks_a_judge_is_scored(judged: Judged) -> None:
     rows = judged.read("select metric, sample_id, value, unscored_reason from scores")
     assert {row["metric"] for row in rows} == set(JUDGED)
     assert len(rows) == 2 * len(JUDGED)
-    # Both texts state something, so that abstention says nothing; no sample has reference ids, and no answer cites.
-    undefined = {("abstention", "no_statements"), *((name, "no_reference_ids") for name in BY_IDS)}
+    # Both texts state something, so that there is nothing to refuse; no sample has reference ids, and no answer cites.
+    undefined = {("refusal_rate", "no_statements"), *((name, "no_reference_ids") for name in BY_IDS)}
     undefined.add(("citation_precision", "no_citations"))
     assert {(row["metric"], row["unscored_reason"]) for row in rows if row["value"] is None} == undefined
     assert {"answer_relevancy", "passage_recall", "relevance_final", "sql_equivalence"} <= set(JUDGED)
