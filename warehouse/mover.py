@@ -310,7 +310,7 @@ def _store_rows(
         return []
     try:
         run_id = rows[0].get("run_id")  # spans belong to none
-        tables = {table: build_frame(table, rows)}
+        tables: dict[str, pl.DataFrame] = {table: build_frame(table, rows)}
         batch = Batch(key=key, run_id=None if run_id is None else str(run_id), tables=tables)
         warehouse.append_now(batch, patience_s=patience_s)
     except (RowsRefused, OverflowError, TypeError, ValueError, KeyError, pl.exceptions.PolarsError) as error:
