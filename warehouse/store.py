@@ -35,8 +35,7 @@ import polars as pl
 
 from evalhouse.warehouse.engine.connection import explain_failure, open_reader, open_writer
 from evalhouse.warehouse.engine.lake import describe_commit
-from evalhouse.warehouse.engine.migrate import apply_migrations, is_older, load_migrations, migrate
-from evalhouse.warehouse.engine.older import as_of_today
+from evalhouse.warehouse.engine.migrate import apply_migrations, load_migrations, migrate
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable, first_line
 from evalhouse.warehouse.location import Location, parse_location
 from evalhouse.warehouse.metric_files import read_stored
@@ -53,7 +52,6 @@ class Warehouse:
 
     def __init__(self, url: str) -> None:
         self.location: Location = parse_location(url)
-        self._is_of_today = False
 
     def exists(self) -> bool:
         """Whether anything has been written there yet; raises the errors of a warehouse that cannot be reached."""
@@ -65,9 +63,7 @@ class Warehouse:
 
     def migrate(self) -> list[str]:
         """Create or update the tables and views; returns the names of what was applied."""
-        names = migrate(self.location)
-        self._is_of_today = True
-        return names
+        return migrate(self.location)
 
     def make_ready(self) -> None:
         """Have all that a run needs, by one opening: the newest shape, the spool taken in, and room for replies.
@@ -80,7 +76,6 @@ class Warehouse:
                 self._take_in_spool(connection)
             except duckdb.Error as error:
                 raise explain_failure(self.location, error) from None
-        self._is_of_today = True
         _check_room(self.location)
 
     def append(self, batch: Batch, *, patience_s: float = WRITE_PATIENCE_S) -> bool:
@@ -157,10 +152,7 @@ class Warehouse:
             for name, frame in (frames or {}).items():
                 connection.register(name, frame.to_arrow())
             try:
-                # A person may look at what an older evalhouse wrote last, before the next run adds what it lacks.
-                looks_older = not self._is_of_today and self._is_older(connection)
-                with as_of_today(connection, sql) if looks_older else contextlib.nullcontext():
-                    rows: pl.DataFrame = connection.sql(sql, params=dict(parameters) if parameters else None).pl()
+                rows: pl.DataFrame = connection.sql(sql, params=dict(parameters) if parameters else None).pl()
             except (duckdb.CatalogException, duckdb.BinderException) as error:
                 raise WarehouseError(
                     f"{self.location.name} is not an evalhouse warehouse, or one of another version "
@@ -171,11 +163,6 @@ class Warehouse:
             for name in frames or {}:
                 connection.unregister(name)
             return rows
-
-    def _is_older(self, connection: duckdb.DuckDBPyConnection) -> bool:
-        """Whether it lacks what the next write brings; looked for once, as nothing ever goes back."""
-        self._is_of_today = not is_older(connection)
-        return not self._is_of_today
 
     def read_rows(self, sql: str, parameters: Mapping[str, object] | None = None) -> list[dict[str, object]]:
         """Like `read`, as a list of dictionaries."""

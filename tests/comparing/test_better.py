@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from evalhouse.flows.preparing.rubric_metrics import make_rubric_metrics
 from evalhouse.prompts import load_prompts
 from evalhouse.prompts.rubric import Criterion, Rubric
 from evalhouse.warehouse.engine.connection import open_writer
-from evalhouse.warehouse.metric_files import MetricFile, load_metrics, view_scripts
+from evalhouse.warehouse.metric_files import MetricFile, load_metrics
 from evalhouse.warehouse.rows.runs import insert_run
 from evalhouse.warehouse.rows.scores import score_run
 from evalhouse.warehouse.store import Warehouse
@@ -102,47 +101,3 @@ def test_a_rise_of_what_is_better_low_is_called_worse(
 
     worst = call_here(capsys, "show", "candidate", "--json", *at).document["worst"]
     assert worst[0]["value"] == max(row["value"] for row in worst)
-
-
-def make_older(warehouse: Warehouse) -> None:
-    """Leave the warehouse as an evalhouse would that did not keep yet which way is better, nor what gates decide."""
-    (view,) = (script.sql for script in view_scripts() if script.name == "run_scores")
-    with open_writer(warehouse.location, patience_s=5.0) as con:
-        con.execute("update scores set metric = 'hallucination'")
-        con.execute("alter table scores drop column better")
-        con.execute(
-            re.sub(r",\s+better\b|coalesce\(any_value\(better\).*|comment on column run_scores.better.*", "", view)
-        )
-        con.execute("update runs set suite = 'nights'")
-        for table in ("gate_decisions", "gate_checks", "gate_acceptances"):
-            con.execute(f"drop table {table}")
-        con.execute("delete from migrations where number in (0, 13, 17)")
-
-
-def test_a_warehouse_that_an_older_evalhouse_wrote_last_is_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    warehouse = build_nights(tmp_path, make_own_metric(tmp_path))
-    make_older(warehouse)
-    at = ("--warehouse", warehouse.location.name)
-
-    (compared,) = call_here(capsys, "compare", "base", "candidate", "--json", *at).document["metrics"]
-    assert compared["verdict"] == "worse"
-    gated = call_here(capsys, "gate", "candidate", "--against", "base", "--max-drop", "hallucination=0.1", *at)
-    assert gated.status == 1, gated.stderr
-    assert "The decision is not on record" in gated.stderr
-    against = ("--against", "passed", "--max-drop", "hallucination=0.1")
-    assert "has passed its gate" in call_here(capsys, "gate", "candidate", *against, *at).stdout
-    refused = call_here(capsys, "gate", "candidate", "--min", "hallucination=0.1", *at)
-    assert "this metric is better when low" in refused.stderr
-    worst = call_here(capsys, "show", "candidate", "--by", "hallucination", "--json", *at).document["worst"]
-    assert worst[0]["value"] == max(row["value"] for row in worst)
-    for arguments in (("candidate", "--against", "base"), ("--history", "nights")):
-        path = tmp_path / "page.html"
-        written = call_here(capsys, "report", *arguments, "-o", str(path), *at)
-        assert (written.status, path.exists()) == (0, True), written.stderr
-        path.unlink()
-
-    assert warehouse.migrate() == ["0013_better", "0017_gates", "views"]
-    (compared,) = call_here(capsys, "compare", "base", "candidate", "--json", *at).document["metrics"]
-    assert compared["verdict"] == "worse"

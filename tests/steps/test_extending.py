@@ -101,7 +101,7 @@ def test_a_judged_step_and_a_format_are_added_in_the_files_that_the_guide_names(
     assert write_new_files(copy, *product) == [
         "tasks/tone.py",
         "prompts/en/tone.yaml",
-        "warehouse/migrations/0033_tones.sql",
+        "warehouse/migrations/0002_tones.sql",
         "warehouse/metrics/politeness.sql",
     ]
     assert apply_diffs(copy) == ["warehouse/steps.toml", "flows/shards.py", "tasks/datasets/formats.py"]

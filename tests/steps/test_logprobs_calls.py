@@ -7,11 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import judge_factories
 import orjson
 import pytest
-from call_rows import hash_request, make_call
 from endpoint import Endpoint, Raw, running_endpoint
 from endpoint_options import make_error
 from endpoint_replies import Asked
@@ -25,10 +23,6 @@ from evalhouse.tasks.judge.protocol import ModelReply, Question, hash_canonical
 from evalhouse.tasks.models import chat as chat_model
 from evalhouse.tasks.models.chat import make_factory_judge, make_openai_judge
 from evalhouse.tasks.pipeline.live_run import SampleWork, make_work
-from evalhouse.warehouse.engine.migrate import migrate
-from evalhouse.warehouse.rows.calls import find_replies
-from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.tables import build_frame
 
 
 @pytest.fixture
@@ -119,18 +113,6 @@ def test_requests_keep_their_keys(endpoint: Endpoint, parameters: dict[str, obje
     ]  # fmt: skip
     assert judge.prepare(question).request_hash == hash_canonical(keyed)
     assert judge.prepare(replace(question, logprobs=True)).request_hash == hash_canonical([*keyed, "logprobs"])
-
-
-def test_replies_of_an_older_warehouse_are_found_before_it_is_brought_up_to_date(tmp_path: Path) -> None:
-    warehouse = Warehouse(str(tmp_path / "w.duckdb"))
-    duckdb.connect(str(tmp_path / "w.duckdb")).close()  # an empty one, which is not made with all its tables
-    migrate(warehouse.location, upto=8)
-    frame = build_frame("llm_calls", [make_call(1, "one", reply="{}")]).drop("logprobs", "thoughts", "batch_id")
-    with duckdb.connect(str(tmp_path / "w.duckdb")) as connection:
-        connection.register("calls", frame.to_arrow())
-        connection.execute("insert into llm_calls by name from calls")
-    (found,) = find_replies(warehouse, [hash_request("one")]).values()
-    assert (found.call_id, found.reply, found.logprobs) == (frame["call_id"][0], "{}", None)
 
 
 def test_the_option_is_a_flag_and_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -231,16 +231,6 @@ def _open_to_serve(location: Location, deadline: float) -> duckdb.DuckDBPyConnec
     return connection
 
 
-def is_kept(connection: duckdb.DuckDBPyConnection) -> bool:
-    """Whether later reads get this connection too."""
-    kept = _kept.get()
-    return (
-        (kept is not None and kept.has(connection))
-        or any(reader.has(connection) for reader in _served.values())
-        or any(writer.has(connection) for writer in _kept_writers.values())
-    )
-
-
 @contextmanager
 def writer_kept(location: Location) -> Iterator[None]:
     """Within this block a file that was written stays open for what writes or reads it next, if that comes at once."""

@@ -13,7 +13,7 @@ from typing import Final
 import duckdb
 
 from evalhouse.warehouse.engine.connection import explain_failure, open_writer
-from evalhouse.warehouse.engine.migrate import is_older
+from evalhouse.warehouse.engine.migrate import find_missing, load_migrations
 from evalhouse.warehouse.errors import WarehouseError, WarehouseUnwritable
 from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.queries import read_query
@@ -84,7 +84,7 @@ def _copy(warehouse: Warehouse, path: Path) -> dict[str, int]:
 
 
 def _copy_lake(connection: duckdb.DuckDBPyConnection, location: Location, path: Path) -> None:
-    if is_older(connection):
+    if find_missing(connection, location, load_migrations()):
         raise WarehouseError(
             f"{location.name} lacks what the newest evalhouse adds; bring it up to date first, with "
             f"`evalhouse warehouse compact --warehouse '{location.url}'`"
