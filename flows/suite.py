@@ -81,7 +81,7 @@ def evaluate_suite(
     event: str | None = None,
     knowledge_base: str | None = None,
 ) -> "State[Any]":
-    """Run the suite in the file `suite`, or go on with its run `resume`.
+    """Run the suite in the file `suite`, which is the deployment's own, or go on with its run `resume`.
 
     `trigger` is schedule, event or manual; `event` the id of an update that must be seen before unanswered ones are
     looked for; `knowledge_base` what was updated, where the suite has no [trigger] that says so.
@@ -110,11 +110,16 @@ def _break_off(message: str) -> "State[Any]":
 
 def _open_job(path: str, kb_name: str | None) -> _Job:
     api = find_api("a suite is served by way of a Prefect server", patience_s=_OUTAGE_S)
-    suite = load_suite(path)
-    warehouse = Warehouse(resolve_suite(suite, flags={}).settings.warehouse)
     row = api.get(f"/flow_runs/{flow_run.id}")
     if row["deployment_id"] is None:
         raise SettingsError("evaluate_suite is the flow of a deployment; by hand a suite runs with `evalhouse run`")
+    own = api.get(f"/deployments/{row['deployment_id']}")["parameters"].get("suite")
+    if path != own:  # a suite names functions that are imported: who starts a flow run does not choose them
+        raise SettingsError(
+            f"this deployment runs the suite {own}, not {path}; another suite needs a deployment itself"
+        )
+    suite = load_suite(path)
+    warehouse = Warehouse(resolve_suite(suite, flags={}).settings.warehouse)
     served = read_served_suite(api, row["deployment_id"], suite, warehouse_url=warehouse.location.url)
     if served.source is None and kb_name is not None:
         served = replace(served, source=make_kb_source(kb_name))

@@ -32,7 +32,7 @@ from evalhouse.flows.results.output import (
     write_count,
     write_value,
 )
-from evalhouse.flows.server.api import ask_health, explain_unreachable
+from evalhouse.flows.server.api import KEYLESS, ask_health, explain_unreachable, is_keyless
 from evalhouse.flows.server.environment import find_api_url
 from evalhouse.tasks.judge.names import list_judges
 from evalhouse.tasks.models.providers import list_variables
@@ -268,9 +268,10 @@ def _look_at_prefect(_: RunSettings) -> CheckResult:
     if url is None:
         return "ok", "no PREFECT_API_URL is set; each run starts a server of its own and ends it"
     problem = ask_health(url)
-    if problem is None:
-        return "ok", f"the server at {hide_credentials(url)} answers"
-    return "wrong", explain_unreachable(url, problem)
+    if problem is not None:
+        return "wrong", explain_unreachable(url, problem)
+    answers = f"the server at {hide_credentials(url)} answers"
+    return ("note", f"{answers}, and {KEYLESS}") if is_keyless(url) else ("ok", answers)
 
 
 # What is looked at, with the settings that name it in braces.

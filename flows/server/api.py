@@ -19,6 +19,11 @@ from evalhouse.warehouse.messages import hide_credentials
 
 TAG: Final = "evalhouse"
 """Prefect's tag of deployments and flow runs that are ours."""
+KEYLESS: Final = (
+    "it asks nobody for a key: who can reach it, pages of other sites in your browser included, can run code as those "
+    "who serve suites by it or work for its pools; start it with PREFECT_SERVER_API_AUTH_STRING=user:password and "
+    "PREFECT_SERVER_CORS_ALLOWED_ORIGINS set to its own address"
+)
 _TIMEOUT_S = 20.0
 _HEALTH_TIMEOUT_S = 10.0
 _LONGEST_SHOWN = 300
@@ -256,6 +261,14 @@ def check_prefect_server() -> None:
     problem = ask_health(url) if url else None
     if url and problem:
         raise SettingsError(explain_unreachable(url, problem))
+
+
+def is_keyless(url: str) -> bool:
+    """Whether a Prefect server lets in who has no key."""
+    try:
+        return send_request("GET", f"{url.rstrip('/')}/version", timeout_s=_HEALTH_TIMEOUT_S, most_bytes=100).is_good
+    except NoAnswer:
+        return False
 
 
 def explain_unreachable(url: str, problem: str) -> str:

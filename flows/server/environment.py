@@ -9,18 +9,23 @@ machine (`prefect_defaults.yaml`) wherever the user has set nothing. `local` sta
 import importlib
 import importlib.util
 import os
+import secrets
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, MutableMapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
 API_URL = "PREFECT_API_URL"
 LOOPBACK = ("127.0.0.1", "localhost")
+SERVER_ACCESS: Final = "evalhouse-server.env"
+"""In Prefect's folder: the address and the key of the server of `evalhouse serve --with-server`, for its user alone."""
+_KEY = "PREFECT_API_AUTH_STRING"
+_SERVER_KEY = "PREFECT_SERVER_API_AUTH_STRING"
 _TEST_MODE = (
     "PREFECT_TEST_MODE",
     "PREFECT_UNIT_TEST_MODE",
@@ -38,7 +43,8 @@ def read_user_settings() -> dict[str, str]:
     """Every Prefect setting the user made, by upper-case name, the strongest source winning as in Prefect itself:
     environment, `.env`, `prefect.toml`, `[tool.prefect]` of `pyproject.toml`, active profile.
 
-    A file that cannot be parsed is left for Prefect to complain about.
+    A file that cannot be parsed is left for Prefect to complain about. The key of our own server that stays is added
+    where its address is chosen and no key is.
     """
     folder = Path.cwd()
     in_env_file = _read_env_file(folder / ".env")
@@ -59,7 +65,19 @@ def read_user_settings() -> dict[str, str]:
     settings |= in_env_file
     # An empty variable does not count as set: `PREFECT_API_URL= evalhouse run` starts a server of its own.
     names = ("PREFECT_", "DO_NOT_TRACK")
-    return settings | {name: value for name, value in os.environ.items() if value and name.startswith(names)}
+    settings |= {name: value for name, value in os.environ.items() if value and name.startswith(names)}
+    if API_URL in settings and not settings.keys() & {_KEY, "PREFECT_API_KEY"}:
+        kept = _read_env_file(prefect_home() / SERVER_ACCESS)
+        # To no other address is the key ever sent.
+        if kept.keys() >= {API_URL, _KEY} and _locate(settings[API_URL]) == _locate(kept[API_URL]):
+            settings[_KEY] = kept[_KEY]
+    return settings
+
+
+def _locate(api_url: str) -> str:
+    """An address with one name for this machine."""
+    name = api_url.rstrip("/")
+    return name.replace("://localhost:", "://127.0.0.1:", 1)
 
 
 def find_api_url() -> str | None:
@@ -78,6 +96,8 @@ def configure_prefect_environment(api_url: str | None, *, auth_string: str | Non
     import_late("coolname")  # Prefect's words for flow runs without a name: ours have one, and making them takes 40 ms
     if api_url is None:
         _fill(os.environ, "quiet")
+        if key := read_user_settings().get(_KEY):
+            os.environ[_KEY] = key
         return
     _fill(os.environ, "quiet", "client")
     _use_own_server(api_url, auth_string)
@@ -111,33 +131,56 @@ def configure_serving_environment(api_url: str, *, auth_string: str | None) -> N
     _use_own_server(api_url, auth_string)
 
 
-def lasting_server_environment(port: int) -> dict[str, str]:
-    """The environment of our own server that stays, open to this machine alone as Prefect's own is.
+def make_lasting_key(port: int) -> tuple[str, str]:
+    """The key to our own server that stays, `user:password`, and what its user reads of it: the key itself once only.
 
-    A user who wants a key to it sets PREFECT_SERVER_API_AUTH_STRING, as for any Prefect server.
+    It is the user's own, by either of Prefect's settings for it, or one that is made at the first start and kept with
+    the server's address where only its user can read it. Without a key every page of the web that this user opens, and
+    every other user of the machine, could run code as this one by way of the server.
     """
-    return _make_server_environment("lasting server") | {
+    settings, path = read_user_settings(), prefect_home() / SERVER_ACCESS
+    if chosen := settings.get(_SERVER_KEY) or settings.get(_KEY):
+        return chosen, "the one that you have set; the browser asks for it"
+    kept = _read_env_file(path).get(_KEY)
+    key = kept or f"evalhouse:{secrets.token_urlsafe(24)}"
+    draft = path.with_suffix(".draft")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(f"{API_URL}=http://127.0.0.1:{port}/api\n{_KEY}={key}\n")
+    draft.replace(path)
+    place = f"kept in {path}, where your own evalhouse commands find it"
+    return key, f"{place}; the browser asks for it" if kept else f"{key} is what the browser asks for; it is {place}"
+
+
+def lasting_server_environment(port: int, auth_string: str) -> dict[str, str]:
+    """The environment of our own server that stays, open to this machine alone and to who has its key."""
+    return _make_server_environment("lasting server", port) | {
+        _SERVER_KEY: auth_string,
         "PREFECT_SERVER_API_HOST": "127.0.0.1",
         "PREFECT_SERVER_API_PORT": str(port),
         "PREFECT_UI_API_URL": f"http://127.0.0.1:{port}/api",
     }
 
 
-def server_environment(auth_string: str) -> dict[str, str]:
+def server_environment(port: int, auth_string: str) -> dict[str, str]:
     """The environment of our own server for one run, with `auth_string`, `user:password`, as the only key to it."""
-    return _make_server_environment("server of a run") | {
-        "PREFECT_SERVER_API_AUTH_STRING": auth_string,
+    return _make_server_environment("server of a run", port) | {
+        _SERVER_KEY: auth_string,
         "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "false",  # guards browsers; this key is in no browser
     }
 
 
-def _make_server_environment(group: str) -> dict[str, str]:
+def _make_server_environment(group: str, port: int) -> dict[str, str]:
     """Its logging goes to a file, so the quiet of the terminal is taken back, whether or not this process has been
     configured before. What the user has set stays, except how clients reach the server."""
+    chosen = read_user_settings()
     environ = dict(os.environ)
     for name in (API_URL, *_read_defaults()["quiet"], *_read_defaults()["client"]):
         environ.pop(name, None)
     _fill(environ, "server", group)
+    if not chosen.keys() & {"PREFECT_SERVER_CORS_ALLOWED_ORIGINS", "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS"}:
+        # Prefect's own default lets pages of all sites use its API.
+        environ["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] = ",".join(f"http://{host}:{port}" for host in LOOPBACK)
     # The path is where `LocalServer.api_url` says.
     return environ | {"PREFECT_SERVER_API_BASE_PATH": "/api", "PREFECT_LOGGING_COLORS": "false"}
 

@@ -32,8 +32,8 @@ from evalhouse.flows.server.environment import (
     find_api_url,
     import_late,
     lasting_server_environment,
+    make_lasting_key,
     prefect_home,
-    read_user_settings,
     server_environment,
 )
 
@@ -68,13 +68,15 @@ class LocalServer:
         process: subprocess.Popen[bytes],
         *,
         api_url: str,
-        auth_string: str | None,
+        auth_string: str,
         log_path: Path,
         listener: socket.socket | None = None,
+        key_note: str = "",
     ) -> None:
         self.api_url = api_url
         self.auth_string = auth_string
         self.log_path = log_path
+        self.key_note = key_note
         self._process = process
         # Of a server that stays: requests wait here while there is no child.
         self._listener = listener
@@ -92,8 +94,9 @@ class LocalServer:
         auth_string = f"evalhouse:{os.urandom(24).hex()}"
         log_fd, log_name = tempfile.mkstemp(prefix="evalhouse-prefect-server-", suffix=".log")
         with socket.create_server(("127.0.0.1", 0), backlog=256) as listener, open(log_fd, "wb") as log:
-            api_url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
-            process = _start_child(listener, log, Path(log_name), server_environment(auth_string))
+            port = listener.getsockname()[1]
+            api_url = f"http://127.0.0.1:{port}/api"
+            process = _start_child(listener, log, Path(log_name), server_environment(port, auth_string))
         return cls(process, api_url=api_url, auth_string=auth_string, log_path=Path(log_name))
 
     @classmethod
@@ -106,12 +109,15 @@ class LocalServer:
         home = prefect_home()
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         listener, log_path = _listen(port), home / SERVE_LOG
+        port = listener.getsockname()[1]
+        key, key_note = make_lasting_key(port)
         return cls(
-            _start_lasting_child(listener, log_path),
-            api_url=f"http://127.0.0.1:{listener.getsockname()[1]}/api",
-            auth_string=read_user_settings().get("PREFECT_SERVER_API_AUTH_STRING"),
+            _start_lasting_child(listener, log_path, key),
+            api_url=f"http://127.0.0.1:{port}/api",
+            auth_string=key,
             log_path=log_path,
             listener=listener,
+            key_note=key_note,
         )
 
     @property
@@ -129,7 +135,8 @@ class LocalServer:
             assert pipe is not None
             with contextlib.suppress(OSError):
                 pipe.close()
-        self._process, self._is_ready = _start_lasting_child(self._listener, self.log_path), False
+        self._process = _start_lasting_child(self._listener, self.log_path, self.auth_string)
+        self._is_ready = False
         self.wait_until_ready()
 
     def describe_end(self) -> str:
@@ -227,9 +234,9 @@ def _listen_when_free(port: int) -> socket.socket:
         time.sleep(_PORT_POLL_S)
 
 
-def _start_lasting_child(listener: socket.socket, log_path: Path) -> subprocess.Popen[bytes]:
+def _start_lasting_child(listener: socket.socket, log_path: Path, key: str) -> subprocess.Popen[bytes]:
     with log_path.open("ab") as log:
-        environ = lasting_server_environment(listener.getsockname()[1])
+        environ = lasting_server_environment(listener.getsockname()[1], key)
         return _start_child(listener, log, log_path, environ, is_lasting=True)
 
 

@@ -19,17 +19,19 @@ import socket
 import sqlite3
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib.resources import files
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import urlsplit
 
-from evalhouse.flows.server.environment import import_late
+from evalhouse.flows.server.environment import LOOPBACK, import_late
 
 if TYPE_CHECKING:
     import uvicorn
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 # How long an orphan may take to write what it has received, and may live at all. Seconds.
 _ORPHAN_DRAIN_S = 0.5
@@ -37,6 +39,7 @@ _ORPHAN_LIFE_S = 1.5
 _PARENT_CHECK_S = 1.0
 _POLL_S = 0.02
 _EVENTS_TOPIC = "events"
+_ORIGINS = "PREFECT_SERVER_CORS_ALLOWED_ORIGINS"
 
 
 class StopOrder:
@@ -157,15 +160,16 @@ async def _serve(listener: socket.socket, order: StopOrder, pipe_fd: int, *, is_
     from prefect.settings import get_current_settings  # noqa: PLC0415
     from uvicorn.config import STARTUP_FAILURE  # noqa: PLC0415
 
+    settings = get_current_settings()
     config = uvicorn.Config(
-        create_app(ephemeral=not is_lasting),
+        Guard(create_app(ephemeral=not is_lasting), settings.server.api.cors_allowed_origins.split(",")),
         lifespan="on",
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=3,
     )
     server = uvicorn.Server(config)
-    home = get_current_settings().home
+    home = settings.home
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     # Two first runs at once would migrate the same database twice.
     with FileLock(home / "evalhouse-server-start.lock"):
@@ -186,6 +190,45 @@ async def _serve(listener: socket.socket, order: StopOrder, pipe_fd: int, *, is_
         # Nobody asks any more: what uvicorn does besides is to wait, 0.2 s, for clients to go.
         await server.lifespan.shutdown()
     os._exit(0)  # taking three thousand modules apart, and the loop with them, is a wait for nothing
+
+
+class Guard:
+    """Answers for Prefect's application what no page of another site may ask, and nothing under a foreign name.
+
+    `origins` are those whose pages may use the API, or `*`. Pages of other sites may not even send what needs no
+    permission of a browser (a WebSocket, a form), and one that has pointed its own name at this machine has an origin
+    like the server's own: by the name in Host it is known.
+    """
+
+    def __init__(self, app: "ASGIApp", origins: Sequence[str]) -> None:
+        self._app = app
+        self._origins = origins
+        self._hosts = {*LOOPBACK, "::1", *(urlsplit(origin).hostname for origin in origins)}
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """Answer one request."""
+        refusal = self._refuse(dict(scope["headers"])) if scope["type"] in ("http", "websocket") else None
+        if refusal is None:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            headers = [(b"content-type", b"text/plain; charset=utf-8")]
+            await send({"type": "http.response.start", "status": 403, "headers": headers})
+            await send({"type": "http.response.body", "body": refusal.encode()})
+
+    def _refuse(self, headers: dict[bytes, bytes]) -> str | None:
+        if "*" in self._origins:
+            return None
+        host, origin = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"origin"))
+        try:
+            is_known = urlsplit(f"//{host}").hostname in self._hosts
+            is_own_page = not origin or origin in self._origins or urlsplit(origin).netloc == host
+        except ValueError:
+            return "its Host or its Origin is not an address"
+        if not is_known:
+            return f"this Prefect server is not known as {host!r}; the addresses in {_ORIGINS} are answered as well"
+        return None if is_own_page else f"pages of {origin!r} may not use this Prefect server; those in {_ORIGINS} may"
 
 
 class _NoThread:

@@ -30,7 +30,16 @@ from evalhouse.flows.errors import BAD_INPUT, SettingsError
 from evalhouse.flows.preparing.suites import Suite, load_suite
 from evalhouse.flows.preparing.triggers import list_fires
 from evalhouse.flows.results.output import write_count
-from evalhouse.flows.server.api import TAG, PrefectApi, PrefectApiError, check_prefect_server, find_api, tag_run
+from evalhouse.flows.server.api import (
+    KEYLESS,
+    TAG,
+    PrefectApi,
+    PrefectApiError,
+    check_prefect_server,
+    find_api,
+    is_keyless,
+    tag_run,
+)
 from evalhouse.flows.server.environment import (
     API_URL,
     configure_prefect_environment,
@@ -590,7 +599,12 @@ def introduce_serving(suites: Sequence[Suite], server: ServerUse, *, parallel: i
     kept = f"; it ends with this process, its data stays in {prefect_home()}" if server.own else ""
     address = hide_credentials(server.api_url)
     # Where Prefect puts its own pages.
-    lines = [f"Prefect server {address}{kept}", f"in a browser   {address.rstrip('/').removesuffix('/api')}", ""]
+    lines = [f"Prefect server {address}{kept}", f"in a browser   {address.rstrip('/').removesuffix('/api')}"]
+    if server.own:
+        lines += [f"its key        {server.own.key_note}"]
+    elif is_keyless(server.api_url):
+        lines += [f"note           {KEYLESS}"]
+    lines += [""]
     for suite in suites:
         lines += [f"{suite.name} ({suite.path})", *_introduce_schedule(suite), *_introduce_trigger(suite), ""]
     sources = [suite.trigger.source for suite in suites if suite.trigger]

@@ -50,7 +50,7 @@ class ServeHouse:
     bot: RagBot
     port: int
     place: Place
-    auth: str | None = None  # user:password that a server of the user's own wants
+    auth: str | None = None  # user:password that the server wants
     printed: list[Path] = field(default_factory=list)
     process: subprocess.Popen[bytes] | None = None
 
@@ -97,6 +97,9 @@ class ServeHouse:
                 start_new_session=True,
             )
         self.wait_until(lambda: "Ctrl-C ends it" in self.told)
+        if with_server:
+            access = (Path(place.variables["PREFECT_HOME"]) / "evalhouse-server.env").read_text(encoding="utf-8")
+            self.auth = access.partition("PREFECT_API_AUTH_STRING=")[2].strip()
 
     @property
     def told(self) -> str:
@@ -194,11 +197,11 @@ class ServeHouse:
 
 
 @contextlib.contextmanager
-def start_prefect_server(house: ServeHouse) -> Iterator[None]:
-    """A server of the user's own, as its handbook says to start one, that wants a key; for the block."""
-    house.auth = "admin:sesame"
+def start_prefect_server(house: ServeHouse, *, wants_key: bool = True) -> Iterator[None]:
+    """A server of the user's own, as its handbook says to start one, that wants a key or none; for the block."""
+    house.auth = "admin:sesame" if wants_key else None
     environment = house.place.environment() | {
-        "PREFECT_SERVER_API_AUTH_STRING": house.auth,
+        **({"PREFECT_SERVER_API_AUTH_STRING": house.auth} if house.auth else {}),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
     }

@@ -386,7 +386,7 @@ def test_what_the_user_has_set_stays(clean_environ: Path) -> None:
     (clean_environ / "prefect.toml").write_text(
         "[server.services.task_run_recorder]\nbatch_size = 7\n[logging]\nlevel = 'INFO'\n"
     )
-    environ = server_environment("evalhouse:key")
+    environ = server_environment(4200, "evalhouse:key")
     configure_prefect_environment("http://127.0.0.1:1/api", auth_string="evalhouse:key")
 
     assert os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] == "DEBUG"
@@ -398,9 +398,9 @@ def test_what_the_user_has_set_stays(clean_environ: Path) -> None:
 
 
 def test_the_servers_log_is_not_quiet_whatever_was_configured_first(clean_environ: Path) -> None:
-    before = server_environment("evalhouse:key")
+    before = server_environment(4200, "evalhouse:key")
     configure_prefect_environment("http://127.0.0.1:1/api", auth_string="evalhouse:key")
-    after = server_environment("evalhouse:key")
+    after = server_environment(4200, "evalhouse:key")
 
     assert "PREFECT_API_URL" not in after
     assert "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL" not in after

@@ -105,7 +105,8 @@ def test_without_its_key_nothing_is_announced(house: ServeHouse) -> None:
 def test_the_file_for_work_pools_deploys_its_schedule_and_its_trigger(house: ServeHouse) -> None:
     prefect = [sys.executable, "-m", "prefect", "--no-prompt"]
     _run(house, [*prefect, "work-pool", "create", "evalhouse", "--type", "process"])
-    path = ROOT / "flows" / "prefect.yaml"
+    path = house.folder / "prefect.yaml"
+    path.write_text((ROOT / "flows" / "prefect.yaml").read_text().replace("/srv/suites", str(house.folder)))
     _run(house, [*prefect, "deploy", "--all", "--prefect-file", str(path)])
 
     found = {one["name"]: one for one in house.post("/deployments/filter", {}) if one["work_pool_name"]}
@@ -132,7 +133,8 @@ def test_a_suite_without_a_trigger_runs_after_an_update_as_the_file_deploys_it(h
     suite = house.write_suite("handbook")
     house.announce("handbook", "v7")
     (deployment,) = house.post("/deployments/filter", {"deployments": {"name": {"any_": [written["name"]]}}})
-    given = {**written["triggers"][0]["parameters"], "event": None, "suite": str(suite)}
+    assert deployment["parameters"] == {"suite": str(suite)}
+    given = {**written["triggers"][0]["parameters"], "event": None}
     due = {"state": {"type": "SCHEDULED"}, "parameters": given}
     house.post(f"/deployments/{deployment['id']}/create_flow_run", due)
     _run(house, [sys.executable, "-m", "prefect", "worker", "start", "--pool", "evalhouse", "--run-once"])
