@@ -5,8 +5,6 @@ answer at once and import no Prefect. A known error is one line on standard erro
 0 done, 1 a gate failed, 2 wrong usage or bad input, 3 the run is incomplete and can be resumed, 130 interrupted.
 """
 
-import atexit
-import gc
 import os
 import sys
 
@@ -68,17 +66,11 @@ class _Evalhouse(LazyGroup):
         if args[0] in _RUNNING and not set(_RUNS_NOTHING).intersection(args):
             from evalhouse.flows.server.local import hold_server  # noqa: PLC0415  # reading commands do without
 
-            # Until the run is registered hardly anything is made that does not stay: looking for garbage takes 0.1 s.
-            gc.disable()
-            ctx.call_on_close(gc.enable)
             ctx.with_resource(hold_server())
         elif args[0] in _READING:
             from evalhouse.warehouse.engine.connection import readers_kept  # noqa: PLC0415  # as above
 
             ctx.with_resource(readers_kept())
-            # What these make is rows, which are freed without it; looking for garbage would only take time.
-            gc.disable()
-            ctx.call_on_close(gc.enable)
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
@@ -104,8 +96,6 @@ def evalhouse() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its status."""
-    # Taking everything apart that was imported takes a third of a second, at the end of which there is nothing.
-    atexit.register(gc.freeze)
     try:
         status = evalhouse.main(args=arguments, prog_name="evalhouse", standalone_mode=False)
     except click.ClickException as error:

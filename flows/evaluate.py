@@ -5,16 +5,18 @@
     assert result.mean("faithfulness") > 0.8
 
 The run is that of `evalhouse run`, with the same settings, the same environment variables and the same warehouse, so
-that what was answered once is never paid for again. It takes place in a child process (`doors.runner`): a notebook
+that what was answered once is never paid for again. It takes place in a child process (`run.call_process`): a notebook
 has an event loop of its own, and Prefect reads its settings only once a process. The first evaluation starts that
 process and its Prefect server, and those after it find both.
 """
 
 # ruff: noqa: PLC0415  # the package imports this file, and a reading command must not pay for Polars and the settings
+import asyncio
 import html
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +25,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import polars as pl
 
+    from evalhouse.flows.preparing.request import RunRequest, Trigger
     from evalhouse.flows.run.call_words import CallWords
+    from evalhouse.flows.run.outcome import Finish, RunOutcome, Watch
+    from evalhouse.flows.run.process import FlowCall
+    from evalhouse.tasks.pipeline.live_run import LiveRun
     from evalhouse.tasks.settings.run import RunSettings
     from evalhouse.warehouse.rows.runs import RunStatus
 
@@ -208,8 +214,8 @@ def evaluate(samples: "Samples", *, metrics: Sequence[str] | str = (), **setting
 
 
 def _run_apart(settings: "RunSettings", source: str | None, words: "CallWords") -> Evaluation:
-    from evalhouse.flows.doors.runner import RunnerGone, run_apart
     from evalhouse.flows.results.progress import ProgressLine
+    from evalhouse.flows.run.call_process import RunnerGone, run_apart
 
     line = ProgressLine()
 
@@ -233,3 +239,116 @@ def _run_apart(settings: "RunSettings", source: str | None, words: "CallWords") 
     ended = message.get("ended") or message["interrupted"]
     problem = ended["problem"] and words.translate(ended["problem"])
     return Evaluation(**{**ended, "problem": problem}, warehouse=settings.warehouse)
+
+
+def answer_calls() -> None:
+    """Run evaluations for the process that has started this one: what the child of `evaluate` does."""
+    from evalhouse.flows.run.call_process import answer_requests
+
+    answer_requests(_run_request)
+
+
+def _run_request(request: dict[str, Any], send: "Callable[[dict[str, Any]], None]") -> dict[str, Any]:
+    # Imported while the server comes up, which takes longer.
+    import polars as pl
+
+    from evalhouse.flows.results.progress import count_all_steps, count_steps, describe_progress, repeating, show_run
+    from evalhouse.tasks.settings.run import RunSettings
+
+    settings = RunSettings.model_validate_json(request["settings"])
+    source = request["source"]
+    with show_run() as watch:
+
+        @contextmanager
+        def watch_both(live_run: "LiveRun") -> Iterator[None]:
+            def report() -> None:
+                steps = [count_steps(live_run), count_all_steps(live_run)]
+                send({"progress": [*steps, describe_progress(live_run).replace("\n", ", ")]})
+
+            with watch(live_run), repeating(report) if request["wants_progress"] else nullcontext():
+                yield
+
+        is_frame = source is not None and source.endswith(".parquet")
+        outcome = start_run(settings, source=pl.read_parquet(source) if is_frame else source, watch=watch_both)
+    ended = {"run_id": outcome.run.run_id, "status": outcome.status, "problem": outcome.problem}
+    return {"interrupted" if outcome.status == "cancelled" else "ended": ended}
+
+
+def start_run(
+    settings: "RunSettings",
+    *,
+    source: "str | pl.DataFrame | None" = None,
+    trigger: "Trigger | None" = None,
+    watch: "Watch | None" = None,
+    finish: "Finish | None" = None,
+    wait_s: float = 0.0,
+) -> "RunOutcome":
+    """Evaluate a dataset, or the samples of a `source`, for which `settings.dataset` is then just a name.
+
+    `trigger` is stored with the run and says what started it, None for a person; `watch` gives a context manager that
+    is open while samples are judged; `finish` is called when the run has ended, and returns why it is red in Prefect;
+    `wait_s` is how long to wait for the end of another run of the same suite.
+
+    Raises the errors of dataset, settings, warehouse, target and judge for whatever can be refused beforehand.
+    """
+    from evalhouse.flows.preparing.request import BY_HAND, RunRequest
+
+    request = RunRequest(settings=settings, kind="evaluation", trigger=trigger or BY_HAND)
+    return _start(request, settings.dataset if source is None else source, watch, wait_s, finish)
+
+
+def start_collection(
+    settings: "RunSettings", *, trigger: "Trigger | None" = None, watch: "Watch | None" = None, wait_s: float = 0.0
+) -> "RunOutcome":
+    """Ask the target about every sample and judge nothing; otherwise as `start_run`."""
+    from evalhouse.flows.preparing.request import BY_HAND, RunRequest, leave_out_judging
+
+    request = RunRequest(settings=leave_out_judging(settings), kind="collection", trigger=trigger or BY_HAND)
+    return _start(request, settings.dataset, watch, wait_s)
+
+
+def _start(
+    request: "RunRequest",
+    source: "str | pl.DataFrame",
+    watch: "Watch | None",
+    wait_s: float,
+    finish: "Finish | None" = None,
+) -> "RunOutcome":
+    from evalhouse.flows.run.process import open_process, start
+
+    # A trigger that knows its flow run is that of a served suite.
+    is_served = request.trigger.flow_run_id is not None
+    with open_process(
+        request.settings, watch, wait_s, finish=finish, find_flow=find_flow, is_served=is_served
+    ) as process:
+        return asyncio.run(start(process, request, source))
+
+
+def resume_run(
+    wanted: str,
+    *,
+    warehouse_url: str,
+    changes: Mapping[str, object],
+    watch: "Watch | None" = None,
+    finish: "Finish | None" = None,
+    wait_s: float = 0.0,
+    is_served: bool = False,
+) -> "RunOutcome":
+    """Resume a run where it stopped, with its own settings but for `changes`; otherwise as `start_run`.
+
+    `is_served` says that a served suite does so, which resumes a run again that an outage has broken off."""
+    from evalhouse.flows.run.process import find_unfinished, go_on, open_process
+
+    unfinished = find_unfinished(wanted, warehouse_url=warehouse_url, changes=changes)
+    run_id, settings = unfinished.run.run_id, unfinished.settings
+    with open_process(
+        settings, watch, wait_s, run_id=run_id, finish=finish, find_flow=find_flow, is_served=is_served
+    ) as process:
+        return asyncio.run(go_on(process, unfinished.run, settings))
+
+
+def find_flow() -> "FlowCall":
+    """Return what takes a live run to its end as a separate flow run; imports Prefect."""
+    from evalhouse.flows.evaluation import call_as_flow
+
+    return call_as_flow

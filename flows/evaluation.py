@@ -16,7 +16,7 @@ from prefect.context import TagsContext
 from prefect.runtime import flow_run
 
 from evalhouse.flows.preparing.parameters import SETTINGS, EvaluateParameters
-from evalhouse.flows.run.progress_artifact import progress_shown
+from evalhouse.flows.run.prefect_pages import progress_shown
 from evalhouse.flows.run.within_flow import run_within_flow
 from evalhouse.flows.server.flow_options import FLOW_OPTIONS
 from evalhouse.flows.server.interrupts import take_signals_back

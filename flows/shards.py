@@ -20,8 +20,7 @@ from evalhouse.tasks.measure import measure, measure_sample
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork
 from evalhouse.tasks.pipeline.run_step import SampleStep, limit_time, write
 from evalhouse.tasks.rank import rank, rank_contexts
-from evalhouse.tasks.relevancy import regenerate_questions, relevancy
-from evalhouse.tasks.similarity import compare_meaning, similarity
+from evalhouse.tasks.similarity import compare_meaning, regenerate_questions, relevancy, similarity
 from evalhouse.tasks.turns import judge_turns, turns
 from evalhouse.warehouse.rows.samples import list_unfinished_shards
 from evalhouse.warehouse.steps import find_step, list_tasks

@@ -22,8 +22,7 @@ from prefect.utilities.urls import url_for
 
 from evalhouse.flows.errors import SettingsError, explain
 from evalhouse.flows.preparing.request import BY_HAND, Trigger, TriggerKind
-from evalhouse.flows.preparing.suites import Suite, load_suite
-from evalhouse.flows.preparing.triggers import make_kb_source
+from evalhouse.flows.preparing.suites import Suite, load_suite, make_kb_source
 from evalhouse.flows.results.output import print_notice
 from evalhouse.flows.results.run_origin import describe_testset, read_silent
 from evalhouse.flows.run.outcome import SuiteOutcome

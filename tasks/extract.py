@@ -34,7 +34,7 @@ from evalhouse.tasks.asking.verdicts import COPIED, JudgedItem, gather_all, read
 from evalhouse.tasks.classify import ask_labels, pick_telling
 from evalhouse.tasks.judge.errors import CutReply, JudgeFailed, UnusableReply
 from evalhouse.tasks.judge.protocol import Question
-from evalhouse.tasks.pipeline.citations import strip_citations
+from evalhouse.tasks.measures.citations import strip_citations
 from evalhouse.tasks.pipeline.live_run import (
     ID_PREFIXES,
     Before,

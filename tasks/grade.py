@@ -16,7 +16,7 @@ from evalhouse.tasks.asking.asker import Answer
 from evalhouse.tasks.asking.verdicts import gather_all, parse_object
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed, UnusableReply
 from evalhouse.tasks.judge.protocol import Question
-from evalhouse.tasks.pipeline.expected_ratings import expect_ratings, find_expectable
+from evalhouse.tasks.measures.expected_ratings import expect_ratings, find_expectable
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, collect_turns
 from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
 from evalhouse.tasks.pipeline.sql_results import prove_by_running

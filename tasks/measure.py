@@ -12,14 +12,13 @@ from typing import Final
 from prefect import task
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.pipeline.citations import MOST_CITATIONS, read_cited_text
-from evalhouse.tasks.pipeline.cited_statements import place_citations
+from evalhouse.tasks.measures.citations import MOST_CITATIONS, place_citations, read_cited_text
+from evalhouse.tasks.measures.tool_calls import RUBRIC as TOOL_CALLS
+from evalhouse.tasks.measures.tool_calls import ToolCallError, grade_tool_calls, read_tool_calls
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork
 from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
 from evalhouse.tasks.pipeline.sql_results import RUBRIC as RESULT_SETS
 from evalhouse.tasks.pipeline.sql_results import compare_results
-from evalhouse.tasks.pipeline.tool_calls import RUBRIC as TOOL_CALLS
-from evalhouse.tasks.pipeline.tool_calls import ToolCallError, grade_tool_calls, read_tool_calls
 
 _MOST_ROWS: Final = 10_000  # of the citations of one answer: a mark may name many contexts and close many statements
 
@@ -42,7 +41,7 @@ async def _measure_overlap(_: LiveRun, work: SampleWork) -> str | None:
     sample = work.sample
     if sample.answer is None or sample.ground_truth is None:
         return "no_answer" if sample.answer is None else "no_ground_truth"
-    from evalhouse.tasks.pipeline.overlap import measure_overlap  # noqa: PLC0415  # half a second, for metrics that few runs score
+    from evalhouse.tasks.measures.overlap import measure_overlap  # noqa: PLC0415  # half a second, for metrics that few runs score
 
     accepted = sample.accepted_answers
     measured = [(text, measure_overlap(sample.answer, text)) for text in accepted]

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from evalhouse.tasks.pipeline.citations import Sources
+from evalhouse.tasks.measures.citations import Sources
 from evalhouse.tasks.settings.run import compile_patterns
 from evalhouse.tasks.settings.traces import PATTERNS
 
@@ -37,8 +37,8 @@ _SLOW_S = 0.006
 ONE = (codes.IN, codes.LITERAL, codes.NOT_LITERAL, codes.ANY)
 # What only we, a person at the keyboard, settings, prompt and metric files, a SQL query or the database have written.
 OWN = {
-    "flows/commands/query.py", "flows/commands/show.py", "flows/preparing/suites.py", "flows/preparing/triggers.py",
-    "flows/suite.py", "prompts/prompt_file.py", "prompts/rubric.py",
+    "flows/commands/query.py", "flows/commands/show.py", "flows/preparing/suites.py", "flows/suite.py",
+    "prompts/prompt_file.py", "prompts/rubric.py",
     "tasks/asking/prefect_board.py", "tasks/lexical/judge.py", "tasks/models/make.py", "tasks/settings/named_values.py",
     "tasks/settings/target.py", "warehouse/engine/connection.py",
     "warehouse/engine/migrate.py", "warehouse/engine/older.py", "warehouse/location.py", "warehouse/metric_files.py",
@@ -59,7 +59,7 @@ CUT = {
     "tasks/lexical/split.py:_OPENERS": 24,
     "tasks/models/errors.py:_WAIT_PART": 400,
     "tasks/models/errors.py:_WAIT": 400,
-    "tasks/pipeline/expected_ratings.py:": 1_000_000,
+    "tasks/measures/expected_ratings.py:": 1_000_000,
 }
 
 
@@ -258,8 +258,8 @@ def test_every_pattern_within_a_function_is_known() -> None:
 
 KNOWN = {
     "tasks/datasets/spans/store.py:_patterns", "tasks/settings/traces.py:_check_pattern",
-    "tasks/settings/run.py:_compile", "tasks/pipeline/citations.py:pattern",
-    "tasks/pipeline/citations.py:_fold",
+    "tasks/settings/run.py:_compile", "tasks/measures/citations.py:pattern",
+    "tasks/measures/citations.py:_fold",
     "prompts/render.py:_compile_control_words", "prompts/render.py:_compile_ids", "prompts/render.py:_compile_tags",
     "tasks/lexical/split.py:_compile_silences", "tasks/lexical/texts.py:_compile_bounds",
     "tasks/lexical/texts.py:_read_words", "tasks/lexical/texts.py:_read_fraction",
@@ -275,7 +275,7 @@ def test_no_foreign_text_keeps_a_pattern_busy(pairs: bool) -> None:
     names = dict.fromkeys(("1", "1,1", "a b", "a b, a b", "a-1", "a-1; 1"), (1,))  # ids are foreign too
     made = Sources(n_contexts=1, names=names).pattern
     assert made is not None
-    patterns["tasks/pipeline/citations.py:pattern"] = made
+    patterns["tasks/measures/citations.py:pattern"] = made
     slow = {}
     for name, pattern in patterns.items():
         if text := find_slow(pattern, pairs=pairs, throughout=goes_through(name)):

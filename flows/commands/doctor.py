@@ -15,12 +15,16 @@ from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_URL_OPTION
 from evalhouse.flows.errors import BAD_INPUT, SettingsError
 from evalhouse.flows.preparing.settings import (
     SUITE_ORIGIN,
+    CheckResult,
+    Finding,
     Resolved,
     find_unknown_variables,
     find_variable,
+    make_finding,
     resolve_settings,
+    to_plain_setting,
+    write_part,
 )
-from evalhouse.flows.preparing.shown import CheckResult, Finding, make_finding, to_plain_setting, write_part
 from evalhouse.flows.preparing.suites import load_suite
 from evalhouse.flows.results.output import (
     make_table,

@@ -66,7 +66,7 @@ def init(*, suite: Path, url: str | None, answer: str, contexts: str, dataset: s
 
 def _ask_first(settings: RunSettings) -> "RunOutcome":
     """Ask and judge the first question, in a run of its own: it is no night of the suite."""
-    from evalhouse.flows.doors.start_to_end import start_run  # noqa: PLC0415  # imports what runs
+    from evalhouse.flows.evaluate import start_run  # noqa: PLC0415  # imports what runs
 
     alone = {"suite": None, "suite_hash": None, "limit": 1, "label": _LABEL}
     with show_run() as watch:

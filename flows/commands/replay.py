@@ -27,7 +27,7 @@ from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
-    from evalhouse.flows.doors.replay import Replay
+    from evalhouse.flows.replay import Replay
     from evalhouse.tasks.settings.target import TargetSettings
 
 _MEANINGS = {
@@ -79,7 +79,7 @@ def replay(
     The bot has to take contexts from its caller: `{{contexts}}` in the body of its [target], or an argument `contexts`.
     What was answered is on record and is not asked again, also after an interruption.
     """
-    from evalhouse.flows.doors.replay import ReplayOptions, make_replay  # noqa: PLC0415  # imports what runs
+    from evalhouse.flows.replay import ReplayOptions, make_replay  # noqa: PLC0415  # imports what runs
 
     base_run = find_run(warehouse, base)
     pair = RunPair(warehouse, base_run, find_other_run(warehouse, base_run, candidate, sides="BASE and CANDIDATE"))

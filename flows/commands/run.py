@@ -170,7 +170,7 @@ def run(
         _print_estimate(settings, as_json=as_json)
         return 0
 
-    from evalhouse.flows.doors.start_to_end import start_run  # noqa: PLC0415
+    from evalhouse.flows.evaluate import start_run  # noqa: PLC0415
     from evalhouse.flows.run.outcome import SuiteOutcome  # noqa: PLC0415  # these import what runs
     from evalhouse.tasks.judge.errors import RunCancelled  # noqa: PLC0415
 
@@ -431,7 +431,7 @@ def collect(*, suite: str, as_json: bool, changed: tuple[str, ...], **flags: obj
     settings = resolve_suite(read, flags=flags, trigger=trigger).settings
     if settings.target is None:
         raise SettingsError(f"{suite} has no [target], so there is nothing to ask; `evalhouse run` judges its dataset")
-    from evalhouse.flows.doors.start_to_end import start_collection  # noqa: PLC0415
+    from evalhouse.flows.evaluate import start_collection  # noqa: PLC0415
 
     with show_run() as watch:
         outcome = start_collection(settings, trigger=trigger, watch=watch)

@@ -1,1 +1,1 @@
-"""All that a run needs, made and checked before anything is asked: settings, suites, plan, judge, dataset."""
+"""What a run needs, made and checked before anything is asked: settings, suites, plan, askers, dataset, target."""

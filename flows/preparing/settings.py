@@ -21,6 +21,13 @@ from evalhouse.warehouse.sample_data import SAMPLE
 if TYPE_CHECKING:
     from evalhouse.flows.preparing.suites import Suite
     from evalhouse.warehouse.rows.runs import RunRow
+from collections.abc import Callable
+from typing import Literal
+
+from evalhouse.flows.errors import explain
+from evalhouse.tasks.settings.suite import Notify, SuiteGate
+from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.warehouse.messages import hide_credentials
 
 _PREFIX = "EVALHOUSE_"
 _LISTS = tuple(name for name, field in RunSettings.model_fields.items() if get_origin(field.annotation) is tuple)
@@ -234,3 +241,72 @@ def _locate(name: str, origins: Mapping[str, str]) -> str:
 def is_suite(argument: str) -> bool:
     """Whether an argument of `run` or `doctor` names a suite rather than a dataset."""
     return argument.lower().endswith(".toml")
+
+
+def show_target(target: TargetSettings) -> str:
+    """A target in a word, without credentials."""
+    return hide_credentials(target.url) if target.url else str(target.callable or target.runnable)
+
+
+def to_plain_setting(value: object) -> Any:  # noqa: ANN401  # whatever JSON has
+    """A setting as JSON, without secrets: of headers the names alone, of a notification not the address."""
+    match value:
+        case TargetSettings():
+            shown: dict[str, Any] = {**value.model_dump(mode="json"), "headers": sorted(value.headers)}
+            return {**shown, "url": hide_credentials(value.url)} if value.url else shown
+        case Notify():
+            return value.model_dump(mode="json", exclude={"webhook"})
+        case SuiteGate():
+            return value.model_dump(mode="json", exclude_defaults=True)
+        case _:
+            return value
+
+
+def write_part(value: TargetSettings | SuiteGate | Notify) -> str:
+    """A table of a suite in a few words."""
+    match value:
+        case TargetSettings():
+            return show_target(value)
+        case Notify():
+            return f"on {', '.join(value.on)}"
+        case SuiteGate():
+            return count_limits(value)
+
+
+def count_limits(gate: SuiteGate) -> str:
+    """How many limits of which kind a gate has."""
+    kinds: Mapping[str, int] = {
+        "least means": len(gate.min),
+        "most means": len(gate.max),
+        f"drops against {gate.against}": len(gate.max_drop),
+        "trends": len(gate.trends),
+        "coverages": len(gate.coverage) + (gate.min_coverage is not None),
+        "cost": int(gate.max_cost is not None),
+        "latency": int(gate.max_latency_p95_ms is not None),
+    }
+    return ", ".join(f"{n} {kind}" for kind, n in kinds.items() if n)
+
+
+Verdict = Literal["ok", "note", "wrong"]
+CheckResult = tuple[Verdict, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    verdict: Verdict
+    detail: str
+
+
+def make_finding(what: str, check: Callable[[], CheckResult]) -> Finding:
+    """What a check returns; an error that a person can fix is a finding as well."""
+    try:
+        verdict, detail = check()
+    except Exception as error:  # a check may be of anything; what is no person's to fix is raised again
+        message = explain(error) or (str(error) if isinstance(error, OSError) else None)
+        if message is None:
+            raise
+        verdict, detail = "wrong", message
+    return Finding(what=what, verdict=verdict, detail=detail)

@@ -1,7 +1,7 @@
-"""The process of one run: its locks, server and warehouse, the live run, and what came of it.
+"""The process of one run: its locks, server and warehouse, the live run, and how it ended.
 
-`doors` opens it for commands, suites and calls from Python, which have the run carried out as a flow run; the flow of a
-deployment opens it too, from within. What they differ in is `FlowFinder`.
+`evaluate` opens it for commands, suites and calls from Python, which carry the run out as a flow run; the flow of a
+deployment opens it from within. They differ in `FlowFinder`.
 """
 
 import asyncio
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
     from evalhouse.flows.preparing.live_run import PreparedRun
     from evalhouse.tasks.pipeline.live_run import LiveRun
-
-
 # How long replies that are under way may still take after Ctrl-C.
 _DRAIN_S = 3.0
 # A run of so many samples at most is as a rule over before anybody misses the file that it keeps open.
@@ -230,13 +228,13 @@ class RunProcess:
             self.interrupts.note_on_record(live_run.run_id)
         outcome = await self.carry_out(live_run, prepared.run)
         if prepared.tools.settings.noise_share and self.interrupts.taken is None:
-            from evalhouse.flows.run.noise import measure_noise  # noqa: PLC0415
+            from evalhouse.flows.run.again import measure_noise  # noqa: PLC0415
 
             noise = await measure_noise(outcome.run, prepared.tools.settings, self.warehouse, self.carry_out)
             outcome = replace(outcome, noise=noise)
         target = prepared.tools.settings.target if prepared.target is not None else None
         if target is not None and target.repeats and self.interrupts.taken is None:
-            from evalhouse.flows.run.repeats import ask_again  # noqa: PLC0415
+            from evalhouse.flows.run.again import ask_again  # noqa: PLC0415
 
             repeats = await ask_again(outcome.run, prepared.tools.settings, self.warehouse, self.carry_out)
             outcome = replace(outcome, repeats=repeats)
@@ -249,7 +247,7 @@ class RunProcess:
         """The report, where one is wanted, and what a server of the user's shows of the end."""
         if settings.reports is None and not self.across_machines:
             return
-        from evalhouse.flows.run.end_pages import publish_end, write_report  # noqa: PLC0415  # most runs do without
+        from evalhouse.flows.run.prefect_pages import publish_end, write_report  # noqa: PLC0415  # most runs do without
 
         report = write_report(self.warehouse, run, settings)
         if self.across_machines:

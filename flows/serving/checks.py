@@ -10,9 +10,8 @@ from datetime import UTC, datetime
 from functools import partial
 
 from evalhouse.flows.preparing.live_run import check_history, describe_columns, make_plan
-from evalhouse.flows.preparing.shown import CheckResult, Finding, count_limits, make_finding, show_target
-from evalhouse.flows.preparing.suites import LivingSet, Suite
-from evalhouse.flows.preparing.triggers import KnowledgeBase, Schedule, list_fires
+from evalhouse.flows.preparing.settings import CheckResult, Finding, count_limits, make_finding, show_target
+from evalhouse.flows.preparing.suites import KnowledgeBase, LivingSet, Schedule, Suite, list_fires
 from evalhouse.flows.results.output import write_count
 from evalhouse.flows.serving.living_set import plan_living_set
 from evalhouse.flows.serving.notify import find_webhook

@@ -14,8 +14,7 @@ from prefect.events.schemas.automations import AutomationCore
 from prefect.schedules import Cron
 from prefect.types.entrypoint import EntrypointType
 
-from evalhouse.flows.preparing.suites import Suite
-from evalhouse.flows.preparing.triggers import UpdateSource
+from evalhouse.flows.preparing.suites import Suite, UpdateSource
 from evalhouse.flows.server.api import TAG
 from evalhouse.flows.serving.flow_runs import SILENCE
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, quote, urlsplit
 
 from evalhouse.flows.preparing.request import Update
-from evalhouse.flows.preparing.triggers import UpdateSource, make_kb_source
+from evalhouse.flows.preparing.suites import UpdateSource, make_kb_source
 from evalhouse.flows.server.api import PrefectApi
 from evalhouse.warehouse.messages import cut
 

@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from evalhouse.flows.errors import BAD_INPUT, SettingsError
-from evalhouse.flows.preparing.suites import Suite, load_suite
-from evalhouse.flows.preparing.triggers import list_fires
+from evalhouse.flows.preparing.suites import Suite, list_fires, load_suite
 from evalhouse.flows.results.output import write_count
 from evalhouse.flows.server.api import (
     KEYLESS,

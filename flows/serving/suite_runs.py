@@ -11,8 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from evalhouse.flows.doors.start_to_end import resume_run, start_run
 from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.evaluate import resume_run, start_run
 from evalhouse.flows.preparing.request import BY_HAND, Trigger
 from evalhouse.flows.preparing.settings import SUITE_ORIGIN, Resolved, resolve_settings
 from evalhouse.flows.preparing.suites import Suite

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from evalhouse.flows.preparing.request import Trigger, Update
-from evalhouse.flows.preparing.triggers import KnowledgeBase
+from evalhouse.flows.preparing.suites import KnowledgeBase
 from evalhouse.flows.server.api import PrefectApi
 from evalhouse.flows.serving.flow_runs import (
     NOT_ENDED,

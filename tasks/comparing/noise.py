@@ -3,7 +3,7 @@
 A noise run judges some samples of a run again, with every request sent again. Each sample then has two scores that
 only the judge's randomness can have set d apart, and Σd² over the pairs says how large that is. The difference of two
 runs holds the same randomness, once for each common sample that was not judged by the very same replies: that makes
-the floor, the largest change of the mean that it alone would reach in 95 of 100 comparisons. `flows/run/noise.py` makes
+the floor, the largest change of the mean that it alone would reach in 95 of 100 comparisons. `flows/run/again.py` makes
 the runs; what is known of the judge comes from those of the candidate's series that were judged as the candidate was:
 by the same judge, model, settings, prompts and formula.
 

@@ -12,7 +12,7 @@ middle from one asking to the next say that the bot answers differently each tim
 
 Where retrieval did it, contexts that differ are put back or taken away one at a time, and the document is the one
 without whose change the score is on the other side of the middle. Here is arithmetic over scores and contexts alone;
-`flows/doors/replay.py` asks.
+`flows/replay.py` asks.
 """
 
 from collections import Counter

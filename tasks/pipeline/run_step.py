@@ -6,7 +6,6 @@ names and ids only, because Prefect stores and inspects them: a task finds its l
 """
 
 import asyncio
-import gc
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -34,9 +33,6 @@ _live_runs: dict[str, LiveRun] = {}
 @contextmanager
 def registered(live_run: LiveRun) -> Iterator[None]:
     """Let a live run be found by its run's id, in this process and for this block."""
-    # A million objects of imported modules would otherwise be walked through now and then while requests wait.
-    gc.freeze()
-    gc.enable()
     _live_runs[live_run.run_id] = live_run
     try:
         yield

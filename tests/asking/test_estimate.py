@@ -21,8 +21,8 @@ from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.models.stand_ins import make_stand_in
 from evalhouse.tasks.pipeline.live_run import make_work
-from evalhouse.tasks.relevancy import regenerate_questions
 from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.similarity import regenerate_questions
 from evalhouse.warehouse.sample_data import SAMPLE_PATH
 from evalhouse.warehouse.store import Warehouse
 

@@ -11,7 +11,7 @@ from token_replies import RATED, SEVEN, SEVEN_MEAN, Token, list_tokens, write_te
 
 from evalhouse.prompts import Rating
 from evalhouse.tasks.judge.logprobs import pack_logprobs, unpack_logprobs
-from evalhouse.tasks.pipeline.expected_ratings import expect_ratings, find_expectable
+from evalhouse.tasks.measures.expected_ratings import expect_ratings, find_expectable
 
 
 def expect(*tokens: Token, rubric: str = "accuracy", packed: str | None = "") -> Rating:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
-from evalhouse.flows.doors.start_to_end import start_run  # noqa: E402
+from evalhouse.flows.evaluate import start_run  # noqa: E402
 from evalhouse.tasks.pipeline.live_run import LiveRun  # noqa: E402
 from evalhouse.tasks.settings.run import RunSettings  # noqa: E402
 from evalhouse.warehouse.store import Warehouse  # noqa: E402

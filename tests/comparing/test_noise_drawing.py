@@ -13,7 +13,7 @@ from cli_process import Place
 from live_runs import point_to
 from noise_house import BASE, CANDIDATE, JUDGE, NoiseHouse
 
-from evalhouse.flows.run.noise import measure_noise
+from evalhouse.flows.run.again import measure_noise
 from evalhouse.flows.run.outcome import NoiseOutcome, RunOutcome
 from evalhouse.tasks.asking.embedders import AskedEmbedder, RepeatedJudge
 from evalhouse.tasks.asking.tokens import Usage

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from evalhouse.flows.preparing.triggers import make_kb_source
+from evalhouse.flows.preparing.suites import make_kb_source
 from evalhouse.flows.server.api import PrefectApi, PrefectApiError
 from evalhouse.flows.serving.flow_runs import ServedSuite
 from evalhouse.warehouse.store import Warehouse

@@ -25,7 +25,8 @@ KEY = "sk-right"
 # For each line, a module to run, its arguments and variables: a process that does so; answered when that has ended.
 FORKING = """
 import json, os, runpy, sys
-import evalhouse.flows.evaluation, evalhouse.flows.preparing.live_run, evalhouse.flows.run.end_pages, langchain_openai
+import evalhouse.flows.evaluation, evalhouse.flows.preparing.live_run, evalhouse.flows.run.prefect_pages
+import langchain_openai
 import prefect.cli, prefect.flow_engine
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)

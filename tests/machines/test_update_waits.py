@@ -14,7 +14,7 @@ from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 
 from evalhouse.flows.preparing.request import Trigger, Update
-from evalhouse.flows.preparing.triggers import KnowledgeBase
+from evalhouse.flows.preparing.suites import KnowledgeBase
 from evalhouse.flows.serving import updates
 from evalhouse.flows.serving.flow_runs import ServedSuite
 from evalhouse.flows.serving.updates import catch_up, find_unanswered, put_answered, queue_left

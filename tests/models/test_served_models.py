@@ -11,7 +11,7 @@ from endpoint import Endpoint, running_endpoint
 from live_runs import make_settings, open_warehouse, point_to
 from provider_calls import make_question
 
-from evalhouse.flows.preparing.served import ask_servers, recall_servers
+from evalhouse.flows.preparing.batches import ask_servers, recall_servers
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.protocol import Judge, find_window
 from evalhouse.tasks.models.make import make_judge

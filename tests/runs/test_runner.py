@@ -12,9 +12,9 @@ import pytest
 from endpoint import running_endpoint
 from prefect_holder import copy_database, find_server
 
-from evalhouse.flows.doors import evaluate_process, runner
 from evalhouse.flows.evaluate import EvaluationError, evaluate
 from evalhouse.flows.results.progress import ProgressLine
+from evalhouse.flows.run import call_process
 from evalhouse.warehouse.store import Warehouse
 
 SAMPLE = {
@@ -30,9 +30,9 @@ def _own_runners(prefect_home: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"PREFECT_HOME": str(prefect_home), **find_server()}.items():
             patch.setenv(name, value)
-        patch.setattr(runner, "_idle", [])
+        patch.setattr(call_process, "_idle", [])
         yield
-        runner.end_runners()
+        call_process.end_runners()
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def judge(folder: Path) -> float:
 
 def list_family() -> list[int]:
     """The process that ran last and its children: servers, where there are some."""
-    pid = runner._idle[-1]._process.pid
+    pid = call_process._idle[-1]._process.pid
     return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
 
 
@@ -68,7 +68,7 @@ def test_the_second_call_starts_no_server(tmp_path: Path, own_server: None) -> N
     assert judge(tmp_path) == 0.5
     assert list_family() == first
     assert len(first) == 2, "a process and its server"
-    runner.end_runners()
+    call_process.end_runners()
     assert all(map(is_gone, first))
 
 
@@ -80,7 +80,7 @@ def test_a_server_that_has_died_is_started_again(tmp_path: Path, own_server: Non
     time.sleep(1)  # until the last of its threads has ended
     assert judge(tmp_path) == 0.5
     assert set(list_family()).isdisjoint(first)
-    runner.end_runners()
+    call_process.end_runners()
     assert Warehouse(str(tmp_path / "w.duckdb")).read_rows("select status, count(*) as n from runs group by 1") == [
         {"status": "completed", "n": 2}
     ]
@@ -88,7 +88,7 @@ def test_a_server_that_has_died_is_started_again(tmp_path: Path, own_server: Non
 
 @pytest.mark.slow
 def test_one_that_was_killed_is_replaced_and_two_at_once_have_one_each(tmp_path: Path) -> None:
-    runner.end_runners()
+    call_process.end_runners()
     assert judge(tmp_path) == 0.5
     (killed,) = list_family()
     os.kill(killed, signal.SIGKILL)
@@ -99,9 +99,9 @@ def test_one_that_was_killed_is_replaced_and_two_at_once_have_one_each(tmp_path:
     for thread in threads:
         thread.join()
     assert values == [0.5, 0.5]
-    assert len(runner._idle) == 2
-    assert killed not in [waiting._process.pid for waiting in runner._idle]
-    runner.end_runners()  # the others have a use for one
+    assert len(call_process._idle) == 2
+    assert killed not in [waiting._process.pid for waiting in call_process._idle]
+    call_process.end_runners()  # the others have a use for one
 
 
 def test_ctrl_c_stops_the_run_and_keeps_the_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,10 +133,10 @@ def test_a_forked_process_leaves_those_of_its_parent_alone(tmp_path: Path) -> No
     assert judge(tmp_path) == 0.5
     child = os.fork()
     if child == 0:
-        runner.end_runners()
-        os._exit(len(runner._idle))
+        call_process.end_runners()
+        os._exit(len(call_process._idle))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert runner._idle[-1].is_alive
+    assert call_process._idle[-1].is_alive
     assert judge(tmp_path) == 0.5
 
 
@@ -150,7 +150,7 @@ def test_a_callers_own_modules_are_imported_anew(tmp_path: Path, monkeypatch: py
         request = {"environment": dict(os.environ), "folder": str(folder), "path": [str(folder), *sys.path]}
         with monkeypatch.context() as here:
             here.chdir(folder)
-            with evaluate_process._standing_in(request):
+            with call_process._standing_in(request):
                 import own_factory  # type: ignore[import-not-found]  # noqa: PLC0415
 
                 seen.append(own_factory.NUMBER)
@@ -183,4 +183,4 @@ def test_a_process_that_dies_in_a_run_is_an_error(tmp_path: Path) -> None:
         patch.syspath_prepend(tmp_path)
         with pytest.raises(EvaluationError, match="ended with status 9"):
             evaluate([SAMPLE], judge="fatal_judges:make", warehouse=str(tmp_path / "w.duckdb"))
-    assert all(waiting.is_alive for waiting in runner._idle)
+    assert all(waiting.is_alive for waiting in call_process._idle)

@@ -31,7 +31,7 @@ frame = pl.DataFrame({
 })
 """
 START = """
-from evalhouse.flows.doors.start_to_end import start_run
+from evalhouse.flows.evaluate import start_run
 from evalhouse.tasks.settings.run import RunSettings
 settings = RunSettings(dataset="three questions", judge="lexical", warehouse="w.duckdb")
 """

@@ -16,16 +16,16 @@ from pydantic import ValidationError
 from rows import Sample, Together, add_samples, fill, open_rows, score
 
 from evalhouse.tasks.judge.protocol import Question
-from evalhouse.tasks.pipeline.citations import (
+from evalhouse.tasks.measures.citations import (
     MOST_CITATIONS,
     CitedText,
     Sources,
     find_citations,
     list_sources,
+    place_citations,
     read_cited_text,
     strip_marks,
 )
-from evalhouse.tasks.pipeline.cited_statements import place_citations
 from evalhouse.tasks.settings.run import BUILT_IN, RunSettings, compile_patterns
 
 PATTERNS = compile_patterns(())

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from live_runs import ScriptedJudge, lay_out_run, make_sample
 
 from evalhouse.tasks.measure import measure_sample
-from evalhouse.tasks.pipeline import overlap
+from evalhouse.tasks.measures import overlap
+from evalhouse.tasks.measures.overlap import KINDS, measure_overlap
 from evalhouse.tasks.pipeline.live_run import SampleWork, make_work
-from evalhouse.tasks.pipeline.overlap import KINDS, measure_overlap
 
 
 def test_the_worked_examples_hold() -> None:

@@ -28,7 +28,7 @@ from live_runs import (
 from evalhouse.tasks.asking.tokens import Price
 from evalhouse.tasks.judge.errors import UnusableReply
 from evalhouse.tasks.pipeline.live_run import SampleWork, make_work
-from evalhouse.tasks.relevancy import read_questions, regenerate_questions
+from evalhouse.tasks.similarity import read_questions, regenerate_questions
 from evalhouse.warehouse.rows.samples import StoredSample
 
 QUESTIONS = ("When was lighthouse 1 built, and by whom?", "Who was the architect of lighthouse 1?", "What is a cape?")

@@ -11,10 +11,9 @@ from prefect.tasks import MaterializingTask
 from warehouse_runs import make_run
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.triggers import explain_bad_asset, make_asset_source, make_kb_source
+from evalhouse.flows.preparing.suites import explain_bad_asset, make_asset_source, make_kb_source
 from evalhouse.tasks.lexical.judge import LexicalJudge
-from evalhouse.tasks.pipeline.assets import list_upstream, make_scores_asset, name_dataset, name_source
-from evalhouse.tasks.score import pick_score_task, score
+from evalhouse.tasks.score import list_upstream, make_scores_asset, name_dataset, name_source, pick_score_task, score
 from evalhouse.warehouse.rows.runs import insert_run
 
 

@@ -15,9 +15,9 @@ from live_runs import ScriptedJudge, lay_out_run, make_sample, read_outcomes
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.measure import measure_sample
-from evalhouse.tasks.pipeline import tool_calls
+from evalhouse.tasks.measures import tool_calls
+from evalhouse.tasks.measures.tool_calls import ToolCall, ToolCallError, grade_tool_calls, read_tool_calls
 from evalhouse.tasks.pipeline.live_run import SampleWork, make_work
-from evalhouse.tasks.pipeline.tool_calls import ToolCall, ToolCallError, grade_tool_calls, read_tool_calls
 
 ASK = ToolCall(name="ask_tide", arguments={"harbour": "Quillon", "day": 1})
 BOOK = ToolCall(name="book_berth", arguments={"length_m": 12.5})

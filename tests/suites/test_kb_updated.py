@@ -17,7 +17,7 @@ import pytest
 from cli_process import Place
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.triggers import check_kb_name, make_kb_source
+from evalhouse.flows.preparing.suites import check_kb_name, make_kb_source
 from evalhouse.flows.server.api import PrefectApi
 from evalhouse.flows.serving.flow_runs import WINDOW, make_event, read_update, read_updates
 

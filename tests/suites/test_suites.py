@@ -13,8 +13,7 @@ import pytest
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.settings import is_suite, resolve_settings
-from evalhouse.flows.preparing.suites import Suite, load_suite
-from evalhouse.flows.preparing.triggers import explain_bad_cron, list_fires
+from evalhouse.flows.preparing.suites import Suite, explain_bad_cron, list_fires, load_suite
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import SuiteGate
 

@@ -18,8 +18,8 @@ from rows import RowsToCome
 from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 
+from evalhouse.flows.run.again import ask_again
 from evalhouse.flows.run.outcome import RepeatsOutcome, RunOutcome
-from evalhouse.flows.run.repeats import ask_again
 from evalhouse.tasks.comparing.noise import LEAST_SAMPLES, pick_steadily
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.target import TargetSettings

@@ -19,7 +19,7 @@ from target_house import ask_once, pose
 from target_server import Canned, Sent, TargetServer, answer_json, serving
 from test_collect_asking import ScriptedTarget, answer, collecting
 
-from evalhouse.flows.doors.replay_runs import pose_given
+from evalhouse.flows.replay import pose_given
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.collection import describe_application, make_target, stage_responses
 from evalhouse.tasks.targets.conversations import asks_the_same, check_takes_conversation, group_turns

@@ -23,7 +23,7 @@ from evalhouse.prompts import load_prompts
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.pipeline.live_run import make_work
-from evalhouse.tasks.relevancy import regenerate_questions
+from evalhouse.tasks.similarity import regenerate_questions
 
 N = 3
 METRICS = (

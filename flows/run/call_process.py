@@ -6,6 +6,7 @@ threads, have a process each. A process that was forked from the caller starts i
 
 import atexit
 import contextlib
+import io
 import os
 import select
 import signal
@@ -13,17 +14,109 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import orjson
 
+from evalhouse.flows.errors import explain
 from evalhouse.flows.server.environment import read_user_settings
+from evalhouse.flows.server.local import hold_server, is_server_alive
+
+_IDLE_S = 600.0  # without a request this process and its server end, to be started again when there is one
+_LOOK_S = 1.0
+_BOOTSTRAP = "from evalhouse.flows.evaluate import answer_calls; answer_calls()"
+_INSTALLED = ("site-packages", "dist-packages")
+
+Message = dict[str, Any]
+Send = Callable[[dict[str, object]], None]
+
+
+def answer_requests(run: Callable[[Message, Send], Message]) -> None:
+    """Call `run` with each request until none comes for ten minutes, or the caller has ended: the child's side."""
+    send = partial(_send, os.fdopen(os.dup(1), "wb", buffering=0), threading.Lock())
+    os.dup2(2, 1)  # the pipe is for our lines alone, whatever a library prints
+    parent = os.getppid()
+    sys.stdout = sys.stderr = _Relay(send)
+    with contextlib.suppress(BrokenPipeError, KeyboardInterrupt), hold_server():
+        while (request := _next_request(parent)) is not None and is_server_alive():
+            send({"begun": True})
+            send(_answer(run, request, send))
+
+
+def _next_request(parent: int) -> Message | None:
+    """The next request; None when the caller has gone or has not asked for a long time."""
+    for _ in range(int(_IDLE_S / _LOOK_S)):
+        if os.getppid() != parent:
+            return None  # a process forked from it may still hold its end of the pipe
+        if select.select([0], [], [], _LOOK_S)[0]:
+            line = sys.stdin.buffer.readline()
+            return orjson.loads(line) if line else None
+    return None
+
+
+def _answer(run: Callable[[Message, Send], Message], request: Message, send: Send) -> Message:
+    try:
+        with _standing_in(request):
+            return run(request, send)
+    except KeyboardInterrupt:
+        return {"interrupted": None}
+    except Exception as error:  # the caller is answered whatever a run raises, and this process goes on
+        if (text := explain(error)) is not None:
+            return {"error": text}
+        sys.excepthook(type(error), error, error.__traceback__)
+        return {"error": f"the run broke off with {type(error).__name__}: {error}"}
+
+
+@contextlib.contextmanager
+def _standing_in(request: Message) -> Iterator[None]:
+    """The caller's variables, folder and import path; its own modules are forgotten afterwards."""
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    sys.path[:] = request["path"]
+    known = set(sys.modules)
+    try:
+        yield
+    finally:
+        for name in sys.modules.keys() - known:
+            if _is_callers(name):
+                del sys.modules[name]
+
+
+def _is_callers(name: str) -> bool:
+    """Whether a module is the caller's own, which may be another one at the next run."""
+    file = getattr(sys.modules[name], "__file__", None)
+    is_installed = not file or file.startswith(sys.base_prefix) or any(part in file for part in _INSTALLED)
+    return not is_installed and name.partition(".")[0] != "evalhouse"
+
+
+class _Relay(io.TextIOBase):
+    """Standard error, as the caller sees it: in a notebook below the cell, in a test with what the test printed."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self._send({"said": text})
+        return len(text)
+
+
+def _send(output: io.FileIO, lock: threading.Lock, message: dict[str, object]) -> None:
+    line = orjson.dumps(message) + b"\n"
+    with lock:
+        while line:
+            line = line[output.write(line) :]
+
 
 Message = dict[str, Any]
 Listen = Callable[[Message], None]
 
 _END_S = 10.0
-_LOOK_S = 0.5
+_LISTEN_S = 0.5
 _lock = threading.Lock()
 _idle: "list[Runner]" = []
 _of_parent: "list[Runner]" = []  # kept after a fork, for they are not this process's to end
@@ -46,7 +139,7 @@ class Runner:
         self._rest = b""  # of a line that has not come whole
         # In a session of its own: Ctrl-C comes from here, where it is also known what it interrupts.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "evalhouse.flows.doors.evaluate_process"],
+            [sys.executable, "-c", _BOOTSTRAP],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=_make_environment(),
@@ -98,7 +191,7 @@ class Runner:
         assert self._process.stdout is not None
         pipe = self._process.stdout.fileno()
         while True:
-            if not select.select([pipe], [], [], _LOOK_S)[0]:
+            if not select.select([pipe], [], [], _LISTEN_S)[0]:
                 continue
             chunk = os.read(pipe, 65536)
             if not chunk:
