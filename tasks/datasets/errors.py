@@ -1,13 +1,13 @@
-"""What a dataset is refused with.
+"""The problems of a dataset, and the one message that refuses it.
 
-    DatasetError        a dataset is refused; its message says what came, what was allowed, what to do
-    ReadingStopped      inside the readers only: nothing after this place can be read; ends up in a DatasetError
+    DatasetError        a dataset is refused; its message states what came, what is allowed, what to do
+    ReadingStopped      inside the readers only: nothing after this place can be read; becomes a DatasetError
 
-A person who prepares a dataset wants one round of fixing, not one round for each mistake. So rows are not
-refused one by one: the readers (`formats`) and the normaliser (`rows`) hand each problem on with the place where it
-stands, and `read` makes one message of all of them.
+A person who prepares a dataset needs one round of fixing, not one for each mistake. So rows are not refused one by one:
+`formats` and `rows` report each problem with its place, and `Problems` makes one message of all of them.
 """
 
+from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -36,7 +36,7 @@ Complain = Callable[[int, ProblemKind, str], None]
 
 LISTED_PROBLEMS = 20
 
-# What was allowed and what to do, said once for each kind of problem at the end of the message.
+# What is allowed and what to do, stated once for each kind of problem at the end of the message.
 ADVICE: dict[ProblemKind, str] = {
     "broken_json": "JSON has double quotes and no comma after the last member; fix or remove what is broken",
     "not_utf8": "text files are read as UTF-8, or as UTF-16 where they say so; name another encoding with --encoding, "
@@ -78,15 +78,11 @@ class DatasetError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One thing that is wrong; `row` is its place as a person counts it, None where it concerns the whole file."""
+    """One mistake; `row` is its place as a person counts it, None where it concerns the whole file."""
 
     row: int | None
     kind: ProblemKind
     text: str
-
-    @property
-    def position(self) -> int:
-        return self.row or 0
 
 
 class ReadingStopped(Exception):
@@ -98,5 +94,44 @@ class ReadingStopped(Exception):
 
 
 def refuse_dataset(came: str, *, allowed: str, to_do: str) -> DatasetError:
-    """A one-line refusal of a whole dataset: what came, what was allowed, what to do."""
+    """Return a one-line refusal of a whole dataset: what came, what is allowed, what to do."""
     return DatasetError(f"{came}; allowed: {allowed}; {to_do}")
+
+
+class Problems:
+    """All problems of one dataset: counts them, and keeps the first `LISTED_PROBLEMS` in file order."""
+
+    def __init__(self, name: str, place: Place) -> None:
+        self._name = name
+        self._place = place
+        self._listed: list[Problem] = []
+        self._kinds: dict[ProblemKind, None] = {}
+        self._n = 0
+
+    def __len__(self) -> int:
+        return self._n
+
+    def add(self, row: int | None, kind: ProblemKind, text: str) -> None:
+        """Count a problem, and list it if it is among the first."""
+        self._n += 1
+        self._kinds[kind] = None
+        insort(self._listed, Problem(row=row, kind=kind, text=text), key=lambda problem: problem.row or 0)
+        del self._listed[LISTED_PROBLEMS:]
+
+    def count_unlisted(self, n: int) -> None:
+        """Add problems of which only the number is known."""
+        self._n += n
+
+    def make_error(self) -> DatasetError:
+        """Return the error for all of them: a single line where there is one problem with the whole file."""
+        if self._n == 1 and self._listed[0].row is None:
+            only = self._listed[0]
+            return DatasetError(f"{self._name}: {only.text}; {ADVICE[only.kind]}", problems=[only])
+        lines = [f"{self._name}: {self._n:,} problem{'' if self._n == 1 else 's'}; nothing was loaded"]
+        for problem in self._listed:
+            place = "" if problem.row is None else f"{self._place} {problem.row:,}: "
+            lines.append(f"  {place}{problem.text}")
+        if self._n > len(self._listed):
+            lines.append(f"  and {self._n - len(self._listed):,} more")
+        lines += [f"to do: {ADVICE[kind]}" for kind in self._kinds]
+        return DatasetError("\n".join(lines), problems=self._listed, n_problems=self._n)

@@ -1,19 +1,17 @@
 """Reading a dataset: any of the formats, one batch of samples after the other, with the memory of one batch.
 
-`read_samples` is what the load step calls. It yields batches until the first problem, then reads on only to
-find the others, and raises one DatasetError about all of them at the end: what was staged of it is thrown
-away then. `formats` reads raw rows, `rows` finds the fields in them and makes samples. `stage_dataset` keeps the
-batches beside the warehouse and refuses a dataset whole when anything is wrong, before any model is asked.
+`stage_dataset` reads a dataset into a file beside the warehouse, or refuses it whole, before any model is asked.
+`read_samples` yields batches until the first problem, then reads on only to find the others, and raises one
+DatasetError about all of them at the end. `formats` reads raw rows, `rows` finds the fields in them and makes samples.
 """
 
 import hashlib
 from array import array
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
 
@@ -23,17 +21,7 @@ import polars as pl
 
 from evalhouse.tasks.datasets.conversations import TurnCutter, Which
 from evalhouse.tasks.datasets.encodings import is_utf8, propose, weigh
-from evalhouse.tasks.datasets.errors import (
-    ADVICE,
-    LISTED_PROBLEMS,
-    Complain,
-    DatasetError,
-    Place,
-    Problem,
-    ProblemKind,
-    ReadingStopped,
-    refuse_dataset,
-)
+from evalhouse.tasks.datasets.errors import Complain, DatasetError, Problems, ReadingStopped, refuse_dataset
 from evalhouse.tasks.datasets.formats import DatasetSource, open_source
 from evalhouse.tasks.datasets.rows import (
     Columns,
@@ -47,7 +35,7 @@ from evalhouse.tasks.datasets.rows import (
 from evalhouse.tasks.datasets.spans.read import Tally, guess_format, read_traces
 from evalhouse.tasks.datasets.spans.store import open_stored
 from evalhouse.tasks.settings.run import RunSettings, is_sample, is_traces
-from evalhouse.tasks.settings.traces import TRACES, TraceFormat, TraceWindow
+from evalhouse.tasks.settings.traces import TRACES, TraceWindow
 from evalhouse.warehouse.messages import list_names
 from evalhouse.warehouse.rows.samples import Staging, dump_turns
 from evalhouse.warehouse.sample_data import SAMPLE_PATH
@@ -59,7 +47,136 @@ Source = str | Path | pl.DataFrame
 Open = Callable[[Source, str | None], DatasetSource]
 """Opens a dataset, with the encoding of its text where one was named."""
 _NO_MAPPING: Mapping[str, str] = MappingProxyType({})
-_TRACKED_IDS = 10_000  # repeated ids that are reported with both rows; of the others only the number
+_MAX_TRACKED_IDS = 10_000  # repeated ids that are reported with both rows; of the others only the number
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedDataset:
+    """A dataset that was read whole without a problem. `content_hash` changes when any sample does.
+
+    `n_answered` is how many samples it brings an answer or contexts for, `n_continued` how many have earlier turns,
+    `use` how its columns were read, and `notes` what else the user should know of it.
+    """
+
+    staging: Staging
+    n_samples: int
+    content_hash: str
+    use: ColumnUse
+    n_answered: int = 0
+    n_continued: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def stage_of(settings: RunSettings, source: "str | pl.DataFrame | None" = None) -> StagedDataset:
+    """Read the dataset of the settings, or another source in its place, into staging; raises DatasetError.
+
+    With a trace format its rows are spans, and the samples are made of its traces; so are those of a warehouse.
+    """
+    tally = Tally()
+
+    def open_as(source: Source, encoding: str | None) -> DatasetSource:
+        if is_traces(settings.dataset) and source == TRACES:
+            if encoding is not None:
+                came = f"--encoding {encoding} for traces"
+                raise refuse_dataset(came, allowed="text files", to_do="leave it out")
+            return open_stored(Warehouse(settings.warehouse), settings.traces or TraceWindow(), tally)
+        opened = open_source(source, encoding)
+        return opened if settings.format is None else read_traces(opened, settings.format, tally)
+
+    staged = stage_dataset(
+        settings.dataset if source is None else source,
+        mapping=settings.mapping,
+        limit=settings.limit,
+        encoding=settings.encoding,
+        turns=settings.turns,
+        open_as=open_as,
+    )
+    return replace(staged, notes=(tally.describe(),)) if tally.n_traces else staged
+
+
+def stage_dataset(
+    source: str | pl.DataFrame,
+    *,
+    mapping: Mapping[str, str],
+    limit: int | None,
+    encoding: str | None = None,
+    turns: Which = "all",
+    open_as: Open = open_source,
+) -> StagedDataset:
+    """Read a dataset (`sample` is the one that ships with evalhouse) or a frame into staging; raises DatasetError.
+
+    A text file that is not UTF-8 is read again in its encoding if that is certain; otherwise the error shows how a line
+    reads in several.
+    """
+    source = resolve_source(source) if isinstance(source, str) else source
+    stage = partial(_stage, source, mapping=mapping, limit=limit, turns=turns, open_as=open_as)
+    try:
+        return stage(encoding=encoding, was_named=encoding is not None)
+    except DatasetError as error:
+        if encoding is not None or not any(problem.kind == "not_utf8" for problem in error.problems):
+            raise
+        return stage(encoding=_find_encoding(source, error), was_named=False)
+
+
+def resolve_source(source: str) -> str:
+    """Return the path behind a dataset's name."""
+    return str(SAMPLE_PATH) if is_sample(source) else source
+
+
+def _find_encoding(source: str | pl.DataFrame, error: DatasetError) -> str:
+    """Return the encoding of a text file that was refused as not UTF-8; raises that error again if none is certain."""
+    file = open_source(source).file
+    if file is None or file.encoding is not None:
+        raise error
+    with file.open() as opened:
+        encoding = weigh(opened)
+    if encoding is not None:
+        return encoding
+    with file.open() as opened:
+        number, line = next((number, line) for number, line in enumerate(opened, start=1) if not is_utf8(line))
+    readings = propose(line)
+    hint = f"\nthe file may be in another encoding; line {number:,} reads {readings}" if readings else ""
+    raise DatasetError(f"{error}{hint}", problems=error.problems, n_problems=error.n_problems)
+
+
+def _stage(
+    source: str | pl.DataFrame,
+    *,
+    mapping: Mapping[str, str],
+    limit: int | None,
+    encoding: str | None,
+    turns: Which,
+    open_as: Open,
+    was_named: bool,
+) -> StagedDataset:
+    staging = Staging()
+    digest, n_answered, n_continued, use = hashlib.sha256(), 0, 0, ColumnUse()
+    use.was_named = was_named
+    try:
+        for rows in read_samples(
+            source, mapping=mapping, limit=limit, encoding=encoding, use=use, turns=turns, open_as=open_as
+        ):
+            staged = []
+            for row in rows:
+                metadata = orjson.dumps(row.metadata).decode() if row.metadata else None
+                values = vars(row) | {"metadata": metadata, "conversation": dump_turns(row.conversation)}
+                del values["row"]
+                staged.append(values)
+                n_answered += row.answer is not None or row.contexts is not None
+                n_continued += row.conversation is not None
+                digest.update(f"{row.sample_id}\n{row.input_hash}\n".encode())
+            staging.add(staged)
+    except BaseException:  # also on Ctrl-C the staged file goes
+        staging.discard()
+        raise
+    return StagedDataset(
+        staging=staging,
+        n_samples=staging.n_rows,
+        content_hash=digest.hexdigest()[:32],
+        use=use,
+        n_answered=n_answered,
+        n_continued=n_continued,
+    )
 
 
 def read_samples(
@@ -73,13 +190,13 @@ def read_samples(
     turns: Which = "all",
     open_as: Open = open_source,
 ) -> Iterator[list[SampleRow]]:
-    """Read a dataset in batches of at most `batch_size` samples, the first `limit` rows when one is given.
+    """Read a dataset in batches of at most `batch_size` samples, only the first `limit` rows when one is given.
 
-    A row that is a whole conversation becomes a sample for each of its `turns`, or for the last.
-    `source` is a file, `FILE.duckdb#TABLE` or a Polars frame; `mapping` names columns as {ours: theirs}, and `use`
-    takes note of what became of all columns. `open_as` opens what is no dataset by itself. A DuckDB table must be read
-    in one thread. Raises DatasetError: at once when there is no such dataset or field, else from the iterator, after
-    the last batch or where nothing more can be read, with all problems in one message.
+    A row that is a whole conversation becomes a sample for each of its `turns`, or for the last. `source` is a file,
+    `FILE.duckdb#TABLE` or a Polars frame; `mapping` names columns as {ours: theirs}, and `use` counts how all columns
+    were used. `open_as` opens what is not a dataset by itself. A DuckDB table must be read in one thread. Raises
+    DatasetError: at once when there is no such dataset or field, else from the iterator, after the last batch or where
+    nothing more can be read, with all problems in one message.
     """
     if batch_size < 1 or (limit is not None and limit < 1):
         raise ValueError(f"batch_size={batch_size} and limit={limit} must be at least 1")
@@ -88,70 +205,8 @@ def read_samples(
     return _Reading(source=opened, columns=columns, limit=limit, batch_size=batch_size, turns=turns).read()
 
 
-@dataclass(frozen=True, kw_only=True)
-class GivenId:
-    """An id as a row gives it."""
-
-    row: int
-    given_id: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class RepeatedId:
-    """A row whose id an earlier row has."""
-
-    row: int
-    first_row: int
-    given_id: str
-
-
-class DuplicateIds:
-    """Finds ids that several rows have, in eight bytes a row.
-
-    `add` keeps a hash of each id. Hashes that came twice are only candidates: `find_repeated` reads the ids
-    once more and compares those of the candidates as texts, so two ids that share a hash are not taken for one.
-    """
-
-    def __init__(self, hash_id: Callable[[str], int] = hash) -> None:
-        self._hash_id = hash_id
-        self._hashes = array("q")
-        self.n_not_followed = 0  # repetitions that `find_repeated` knew of by their hashes and did not report
-
-    def add(self, given_id: str) -> None:
-        self._hashes.append(self._hash_id(given_id))
-
-    def find_repeated(self, read_again: Callable[[], Iterable[GivenId]]) -> Iterator[RepeatedId]:
-        """Yield every row whose id came before. Calls `read_again` only when there is a candidate.
-
-        Of more than `_TRACKED_IDS` candidates the first ones are followed, so that a file full of repetitions
-        needs no more memory than another; `n_not_followed` counts the rest.
-        """
-        candidates = self._find_candidates()
-        if not candidates:
-            return
-        first_rows: dict[str, int] = {}
-        n_passed_over = 0
-        for row in read_again():
-            if not _is_among(self._hash_id(row.given_id), candidates):
-                continue
-            first_row = first_rows.get(row.given_id)
-            if first_row is not None:
-                yield RepeatedId(row=row.row, first_row=first_row, given_id=row.given_id)
-            elif len(first_rows) < _TRACKED_IDS:
-                first_rows[row.given_id] = row.row
-            else:
-                n_passed_over += 1
-        self.n_not_followed = max(0, n_passed_over - max(0, len(candidates) - len(first_rows)))
-
-    def _find_candidates(self) -> "array[int]":
-        """The hashes that came more than once, sorted."""
-        ordered = pl.Series(np.frombuffer(self._hashes, dtype=np.int64)).sort()
-        repeated = ordered.filter(ordered == ordered.shift()).unique().sort()
-        return array("q", repeated.to_arrow().buffers()[1].to_pybytes())
-
-
 class _Reading:
-    """One pass over a dataset, and what is known about it so far."""
+    """One pass over a dataset, and its problems so far."""
 
     def __init__(
         self, *, source: DatasetSource, columns: Columns, limit: int | None, batch_size: int, turns: Which
@@ -167,6 +222,7 @@ class _Reading:
         self._n_rows = 0
 
     def read(self) -> Iterator[list[SampleRow]]:
+        """Yield the samples in batches; raises DatasetError at the end if there was any problem."""
         try:
             rows = self._read_rows(self._problems.add, self._columns.use)
             for raw_rows in _batch(rows, self._batch_size):
@@ -183,7 +239,7 @@ class _Reading:
             raise self._problems.make_error()
 
     def _read_rows(self, complain: Complain, use: ColumnUse) -> Iterator[RawRow]:
-        """The rows, of a conversation one for each turn."""
+        """Return the rows, of a conversation one for each turn."""
         cutter = TurnCutter(
             columns=self._columns, which=self._turns, tabular=self._source.tabular, complain=complain, use=use
         )
@@ -208,14 +264,12 @@ class _Reading:
         return samples
 
     def _check_columns(self, raw_rows: list[RawRow]) -> None:
-        """Stop at once where no later row can make it right: no question, a mapped column that a table has not."""
+        """Stop at once where no later row can help: no question, or a mapped column that a table does not have."""
         self._seen = {name: None for raw in raw_rows for name in raw.values}
-        if self._source.tabular:
-            impossible = self._columns.list_impossible(raw_rows[0].values)
-            if impossible:
-                raise self._miss_mapped(impossible)
-        has_question = any("question" in self._columns.locate(raw.values) for raw in raw_rows)
-        if not has_question:
+        impossible = self._columns.list_impossible(raw_rows[0].values) if self._source.tabular else []
+        if impossible:
+            raise self._miss_mapped(impossible)
+        if not any("question" in self._columns.locate(raw.values) for raw in raw_rows):
             names = list_names(self._columns.names_of("question"))
             text = f"no question column; columns: {list_names(list(self._seen))}; read as the question: {names}"
             form = guess_format(self._seen)
@@ -224,6 +278,7 @@ class _Reading:
             raise ReadingStopped(None, "columns", text)
 
     def _check_whole(self) -> None:
+        """Check what only the whole dataset shows: rows at all, each mapped column, each id once."""
         if self._n_rows == 0 and not self._problems:
             raise ReadingStopped(None, "no_rows", "no rows")
         unseen = self._columns.list_unseen()
@@ -232,27 +287,22 @@ class _Reading:
         for repeated in self._ids.find_repeated(self._read_given_ids):
             text = f"id {repeated.given_id!r} is that of {self._source.place} {repeated.first_row:,} already"
             self._problems.add(repeated.row, "duplicate_id", text)
-        self._problems.count_unlisted(self._ids.n_not_followed)
+        self._problems.count_unlisted(self._ids.n_untracked)
 
     def _miss_mapped(self, missing: list[str]) -> ReadingStopped:
         text = f"no column for --map {', '.join(missing)}; columns: {list_names(list(self._seen))}"
         return ReadingStopped(None, "columns", text)
 
     def _read_given_ids(self) -> Iterator["GivenId"]:
-        # Everything that is wrong was said in the first reading.
+        # The first reading reported all problems.
         for raw in self._read_rows(lambda _row, _kind, _text: None, ColumnUse()):
             given_id = read_given_id(raw, self._columns)
             if given_id is not None:
                 yield GivenId(row=raw.row, given_id=given_id)
 
 
-def _is_among(value: int, ordered: "array[int]") -> bool:
-    place = bisect_left(ordered, value)
-    return place < len(ordered) and ordered[place] == value
-
-
 def _batch(rows: Iterable[RawRow], size: int) -> Iterator[list[RawRow]]:
-    """Lists of `size` rows; the rows before a ReadingStopped come before it."""
+    """Yield lists of `size` rows; the rows before a ReadingStopped come before it."""
     batch: list[RawRow] = []
     stopped: ReadingStopped | None = None
     try:
@@ -269,181 +319,64 @@ def _batch(rows: Iterable[RawRow], size: int) -> Iterator[list[RawRow]]:
         raise stopped
 
 
+# --- ids
+
+
 @dataclass(frozen=True, kw_only=True)
-class StagedDataset:
-    """A dataset that was read whole without a problem. `content_hash` changes when any sample does.
+class GivenId:
+    """An id as a row gives it."""
 
-    `n_answered` is how many samples it brings an answer or contexts for, `n_continued` how many have earlier turns,
-    `use` what its columns were read as, and `notes` what else is to be said of it.
+    row: int
+    given_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatedId:
+    """A row whose id an earlier row has."""
+
+    row: int
+    first_row: int
+    given_id: str
+
+
+class DuplicateIds:
+    """Finds ids that several rows have, with eight bytes of memory a row.
+
+    `add` stores a hash of each id. Hashes that came twice are only candidates: `find_repeated` reads the ids once more
+    and compares those of the candidates as texts, so two ids that share a hash are not confused.
     """
 
-    staging: Staging
-    n_samples: int
-    content_hash: str
-    use: ColumnUse
-    n_answered: int = 0
-    n_continued: int = 0
-    notes: tuple[str, ...] = ()
+    def __init__(self, hash_id: Callable[[str], int] = hash) -> None:
+        self._hash_id = hash_id
+        self._hashes = array("q")
+        self.n_untracked = 0  # repetitions that `find_repeated` counted by their hashes and did not report
 
+    def add(self, given_id: str) -> None:
+        self._hashes.append(self._hash_id(given_id))
 
-def stage_of(settings: RunSettings, source: "str | pl.DataFrame | None" = None) -> StagedDataset:
-    """The dataset of the settings, or another source of it, read as they say into staging; raises DatasetError.
+    def find_repeated(self, read_again: Callable[[], Iterable[GivenId]]) -> Iterator[RepeatedId]:
+        """Yield every row whose id came before. Calls `read_again` only when there is a candidate.
 
-    With a format its rows are spans, and the samples are made of its traces; so are those of a warehouse.
-    """
-    tally = Tally()
-    is_stored = (source is None or (isinstance(source, str) and source == TRACES)) and is_traces(settings.dataset)
-    opens: Open = open_source
-    if is_stored:
-        opens = partial(_open_stored, Warehouse(settings.warehouse), settings.traces or TraceWindow(), tally)
-    elif settings.format is not None:
-        opens = partial(_open_traces, settings.format, tally)
-    staged = stage_dataset(
-        settings.dataset if source is None else source,
-        mapping=settings.mapping,
-        limit=settings.limit,
-        encoding=settings.encoding,
-        turns=settings.turns,
-        open_as=opens,
-    )
-    return replace(staged, notes=(tally.describe(),)) if tally.n_traces else staged
-
-
-def _open_traces(form: TraceFormat, tally: Tally, source: Source, encoding: str | None) -> DatasetSource:
-    return read_traces(open_source(source, encoding), form, tally)
-
-
-def _open_stored(
-    warehouse: Warehouse, window: TraceWindow, tally: Tally, _: Source, encoding: str | None
-) -> DatasetSource:
-    if encoding is not None:
-        raise refuse_dataset(f"--encoding {encoding} for traces", allowed="text files", to_do="leave it out")
-    return open_stored(warehouse, window, tally)
-
-
-def stage_dataset(
-    source: str | pl.DataFrame,
-    *,
-    mapping: Mapping[str, str],
-    limit: int | None,
-    encoding: str | None = None,
-    turns: Which = "all",
-    open_as: Open = open_source,
-) -> StagedDataset:
-    """Read a dataset (`sample` is the one that ships with evalhouse) or a frame into staging; raises DatasetError.
-
-    A text file that is not UTF-8 is read again in the encoding that it is certain to be in; where none is, the error
-    shows what a line reads in several.
-    """
-    source = resolve_source(source) if isinstance(source, str) else source
-    try:
-        return _stage(source, mapping, limit, encoding, turns, open_as=open_as)
-    except DatasetError as error:
-        if encoding is not None or not any(problem.kind == "not_utf8" for problem in error.problems):
-            raise
-        return _stage(source, mapping, limit, _find_encoding(source, error), turns, open_as=open_as, was_named=False)
-
-
-def _find_encoding(source: str | pl.DataFrame, error: DatasetError) -> str:
-    """The encoding of a text file that was refused as not UTF-8; raises that error again where none is certain."""
-    file = open_source(source).file
-    if file is None or file.encoding is not None:
-        raise error
-    with file.open() as opened:
-        found = weigh(opened)
-    if found is not None:
-        return found
-    with file.open() as opened:
-        number, line = next((number, line) for number, line in enumerate(opened, start=1) if not is_utf8(line))
-    readings = propose(line)
-    told = f"\nthe file may be in another encoding; line {number:,} reads {readings}" if readings else ""
-    raise DatasetError(f"{error}{told}", problems=error.problems, n_problems=error.n_problems)
-
-
-def _stage(
-    source: str | pl.DataFrame,
-    mapping: Mapping[str, str],
-    limit: int | None,
-    encoding: str | None,
-    turns: Which,
-    *,
-    open_as: Open,
-    was_named: bool = True,
-) -> StagedDataset:
-    staging = Staging()
-    digest, n_answered, n_continued, use = hashlib.sha256(), 0, 0, ColumnUse()
-    use.was_named = was_named and encoding is not None
-    try:
-        for rows in read_samples(
-            source, mapping=mapping, limit=limit, encoding=encoding, use=use, turns=turns, open_as=open_as
-        ):
-            staging.add([_to_staged(row) for row in rows])
-            n_answered += sum(row.answer is not None or row.contexts is not None for row in rows)
-            n_continued += sum(row.conversation is not None for row in rows)
-            for row in rows:
-                digest.update(f"{row.sample_id}\n{row.input_hash}\n".encode())
-    except BaseException:  # whatever stops it, Ctrl-C too: the file of what was staged goes
-        staging.discard()
-        raise
-    return StagedDataset(
-        staging=staging,
-        n_samples=staging.n_rows,
-        content_hash=digest.hexdigest()[:32],
-        use=use,
-        n_answered=n_answered,
-        n_continued=n_continued,
-    )
-
-
-def resolve_source(source: str) -> str:
-    """The path behind a dataset's name."""
-    return str(SAMPLE_PATH) if is_sample(source) else source
-
-
-def _to_staged(row: SampleRow) -> dict[str, object]:
-    metadata = orjson.dumps(row.metadata).decode() if row.metadata else None
-    staged = vars(row) | {"metadata": metadata, "conversation": dump_turns(row.conversation)}
-    del staged["row"]
-    return staged
-
-
-class Problems:
-    """Everything that is wrong with one file: counts all, remembers the first `LISTED_PROBLEMS` in file order."""
-
-    def __init__(self, name: str, place: Place) -> None:
-        self._name = name
-        self._place = place
-        self._listed: list[Problem] = []
-        self._kinds: dict[ProblemKind, None] = {}
-        self._n = 0
-
-    def __len__(self) -> int:
-        return self._n
-
-    def add(self, row: int | None, kind: ProblemKind, text: str) -> None:
-        self._n += 1
-        self._kinds[kind] = None
-        problem = Problem(row=row, kind=kind, text=text)
-        if len(self._listed) == LISTED_PROBLEMS and problem.position >= self._listed[-1].position:
+        Of more than `_MAX_TRACKED_IDS` candidates the first ones are tracked, so that a file full of repetitions needs
+        no more memory than another; `n_untracked` counts the rest.
+        """
+        ordered = pl.Series(np.frombuffer(self._hashes, dtype=np.int64)).sort()
+        repeated = ordered.filter(ordered == ordered.shift()).unique().sort()
+        candidates = array("q", repeated.to_arrow().buffers()[1].to_pybytes())
+        if not candidates:
             return
-        insort(self._listed, problem, key=attrgetter("position"))
-        del self._listed[LISTED_PROBLEMS:]
-
-    def count_unlisted(self, n: int) -> None:
-        """Add problems of which only the number is known."""
-        self._n += n
-
-    def make_error(self) -> DatasetError:
-        """The one message about this file: a single line when a single thing is wrong with the whole of it."""
-        if self._n == 1 and self._listed[0].row is None:
-            only = self._listed[0]
-            return DatasetError(f"{self._name}: {only.text}; {ADVICE[only.kind]}", problems=[only])
-        lines = [f"{self._name}: {self._n:,} problem{'' if self._n == 1 else 's'}; nothing was loaded"]
-        lines += [f"  {self._say_place(problem)}{problem.text}" for problem in self._listed]
-        if self._n > len(self._listed):
-            lines.append(f"  and {self._n - len(self._listed):,} more")
-        lines += [f"to do: {ADVICE[kind]}" for kind in self._kinds]
-        return DatasetError("\n".join(lines), problems=self._listed, n_problems=self._n)
-
-    def _say_place(self, problem: Problem) -> str:
-        return "" if problem.row is None else f"{self._place} {problem.row:,}: "
+        first_rows: dict[str, int] = {}
+        n_passed_over = 0
+        for row in read_again():
+            hashed = self._hash_id(row.given_id)
+            place = bisect_left(candidates, hashed)
+            if place == len(candidates) or candidates[place] != hashed:
+                continue
+            first_row = first_rows.get(row.given_id)
+            if first_row is not None:
+                yield RepeatedId(row=row.row, first_row=first_row, given_id=row.given_id)
+            elif len(first_rows) < _MAX_TRACKED_IDS:
+                first_rows[row.given_id] = row.row
+            else:
+                n_passed_over += 1
+        self.n_untracked = max(0, n_passed_over - max(0, len(candidates) - len(first_rows)))

@@ -1,14 +1,13 @@
-"""From one raw row to one sample, with an id and a hash: which column is read as which of our fields, and what of it.
+"""From one raw row to one sample with an id and a hash: which column is read as which field, and how.
 
 The common tools name the same few things differently: `ALIASES` holds the names that are understood, in the order in
 which they win where a row has several; the same words in another case or joined otherwise (`expectedOutput`) count as
-well, after all that are spelled exactly. `--map ours=theirs` goes before them and may name any place inside a nested
-column. What is only likely is never read: `suggest` names it, with the --map to type.
+well, after all exact names. `--map ours=theirs` takes precedence and may name any place inside a nested column. What is
+only likely is never read: `suggest_columns` names it, with the --map to type.
 
-Everything that is none of our fields goes to the metadata, so that nothing is lost: the losing one of two
-competing columns, what is left of a nested object, the grade beside a context's text. A row that cannot be
-taken gives no sample, after everything that is wrong with it has been reported to `complain`. Which text is meant in an
-object that a tracing tool wrote is decided in `traces`.
+Everything else goes to the metadata, so that nothing is lost: the losing one of two competing columns, the remainder of
+a nested object, the grade beside a context's text. A row that cannot be read gives no sample, after all that is wrong
+with it was reported to `complain`.
 """
 
 import re
@@ -18,18 +17,16 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from hashlib import sha256
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, Literal, get_args
 
 import orjson
 
-from evalhouse.tasks.datasets.errors import Complain, DatasetError, ProblemKind, ReadingStopped, refuse_dataset
-from evalhouse.tasks.datasets.values import COLUMNS as TRACED
+from evalhouse.tasks.datasets.errors import Complain, ProblemKind, ReadingStopped, refuse_dataset
 from evalhouse.tasks.datasets.values import (
     MISSING,
-    Conversation,
+    RECORDED_COLUMNS,
     find_text,
-    is_absent,
     is_recorded,
     list_texts,
     open_cell,
@@ -84,7 +81,7 @@ ALIASES: dict[Field, tuple[str, ...]] = {
     "conversation": ("conversation",),
 }
 
-# What may be meant, but may be something else as well: named with the --map to type, and never read by itself.
+# Names that may be meant, but may be something else as well: proposed with the --map to type, and never read.
 LIKELY: dict[Field, tuple[str, ...]] = {
     "question": ("text", "message", "instruction", "user_question", "q"),
     "answer": (
@@ -97,18 +94,15 @@ LIKELY: dict[Field, tuple[str, ...]] = {
         "search_results",
     ),
 }  # fmt: skip
-SAID: Final[tuple[Field, ...]] = ("question", "answer", "ground_truth", "contexts")
-_OF_THE_TARGET: tuple[Field, ...] = ("answer", "contexts")
+COUNTED: Final[tuple[Field, ...]] = ("question", "answer", "ground_truth", "contexts")
 
 # LangSmith writes `inputs` and `outputs` for its datasets, where `outputs` is the reference, and for the runs of a bot,
-# where it is the answer. These columns have only the one or the other.
+# where it is the answer. Only the one or the other has these columns.
 _EXAMPLE_MARKS = frozenset({"dataset_id", "source_run_id", "modified_at", "split", "dataset_split"})
-_RUN_MARKS = frozenset({"run_type", "trace_id", "dotted_order", "start_time", "session_id", "parent_run_id"})
+RUN_MARKS = frozenset({"run_type", "trace_id", "dotted_order", "start_time", "session_id", "parent_run_id"})
 
-_REMEMBERED_NAMES = 1000  # of a JSON file whose every row has other keys
-_REMEMBERED_SHAPES = 100  # sets of columns; rows of one file have few
-
-
+_MAX_NAMES = 1000  # columns that are listed of a JSON file whose every row has other keys
+_MAX_SHAPES = 100  # sets of columns that are cached; rows of one file have few
 _PLACE = re.compile(r"-?\d{1,9}")
 
 
@@ -118,51 +112,72 @@ class ColumnPath:
     def __init__(self, name: str) -> None:
         self.name = name
         steps = name.replace("[", ".").replace("]", "").split(".")
-        self._root = steps[0]
+        self.root = steps[0]
         self._inner: list[str | int] = [int(step) if _PLACE.fullmatch(step) else step for step in steps[1:]]
 
     def step_into(self, steps: Iterable[str | int]) -> "ColumnPath":
-        """A place further inside."""
+        """Return a place further inside."""
         return ColumnPath(".".join(map(str, (self.name, *steps))))
-
-    @property
-    def root(self) -> str:
-        return self._root
 
     @property
     def is_nested(self) -> bool:
         return bool(self._inner)
 
     def find(self, row: Mapping[str, object]) -> object:
-        """The value there, or MISSING. A column of exactly this name comes first: flattened tables have them."""
+        """Return the value there, or MISSING. A column of exactly this name comes first: flattened tables have them."""
         if self.name in row:
             return row[self.name]
-        if not self._inner or self._root not in row:
+        if not self._inner or self.root not in row:
             return MISSING
-        value = row[self._root]
+        value = row[self.root]
         for step in self._inner:
-            value = _step_into(open_cell(value), step)
+            value = open_cell(value)
+            if isinstance(value, dict):
+                value = value.get(step if step in value else str(step), MISSING)
+            elif isinstance(value, list) and isinstance(step, int) and -len(value) <= step < len(value):
+                value = value[step]
+            else:
+                return MISSING
         return value
 
     def drop_from(self, rest: dict[str, object]) -> None:
-        """Take the value out of `rest`; what stood around it stays."""
-        root = self.name if self.name in rest else self._root
+        """Take the value out of `rest`; the values around it stay."""
+        root = self.name if self.name in rest else self.root
         if root not in rest:
             return
-        inner = [] if root == self.name else self._inner
-        left = _leave_out(rest[root], inner)
-        if left is MISSING:
+        remainder = _leave_out(rest[root], [] if root == self.name else self._inner)
+        if remainder is MISSING:
             del rest[root]
         else:
-            rest[root] = left
+            rest[root] = remainder
 
     def is_column_of(self, names: Mapping[str, object]) -> bool:
-        """Whether a table with these columns can have this one."""
-        return self.name in names or (self.is_nested and self._root in names)
+        """Return True if a table with these columns can have this one."""
+        return self.name in names or (self.is_nested and self.root in names)
+
+
+def _leave_out(value: object, inner: list[str | int]) -> object:
+    """Return `value` without the place that the steps lead to, MISSING when nothing remains.
+
+    A list of several stays whole: with one taken out the others would change their places.
+    """
+    if not inner:
+        return MISSING
+    value = open_cell(value)
+    if isinstance(value, list):
+        return MISSING if len(value) == 1 and len(inner) == 1 else value
+    if not isinstance(value, dict):
+        return value
+    key = inner[0] if inner[0] in value else str(inner[0])
+    remainder = {name: member for name, member in value.items() if name != key}
+    inside = _leave_out(value.get(key, MISSING), inner[1:])
+    if inside is not MISSING:
+        remainder[key] = inside
+    return remainder or MISSING
 
 
 class ColumnUse:
-    """What was made of the columns of the rows read so far: which became which field, and which stayed metadata."""
+    """How the columns of the rows read so far were used: which became which field, and which stayed metadata."""
 
     def __init__(self) -> None:
         self.columns: dict[Field, dict[str, None]] = {}
@@ -170,16 +185,15 @@ class ColumnUse:
         self.n_filled: Counter[Field] = Counter()
         self.n_rows = 0
         self.n_system = 0  # instructions of a system between the turns of conversations
-        self.n_child_runs = 0  # runs that are part of a turn of a thread, and none themselves
-        self.renamed: dict[Field, dict[str, None]] = {}  # where a turn's value stood in its conversation's row
-        self._conversations: dict[str, tuple[int, int]] = {}  # by column: how many, and samples of them
+        self.renamed: dict[Field, dict[str, None]] = {}  # the columns of a conversation's row that its turns' come from
         self.encoding: str | None = None
-        self.was_named = False  # the encoding, by a person
+        self.was_named = False  # the user named the encoding
+        self._conversations: dict[str, tuple[int, int]] = {}  # by column: how many, and samples of them
         self._located: Mapping[Field, ColumnPath] | None = None
         self._rest: set[str] = set()
 
     def add(self, located: Mapping[Field, ColumnPath], rest: Mapping[str, object], filled: Iterable[Field]) -> None:
-        """Take note of a row: its columns by field, what is left of it, and the fields that are not empty."""
+        """Count a row: its columns by field, the columns that remain, and the fields that are not empty."""
         self.n_rows += 1
         for field in filled:
             self.n_filled[field] += 1
@@ -188,96 +202,104 @@ class ColumnUse:
         self._located, self._rest = located, set(rest)
         for field, path in located.items():
             self.columns.setdefault(field, {})[path.name] = None
-        if len(self.unread) < _REMEMBERED_NAMES:
+        if len(self.unread) < _MAX_NAMES:
             read = {"metadata", *(path.root for path in located.values())}
             self.unread.update(dict.fromkeys(name for name in rest if name not in read))
 
-    def note_conversation(self, column: str, n_samples: int) -> None:
-        """Take note of a conversation: where it stood, and how many samples it became."""
+    def count_conversation(self, column: str, n_samples: int) -> None:
+        """Count a conversation: its column, and how many samples it became."""
         n, n_before = self._conversations.get(column, (0, 0))
         self._conversations[column] = n + 1, n_before + n_samples
 
     def describe(self, *, is_asked: bool) -> str:
-        """All of it in a line. `is_asked`: a target gives answers and contexts, so that no column need have them."""
-        found = [self._describe_field(field) for field in FIELDS if field in self.columns]
+        """Return all of it in a line. `is_asked`: a target gives answers and contexts, so no column needs to."""
+        parts = []
+        if self.encoding:
+            how = "" if self.was_named else ", found by its bytes (--encoding names another)"
+            parts.append(f"read as {self.encoding}{how}")
+        for column, (n, n_samples) in self._conversations.items():
+            samples, conversations = "sample" + "s" * (n_samples != 1), "conversation" + "s" * (n != 1)
+            parts.append(f"{n_samples:,} {samples} from the turns of {n:,} {conversations} in {column!r}")
+        fields = []
+        for field in FIELDS:
+            if field not in self.columns:
+                continue
+            names = [name for name in self.renamed.get(field, self.columns[field]) if name != field]
+            text = f"{field} = {' or '.join(names)}" if names else field
+            n_filled = self.n_filled[field]
+            if field in COUNTED and n_filled < self.n_rows:
+                text += f" ({f'in {n_filled:,} of {self.n_rows:,} rows' if n_filled else 'empty in every row'})"
+            fields.append(text)
+        parts.append(f"columns: {', '.join(fields)}")
         missing = [name for name in self.list_missing(is_asked=is_asked) if name not in self.columns]
-        how = "" if self.was_named else ", found by its bytes (--encoding names another)"
-        parts = [f"read as {self.encoding}{how}"] if self.encoding else []
-        parts += [_describe_conversations(column, *counts) for column, counts in self._conversations.items()]
-        parts += [f"left out: {self.n_child_runs:,} runs that are part of others"] if self.n_child_runs else []
-        parts += [f"columns: {', '.join(found)}"]
         parts += [f"not found: {', '.join(missing)}"] if missing else []
         parts += [f"left out of conversations: {self.n_system:,} system turns"] if self.n_system else []
         parts += [f"kept as metadata: {list_names(list(self.unread), 8)}"] if self.unread else []
         return "; ".join(parts)
 
     def list_missing(self, *, is_asked: bool) -> list[Field]:
-        """The fields of a sample of which no row has anything."""
-        wanted = [field for field in SAID if not (is_asked and field in _OF_THE_TARGET)]
-        return [field for field in wanted if not self.n_filled[field]]
+        """Return the fields of a sample that are empty in every row."""
+        needed = [field for field in COUNTED if not (is_asked and field in ("answer", "contexts"))]
+        return [field for field in needed if not self.n_filled[field]]
 
     def suggest(self, *, is_asked: bool) -> list[str]:
-        """For each missing field the columns that may be meant, with the --map to type."""
+        """Return for each missing field the columns that may be meant, with the --map to type."""
         return suggest_columns(self.list_missing(is_asked=is_asked), list(self.unread))
-
-    def _describe_field(self, field: Field) -> str:
-        names = [name for name in self.renamed.get(field, self.columns[field]) if name != field]
-        text = f"{field} = {' or '.join(names)}" if names else field
-        n_filled = self.n_filled[field]
-        if field not in SAID or n_filled == self.n_rows:
-            return text
-        return f"{text} ({f'in {n_filled:,} of {self.n_rows:,} rows' if n_filled else 'empty in every row'})"
-
-
-def _describe_conversations(column: str, n: int, n_samples: int) -> str:
-    samples, conversations = "sample" + "s" * (n_samples != 1), "conversation" + "s" * (n != 1)
-    return f"{n_samples:,} {samples} from the turns of {n:,} {conversations} in {column!r}"
 
 
 def suggest_columns(missing: Iterable[Field], names: list[str]) -> list[str]:
-    """A sentence for each of these fields for which one of these columns may be meant."""
+    """Return a sentence for each of these fields that one of these columns may be meant for.
+
+    A column may be meant by a name that tools use, or by a spelling near one that is understood.
+    """
+    spelled = {_spell(name): name for name in names}
+    likely_names = {_spell(name) for likely in LIKELY.values() for name in likely}
     suggestions = []
     for field in missing:
-        close = _find_likely(field, names)
-        if close is not None:
-            theirs = "ground_truths" if close in ("answers", "references") else field
-            suggestions.append(f"is {close!r} the {field}? --map {theirs}={close} reads it")
+        known = [_spell(alias) for alias in ALIASES[field] if "." not in alias]
+        likely = (spelled[_spell(name)] for name in LIKELY.get(field, ()) if _spell(name) in spelled)
+        close = (
+            name
+            for spelling, name in spelled.items()
+            if spelling not in likely_names and get_close_matches(spelling, known, n=1, cutoff=0.8)
+        )
+        column = next(chain(likely, close), None)
+        if column is not None:
+            theirs = "ground_truths" if column in ("answers", "references") else field
+            suggestions.append(f"is {column!r} the {field}? --map {theirs}={column} reads it")
     return suggestions
-
-
-def _find_likely(field: Field, names: list[str]) -> str | None:
-    """The column that may be meant for a field: by what tools call it, else by its spelling."""
-    spelled = {_spell(name): name for name in names}
-    certain = {_spell(name) for likely in LIKELY.values() for name in likely}
-    for name in LIKELY.get(field, ()):
-        if _spell(name) in spelled:
-            return spelled[_spell(name)]
-    known = [_spell(alias) for alias in ALIASES[field] if "." not in alias]
-    for name in (name for name in spelled if name not in certain):
-        if get_close_matches(name, known, n=1, cutoff=0.8):
-            return spelled[name]
-    return None
 
 
 @lru_cache(maxsize=4096)
 def _spell(name: str) -> str:
-    """A name without case and without what joins its words: `expectedOutput` and `Expected Output` are the same."""
+    """Return a name without case and without what joins its words: `expectedOutput` and `Expected Output` are equal."""
     return re.sub(r"[\s_-]", "", name).casefold()
 
 
 class Columns:
-    """The columns of each field: its aliases, or what `--map` says; `use` takes note of what becomes of them.
+    """The columns of each field: its aliases, or the one that `--map` names; `use` counts how they are used.
 
-    A column named in the mapping is not an alias of another field any more, so that `ground_truth=answer` leaves
-    the answer to the next name that is understood. Raises DatasetError for a field that is not ours.
+    A column named in the mapping is no longer an alias of another field, so that `ground_truth=answer` leaves the
+    answer to the next name that is understood. Raises DatasetError for an unknown field.
     """
 
     def __init__(self, mapping: Mapping[str, str], use: ColumnUse | None = None) -> None:
         for ours, theirs in mapping.items():
-            if ours not in FIELDS or not theirs.strip():
-                raise _refuse_mapping(ours, theirs)
+            if ours not in FIELDS:
+                raise refuse_dataset(
+                    f"--map {ours}={theirs}: {ours!r} is not one of our fields; {suggest(ours, FIELDS)}",
+                    allowed=list_names(FIELDS),
+                    to_do="write --map ours=theirs; a column that is none of these is kept as metadata without being "
+                    "mapped",
+                )
+            if not theirs.strip():
+                raise refuse_dataset(
+                    f"--map {ours}= names no column",
+                    allowed=f"--map {ours}=COLUMN, where a place inside one is written outputs.answer or answers[0]",
+                    to_do="name the column",
+                )
         self.use = use or ColumnUse()
-        # Of a column of which a place is named the rest is read as nothing else.
+        # If a place inside a column is mapped, the rest of the column is read as no other field.
         self._taken = {*mapping.values(), *(ColumnPath(theirs).root for theirs in mapping.values())}
         self._paths: dict[Field, list[ColumnPath]] = {}
         for field in FIELDS:
@@ -285,7 +307,7 @@ class Columns:
             names = [mapping[field]] if field in mapping else aliases
             self._paths[field] = [ColumnPath(name) for name in names]
         self._nested_roots = {path.root for paths in self._paths.values() for path in paths if path.is_nested}
-        self._shapes: dict[tuple[str, ...], dict[Field, ColumnPath]] = {}  # of rows whose columns' names say it all
+        self._shapes: dict[tuple[str, ...], dict[Field, ColumnPath]] = {}  # of rows where names alone decide
         self.mapped = frozenset(field for field in FIELDS if field in mapping)
         self._awaited = {field: self._paths[field][0] for field in FIELDS if field in mapping}
 
@@ -293,43 +315,36 @@ class Columns:
         return [path.name for path in self._paths[field]]
 
     def locate(self, row: Mapping[str, object]) -> Mapping[Field, ColumnPath]:
-        """The column of each field that this row has one for: the first of its names that is there.
+        """Return the column of each field that this row has one for: the first of its names that is there.
 
         Raises ReadingStopped where a column may be the one field or the other.
         """
         shape = tuple(row)
-        located = self._shapes.get(shape)
-        if located is not None:
-            return located
-        located = {}
+        if shape in self._shapes:
+            return self._shapes[shape]
+        located: dict[Field, ColumnPath] = {}
         for field, paths in self._paths.items():
             path = next((path for path in paths if path.find(row) is not MISSING), None)
             if path is not None:
                 located[field] = path
                 self._awaited.pop(field, None)
-        self._add_variants(located, row)
+        used = {path.root for path in located.values()} | self._taken
+        spelled = {_spell(name): name for name in reversed(shape) if name not in used}
+        for field, paths in self._paths.items():
+            if field not in located and field not in self.mapped:
+                names = [spelled[_spell(path.name)] for path in paths if _spell(path.name) in spelled]
+                located |= {field: ColumnPath(names[0])} if names else {}
         self._settle_outputs(located, row)
-        if len(self._shapes) < _REMEMBERED_SHAPES and not any(root in row for root in self._nested_roots):
+        if len(self._shapes) < _MAX_SHAPES and not any(root in row for root in self._nested_roots):
             self._shapes[shape] = located
         return located
 
-    def _add_variants(self, located: dict[Field, ColumnPath], row: Mapping[str, object]) -> None:
-        """Fields whose name this row has in another case, or with its words joined otherwise."""
-        used = {path.root for path in located.values()} | self._taken
-        spelled = {_spell(name): name for name in reversed(tuple(row)) if name not in used}
-        for field, paths in self._paths.items():
-            if field in located or field in self.mapped:
-                continue
-            name = next((spelled[_spell(path.name)] for path in paths if _spell(path.name) in spelled), None)
-            if name is not None:
-                located[field] = ColumnPath(name)
-
     def _settle_outputs(self, located: dict[Field, ColumnPath], row: Mapping[str, object]) -> None:
-        """Take `outputs` beside `inputs` for what it is: the answer of a bot's run, or the reference of a dataset."""
+        """Decide what `outputs` beside `inputs` is: the answer of a bot's run, or the reference of a dataset."""
         path = located.get("answer")
         if path is None or path.root != "outputs" or "inputs" not in row or "answer" in self.mapped:
             return
-        if not _RUN_MARKS.isdisjoint(row) or not {"ground_truth", "ground_truths", "contexts"}.isdisjoint(located):
+        if not RUN_MARKS.isdisjoint(row) or not {"ground_truth", "ground_truths", "contexts"}.isdisjoint(located):
             return
         if _EXAMPLE_MARKS.isdisjoint(row):
             raise ReadingStopped(
@@ -342,54 +357,15 @@ class Columns:
         located["ground_truth"] = located.pop("answer")
 
     def list_unseen(self) -> list[str]:
-        """The mappings whose column no row has shown yet, as `ours=theirs`."""
+        """Return the mappings whose column no row had so far, as `ours=theirs`."""
         return [f"{field}={path.name}" for field, path in self._awaited.items()]
 
     def list_impossible(self, row: Mapping[str, object]) -> list[str]:
-        """The mappings whose column a table with rows like this one cannot have, as `ours=theirs`."""
+        """Return the mappings whose column a table with rows like this one cannot have, as `ours=theirs`."""
         return [f"{field}={path.name}" for field, path in self._awaited.items() if not path.is_column_of(row)]
 
 
-def _step_into(value: object, step: str | int) -> object:
-    if isinstance(value, dict):
-        return value.get(step if step in value else str(step), MISSING)
-    if isinstance(value, list) and isinstance(step, int) and -len(value) <= step < len(value):
-        return value[step]
-    return MISSING
-
-
-def _leave_out(value: object, inner: list[str | int]) -> object:
-    """`value` without the place that the steps lead to, MISSING when nothing is left.
-
-    A list of several stays whole: with one taken out the others would change their places.
-    """
-    if not inner:
-        return MISSING
-    value = open_cell(value)
-    if isinstance(value, list):
-        return MISSING if len(value) == 1 and len(inner) == 1 else value
-    if not isinstance(value, dict):
-        return value
-    key = inner[0] if inner[0] in value else str(inner[0])
-    left = {name: member for name, member in value.items() if name != key}
-    inside = _leave_out(value.get(key, MISSING), inner[1:])
-    if inside is not MISSING:
-        left[key] = inside
-    return left or MISSING
-
-
-def _refuse_mapping(ours: str, theirs: str) -> DatasetError:
-    if ours in FIELDS:
-        return refuse_dataset(
-            f"--map {ours}= names no column",
-            allowed=f"--map {ours}=COLUMN, where a place inside one is written outputs.answer or answers[0]",
-            to_do="name the column",
-        )
-    return refuse_dataset(
-        f"--map {ours}={theirs}: {ours!r} is not one of our fields; {suggest(ours, FIELDS)}",
-        allowed=list_names(FIELDS),
-        to_do="write --map ours=theirs; a column that is none of these is kept as metadata without being mapped",
-    )
+# --- rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -405,11 +381,11 @@ class SampleRow:
     """One normalised row; None stands for what the row does not have.
 
     `row` is its place in the file as a person counts it, `ordinal` its place among the rows, both from 1.
-    `sample_id` is the dataset's own id, else 16 hex digits of SHA-256 over [question, ground_truth]; equal ones
-    are numbered later. Of a sample with a conversation what the user said in it is part of that: follow-up questions
-    are often the same. Several accepted answers are `ground_truths` in the metadata, with the first as `ground_truth`.
-    `input_hash` is 32 hex digits of SHA-256 over everything that is judged. `context_ids`
-    has "" for a context without one.
+    `sample_id` is the dataset's id, else 16 hex digits of SHA-256 over [question, ground_truth]; equal ones are
+    numbered later. For a sample with a conversation the user's earlier questions are part of the hash: follow-up
+    questions are often the same. Several accepted answers are `ground_truths` in the metadata, with the first as
+    `ground_truth`. `input_hash` is 32 hex digits of SHA-256 over everything that is judged. `context_ids` has "" for a
+    context without one.
     """
 
     ordinal: int
@@ -428,109 +404,92 @@ class SampleRow:
 
 
 class _OpenRow:
-    """One raw row while its fields are taken out; `rest` is what is left."""
+    """One raw row while its fields are taken out; `rest` are the members that remain."""
 
     def __init__(self, raw: RawRow, columns: Columns, complain: Complain) -> None:
         self.rest = dict(raw.values)
-        self.sound = True
+        self.is_sound = True
         self.located = columns.locate(raw.values)
         self._raw = raw
         self._mapped = columns.mapped
         self._complain = complain
 
     def say(self, kind: ProblemKind, text: str) -> None:
-        self.sound = False
+        self.is_sound = False
         self._complain(self._raw.row, kind, text)
 
-    def take(self, field: Field) -> object:
-        """The field's value, MISSING when the row has no column for it."""
-        path = self.located.get(field)
-        return MISSING if path is None else self._take_from(path)
-
-    def _take_from(self, path: ColumnPath) -> object:
+    def take(self, field: Field, path: ColumnPath | None = None) -> object:
+        """Take out the field's value, at a place in its column where one is given; MISSING if there is no column."""
+        path = path or self.located.get(field)
+        if path is None:
+            return MISSING
         path.drop_from(self.rest)
         return path.find(self._raw.values)
 
     def take_text(self, field: Field) -> str | None:
-        """The field's text, that inside an object too where a tracing tool wrote one."""
+        """Take out the field's text, also from inside an object that a tracing tool wrote."""
         path = self.located.get(field)
-        if path is None or path.root not in TRACED:
+        if path is None or path.root not in RECORDED_COLUMNS:
             return read_text(self.take(field), field, self.say)
         value = path.find(self._raw.values)
-        # Somebody who names a column has the whole of its text.
+        # If the user maps a column, the whole of its text is meant.
         opened = value if field in self._mapped else open_cell(value)
         if not is_recorded(opened):
             return read_text(self.take(field), field, self.say)
         steps = find_text(opened, field)
         if steps is not None:
-            return read_text(self._take_from(path.step_into(steps)), field, self.say)
+            return read_text(self.take(field, path.step_into(steps)), field, self.say)
         self.take(field)
         places = [f"--map {field}={place}" for place in islice(list_texts(opened, path.name), 3)]
         to_do = f"; which text is it? {', '.join(places)}, …" if places else ""
-        self.say(
-            "not_text", f"{field} is {name_kind(opened)} in {path.name!r}, not one text: {quote_value(opened)}{to_do}"
-        )
+        came = f"{field} is {name_kind(opened)} in {path.name!r}, not one text: {quote_value(opened)}"
+        self.say("not_text", f"{came}{to_do}")
         return None
-
-    def take_question(self) -> str:
-        """The question; "" after a complaint."""
-        if "question" not in self.located:
-            self.say("no_question", f"no question; columns of this row: {list_names(list(self._raw.values), 8)}")
-            return ""
-        text = self.take_text("question")
-        if text is None and self.sound:
-            self.say("no_question", "the question is empty")
-        return text or ""
-
-
-_TAKEN_WHOLE: Final[tuple[Field, ...]] = (
-    "ground_truths",
-    "id",
-    "contexts",
-    "context_ids",
-    "reference_context_ids",
-    "conversation",
-)
 
 
 def normalise_row(
     raw: RawRow, *, ordinal: int, columns: Columns, complain: Complain, tabular: bool
 ) -> SampleRow | None:
-    """One sample, or None after all that is wrong with the row was reported to `complain`.
+    """Return one sample, or None after all that is wrong with the row was reported to `complain`.
 
     `tabular`: the row comes from a table, whose cells may hold lists and objects as JSON text.
     """
     row = _OpenRow(raw, columns, complain)
-    question = row.take_question()
+    question = row.take_text("question")
+    if "question" not in row.located:
+        row.say("no_question", f"no question; columns of this row: {list_names(list(raw.values), 8)}")
+    elif question is None and row.is_sound:
+        row.say("no_question", "the question is empty")
     answer, ground_truth = row.take_text("answer"), row.take_text("ground_truth")
-    taken = {field: row.take(field) for field in _TAKEN_WHOLE}
-    accepted = read_accepted(taken["ground_truths"], ground_truth, row.say, tabular=tabular)
+    accepted = read_accepted(row.take("ground_truths"), ground_truth, row.say, tabular=tabular)
     ground_truth = accepted[0] if accepted else None
-    given_id = read_id(taken["id"], "id", row.say)
-    contexts = read_contexts(taken["contexts"], row.say, tabular=tabular)
-    context_ids = read_ids(taken["context_ids"], "context_ids", row.say, tabular=tabular)
-    reference_ids = read_ids(taken["reference_context_ids"], "reference_context_ids", row.say, tabular=tabular)
-    said_before = taken["conversation"]
-    conversation = (
-        Conversation() if is_absent(said_before) else read_conversation(said_before, row.say, tabular=tabular)
-    )
+    given_id = read_id(row.take("id"), "id", row.say)
+    contexts = read_contexts(row.take("contexts"), row.say, tabular=tabular)
+    context_ids = read_ids(row.take("context_ids"), "context_ids", row.say, tabular=tabular)
+    reference_ids = read_ids(row.take("reference_context_ids"), "reference_context_ids", row.say, tabular=tabular)
+    conversation = read_conversation(row.take("conversation"), row.say, tabular=tabular)
     if context_ids is None:
         context_ids = contexts.ids
     elif contexts.texts is not None and len(contexts.texts) != len(context_ids):
         row.say("ids", f"context_ids has {len(context_ids)} ids for {len(contexts.texts)} contexts")
-    texts = (question or None, answer, ground_truth, contexts.texts)
-    columns.use.add(row.located, row.rest, [SAID[place] for place, text in enumerate(texts) if text is not None])
+    values = (question, answer, ground_truth, contexts.texts)
+    columns.use.add(row.located, row.rest, [COUNTED[place] for place, value in enumerate(values) if value is not None])
     columns.use.n_system += conversation.n_system
     metadata = read_metadata(row.rest, contexts.rest, row.say, tabular=tabular)
     if len(accepted) > 1:
         metadata = {**metadata, "ground_truths": accepted}
-    if not row.sound:
+    if not row.is_sound or question is None:
         return None
+    sample_id = given_id
+    if sample_id is None:
+        # What an assistant said before is not part of the id: it differs each night.
+        asked = [turn.text for turn in conversation.turns or () if turn.role == "user"]
+        sample_id = hash_json([question, ground_truth, *([asked] if conversation.turns else [])], 16)
     return SampleRow(
         ordinal=ordinal,
         row=raw.row,
         given_id=given_id,
-        sample_id=given_id or _make_id(question, ground_truth, conversation.turns),
+        sample_id=sample_id,
         input_hash=hash_inputs(
             question=question,
             answer=answer,
@@ -552,14 +511,8 @@ def normalise_row(
     )
 
 
-def _make_id(question: str, ground_truth: str | None, conversation: Sequence[Turn] | None) -> str:
-    """The id of a row without one. What an assistant said before is no part of it: that is another each night."""
-    asked = [turn.text for turn in conversation or () if turn.role == "user"]
-    return hash_json([question, ground_truth, *([asked] if conversation else [])], 16)
-
-
 def read_given_id(raw: RawRow, columns: Columns) -> str | None:
-    """The dataset's own id of a row, None where it has none or one that is not an id."""
+    """Return the dataset's id of a row, None where it has none or an invalid one."""
     path = columns.locate(raw.values).get("id")
     return None if path is None else read_id(path.find(raw.values), "id", lambda _kind, _text: None)
 
@@ -575,10 +528,10 @@ def hash_inputs(
     ground_truths: Sequence[str] = (),
     conversation: Sequence[Turn] | None = None,
 ) -> str:
-    """The `input_hash` of a sample: it changes when anything that is judged changes.
+    """Return the `input_hash` of a sample: it changes when anything that is judged changes.
 
-    `ground_truths` are all accepted answers; a single one is the ground truth and says nothing more. A question that
-    begins its conversation is hashed as one of none.
+    `ground_truths` are all accepted answers; a single one is the ground truth and adds nothing. A question that begins
+    its conversation is hashed like one without.
     """
     judged: dict[str, object] = {
         "answer": answer,
@@ -596,5 +549,5 @@ def hash_inputs(
 
 
 def hash_json(value: object, digits: int) -> str:
-    """The first hex digits of SHA-256 over canonical JSON: sorted keys, no spaces, non-ASCII as it is."""
+    """Return the first hex digits of SHA-256 over canonical JSON: sorted keys, no spaces, non-ASCII as it is."""
     return sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:digits]

@@ -1,6 +1,8 @@
-"""The values of a raw row: texts, numbers, ids, lists and contexts, as files of every kind spell them.
+"""The values of a raw row: texts, numbers, ids, lists, contexts and earlier turns, as files of every kind spell them.
 
-What a value cannot be is reported to `say`, and reading goes on, so that a person sees all that is wrong with a row.
+A value of another kind is reported to `say`, and reading continues, so that the user sees all that is wrong with a row.
+Tools such as Langfuse and LangSmith store input and output as the bot had them, as an object or a list of messages;
+`find_text` finds the one text in these that cannot be anything else.
 """
 
 import ast
@@ -24,24 +26,22 @@ TEXT_KEYS = ("text", "content", "page_content")
 
 _EXACT_FLOAT = 2.0**53  # above it neighbouring whole numbers share one float
 
-# A complaint about the row at hand.
+# Takes a complaint about the row at hand.
 Say = Callable[[ProblemKind, str], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ContextList:
-    """Contexts in rank order."""
-
-    texts: list[str] | None
-    ids: list[str] | None  # None when no context has one
-    rest: list[dict[str, object]] | None  # what stood beside the texts, by rank; None when nothing did
+def is_absent(value: object) -> bool:
+    """Return True if there is no value: no column, null or NaN."""
+    return value is None or value is MISSING or (isinstance(value, float | Decimal) and math.isnan(value))
 
 
-_NO_CONTEXTS = ContextList(texts=None, ids=None, rest=None)
+def is_empty(value: object) -> bool:
+    """Return True if there is no value or only white space."""
+    return is_absent(value) or (isinstance(value, str) and not value.strip())
 
 
 def open_cell(value: object) -> object:
-    """The list or object that a table's cell holds as JSON text; anything else as it came."""
+    """Return the list or object that a table's cell holds as JSON text; anything else as it is."""
     if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
         return value
     try:
@@ -57,10 +57,10 @@ _LIST_IN_PYTHON = re.compile(rf"\[(?:(?:{_TEXT_IN_PYTHON}|-?\d{{1,18}}|None)(?:,
 
 
 def open_list(value: object) -> object:
-    """As `open_cell`, also for a list as Python prints it, which is how pandas and ragas write one to a CSV file.
+    """Do as `open_cell`, also for a list as Python prints it, which is how pandas and ragas write one to a CSV file.
 
-    Only texts, whole numbers and None with a comma between each two: what NumPy prints has none, and Python would read
-    its texts as one.
+    Only texts, whole numbers and None with a comma between each two: NumPy prints none, and Python would read its
+    texts as one.
     """
     opened = open_cell(value)
     if isinstance(opened, str) and _LIST_IN_PYTHON.fullmatch(opened):
@@ -70,7 +70,7 @@ def open_list(value: object) -> object:
 
 
 def read_text(value: object, name: str, say: Say) -> str | None:
-    """A text as it is, or a number as text; None for nothing, NaN and white space."""
+    """Return a text as it is, or a number as text; None for nothing, NaN and white space."""
     if isinstance(value, str):
         return value if value and not value.isspace() else None
     if is_absent(value):
@@ -86,14 +86,14 @@ def read_text(value: object, name: str, say: Say) -> str | None:
 
 
 def read_accepted(value: object, first: str | None, say: Say, *, tabular: bool) -> list[str]:
-    """All accepted answers, each once, with the ground truth of a column of its own as the first."""
+    """Return all accepted answers, each once, with the ground truth of a separate column as the first."""
     items = _read_list(value, "ground_truths", "not_text", say, tabular=tabular) or []
     texts = [read_text(item, f"accepted answer {place}", say) for place, item in enumerate(items, start=1)]
     return list(dict.fromkeys(text for text in (first, *texts) if text is not None))
 
 
 def read_id(value: object, name: str, say: Say) -> str | None:
-    """An id as text. A whole number that a table keeps as a float (7.0, beside empty cells) is that number."""
+    """Return an id as text. A whole number that a table stores as a float (7.0, beside empty cells) is that number."""
     if isinstance(value, bool) or not (is_absent(value) or isinstance(value, str | int | float | Decimal)):
         say("ids", f"{name} is {name_kind(value)}, not a text or a number: {quote_value(value)}")
         return None
@@ -106,7 +106,7 @@ def read_id(value: object, name: str, say: Say) -> str | None:
 
 
 def read_ids(value: object, name: str, say: Say, *, tabular: bool) -> list[str] | None:
-    """A list of ids, None for nothing."""
+    """Return a list of ids, None for nothing."""
     items = _read_list(value, name, "ids", say, tabular=tabular)
     if items is None:
         return None
@@ -117,23 +117,53 @@ def read_ids(value: object, name: str, say: Say, *, tabular: bool) -> list[str] 
     return [an_id or "" for an_id in ids]
 
 
+def _read_list(value: object, name: str, kind: ProblemKind, say: Say, *, tabular: bool) -> list[object] | None:
+    value = open_list(value) if tabular else value
+    if isinstance(value, list):
+        return value
+    if is_absent(value) or (tabular and is_empty(value)):
+        return None
+    is_torn = tabular and isinstance(value, str) and value.lstrip().startswith("[")
+    kind_of_value = "text that is a list neither in JSON nor in Python" if is_torn else name_kind(value)
+    say(kind, f"{name} are not a list but {kind_of_value}: {quote_value(value)}")
+    return None
+
+
+# --- contexts
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextList:
+    """Contexts in rank order."""
+
+    texts: list[str] | None
+    ids: list[str] | None  # None when no context has one
+    rest: list[dict[str, object]] | None  # other members of the contexts by rank; None when there are none
+
+
 def read_contexts(value: object, say: Say, *, tabular: bool) -> ContextList:
-    """The texts by rank, with the ids and whatever else stood beside them. An empty list stays an empty list."""
+    """Return the texts by rank, with the ids and the other members of each. An empty list stays an empty list."""
     items = _read_list(value, "contexts", "contexts", say, tabular=tabular)
     if items is None:
-        return _NO_CONTEXTS
+        return ContextList(texts=None, ids=None, rest=None)
     if all(isinstance(item, str) for item in items):
         return ContextList(texts=cast(list[str], items), ids=None, rest=None)
     texts, ids, rest = [], [], []
     for rank, item in enumerate(items, start=1):
         others = dict(item) if isinstance(item, dict) else {}
         texts.append(_take_context_text(item, others, rank, say))
-        ids.append(_take_context_id(others, rank, say))
+        own_id = others.pop("id", None)
+        inner = others.get("metadata")
+        if is_empty(own_id) and isinstance(inner, dict) and "id" in inner:  # where LangChain's documents have it
+            own_id = inner["id"]
+            others["metadata"] = {key: member for key, member in inner.items() if key != "id"} or None
+        ids.append(read_id(own_id, f"the id of context {rank}", say) or "")
         rest.append({key: other for key, other in others.items() if other is not None})
     return ContextList(texts=texts, ids=ids if any(ids) else None, rest=rest if any(rest) else None)
 
 
 def _take_context_text(item: object, others: dict[str, object], rank: int, say: Say) -> str:
+    """Return the text of a context, which is taken out of its `others`; "" after a complaint."""
     text = item
     if isinstance(item, dict):
         key = next((key for key in TEXT_KEYS if item.get(key) is not None), None)
@@ -152,35 +182,16 @@ def _take_context_text(item: object, others: dict[str, object], rank: int, say: 
     return ""
 
 
-def _take_context_id(others: dict[str, object], rank: int, say: Say) -> str:
-    """Its id, or the one in its metadata, where LangChain's documents have it; "" for none."""
-    own_id = others.pop("id", None)
-    inner = others.get("metadata")
-    if is_empty(own_id) and isinstance(inner, dict) and "id" in inner:
-        own_id = inner["id"]
-        others["metadata"] = {key: value for key, value in inner.items() if key != "id"} or None
-    return read_id(own_id, f"the id of context {rank}", say) or ""
-
-
-def _read_list(value: object, name: str, kind: ProblemKind, say: Say, *, tabular: bool) -> list[object] | None:
-    value = open_list(value) if tabular else value
-    if isinstance(value, list):
-        return value
-    if is_absent(value) or (tabular and is_empty(value)):
-        return None
-    is_torn = tabular and isinstance(value, str) and value.lstrip().startswith("[")
-    kind_of_value = "text that is a list neither in JSON nor in Python" if is_torn else name_kind(value)
-    say(kind, f"{name} are not a list but {kind_of_value}: {quote_value(value)}")
-    return None
+# --- metadata
 
 
 def read_metadata(
     rest: dict[str, object], context_rest: list[dict[str, object]] | None, say: Say, *, tabular: bool
 ) -> dict[str, object]:
-    """What is left of a row, as JSON has it: times and decimals as text, NaN as null.
+    """Return the other members of a row, as JSON has them: times and decimals as text, NaN as null.
 
-    A column `metadata` that is an object is taken apart, save for members whose name another column has. What
-    stood beside the contexts' texts is `contexts`, by rank.
+    A column `metadata` that is an object is taken apart, except for members whose name another column has. The other
+    members of contexts become `contexts`, by rank.
     """
     if context_rest is not None:
         rest.setdefault("contexts", context_rest)
@@ -192,19 +203,13 @@ def read_metadata(
     if not rest:
         return rest
     try:
-        return to_json(rest)
+        try:
+            text = orjson.dumps(rest, default=_to_text, option=orjson.OPT_NON_STR_KEYS)
+        except orjson.JSONEncodeError:  # orjson does not ask `default` about whole numbers of more than 64 bits
+            text = orjson.dumps(_spell_numbers(rest), default=_to_text, option=orjson.OPT_NON_STR_KEYS)
     except (orjson.JSONEncodeError, RecursionError) as error:
         say("metadata", f"a column does not fit into JSON: {error}")
         return {}
-
-
-def to_json(rest: dict[str, object]) -> dict[str, object]:
-    """The same members as JSON can hold them. Raises JSONEncodeError for what is nested too deep."""
-    options = orjson.OPT_NON_STR_KEYS
-    try:
-        text = orjson.dumps(rest, default=_to_text, option=options)
-    except orjson.JSONEncodeError:  # about a whole number of more than 64 bits `default` is not asked
-        text = orjson.dumps(_spell_numbers(rest), default=_to_text, option=options)
     members: dict[str, object] = orjson.loads(text)
     return members
 
@@ -228,45 +233,41 @@ def _to_text(value: object) -> str | None:
     return None if is_absent(value) else str(value)
 
 
-def is_absent(value: object) -> bool:
-    """Whether there is no value: no column, null or NaN."""
-    return value is None or value is MISSING or (isinstance(value, float | Decimal) and math.isnan(value))
-
-
-def is_empty(value: object) -> bool:
-    """Whether there is no value or nothing but white space."""
-    return is_absent(value) or (isinstance(value, str) and not value.strip())
-
+# --- earlier turns
 
 _ROLES: Final[dict[str, Role]] = {"user": "user", "human": "user", "assistant": "assistant", "ai": "assistant"}
 _SYSTEM: Final = frozenset({"system", "developer"})
-_TEXTS: Final = ("text", "content")
 _ALLOWED: Final = "user (or human), assistant (or ai), and system, which is left out"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conversation:
-    """The turns of a row, None where there are none, and how many instructions of a system stood between them."""
+    """The turns of a row, None where there are none, and the number of a system's instructions between them."""
 
     turns: list[Turn] | None = None
     n_system: int = 0
 
 
 def read_conversation(value: object, say: Say, *, tabular: bool) -> Conversation:
-    """The earlier turns, the oldest first. What is no turn is reported to `say`."""
+    """Return the turns before a question, the oldest first; reports what is not a turn to `say`.
+
+    A turn is written `{"role": "user", "text": "…"}`, an assistant's also with `contexts` and `context_ids`; messages
+    of chat APIs have `content`. Instructions of a system are left out and counted.
+    """
     items = open_list(value) if tabular else value
     if is_absent(items) or (tabular and is_empty(items)):
         return Conversation()
     if not isinstance(items, list):
         say("conversation", f"conversation is not a list of turns but {name_kind(items)}: {quote_value(items)}")
         return Conversation()
-    spoken = [(place, item) for place, item in enumerate(items, start=1) if not _is_system(item)]
-    turns = [turn for place, item in spoken if (turn := _read_turn(item, place, say, tabular=tabular)) is not None]
-    return Conversation(turns=turns or None, n_system=len(items) - len(spoken))
-
-
-def _is_system(item: object) -> bool:
-    return isinstance(item, dict) and item.get("role") in _SYSTEM
+    turns = []
+    n_system = 0
+    for place, item in enumerate(items, start=1):
+        if isinstance(item, dict) and item.get("role") in _SYSTEM:
+            n_system += 1
+        elif (turn := _read_turn(item, place, say, tabular=tabular)) is not None:
+            turns.append(turn)
+    return Conversation(turns=turns or None, n_system=n_system)
 
 
 def _read_turn(item: object, place: int, say: Say, *, tabular: bool) -> Turn | None:
@@ -281,88 +282,75 @@ def _read_turn(item: object, place: int, say: Say, *, tabular: bool) -> Turn | N
         came = f"has the role {quote_value(item['role'])}" if "role" in item else "has no role"
         complain(None, f"it {came}; allowed: {_ALLOWED}")
         return None
-    text = _read_words(item, complain)
+    content = next((item[key] for key in ("text", "content") if not is_absent(item.get(key))), None)
+    if isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content):
+        parts = [part.get("text") for part in content]
+        content = "\n".join(cast(list[str], parts)) if all(isinstance(part, str) for part in parts) else content
+    text = read_text(content, "its text", complain)
+    if text is None and is_empty(content):
+        complain(None, f"it has no text; it has: {list_names(list(item), 8)}")
     contexts = read_contexts(item.get("contexts"), complain, tabular=tabular)
     given_ids = read_ids(item.get("context_ids"), "context_ids", complain, tabular=tabular)
     ids = contexts.ids if given_ids is None else given_ids
     if role == "user" and not (contexts.texts is None and ids is None):
-        complain(None, "it is the user's and has contexts; only an assistant's turn rests on some")
+        complain(None, "it is the user's and has contexts; only an assistant's turn may have them")
     if ids is not None and len(ids) != len(contexts.texts or ()):
         complain(None, f"it has {len(ids)} context_ids for {len(contexts.texts or ())} contexts")
-    return Turn(role=role, text=text, contexts=contexts.texts, context_ids=ids)
+    return Turn(role=role, text=text or "", contexts=contexts.texts, context_ids=ids)
 
 
-def _read_words(item: dict[str, object], complain: Say) -> str:
-    """What was said; "" after a complaint. The parts of a message that has several are one text."""
-    value = next((item[key] for key in _TEXTS if not is_absent(item.get(key))), None)
-    if isinstance(value, list) and all(_is_text_part(part) for part in value):
-        value = "\n".join(cast(str, part["text"]) for part in value)
-    text = read_text(value, "its text", complain)
-    if text is None and (is_empty(value) or value is None):
-        complain("conversation", f"it has no text; it has: {list_names(list(item), 8)}")
-    return text or ""
-
-
-def _is_text_part(part: object) -> bool:
-    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
-
+# --- texts in objects that tracing tools record
 
 Steps = tuple[str | int, ...]
-
-COLUMNS: Final = frozenset(
+RECORDED_COLUMNS: Final = frozenset(
     {"input", "inputs", "output", "outputs", "expected_output", "expectedOutput", "expected", "reference_outputs"}
 )
 """The columns that such tools write objects to, some of them as JSON text."""
-_ASKING_ROLES: Final[Mapping[str, tuple[str, ...]]] = {"question": ("user", "human")}
-_ANSWERING = ("assistant", "ai")
-_KEYS: Final[Mapping[str, tuple[str, ...]]] = {"question": ("question", "user_input", "input", "query", "prompt")}
-_DEEPEST = 8
-_ANSWER_KEYS = ("answer", "response", "output", "expected_output", "ground_truth", "reference")
+_QUESTION_KEYS: Final = ("question", "user_input", "input", "query", "prompt")
+_ANSWER_KEYS: Final = ("answer", "response", "output", "expected_output", "ground_truth", "reference")
+_DEEPEST: Final = 8
 
 
 def is_recorded(value: object) -> bool:
-    """Whether a value is an object, or a list of them, and not a text or a list of texts."""
+    """Return True for an object or a list of them, as against a text or a list of texts."""
     return isinstance(value, dict) or (isinstance(value, list) and bool(value) and isinstance(value[0], dict))
 
 
 def find_text(value: object, field: str, depth: int = 0) -> Steps | None:
-    """The steps to the one text of an object or list that is this field's; None where there is not exactly one."""
+    """Return the steps to the one text of an object or list for this field; None where there is not exactly one.
+
+    Of messages that is the only one of the user, or the assistant's if it is the last; of parts the text of a single
+    one.
+    """
     if isinstance(value, str):
         return ()
+    step: str | int | None = None
     if isinstance(value, list):
-        return _find_message(value, field, depth)
-    if not isinstance(value, dict) or depth > _DEEPEST:
+        if len(value) == 1 and isinstance(value[0], dict) and value[0].get("type") == "text":
+            return (0, "text")
+        roles = [item.get("role") or item.get("type") if isinstance(item, dict) else None for item in value]
+        if field == "question":
+            places = [place for place, role in enumerate(roles) if role in ("user", "human")]
+            step = places[0] if len(places) == 1 else None
+        elif roles and roles[-1] in ("assistant", "ai"):
+            step = len(roles) - 1
+    elif isinstance(value, dict) and depth <= _DEEPEST:
+        if "messages" in value:
+            step = "messages"
+        elif "role" in value or "type" in value:
+            step = "content" if "content" in value else None
+        else:
+            keys = [key for key in (_QUESTION_KEYS if field == "question" else _ANSWER_KEYS) if key in value]
+            keys = keys or (list(value) if len(value) == 1 else [])
+            step = keys[0] if len(keys) == 1 else None
+    if step is None:
         return None
-    if "messages" in value:
-        return _go_into(value, "messages", field, depth)
-    keys = [key for key in _KEYS.get(field, _ANSWER_KEYS) if key in value] or (list(value) if len(value) == 1 else [])
-    if "role" in value or "type" in value:
-        keys = ["content"] if "content" in value else []
-    return _go_into(value, keys[0], field, depth) if len(keys) == 1 else None
-
-
-def _go_into(value: Mapping[str, object], key: str, field: str, depth: int) -> Steps | None:
-    inner = find_text(value[key], field, depth + 1)
-    return None if inner is None else (key, *inner)
-
-
-def _find_message(messages: list[object], field: str, depth: int) -> Steps | None:
-    """The only message of the user, or the assistant's where it is the last; the text where it is the only part."""
-    if len(messages) == 1 and isinstance(messages[0], dict) and messages[0].get("type") == "text":
-        return (0, "text")
-    roles = [item.get("role") or item.get("type") if isinstance(item, dict) else None for item in messages]
-    if field in _ASKING_ROLES:
-        places = [place for place, role in enumerate(roles) if role in _ASKING_ROLES[field]]
-    else:
-        places = [len(roles) - 1] if roles and roles[-1] in _ANSWERING else []
-    if len(places) != 1:
-        return None
-    inner = find_text(messages[places[0]], field, depth + 1)
-    return None if inner is None else (places[0], *inner)
+    inner = find_text(cast(Mapping[str | int, object], value)[step], field, depth + 1)
+    return None if inner is None else (step, *inner)
 
 
 def list_texts(value: object, name: str, depth: int = 0) -> Iterator[str]:
-    """The places of all texts inside a value, as --map names them; `name` is that of the value."""
+    """Yield the places of all texts inside a value, as --map names them; `name` is that of the value."""
     if isinstance(value, str):
         yield name
     elif isinstance(value, dict) and depth <= _DEEPEST:

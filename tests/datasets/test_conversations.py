@@ -78,7 +78,7 @@ def test_a_cell_of_a_table_holds_a_conversation_as_json(tmp_path: Path) -> None:
         ),
         ([{"text": "x"}], "it has no role"),
         ([OURS[0], {"role": "assistant", "content": None}], "turn 2 of the conversation: it has no text"),
-        ([{"role": "user", "text": "x", "contexts": ["c"]}], "only an assistant's turn rests on some"),
+        ([{"role": "user", "text": "x", "contexts": ["c"]}], "only an assistant's turn may have them"),
         ([{"role": "ai", "text": "x", "contexts": ["c"], "context_ids": []}], "it has 0 context_ids for 1 contexts"),
         ([{"role": "ai", "text": {"a": 1}}], "its text is an object, not text"),
     ],

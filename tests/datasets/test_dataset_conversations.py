@@ -32,13 +32,12 @@ def of_langchain(name: str, content: str) -> Row:
             "kwargs": {"content": content}}  # fmt: skip
 
 
-def run_of(run_id: str, at: str, thread: str | None, messages: Sequence[object], said: str, **more: object) -> Row:
+def run_of(run_id: str, messages: Sequence[object], answer: str) -> Row:
     """A root run as LangSmith exports it; its `session_id` is the project's."""
     return {
         "id": run_id, "name": "bot", "run_type": "chain", "session_id": "project", "trace_id": run_id,
-        "start_time": at, "parent_run_id": None, "inputs": {"messages": messages},
-        "outputs": {"messages": [tell("assistant", said)]},
-        "extra": {"metadata": {"thread_id": thread} if thread else {}}, **more,
+        "start_time": "2026-11-02T08:01", "parent_run_id": None, "inputs": {"messages": messages},
+        "outputs": {"messages": [tell("assistant", answer)]},
     }  # fmt: skip
 
 
@@ -198,39 +197,18 @@ def test_only_the_last_turn_and_only_so_many_conversations(tmp_path: Path) -> No
     assert use.describe(is_asked=False).startswith("".join(parts))
 
 
-def test_runs_of_a_langsmith_thread_are_put_in_order(tmp_path: Path) -> None:
-    rows = [
-        run_of("r2", "2026-11-02T08:01", "T", [tell("user", LOW)], NOON),
-        run_of("s1", "2026-11-02T08:02", "S", [tell("user", TIDE)], SIX),
-        run_of("r1", "2026-11-02T08:00", "T", [tell("user", TIDE)], SIX),
-        run_of("child", "2026-11-02T08:00", "T", [tell("user", "prompt")], "…", parent_run_id="r1"),
-    ]
-    samples, use = read_rows(tmp_path, *rows)
-    assert [describe(sample) for sample in samples] == [*TWO, TWO[0]]
-    assert [sample.sample_id for sample in samples] == ["r1", "r2", "s1"], "a run keeps its id"
-    assert [sample.metadata["conversation_id"] for sample in samples] == ["T", "T", "S"], "and not the project's"
-    assert "left out: 1 runs that are part of others" in use.describe(is_asked=False)
-    assert [sample.sample_id for sample in read_rows(tmp_path, *rows, turns="last")[0]] == ["r2", "s1"]
-    threads = {"thread_id": "T", "runs": rows[:1] + rows[2:3], "count": 2}
-    assert [describe(sample) for sample in read_rows(tmp_path, threads)[0]] == TWO, "as `list_threads` gives them"
-
-
-def test_runs_in_a_bulk_export_hold_their_objects_as_json(tmp_path: Path) -> None:
-    rows = [
-        run_of("r2", "2026-11-02T08:01", "T", [tell("user", LOW)], NOON),
-        run_of("r1", "2026-11-02T08:00", "T", [tell("user", TIDE)], SIX),
-    ]
-    texts = [{**row, **{name: json.dumps(row[name]) for name in ("inputs", "outputs", "extra")}} for row in rows]
-    pl.DataFrame(texts).with_columns(pl.col("start_time").str.to_datetime()).write_parquet(tmp_path / "runs.parquet")
-    assert [describe(sample) for sample in read(tmp_path / "runs.parquet")[0]] == TWO
-
-
-@pytest.mark.parametrize("thread", ["T", None])
-def test_a_run_that_was_given_the_history_is_one_turn(tmp_path: Path, thread: str | None) -> None:
+def test_run_that_was_given_the_history_is_one_turn(tmp_path: Path) -> None:
     history = [of_langchain("HumanMessage", TIDE), of_langchain("AIMessage", SIX), of_langchain("HumanMessage", LOW)]
-    (sample,), _ = read_rows(tmp_path, run_of("r9", "2026-11-02", thread, [history], NOON))
+    (sample,), _ = read_rows(tmp_path, run_of("r9", [history], NOON))
     assert describe(sample) == TWO[1]
-    assert (sample.sample_id, sample.metadata["conversation_id"]) == ("r9", thread or "r9")
+    assert (sample.sample_id, sample.metadata["conversation_id"]) == ("r9", "r9")
+
+
+def test_run_in_a_bulk_export_holds_its_objects_as_json(tmp_path: Path) -> None:
+    run = run_of("r2", [tell("user", TIDE), tell("assistant", SIX), tell("user", LOW)], NOON)
+    text = {**run, **{name: json.dumps(run[name]) for name in ("inputs", "outputs")}}
+    pl.DataFrame([text]).with_columns(pl.col("start_time").str.to_datetime()).write_parquet(tmp_path / "runs.parquet")
+    assert [describe(sample) for sample in read(tmp_path / "runs.parquet")[0]] == [TWO[1]]
 
 
 def test_a_graph_that_gives_all_messages_back_says_only_what_is_new(tmp_path: Path) -> None:
@@ -245,7 +223,7 @@ def test_a_graph_that_gives_all_messages_back_says_only_what_is_new(tmp_path: Pa
         {"input": {"messages": [tell("system", RULES), tell("user", TIDE)]}, "output": SIX},
         {"question": TIDE, "answer": SIX, "messages": OPENAI["messages"], "turns": [1, 2]},
         {"id": "r", "run_type": "chain", "inputs": {"question": TIDE}, "outputs": {"answer": SIX}},
-        run_of("r", "2026-11-02", None, [tell("user", TIDE)], SIX),
+        run_of("r", [tell("user", TIDE)], SIX),
     ],
     ids=["one question", "a question of its own", "a run", "a run of messages"],
 )

@@ -122,7 +122,7 @@ def test_a_locked_duckdb_file_is_refused_after_some_patience(tmp_path: Path, mon
     with keep_open_for_writing(path):
         message = str(refuse(f"{path}#qa"))
     assert f"{path} is locked: " in message
-    assert "allowed: a file that nobody is writing to; close the program that writes to it" in message
+    assert "allowed: a file that no program writes to; close the program that writes to it" in message
     assert len(read_all(f"{path}#qa")) == 1
 
 

@@ -106,7 +106,7 @@ def test_without_a_candidate_nothing_is_read_again() -> None:
 
 
 def test_a_file_full_of_repeated_ids_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset, "_TRACKED_IDS", 5)
+    monkeypatch.setattr(dataset, "_MAX_TRACKED_IDS", 5)
     path = write_json_lines(tmp_path / "qa.jsonl", make_rows(3_000, id_of=lambda n: str(n % 1000)))
     error = refuse(path)
     assert error.n_problems == 2_000

@@ -375,7 +375,7 @@ CASES = {
         name="qa.xlsx",
         write=write_far_note,
         message="{path}: cannot be read as .xlsx: the process that reads it ended with status -6, as it does where "
-        "that takes more than 4 GB: delete what stands far outside the table, or save the sheet as .csv",
+        "that takes more than 4 GB: delete what is far outside the table, or save the sheet as .csv",
     ),
     "excel without rows": Case(
         name="qa.xlsx",
@@ -448,7 +448,7 @@ CASES = {
         name="qa.xlsx",
         write=write_sheets(One=[["question"], [TIDE]]),
         encoding="cp1252",
-        message="--encoding cp1252 for {path}; allowed: text files; leave it out: this one says itself how its texts "
+        message="--encoding cp1252 for {path}; allowed: text files; leave it out: this one states itself how its texts "
         "are written",
     ),
 }
