@@ -21,7 +21,7 @@ from evalhouse.flows.prompt_trials.compare import derive_settings
 from evalhouse.flows.prompt_trials.session import Session, open_session, rehearse
 from evalhouse.flows.results.run_origin import find_other_run
 from evalhouse.flows.run.outcome import Watch
-from evalhouse.prompts import Prompt, load_prompts
+from evalhouse.prompts import load_prompts
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.comparing.gate_checks import Score, check_mean, is_passed
 from evalhouse.tasks.comparing.preferences import summarise_preferences
@@ -116,31 +116,26 @@ def prepare_asking(settings: RunSettings, rubric: str | None) -> tuple[RunSettin
             raise SettingsError(f"--rubric {path} and --prompts {settings.prompts} name two folders; give one of them")
         settings = settings.model_copy(update={"prompts": str(path.parent)})
     name = path.stem if path is not None else rubric or BUILT_IN
-    _check_rubric(load_prompts(settings.language, Path(settings.prompts) if settings.prompts else None), name)
-    _check_judge(settings.judge, name)
-    return settings, name
-
-
-def _check_rubric(prompts: Mapping[str, Prompt], name: str) -> None:
+    prompts = load_prompts(settings.language, Path(settings.prompts) if settings.prompts else None)
     if name not in prompts:
         known = [one.name for one in prompts.values() if one.rubric is not None and one.rubric.is_of_pairs]
         raise SettingsError(
             f"--rubric: there is no rubric {name!r}; {suggest(name, known)}. Your own is a file NAME.yaml, or a name "
             "in the folder of --prompts"
         )
-    rubric = prompts[name].rubric
-    if rubric is None or not rubric.is_of_pairs:
+    prompt_rubric = prompts[name].rubric
+    if prompt_rubric is None or not prompt_rubric.is_of_pairs:
         raise SettingsError(
-            f"--rubric: {name!r} is no rubric of two answers: it needs one criterion of `kind: preference`, and the "
-            "blocks first_answer and second_answer"
+            f"--rubric: the rubric {name!r} does not compare two answers: it needs one criterion of `kind: "
+            "preference`, and the blocks first_answer and second_answer"
         )
-
-
-def _check_judge(judge: str, rubric: str) -> None:
-    if judge.startswith(f"{LOCAL}:") or find_form(judge) is not None:
-        raise SettingsError(f"the judge {judge!r} cannot say which of two answers is better; name a chat model")
-    if judge == LEXICAL and rubric != BUILT_IN:
-        raise SettingsError(f"the lexical judge reads no rubric, and so not {rubric!r}; name a model with --judge")
+    if settings.judge.startswith(f"{LOCAL}:") or find_form(settings.judge) is not None:
+        raise SettingsError(
+            f"the judge {settings.judge!r} cannot say which of two answers is better; name a chat model"
+        )
+    if settings.judge == LEXICAL and name != BUILT_IN:
+        raise SettingsError(f"the lexical judge reads no rubric, and so not {name!r}; name a model with --judge")
+    return settings, name
 
 
 def prefer(plan: PreferPlan, watch: Watch) -> PreferOutcome:

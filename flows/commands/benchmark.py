@@ -20,9 +20,7 @@ from evalhouse.flows.errors import INCOMPLETE, INTERRUPTED
 from evalhouse.flows.results.output import print_json, print_line, print_notice
 
 if TYPE_CHECKING:
-    from evalhouse.flows.prompt_trials.benchmark import Report
-    from evalhouse.tasks.settings.run import RunSettings
-    from evalhouse.tasks.trials.labelled_sets import Half, Labelled, Part
+    from evalhouse.tasks.trials.labelled_sets import Half
 
 
 @click.command()
@@ -70,70 +68,46 @@ def benchmark(
     language: str | None,
     **flags: object,
 ) -> int:
-    """Ask a judge about rows that people have labelled, and say how far it agrees with them.
+    """Ask a judge about rows that people have labelled, and report how far it agrees with them.
 
     A set is a folder with JSON Lines files. What is judged follows from its columns: support, correctness, relevance,
-    decomposition, rubric or pairwise. The rows are asked about as samples of a run are, and every reply is on record:
-    the same command again goes on where it was stopped and pays for nothing twice. Exit status 3 when rows are left
-    without a verdict. `--plan fused` asks about every row by both plans and shows their difference with its
+    decomposition, rubric or pairwise. The judge is asked about the rows as about samples of a run, and every reply is
+    on record: the same command resumes where it was stopped and pays for nothing twice. Exit status 3 when rows are
+    left without a verdict. `--plan fused` asks about every row by both plans and shows their difference with its
     interval.
     """
+    # Help imports nothing of what asks.
     from evalhouse.flows.preparing.settings import resolve_settings  # noqa: PLC0415
+    from evalhouse.flows.prompt_trials import benchmark as trials  # noqa: PLC0415
+    from evalhouse.flows.results.progress import show_run  # noqa: PLC0415
+    from evalhouse.tasks.judge.names import LEXICAL  # noqa: PLC0415
+    from evalhouse.tasks.models.make import make_judges  # noqa: PLC0415
     from evalhouse.tasks.trials.labelled_sets import pick_rows, read_labelled  # noqa: PLC0415
 
     settings = resolve_settings(flags | {"language": language}).settings
     labelled = read_labelled([Path(folder) for folder in folders], language=language)
     parts = [pick_rows(part, half=half, limit=limit, seed=seed) for part in labelled.parts]
     if dry_run:
-        _print_estimate(settings, parts, as_json=as_json)
+        costs = trials.estimate_benchmark(settings, parts)
+        if as_json:
+            print_json(trials.describe_plainly(settings.judge, parts, costs))
+        else:
+            trials.print_estimate(parts, costs)
+            print_line()
+            print_line(f"{trials.describe_estimate(settings.judge, parts, costs)}. Nothing was asked.")
         return 0
-    report = _ask(settings, labelled, [part for part in parts if part.rows], half=half, seed=seed)
-    return _print_report(report, as_json=as_json)
-
-
-def _print_estimate(settings: "RunSettings", parts: "list[Part]", *, as_json: bool) -> None:
-    from evalhouse.flows.prompt_trials.benchmark import (  # noqa: PLC0415
-        describe_estimate,
-        describe_plainly,
-        estimate_benchmark,  # imports all that asks
-        print_estimate,
-    )
-
-    costs = estimate_benchmark(settings, parts)
-    if as_json:
-        print_json(describe_plainly(settings.judge, parts, costs))
-        return
-    print_estimate(parts, costs)
-    print_line()
-    print_line(f"{describe_estimate(settings.judge, parts, costs)}. Nothing was asked.")
-
-
-def _ask(settings: "RunSettings", labelled: "Labelled", parts: "list[Part]", *, half: "Half", seed: int) -> "Report":
-    from evalhouse.flows.prompt_trials.benchmark import (  # noqa: PLC0415  # imports all that asks  # noqa: PLC0415
-        describe_estimate,
-        estimate_benchmark,
-        make_report,
-        plan_parts,
-        run_benchmark,
-    )
-    from evalhouse.flows.results.progress import show_run  # noqa: PLC0415
-    from evalhouse.tasks.judge.names import LEXICAL  # noqa: PLC0415
-    from evalhouse.tasks.models.make import make_judges  # noqa: PLC0415
-
-    models = [judge.model for judge in make_judges(settings, plan_parts(parts, settings.plan)).all]
+    parts = [part for part in parts if part.rows]
+    models = [judge.model for judge in make_judges(settings, trials.plan_parts(parts, settings.plan)).all]
     if settings.judge != LEXICAL:
-        print_notice(describe_estimate(settings.judge, parts, estimate_benchmark(settings, parts)))
+        print_notice(trials.describe_estimate(settings.judge, parts, trials.estimate_benchmark(settings, parts)))
     with show_run() as watch:
-        outcome = run_benchmark(settings, parts, watch)
-    return make_report(settings, outcome, labelled, model=", ".join(models), half=half, seed=seed)
-
-
-def _print_report(report: "Report", *, as_json: bool) -> int:
+        outcome = trials.run_benchmark(settings, parts, watch)
+    report = trials.make_report(settings, outcome, labelled, model=", ".join(models), half=half, seed=seed)
     if as_json:
         print_json(report.to_plain())
     else:
         report.print()
     if report.outcome.problem is not None:
-        print_notice(f"{report.outcome.problem}; the same command goes on from here")
+        print_notice(f"{report.outcome.problem}; the same command resumes from here")
         return INTERRUPTED
     return INCOMPLETE if report.n_failed else 0

@@ -84,32 +84,18 @@ def compare(
     pair = RunPair(warehouse, base_run, find_other_run(warehouse, base_run, candidate, sides="BASE and CANDIDATE"))
     settings = ComparisonSettings(cluster=cluster, seed=seed)
     comparison = compare_runs(pair, settings)
-    _check_metric(comparison, by)
-    moved = _list_moved(pair, comparison, by, sample=sample, top=None if as_json else top)
-    corrected = pair_corrected(warehouse, pair.base.run_id, pair.candidate.run_id)
-    document = _describe(pair, comparison, settings) | {"moved": moved, "corrected": [asdict(row) for row in corrected]}
-    document |= _describe_repeats(pair, settings)
-    if as_json:
-        print_json(document)
-    else:
-        print_comparison(document)
-        if corrected:
-            print_line()
-            print_table(corrected_pair_table(corrected))
-
-
-def _check_metric(comparison: Comparison, by: str | None) -> None:
     metrics = [compared.metric for compared in comparison.metrics]
     if by is not None and by not in metrics:
         raise SettingsError(f"--by: neither run has a metric {by!r}; {suggest(by, metrics)}")
-
-
-def _describe(pair: RunPair, comparison: Comparison, settings: ComparisonSettings) -> dict[str, Any]:
-    return {
+    moved = _list_moved(pair, comparison, by, sample=sample, top=None if as_json else top)
+    corrected = pair_corrected(warehouse, pair.base.run_id, pair.candidate.run_id)
+    document = {
         "base": _describe_run(pair.base),
         "candidate": _describe_run(pair.candidate),
         "n_samples": {
-            "base": comparison.n_base, "candidate": comparison.n_candidate, "common": comparison.n_common,
+            "base": comparison.n_base,
+            "candidate": comparison.n_candidate,
+            "common": comparison.n_common,
         },
         "cluster": comparison.cluster,
         "alpha": ALPHA,
@@ -123,18 +109,22 @@ def _describe(pair: RunPair, comparison: Comparison, settings: ComparisonSetting
             "steps": read_flips(pair.warehouse, comparison.noise_run_ids) if comparison.noise_run_ids else [],
             "shifts": [asdict(shift) for shift in comparison.shifts],
         },
-    }  # fmt: skip
-
-
-def _describe_repeats(pair: RunPair, settings: ComparisonSettings) -> dict[str, Any]:
-    """What the scores vary by, by repeats of the candidate or else the base, and the difference over all answers."""
+    } | {"moved": moved, "corrected": [asdict(row) for row in corrected]}
+    # What the scores vary by, by repeats of the candidate or else the base, and the difference over all answers.
     sides = ((run, read_noise_components(pair.warehouse, run)) for run in (pair.candidate, pair.base))
     run, components = next(((run, rows) for run, rows in sides if rows), (None, []))
-    return {
+    document |= {
         "components": components,
         "components_of": run.run_id if run else None,
         "all_answers": [asdict(row) for row in compare_all_answers(pair, settings)] if components else [],
     }
+    if as_json:
+        print_json(document)
+    else:
+        print_comparison(document)
+        if corrected:
+            print_line()
+            print_table(corrected_pair_table(corrected))
 
 
 def _flatten(compared: MetricComparison) -> dict[str, Any]:
@@ -174,7 +164,11 @@ def _list_moved(
     ranked = rank_samples(comparison.moves, by)
     common = pair.read_samples().filter("in_base", "in_candidate")["sample_id"].to_list()
     if sample is not None:
-        _check_sample(pair, sample, common)
+        if sample not in common:
+            raise SettingsError(
+                f"--sample: {sample!r} is not in both runs {pair.base.run_id} and {pair.candidate.run_id}; "
+                f"{suggest(sample, common, otherwise='of those in both')}"
+            )
         shown = [sample]
     else:
         shown = common if top is None else ranked[:top]
@@ -193,14 +187,6 @@ def _list_moved(
         for sample_id in dict.fromkeys((*ranked, *common))
         if sample_id in scores or sample_id in flips or sample_id == sample
     ]
-
-
-def _check_sample(pair: RunPair, sample: str, common: Sequence[str]) -> None:
-    if sample not in common:
-        raise SettingsError(
-            f"--sample: {sample!r} is not in both runs {pair.base.run_id} and {pair.candidate.run_id}; "
-            f"{suggest(sample, common, otherwise='of those in both')}"
-        )
 
 
 def _read_texts(pair: RunPair, sample_ids: Sequence[str]) -> Mapping[str, dict[str, Any]]:

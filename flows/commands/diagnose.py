@@ -18,7 +18,7 @@ from evalhouse.flows.results.output import (
     write_interval,
 )
 from evalhouse.warehouse.messages import clean_text, shorten
-from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
 
 _GOOD: Final = ("refused_rightly", "fine")
@@ -53,19 +53,47 @@ def diagnose(
     if as_json:
         print_json(document)
     else:
-        _print_diagnosis(run_row, document, asked_for=cause)
-
-
-def _print_diagnosis(run: RunRow, document: Mapping[str, Any], *, asked_for: str | None) -> None:
-    n_samples = write_count(run.n_samples, "sample")
-    print_line(f"run {run.run_id} {run.status}: {n_samples} of {run.dataset}; judge {run.judge}", bold=True)
-    print_line()
-    names = {row["cause"]: row["name"] for row in document["causes"]}
-    _print_causes(document, names, asked_for)
-    _print_trend(document, names)
-    _print_samples(document, names, asked_for)
-    _print_remedies(document)
-    _print_next(run, document, asked_for)
+        n_samples = write_count(run_row.n_samples, "sample")
+        print_line(
+            f"run {run_row.run_id} {run_row.status}: {n_samples} of {run_row.dataset}; judge {run_row.judge}", bold=True
+        )
+        print_line()
+        names = {row["cause"]: row["name"] for row in document["causes"]}
+        rows = [
+            [row["name"], row["n_samples"], row["share"], write_interval(row["ci_low"], row["ci_high"]), row["meaning"]]
+            for row in _sort_causes(document)
+            if row["n_samples"] or row["cause"] == cause
+        ]
+        if not rows:
+            print_line("No samples yet.")
+        else:
+            print_table(make_table(["cause", "#samples", "#share", "95 % interval", "meaning"], rows))
+            for row in document["not_judged"]:
+                # A run that has completed was not stopped before anything.
+                is_unasked = row["reason"] == "cancelled" and document["run"]["status"] == "completed"
+                why = " (no metric of this run asks for these verdicts)" if is_unasked else ""
+                print_line(f"{names['not_judged']}: {row['n_samples']} {row['reason']}{why}")
+        _print_trend(document, names)
+        _print_samples(document, names, cause)
+        causes = [row for row in _sort_causes(document) if row["remedies"]]
+        if causes:
+            print_line()
+            print_line("What to try", bold=True)
+            for row in causes:
+                print_line(f"{row['name']} ({row['n_samples']})")
+                for remedy in row["remedies"]:
+                    print_line(f"  - {remedy}")
+        frequent = next((row for row in _sort_causes(document) if row["n_samples"] and row["cause"] not in _LAST), None)
+        print_line()
+        if run_row.status != "completed":
+            print_line(f"next: evalhouse resume {run_row.run_id}")
+        if frequent is not None:
+            sample = next((row["sample_id"] for row in document["samples"] if row["cause"] == frequent["cause"]), None)
+            if sample is not None:
+                # The id is the dataset's own; a shell must take it for a word.
+                print_line(f"next: evalhouse lineage {run_row.run_id} {shlex.quote(clean_text(sample))}")
+            if cause is None:
+                print_line(f"next: evalhouse diagnose {run_row.run_id} --cause {frequent['cause']} --limit 20")
 
 
 def _sort_causes(document: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -74,23 +102,6 @@ def _sort_causes(document: Mapping[str, Any]) -> list[dict[str, Any]]:
         document["causes"],
         key=lambda row: (_LAST.index(row["cause"]) + 1 if row["cause"] in _LAST else 0, -row["n_samples"]),
     )
-
-
-def _print_causes(document: Mapping[str, Any], names: Mapping[str, str], asked_for: str | None) -> None:
-    rows = [
-        [row["name"], row["n_samples"], row["share"], write_interval(row["ci_low"], row["ci_high"]), row["meaning"]]
-        for row in _sort_causes(document)
-        if row["n_samples"] or row["cause"] == asked_for
-    ]
-    if not rows:
-        print_line("No samples yet.")
-        return
-    print_table(make_table(["cause", "#samples", "#share", "95 % interval", "meaning"], rows))
-    for row in document["not_judged"]:
-        # A run that has completed was not stopped before anything.
-        is_unasked = row["reason"] == "cancelled" and document["run"]["status"] == "completed"
-        why = " (no metric of this run asks for these verdicts)" if is_unasked else ""
-        print_line(f"{names['not_judged']}: {row['n_samples']} {row['reason']}{why}")
 
 
 def _print_trend(document: Mapping[str, Any], names: Mapping[str, str]) -> None:
@@ -126,30 +137,3 @@ def _print_samples(document: Mapping[str, Any], names: Mapping[str, str], asked_
         if row["cause"] not in _GOOD or asked_for
     ]
     print_section("Samples", ["cause", "sample", "evidence", "statements", "question", "answer"], rows)
-
-
-def _print_remedies(document: Mapping[str, Any]) -> None:
-    causes = [row for row in _sort_causes(document) if row["remedies"]]
-    if not causes:
-        return
-    print_line()
-    print_line("What to try", bold=True)
-    for row in causes:
-        print_line(f"{row['name']} ({row['n_samples']})")
-        for remedy in row["remedies"]:
-            print_line(f"  - {remedy}")
-
-
-def _print_next(run: RunRow, document: Mapping[str, Any], asked_for: str | None) -> None:
-    frequent = next((row for row in _sort_causes(document) if row["n_samples"] and row["cause"] not in _LAST), None)
-    print_line()
-    if run.status != "completed":
-        print_line(f"next: evalhouse resume {run.run_id}")
-    if frequent is None:
-        return
-    sample = next((row["sample_id"] for row in document["samples"] if row["cause"] == frequent["cause"]), None)
-    if sample is not None:
-        # The id is the dataset's own; a shell must take it for a word.
-        print_line(f"next: evalhouse lineage {run.run_id} {shlex.quote(clean_text(sample))}")
-    if asked_for is None:
-        print_line(f"next: evalhouse diagnose {run.run_id} --cause {frequent['cause']} --limit 20")

@@ -16,7 +16,6 @@ from evalhouse.flows.errors import BAD_INPUT, SettingsError
 from evalhouse.flows.preparing.settings import (
     SUITE_ORIGIN,
     CheckResult,
-    Finding,
     Resolved,
     find_unknown_variables,
     find_variable,
@@ -102,9 +101,30 @@ def doctor(
 
         findings += check_suite(chosen, settings)
     status = BAD_INPUT if any(finding.verdict == "wrong" for finding in findings) else 0
-    document = _to_document(resolved, findings)
+    document = {
+        "settings": {
+            name: {
+                "value": to_plain_setting(getattr(resolved.settings, name)),
+                "from": resolved.origins[name],
+                "variable": find_variable(name),
+            }
+            for name in _list_shown(resolved)
+        },
+        "environment": _read_environment(resolved.settings.judge),
+        "findings": [asdict(finding) for finding in findings],
+        "versions": _read_versions(),
+    }
     if not as_json:
-        _print(resolved, findings)
+        rows = [
+            [name, _write_setting(getattr(resolved.settings, name)), resolved.origins[name], find_variable(name)]
+            for name in _list_shown(resolved)
+        ]
+        print_table(make_table(["setting", "value", "from", "variable"], rows, title="Settings"))
+        print_section("Environment", ["variable", "value"], list(_read_environment(resolved.settings.judge).items()))
+        print_line()
+        print_line(", ".join(f"{name} {version}" for name, version in _read_versions().items()))
+        rows = [[finding.what, finding.verdict, finding.detail] for finding in findings]
+        print_section("Findings", ["looked at", "verdict", "detail"], rows)
     if tries:
         status = _try(settings, document, dry_run=dry_run, as_json=as_json) or status
     if as_json:
@@ -131,35 +151,6 @@ def _try(settings: RunSettings, document: dict[str, object], *, dry_run: bool, a
     return BAD_INPUT if any(item.trial.problem for item in tried) else 0
 
 
-def _to_document(resolved: Resolved, findings: list[Finding]) -> dict[str, object]:
-    return {
-        "settings": {
-            name: {
-                "value": to_plain_setting(getattr(resolved.settings, name)),
-                "from": resolved.origins[name],
-                "variable": find_variable(name),
-            }
-            for name in _list_shown(resolved)
-        },
-        "environment": _read_environment(resolved.settings.judge),
-        "findings": [asdict(finding) for finding in findings],
-        "versions": _read_versions(),
-    }
-
-
-def _print(resolved: Resolved, findings: list[Finding]) -> None:
-    rows = [
-        [name, _write_setting(getattr(resolved.settings, name)), resolved.origins[name], find_variable(name)]
-        for name in _list_shown(resolved)
-    ]
-    print_table(make_table(["setting", "value", "from", "variable"], rows, title="Settings"))
-    print_section("Environment", ["variable", "value"], list(_read_environment(resolved.settings.judge).items()))
-    print_line()
-    print_line(", ".join(f"{name} {version}" for name, version in _read_versions().items()))
-    rows = [[finding.what, finding.verdict, finding.detail] for finding in findings]
-    print_section("Findings", ["looked at", "verdict", "detail"], rows)
-
-
 def _list_shown(resolved: Resolved) -> list[str]:
     """What a variable may set, and what a suite has set."""
     return [name for name, origin in resolved.origins.items() if find_variable(name) or origin.startswith(SUITE_ORIGIN)]
@@ -182,7 +173,7 @@ def _read_versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in _PACKAGES}
 
 
-def _look_at_variables(_: RunSettings) -> CheckResult:
+def check_variables(_: RunSettings) -> CheckResult:
     unknown = find_unknown_variables()
     if not unknown:
         return "ok", "every EVALHOUSE_ variable is a setting"
@@ -190,26 +181,22 @@ def _look_at_variables(_: RunSettings) -> CheckResult:
     return "wrong" if any(unknown.values()) else "note", f"not a setting, and without effect: {', '.join(names)}"
 
 
-def _look_at_warehouse(settings: RunSettings) -> CheckResult:
+def check_warehouse(settings: RunSettings) -> CheckResult:
     warehouse = Warehouse(settings.warehouse)
     path = warehouse.location.path
     if not path.exists():
-        return _look_at_place(path)
+        # Whether a warehouse could be made there: the nearest folder that exists must take files.
+        folder = next(parent for parent in path.parents if parent.exists())
+        if not (folder.is_dir() and os.access(folder, os.W_OK)):
+            return "wrong", f"{folder} is not a folder that can be written to"
+        return "note", f"{path} does not exist yet; the first run makes it"
     n_runs = warehouse.read("select count(*) as n from runs")["n"][0]
     if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
         return "note", f"{path}: {write_count(n_runs, 'run')}; it can be read and not written"
     return "ok", f"{path}: {write_count(n_runs, 'run')}"
 
 
-def _look_at_place(path: Path) -> CheckResult:
-    """Whether a warehouse could be made there: the nearest folder that exists must take files."""
-    folder = next(parent for parent in path.parents if parent.exists())
-    if not (folder.is_dir() and os.access(folder, os.W_OK)):
-        return "wrong", f"{folder} is not a folder that can be written to"
-    return "note", f"{path} does not exist yet; the first run makes it"
-
-
-def _look_at_judge(settings: RunSettings) -> CheckResult:
+def check_judge(settings: RunSettings) -> CheckResult:
     from evalhouse.tasks.models.make import check_judge_name, check_reachable, name_judge  # noqa: PLC0415
 
     names = list_judges(settings.judge)
@@ -226,7 +213,7 @@ def _look_at_judge(settings: RunSettings) -> CheckResult:
     return "ok", "; ".join(details) + hint
 
 
-def _look_at_embeddings(settings: RunSettings) -> CheckResult:
+def check_embeddings(settings: RunSettings) -> CheckResult:
     from evalhouse.tasks.models.make import check_embeddings_name  # noqa: PLC0415
 
     check_embeddings_name(settings.embeddings)
@@ -234,7 +221,7 @@ def _look_at_embeddings(settings: RunSettings) -> CheckResult:
     return "ok", "built in: no model, no network, no key" if offline else "whether they can be reached is not asked"
 
 
-def _look_at_prices(settings: RunSettings) -> CheckResult:
+def check_prices(settings: RunSettings) -> CheckResult:
     from evalhouse.tasks.asking.tokens import find_price, load_prices  # noqa: PLC0415
 
     prices, known, unknown = load_prices(settings.prices), [], []
@@ -249,7 +236,7 @@ def _look_at_prices(settings: RunSettings) -> CheckResult:
     return "ok", "; ".join(known)
 
 
-def _look_at_prompts(settings: RunSettings) -> CheckResult:
+def check_prompts(settings: RunSettings) -> CheckResult:
     from evalhouse.prompts import check_prompts, load_prompts  # noqa: PLC0415
 
     folder = Path(settings.prompts) if settings.prompts else None
@@ -259,7 +246,7 @@ def _look_at_prompts(settings: RunSettings) -> CheckResult:
     return "ok", ", ".join(load_prompts(settings.language, folder))
 
 
-def _look_at_metrics(settings: RunSettings) -> CheckResult:
+def check_metrics(settings: RunSettings) -> CheckResult:
     metrics = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
     plan = plan_run(settings.metrics, metrics, embeddings=settings.embeddings)
     if own := [metric for metric in metrics.values() if metric.is_own]:
@@ -267,7 +254,7 @@ def _look_at_metrics(settings: RunSettings) -> CheckResult:
     return "ok", f"a run scores {len(plan.metrics)} of {len(metrics)}"
 
 
-def _look_at_prefect(_: RunSettings) -> CheckResult:
+def check_prefect(_: RunSettings) -> CheckResult:
     url = find_api_url()
     if url is None:
         return "ok", "no PREFECT_API_URL is set; each run starts a server of its own and ends it"
@@ -280,12 +267,12 @@ def _look_at_prefect(_: RunSettings) -> CheckResult:
 
 # What is looked at, with the settings that name it in braces.
 _CHECKS: dict[str, Callable[[RunSettings], CheckResult]] = {
-    "variables": _look_at_variables,
-    "warehouse": _look_at_warehouse,
-    "judge {judge}": _look_at_judge,
-    "embeddings {embeddings}": _look_at_embeddings,
-    "prices": _look_at_prices,
-    "prompts in {language}": _look_at_prompts,
-    "metrics": _look_at_metrics,
-    "prefect": _look_at_prefect,
+    "variables": check_variables,
+    "warehouse": check_warehouse,
+    "judge {judge}": check_judge,
+    "embeddings {embeddings}": check_embeddings,
+    "prices": check_prices,
+    "prompts in {language}": check_prompts,
+    "metrics": check_metrics,
+    "prefect": check_prefect,
 }

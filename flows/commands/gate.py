@@ -192,13 +192,30 @@ def gate(
         cost_usd=_parse_given("--max-cost", cost_usd),
         latency_p95_ms=_parse_given("--max-latency-p95-ms", latency_p95_ms),
     )
-    _check_limits(limits, against, scores)
+    # Raises SettingsError where limits are missing or make no sense together.
+    if limits == Limits():
+        raise SettingsError(
+            "there is nothing to check; give at least one of --min, --max, --max-drop, --trend, --min-coverage, "
+            "--max-cost, --max-latency-p95-ms"
+        )
+    if limits.drops and against is None:
+        raise SettingsError("--max-drop needs a baseline; name one with --against, such as `--against passed`")
+    if against is not None and not limits.drops:
+        raise SettingsError(f"--against {against} has nothing to compare; give --max-drop, or leave --against out")
+    for metric in limits.minimums:
+        if scores[metric].better == "low":
+            raise SettingsError(f"--min {metric}: this metric is better when low; use --max")
     settings = ComparisonSettings(cluster=cluster, seed=seed)
     document = _decide(
         warehouse, checked_run, against, k, scores=scores, limits=limits, settings=settings, undecided=undecided
     )
     write_gate_files(document, junit=junit, markdown=markdown)
-    _print(document, as_json=as_json, markdown=markdown)
+    if as_json:
+        print_json(document)
+    elif markdown == STDOUT:
+        print_text(write_markdown(document))
+    else:
+        print_gate(document)
     return 0 if document["outcome"] == "passed" else GATE_FAILED
 
 
@@ -224,15 +241,6 @@ def _decide(
     except WarehouseError as error:
         print_notice(f"The decision is not on record: {error}.")
     return document
-
-
-def _print(document: Mapping[str, Any], *, as_json: bool, markdown: str | None) -> None:
-    if as_json:
-        print_json(document)
-    elif markdown == STDOUT:
-        print_text(write_markdown(document))
-    else:
-        print_gate(document)
 
 
 def _accept(
@@ -268,22 +276,6 @@ def _check_status(run: RunRow, what: str = "decide on") -> None:
             f"run {run.run_id} is {run.status}, so there is nothing to {what}; wait for its end, or go on with "
             f"`evalhouse resume {run.run_id}`"
         )
-
-
-def _check_limits(limits: Limits, against: str | None, scores: Mapping[str, Score]) -> None:
-    """Raises SettingsError where limits are missing or make no sense together."""
-    if limits == Limits():
-        raise SettingsError(
-            "there is nothing to check; give at least one of --min, --max, --max-drop, --trend, --min-coverage, "
-            "--max-cost, --max-latency-p95-ms"
-        )
-    if limits.drops and against is None:
-        raise SettingsError("--max-drop needs a baseline; name one with --against, such as `--against passed`")
-    if against is not None and not limits.drops:
-        raise SettingsError(f"--against {against} has nothing to compare; give --max-drop, or leave --against out")
-    for metric in limits.minimums:
-        if scores[metric].better == "low":
-            raise SettingsError(f"--min {metric}: this metric is better when low; use --max")
 
 
 def _parse_limits(

@@ -6,7 +6,7 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -61,7 +61,33 @@ def init(*, suite: Path, url: str | None, answer: str, contexts: str, dataset: s
         suite.unlink()
         raise
     print_line(f"wrote {suite}")
-    return _report(outcome, Warehouse(settings.warehouse), suite)
+    warehouse = Warehouse(settings.warehouse)
+    run = outcome.run
+    texts = warehouse.read_rows(read_query("show/texts"), {"run_id": run.run_id})
+    for sample in texts:
+        print_line()
+        retrieved = sample["contexts"]
+        shown = {
+            "question": sample["question"],
+            "answer": sample["answer"],
+            "contexts": None if retrieved is None else f"{len(retrieved)} ({shorten(' | '.join(retrieved), _SHOWN)})",
+            "ground truth": sample["ground_truth"],
+        }
+        for name, value in shown.items():
+            print_line(f"{name}: {shorten(write_value(value), _SHOWN)}")
+    print_responses(read_response_counts(warehouse, run))
+    rows = warehouse.read_rows(read_query("runs/means"), {"run_id": run.run_id, "metrics": list(run.metrics)})
+    if outcome.status != "completed":
+        print_notice(f"{outcome.problem or 'The question was not answered, or the answer not judged whole'}.")
+        print_line(f"next: fix {suite}, then evalhouse run {quote(str(suite))} --limit 1")
+        return INCOMPLETE
+    scored = [[row["metric"], row["mean"], row["better"]] for row in rows if row["mean"] is not None]
+    print_section("Scores of this answer", ["metric", "#score", "better"], scored)
+    print_line()
+    print_line(f"next: evalhouse run {quote(str(suite))}   (all questions)")
+    print_line(f"or:   evalhouse lineage {run.run_id} {quote(str(texts[0]['sample_id']))}   (why these scores)")
+    print_line(f"or:   evalhouse serve {quote(str(suite))} --with-server   (every night, with [schedule] in the file)")
+    return 0
 
 
 def _ask_first(settings: RunSettings) -> "RunOutcome":
@@ -91,37 +117,3 @@ def write_suite(path: Path, values: dict[str, str]) -> None:
         text = text.replace(f"@{name}@", json.dumps(value, ensure_ascii=False))
     text = text.replace("@off@", "" if values["url"] else "# ").replace("@file@", quote(str(path)))
     path.write_text(text, encoding="utf-8")
-
-
-def _report(outcome: "RunOutcome", warehouse: Warehouse, suite: Path) -> int:
-    """The question, what the bot said to it, its scores, and what to type next."""
-    run = outcome.run
-    texts = warehouse.read_rows(read_query("show/texts"), {"run_id": run.run_id})
-    for sample in texts:
-        _print_sample(sample)
-    print_responses(read_response_counts(warehouse, run))
-    rows = warehouse.read_rows(read_query("runs/means"), {"run_id": run.run_id, "metrics": list(run.metrics)})
-    if outcome.status != "completed":
-        print_notice(f"{outcome.problem or 'The question was not answered, or the answer not judged whole'}.")
-        print_line(f"next: mend {suite}, then evalhouse run {quote(str(suite))} --limit 1")
-        return INCOMPLETE
-    scored = [[row["metric"], row["mean"], row["better"]] for row in rows if row["mean"] is not None]
-    print_section("Scores of this answer", ["metric", "#score", "better"], scored)
-    print_line()
-    print_line(f"next: evalhouse run {quote(str(suite))}   (all questions)")
-    print_line(f"or:   evalhouse lineage {run.run_id} {quote(str(texts[0]['sample_id']))}   (why these scores)")
-    print_line(f"or:   evalhouse serve {quote(str(suite))} --with-server   (every night, with [schedule] in the file)")
-    return 0
-
-
-def _print_sample(sample: dict[str, Any]) -> None:
-    print_line()
-    contexts = sample["contexts"]
-    shown = {
-        "question": sample["question"],
-        "answer": sample["answer"],
-        "contexts": None if contexts is None else f"{len(contexts)} ({shorten(' | '.join(contexts), _SHOWN)})",
-        "ground truth": sample["ground_truth"],
-    }
-    for name, text in shown.items():
-        print_line(f"{name}: {shorten(write_value(text), _SHOWN)}")

@@ -69,7 +69,26 @@ def lineage(*, names: tuple[str, ...], full: bool, warehouse: Warehouse, as_json
         print_json([{**row, "metadata": metadata} for row in rows])
     else:
         read = _pick_read(metadata, _list_steps(rows), _read_templates(warehouse, run_row.run_id)) if metadata else {}
-        make_console().print(_draw(run_row, rows, read, full=full))
+        # The sample, its scores, and the verdicts of each step once, however many scores rest on them.
+        first = rows[0]
+        tree = Tree(_join((first["sample_id"], "bold"), f" in run {run_row.run_id} ({run_row.dataset})"))
+        steps = _list_steps(rows)
+        branch = tree.add("sample")
+        for place, turn in enumerate(load_turns(first["conversation"]), start=1):
+            branch.add(_join(f"T{place} {turn.role}: {_cut(turn.text, full)}"))
+        for name in ("question", "answer", "ground_truth"):
+            branch.add(_join(f"{name}: {_cut(first[name], full)}"))
+        for rank, text in enumerate(first["contexts"] or [], start=1):
+            branch.add(_join(f"C{rank}: {_cut(text, full)}"))
+        for name, value in read.items():
+            text = value if isinstance(value, str) else write_json(value, indent=False)
+            branch.add(_join(f"{name}: {_cut(text, full)}"))
+        for _, of_metric in groupby(rows, key=lambda row: row["metric"]):
+            tree.add(_describe_score(list(of_metric)))
+        for step in steps:
+            metric = next(row["metric"] for row in rows if row["step"] == step)
+            _draw_step(tree, step, [row for row in rows if (row["step"], row["metric"]) == (step, metric)], full=full)
+        make_console().print(tree)
 
 
 def _explain_nothing(warehouse: Warehouse, run: RunRow, sample: str, metric: str | None) -> str:
@@ -84,29 +103,6 @@ def _explain_nothing(warehouse: Warehouse, run: RunRow, sample: str, metric: str
         return f"run {run.run_id} has no scores yet; `evalhouse resume {run.run_id}` goes on with it"
     advice = suggest(metric or "", names, otherwise="its metrics")
     return f"run {run.run_id} has no score of metric {metric!r} for {sample!r}; {advice}"
-
-
-def _draw(run: RunRow, rows: list[dict[str, Any]], metadata: Mapping[str, Any], *, full: bool) -> Tree:
-    """The sample, its scores, and the verdicts of each step once, however many scores rest on them."""
-    first = rows[0]
-    tree = Tree(_join((first["sample_id"], "bold"), f" in run {run.run_id} ({run.dataset})"))
-    steps = _list_steps(rows)
-    sample = tree.add("sample")
-    for place, turn in enumerate(load_turns(first["conversation"]), start=1):
-        sample.add(_join(f"T{place} {turn.role}: {_cut(turn.text, full)}"))
-    for name in ("question", "answer", "ground_truth"):
-        sample.add(_join(f"{name}: {_cut(first[name], full)}"))
-    for rank, text in enumerate(first["contexts"] or [], start=1):
-        sample.add(_join(f"C{rank}: {_cut(text, full)}"))
-    for name, value in metadata.items():
-        text = value if isinstance(value, str) else write_json(value, indent=False)
-        sample.add(_join(f"{name}: {_cut(text, full)}"))
-    for _, of_metric in groupby(rows, key=lambda row: row["metric"]):
-        tree.add(_describe_score(list(of_metric)))
-    for step in steps:
-        metric = next(row["metric"] for row in rows if row["step"] == step)
-        _draw_step(tree, step, [row for row in rows if (row["step"], row["metric"]) == (step, metric)], full=full)
-    return tree
 
 
 def _describe_score(rows: list[dict[str, Any]]) -> Text:
@@ -129,54 +125,8 @@ def _draw_step(tree: Tree, step: str, verdicts: Sequence[Row], *, full: bool) ->
         reason = verdict["reason"]
         if line is not None:
             branch.add(line)
-    _draw_calls(branch, verdicts, full=full)
-
-
-def _describe_verdict(row: Row, *, reason: str | None) -> Text | None:
-    why = f"  — {reason}" if reason else ""
-    if row["similarity"] is not None:
-        return _describe_similarity(row)
-    if row["rating"] is not None:
-        return _join(f"{row['criterion']} ", (_describe_rating(row), "bold"), why)
-    if row["step"] == "citations":
-        named = "nothing that was retrieved" if row["context_rank"] is None else f"C{row['context_rank']}"
-        of = f"[{row['statement_id']}] " if row["statement_id"] else ""
-        return _join(of, (f"cites {named} ", "bold"), row["statement"]) if row["statement"] else None
-    if row["statement_id"] is not None:
-        verdict = row["label"] if row["label"] is not None else _describe_support(row)
-        return _join(
-            f"[{row['statement_id']}] ", (f"{verdict} " if verdict else "", "bold"), row["statement"] or "", why
-        )
-    if row["context_rank"] is not None and row["useful"] is not None:
-        return _join(f"C{row['context_rank']} ", ("useful" if row["useful"] else "not useful", "bold"), why)
-    return _join((row["label"], "bold"), why) if row["label"] is not None else None
-
-
-def _describe_similarity(row: Row) -> Text:
-    """A cosine, with the text that was compared where the judge wrote it; a text overlap under its name."""
-    kind = "cosine" if row["step"] in ("similarity", "relevancy") else row["criterion"]
-    return _join(
-        f"{kind} ", (write_value(row["similarity"]), "bold"), f"  {row['statement']}" if row["statement"] else ""
-    )
-
-
-def _describe_rating(row: Row) -> str:
-    """The rating on its scale, and where it is not what the judge said, that and the rule."""
-    original = "" if row["said"] in (None, row["rating"]) else f", said {row['said']:g}"
-    return f"{row['rating']:g} of {row['scale_max']:g}{original}" + (f" ({row['rule']})" if row["rule"] else "")
-
-
-def _describe_support(row: Row) -> str | None:
-    if row["supported"] is None:
-        return None
-    if not row["supported"]:
-        return "unsupported"
-    return f"supported by {name_support(row)}"
-
-
-def _draw_calls(branch: Tree, rows: Iterable[Row], *, full: bool) -> None:
     first_rows: dict[str, Row] = {}
-    for row in rows:
+    for row in verdicts:
         first_rows.setdefault(row["call_id"], row)
     for call_id, row in first_rows.items():
         if call_id is None:
@@ -193,6 +143,47 @@ def _draw_calls(branch: Tree, rows: Iterable[Row], *, full: bool) -> None:
         if row["thoughts"]:
             call.add(_join(f"thoughts: {_cut(row['thoughts'], full)}"))
         call.add(_join(f"reply: {_cut(row['reply'], full)}"))
+
+
+def _describe_verdict(row: Row, *, reason: str | None) -> Text | None:
+    why = f"  — {reason}" if reason else ""
+    if row["similarity"] is not None:
+        # A cosine, with the text that was compared where the judge wrote it; a text overlap under its name.
+        kind = "cosine" if row["step"] in ("similarity", "relevancy") else row["criterion"]
+        return _join(
+            f"{kind} ", (write_value(row["similarity"]), "bold"), f"  {row['statement']}" if row["statement"] else ""
+        )
+    if row["rating"] is not None:
+        # The rating on its scale, and where it is not what the judge said, that and the rule.
+        original = "" if row["said"] in (None, row["rating"]) else f", said {row['said']:g}"
+        return _join(
+            f"{row['criterion']} ",
+            (
+                f"{row['rating']:g} of {row['scale_max']:g}{original}" + (f" ({row['rule']})" if row["rule"] else ""),
+                "bold",
+            ),
+            why,
+        )
+    if row["step"] == "citations":
+        named = "nothing that was retrieved" if row["context_rank"] is None else f"C{row['context_rank']}"
+        of = f"[{row['statement_id']}] " if row["statement_id"] else ""
+        return _join(of, (f"cites {named} ", "bold"), row["statement"]) if row["statement"] else None
+    if row["statement_id"] is not None:
+        verdict = row["label"] if row["label"] is not None else _describe_support(row)
+        return _join(
+            f"[{row['statement_id']}] ", (f"{verdict} " if verdict else "", "bold"), row["statement"] or "", why
+        )
+    if row["context_rank"] is not None and row["useful"] is not None:
+        return _join(f"C{row['context_rank']} ", ("useful" if row["useful"] else "not useful", "bold"), why)
+    return _join((row["label"], "bold"), why) if row["label"] is not None else None
+
+
+def _describe_support(row: Row) -> str | None:
+    if row["supported"] is None:
+        return None
+    if not row["supported"]:
+        return "unsupported"
+    return f"supported by {name_support(row)}"
 
 
 def _join(*parts: str | tuple[str, str]) -> Text:

@@ -30,7 +30,7 @@ from evalhouse.flows.results.output import (
 from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, NO_CLUSTER
 
 if TYPE_CHECKING:
-    from evalhouse.flows.prefer import PreferOutcome, PreferPlan
+    from evalhouse.flows.prefer import PreferPlan
     from evalhouse.warehouse.rows.runs import RunRow
 
 _KEPT_BACK = ("ground_truth", "contexts")
@@ -123,13 +123,34 @@ def prefer(
     options = PreferOptions(rubric=rubric, without=without, cluster=cluster, gate=gate, flags=flags)
     with ExitStack() as held:
         if columns is not None:
-            plan = plan_columns(held, _pick_dataset(base, candidate), columns, maps, options)
+            if base is None or candidate is not None:
+                raise SettingsError("with --columns name one dataset: evalhouse prefer DATASET --columns A,B")
+            plan = plan_columns(held, base, columns, maps, options)
         elif maps:
             raise SettingsError("--map names columns of a dataset; name it with two of its columns in --columns")
         else:
             plan = plan_runs(base or "previous", candidate or "latest", options)
         if dry_run:
-            _print_estimate(plan, as_json=as_json)
+            from evalhouse.flows.prefer import estimate_preferences  # noqa: PLC0415
+            from evalhouse.flows.run.estimate import usage_table  # noqa: PLC0415
+
+            usage = estimate_preferences(plan)
+            if as_json:
+                sides = {
+                    "base": plan.base,
+                    "candidate": plan.candidate,
+                    "rubric": plan.rubric,
+                    "judge": plan.settings.judge,
+                }
+                print_json(sides | {"n_samples": plan.pairs.n, "calls": usage.pick(*_USED)})
+            else:
+                names = ("requests", "reused", "prompt_tokens", "completion_tokens", "cost_usd")
+                print_table(usage_table(["judge"], [([plan.settings.judge], usage)], names))
+                print_line()
+                print_line(
+                    f"{write_count(plan.pairs.n, 'pair')} of answers, each asked about in both orders by rubric "
+                    f"{plan.rubric}. Nothing was asked."
+                )
             return 0
         return _carry_out(plan, top=top, as_json=as_json)
 
@@ -144,12 +165,6 @@ def resume_preferences(run: "RunRow", *, warehouse_url: str, changes: Mapping[st
         return _carry_out(plan_again(held, run, changes, warehouse_url), top=_TOP, as_json=as_json)
 
 
-def _pick_dataset(base: str | None, candidate: str | None) -> str:
-    if base is None or candidate is not None:
-        raise SettingsError("with --columns name one dataset: evalhouse prefer DATASET --columns A,B")
-    return base
-
-
 def _carry_out(plan: "PreferPlan", *, top: int, as_json: bool) -> int:
     from evalhouse.flows.prefer import prefer as ask  # noqa: PLC0415
     from evalhouse.flows.results.preferences import describe_preferences, print_preferences  # noqa: PLC0415
@@ -161,53 +176,30 @@ def _carry_out(plan: "PreferPlan", *, top: int, as_json: bool) -> int:
     document = describe_preferences(Warehouse(plan.settings.warehouse), outcome.run)
     assert document is not None
     if as_json:
-        print_json(_describe(plan, outcome) | document)
+        print_json(
+            {
+                "run_id": outcome.run.run_id,
+                "n_samples": plan.pairs.n,
+                "calls": outcome.usage.pick(*_USED),
+                "problem": outcome.problem,
+                "warehouse": plan.settings.warehouse,
+            }
+            | document
+        )
     else:
         print_preferences(document, top=top)
-        _print_calls(outcome)
+        usage, run_id = outcome.usage, outcome.run.run_id
+        print_line()
+        print_line(
+            f"{usage.requests:,} requests to the judge, {usage.reused:,} reused, cost "
+            f"{write_dollars(usage.cost_usd)}; run {run_id}"
+        )
+        if outcome.has_failures:
+            print_line(f"next: evalhouse resume {run_id}   (asks again for the verdicts that did not come)")
+        print_line(f"""next: evalhouse query "from sample_preferences where run_id = '{run_id}'\"""")
     if outcome.problem is not None:
-        print_notice(f"{outcome.problem}; `evalhouse resume {outcome.run.run_id}` goes on from here")
+        print_notice(f"{outcome.problem}; `evalhouse resume {outcome.run.run_id}` resumes from here")
         return INTERRUPTED
     if outcome.gate_failed:
         return GATE_FAILED
     return INCOMPLETE if outcome.has_failures else 0
-
-
-def _describe(plan: "PreferPlan", outcome: "PreferOutcome") -> dict[str, Any]:
-    return {
-        "run_id": outcome.run.run_id,
-        "n_samples": plan.pairs.n,
-        "calls": outcome.usage.pick(*_USED),
-        "problem": outcome.problem,
-        "warehouse": plan.settings.warehouse,
-    }
-
-
-def _print_calls(outcome: "PreferOutcome") -> None:
-    usage, run_id = outcome.usage, outcome.run.run_id
-    print_line()
-    print_line(
-        f"{usage.requests:,} requests to the judge, {usage.reused:,} reused, cost {write_dollars(usage.cost_usd)}; run "
-        f"{run_id}"
-    )
-    if outcome.has_failures:
-        print_line(f"next: evalhouse resume {run_id}   (asks again for the verdicts that did not come)")
-    print_line(f"""next: evalhouse query "from sample_preferences where run_id = '{run_id}'\"""")
-
-
-def _print_estimate(plan: "PreferPlan", *, as_json: bool) -> None:
-    from evalhouse.flows.prefer import estimate_preferences  # noqa: PLC0415
-    from evalhouse.flows.run.estimate import usage_table  # noqa: PLC0415
-
-    usage = estimate_preferences(plan)
-    if as_json:
-        sides = {"base": plan.base, "candidate": plan.candidate, "rubric": plan.rubric, "judge": plan.settings.judge}
-        print_json(sides | {"n_samples": plan.pairs.n, "calls": usage.pick(*_USED)})
-        return
-    names = ("requests", "reused", "prompt_tokens", "completion_tokens", "cost_usd")
-    print_table(usage_table(["judge"], [([plan.settings.judge], usage)], names))
-    print_line()
-    print_line(
-        f"{write_count(plan.pairs.n, 'pair')} of answers, each asked about in both orders by rubric {plan.rubric}. "
-        "Nothing was asked."
-    )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,7 +24,7 @@ from evalhouse.prompts import Prompt, Rubric, check_prompts, list_languages, loa
 from evalhouse.warehouse.names import suggest
 
 if TYPE_CHECKING:
-    from evalhouse.flows.prompt_trials.preview import Preview
+    pass
 
 _VARIABLE = "EVALHOUSE_PROMPTS"
 _LANGUAGE = click.option(
@@ -103,8 +103,29 @@ def show(
         raise SettingsError(f"unknown prompt {name!r}; {suggest(name, loaded)}")
     prompt = loaded[name]
     if sample_id is not None or dataset is not None:
-        preview = _preview(prompt, sample_id, {"dataset": dataset, "language": language, "prompts": folder}, maps)
-        _print_preview(prompt, preview, as_json=as_json)
+        # Imports what a run does, which the listing of prompts has no need of.
+        from evalhouse.flows.preparing.settings import parse_pairs, resolve_settings  # noqa: PLC0415
+        from evalhouse.flows.prompt_trials.preview import preview_prompt  # noqa: PLC0415
+
+        resolved = resolve_settings(
+            {"dataset": dataset, "language": language, "prompts": folder} | {"mapping": parse_pairs(maps, "--map")}
+        )
+        preview = preview_prompt(prompt, resolved.settings, sample_id)
+        if as_json:
+            print_json(_describe(prompt) | asdict(preview))
+        else:
+            if preview.why_none is not None:
+                print_line(f"Nothing is asked with {prompt.name} for sample {preview.sample_id}: {preview.why_none}")
+            if preview.has_stand_ins:
+                print_line(
+                    "The statements are those the lexical judge finds; in a run they come from the extract step."
+                )
+            for number, request in enumerate(preview.requests, start=1):
+                place = f"request {number} of {len(preview.requests)}"
+                print_line(f"══ {place} for sample {preview.sample_id}, step {request.step} ", bold=True)
+                for message in request.messages:
+                    print_line(f"── {message.role} ", bold=True)
+                    print_line(message.content)
         return
     if maps:
         raise SettingsError("--map names columns of a dataset; give one with --dataset")
@@ -195,31 +216,6 @@ def compare(
         print_json(document.to_plain())
     else:
         document.print()
-
-
-def _preview(prompt: Prompt, sample_id: str | None, flags: dict[str, Any], maps: tuple[str, ...]) -> "Preview":
-    """Imports what a run does, which the listing of prompts has no need of."""
-    from evalhouse.flows.preparing.settings import parse_pairs, resolve_settings  # noqa: PLC0415
-    from evalhouse.flows.prompt_trials.preview import preview_prompt  # noqa: PLC0415
-
-    resolved = resolve_settings(flags | {"mapping": parse_pairs(maps, "--map")})
-    return preview_prompt(prompt, resolved.settings, sample_id)
-
-
-def _print_preview(prompt: Prompt, preview: "Preview", *, as_json: bool) -> None:
-    if as_json:
-        print_json(_describe(prompt) | asdict(preview))
-        return
-    if preview.why_none is not None:
-        print_line(f"Nothing is asked with {prompt.name} for sample {preview.sample_id}: {preview.why_none}")
-    if preview.has_stand_ins:
-        print_line("The statements are those the lexical judge finds; in a run they come from the extract step.")
-    for number, request in enumerate(preview.requests, start=1):
-        place = f"request {number} of {len(preview.requests)}"
-        print_line(f"══ {place} for sample {preview.sample_id}, step {request.step} ", bold=True)
-        for message in request.messages:
-            print_line(f"── {message.role} ", bold=True)
-            print_line(message.content)
 
 
 def _describe_own(loaded: Mapping[str, Prompt], language: str) -> str:

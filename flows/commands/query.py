@@ -90,10 +90,6 @@ def query(
     location = parse_location(find_warehouse(warehouse))
     with _ending_on_interrupt():
         frame = answer_statement(location, text, timeout_s=timeout, memory_limit=memory_limit)
-    _show_rows(frame, kind=kind, output=output)
-
-
-def _show_rows(frame: "pl.DataFrame", *, kind: str, output: str | None) -> None:
     if output is not None:
         _save_frame(frame, kind, Path(output))
     elif kind == "table" and frame.columns == ["explain_key", "explain_value"]:

@@ -1,6 +1,5 @@
 """`evalhouse replay`: whether retrieval or generation moved the scores between two runs, by asking the bot again."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from evalhouse.flows.results.output import (
 from evalhouse.flows.results.progress import show_run
 from evalhouse.flows.results.run_origin import find_other_run
 from evalhouse.flows.server.interrupts import wait_for_warehouse
-from evalhouse.tasks.comparing.replay import Finding, VerdictShare, count_verdicts
+from evalhouse.tasks.comparing.replay import Finding, count_verdicts
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
@@ -89,11 +88,44 @@ def replay(
     options = ReplayOptions(metrics=metrics, sample_ids=samples, **numbers)
     begun = make_replay(pair, options, _read_target(suite))
     if dry_run:
-        _print_plan(begun, as_json=as_json)
+        plan = begun.estimate()
+        if as_json:
+            print_json({"base": begun.pair.base.run_id, "candidate": begun.pair.candidate.run_id,
+                        "left_out": begun.left_out, **asdict(plan)})  # fmt: skip
+        else:
+            print_line(
+                f"{write_count(plan.n_samples, 'sample')} moved: the bot would be asked {plan.n_asks:,} times with the "
+                f"old contexts and the new ones ({plan.n_on_record:,} answers are on record), then at most "
+                f"{plan.n_documents:,} times with one document undone, where retrieval did it."
+            )
+            print_line(
+                f"Judging that takes at most about {plan.requests:,} requests, cost {write_dollars(plan.cost_usd)}, "
+                "and none for an answer that is on record. Nothing was asked."
+            )
         return 0
     with show_run() as watch:
         begun.carry_out(watch)
-    document = _describe(begun)
+    findings = begun.list_findings()
+    document = {
+        "base": begun.pair.base.run_id,
+        "candidate": begun.pair.candidate.run_id,
+        "times": begun.options.times,
+        "n_samples": len(begun.samples),
+        "left_out": begun.left_out,
+        "verdicts": [asdict(share) for share in count_verdicts(findings)],
+        "moves": [
+            {**asdict(finding.move), **{name: value for name, value in asdict(finding).items() if name != "move"}}
+            for finding in findings
+        ],
+        "runs": [{"run_id": outcome.run.run_id, "status": outcome.status} for outcome in begun.outcomes],
+        "calls": {
+            "requests": sum(outcome.counts.requests for outcome in begun.outcomes),
+            "reused": sum(outcome.counts.reused for outcome in begun.outcomes),
+            "cost_usd": sum(outcome.counts.cost_usd or 0.0 for outcome in begun.outcomes),
+        },
+        "problem": begun.problem,
+        "warehouse": begun.warehouse.location.url,
+    }
     if as_json:
         print_json(document)
     else:
@@ -119,31 +151,6 @@ def _find_status(begun: "Replay") -> int:
     return INCOMPLETE if is_open or begun.problem is not None else 0
 
 
-def _describe(begun: "Replay") -> dict[str, Any]:
-    findings = begun.list_findings()
-    return {
-        "base": begun.pair.base.run_id,
-        "candidate": begun.pair.candidate.run_id,
-        "times": begun.options.times,
-        "n_samples": len(begun.samples),
-        "left_out": begun.left_out,
-        "verdicts": [asdict(share) for share in count_verdicts(findings)],
-        "moves": [{**asdict(finding.move), **_describe_finding(finding)} for finding in findings],
-        "runs": [{"run_id": outcome.run.run_id, "status": outcome.status} for outcome in begun.outcomes],
-        "calls": {
-            "requests": sum(outcome.counts.requests for outcome in begun.outcomes),
-            "reused": sum(outcome.counts.reused for outcome in begun.outcomes),
-            "cost_usd": sum(outcome.counts.cost_usd or 0.0 for outcome in begun.outcomes),
-        },
-        "problem": begun.problem,
-        "warehouse": begun.warehouse.location.url,
-    }
-
-
-def _describe_finding(finding: Finding) -> dict[str, Any]:
-    return {name: value for name, value in asdict(finding).items() if name != "move"}
-
-
 def _print(begun: "Replay", document: dict[str, Any]) -> None:
     findings = begun.list_findings()
     base, candidate = begun.pair.base.run_id, begun.pair.candidate.run_id
@@ -160,12 +167,21 @@ def _print(begun: "Replay", document: dict[str, Any]) -> None:
         ["sample", "metric", "#before", "#after", "#with old contexts", "verdict", "document"],
         [_list_cells(finding) for finding in findings],
     )
-    _print_shares(count_verdicts(findings))
+    print_section(
+        "What did it",
+        ["metric", "verdict", "#moves", "#share", "95 % interval", "which means"],
+        [
+            [share.metric, share.verdict, share.n, share.share, write_interval(share.ci_low, share.ci_high),
+             _MEANINGS[share.verdict]]
+            for share in count_verdicts(findings)
+        ],
+    )  # fmt: skip
     calls = document["calls"]
     print_line()
+    runs = document["runs"]
     print_line(
         f"{calls['requests']:,} requests to the judge, {calls['reused']:,} reused, cost "
-        f"{write_dollars(calls['cost_usd'])}" + _name_runs(document["runs"])
+        f"{write_dollars(calls['cost_usd'])}" + (f" (runs {', '.join(run['run_id'] for run in runs)})" if runs else "")
     )
     if begun.problem is not None:
         print_notice(f"The replay stopped: {begun.problem}")
@@ -175,40 +191,7 @@ def _print(begun: "Replay", document: dict[str, Any]) -> None:
         print_line(f"next: evalhouse compare {base} {candidate} --sample {findings[0].move.sample_id}")
 
 
-def _name_runs(runs: Sequence[dict[str, Any]]) -> str:
-    return f" (runs {', '.join(run['run_id'] for run in runs)})" if runs else ""
-
-
 def _list_cells(finding: Finding) -> list[object]:
     move = finding.move
     document = ", ".join(finding.documents) or finding.note or ""
     return [move.sample_id, move.metric, move.before, move.after, finding.with_old, finding.verdict, document]
-
-
-def _print_shares(shares: Sequence[VerdictShare]) -> None:
-    print_section(
-        "What did it",
-        ["metric", "verdict", "#moves", "#share", "95 % interval", "which means"],
-        [
-            [share.metric, share.verdict, share.n, share.share, write_interval(share.ci_low, share.ci_high),
-             _MEANINGS[share.verdict]]
-            for share in shares
-        ],
-    )  # fmt: skip
-
-
-def _print_plan(begun: "Replay", *, as_json: bool) -> None:
-    plan = begun.estimate()
-    if as_json:
-        print_json({"base": begun.pair.base.run_id, "candidate": begun.pair.candidate.run_id,
-                    "left_out": begun.left_out, **asdict(plan)})  # fmt: skip
-        return
-    print_line(
-        f"{write_count(plan.n_samples, 'sample')} moved: the bot would be asked {plan.n_asks:,} times with the old "
-        f"contexts and the new ones ({plan.n_on_record:,} answers are on record), then at most {plan.n_documents:,} "
-        "times with one document undone, where retrieval did it."
-    )
-    print_line(
-        f"Judging that takes at most about {plan.requests:,} requests, cost {write_dollars(plan.cost_usd)}, and none "
-        "for an answer that is on record. Nothing was asked."
-    )

@@ -51,7 +51,11 @@ def rescore(
     Each run keeps its own metrics and settings, except for what is given here.
     """
     parameters = parse_metric_settings(sets)
-    runs = [find_run(warehouse, name) for name in run_names] if run_names else _list_scored(warehouse)
+    runs = (
+        [find_run(warehouse, name) for name in run_names]
+        if run_names
+        else [run for run in list_runs(warehouse) if run.kind not in _WITHOUT_SCORES]
+    )
     warehouse.migrate()
     # All are planned before the first is written: a name that is wrong changes nothing.
     rescorings = [
@@ -59,13 +63,28 @@ def rescore(
         for run in {run.run_id: run for run in runs}.values()
     ]
     for rescoring in rescorings:
-        _rescore_run(warehouse, rescoring)
+        run_id = rescoring.run.run_id
+        score_run(warehouse, run_id, rescoring.metrics, rescoring.settings.metric_settings)
+        # A metric whose file is gone keeps the scores it has, so it stays one of the run's.
+        unchanged = [name for name in rescoring.run.metrics if name in rescoring.left_out]
+        names = [*(metric.name for metric in rescoring.metrics), *unchanged]
+        update_run(warehouse, run_id, metrics=names, config=rescoring.settings.model_dump(mode="json"))
     if rescorings:
         store_ended(warehouse)
     if as_json:
         print_json([_describe(rescoring) for rescoring in rescorings])
     elif rescorings:
-        _print(rescorings)
+        rows = [
+            [
+                rescoring.run.run_id,
+                len(rescoring.metrics),
+                "; ".join(f"{name}: {reason}" for name, reason in rescoring.left_out.items()) or None,
+            ]
+            for rescoring in rescorings
+        ]
+        print_table(make_table(["run", "#metrics scored", "left out"], rows))
+        print_line()
+        print_line(f"next: evalhouse show {rescorings[0].run.run_id}")
     else:
         print_line(f"No run is on record in {warehouse.location.name}; start one with `evalhouse run sample`.")
 
@@ -105,10 +124,6 @@ def _plan_rescoring(
     return Rescoring(run=run, settings=settings, metrics=tuple(scored), left_out=left_out)
 
 
-def _list_scored(warehouse: Warehouse) -> list[RunRow]:
-    return [run for run in list_runs(warehouse) if run.kind not in _WITHOUT_SCORES]
-
-
 def _read_settings(run: RunRow) -> RunSettings:
     if what := _WITHOUT_SCORES.get(run.kind):
         raise SettingsError(f"run {run.run_id} {what}, and has no scores; name a run that judged samples")
@@ -120,32 +135,9 @@ def _read_settings(run: RunRow) -> RunSettings:
         ) from None
 
 
-def _rescore_run(warehouse: Warehouse, rescoring: Rescoring) -> None:
-    run_id = rescoring.run.run_id
-    score_run(warehouse, run_id, rescoring.metrics, rescoring.settings.metric_settings)
-    # A metric whose file is gone keeps the scores it has, so it stays one of the run's.
-    unchanged = [name for name in rescoring.run.metrics if name in rescoring.left_out]
-    names = [*(metric.name for metric in rescoring.metrics), *unchanged]
-    update_run(warehouse, run_id, metrics=names, config=rescoring.settings.model_dump(mode="json"))
-
-
 def _describe(rescoring: Rescoring) -> dict[str, object]:
     return {
         "run_id": rescoring.run.run_id,
         "metrics": [metric.name for metric in rescoring.metrics],
         "left_out": dict(rescoring.left_out),
     }
-
-
-def _print(rescorings: list[Rescoring]) -> None:
-    rows = [
-        [
-            rescoring.run.run_id,
-            len(rescoring.metrics),
-            "; ".join(f"{name}: {reason}" for name, reason in rescoring.left_out.items()) or None,
-        ]
-        for rescoring in rescorings
-    ]
-    print_table(make_table(["run", "#metrics scored", "left out"], rows))
-    print_line()
-    print_line(f"next: evalhouse show {rescorings[0].run.run_id}")

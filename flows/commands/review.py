@@ -2,7 +2,7 @@
 
 import secrets
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from evalhouse.flows.commands.options import (
     pick_format,
 )
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.results.agreement import GROUPINGS, MEASURES, Document, describe_agreement
+from evalhouse.flows.results.agreement import GROUPINGS, MEASURES, describe_agreement
 from evalhouse.flows.results.comparison import corrected_table
 from evalhouse.flows.results.output import (
     Table,
@@ -47,7 +47,6 @@ from evalhouse.warehouse.store import Warehouse
 if TYPE_CHECKING:
     from evalhouse.flows.testsets.review import DecidedSet, ImportedDecisions
     from evalhouse.tasks.reviews.export import Export, ExportRequest
-    from evalhouse.tasks.reviews.take_in import Imported
     from evalhouse.tasks.testsets.decisions import AskedQuestions
     from evalhouse.tasks.testsets.passages import Document
 
@@ -103,7 +102,30 @@ def questions(
     if written.exists():
         raise SettingsError(f"{written} exists and may hold decisions; name another file with -o")
     written.write_bytes(_write_questions(asked, kind, (reviewer or "").strip()))
-    _report_questions(asked, written, as_json=as_json)
+    n_proposals = sum(subject.proposal is not None for subject in asked.subjects)
+    if as_json:
+        print_json(
+            {
+                "file": str(written),
+                "set": str(asked.path),
+                "set_hash": asked.test_set.set_hash,
+                "n_questions": len(asked.subjects),
+                "n_proposals": n_proposals,
+                "n_open": asked.n_open,
+                "n_decided": asked.n_decided,
+            }
+        )
+        return
+    proposals = f", {write_count(n_proposals, 'proposal')} among them" if n_proposals else ""
+    print_line(f"wrote {written}: {write_count(len(asked.subjects), 'question')} of {asked.path}{proposals}")
+    if asked.n_open > len(asked.subjects):
+        print_line(f"{asked.n_open - len(asked.subjects):,} more wait; -n takes more at once")
+    if asked.n_decided:
+        print_line(f"{asked.n_decided:,} were decided on before; --again asks about them as well")
+    if written.suffix == ".html":
+        print_line("open it in a browser, decide, download, then `evalhouse review import FILE.jsonl`")
+    else:
+        print_line(f"write keep, mend or drop into the column label, then `evalhouse review import {written}`")
 
 
 def _read_documents(docs: str | None, source: str) -> "list[Document]":
@@ -129,33 +151,6 @@ def _write_questions(asked: "AskedQuestions", kind: str, reviewer: str) -> bytes
         return build_question_page(asked, reviewer).encode()
     rows = list_question_rows(asked, reviewer=reviewer)
     return write_csv(rows, rows[0]) if kind == "csv" else write_lines(rows)
-
-
-def _report_questions(asked: "AskedQuestions", path: Path, *, as_json: bool) -> None:
-    n_proposals = sum(subject.proposal is not None for subject in asked.subjects)
-    if as_json:
-        print_json(
-            {
-                "file": str(path),
-                "set": str(asked.path),
-                "set_hash": asked.test_set.set_hash,
-                "n_questions": len(asked.subjects),
-                "n_proposals": n_proposals,
-                "n_open": asked.n_open,
-                "n_decided": asked.n_decided,
-            }
-        )
-        return
-    proposals = f", {write_count(n_proposals, 'proposal')} among them" if n_proposals else ""
-    print_line(f"wrote {path}: {write_count(len(asked.subjects), 'question')} of {asked.path}{proposals}")
-    if asked.n_open > len(asked.subjects):
-        print_line(f"{asked.n_open - len(asked.subjects):,} more wait; -n takes more at once")
-    if asked.n_decided:
-        print_line(f"{asked.n_decided:,} were decided on before; --again asks about them as well")
-    if path.suffix == ".html":
-        print_line("open it in a browser, decide, download, then `evalhouse review import FILE.jsonl`")
-    else:
-        print_line(f"write keep, mend or drop into the column label, then `evalhouse review import {path}`")
 
 
 def report_import(imported: "ImportedDecisions", *, as_json: bool) -> None:
@@ -338,7 +333,11 @@ def import_labels(
         raise SettingsError("--set is for decisions on questions; these are labels of verdicts")
     imported = import_reviews(warehouse, read, name)
     if as_json:
-        print_json(_describe_import(imported))
+        groups, n_new = _count(imported.new), len(imported.new)
+        totals = {name: sum(group[name] for group in groups) for name in ("agree", "differ")}
+        print_json(
+            {"new": n_new, "known": imported.n_known, "unlabelled": imported.n_unlabelled, **totals, "groups": groups}
+        )
         return
     if imported.new:
         rows = [list(group.values()) for group in _count(imported.new)]
@@ -379,7 +378,19 @@ def _report_export(export: "Export", request: "ExportRequest", path: Path, *, as
         for group in export.drawn
     ]  # fmt: skip
     if as_json:
-        print_json(_describe_export(export, path) | {"groups": groups})
+        print_json(
+            {
+                "export_id": export.export_id,
+                "run_id": export.run.run_id,
+                "status": export.run.status,
+                "file": str(path),
+                "seed": export.seed,
+                "n_picked": len(export.picks),
+                "n_items": export.n_items,
+                "n_reviewed_before": len(export.reviewed),
+            }
+            | {"groups": groups}
+        )
         return
     columns = ["step", "group", "#verdicts", "#picked", "#probability"]
     print_table(make_table(columns, [list(group.values()) for group in groups]))
@@ -399,25 +410,6 @@ def _report_export(export: "Export", request: "ExportRequest", path: Path, *, as
         print_line("open it in a browser, label, download, then `evalhouse review import FILE.jsonl`")
     else:
         print_line(f"fill in the column label, then `evalhouse review import {path}`")
-
-
-def _describe_export(export: "Export", path: Path) -> dict[str, Any]:
-    return {
-        "export_id": export.export_id,
-        "run_id": export.run.run_id,
-        "status": export.run.status,
-        "file": str(path),
-        "seed": export.seed,
-        "n_picked": len(export.picks),
-        "n_items": export.n_items,
-        "n_reviewed_before": len(export.reviewed),
-    }
-
-
-def _describe_import(imported: "Imported") -> dict[str, Any]:
-    groups, n_new = _count(imported.new), len(imported.new)
-    totals = {name: sum(group[name] for group in groups) for name in ("agree", "differ")}
-    return {"new": n_new, "known": imported.n_known, "unlabelled": imported.n_unlabelled, **totals, "groups": groups}
 
 
 def _count(reviews: Sequence[Review]) -> list[dict[str, Any]]:
@@ -464,7 +456,47 @@ def agreement(*, runs: tuple[str, ...], by: str, seed: int, warehouse: Warehouse
     if as_json:
         print_json(document)
     else:
-        _print(document, reviewed_runs)
+        n_labels, n_reviewers = document["n_labels"], document["n_reviewers"]
+        of_runs = f"run {reviewed_runs[0].run_id}" if len(reviewed_runs) == 1 else f"{len(reviewed_runs)} runs"
+        print_line(f"{write_count(n_labels, 'label')} by {write_count(n_reviewers, 'reviewer')}, {of_runs}")
+        changed = document["n_changed_after_seeing_the_judge"]
+        if changed:
+            print_line(
+                f"Changed after the judge's verdict was shown: {write_count(changed, 'label')}; the later ones count."
+            )
+        for group_by in dict.fromkeys(row["by"] for row in document["judge"]):
+            rows = [row for row in document["judge"] if row["by"] == group_by]
+            print_line()
+            grouping = [] if group_by == "step" else [group_by.replace("_", " ")]
+            columns = ["step", *grouping, "#verdicts", "#by weight", "#samples"]
+            columns += ["accuracy", "balanced", "κ", "α", "mind"]
+            cells = [
+                [
+                    row["step"],
+                    *(["no request" if row["value"] is None else row["value"]] if grouping else []),
+                    row["n_verdicts"], f"{row['n_effective']:.0f}", row["n_samples"],
+                    *(_write_measure(row[name]) for name in MEASURES), "; ".join(row["notes"]) or None,
+                ]
+                for row in rows
+            ]  # fmt: skip
+            print_table(
+                make_table(
+                    columns, cells, title="The judge against people" + (f", by {grouping[0]}" if grouping else "")
+                )
+            )
+        for row in document["judge"]:
+            if row["by"] == "step":
+                print_line()
+                print_table(_make_confusion(row))
+        print_line()
+        _print_people(document["people"])
+        for run in reviewed_runs:
+            _print_corrected(run, document["corrected"][run.run_id])
+        print_line()
+        print_line(
+            f"Intervals are 95 %, over samples. Too few is: under {LEAST_EFFECTIVE} verdicts by weight, under "
+            f"{LEAST_SAMPLES} samples, or a label given under {LEAST_LABELS} times."
+        )
 
 
 def _parse_groupings(text: str) -> list[str]:
@@ -484,57 +516,13 @@ def _explain_nothing(runs: Sequence[RunRow]) -> str:
     )
 
 
-def _print(document: Document, runs: Sequence[RunRow]) -> None:
-    n_labels, n_reviewers = document["n_labels"], document["n_reviewers"]
-    of_runs = f"run {runs[0].run_id}" if len(runs) == 1 else f"{len(runs)} runs"
-    print_line(f"{write_count(n_labels, 'label')} by {write_count(n_reviewers, 'reviewer')}, {of_runs}")
-    changed = document["n_changed_after_seeing_the_judge"]
-    if changed:
-        print_line(
-            f"Changed after the judge's verdict was shown: {write_count(changed, 'label')}; the later ones count."
-        )
-    for by in dict.fromkeys(row["by"] for row in document["judge"]):
-        rows = [row for row in document["judge"] if row["by"] == by]
-        print_line()
-        print_table(_make_judge_table(by, rows))
-    for row in document["judge"]:
-        if row["by"] == "step":
-            print_line()
-            print_table(_make_confusion(row))
-    print_line()
-    _print_people(document["people"])
-    for run in runs:
-        _print_corrected(run, document["corrected"][run.run_id])
-    print_line()
-    print_line(
-        f"Intervals are 95 %, over samples. Too few is: under {LEAST_EFFECTIVE} verdicts by weight, under "
-        f"{LEAST_SAMPLES} samples, or a label given under {LEAST_LABELS} times."
-    )
-
-
-def _make_judge_table(by: str, rows: Sequence[Document]) -> Table:
-    grouping = [] if by == "step" else [by.replace("_", " ")]
-    columns = ["step", *grouping, "#verdicts", "#by weight", "#samples"]
-    columns += ["accuracy", "balanced", "κ", "α", "mind"]
-    cells = [
-        [
-            row["step"],
-            *(["no request" if row["value"] is None else row["value"]] if grouping else []),
-            row["n_verdicts"], f"{row['n_effective']:.0f}", row["n_samples"],
-            *(_write_measure(row[name]) for name in MEASURES), "; ".join(row["notes"]) or None,
-        ]
-        for row in rows
-    ]  # fmt: skip
-    return make_table(columns, cells, title="The judge against people" + (f", by {grouping[0]}" if grouping else ""))
-
-
-def _make_confusion(row: Document) -> Table:
+def _make_confusion(row: Mapping[str, Any]) -> Table:
     labels = list(row["confusion"])
     cells = [[f"judge: {label}", *(row["confusion"][label][other] for other in labels)] for label in labels]
     return make_table([row["step"], *(f"#people: {label}" for label in labels)], cells)
 
 
-def _print_people(people: Sequence[Document]) -> None:
+def _print_people(people: Sequence[Mapping[str, Any]]) -> None:
     if not people:
         print_line("People with each other: no verdict has labels of two people, so nothing can be said.")
         return
@@ -559,7 +547,7 @@ def _print_people(people: Sequence[Document]) -> None:
     print_table(make_table(columns, rows, title="People with each other"))
 
 
-def _print_corrected(run: RunRow, rows: Sequence[Document]) -> None:
+def _print_corrected(run: RunRow, rows: Sequence[Mapping[str, Any]]) -> None:
     if not rows:
         return
     print_line()
@@ -568,7 +556,7 @@ def _print_corrected(run: RunRow, rows: Sequence[Document]) -> None:
         print_line(sentence)
 
 
-def _write_measure(measure: Document) -> str:
+def _write_measure(measure: Mapping[str, Any]) -> str:
     if measure["value"] is None:
         return "–"
     if measure["ci_low"] is None:

@@ -34,7 +34,7 @@ from evalhouse.flows.preparing.settings import (
     resolve_settings,
     split_list,
 )
-from evalhouse.flows.preparing.suites import LivingSet, Suite, load_suite
+from evalhouse.flows.preparing.suites import LivingSet, load_suite
 from evalhouse.flows.results.output import (
     print_json,
     print_line,
@@ -162,12 +162,28 @@ def run(
     }
     resolved = resolve_settings(options, suite=suite)
     settings = resolved.settings
-    _check_metric_settings(settings)
-    _warn_of_variables()
+    # Refuse a parameter of a metric that is not there; one of a metric that is not asked for may stay.
+    if settings.metric_settings:
+        files = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
+        plan_run(list(settings.metric_settings), files)
+        for name, parameters in settings.metric_settings.items():
+            resolve_parameters(files[name], parameters)
+    for name, meant in find_unknown_variables().items():
+        if meant:
+            print_notice(f"{name} is set, which is not a setting; did you mean {meant}? It is ignored.")
     if dry_run:
         if suite is not None and suite.testset is not None:
             _print_refresh(suite.testset, settings)
-        _print_estimate(settings, as_json=as_json)
+        # Where an application is asked, its answers have to come from somewhere before their judging can be
+        # estimated.
+        from evalhouse.flows.preparing.live_run import make_plan, try_own_metrics  # noqa: PLC0415
+        from evalhouse.flows.run.estimate import estimate_run, print_estimate, print_target_estimate  # noqa: PLC0415
+
+        try_own_metrics(make_plan(settings), settings)
+        if settings.target is None and settings.responses is None:
+            print_estimate(estimate_run(settings), as_json=as_json)
+        else:
+            print_target_estimate(settings, as_json=as_json)
         return 0
 
     from evalhouse.flows.evaluate import start_run  # noqa: PLC0415
@@ -236,7 +252,13 @@ def report_outcome(suite_outcome: "SuiteOutcome", url: str, *, as_json: bool) ->
             sampling = explain_sampling(warehouse, outcome.run)
             warnings = [*([sampling.removeprefix("note: ")] if sampling else []), *_list_warnings(outcome, warehouse)]
             _print_outcome(suite_outcome, rows, silent, read_response_counts(warehouse, outcome.run), warnings)
-            _print_next(suite_outcome, rows, _name_elsewhere(warehouse))
+            # The option that the next command needs to find a warehouse that it would not look into by itself.
+            location = warehouse.location
+            _print_next(
+                suite_outcome,
+                rows,
+                "" if location == parse_location(find_warehouse(None)) else f" --warehouse {quote(location.name)}",
+            )
     if suite_outcome.gate is not None and suite_outcome.gate_failed:
         return GATE_FAILED
     return _STATUSES.get(outcome.status, INCOMPLETE)
@@ -263,33 +285,6 @@ def _print_refresh(testset: "LivingSet", settings: RunSettings) -> None:
         print_notice(describe_estimate(testset, settings))
     except (SettingsError, TestsetError) as error:
         print_notice(f"test set: cannot be refreshed, and would be evaluated as it is: {error}")
-
-
-def _print_estimate(settings: RunSettings, *, as_json: bool) -> None:
-    """Where an application is asked, its answers have to come from somewhere before their judging can be estimated."""
-    from evalhouse.flows.preparing.live_run import make_plan, try_own_metrics  # noqa: PLC0415
-    from evalhouse.flows.run.estimate import estimate_run, print_estimate, print_target_estimate  # noqa: PLC0415
-
-    try_own_metrics(make_plan(settings), settings)
-    if settings.target is None and settings.responses is None:
-        print_estimate(estimate_run(settings), as_json=as_json)
-    else:
-        print_target_estimate(settings, as_json=as_json)
-
-
-def _check_metric_settings(settings: RunSettings) -> None:
-    """Refuse a parameter of a metric that is not there; one of a metric that is not asked for may stay."""
-    if settings.metric_settings:
-        files = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
-        plan_run(list(settings.metric_settings), files)
-        for name, parameters in settings.metric_settings.items():
-            resolve_parameters(files[name], parameters)
-
-
-def _warn_of_variables() -> None:
-    for name, meant in find_unknown_variables().items():
-        if meant:
-            print_notice(f"{name} is set, which is not a setting; did you mean {meant}? It is ignored.")
 
 
 def _introduce_judge(resolved: Resolved) -> str | None:
@@ -354,7 +349,13 @@ def _print_outcome(
         if note := explain_stand_in(run):
             print_line(note)
         print_line()
-    print_line(_describe_calls(outcome))
+    counts = outcome.counts
+    cost = "unknown: no price is on the list (--prices FILE)" if counts.unpriced else write_dollars(counts.cost_usd)
+    cached = f" ({counts.cached_tokens:,} cached)" if counts.cached_tokens else ""
+    print_line(
+        f"{write_count(counts.requests, 'request')}, {counts.reused:,} reused from the record, "
+        f"{counts.failed:,} failed; {counts.prompt_tokens:,}{cached} + {counts.completion_tokens:,} tokens, cost {cost}"
+    )
     for line in warnings:
         print_line(f"warning: {line}")
     print_responses(responses)
@@ -376,16 +377,6 @@ def _print_stop(outcome: "RunOutcome") -> None:
         print_notice(f"The run stopped: {outcome.problem}")
 
 
-def _describe_calls(outcome: "RunOutcome") -> str:
-    counts = outcome.counts
-    cost = "unknown: no price is on the list (--prices FILE)" if counts.unpriced else write_dollars(counts.cost_usd)
-    cached = f" ({counts.cached_tokens:,} cached)" if counts.cached_tokens else ""
-    return (
-        f"{write_count(counts.requests, 'request')}, {counts.reused:,} reused from the record, "
-        f"{counts.failed:,} failed; {counts.prompt_tokens:,}{cached} + {counts.completion_tokens:,} tokens, cost {cost}"
-    )
-
-
 def _print_next(suite_outcome: "SuiteOutcome", rows: Sequence[Mapping[str, Any]], elsewhere: str) -> None:
     outcome, run_id = suite_outcome.outcome, suite_outcome.outcome.run.run_id
     unscored = " and what is unscored and why" if any(row["n_unscored"] for row in rows) else ""
@@ -400,12 +391,6 @@ def _print_next(suite_outcome: "SuiteOutcome", rows: Sequence[Mapping[str, Any]]
         steps.append(f"evalhouse show {run_id}{elsewhere}   (worst samples, costs{unscored})")
     for place, step in enumerate(steps):
         print_line(f"{'or:  ' if place else 'next:'} {step}")
-
-
-def _name_elsewhere(warehouse: Warehouse) -> str:
-    """The option that the next command needs to find a warehouse that it would not look into by itself."""
-    location = warehouse.location
-    return "" if location == parse_location(find_warehouse(None)) else f" --warehouse {quote(location.name)}"
 
 
 @click.command()
@@ -427,7 +412,11 @@ def collect(*, suite: str, as_json: bool, changed: tuple[str, ...], **flags: obj
     read = load_suite(suite)
     from evalhouse.flows.serving.suite_runs import resolve_suite  # noqa: PLC0415  # imports what runs
 
-    trigger = _make_trigger(read, changed)
+    if not changed:
+        trigger = BY_HAND
+    else:
+        update = Update(event_id="by hand", version=None, changed=changed, occurred_at=now_utc())
+        trigger = Trigger(kb_name=read.trigger.source.name if read.trigger else None, updates=(update,))
     settings = resolve_suite(read, flags=flags, trigger=trigger).settings
     if settings.target is None:
         raise SettingsError(f"{suite} has no [target], so there is nothing to ask; `evalhouse run` judges its dataset")
@@ -457,34 +446,21 @@ def report_collection(outcome: "RunOutcome", url: str, *, as_json: bool, suite_p
             }
         )
     else:
-        _print_collection(outcome, counts, errors)
-        _print_collection_next(outcome, suite_path)
+        run = outcome.run
+        print_line(
+            f"run {run.run_id} {outcome.status}: {write_count(run.n_samples, 'sample')}, nothing judged", bold=True
+        )
+        print_line(describe_responses(counts))
+        _print_stop(outcome)
+        if errors:
+            print_response_errors(errors)
+            print_line()
+        run_id = outcome.run.run_id
+        judge = f"evalhouse run {suite_path or 'SUITE.toml'} --responses {run_id}   (judges these responses)"
+        if outcome.status == "completed":
+            print_line(f"next: {judge}")
+        else:
+            print_line(f"next: evalhouse resume {run_id}   (asks where no answer has come yet)")
+            if outcome.status == "incomplete":
+                print_line(f"or:   {judge}")
     return _STATUSES.get(outcome.status, INCOMPLETE)
-
-
-def _make_trigger(suite: Suite, changed: tuple[str, ...]) -> Trigger:
-    if not changed:
-        return BY_HAND
-    update = Update(event_id="by hand", version=None, changed=changed, occurred_at=now_utc())
-    return Trigger(kb_name=suite.trigger.source.name if suite.trigger else None, updates=(update,))
-
-
-def _print_collection(outcome: "RunOutcome", counts: Mapping[str, Any], errors: list[dict[str, Any]]) -> None:
-    run = outcome.run
-    print_line(f"run {run.run_id} {outcome.status}: {write_count(run.n_samples, 'sample')}, nothing judged", bold=True)
-    print_line(describe_responses(counts))
-    _print_stop(outcome)
-    if errors:
-        print_response_errors(errors)
-        print_line()
-
-
-def _print_collection_next(outcome: "RunOutcome", suite_path: str | None) -> None:
-    run_id = outcome.run.run_id
-    judge = f"evalhouse run {suite_path or 'SUITE.toml'} --responses {run_id}   (judges these responses)"
-    if outcome.status == "completed":
-        print_line(f"next: {judge}")
-        return
-    print_line(f"next: evalhouse resume {run_id}   (asks where no answer has come yet)")
-    if outcome.status == "incomplete":
-        print_line(f"or:   {judge}")

@@ -142,48 +142,44 @@ def show(
     """
     run_row = find_run(warehouse, run)
     components = read_noise_components(warehouse, run_row, drops=drops, power=power)
-    document = _read_run(warehouse, run_row, worst=worst, by=by) | {"components": components}
-    if as_json:
-        print_json(document)
-    else:
-        _print_run(run_row, document, read_silent(warehouse, run_row), worst=worst)
-
-
-def _read_run(warehouse: Warehouse, run: RunRow, *, worst: int, by: str | None) -> dict[str, Any]:
-    of_run = {"run_id": run.run_id}
+    of_run = {"run_id": run_row.run_id}
     scores = warehouse.read_rows(read_query("show/scores"), of_run)
     scored = {row["metric"] for row in scores if row["n_scored"]}
     if by is not None and by not in {row["metric"] for row in scores}:
         advice = suggest(by, sorted(map(str, scored)), otherwise="it has")
-        raise SettingsError(f"run {run.run_id} has no metric {by!r}; {advice}")
-    corrected = list_corrected(warehouse, run.run_id)
-    metric = by or next((name for name in (*HEADLINE, *run.metrics) if name in scored), None)
+        raise SettingsError(f"run {run_row.run_id} has no metric {by!r}; {advice}")
+    corrected = list_corrected(warehouse, run_row.run_id)
+    metric = by or next((name for name in (*HEADLINE, *run_row.metrics) if name in scored), None)
     of_metric = {**of_run, "metric": metric, "worst": worst}
     noise = warehouse.read_rows(read_query("show/noise"), of_run)
-    replies = read_replies(warehouse, run.run_id)
-    return {
-        "run": _describe_run(run),
+    replies = read_replies(warehouse, run_row.run_id)
+    document = {
+        "run": _describe_run(run_row),
         "metrics": scores,
         "worst_by": metric,
         "worst": _read_worst(warehouse, of_metric) if metric else [],
-        "changes": read_changes(warehouse, run),
-        "responses": read_response_counts(warehouse, run),
+        "changes": read_changes(warehouse, run_row),
+        "responses": read_response_counts(warehouse, run_row),
         "costs": warehouse.read_rows(read_query("runs/costs"), of_run),
         "replies": replies,
-        "votes": warehouse.read_rows(read_query("runs/votes"), of_run) if run.config.get("votes", 1) > 1 else [],
+        "votes": warehouse.read_rows(read_query("runs/votes"), of_run) if run_row.config.get("votes", 1) > 1 else [],
         "noise": noise,
         "warnings": [
             *describe_replies(replies),
-            *describe_dropped(warehouse, run.run_id),
+            *describe_dropped(warehouse, run_row.run_id),
             *_warn_of_shifts(warehouse, noise),
         ],
         "corrected": [asdict(row) for row in corrected],
-        "sampling": explain_sampling(warehouse, run),
-        "forgotten": forgotten.words if (forgotten := find_forgotten(warehouse, run.run_id)) else None,
-        "acceptances": [asdict(row) for row in list_acceptances(warehouse, run.run_id)],
+        "sampling": explain_sampling(warehouse, run_row),
+        "forgotten": forgotten.words if (forgotten := find_forgotten(warehouse, run_row.run_id)) else None,
+        "acceptances": [asdict(row) for row in list_acceptances(warehouse, run_row.run_id)],
         "unscored": warehouse.read_rows(read_query("runs/unscored"), of_run),
-        "preferences": describe_preferences(warehouse, run),
-    }
+        "preferences": describe_preferences(warehouse, run_row),
+    } | {"components": components}
+    if as_json:
+        print_json(document)
+    else:
+        _print_run(run_row, document, read_silent(warehouse, run_row), worst=worst)
 
 
 def _warn_of_shifts(warehouse: Warehouse, noise: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -223,8 +219,29 @@ def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics, *, 
         print_scores(document["metrics"], run.metrics, silent.hidden, silent.line)
         for note in filter(None, (explain_stand_in(run), document["sampling"])):
             print_line(note)
-        _print_groups(document["metrics"])
-        _print_changes(document["metrics"])
+        # What intervals count where that is not single samples.
+        grouped = {
+            row["cluster"]: row["n_clusters"]
+            for row in sorted(document["metrics"], key=lambda row: row["n_clusters"] or 0)
+        }
+        for cluster, n in grouped.items():
+            if cluster is not None:
+                print_line(
+                    f"intervals count groups of samples by {cluster}, up to {n} a metric, and not single samples"
+                )
+        rows = [
+            [
+                row["metric"],
+                f"{row['change']:+.3f}",
+                row["previous_run_id"],
+                write_shared(row)
+                if row["same_yardstick"]
+                else "other judge, language, plan or formula: not comparable",
+            ]
+            for row in document["metrics"]
+            if row["change"] not in (None, 0)
+        ]
+        print_section("Changes", ["metric", "#change", "since run", ""], rows)
     elif document["preferences"]:
         print_line()
         print_preferences(document["preferences"], top=worst)
@@ -236,35 +253,21 @@ def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics, *, 
         print_table(corrected_table([CorrectedMean(**row) for row in document["corrected"]]))
     print_changes_of_samples(document["changes"])
     _print_sections(document)
-    _print_next(run, document)
-
-
-def _print_groups(scores: Sequence[Mapping[str, Any]]) -> None:
-    """What intervals count where that is not single samples."""
-    grouped = {row["cluster"]: row["n_clusters"] for row in sorted(scores, key=lambda row: row["n_clusters"] or 0)}
-    for cluster, n in grouped.items():
-        if cluster is not None:
-            print_line(f"intervals count groups of samples by {cluster}, up to {n} a metric, and not single samples")
+    print_line()
+    if run.status != "completed":
+        print_line(f"next: evalhouse resume {run.run_id}")
+    elif run.kind == "collection":
+        print_line(f"next: evalhouse run SUITE.toml --responses {run.run_id}   (judges these responses)")
+    if document["worst"]:
+        # The id is the dataset's own; a shell must take it for a word.
+        sample = shlex.quote(clean_text(document["worst"][0]["sample_id"]))
+        print_line(f"next: evalhouse lineage {run.run_id} {sample} {document['worst_by']}")
 
 
 def _name_tools(run: RunRow) -> str:
     if run.kind == "collection":
         return "its application was asked, and nothing was judged"
     return f"judge {run.judge}, embeddings {run.embeddings or '–'}, prompts in {run.language}"
-
-
-def _print_changes(scores: Sequence[Mapping[str, Any]]) -> None:
-    rows = [
-        [
-            row["metric"],
-            f"{row['change']:+.3f}",
-            row["previous_run_id"],
-            write_shared(row) if row["same_yardstick"] else "other judge, language, plan or formula: not comparable",
-        ]
-        for row in scores
-        if row["change"] not in (None, 0)
-    ]
-    print_section("Changes", ["metric", "#change", "since run", ""], rows)
 
 
 def _read_worst(warehouse: Warehouse, of_metric: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -322,18 +325,6 @@ def _print_sections(document: Mapping[str, Any]) -> None:
     print_section("Unscored", columns[:n_columns], [row[:n_columns] for row in rows])
 
 
-def _print_next(run: RunRow, document: Mapping[str, Any]) -> None:
-    print_line()
-    if run.status != "completed":
-        print_line(f"next: evalhouse resume {run.run_id}")
-    elif run.kind == "collection":
-        print_line(f"next: evalhouse run SUITE.toml --responses {run.run_id}   (judges these responses)")
-    if document["worst"]:
-        # The id is the dataset's own; a shell must take it for a word.
-        sample = shlex.quote(clean_text(document["worst"][0]["sample_id"]))
-        print_line(f"next: evalhouse lineage {run.run_id} {sample} {document['worst_by']}")
-
-
 @click.command()
 @click.argument("run", metavar="[RUN]", required=False)
 @click.option("--against", metavar="RUN", help="Another run to show beside it.")
@@ -362,34 +353,27 @@ def report(
     if history is not None and (against or no_calls):
         raise click.UsageError("--against and --no-calls are for a RUN, and --history shows none")
     if history is not None:
-        _write_history(warehouse, history, output)
+        from evalhouse.flows.report.history import build_history  # noqa: PLC0415  # a run needs none of it
+
+        series, others = find_series(warehouse, history)
+        if series is None:
+            raise SettingsError(
+                f"no run with scores of suite {history!r} is on record, nor of a dataset of that name outside suites; "
+                f"{suggest(history, others)}"
+            )
+        data = read_series(warehouse, series)
+        page = build_history(warehouse, data)
+        name = re.sub(r"[^\w.-]+", "-", history)
+        _write_page(page, output or f"history-{name}.html", write_count(len(data.runs), "run"))
     else:
-        _write_run(warehouse, run or "latest", against, output, with_calls=not no_calls)
+        with_calls = not no_calls
+        run_row = find_run(warehouse, (run or "latest"))
+        base = find_other_run(warehouse, run_row, against) if against else None
+        with reading_slices(warehouse, run_row, base, with_calls=with_calls) as slices:
+            from evalhouse.flows.report.page import build_page  # noqa: PLC0415  # while samples are read
 
-
-def _write_run(warehouse: Warehouse, run: str, against: str | None, output: str | None, *, with_calls: bool) -> None:
-    run_row = find_run(warehouse, run)
-    base = find_other_run(warehouse, run_row, against) if against else None
-    with reading_slices(warehouse, run_row, base, with_calls=with_calls) as slices:
-        from evalhouse.flows.report.page import build_page  # noqa: PLC0415  # while samples are read
-
-        page = build_page(warehouse, run_row, base, slices, with_calls=with_calls)
-    _write_page(page, output or f"report-{run_row.run_id}.html", write_count(run_row.n_samples or 0, "sample"))
-
-
-def _write_history(warehouse: Warehouse, suite: str, output: str | None) -> None:
-    from evalhouse.flows.report.history import build_history  # noqa: PLC0415  # a run needs none of it
-
-    series, others = find_series(warehouse, suite)
-    if series is None:
-        raise SettingsError(
-            f"no run with scores of suite {suite!r} is on record, nor of a dataset of that name outside suites; "
-            f"{suggest(suite, others)}"
-        )
-    data = read_series(warehouse, series)
-    page = build_history(warehouse, data)
-    name = re.sub(r"[^\w.-]+", "-", suite)
-    _write_page(page, output or f"history-{name}.html", write_count(len(data.runs), "run"))
+            page = build_page(warehouse, run_row, base, slices, with_calls=with_calls)
+        _write_page(page, output or f"report-{run_row.run_id}.html", write_count(run_row.n_samples or 0, "sample"))
 
 
 def _write_page(page: str, path: str, what: str) -> None:

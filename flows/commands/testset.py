@@ -27,7 +27,7 @@ from evalhouse.flows.commands.options import (
 from evalhouse.flows.errors import INTERRUPTED
 from evalhouse.flows.results.output import print_json, print_line, print_notice, print_section, write_count, write_value
 from evalhouse.flows.testsets.review import SetVersion, read_version
-from evalhouse.tasks.testsets.changes import FieldDifference, QuestionDifference, compare_sets
+from evalhouse.tasks.testsets.changes import FieldDifference, compare_sets
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.store import Warehouse
 
@@ -72,7 +72,7 @@ def carry_out(plan: _Plan, act: Callable[[], _Done], *, dry_run: bool, as_json: 
     try:
         done = act()
     except RunCancelled as error:
-        print_notice(f"{error}; {stopped}, and the same command goes on from here")
+        print_notice(f"{error}; {stopped}, and the same command resumes from here")
         return INTERRUPTED
     if as_json:
         print_json(done.to_plain())
@@ -325,10 +325,6 @@ def diff(*, before: str, after: str, maps: tuple[str, ...], warehouse: Warehouse
             }
         )
         return
-    _print(old, new, differences, n_same)
-
-
-def _print(old: SetVersion, new: SetVersion, differences: Sequence[QuestionDifference], n_same: int) -> None:
     counts = Counter(one.difference for one in differences)
     print_line(
         f"{_name(old)} → {_name(new)}: "

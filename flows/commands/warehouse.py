@@ -14,7 +14,7 @@ from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
     from evalhouse.warehouse.upkeep.check_and_compact import Size
-    from evalhouse.warehouse.upkeep.forget import Forgotten, GoneTraces, Rule
+    from evalhouse.warehouse.upkeep.forget import Forgotten
 
 _WRONG = 1
 _MB = 1_000_000
@@ -40,7 +40,17 @@ def check(warehouse: Warehouse, as_json: bool) -> int:
     is_wrong = any(finding.verdict == "wrong" for finding in findings)
     if as_json:
         rows = [asdict(finding) for finding in findings]
-        document = {"ok": not is_wrong, "findings": rows, "size": _describe_size(size)}
+        document = {
+            "ok": not is_wrong,
+            "findings": rows,
+            "size": {
+                "bytes": size.n_bytes,
+                "bytes_free": size.n_free,
+                "n_samples": size.n_samples,
+                "bytes_by_group": dict(size.groups),
+                "bytes_per_1000_samples": size.per_thousand(size.n_bytes - size.n_free),
+            },
+        }
         print_json({"warehouse": warehouse.location.url, **document})
     else:
         print_line(warehouse.location.name)
@@ -52,16 +62,6 @@ def check(warehouse: Warehouse, as_json: bool) -> int:
         print_line()
         print_line("something is wrong" if is_wrong else "all is in its place", bold=True)
     return _WRONG if is_wrong else 0
-
-
-def _describe_size(size: "Size") -> dict[str, object]:
-    return {
-        "bytes": size.n_bytes,
-        "bytes_free": size.n_free,
-        "n_samples": size.n_samples,
-        "bytes_by_group": dict(size.groups),
-        "bytes_per_1000_samples": size.per_thousand(size.n_bytes - size.n_free),
-    }
 
 
 def _print_size(size: "Size") -> None:
@@ -182,29 +182,10 @@ def forget(
     altogether. What was forgotten is on record in the tables `forgotten` and `forgotten_traces`. The bytes are gone
     from the disk after `evalhouse warehouse compact`.
     """
-    from evalhouse.warehouse.upkeep.forget import forget as forget_rows  # noqa: PLC0415
-
-    rule = _make_rule(warehouse, older_than=older_than, suite=suite, run=run, sample_id=sample_id, scores=scores)
-    forgotten = forget_rows(warehouse, rule, dry_run=dry_run)
-    if as_json:
-        print_json({"warehouse": warehouse.location.url, "dry_run": dry_run, **_describe_forgotten(forgotten)})
-    else:
-        _print_forgotten(warehouse, forgotten, dry_run=dry_run)
-    return 0
-
-
-def _make_rule(
-    warehouse: Warehouse,
-    *,
-    older_than: str | None,
-    suite: str | None,
-    run: str | None,
-    sample_id: str | None,
-    scores: bool,
-) -> "Rule":
     from evalhouse.tasks.settings.suite import find_cutoff  # noqa: PLC0415  # brings pydantic
     from evalhouse.warehouse.rows.runs import find_run, now_utc  # noqa: PLC0415
     from evalhouse.warehouse.upkeep.forget import Rule  # noqa: PLC0415
+    from evalhouse.warehouse.upkeep.forget import forget as forget_rows  # noqa: PLC0415
 
     given = {"--older-than": older_than, "--run": run, "--sample": sample_id}
     named = {option: value for option, value in given.items() if value is not None}
@@ -219,31 +200,36 @@ def _make_rule(
             before = find_cutoff(older_than, now_utc())
         except ValueError as error:
             raise click.UsageError(f"--older-than: got {older_than!r}; {error}") from None
-        return Rule(words=words, before=before, suite=suite, with_scores=scores)
-    if run is not None:
-        return Rule(words=words, run_ids=(find_run(warehouse, run).run_id,), with_scores=scores)
-    return Rule(words=words, sample_id=sample_id, with_scores=scores)
-
-
-def _describe_forgotten(forgotten: "Forgotten") -> dict[str, object]:
-    traces = forgotten.traces
-    return {
-        "rule": forgotten.rule.words,
-        "runs": list(forgotten.run_ids),
-        "n_samples": forgotten.n_samples,
-        "rows": dict(forgotten.tables),
-        "bytes": forgotten.n_bytes,
-        "under_way": list(forgotten.under_way),
-        "traces": None if traces is None else _describe_traces(traces),
-    }
-
-
-def _describe_traces(traces: "GoneTraces") -> dict[str, object]:
-    return {
-        "n_traces": traces.n_traces,
-        "first_began_at": traces.first_began_at,
-        "last_began_at": traces.last_began_at,
-    }
+        rule = Rule(words=words, before=before, suite=suite, with_scores=scores)
+    elif run is not None:
+        rule = Rule(words=words, run_ids=(find_run(warehouse, run).run_id,), with_scores=scores)
+    else:
+        rule = Rule(words=words, sample_id=sample_id, with_scores=scores)
+    forgotten = forget_rows(warehouse, rule, dry_run=dry_run)
+    if as_json:
+        traces = forgotten.traces
+        print_json(
+            {
+                "warehouse": warehouse.location.url,
+                "dry_run": dry_run,
+                "rule": forgotten.rule.words,
+                "runs": list(forgotten.run_ids),
+                "n_samples": forgotten.n_samples,
+                "rows": dict(forgotten.tables),
+                "bytes": forgotten.n_bytes,
+                "under_way": list(forgotten.under_way),
+                "traces": None
+                if traces is None
+                else {
+                    "n_traces": traces.n_traces,
+                    "first_began_at": traces.first_began_at,
+                    "last_began_at": traces.last_began_at,
+                },
+            }
+        )
+    else:
+        _print_forgotten(warehouse, forgotten, dry_run=dry_run)
+    return 0
 
 
 def _print_forgotten(warehouse: Warehouse, forgotten: "Forgotten", *, dry_run: bool) -> None:

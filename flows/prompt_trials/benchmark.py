@@ -27,7 +27,6 @@ from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.comparing.bootstrap import Estimate, Measure, average
 from evalhouse.tasks.judge.names import LEXICAL
 from evalhouse.tasks.models.make import Judges
-from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.trials.label_agreement import (
     JUDGE,
@@ -95,7 +94,17 @@ async def _ask_in_turn(session: Session, parts: Sequence[Part]) -> list[JudgedPa
     session.expect(sum(len(part.rows) for part, _ in turns), "rows")
     judged_parts: list[JudgedPart] = []
     for part, plan in turns:
-        live_run = await session.fit(_shape(session.live_run, part, plan))
+        # The live run with the steps of the part's kind, asked by this plan, and the prompts of its language.
+        settings = session.live_run.settings.model_copy(update={"language": part.language, "plan": plan})
+        asker = session.live_run.asker
+        judges = Judges(default=asker.judge, of_tasks={task: other.judge for task, other in asker.of_tasks.items()})
+        prompts = make_prompts(settings, judges)
+        rubrics = (prompts[GRADED_BY],) if part.kind == "rubric" and judges.find("grade").name != LEXICAL else ()
+        live_run = await session.fit(
+            replace(
+                session.live_run, settings=settings, prompts=prompts, steps=list_steps(part.kind, plan), rubrics=rubrics
+            )
+        )
         before = session.usage
         judged = await judge_part(live_run, part, session.note_done)
         judged_parts.append(JudgedPart(part=part, judged=judged, usage=session.usage - before, plan=plan))
@@ -106,16 +115,6 @@ def _list_plans(part: Part, plan: str) -> list[str]:
     """Once only where nothing rests on how it is asked."""
     is_alike = list_steps(part.kind, plan) == list_steps(part.kind, SEPARATE)
     return [SEPARATE] if is_alike else [SEPARATE, plan]
-
-
-def _shape(live_run: LiveRun, part: Part, plan: str) -> LiveRun:
-    """The live run with the steps of the part's kind, asked by this plan, and the prompts of its language."""
-    settings = live_run.settings.model_copy(update={"language": part.language, "plan": plan})
-    asker = live_run.asker
-    judges = Judges(default=asker.judge, of_tasks={task: other.judge for task, other in asker.of_tasks.items()})
-    prompts = make_prompts(settings, judges)
-    rubrics = (prompts[GRADED_BY],) if part.kind == "rubric" and judges.find("grade").name != LEXICAL else ()
-    return replace(live_run, settings=settings, prompts=prompts, steps=list_steps(part.kind, plan), rubrics=rubrics)
 
 
 def plan_parts(parts: Sequence[Part], plan: str) -> Plan:
@@ -198,7 +197,21 @@ class Report:
             "half": self.half,
             "seed": self.seed,
             "problem": self.outcome.problem,
-            "sets": [_describe_set(result) for result in self.sets],
+            "sets": [
+                {
+                    "set": result.part.name,
+                    "kind": result.part.kind,
+                    "language": result.part.language,
+                    "about": result.about or None,
+                    "n_rows": result.n_rows,
+                    "n_groups": result.n_groups,
+                    "labels": dict(result.labels),
+                    "judge": _describe_line(result.judge),
+                    "others": [_describe_line(other) for other in result.others],
+                    "notes": result.notes,
+                }
+                for result in self.sets
+            ],
             "totals": [
                 {
                     "kind": total.kind,
@@ -226,8 +239,40 @@ class Report:
         print_line()
         for kind in dict.fromkeys(result.part.kind for result in self.sets):
             sets = [result for result in self.sets if result.part.kind == kind]
-            _print_kind(kind, sets, [total for total in self.totals if total.kind.partition(":")[0] == kind])
-        _print_costs(self.outcome.parts, self.usage)
+            # The judge's line of each set, then under it those of others.
+            totals = [total for total in self.totals if total.kind.partition(":")[0] == kind]
+            lines = [line for result in sets for line in (result.judge, *result.others)]
+            shown = [name for name in _FIGURES if any(name in line.figures for line in lines)]
+            columns = ["set", "language", "who", "#n", *(f"#{_NAMES[name]}" for name in shown), "mind"]
+            rows: list[list[object]] = []
+            for result in sets:
+                name, judge = f"{result.part.name}, {result.about}" if result.about else result.part.name, result.judge
+                cells = _write(judge.figures, shown)
+                rows.append([name, result.part.language, "the judge", f"{judge.n:,}", *cells, _mind(result)])
+                for other in result.others:
+                    cells = _write(other.figures, shown, bare=not other.is_own)
+                    rows.append(["", "", shorten(other.who, 40), f"{other.n:,}", *cells, None])
+            for total in totals:
+                if total.n_sets > 1:
+                    what = total.kind.partition(": ")[2]
+                    name = f"mean of {total.n_sets}, {what}" if what else f"mean of {total.n_sets}"
+                    who = "the judge" if total.who == JUDGE else total.who
+                    rows.append([name, "", who, f"{total.n:,}", *_write(total.figures, shown), None])
+            print_table(make_table(columns, rows, title=kind.capitalize()))
+            print_line()
+        parts = self.outcome.parts
+        columns = ["set", "language", "#rows", "#left out", "#not judged"]
+        costs: list[tuple[list[object], Usage]] = [
+            ([judged.part.name + ("" if judged.plan == SEPARATE else f", plan {judged.plan}"), judged.part.language,
+              len(judged.part.rows), judged.part.n_left_out, judged.n_failed], judged.usage)
+            for judged in parts
+        ]  # fmt: skip
+        if len(parts) > 1:
+            asked = [row.part for row in parts if row.plan == SEPARATE]
+            n_rows, n_left_out = sum(len(part.rows) for part in asked), sum(part.n_left_out for part in asked)
+            costs.append(([_TOTAL, "", n_rows, n_left_out, sum(row.n_failed for row in parts)], self.usage))
+        print_table(usage_table(columns, costs, _USED, title="Costs"))
+        print_line()
         _print_rest(self)
 
 
@@ -337,50 +382,12 @@ def _total(kind: str, who: str, lines: Sequence[Line]) -> Total:
     return Total(kind=kind, who=who, n_sets=len(lines), n=sum(line.n for line in lines), figures=figures)
 
 
-def _describe_set(result: SetAgreement) -> dict[str, Any]:
-    return {
-        "set": result.part.name,
-        "kind": result.part.kind,
-        "language": result.part.language,
-        "about": result.about or None,
-        "n_rows": result.n_rows,
-        "n_groups": result.n_groups,
-        "labels": dict(result.labels),
-        "judge": _describe_line(result.judge),
-        "others": [_describe_line(other) for other in result.others],
-        "notes": result.notes,
-    }
-
-
 def _describe_line(line: Line) -> dict[str, Any]:
     return {"who": line.who, "n": line.n, "n_missing": line.n_missing, "figures": _describe_figures(line.figures)}
 
 
 def _describe_figures(figures: Mapping[Figure, Estimate]) -> dict[str, Any]:
     return {name: asdict(figure.measure) for name, figure in figures.items()}
-
-
-def _print_kind(kind: str, sets: Sequence[SetAgreement], totals: Sequence[Total]) -> None:
-    """The judge's line of each set, then under it those of others."""
-    lines = [line for result in sets for line in (result.judge, *result.others)]
-    shown = [name for name in _FIGURES if any(name in line.figures for line in lines)]
-    columns = ["set", "language", "who", "#n", *(f"#{_NAMES[name]}" for name in shown), "mind"]
-    rows: list[list[object]] = []
-    for result in sets:
-        name, judge = f"{result.part.name}, {result.about}" if result.about else result.part.name, result.judge
-        cells = _write(judge.figures, shown)
-        rows.append([name, result.part.language, "the judge", f"{judge.n:,}", *cells, _mind(result)])
-        for other in result.others:
-            cells = _write(other.figures, shown, bare=not other.is_own)
-            rows.append(["", "", shorten(other.who, 40), f"{other.n:,}", *cells, None])
-    for total in totals:
-        if total.n_sets > 1:
-            what = total.kind.partition(": ")[2]
-            name = f"mean of {total.n_sets}, {what}" if what else f"mean of {total.n_sets}"
-            who = "the judge" if total.who == JUDGE else total.who
-            rows.append([name, "", who, f"{total.n:,}", *_write(total.figures, shown), None])
-    print_table(make_table(columns, rows, title=kind.capitalize()))
-    print_line()
 
 
 def _mind(result: SetAgreement) -> str | None:
@@ -400,25 +407,6 @@ def _write_measure(measure: Measure, *, bare: bool) -> str | None:
     if bare or measure.ci_low is None or measure.ci_high is None:
         return write_number(measure.value)
     return f"{measure.value:.2f} ({measure.ci_low:.2f} to {measure.ci_high:.2f})"
-
-
-def _print_costs(parts: Sequence[JudgedPart], whole: Usage) -> None:
-    columns = ["set", "language", "#rows", "#left out", "#not judged"]
-    rows: list[tuple[list[object], Usage]] = [
-        ([_name_turn(judged), judged.part.language, len(judged.part.rows), judged.part.n_left_out, judged.n_failed],
-         judged.usage)
-        for judged in parts
-    ]  # fmt: skip
-    if len(parts) > 1:
-        sets = [row.part for row in parts if row.plan == SEPARATE]
-        n_rows, n_left_out = sum(len(part.rows) for part in sets), sum(part.n_left_out for part in sets)
-        rows.append(([_TOTAL, "", n_rows, n_left_out, sum(row.n_failed for row in parts)], whole))
-    print_table(usage_table(columns, rows, _USED, title="Costs"))
-    print_line()
-
-
-def _name_turn(judged: JudgedPart) -> str:
-    return judged.part.name if judged.plan == SEPARATE else f"{judged.part.name}, plan {judged.plan}"
 
 
 def _print_rest(report: Report) -> None:

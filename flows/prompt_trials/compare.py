@@ -385,8 +385,49 @@ class ComparisonReport:
         )
         print_line()
         if self.comparison is not None:
-            _print_changes(self.comparison)
-        _print_costs(self.costs)
+            columns = [
+                "step", "#verdicts", "#old", "#new", "difference", "κ old", "κ new", "difference of κ", "#changed",
+                "#better", "#worse", "verdict", "mind",
+            ]  # fmt: skip
+            rows = [
+                [
+                    change.step,
+                    change.n_verdicts,
+                    change.accuracy_old.value,
+                    change.accuracy_new.value,
+                    _write_change(change.accuracy_difference),
+                    _value(change.kappa_old),
+                    _value(change.kappa_new),
+                    _write_change(change.kappa_difference),
+                    change.n_changed,
+                    change.n_better,
+                    change.n_worse,
+                    change.verdict,
+                    "; ".join(change.notes) or None,
+                ]
+                for change in self.comparison.changes
+            ]
+            print_table(make_table(columns, rows, title="Agreement with people"))
+            print_line()
+            if self.comparison.moves.is_empty():
+                print_line("No verdict changed.")
+            else:
+                moves = self.comparison.moves.sort("moved", maintain_order=True).to_dicts()
+                shown = [
+                    [
+                        move["step"], shorten(move["sample_id"], 40),
+                        move["statement_id"] or f"C{move['context_rank']}", move["old_label"], move["new_label"],
+                        ", ".join(move["people"]),
+                        "better" if move["moved"] > 0 else "worse" if move["moved"] < 0 else "no nearer",
+                    ]
+                    for move in moves[:_MOST_MOVES]
+                ]  # fmt: skip
+                more = f", {_MOST_MOVES} of {len(moves)} (--json has all)" if len(moves) > _MOST_MOVES else ""
+                columns = ["step", "sample", "item", "old", "new", "people", "which is"]
+                print_table(make_table(columns, shown, title=f"Verdicts that changed, worst first{more}"))
+                print_line()
+        costs = [([side], usage) for side, usage in zip(_SIDES, self.costs, strict=True)]
+        print_table(usage_table(["words"], costs, _USED, title="Costs"))
         if self.comparison is None:
             print_line("Nothing was asked.")
             return
@@ -400,7 +441,12 @@ def compare_prompt_sets(
 ) -> ComparisonReport:
     """Compare two sets of prompts, or estimate what that takes; raises SettingsError for what cannot be compared."""
     warehouse = Warehouse(url)
-    runs = _find_runs(warehouse, reviewed)
+    names = list_reviewed_runs(warehouse) if reviewed == ALL else [reviewed]
+    if not names:
+        raise SettingsError(
+            "nobody has reviewed a verdict yet; `evalhouse review export latest` picks some for a person to label"
+        )
+    runs = [find_run(warehouse, name) for name in names]
     newest = max(runs, key=lambda run: run.started_at)
     settings = derive_settings(resolve_settings(flags), newest, url)
     words = [find_prompt_set(warehouse, source, settings.language) for source in (old, new)]
@@ -409,15 +455,6 @@ def compare_prompt_sets(
         return ComparisonReport(plan=plan, costs=estimate_comparison(plan), comparison=None)
     comparison = compare_prompts(plan, seed=seed)
     return ComparisonReport(plan=plan, costs=comparison.usages, comparison=comparison)
-
-
-def _find_runs(warehouse: Warehouse, reviewed: str) -> list[RunRow]:
-    names = list_reviewed_runs(warehouse) if reviewed == ALL else [reviewed]
-    if not names:
-        raise SettingsError(
-            "nobody has reviewed a verdict yet; `evalhouse review export latest` picks some for a person to label"
-        )
-    return [find_run(warehouse, name) for name in names]
 
 
 def derive_settings(resolved: Resolved, run: RunRow, url: str) -> RunSettings:
@@ -437,41 +474,6 @@ def _describe_prompt_set(plan: ComparisonPlan, side: str) -> dict[str, Any]:
     return {"source": words.source, "prompts": hashes}
 
 
-def _print_changes(comparison: PromptComparison) -> None:
-    columns = [
-        "step", "#verdicts", "#old", "#new", "difference", "κ old", "κ new", "difference of κ", "#changed", "#better",
-        "#worse", "verdict", "mind",
-    ]  # fmt: skip
-    rows = [_make_row(change) for change in comparison.changes]
-    print_table(make_table(columns, rows, title="Agreement with people"))
-    print_line()
-    if comparison.moves.is_empty():
-        print_line("No verdict changed.")
-        return
-    moves = comparison.moves.sort("moved", maintain_order=True).to_dicts()
-    shown = [
-        [
-            move["step"], shorten(move["sample_id"], 40), move["statement_id"] or f"C{move['context_rank']}",
-            move["old_label"], move["new_label"], ", ".join(move["people"]),
-            "better" if move["moved"] > 0 else "worse" if move["moved"] < 0 else "no nearer",
-        ]
-        for move in moves[:_MOST_MOVES]
-    ]  # fmt: skip
-    more = f", {_MOST_MOVES} of {len(moves)} (--json has all)" if len(moves) > _MOST_MOVES else ""
-    columns = ["step", "sample", "item", "old", "new", "people", "which is"]
-    print_table(make_table(columns, shown, title=f"Verdicts that changed, worst first{more}"))
-    print_line()
-
-
-def _make_row(change: Change) -> list[object]:
-    return [
-        change.step, change.n_verdicts, change.accuracy_old.value, change.accuracy_new.value,
-        _write_change(change.accuracy_difference), _value(change.kappa_old), _value(change.kappa_new),
-        _write_change(change.kappa_difference), change.n_changed, change.n_better, change.n_worse, change.verdict,
-        "; ".join(change.notes) or None,
-    ]  # fmt: skip
-
-
 def _value(measure: Measure | None) -> float | None:
     return measure.value if measure else None
 
@@ -482,8 +484,3 @@ def _write_change(measure: Measure | None) -> str | None:
     if measure.ci_low is None:
         return f"{measure.value:+.3f}"
     return f"{measure.value:+.3f} ({write_interval(measure.ci_low, measure.ci_high)})"
-
-
-def _print_costs(costs: Sequence[Usage]) -> None:
-    rows = [([side], usage) for side, usage in zip(_SIDES, costs, strict=True)]
-    print_table(usage_table(["words"], rows, _USED, title="Costs"))

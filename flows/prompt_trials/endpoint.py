@@ -154,10 +154,17 @@ def list_consequences(item: JudgeTrial) -> list[str]:
     """What a run does with this judge, a sentence each; nothing where the trial came to nothing."""
     if item.trial.problem is not None:
         return []
+    # What is lost by what the endpoint does not take.
+    lines = []
+    cannot = {seen.ability for seen in item.trial.seen if seen.status == "no"}
+    if "seed" in cannot:
+        lines.append("Seeds are left out: votes (--votes) are taken all the same, and cannot be repeated exactly.")
+    if "log-probabilities" in cannot:
+        lines.append("Log-probabilities are left out: with --logprobs grades are the ratings as the model says them.")
     return [
         _describe_form(item.trial),
         _describe_sampling(item),
-        *_describe_dropped(item.trial),
+        *lines,
         _describe_pace(item),
         _describe_window(item),
     ]
@@ -176,17 +183,6 @@ def _describe_sampling(item: JudgeTrial) -> str:
         return "Temperature: none is sent, for it is refused."
     sent = "none is sent, so the model's own counts" if temperature is None else f"{temperature:g} is sent"
     return f"Temperature: {sent}."
-
-
-def _describe_dropped(trial: Trial) -> list[str]:
-    """What is lost by what the endpoint does not take."""
-    lines = []
-    cannot = {seen.ability for seen in trial.seen if seen.status == "no"}
-    if "seed" in cannot:
-        lines.append("Seeds are left out: votes (--votes) are taken all the same, and cannot be repeated exactly.")
-    if "log-probabilities" in cannot:
-        lines.append("Log-probabilities are left out: with --logprobs grades are the ratings as the model says them.")
-    return lines
 
 
 def _describe_pace(item: JudgeTrial) -> str:

@@ -15,7 +15,7 @@ from evalhouse.tasks.datasets.read import stage_of
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.models.make import Judges
 from evalhouse.tasks.models.stand_ins import NoRecord, StandInJudge
-from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, make_work
+from evalhouse.tasks.pipeline.live_run import SampleWork, make_work
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.names import suggest
@@ -78,7 +78,16 @@ def _find_sample(settings: RunSettings, sample_id: str | None) -> StoredSample:
 
 async def _preview(prompt: Prompt, settings: RunSettings, sample: StoredSample) -> Preview:
     questions: dict[str, Question] = {}
-    live_run = _lay_out_run(prompt, settings, questions)
+    # A live run with the steps that the prompt is asked in; what is asked there is put into `questions`.
+    way = find_plan(prompt.name)
+    # What limits or repeats the asking changes no message.
+    quiet = settings.model_copy(
+        update={"rpm": None, "tpm": None, "budget_usd": None, "votes": 1, "embeddings": "hashing"} | {"plan": way}
+    )
+    asking = find_asking_steps(prompt.name) if way == SEPARATE else PLANS[way].joins
+    plan = Plan(metrics=(), steps=add_earlier(asking))
+    judges = Judges(default=StandInJudge(None, heard=questions))
+    live_run = make_live_run("preview", quiet, plan, judges, Warehouse(settings.warehouse), record=NoRecord())
     work = make_work(sample)
     await take_asking_steps(live_run, work)
     requests = tuple(
@@ -92,19 +101,6 @@ async def _preview(prompt: Prompt, settings: RunSettings, sample: StoredSample) 
         has_stand_ins=bool(requests) and any(name.endswith("_statements") for name in prompt.variables),
         why_none=None if requests else _explain_nothing(work),
     )
-
-
-def _lay_out_run(prompt: Prompt, settings: RunSettings, questions: dict[str, Question]) -> LiveRun:
-    """A live run with the steps that the prompt is asked in; what is asked there is put into `questions`."""
-    way = find_plan(prompt.name)
-    # What limits or repeats the asking changes no message.
-    quiet = settings.model_copy(
-        update={"rpm": None, "tpm": None, "budget_usd": None, "votes": 1, "embeddings": "hashing"} | {"plan": way}
-    )
-    asking = find_asking_steps(prompt.name) if way == SEPARATE else PLANS[way].joins
-    plan = Plan(metrics=(), steps=add_earlier(asking))
-    judges = Judges(default=StandInJudge(None, heard=questions))
-    return make_live_run("preview", quiet, plan, judges, Warehouse(settings.warehouse), record=NoRecord())
 
 
 def _explain_nothing(work: SampleWork) -> str:

@@ -16,7 +16,9 @@ Document = dict[str, Any]
 
 def describe_agreement(reviewed: pl.DataFrame, groupings: Sequence[str], *, seed: int = 0) -> Document:
     """Everything that is known of the agreement, as JSON has it; `reviewed` is that of `read_reviewed`."""
-    rows = _drop_repeats(reviewed)
+    # A verdict that later runs took from the record is the same verdict: it counts once.
+    same = ["sample_id", "step", "item_hash", "judge_label", "judge", "prompt_version", "reviewer"]
+    rows = reviewed.unique([*same, "statement_id", "context_rank"], keep="first", maintain_order=True)
     steps = [step for step in STEP_LABELS if step in rows["step"]]
     judged = [_describe_group(by, group, seed) for by in groupings for group in group_reviewed(rows, by)]
     people = [
@@ -39,9 +41,3 @@ def _describe_group(by: str, group: Group, seed: int) -> Document:
         # Of verdicts with one label of the judge these are settled beforehand.
         figures |= dict.fromkeys(MEASURES[1:], asdict(Measure(value=None, ci_low=None, ci_high=None)))
     return {"by": by, "step": group.step, "value": group.value, **figures}
-
-
-def _drop_repeats(reviewed: pl.DataFrame) -> pl.DataFrame:
-    """A verdict that later runs took from the record is the same verdict: it counts once."""
-    same = ["sample_id", "step", "item_hash", "judge_label", "judge", "prompt_version", "reviewer"]
-    return reviewed.unique([*same, "statement_id", "context_rank"], keep="first", maintain_order=True)

@@ -178,13 +178,18 @@ def read_moves(warehouse: Warehouse, run: RunRow) -> Moves | None:
         columns = (*YARDSTICKS, "kb_name", "kb_version", "suite_hash")
         before, after = ({name: getattr(one, name) for name in columns} for one in (previous, run))
         means = list_means(warehouse, run)
+        pair = {"candidate": run.run_id, "base": previous.run_id, "most": _MOST_SAMPLES}
+        fallen = warehouse.read_rows(read_query("history/worse"), pair)
+        wanted = {"run_id": run.run_id, "sample_ids": [row["sample_id"] for row in fallen]}
+        rows = read_of_causes(warehouse, "diagnosis/of_samples", wanted).to_dicts() if fallen else []
+        causes = {row["sample_id"]: row for row in rows}
         return Moves(
             previous=previous,
             means=means,
             changes=read_shared_with(warehouse, run.run_id, previous.run_id, [str(row["metric"]) for row in means]),
             differences=list(list_differences(before, after)),
             causes=_read_causes(warehouse, run, previous),
-            samples=_read_fallen(warehouse, run, previous),
+            samples=[{**row, **causes.get(row["sample_id"], {"cause": None, "evidence": None})} for row in fallen],
         )
 
 
@@ -196,15 +201,6 @@ def _read_causes(warehouse: Warehouse, run: RunRow, previous: RunRow) -> dict[st
         for row in read_causes(warehouse, run.run_id)
         if row["cause"] not in _NO_FAULTS and row["n_samples"] != before.get(row["cause"], 0)
     }
-
-
-def _read_fallen(warehouse: Warehouse, run: RunRow, previous: RunRow) -> list[dict[str, Any]]:
-    pair = {"candidate": run.run_id, "base": previous.run_id, "most": _MOST_SAMPLES}
-    fallen = warehouse.read_rows(read_query("history/worse"), pair)
-    wanted = {"run_id": run.run_id, "sample_ids": [row["sample_id"] for row in fallen]}
-    rows = read_of_causes(warehouse, "diagnosis/of_samples", wanted).to_dicts() if fallen else []
-    causes = {row["sample_id"]: row for row in rows}
-    return [{**row, **causes.get(row["sample_id"], {"cause": None, "evidence": None})} for row in fallen]
 
 
 def write_moves(moves: Moves) -> list[str]:

@@ -63,12 +63,14 @@ def print_components(rows: Sequence[Row]) -> None:
     parts = {"question": "questions", "bot": "bot", "judge": "judge"}
     if not is_known:
         parts = {"question": "questions", "answer": "bot and judge"}
-    cells = [
-        [row["metric"], row["n_repeated"], row["n_otherwise"], *(_write_part(row, part) for part in parts),
-         row["smallest_drop"]]
-        for row in rows
-        if row["n_otherwise"] or row["n_judged_otherwise"]
-    ]  # fmt: skip
+    cells = []
+    for row in rows:
+        if row["n_otherwise"] or row["n_judged_otherwise"]:
+            variances = [
+                f"{row[f'{part}_variance']:.3f} ({write_interval(row[f'{part}_low'], row[f'{part}_high'])})"
+                for part in parts
+            ]
+            cells.append([row["metric"], row["n_repeated"], row["n_otherwise"], *variances, row["smallest_drop"]])
     title = f"What the scores vary by: variances, and the drop of a mean that shows with {rows[0]['power']:.0%} power"
     columns = ["metric", "#asked again", "#otherwise", *parts.values(), "#drop"]
     print_section(title, columns, cells)
@@ -97,10 +99,6 @@ def describe_shares(row: Row) -> str:
     whole = sum(parts.values())
     shares = ", ".join(f"{name} {value / whole if whole else 0:.0%}" for name, value in parts.items())
     return f"{row['metric']} varies by {shares} of the variance ({row['n_repeated']} questions asked again)"
-
-
-def _write_part(row: Row, part: str) -> str:
-    return f"{row[f'{part}_variance']:.3f} ({write_interval(row[f'{part}_low'], row[f'{part}_high'])})"
 
 
 def _parse_drops(texts: Sequence[str], metrics: Sequence[str]) -> dict[str, float]:
@@ -167,22 +165,6 @@ def print_comparison(document: Document) -> None:
 
     Of a sample that was asked for by its id, which is the one that has its texts, nothing but the sample.
     """
-    _print_head(document)
-    if not document["metrics"]:
-        print_line("Neither run has scores yet.")
-        return
-    if not any("texts" in sample for sample in document["moved"]):
-        _print_differences(document)
-        _print_parts(document)
-        _print_noise(document)
-        print_components(document["components"])
-        _print_all_answers(document)
-    for sample in document["moved"]:
-        _print_sample(sample)
-    _print_next(document)
-
-
-def _print_head(document: Document) -> None:
     base, candidate, n = document["base"], document["candidate"], document["n_samples"]
     for name, run in (("base", base), ("candidate", candidate)):
         label = f" ({run['label']})" if run["label"] else ""
@@ -193,45 +175,50 @@ def _print_head(document: Document) -> None:
     print_line(f"{write_count(n['common'], 'sample')} in both{cluster}")
     for warning in document["warnings"]:
         print_line(f"warning: {warning}")
-
-
-def _print_differences(document: Document) -> None:
-    scored = [metric for metric in document["metrics"] if metric["n_base"] or metric["n_candidate"]]
-    rows: list[dict[str, object]] = [
-        {
-            "metric": metric["metric"],
-            "#base": metric["common_base"],
-            "#candidate": metric["common_candidate"],
-            "#difference": _write_difference(metric["difference"]),
-            "95 % interval": write_interval(metric["ci_low"], metric["ci_high"]),
-            "#noise floor": metric["noise_floor"],
-            "#p": write_p(metric["p_adjusted"]),
-            "#common": metric["n_common"],
-            "#scored in base": f"{metric['n_base']} ({metric['coverage_base']:.0%})",
-            "#in candidate": f"{metric['n_candidate']} ({metric['coverage_candidate']:.0%})",
-            "verdict": metric["verdict"],
-        }
-        for metric in scored or document["metrics"]
-    ]
-    n_tests = sum(metric["p"] is not None for metric in document["metrics"])
-    title = f"Samples that both runs scored (p adjusted for {n_tests} metrics)"
-    print_line()
-    print_table(_fit_columns(rows, title, make_console().width))
-    if scored and len(scored) < len(document["metrics"]):
-        neither = [metric["metric"] for metric in document["metrics"] if metric not in scored]
-        print_line(f"note: scored in neither run: {', '.join(neither)}")
-
-
-def _fit_columns(rows: Sequence[Mapping[str, object]], title: str, available: int) -> Table:
-    """The columns that stand side by side; `--json` has all."""
-    # Where no sample was judged again, or nothing is known of the judge, there is no column of zeros or dashes.
-    columns = [column for column in rows[0] if column != "#noise floor" or any(row[column] for row in rows)]
-    for dropped in ((), *_DROPPED):
-        columns = [column for column in columns if column not in dropped]
-        table = make_table(columns, [[row[column] for column in columns] for row in rows], title=title)
-        if table.width <= available:
-            break
-    return table
+    if not document["metrics"]:
+        print_line("Neither run has scores yet.")
+        return
+    if not any("texts" in sample for sample in document["moved"]):
+        scored = [metric for metric in document["metrics"] if metric["n_base"] or metric["n_candidate"]]
+        rows: list[dict[str, object]] = [
+            {
+                "metric": metric["metric"],
+                "#base": metric["common_base"],
+                "#candidate": metric["common_candidate"],
+                "#difference": _write_difference(metric["difference"]),
+                "95 % interval": write_interval(metric["ci_low"], metric["ci_high"]),
+                "#noise floor": metric["noise_floor"],
+                "#p": write_p(metric["p_adjusted"]),
+                "#common": metric["n_common"],
+                "#scored in base": f"{metric['n_base']} ({metric['coverage_base']:.0%})",
+                "#in candidate": f"{metric['n_candidate']} ({metric['coverage_candidate']:.0%})",
+                "verdict": metric["verdict"],
+            }
+            for metric in scored or document["metrics"]
+        ]
+        n_tests = sum(metric["p"] is not None for metric in document["metrics"])
+        title = f"Samples that both runs scored (p adjusted for {n_tests} metrics)"
+        print_line()
+        # The columns that stand side by side; `--json` has all.
+        available = make_console().width
+        # Where no sample was judged again, or nothing is known of the judge, there is no column of zeros or dashes.
+        columns = [column for column in rows[0] if column != "#noise floor" or any(row[column] for row in rows)]
+        for dropped in ((), *_DROPPED):
+            columns = [column for column in columns if column not in dropped]
+            table = make_table(columns, [[row[column] for column in columns] for row in rows], title=title)
+            if table.width <= available:
+                break
+        print_table(table)
+        if scored and len(scored) < len(document["metrics"]):
+            neither = [metric["metric"] for metric in document["metrics"] if metric not in scored]
+            print_line(f"note: scored in neither run: {', '.join(neither)}")
+        _print_parts(document)
+        _print_noise(document)
+        print_components(document["components"])
+        _print_all_answers(document)
+    for sample in document["moved"]:
+        _print_sample(sample)
+    _print_next(document)
 
 
 def _print_parts(document: Document) -> None:
@@ -303,7 +290,13 @@ def _print_sample(sample: Document) -> None:
         values = f"{write_value(score['base'])} → {write_value(score['candidate'])}"
         print_line(f"{metric} {values}: {name_part(score['changed'])}")
     if "texts" in sample:
-        _print_texts(sample["texts"])
+        # The texts of both runs; one that is the same in both is shown once.
+        texts = sample["texts"]
+        for name in ("question", "answer", "ground_truth"):
+            _print_text(name, texts["base"][name], texts["candidate"][name])
+        before, after = (texts[side]["contexts"] or [] for side in ("base", "candidate"))
+        for place in range(max(len(before), len(after))):
+            _print_text(f"C{place + 1}", *(texts[place] if place < len(texts) else None for texts in (before, after)))
     elif len(sample["scores"]) > _MOST_SCORES:
         print_line(f"… and {len(sample['scores']) - _MOST_SCORES} more scores")
     most = _WHOLE if "texts" in sample else _SHORT
@@ -321,15 +314,6 @@ def _print_sample(sample: Document) -> None:
         print_table(make_table(["what", "change", "base", "reason", "candidate", "reason"], rows))
     else:
         print_line("No verdict is another.")
-
-
-def _print_texts(texts: Document) -> None:
-    """The texts of both runs; one that is the same in both is shown once."""
-    for name in ("question", "answer", "ground_truth"):
-        _print_text(name, texts["base"][name], texts["candidate"][name])
-    before, after = (texts[side]["contexts"] or [] for side in ("base", "candidate"))
-    for place in range(max(len(before), len(after))):
-        _print_text(f"C{place + 1}", *(texts[place] if place < len(texts) else None for texts in (before, after)))
 
 
 def _print_text(name: str, before: str | None, after: str | None) -> None:

@@ -83,15 +83,34 @@ def decide(
     """
     comparison = _compare(warehouse, run, baseline, limits, settings)
     comparisons = {compared.metric: compared for compared in comparison.metrics} if comparison else {}
+    rows: list[dict[str, Any]] = warehouse.read_rows(read_query("gate/costs"), {"run_id": run.run_id})
     checks = check_all(
         limits,
         scores=scores,
         comparisons=comparisons,
-        cost=_read_cost(warehouse, run),
+        cost=Cost(
+            usd=sum(row["priced_usd"] for row in rows),
+            n_unpriced=sum(row["n_unpriced"] for row in rows),
+            n_estimated=sum(row["n_estimated"] for row in rows),
+        ),
         latency=_read_latency(warehouse, run),
     )
     if baseline.missing is not None:
-        checks = [_leave_open(check, baseline.missing) if check.kind == "max_drop" else check for check in checks]
+        checks = [
+            Check(
+                kind=check.kind,
+                metric=check.metric,
+                limit=check.limit,
+                value=None,
+                n=0,
+                outcome="undecided",
+                reason="nothing_common",
+                detail=baseline.missing,
+            )
+            if check.kind == "max_drop"
+            else check
+            for check in checks
+        ]
     checks += _check_trends(warehouse, run, nights, limits, settings)
     return {
         "outcome": "passed" if is_passed(checks, undecided=undecided) else "failed",
@@ -169,7 +188,13 @@ def print_gate(document: Mapping[str, Any], *, names_run: bool = True) -> None:
         print_line(f"warning: {warning}")
     columns = _list_columns(document)
     print_line()
-    if checks := _join_alike(document["checks"]):
+    # The checks that did not pass, failed ones first as in the document; metrics with the same finding are one row.
+    alike: dict[tuple[object, ...], list[Document]] = {}
+    for check in document["checks"]:
+        if check["outcome"] != "passed":
+            names = ("kind", "limit", "outcome", "value", "ci_low", "ci_high", "detail")
+            alike.setdefault(tuple(check[name] for name in names), []).append(check)
+    if checks := [_join(group) if len(group) > 1 else group[0] for group in alike.values()]:
         print_table(make_table(columns, [_make_cells(columns, check) for check in checks]))
         for check in checks:
             if "names" in check:
@@ -180,16 +205,6 @@ def print_gate(document: Mapping[str, Any], *, names_run: bool = True) -> None:
     for line in list_passed(document):
         print_line(line)
     print_line(describe_verdict(document), bold=True)
-
-
-def _join_alike(checks: Sequence[Document]) -> list[Document]:
-    """The checks that did not pass, failed ones first as in the document; metrics with the same finding are one row."""
-    alike: dict[tuple[object, ...], list[Document]] = {}
-    for check in checks:
-        if check["outcome"] != "passed":
-            names = ("kind", "limit", "outcome", "value", "ci_low", "ci_high", "detail")
-            alike.setdefault(tuple(check[name] for name in names), []).append(check)
-    return [_join(group) if len(group) > 1 else group[0] for group in alike.values()]
 
 
 def _join(checks: Sequence[Document]) -> Document:
@@ -258,23 +273,6 @@ def _make_cells(columns: Sequence[str], check: Document) -> list[str]:
         "why": check["detail"],
     }
     return [cells[column] for column in columns]
-
-
-def _leave_open(check: Check, why: str) -> Check:
-    """A drop that has nothing to be measured against, whatever the run has scored."""
-    return Check(
-        kind=check.kind, metric=check.metric, limit=check.limit, value=None, n=0, outcome="undecided",
-        reason="nothing_common", detail=why,
-    )  # fmt: skip
-
-
-def _read_cost(warehouse: Warehouse, run: RunRow) -> Cost:
-    rows: list[dict[str, Any]] = warehouse.read_rows(read_query("gate/costs"), {"run_id": run.run_id})
-    return Cost(
-        usd=sum(row["priced_usd"] for row in rows),
-        n_unpriced=sum(row["n_unpriced"] for row in rows),
-        n_estimated=sum(row["n_estimated"] for row in rows),
-    )
 
 
 def _read_latency(warehouse: Warehouse, run: RunRow) -> Latency:

@@ -369,7 +369,15 @@ def write_frame(frame: "pl.DataFrame", kind: str) -> str:
         case "csv":
             return flatten_lists(frame).write_csv()
         case "markdown":
-            return _write_markdown(frame)
+            rows = [frame.columns, ["---"] * frame.width, *frame.rows()]
+            return "".join(
+                "| "
+                + " | ".join(
+                    ("" if value is None else " ".join(write_cell(value).split()).replace("|", "\\|")) for value in row
+                )
+                + " |\n"
+                for row in rows
+            )
         case _:
             return lay_table(frame).to_text()
 
@@ -420,12 +428,3 @@ def write_cell(value: object) -> str:
             return write_decimal(value)
         case _:
             return write_value(value)
-
-
-def _write_markdown(frame: "pl.DataFrame") -> str:
-    rows = [frame.columns, ["---"] * frame.width, *frame.rows()]
-    return "".join("| " + " | ".join(_write_markdown_cell(value) for value in row) + " |\n" for row in rows)
-
-
-def _write_markdown_cell(value: object) -> str:
-    return "" if value is None else " ".join(write_cell(value).split()).replace("|", "\\|")

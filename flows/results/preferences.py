@@ -93,8 +93,20 @@ def print_preferences(document: Mapping[str, Any], *, top: int) -> None:
     print_section("What the places did", *lay_out_position(document))
     print_section("Left out", *lay_out_left_out(document))
     columns = ["sample", "preferred", "by", "why, the base's answer in front", "why, the candidate's in front"]
+    order = {"base": 0, "tie": 1}
+    lost = [sample for sample in document["samples"] if sample["winner"] == "base" or sample["orders"] == "contradict"]
     print_section(
-        "Samples that the candidate lost, and those that the order decided", columns, _list_lost(document, top)
+        "Samples that the candidate lost, and those that the order decided",
+        columns,
+        [
+            [
+                shorten(sample["sample_id"], 40),
+                sample["winner"],
+                _ORDERS[sample["orders"]],
+                *(_write_reason(sample[side]) for side in ("base_first", "candidate_first")),
+            ]
+            for sample in sorted(lost, key=lambda sample: (order[sample["winner"]], sample["points"]))[:top]
+        ],
     )
 
 
@@ -173,18 +185,6 @@ def _list_findings(gate: Mapping[str, Any] | None) -> list[str]:
     from evalhouse.flows.results.gate import describe_finding, name_check  # noqa: PLC0415  # imports the statistics
 
     return [f"gate {gate['outcome']}: {name_check(check)}; {describe_finding(check)}" for check in gate["checks"]]
-
-
-def _list_lost(document: Mapping[str, Any], top: int) -> list[list[object]]:
-    order = {"base": 0, "tie": 1}
-    lost = [sample for sample in document["samples"] if sample["winner"] == "base" or sample["orders"] == "contradict"]
-    return [
-        [
-            shorten(sample["sample_id"], 40), sample["winner"], _ORDERS[sample["orders"]],
-            *(_write_reason(sample[side]) for side in ("base_first", "candidate_first")),
-        ]
-        for sample in sorted(lost, key=lambda sample: (order[sample["winner"]], sample["points"]))[:top]
-    ]  # fmt: skip
 
 
 def _write_reason(shown: Mapping[str, Any]) -> str:

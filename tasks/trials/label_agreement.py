@@ -150,8 +150,14 @@ def _decide(part: Part, row: Row, verdicts: Sequence[ScoredLabel]) -> Iterator[_
         return
     first = verdicts[0] if verdicts else None
     if part.kind == "pairwise":
+        # How far people hold b to be ahead: the mean of what they said overall, else of the preference.
+        overall = _read_overall(data)
         yield _Decision(
-            group=row.group, question=row.id, human=str(data["preference"]), verdict=first, grade=_rate_pair(data)
+            group=row.group,
+            question=row.id,
+            human=str(data["preference"]),
+            verdict=first,
+            grade=float(np.mean(overall)) if overall else {"a": -1.0, "tie": 0.0, "b": 1.0}[str(data["preference"])],
         )
         return
     yes, no = _BINARY[part.kind]
@@ -164,12 +170,6 @@ def _decide(part: Part, row: Row, verdicts: Sequence[ScoredLabel]) -> Iterator[_
         is_partial=data["label"] == "partial",
         grade=float(score) if isinstance(score, int | float) else None,
     )
-
-
-def _rate_pair(data: Mapping[str, Any]) -> float | None:
-    """How far people hold b to be ahead: the mean of what they said overall, else of the preference."""
-    overall = _read_overall(data)
-    return float(np.mean(overall)) if overall else {"a": -1.0, "tie": 0.0, "b": 1.0}[str(data["preference"])]
 
 
 def _read_overall(data: Mapping[str, Any]) -> list[float]:
@@ -278,7 +278,10 @@ def _list_labels(part: Part) -> tuple[str, ...]:
 def _read_people(part: Part, row: Row) -> list[ScoredLabel]:
     """What single people said of a row."""
     if part.kind == "pairwise":
-        return [ScoredLabel(label=_name_side(lead), score=lead) for lead in _read_overall(row.data)]
+        return [
+            ScoredLabel(label="tie" if lead == 0 else "b" if lead > 0 else "a", score=lead)
+            for lead in _read_overall(row.data)
+        ]
     people = row.data.get("annotators")
     return (
         [verdict for person in people for verdict in _read_recorded(part, person)] if isinstance(people, list) else []
@@ -305,10 +308,6 @@ def _read_recorded(part: Part, verdict: object) -> list[ScoredLabel]:
     if _NO.match(text):
         return [ScoredLabel(label=no, score=0.0)]
     return [ScoredLabel(label=yes, score=1.0)] if _YES.match(text) else []
-
-
-def _name_side(lead: float) -> str:
-    return "tie" if lead == 0 else "b" if lead > 0 else "a"
 
 
 def _read_lead(rated: object) -> list[float]:
@@ -441,38 +440,34 @@ def measure_ratings(part: Part, judged: Sequence[Judged], *, seed: int) -> Itera
     for dimension in dimensions:
         for metric in DIMENSIONS.get(dimension.lower(), ()):
             if metric in given:
-                yield _measure_dimension(part, judged, dimension, metric, seed)
-
-
-def _measure_dimension(part: Part, judged: Sequence[Judged], dimension: str, metric: str, seed: int) -> SetAgreement:
-    rated = _Rated()
-    names = name_judges(part.rows)
-    for result in judged:
-        people = [float(value) for value in result.row.data["scores"].get(dimension, ())]
-        if not people:
-            continue
-        rated.groups.append(result.row.group)
-        rated.human.append(float(np.mean(people)))
-        rated.by_person.append(people)
-        rated.ours.append(result.values.get(metric, float("nan")))
-        rated.naive.append(score_naively(part, result.row)[0])
-        for name in names:
-            value = read_judges(result.row).get(name)
-            number = float(value) if isinstance(value, int | float) else float("nan")
-            rated.recorded.setdefault(name, []).append(number)
-    others = [
-        *_correlate_people(rated, seed),
-        *(rated.correlate(name, values, rated.human, seed) for name, values in rated.recorded.items()),
-        rated.correlate(NAIVE, rated.naive, rated.human, seed),
-    ]
-    return SetAgreement(
-        part=part,
-        about=f"{dimension} by {metric}",
-        n_rows=len(rated.groups),
-        n_groups=len(set(rated.groups)),
-        judge=rated.correlate(JUDGE, rated.ours, rated.human, seed),
-        others=others,
-    )
+                rated = _Rated()
+                names = name_judges(part.rows)
+                for result in judged:
+                    people = [float(value) for value in result.row.data["scores"].get(dimension, ())]
+                    if not people:
+                        continue
+                    rated.groups.append(result.row.group)
+                    rated.human.append(float(np.mean(people)))
+                    rated.by_person.append(people)
+                    rated.ours.append(result.values.get(metric, float("nan")))
+                    rated.naive.append(score_naively(part, result.row)[0])
+                    for name in names:
+                        value = read_judges(result.row).get(name)
+                        number = float(value) if isinstance(value, int | float) else float("nan")
+                        rated.recorded.setdefault(name, []).append(number)
+                others = [
+                    *_correlate_people(rated, seed),
+                    *(rated.correlate(name, values, rated.human, seed) for name, values in rated.recorded.items()),
+                    rated.correlate(NAIVE, rated.naive, rated.human, seed),
+                ]
+                yield SetAgreement(
+                    part=part,
+                    about=f"{dimension} by {metric}",
+                    n_rows=len(rated.groups),
+                    n_groups=len(set(rated.groups)),
+                    judge=rated.correlate(JUDGE, rated.ours, rated.human, seed),
+                    others=others,
+                )
 
 
 def _correlate_people(rated: _Rated, seed: int) -> Iterator[Line]:
@@ -532,7 +527,9 @@ def list_published(part: Part) -> list[Line]:
             who=f"{_WHO}{judge}",
             n=len(part.rows),
             n_missing=0,
-            figures={"balanced_accuracy": _state(figures[part.name])},
+            figures={
+                "balanced_accuracy": Estimate(value=round(figures[part.name] / 100, 4), draws=np.array([]), n_groups=0)
+            },
         )
         for judge, figures in _read_table()[part.benchmark]["judges"].items()
     ]
@@ -559,8 +556,3 @@ def _is_whole(part: Part) -> bool:
     n_supported = sum(row.data["label"] == "supported" for row in part.rows)
     same_labels = record["supported"].get(part.name, n_supported) == n_supported
     return bool(record["rows"].get(part.name) == len(part.rows) and same_labels and not part.n_left_out)
-
-
-def _state(percent: float) -> Estimate:
-    """A figure as it was published, without the draws that an interval would take."""
-    return Estimate(value=round(percent / 100, 4), draws=np.array([]), n_groups=0)

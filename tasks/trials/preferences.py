@@ -226,7 +226,7 @@ async def judge_pair(live_run: LiveRun, request: PreferenceRequest, pair: Answer
     problem = pair.problem or _find_missing(request.prompt, pair)
     if problem is not None:
         verdicts.note(problem)
-    elif _is_same(pair):
+    elif (pair.base or "").strip() == (pair.candidate or "").strip():
         for side in SIDES:
             verdicts.add(side, Preference(verdict="tie", reason=_SAME), None)
         verdicts.note(None)
@@ -259,15 +259,13 @@ def lay_out(request: PreferenceRequest, pair: AnswerPair, shown_first: Side) -> 
     given: dict[str, BlockValue] = {
         "question": pair.sample.question,
         "ground_truth": "" if "ground_truth" in request.without else "\n".join(pair.sample.accepted_answers),
-        "contexts": () if "contexts" in request.without else _number_contexts(pair),
+        "contexts": ()
+        if "contexts" in request.without
+        else [Item(id=f"C{place}", text=text) for place, text in enumerate(pair.sample.contexts or (), start=1)],
         "first_answer": first,
         "second_answer": second,
     }
     return {name: given[name] for name in request.prompt.variables}
-
-
-def _number_contexts(pair: AnswerPair) -> Sequence[Item]:
-    return [Item(id=f"C{place}", text=text) for place, text in enumerate(pair.sample.contexts or (), start=1)]
 
 
 def read_preference(text: str, *, criterion: str) -> Preference:
@@ -295,7 +293,3 @@ def _find_missing(prompt: Prompt, pair: AnswerPair) -> str | None:
     missing = _MISSING.get((not (pair.base or "").strip(), not (pair.candidate or "").strip()))
     needs = prompt.rubric.needs if prompt.rubric is not None else []
     return missing or next((f"no_{need}" for need, *_ in needs if getattr(pair.sample, need) is None), None)
-
-
-def _is_same(pair: AnswerPair) -> bool:
-    return (pair.base or "").strip() == (pair.candidate or "").strip()

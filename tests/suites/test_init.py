@@ -57,7 +57,7 @@ def test_a_bot_that_does_not_answer_is_shown_with_its_whole_error(place: Place) 
         made = place.call("init", "tides.toml", "--url", bot.url, "--dataset", "tides.jsonl")
     assert made.status == 3
     assert "status 401" in made.stdout
-    assert "next: mend tides.toml, then evalhouse run tides.toml --limit 1" in made.lines
+    assert "next: fix tides.toml, then evalhouse run tides.toml --limit 1" in made.lines
     written = (place.folder / "tides.toml").read_text()
     refused = place.call("init", "tides.toml")
     assert (refused.status, refused.stderr.count("\n")) == (2, 1)

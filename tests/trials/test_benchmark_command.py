@@ -317,7 +317,7 @@ def test_an_interrupted_benchmark_tells_what_it_has(tmp_path: Path) -> None:
         judge = pick(ended.document, "berths")["judge"]
         assert judge["n"] >= 8
         assert judge["n"] + judge["n_missing"] == 41
-        assert "stopped by SIGINT; the same command goes on from here" in ended.stderr
+        assert "stopped by SIGINT; the same command resumes from here" in ended.stderr
         running.configure(latency=0.0)
         rest = place.call(*arguments)
         assert rest.document["calls"]["reused"] == judge["n"]

@@ -224,7 +224,7 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(house: House, monkeypatch: 
     stopped = house.call("prefer", BASE, CANDIDATE, *JUDGE, "--concurrency", "1")
     assert stopped.status == 130
     (run,) = house.read("from runs where kind = 'prefer'")
-    assert f"`evalhouse resume {run['run_id']}` goes on from here" in stopped.stderr
+    assert f"`evalhouse resume {run['run_id']}` resumes from here" in stopped.stderr
     assert run["status"] == "cancelled"
     n_kept = len(house.read("from llm_calls where step = 'prefer' and status = 'ok'"))
     assert 6 <= n_kept < 2 * N_MOVED
@@ -630,7 +630,7 @@ def test_a_run_without_a_key_is_judged_lexically_and_says_so(house: House) -> No
     ("arguments", "said"),
     [
         ((BASE, BASE), "BASE and CANDIDATE are both run"),
-        ((BASE, CANDIDATE, "--rubric", "accuracy"), "'accuracy' is no rubric of two answers"),
+        ((BASE, CANDIDATE, "--rubric", "accuracy"), "the rubric 'accuracy' does not compare two answers"),
         ((BASE, CANDIDATE, "--rubric", "preferance"), "preference"),
         ((BASE, CANDIDATE, "--judge", "local:minicheck"), "cannot say which of two answers"),
         ((BASE, CANDIDATE, "--map", "a=b"), "--map names columns of a dataset"),
