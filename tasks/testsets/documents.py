@@ -1,13 +1,12 @@
-"""Reading a knowledge base: a folder of documents, one document, or a table of passages with ids.
+"""A knowledge base: a folder of documents, one document, or a table of passages with ids.
 
-A kind of file is read by one reader, which makes a `Layout` of it; `passages` cuts that. What is wrong with the files
-is collected, and the whole is refused with all of it.
+Every document becomes Markdown, which `passages` cuts and test sets quote. All that is wrong with the files is
+collected, and the whole is refused with all of it.
 """
 
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,14 +14,13 @@ from typing import Final, Literal
 
 from evalhouse.tasks.datasets.encodings import check_known, find_mark, is_utf8, propose, weigh
 from evalhouse.tasks.testsets.errors import Note, UnreadableFile, refuse, refuse_all
-from evalhouse.tasks.testsets.layout import Layout
-from evalhouse.tasks.testsets.markdown_text import read_markdown, read_plain
-from evalhouse.tasks.testsets.passages import Document, Language, Passage, cut_document
+from evalhouse.tasks.testsets.passages import Document, Language, Passage, cut_markdown, cut_plain
 from evalhouse.tasks.testsets.tables import read_passages
 from evalhouse.warehouse.messages import list_names
 
-Kind = Literal["markdown", "plain", "html", "pdf", "word"]
+__all__ = ["Document", "Language", "Passage", "name_kind", "read_documents"]
 
+Kind = Literal["markdown", "plain", "html", "pdf", "word"]
 KINDS: Final[dict[str, Kind]] = {
     ".md": "markdown",
     ".markdown": "markdown",
@@ -34,11 +32,19 @@ KINDS: Final[dict[str, Kind]] = {
     ".pdf": "pdf",
     ".docx": "word",
 }
-_WORD_LOCK: Final = "~$"  # what Word puts beside a document while it is open
+_EXTRA: Final = ("bs4", "lxml", "mammoth", "markdownify", "pypdf")  # the packages of the extra `documents`
+_WORD_LOCK: Final = "~$"  # how the file begins that Word puts beside a document while it is open
+_ALLOWED: Final = (
+    f"a folder of documents, a document ({', '.join(KINDS)}), or a table of passages "
+    "(.jsonl, .json, .csv, .parquet, .xlsx, FILE.duckdb#TABLE)"
+)
+_DECLARED: Final = re.compile(rb"<meta[^<>]{0,200}charset=[\"']?([\w-]{1,40})", re.IGNORECASE)
+_DECLARED_WITHIN: Final = 4096
+_SAVE: Final = "save it as UTF-8, or name its encoding with --encoding"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DocumentFile:
+class _File:
     """A file that is read as a document."""
 
     path: Path
@@ -47,93 +53,16 @@ class DocumentFile:
 
 
 def name_kind(path: Path) -> Kind | None:
-    """What is made of a file by its ending; None for a kind that is not read."""
+    """Return what a file is read as by its suffix; None for a kind that is not read."""
     return KINDS.get(path.suffix.lower())
 
 
-def list_documents(folder: Path, note: Note) -> list[DocumentFile]:
-    """The documents of a folder and the folders in it, by name; `note` is given a line on what is left out."""
-    found: list[DocumentFile] = []
-    hidden: list[str] = []
-    unknown: Counter[str] = Counter()
-    for path in _walk(folder, hidden):
-        kind = name_kind(path)
-        document_id = path.relative_to(folder).as_posix()
-        if path.name.startswith((".", _WORD_LOCK)):
-            hidden.append(document_id)
-        elif kind is None:
-            unknown[path.suffix.lower() or path.name] += 1
-        else:
-            found.append(DocumentFile(path=path, document_id=document_id, kind=kind))
-    if hidden:
-        note(f"left out as hidden or linked: {list_names(sorted(hidden), 5)}")
-    if unknown:
-        listed = [f"{ending} ({number:,})" for ending, number in unknown.most_common()]
-        note(f"left out as not readable here: {list_names(listed, 8)}; read are {', '.join(KINDS)}")
-    return sorted(found, key=lambda file: file.document_id)
+def read_documents(
+    source: str | Path, *, encoding: str | None = None, note: Note = lambda _line: None
+) -> list[Document]:
+    """Return the documents of a knowledge base in the order of their names, or of a table's rows.
 
-
-def _walk(folder: Path, hidden: list[str]) -> Iterator[Path]:
-    """All files below a folder; hidden folders, and folders that are links, are added to `hidden` instead."""
-    for root, folders, files in os.walk(folder, onerror=_raise):
-        here = Path(root)
-        for name in list(folders):
-            if name.startswith(".") or (here / name).is_symlink():
-                folders.remove(name)
-                hidden.append(f"{(here / name).relative_to(folder).as_posix()}/")
-        yield from (here / name for name in files)
-
-
-def _raise(error: OSError) -> None:
-    raise error
-
-
-def read_text(path: Path, encoding: str | None = None) -> str:
-    """The text of a file with `\\n` at the ends of lines: in the encoding of its byte order mark, else UTF-8, else
-    `encoding`, else what a page of HTML says of itself or its bytes are certain to be. Raises UnreadableFile."""
-    data = path.read_bytes()
-    try:
-        text = data.decode(_find_encoding(data, encoding))
-    except UnicodeDecodeError as error:
-        raise UnreadableFile(f"not {error.encoding}: {error.reason}", _SAVE) from error
-    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-
-
-_DECLARED = re.compile(rb"<meta[^<>]{0,200}charset=[\"']?([\w-]{1,40})", re.IGNORECASE)
-_DECLARED_WITHIN: Final = 4096
-_SAVE: Final = "save it as UTF-8, or name its encoding with --encoding"
-
-
-def _find_encoding(data: bytes, named: str | None) -> str:
-    mark = find_mark(data[:4])
-    if mark is not None or is_utf8(data):
-        return mark or "utf-8"
-    lines = data.splitlines(keepends=True)
-    declared = _DECLARED.search(data[:_DECLARED_WITHIN])
-    said = declared[1].decode() if declared else ""
-    found = named or (said if said and check_known(said) else weigh(lines))
-    if found is None:
-        number, line = next((number, line) for number, line in enumerate(lines, start=1) if not is_utf8(line))
-        raise UnreadableFile(f"not UTF-8; line {number:,} reads {propose(line)}", _SAVE)
-    return found
-
-
-__all__ = ["Document", "Language", "Passage", "read_documents"]
-
-_ALLOWED: Final = (
-    f"a folder of documents, a document ({', '.join(KINDS)}), or a table of passages "
-    "(.jsonl, .json, .csv, .parquet, .xlsx, FILE.duckdb#TABLE)"
-)
-
-
-def _keep_quiet(_line: str) -> None:
-    pass
-
-
-def read_documents(source: str | Path, *, encoding: str | None = None, note: Note = _keep_quiet) -> list[Document]:
-    """The documents of a knowledge base in the order of their names, or of a table's rows.
-
-    `encoding` is for text that is not UTF-8. `note` is given a line for each thing that was left out. Raises
+    `encoding` is for text that is not UTF-8. `note` gets a line for each kind of file that was left out. Raises
     TestsetError with all that is wrong with the source, or DatasetError where a table cannot be opened.
     """
     if encoding is not None and not check_known(encoding):
@@ -141,28 +70,54 @@ def read_documents(source: str | Path, *, encoding: str | None = None, note: Not
         raise refuse(f"--encoding {encoding} is not known", allowed=allowed, to_do="name that of the files")
     path = Path(source).expanduser()
     if path.is_dir():
-        return _read_folder(path, encoding, note)
+        return _read_files(str(path), _list_files(path, note), encoding, note)
     kind = name_kind(path)
     if not path.exists() and not any(mark in str(source) for mark in ("#", "://")):
         raise refuse(f"{source}: no such file or folder", allowed=_ALLOWED, to_do="check the path")
     if kind is None:
         return read_passages(source, encoding)
-    file = DocumentFile(path=path, document_id=path.name, kind=kind)
-    return _read_files(str(source), [file], encoding, note)
+    return _read_files(str(source), [_File(path=path, document_id=path.name, kind=kind)], encoding, note)
 
 
-def _read_folder(folder: Path, encoding: str | None, note: Note) -> list[Document]:
+def _list_files(folder: Path, note: Note) -> list[_File]:
+    """Return the documents of a folder and of the folders in it, by name; hidden and linked folders are left out."""
+
+    def raise_error(error: OSError) -> None:
+        raise error
+
+    files: list[_File] = []
+    hidden: list[str] = []
+    unknown: Counter[str] = Counter()
+    for root, folders, names in os.walk(folder, onerror=raise_error):
+        here = Path(root)
+        for name in list(folders):
+            if name.startswith(".") or (here / name).is_symlink():
+                folders.remove(name)
+                hidden.append(f"{(here / name).relative_to(folder).as_posix()}/")
+        for path in (here / name for name in names):
+            kind = name_kind(path)
+            document_id = path.relative_to(folder).as_posix()
+            if path.name.startswith((".", _WORD_LOCK)):
+                hidden.append(document_id)
+            elif kind is None:
+                unknown[path.suffix.lower() or path.name] += 1
+            else:
+                files.append(_File(path=path, document_id=document_id, kind=kind))
     left_out: list[str] = []
-    files = list_documents(folder, left_out.append)
+    if hidden:
+        left_out.append(f"left out as hidden or linked: {list_names(sorted(hidden), 5)}")
+    if unknown:
+        suffixes = [f"{suffix} ({number:,})" for suffix, number in unknown.most_common()]
+        left_out.append(f"left out as not readable here: {list_names(suffixes, 8)}; read are {', '.join(KINDS)}")
     if not files:
         why = f"; {'; '.join(left_out)}" if left_out else ""
-        raise refuse(f"{folder} has no documents{why}", allowed=_ALLOWED, to_do="name the folder that they lie in")
+        raise refuse(f"{folder} has no documents{why}", allowed=_ALLOWED, to_do="name the folder that they are in")
     for line in left_out:
         note(line)
-    return _read_files(str(folder), files, encoding, note)
+    return sorted(files, key=lambda file: file.document_id)
 
 
-def _read_files(name: str, files: list[DocumentFile], encoding: str | None, note: Note) -> list[Document]:
+def _read_files(name: str, files: list[_File], encoding: str | None, note: Note) -> list[Document]:
     documents: list[Document] = []
     problems: list[str] = []
     empty: list[str] = []
@@ -170,7 +125,7 @@ def _read_files(name: str, files: list[DocumentFile], encoding: str | None, note
     n_passages = 0
     for file in files:
         try:
-            layout = _read_layout(file, encoding, note)
+            text = _read_document(file, encoding, note)
         except UnreadableFile as error:
             problems.append(f"{file.document_id}: {error}")
             advice[error.to_do] = None
@@ -179,7 +134,8 @@ def _read_files(name: str, files: list[DocumentFile], encoding: str | None, note
             problems.append(f"{file.document_id}: {error.strerror or error}")
             advice["check that you may read it"] = None
             continue
-        document = cut_document(file.document_id, layout, n_before=n_passages)
+        cut = cut_plain if file.kind == "plain" else cut_markdown
+        document = cut(file.document_id, text, n_before=n_passages)
         n_passages += len(document.passages)
         documents.append(document)
         if not document.passages:
@@ -193,26 +149,39 @@ def _read_files(name: str, files: list[DocumentFile], encoding: str | None, note
     return [document for document in documents if document.passages]
 
 
-_PACKAGES: Final[dict[Kind, tuple[str, ...]]] = {"html": ("lxml",), "pdf": ("pypdf",), "word": ("docx", "lxml")}
-
-
-def _read_layout(file: DocumentFile, encoding: str | None, note: Note) -> Layout:
-    if any(find_spec(package) is None for package in _PACKAGES.get(file.kind, ())):
+def _read_document(file: _File, encoding: str | None, note: Note) -> str:
+    """Return a document as Markdown, or a plain text as it is. Raises UnreadableFile, or OSError."""
+    if file.kind in ("markdown", "plain"):
+        return _read_text(file.path, encoding)
+    if any(find_spec(package) is None for package in _EXTRA):
         raise UnreadableFile(f"reading {file.path.suffix} needs a package", 'pip install "evalhouse[documents]"')
-    match file.kind:
-        case "markdown":
-            return read_markdown(read_text(file.path, encoding))
-        case "plain":
-            return read_plain(read_text(file.path, encoding))
-        case "html":
-            from evalhouse.tasks.testsets.web_text import read_html  # noqa: PLC0415  # comes with the extra
+    from evalhouse.tasks.testsets.readers import read_html, read_pdf, read_word  # noqa: PLC0415  # as above
 
-            return read_html(read_text(file.path, encoding))
-        case "pdf":
-            from evalhouse.tasks.testsets.pdf_text import read_pdf  # noqa: PLC0415
+    if file.kind == "html":
+        return read_html(_read_text(file.path, encoding))
+    if file.kind == "word":
+        return read_word(file.path)
+    return read_pdf(file.path, lambda line: note(f"{file.document_id}: {line}"))
 
-            return read_pdf(file.path, lambda line: note(f"{file.document_id}: {line}"))
-        case "word":
-            from evalhouse.tasks.testsets.word_text import read_word  # noqa: PLC0415
 
-            return read_word(file.path)
+def _read_text(path: Path, encoding: str | None) -> str:
+    r"""Return the text of a file with `\n` at the ends of lines.
+
+    It is read in the encoding of its byte order mark, else as UTF-8, else in the one that is named, else in the one
+    that a page declares or that its bytes are certain to be. Raises UnreadableFile.
+    """
+    data = path.read_bytes()
+    found = find_mark(data[:4]) or ("utf-8" if is_utf8(data) else encoding)
+    if found is None:
+        lines = data.splitlines(keepends=True)
+        match = _DECLARED.search(data[:_DECLARED_WITHIN])
+        declared = match[1].decode() if match else ""
+        found = declared if declared and check_known(declared) else weigh(lines)
+        if found is None:
+            number, line = next((number, line) for number, line in enumerate(lines, start=1) if not is_utf8(line))
+            raise UnreadableFile(f"not UTF-8; line {number:,} reads {propose(line)}", _SAVE)
+    try:
+        text = data.decode(found)
+    except UnicodeDecodeError as error:
+        raise UnreadableFile(f"not {error.encoding}: {error.reason}", _SAVE) from error
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")

@@ -34,7 +34,7 @@ _RUN = re.compile(rf"(?P<han>[{_HAN}]+)|[^\W_{_HAN}]+")
 _UNIT = re.compile(rf"[{_HAN}]|[^\W_{_HAN}]+")
 _WORD_LETTER = re.compile(rf"[^\W_{_HAN}]")
 _POINTS: Final = frozenset(".,")
-_MARKUP: Final = frozenset("*`")
+_MARKUP: Final = frozenset("*`\\")
 _SPELLINGS: Final = str.maketrans("‘’‛“”„‐‑‒–—，；：（）！？", "'''\"\"\"-----,;:()!?")
 
 
@@ -136,8 +136,9 @@ def cut_shingles(text: str) -> set[tuple[str, ...]]:
 
 
 def find_quote(quote: str, text: str) -> Aligned | None:
-    """Where a quotation stands in a text, whatever the white space, emphasis and shape of quotes and dashes; None where
-    it does not. The first place where it stands several times; never a part of a word or number."""
+    """Return the first place of a quotation in a text, never within a word or number; None where it is not in it.
+
+    White space, marks of Markdown, and the shapes of quotes and dashes make no difference."""
     wanted = squeeze(quote)
     letters, places = _squeeze(text)
     found = letters.find(wanted) if wanted else -1

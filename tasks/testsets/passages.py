@@ -10,13 +10,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import ceil
 from typing import Final, Literal
 
+from markdown_it import MarkdownIt
+
 from evalhouse.tasks.datasets.rows import hash_json
-from evalhouse.tasks.lexical.split import split_sentences
-from evalhouse.tasks.testsets.layout import Block, Layout
+from evalhouse.tasks.lexical.split import split_sentences, strip_markup
 
 Language = Literal["en", "zh"]
 
@@ -30,6 +31,24 @@ _ITEM = re.compile(r"\s*+(?:[-*+•>]|\d{1,3}[.)])\s")
 _BETWEEN_WORDS = re.compile(r"[\W_]+")
 _LONGEST_SLUG = 60
 _UNNAMED: Final = "text"
+_KINDS: Final[dict[str, Literal["text", "list", "table", "code"]]] = {
+    "paragraph_open": "text",
+    "blockquote_open": "text",
+    "bullet_list_open": "list",
+    "ordered_list_open": "list",
+    "table_open": "table",
+    "fence": "code",
+    "code_block": "code",
+    "html_block": "text",
+}
+_FRONT_MARKS: Final = {"---": ("---", "..."), "+++": ("+++",)}
+_MEMBER = re.compile(r"[\w-]++\s*+[:=]")
+_TITLE = re.compile(r"title\s*[:=]\s*(\S.*)")
+_TAG = re.compile(r"<[^<>]*+>")
+_LETTER = re.compile(r"[^\W_]")
+_ANCHOR = re.compile(r"\{\s?[#.][^{}]*+\}$")
+_PAGE = re.compile(r"<!-- PDF (page \d+) -->")  # as the reader of PDF writes it
+_PARAGRAPH_BREAK = re.compile(r"\n[^\S\n]*+\n")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +88,24 @@ class Document:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """A stretch of a document's text, from `start` to before `end`.
+
+    `cuts` are the places where it may be cut when it is too long: where an item, a row or a line of code begins. A text
+    is cut between its sentences. A heading has a `level` from 1 (0: the title of the document) and its words without
+    markup in `title`; one with a `name` but no title begins a section that has no heading, such as a page of a PDF.
+    """
+
+    start: int
+    end: int
+    kind: Literal["heading", "text", "list", "table", "code"]
+    cuts: tuple[int, ...] = ()
+    level: int = 0
+    title: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Section:
     headings: tuple[str, ...]
     slug: str
@@ -81,16 +118,39 @@ class _Stretch:
     end: int
 
 
-def cut_document(document_id: str, layout: Layout, *, n_before: int = 0) -> Document:
-    """A document with its passages; `n_before` passages of the source stand before it."""
-    text, taken = layout.text, set[str]()
+def cut_markdown(document_id: str, text: str, *, n_before: int = 0) -> Document:
+    """Return a document with its passages; `n_before` passages of the source come before it.
+
+    Front matter is not part of the text, but a title in it that no heading repeats is the heading above all others.
+    """
+    title, text = _cut_front_matter(text)
+    blocks = list(find_blocks(text))
+    if title and not any(block.title == title for block in blocks):
+        blocks.insert(0, Block(start=0, end=0, kind="heading", level=0, title=title))
+    return _cut(document_id, text, blocks, n_before)
+
+
+def cut_plain(document_id: str, text: str, *, n_before: int = 0) -> Document:
+    """Return a document of plain text, in which empty lines separate paragraphs."""
+    places = [0, *(match.start() for match in _PARAGRAPH_BREAK.finditer(text)), len(text)]
+    blocks = [Block(start=start, end=end, kind="text") for start, end in pairwise(places) if text[start:end].strip()]
+    return _cut(document_id, text, blocks, n_before)
+
+
+def _cut(document_id: str, text: str, blocks: Sequence[Block], n_before: int) -> Document:
+    taken = set[str]()
     passages: list[Passage] = []
-    for section in _cut_sections(layout.blocks):
+    for section in _cut_sections(blocks):
         for stretch in _pack(text, section.blocks):
             words = text[stretch.start : stretch.end]
+            number, slug = 1, section.slug
+            while slug in taken:
+                number += 1
+                slug = f"{section.slug}-{number}"
+            taken.add(slug)
             passages.append(
                 Passage(
-                    passage_id=f"{document_id}#{_number(section.slug, taken)}",
+                    passage_id=f"{document_id}#{slug}",
                     document_id=document_id,
                     ordinal=n_before + len(passages) + 1,
                     headings=section.headings,
@@ -100,6 +160,65 @@ def cut_document(document_id: str, layout: Layout, *, n_before: int = 0) -> Docu
                 )
             )
     return Document(document_id=document_id, text=text, passages=tuple(passages))
+
+
+def _cut_front_matter(text: str) -> tuple[str, str]:
+    """Return the title in the metadata before a text, "" for none, and the text after them."""
+    first, _, rest = text.partition("\n")
+    closing = _FRONT_MARKS.get(first.rstrip())
+    if closing is None:
+        return "", text
+    lines = rest.split("\n")
+    if not _MEMBER.match(next((line for line in lines if line.strip()), "")):
+        return "", text  # a rule above a text
+    last = next((place for place, line in enumerate(lines) if line.rstrip() in closing), None)
+    if last is None:
+        return "", text
+    title = next((match[1] for line in lines[:last] if (match := _TITLE.match(line))), "")
+    return title.strip().strip("\"'").strip(), "\n".join(lines[last + 1 :])
+
+
+def find_blocks(text: str) -> Iterator[Block]:
+    """Yield the outermost blocks of Markdown; headings inside of quotations and lists are words of these.
+
+    Comments, link definitions and rules are left out.
+    """
+    parser = MarkdownIt("commonmark").enable("table")
+    parser.core.ruler.enableOnly(["normalize", "block"])  # the insides of blocks are not needed
+    tokens = parser.parse(text)
+    lines = text.split("\n")
+    starts = [0, *accumulate(len(line) + 1 for line in lines)]
+    for place, token in enumerate(tokens):
+        if token.level or token.map is None:
+            continue
+        first, after = token.map
+        last = max(first, after - 1)
+        start, end = starts[first], starts[last] + len(lines[last])
+        kind = _KINDS.get(token.type)
+        if token.type == "heading_open":
+            title = _ANCHOR.sub("", strip_markup(tokens[place + 1].content.strip())).strip()
+            yield Block(start=start, end=end, kind="heading", level=int(token.tag[1]), title=title)
+        elif token.type == "html_block" and (page := _PAGE.match(text[start:end])):
+            yield Block(start=start, end=start, kind="heading", level=1, name=page[1])
+        elif (token.type == "html_block" and text[start:end].lstrip().startswith("<!--")) or (
+            token.type == "html_block" and not _LETTER.search(_TAG.sub("", text[start:end]))
+        ):
+            continue
+        elif kind == "code":
+            yield Block(start=start, end=end, kind=kind, cuts=tuple(starts[first + 1 : after]))
+        elif kind is not None:
+            # An item of this list or a row of this table; the items of lists within belong to them.
+            parts = ("tr_open",) if kind == "table" else ("list_item_open",)
+            level = token.level + (2 if kind == "table" else 1)
+            end_of_block = next(
+                (later for later in range(place + 1, len(tokens)) if tokens[later].level == token.level), len(tokens)
+            )
+            cuts = [
+                starts[part.map[0]]
+                for part in tokens[place + 1 : end_of_block]
+                if part.type in parts and part.level == level and part.map
+            ]
+            yield Block(start=start, end=end, kind=kind, cuts=tuple(cuts))
 
 
 def find_language(text: str) -> Language:
@@ -119,9 +238,15 @@ class SentenceSpan:
 def find_sentences(text: str) -> list[SentenceSpan]:
     """Where the sentences of a text stand. A line break ends one only where an item or a row of a table begins or ends:
     the lines of a paragraph may be wrapped."""
+    before, *lines = text.split("\n")
+    parts = [before]
+    for line in lines:
+        stays = not before.strip() or not line.strip() or "|" in before or "|" in line or _ITEM.match(line)
+        parts += ["\n" if stays else " ", line]
+        before = line
+    unwrapped = "".join(parts)  # as long as the text
     spans: list[SentenceSpan] = []
     end = 0
-    unwrapped = _unwrap(text)
     for sentence in split_sentences(unwrapped):
         start = unwrapped.index(sentence, end)
         end = start + len(sentence)
@@ -129,19 +254,8 @@ def find_sentences(text: str) -> list[SentenceSpan]:
     return spans
 
 
-def _unwrap(text: str) -> str:
-    """The text with a space for each line break inside of a paragraph; as long as before."""
-    before, *lines = text.split("\n")
-    parts = [before]
-    for line in lines:
-        stays = not before.strip() or not line.strip() or "|" in before or "|" in line or _ITEM.match(line)
-        parts += ["\n" if stays else " ", line]
-        before = line
-    return "".join(parts)
-
-
 def _cut_sections(blocks: Iterable[Block]) -> Iterator[_Section]:
-    """The blocks under each heading, with the headings above it."""
+    """Yield the blocks under each heading, with the headings above it."""
     above: list[Block] = []
     section = _Section(headings=(), slug=_UNNAMED, blocks=[])
     for block in blocks:
@@ -150,25 +264,12 @@ def _cut_sections(blocks: Iterable[Block]) -> Iterator[_Section]:
             continue
         yield section
         above = [heading for heading in above if heading.level < block.level] + [block]
-        slug = "/".join(filter(None, (_make_slug(heading.title or heading.name) for heading in above)))
+        # `Sizes & colours` becomes `sizes-colours`.
+        words = (_BETWEEN_WORDS.sub("-", (heading.title or heading.name).casefold()) for heading in above)
+        slug = "/".join(filter(None, (word.strip("-")[:_LONGEST_SLUG].strip("-") for word in words)))
         headings = tuple(heading.title for heading in above if heading.title)
         section = _Section(headings=headings, slug=slug or _UNNAMED, blocks=[])
     yield section
-
-
-def _make_slug(title: str) -> str:
-    """Words of a heading as part of an id: `Sizes & colours` as `sizes-colours`."""
-    return _BETWEEN_WORDS.sub("-", title.casefold()).strip("-")[:_LONGEST_SLUG].strip("-")
-
-
-def _number(slug: str, taken: set[str]) -> str:
-    """The slug, or the first of `slug-2`, `slug-3`, … that is free."""
-    name, number = slug, 1
-    while name in taken:
-        number += 1
-        name = f"{slug}-{number}"
-    taken.add(name)
-    return name
 
 
 def _pack(text: str, blocks: Sequence[Block]) -> list[_Stretch]:
@@ -201,12 +302,24 @@ def _join(text: str, packed: list[_Stretch], piece: _Stretch) -> bool:
 
 
 def _divide(text: str, block: Block) -> list[_Stretch]:
-    """A block in as many pieces of like length as are needed for none to be too long."""
+    """Return a block in as many pieces of like length as are needed for none to be too long.
+
+    It is cut between items, rows or sentences; an item or row that is too long alone, between its sentences; a sentence
+    at a line break or between words.
+    """
     whole = _trim(text, block.start, block.end)
     length = whole.end - whole.start
     if length <= LONGEST:
         return [whole] if length else []
-    parts = list(_list_parts(text, whole, block))
+    places = [whole.start, *(cut for cut in block.cuts if whole.start < cut < whole.end), whole.end]
+    parts: list[_Stretch] = []
+    for part in (_trim(text, start, end) for start, end in pairwise(places)):
+        if part.end - part.start > LONGEST:
+            for sentence in find_sentences(text[part.start : part.end]):
+                start, end = part.start + sentence.start, part.start + sentence.end
+                parts += _cut_words(text, _Stretch(start=start, end=end))
+        elif part.end > part.start:
+            parts.append(part)
     wanted = length / ceil(length / LONGEST)
     pieces = [parts[0]]
     for part in parts[1:]:
@@ -216,22 +329,6 @@ def _divide(text: str, block: Block) -> list[_Stretch]:
         else:
             pieces.append(part)
     return pieces
-
-
-def _list_parts(text: str, whole: _Stretch, block: Block) -> Iterator[_Stretch]:
-    """The smallest parts of a block that is too long: items, rows or sentences; of these, where one alone is too long,
-    sentences, lines and at last words."""
-    if block.kind != "text":
-        places = [whole.start, *(cut for cut in block.cuts if whole.start < cut < whole.end), whole.end]
-        parts = [_trim(text, start, end) for start, end in pairwise(places)]
-    else:
-        parts = [whole]
-    for part in parts:
-        if part.end - part.start <= LONGEST:
-            yield from [part] if part.end > part.start else []
-            continue
-        for sentence in find_sentences(text[part.start : part.end]):
-            yield from _cut_words(text, _Stretch(start=part.start + sentence.start, end=part.start + sentence.end))
 
 
 def _cut_words(text: str, sentence: _Stretch) -> Iterator[_Stretch]:

@@ -39,13 +39,14 @@ def test_a_page_is_read_without_what_surrounds_its_text(tmp_path: Path) -> None:
     assert first.headings == ("Returns", "Sending goods back")
     assert first.passage_id == "page.html#returns/sending-goods-back"
     assert first.text.split("\n\n") == [
-        "Goods may be\nsent back within 30 days.",
+        "Goods may be\nsent back within 30\ndays.",
         "loose text & more",
-        "- one\n  - inner\n- two\n  two more",
+        "- one\n  - inner\n- two",
+        "  two more",
         "1. first\n2. second",
         "Fees",
-        "Land | Fee\nDE | free of charge",
-        "a = 1\n  b = 2",
+        "| Land | Fee |\n| --- | --- |\n| DE | free of charge |",
+        "```\na = 1\n  b = 2\n```",
     ]
     assert (second.headings[-1], second.text) == ("Layout", "In a layout table.\n\nbeforeafter")
 
@@ -57,7 +58,12 @@ def test_a_page_is_read_without_what_surrounds_its_text(tmp_path: Path) -> None:
         ("<p>Menu<main><h1>年假</h1><p>二十四天</main><p>Imprint", ("年假",), "二十四天"),
         ('<div role="navigation">x</div><article><h2>A</h2>Words</article>', ("A",), "Words"),
         ("<h1></h1><ul><p>x</ul></ol></td>y", (), "x\n\ny"),
-        ("<div>" * 900 + "deep" + "</div>" * 900, (), "deep"),
+        ("<div>" * 200 + "deep" + "</div>" * 200, (), "deep"),
+        (
+            '<?xml version="1.0" encoding="big5"?><html><body><p>Words of *XHTML*</p></body></html>',
+            (),
+            "Words of *XHTML*",
+        ),
         ("Words only", (), "Words only"),
     ],
 )
@@ -65,6 +71,12 @@ def test_a_page_may_be_anything(tmp_path: Path, html: str, headings: tuple[str, 
     (tmp_path / "page.htm").write_text(html, encoding="utf-8")
     (passage,) = read(tmp_path)
     assert (passage.headings, passage.text) == (headings, text)
+
+
+def test_page_nested_too_deeply_is_named(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text("<div>" * 2000 + "deep", encoding="utf-8")
+    with pytest.raises(TestsetError, match=r"page\.html: its elements are nested too deeply"):
+        read(tmp_path)
 
 
 def test_a_page_may_declare_its_encoding(tmp_path: Path) -> None:
@@ -101,7 +113,7 @@ def test_a_pdf_is_read_by_its_outline(tmp_path: Path) -> None:
     assert first.text.split("\n\n") == [
         "Goods may be sent back within thirty days of delivery, and the customer pays the postage unless the goods "
         "were faulty when they arrived.",
-        "• one form\n• two passports",
+        "- one form\n- two passports",
         "A long line that is not at its end at the foot of this page but goes on at the head of the next one.",
     ]
     assert second.headings == ("Returns", "年假")
@@ -116,6 +128,15 @@ def test_a_pdf_without_an_outline_is_read_by_its_pages(tmp_path: Path) -> None:
     # A page more before it moves the words, and leaves them the same.
     later = read(write_pdf(tmp_path / "later.pdf", [["Handbook, page 0", "A cover."], *LEAVE]))
     assert [passage.passage_hash for passage in later[1:]] == [passage.passage_hash for passage in passages]
+
+
+def test_marks_of_markdown_in_a_pdf_are_words(tmp_path: Path) -> None:
+    lines = ["# of units: 4.", "3.5 percent of them.", "-5 degrees at night.", "\uf0b7 one", "(2) two", "<b> is a tag."]
+    (passage,) = read(write_pdf(tmp_path / "a.pdf", [lines]))
+    assert passage.headings == ()
+    assert passage.text.split("\n\n") == [
+        "\\# of units: 4. 3.5 percent of them. -5 degrees at night.", "- one\n- (2) two", "\\<b> is a tag.",
+    ]  # fmt: skip
 
 
 def test_pdfs_that_cannot_be_read_are_named_together(tmp_path: Path) -> None:
@@ -159,32 +180,37 @@ def make_word(path: Path) -> Path:
     table = document.add_table(rows=2, cols=2)
     for cell, text in zip(table._cells, ["Land", "Fee", "DE", "free of\ncharge"], strict=True):
         cell.text = text
-    contents = "<w:sdtPr><w:docPartObj><w:docPartGallery w:val='Table of Contents'/></w:docPartObj></w:sdtPr>"
-    for properties, text in ((contents, "Returns ..... 1"), ("", "In a content control.")):
-        inner = f"<w:sdtContent><w:p><w:r><w:t>{text}</w:t></w:r></w:p></w:sdtContent>"
-        control = parse_xml(f"<w:sdt {nsdecls('w')}>{properties}{inner}</w:sdt>")
-        document.element.body.sectPr.addprevious(control)
+    document.styles.add_style("toc 1", docx.enum.style.WD_STYLE_TYPE.PARAGRAPH)
+    document.add_paragraph("Returns ..... 1", style="toc 1")
+    inner = "<w:sdtContent><w:p><w:r><w:t>In a content control.</w:t></w:r></w:p></w:sdtContent>"
+    document.element.body.sectPr.addprevious(parse_xml(f"<w:sdt {nsdecls('w')}>{inner}</w:sdt>"))
     styled = document.styles.add_style("Own heading", docx.enum.style.WD_STYLE_TYPE.PARAGRAPH)
     styled.base_style = document.styles["Heading 2"]
     document.add_paragraph("年假", style="Own heading")
     document.add_paragraph("新员工每年有 24 天年假。")
+    chinese = document.styles.add_style("标题 '三'", docx.enum.style.WD_STYLE_TYPE.PARAGRAPH)
+    chinese.element.get_or_add_pPr().append(parse_xml(f"<w:outlineLvl {nsdecls('w')} w:val='2'/>"))
+    document.add_paragraph("病假", style=chinese)
+    document.add_paragraph("病假须报告。")
     document.save(str(path))
     return path
 
 
 def test_a_word_document_is_read_by_its_styles(tmp_path: Path) -> None:
-    first, second = read(make_word(tmp_path / "handbook.docx"))
+    first, second, third = read(make_word(tmp_path / "handbook.docx"))
     assert first.headings == ("Handbook", "Returns")
     assert first.text.split("\n\n") == [
         "Goods may be sent back within 30 days.",
         "You need:",
-        "- one form\n- two passports",
-        "Land | Fee\nDE | free of charge",
+        "- one form",
+        "1. two passports",
+        "| Land | Fee |\n| --- | --- |\n| DE | free of charge |",
         "In a content control.",
     ]
     assert (second.headings, second.text, second.language) == (
         ("Handbook", "Returns", "年假"), "新员工每年有 24 天年假。", "zh"
     )  # fmt: skip
+    assert (third.headings, third.text) == (("Handbook", "Returns", "年假", "病假"), "病假须报告。")
 
 
 def test_a_missing_package_is_named_with_what_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

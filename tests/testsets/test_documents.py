@@ -2,6 +2,7 @@
 
 import time
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -13,8 +14,7 @@ from hypothesis import strategies as st
 from evalhouse.flows.errors import explain
 from evalhouse.tasks.testsets.documents import Document, Passage, read_documents
 from evalhouse.tasks.testsets.errors import TestsetError
-from evalhouse.tasks.testsets.markdown_text import read_markdown, read_plain
-from evalhouse.tasks.testsets.passages import ENOUGH, LONGEST, cut_document, find_language
+from evalhouse.tasks.testsets.passages import ENOUGH, LONGEST, cut_markdown, cut_plain, find_blocks, find_language
 
 RETURNS = """---
 title: Shop handbook
@@ -86,7 +86,7 @@ def test_a_folder_is_read_by_its_headings_in_the_order_of_its_files(tmp_path: Pa
 
 def test_a_hash_follows_the_words_and_headings_and_nothing_else() -> None:
     def read(text: str) -> Document:
-        return cut_document("a.md", read_markdown(text))
+        return cut_markdown("a.md", text)
 
     before = read("# A\n\nSome words\nof a text.\n\n# B\n\nMore.")
     wrapped = read("---\ndate: 1\n---\n# A\n\nSome words of\na text.\n\n\n# B\n\nMore.")
@@ -98,28 +98,30 @@ def test_a_hash_follows_the_words_and_headings_and_nothing_else() -> None:
     assert len(hashes[0][0]) == 16
 
 
-@pytest.mark.parametrize("read", [read_plain, read_markdown])
+@pytest.mark.parametrize("cut", [cut_plain, cut_markdown])
 @given(text=st.lists(st.sampled_from(
     ["| a | b |\n", "word " * 40 + "end. ", "三十天之内可以退货。" * 30, "x" * 700, "\n", "\n\n", "# Head\n",
      "- item\n", "<!-- no -->\n", "| --- | --- |\n", "```\n", "> q\n", "1. one\n", "  ", "\u2028",
      "---\n", "A short one. ", "You need:\n"]),
     max_size=40).map("".join))  # fmt: skip
-def test_passages_are_verbatim_short_enough_and_leave_no_words_out(read: type, text: str) -> None:
-    layout = read(text)
-    document = cut_document("d", layout)
+def test_passages_are_verbatim_short_enough_and_leave_no_words_out(cut: Callable[..., Document], text: str) -> None:
+    document = cut("d", text)
     passages = list_passages([document])
     assert all(0 < len(passage.text) <= LONGEST and passage.text == passage.text.strip() for passage in passages)
     assert len({passage.passage_id for passage in passages}) == len(passages)
-    said = "".join(layout.text[block.start : block.end] for block in layout.blocks if block.kind != "heading")
-    assert "".join("".join(passage.text for passage in passages).split()) == "".join(said.split())
-    assert cut_document("d", layout) == document
+    words = document.text
+    if cut is cut_markdown:
+        blocks = find_blocks(document.text)
+        words = "".join(words[block.start : block.end] for block in blocks if block.kind != "heading")
+    assert "".join("".join(passage.text for passage in passages).split()) == "".join(words.split())
+    assert cut("d", text) == document
 
 
 def test_paragraphs_are_put_together_until_there_is_enough() -> None:
     short = "Send the goods back to us. "
     long = "".join(f"Sentence number {number} of many says a thing or two. " for number in range(60))
     text = f"# A\n\n{short * 8}\n\n{short * 6}\n\nYou need:\n\n- {short}\n\n{short * 20}\n\n{short}\n\n# B\n\n{long}"
-    *first, last = list_passages([cut_document("d", read_markdown(text))])
+    *first, last = list_passages([cut_markdown("d", text)])
     of_a = [passage for passage in first if passage.headings == ("A",)]
     assert [(passage.text.count("\n\n"), passage.text[-len(short) :].strip()) for passage in of_a] == [
         (3, short.strip()),  # two paragraphs are not enough, and a lead-in takes the list after it along
@@ -132,9 +134,9 @@ def test_paragraphs_are_put_together_until_there_is_enough() -> None:
 
 def test_an_edit_changes_the_passages_around_it_and_no_others() -> None:
     paragraphs = [f"Paragraph {number}. " + f"It says {number} things about this. " * 9 for number in range(20)]
-    before = cut_document("d", read_plain("\n\n".join(paragraphs)))
+    before = cut_plain("d", "\n\n".join(paragraphs))
     paragraphs[7] = paragraphs[7].replace("things", "other and more things")
-    after = cut_document("d", read_plain("\n\n".join(paragraphs)))
+    after = cut_plain("d", "\n\n".join(paragraphs))
     changed = {p.passage_hash for p in after.passages} - {p.passage_hash for p in before.passages}
     assert len(changed) == 1
 

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalhouse.tasks.testsets.markdown_text import read_markdown
 from evalhouse.tasks.testsets.near import NearPassages, align, find_quote, overlap
-from evalhouse.tasks.testsets.passages import Passage, cut_document, find_sentences
+from evalhouse.tasks.testsets.passages import Passage, cut_markdown, find_sentences
 
 HANDBOOK = """# Returns
 
@@ -26,7 +25,7 @@ New staff get 24 days of annual leave. It is asked for in the portal.
 
 商品可以在三十天之内退货，邮费由顾客承担。
 """
-PASSAGES = cut_document("handbook.md", read_markdown(HANDBOOK)).passages
+PASSAGES = cut_markdown("handbook.md", HANDBOOK).passages
 NEAR = NearPassages(PASSAGES)
 
 
@@ -66,7 +65,7 @@ def test_each_passage_is_nearest_to_itself(words: list[str]) -> None:
 
 def test_what_a_passage_speaks_of_is_a_share_in_which_rare_words_count_more() -> None:
     cranes = "# Bertha\n\nThe crane Bertha lifts.\n\n# Conrad\n\nThe crane Conrad lifts.\n\n# Lock\n\nIt opens.\n"
-    passages = cut_document("d", read_markdown(cranes)).passages
+    passages = cut_markdown("d", cranes).passages
     bertha, conrad, lock = (passage.passage_id for passage in passages)
     near = NearPassages(passages)
     shares = near.find_about("Does the crane Bertha lift?", 0.0)

@@ -1,0 +1,356 @@
+"""Readers that make Markdown of HTML, Word and PDF; their packages come with the extra `documents`.
+
+markdownify writes the Markdown, of pages and of what mammoth makes of Word documents. Emphasis, links and pictures are
+left out, so that a quotation has the words that a person sees. A title that is not a heading becomes front matter.
+"""
+
+import logging
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Final
+from unicodedata import east_asian_width, normalize
+from xml.parsers.expat import ExpatError
+from zipfile import BadZipFile, ZipFile
+
+import mammoth
+from bs4 import BeautifulSoup, Tag
+from lxml import etree
+from markdownify import ATX, MarkdownConverter
+from pypdf import PdfReader
+from pypdf.errors import PyPdfError
+
+from evalhouse.tasks.testsets.errors import Note, UnreadableFile
+from evalhouse.warehouse.messages import list_names
+
+_NOT_TEXT: Final = (
+    "script, style, noscript, template, nav, svg, iframe, object, button, select, input, textarea, dialog, [hidden], "
+    "[role=navigation], [role=search], [role=menu], [role=menubar], [role=contentinfo]"
+)
+_INLINE: Final = ["a", "b", "strong", "em", "i", "del", "s", "img"]
+_TRAILING_SPACE: Final = re.compile(r"[^\S\n]+$", re.MULTILINE)
+_EMPTY_LINES: Final = re.compile(r"\n{3,}")
+
+
+def read_html(text: str) -> str:
+    """Return the Markdown of a page: of its main part where it names one, else of all but navigation and footer.
+
+    Raises UnreadableFile.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Beautiful Soup warns about pages that begin as XML or look like a file's name
+        page = BeautifulSoup(text, "lxml")
+    main = page.body
+    if main is None:
+        return ""
+    for candidates in (page.select("main, [role=main]"), page.select("article")):
+        if len(candidates) == 1:
+            main = candidates[0]
+            break
+    left_out = main.select(_NOT_TEXT)
+    if main is page.body:
+        left_out += main.find_all("footer", recursive=False)
+    for element in left_out:
+        element.decompose()
+    title = "" if main.find("h1") or page.title is None else page.title.get_text()
+    return _write_markdown(main, title)
+
+
+def _write_markdown(main: Tag, title: str) -> str:
+    for caption in main.find_all("caption"):
+        caption.name = "p"  # as the first child of its table it keeps markdownify from seeing the row of headings
+        if (table := caption.find_parent("table")) is not None:
+            table.insert_before(caption.extract())
+    for table in main.find_all("table"):
+        if table.find(["h1", "h2", "h3", "h4", "table"]):
+            # markdownify makes one row of a table that only arranges a page, as old intranets and mails have them.
+            for element in [*table.find_all(["thead", "tbody", "tfoot", "tr", "td", "th"]), table]:
+                element.name = "div"
+    converter = MarkdownConverter(
+        heading_style=ATX,
+        bullets="-",
+        strip=_INLINE,
+        escape_asterisks=False,
+        escape_underscores=False,
+        table_infer_header=True,
+    )
+    try:
+        text = converter.convert_soup(main)
+    except RecursionError:
+        raise UnreadableFile("its elements are nested too deeply", "save it again as Markdown or plain text") from None
+    text = _EMPTY_LINES.sub("\n\n", _TRAILING_SPACE.sub("", text)).strip("\n")
+    title = " ".join(title.split())
+    return f"---\ntitle: {title}\n---\n{text}" if title else text
+
+
+_WORD: Final = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_BODY_LEVEL: Final = 9  # the outline level of what is not a heading
+_OLE: Final = b"\xd0\xcf\x11\xe0"  # how files begin that Word has locked with a password, and those of old Word
+_BROKEN_WORD: Final = (OSError, ExpatError, etree.LxmlError, LookupError, ValueError, AttributeError, EOFError)
+
+
+def read_word(path: Path) -> str:
+    """Return the Markdown of a .docx file, as it reads with all changes accepted. Raises UnreadableFile."""
+    content = path.read_bytes()
+    if content.startswith(_OLE):
+        raise UnreadableFile("locked with a password, or of Word before 2007", "save it as .docx without a password")
+    try:
+        page = mammoth.convert_to_html(
+            BytesIO(content),
+            style_map="\n".join(_list_style_rules(content)),
+            convert_image=mammoth.images.img_element(lambda _image: {}),
+        ).value
+    except BadZipFile as error:
+        why = "cannot be read as .docx: it is not a ZIP archive, as these are"
+        raise UnreadableFile(why, "save it again as .docx") from error
+    except _BROKEN_WORD as error:
+        raise UnreadableFile(f"cannot be read as .docx: {error}", "save it again as .docx") from error
+    main = BeautifulSoup(page, "lxml").body
+    if main is None:
+        return ""
+    for link_back in main.select("a[href^='#footnote-ref'], a[href^='#endnote-ref']"):
+        link_back.decompose()
+    titles = main.select("p.title")
+    for title in titles[:1]:
+        title.extract()
+    return _write_markdown(main, titles[0].get_text() if titles else "")
+
+
+def _list_style_rules(content: bytes) -> Iterator[str]:
+    """Yield mammoth's rules for tables of contents, titles and headings.
+
+    mammoth knows a heading by the name of its style. Templates of companies have styles such as "Acme heading" that are
+    based on "Heading 2", and Chinese ones have styles with an outline level and any name.
+    """
+    yield from (f"p[style-name='toc {level}'] => !" for level in range(1, 10))
+    with ZipFile(BytesIO(content)) as archive:
+        if "word/styles.xml" not in archive.namelist():
+            return
+        styles = etree.fromstring(archive.read("word/styles.xml")).findall(f"{_WORD}style")
+    by_id = {style.get(f"{_WORD}styleId"): style for style in styles}
+
+    def find_value(style: Any, path: str) -> str:  # noqa: ANN401  # lxml has no types
+        element = style.find("/".join(f"{_WORD}{part}" for part in path.split("/")))
+        return "" if element is None else element.get(f"{_WORD}val", "")
+
+    def find_level(style: Any, seen: frozenset[str]) -> int | None:  # noqa: ANN401
+        name, outline = find_value(style, "name").lower(), find_value(style, "pPr/outlineLvl")
+        if name == "title":
+            return 0
+        if outline.isdecimal():
+            return int(outline) + 1 if int(outline) < _BODY_LEVEL else None
+        if name.startswith("heading ") and name[8:].isdecimal():
+            return int(name[8:])
+        base = find_value(style, "basedOn")
+        return find_level(by_id[base], seen | {base}) if base in by_id.keys() - seen else None
+
+    for style in styles:
+        level = find_level(style, frozenset())
+        if level is not None:
+            name = find_value(style, "name").replace("\\", "\\\\").replace("'", "\\'")
+            yield f"p[style-name='{name}'] => {f'h{min(level, 6)}' if level else 'p.title'}:fresh"
+
+
+# A file that is broken may break the reader in any of these ways.
+_BROKEN_PDF: Final = (PyPdfError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+                      NotImplementedError)  # fmt: skip
+_NEARLY_FULL: Final = 0.6  # of the width of a full line
+_EDGE_LINES: Final = 2
+_MIN_PAGES: Final = 3  # from which on lines at the edges are compared
+_DIGITS: Final = re.compile(r"\d+")
+_BULLET: Final = re.compile(r"(?:[-*–](?=\s)|[•●○▪‣·\uf0b7\uf0a7])\s*")
+_NUMBER: Final = re.compile(r"\d{1,3}(?:[.)](?!\d)|、)|[（(]\d{1,2}[)）]")
+_MARKDOWN_ITEM: Final = re.compile(r"(?:-|\d{1,3}[.)])\s")
+_HAN: Final = "[\u3400-\u9fff\uf900-\ufaff\u3001-\u303f\uff00-\uffef]"
+_GAP: Final = re.compile(f"(?<={_HAN})[^\\S\\n]++(?={_HAN})")
+_SENTENCE_END: Final = re.compile(r"[.!?。！？:：；;…][\"'”’」』)）\]]*+$")
+_MARKDOWN_MARK: Final = re.compile(r"#{1,6}\s|>|```|~~~|<[!/?a-zA-Z]")
+# Ligatures and radicals that fonts put in the place of letters and characters; codes that are not letters at all.
+_PLAIN: Final[dict[int, str | None]] = {
+    **{code: normalize("NFKC", chr(code)) for code in (*range(0xFB00, 0xFB07), *range(0x2E80, 0x2FD6))},
+    **dict.fromkeys((*range(9), *range(0xD800, 0xE000), 0xFFFD)),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Line:
+    """A line of a PDF; `page` counts from 0, `width` is in letters, of which a Chinese character takes two."""
+
+    text: str
+    page: int
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Title:
+    """An entry of a PDF's outline."""
+
+    text: str
+    page: int
+    level: int
+
+
+def read_pdf(path: Path, note: Note) -> str:
+    """Return the Markdown of a PDF: paragraphs under the titles of its outline, or page by page without one.
+
+    pypdf reads lines. So did markitdown, without its 80 MB of onnxruntime: it left a sentence torn by the foot and head
+    of two pages, words divided ("cus- tomer"), spaces within Chinese, and gave tables column by column.
+
+    `note` gets a line where some pages have no text. Raises UnreadableFile.
+    """
+    try:
+        with _without_logs():
+            reader = PdfReader(path)
+            if reader.is_encrypted and not reader.decrypt(""):
+                raise UnreadableFile("locked with a password", "save it without a password")
+            pages = [_list_lines(page.extract_text(), number) for number, page in enumerate(reader.pages)]
+            titles = list(_list_titles(reader, reader.outline, 1))
+    except _BROKEN_PDF as error:
+        raise UnreadableFile(f"cannot be read as PDF: {error}", "save or download it again") from error
+    blank = [str(number) for number, lines in enumerate(pages, start=1) if not lines]
+    if len(blank) == len(pages):
+        raise UnreadableFile("no text, only pictures of it", "have the text of scanned pages recognised (OCR) first")
+    if blank:
+        note(f"no text on page {list_names(blank, 5)}")
+    pieces: list[_Line | _Title] = []
+    for number, lines in enumerate(_drop_edges(pages)):
+        place = 0
+        for title in titles:
+            if title.page == number:
+                found = _find_title(title, lines, place)
+                if found is not None:
+                    pieces += lines[place : found.start]
+                    place = found.stop
+                pieces.append(title)
+        pieces += lines[place:]
+    return _write_pieces(pieces, by_page=not titles)
+
+
+@contextmanager
+def _without_logs() -> Iterator[None]:
+    """Keep pypdf from logging what it can cope with."""
+    logger = logging.getLogger("pypdf")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _list_lines(text: str, page: int) -> list[_Line]:
+    plain = _GAP.sub("", text.translate(_PLAIN))
+    lines = (" ".join(line.split()) for line in plain.splitlines())
+    return [_Line(text=line, page=page, width=sum(map(_measure, line))) for line in lines if line]
+
+
+def _measure(letter: str) -> int:
+    return 2 if east_asian_width(letter) in "WF" else 1
+
+
+def _list_titles(reader: PdfReader, entries: Sequence[Any], level: int) -> Iterator[_Title]:
+    for entry in entries:
+        if isinstance(entry, list):
+            yield from _list_titles(reader, entry, level + 1)
+            continue
+        page, title = reader.get_destination_page_number(entry), " ".join(str(entry.title or "").split())
+        if title and page is not None and page >= 0:
+            yield _Title(text=title, page=page, level=level)
+
+
+def _drop_edges(pages: list[list[_Line]]) -> list[list[_Line]]:
+    """Return the pages without the lines that are at the top or bottom of most of them, whatever their numbers."""
+
+    def list_edges(lines: list[_Line]) -> list[_Line]:
+        return [*lines[:_EDGE_LINES], *lines[-_EDGE_LINES:]]
+
+    def blur(line: _Line) -> str:
+        return _DIGITS.sub("#", line.text)
+
+    n_pages = sum(1 for lines in pages if lines)
+    if n_pages < _MIN_PAGES:
+        return pages
+    n_by_edge = Counter(edge for lines in pages for edge in {blur(line) for line in list_edges(lines)})
+    repeated = {edge for edge, n in n_by_edge.items() if n > n_pages / 2}
+    return [[line for line in lines if blur(line) not in repeated or line not in list_edges(lines)] for lines in pages]
+
+
+def _find_title(title: _Title, lines: Sequence[_Line], place: int) -> range | None:
+    """Return the lines, from `place` on, that are this title, which may take three; None where the page words it
+    otherwise."""
+    wanted = "".join(title.text.split()).casefold()
+    for start in range(place, len(lines)):
+        words = ""
+        for stop in range(start, min(start + 3, len(lines))):
+            words += "".join(lines[stop].text.split()).casefold()
+            # The outline often lacks the number that the page has before a title.
+            if words == wanted or (words.endswith(wanted) and words[: -len(wanted)].replace(".", "").isdecimal()):
+                return range(start, stop + 1)
+    return None
+
+
+def _write_pieces(pieces: Sequence[_Line | _Title], *, by_page: bool) -> str:
+    """Join lines to paragraphs and list items; with `by_page`, mark where a paragraph begins on a new page."""
+    widths = sorted(piece.width for piece in pieces if isinstance(piece, _Line))
+    full = widths[int(len(widths) * 0.9)] if widths else 0
+    paragraphs: list[list[_Line] | _Title] = []
+    for piece in pieces:
+        last = paragraphs[-1] if paragraphs else None
+        if isinstance(piece, _Title):
+            paragraphs.append(piece)
+        elif isinstance(last, list) and _continues(last[-1], piece, full):
+            last.append(piece)
+        else:
+            paragraphs.append([piece])
+    parts: list[str] = []
+    page, follows_item = -1, False
+    for paragraph in paragraphs:
+        if isinstance(paragraph, _Title):
+            parts.append(f"\n\n{'#' * min(paragraph.level, 6)} {paragraph.text}")
+            follows_item = False
+            continue
+        if by_page and paragraph[0].page != page:
+            page, follows_item = paragraph[0].page, False
+            parts.append(f"\n\n<!-- PDF page {page + 1} -->")
+        text = _unwrap([line.text for line in paragraph])
+        if bullet := _BULLET.match(text):
+            text = f"- {text[bullet.end() :]}"
+        elif _NUMBER.match(text) and not _MARKDOWN_ITEM.match(text):
+            text = f"- {text}"
+        elif _MARKDOWN_MARK.match(text):
+            text = f"\\{text}"
+        is_item = _MARKDOWN_ITEM.match(text) is not None
+        parts.append(f"\n{text}" if is_item and follows_item else f"\n\n{text}")
+        follows_item = is_item
+    return "".join(parts).lstrip("\n")
+
+
+def _continues(line: _Line, following: _Line, full_width: int) -> bool:
+    """Return whether the paragraph of a line continues in the one after it.
+
+    It does where the line is nearly as long as a full one, and over the end of a page, or before a small letter, where
+    the line does not end a sentence.
+    """
+    if _BULLET.match(following.text) or _NUMBER.match(following.text):
+        return False
+    is_open = _SENTENCE_END.search(line.text) is None
+    if is_open and (line.page != following.page or following.text[0].islower()):
+        return True
+    return line.page == following.page and line.width >= _NEARLY_FULL * full_width
+
+
+def _unwrap(lines: Sequence[str]) -> str:
+    """Join the lines of a paragraph: the parts of a divided word without its hyphen, Chinese without a space."""
+    text = lines[0]
+    for line in lines[1:]:
+        if text[-1] == "\u00ad" or (text[-1] in "-‐" and text[-2:-1].islower() and line[0].islower()):
+            text = f"{text[:-1]}{line}"
+        else:
+            gap = "" if _measure(text[-1]) == _measure(line[0]) == 2 else " "
+            text = f"{text}{gap}{line}"
+    return text
