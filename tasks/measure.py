@@ -19,6 +19,7 @@ from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork
 from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
 from evalhouse.tasks.pipeline.sql_results import RUBRIC as RESULT_SETS
 from evalhouse.tasks.pipeline.sql_results import compare_results
+from evalhouse.warehouse.errors import QueryStopped
 
 _MOST_ROWS: Final = 10_000  # of the citations of one answer: a mark may name many contexts and close many statements
 
@@ -27,8 +28,11 @@ async def measure_sample(live_run: LiveRun, work: SampleWork) -> None:
     """Take each of the measures that the run's metrics rest on."""
     for step, take in MEASURES.items():
         if step in live_run.steps:
-            reason = await take(live_run, work)
-            work.note_outcome(step, reason)
+            try:
+                reason, detail = await take(live_run, work), None
+            except QueryStopped as error:
+                reason, detail = "measure_failed", str(error)
+            work.note_outcome(step, reason, detail)
 
 
 @task(name="measure", task_run_name="measure shard {shard}", retries=2, retry_delay_seconds=[5, 30], **STEP_OPTIONS)

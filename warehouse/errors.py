@@ -8,7 +8,9 @@ WarehouseError
 ├── WarehouseUnwritable   read-only place, full disk, no rights
 ├── RowsRefused           a table cannot hold these values
 ├── MigrationError        the tables there are not ours, or newer than this program
-└── QueryError            the user's SQL was refused or failed
+├── QueryError            the user's SQL was refused or failed
+│   └── QueryStopped          it took too long or too much memory, or ended its process
+└── TableError            a sample's table, or the script that makes it, is at fault
 """
 
 from typing import Literal
@@ -63,6 +65,14 @@ class QueryError(WarehouseError):
     def __init__(self, message: str, *, place: int | None = None) -> None:
         super().__init__(message)
         self.place = place
+
+
+class QueryStopped(QueryError):
+    """A query took too long or too much memory, or ended the process that it ran in."""
+
+
+class TableError(WarehouseError):
+    """A table of a sample, or the script that makes it, is in no form that is known."""
 
 
 def first_line(text: str) -> str:

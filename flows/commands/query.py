@@ -2,18 +2,14 @@
 
 import os
 import re
-import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from evalhouse.flows.commands.options import WAREHOUSE_URL_OPTION, find_warehouse
-from evalhouse.flows.errors import INTERRUPTED, SettingsError
+from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.results.output import (
     FORMATS,
     lay_table,
@@ -34,6 +30,9 @@ _NO_SQL = (
     f"give the SQL as an argument or with --file, for example: {_EXAMPLE}; "
     "to write it with completion, open the SQL page of `evalhouse ui`"
 )
+_LEAST_MB = 500
+_SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([MGT])i?B", re.IGNORECASE)
+_MB = {"M": 1, "G": 1000, "T": 1_000_000}
 _COMMENT = re.compile(r"--(\s|.*\n)")
 
 
@@ -43,6 +42,17 @@ class _SqlCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """The arguments, where SQL stands clear of its first comment."""
         return super().parse_args(ctx, [f"\n{arg}" if _COMMENT.match(arg) else arg for arg in args])
+
+
+def _read_memory(_: click.Context, __: click.Parameter, size: str | None) -> int:
+    """Return the MB of a size such as 2GB; without one, half of the machine's memory."""
+    if size is None:
+        return max(_LEAST_MB, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**21)
+    match = _SIZE.fullmatch(size.strip())
+    memory_mb = int(float(match[1]) * _MB[match[2].upper()]) if match else 0
+    if memory_mb < 1:
+        raise click.BadParameter(f"{size!r} is not a memory limit; write for example 2GB or 500MB")
+    return memory_mb
 
 
 @click.command(cls=_SqlCommand)
@@ -60,8 +70,10 @@ class _SqlCommand(click.Command):
 )
 @click.option(
     "--memory-limit",
+    "memory_mb",
+    callback=_read_memory,
     metavar="SIZE",
-    help="Memory it may use, such as 2GB. Default: DuckDB's own, 80 % of the machine's.",
+    help="Memory it may use, such as 2GB. Default: half of the machine's.",
 )
 @WAREHOUSE_URL_OPTION
 def query(
@@ -71,7 +83,7 @@ def query(
     kind: str | None,
     output: str | None,
     timeout: float,
-    memory_limit: str | None,
+    memory_mb: int,
     warehouse: str | None,
 ) -> None:
     r"""Run one SELECT over the warehouse, read-only and without access to other files or the network.
@@ -81,15 +93,14 @@ def query(
     getvariable('previous') that of the one before. `table` cuts very long texts at a terminal; the other formats have
     them whole. `evalhouse ui` has a page to write SQL in, with completion and charts.
     """
-    from evalhouse.warehouse.sandbox.query import answer_statement  # noqa: PLC0415  # imports Polars
+    from evalhouse.warehouse.sandbox.query_process import answer_apart  # noqa: PLC0415  # imports Polars
 
     text = _read_sql(sql, path)
     kind = kind or _find_format(output)
     if kind == "parquet" and output is None:
         raise SettingsError("Parquet is not text; name a file with --output")
     location = parse_location(find_warehouse(warehouse))
-    with _ending_on_interrupt():
-        frame = answer_statement(location, text, timeout_s=timeout, memory_limit=memory_limit)
+    frame = answer_apart(location, text, timeout_s=timeout, memory_mb=memory_mb, max_bytes=None)
     if output is not None:
         _save_frame(frame, kind, Path(output))
     elif kind == "table" and frame.columns == ["explain_key", "explain_value"]:
@@ -99,32 +110,6 @@ def query(
         print_notice(write_count(frame.height, "row"))
     else:
         print_text(write_frame(frame, kind))
-
-
-@contextmanager
-def _ending_on_interrupt() -> Iterator[None]:
-    """Let Ctrl-C end the process at once. DuckDB does not return to Python, and so to Python's own handler, before it
-    has all rows; a reading process may end at any time."""
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-
-    def wait() -> None:
-        while (number := os.read(reading, 1)[0]) != 0:
-            if number == signal.SIGINT:
-                os.write(sys.stderr.fileno(), b"interrupted\n")
-                os._exit(INTERRUPTED)
-
-    thread = threading.Thread(target=wait, name="evalhouse-interrupt", daemon=True)
-    thread.start()
-    before = signal.set_wakeup_fd(writing)
-    try:
-        yield
-    finally:
-        signal.set_wakeup_fd(before)
-        os.write(writing, b"\0")
-        thread.join()
-        os.close(reading)
-        os.close(writing)
 
 
 def _read_sql(sql: str | None, path: str | None) -> str:

@@ -36,7 +36,6 @@ from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run, now_utc, refuse_forgotten
 from evalhouse.warehouse.rows.samples import count_samples
-from evalhouse.warehouse.rows.scores import try_metrics
 from evalhouse.warehouse.steps import (
     GRADE_STEP,
     LEXICAL_PROMPTS,
@@ -262,6 +261,8 @@ def _pin_window(settings: RunSettings) -> RunSettings:
 def try_own_metrics(plan: Plan, settings: RunSettings) -> None:
     """As `try_metrics`, of the metrics that are not built in."""
     if plan.own_metrics:
+        from evalhouse.warehouse.sandbox.own_metrics import try_metrics  # noqa: PLC0415  # few runs have one
+
         try_metrics(plan.own_metrics, settings.metric_settings)
 
 

@@ -36,7 +36,7 @@ from evalhouse.flows.ui.pages import Kept, find_asset, link, render
 from evalhouse.warehouse.engine.connection import serving_reads
 from evalhouse.warehouse.errors import QueryError, WarehouseBusy, WarehouseError, WarehouseMissing
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.sandbox.apart import serving_queries
+from evalhouse.warehouse.sandbox.query_process import serving_queries
 from evalhouse.warehouse.store import Warehouse
 
 _N_SERIES: Final = 3

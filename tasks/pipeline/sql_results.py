@@ -8,26 +8,26 @@ import asyncio
 
 from evalhouse.prompts import Grade
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.warehouse.errors import QueryError
-from evalhouse.warehouse.rows.samples import StoredSample
-from evalhouse.warehouse.sandbox.result_sets import (
+from evalhouse.tasks.pipeline.result_sets import (
     Agreement,
     ResultSet,
-    TableError,
     compare_result_sets,
     must_differ,
     read_rows,
     run_on_tables,
 )
+from evalhouse.warehouse.errors import QueryError, QueryStopped, TableError
+from evalhouse.warehouse.rows.samples import StoredSample
 
 RUBRIC = "result_sets"
 
 
 def compare_results(sample: StoredSample) -> list[Grade] | str:
-    """Grades from 0 to 1, or the reason why there are none; raises FatalJudgeError for tables that cannot be read.
+    """Return grades from 0 to 1, or the reason why there are none.
 
     `row_precision`, `row_recall`, `column_precision`, `column_recall`, and the scores `any_order` (F1 of the cells) and
     `in_order` (F1 times the share of rows in the expected order). A bot's query that fails scores 0.
+    Raises QueryStopped where it ran over a limit or ended its process, FatalJudgeError for tables that cannot be read.
     """
     try:
         expected = _find_rows(sample, sample.ground_truth, "expected_rows")
@@ -39,6 +39,8 @@ def compare_results(sample: StoredSample) -> list[Grade] | str:
         return "no_ground_truth"
     try:
         made = _find_rows(sample, sample.answer, "rows")
+    except QueryStopped as error:
+        raise QueryStopped(f"the bot's query: {error}") from None
     except QueryError as error:
         return _grade(f"the bot's query fails: {error}")
     except TableError as error:

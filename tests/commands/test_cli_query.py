@@ -207,6 +207,10 @@ def test_without_sql_a_terminal_says_what_to_give_and_where_to_write_it(house: H
         (("select 1", "--format", "xml"), "'xml'"),
         (("select 1", "--timeout", "0"), "--timeout"),
         (("select count(*) from range(1000000000000) a", "--timeout", "0.2"), "stopped after 0.2 s"),
+        (("select levenshtein(repeat('a', 2000000), repeat('b', 2000000))", "--timeout", "0.2"), "stopped after 0.2 s"),
+        (("select * from pandas_scan(NULL)",), "ended the process that it ran in"),
+        (("select length(repeat('x', 3000000000))", "--memory-limit", "500MB"), "Out of Memory"),
+        (("select [timestamp '294246-01-01'] as far",), "column 'far' holds a time outside"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_message(ask: Ask, arguments: tuple[str, ...], told: str) -> None:

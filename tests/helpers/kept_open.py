@@ -21,6 +21,7 @@ import duckdb
 from evalhouse.warehouse.engine import connection
 from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.mover import Mover
+from evalhouse.warehouse.sandbox import query_process
 
 Connect = Callable[..., duckdb.DuckDBPyConnection]
 Open = Callable[..., AbstractContextManager[Any]]
@@ -143,6 +144,16 @@ def _catching_up(open_: Open) -> Open:
 
 connection._open_reader = _catching_up(connection._open_reader)
 connection._open_writer = _catching_up(connection._open_writer)
+_take_process = query_process._take
+
+
+def _take_and_let_go() -> query_process._Process:
+    """A query process that is used again reads files too, without being started."""
+    let_go()
+    return _take_process()
+
+
+query_process._take = _take_and_let_go
 
 
 def _heed(event: str, arguments: tuple[object, ...]) -> None:

@@ -13,16 +13,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from evalhouse.warehouse.errors import QueryError
-from evalhouse.warehouse.sandbox import result_sets
-from evalhouse.warehouse.sandbox.result_sets import (
+from evalhouse.tasks.pipeline import result_sets
+from evalhouse.tasks.pipeline.result_sets import (
     ResultSet,
-    TableError,
     compare_result_sets,
     must_differ,
     read_rows,
     run_on_tables,
 )
+from evalhouse.warehouse.errors import QueryError, QueryStopped, TableError
 
 D = decimal.Decimal
 SHIPS = {
@@ -328,7 +327,7 @@ def test_a_query_that_fails_or_reaches_out_is_refused(tmp_path: Path, sql: str) 
 @pytest.mark.parametrize("what", ["count(*)", "n"])
 def test_a_query_without_an_end_is_stopped(what: str) -> None:
     endless = f"with recursive r (n) as (select 1 union all select n + 1 from r) select {what} from r"
-    with pytest.raises(QueryError, match=r"stopped after 0\.3 s"):
+    with pytest.raises(QueryStopped, match=r"stopped after 0\.3 s"):
         run_on_tables(endless, SHIPS, timeout_s=0.3)
 
 
@@ -340,11 +339,39 @@ def test_a_query_without_an_end_is_stopped(what: str) -> None:
         "timestamptz 'infinity'",
         "date '4000-01-01 (BC)'",
         "[date 'infinity']",
+        "timestamp '290000-01-01'",
+        "{'far': timestamp '290000-01-01'}",
     ],
 )
 def test_times_that_python_has_not_are_refused_like_any_failure(value: str) -> None:
     with pytest.raises(QueryError, match="outside of the years 1 to 9999"):
         run_on_tables(f"select {value}", SHIPS)
+
+
+@pytest.mark.parametrize(
+    ("sql", "told"),
+    [
+        ("select * from pandas_scan(NULL)", "ended the process that it ran in"),
+        ("select levenshtein(repeat('a', 2000000), repeat('b', 2000000))", r"stopped after 0\.3 s"),
+        ("select length(repeat('x', 3000000000))", "Out of Memory|more than the 512 MB"),
+        ("select list_resize([1], 500000000)", "Out of Memory|more than the 512 MB"),
+    ],
+)
+def test_what_ends_its_process_or_never_ends_is_stopped_and_the_next_query_runs(sql: str, told: str) -> None:
+    with pytest.raises(QueryStopped, match=told):
+        run_on_tables(sql, SHIPS, timeout_s=0.3 if "levenshtein" in sql else 20)
+    assert run_on_tables("select id from ship where id = 2", SHIPS) == table("id", (2,))
+
+
+def test_a_value_in_many_lists_is_compared_as_text() -> None:
+    nested = f"select {'[' * 70}1{']' * 70} as x"
+    assert run_on_tables(nested, SHIPS).rows == ((f"{'[' * 70}1{']' * 70}",),)
+    assert run_on_tables("select [[1, 2]] as x", SHIPS).rows == (([[1, 2]],),)
+
+
+def test_a_result_of_too_many_bytes_is_refused() -> None:
+    with pytest.raises(QueryError, match="more than the 64 MB"):
+        run_on_tables("select repeat('x', 70000000) as x", SHIPS)
 
 
 def test_more_rows_than_can_be_compared_are_refused() -> None:
@@ -356,6 +383,6 @@ def test_more_rows_than_can_be_compared_are_refused() -> None:
 def test_memory_is_limited_and_the_disk_is_no_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     hungry = "select count(*) from (select distinct range, hash(range) from range(200000000))"
-    with pytest.raises(QueryError, match="Out of Memory"):
+    with pytest.raises(QueryStopped, match="Out of Memory"):
         run_on_tables(hungry, SHIPS)
     assert list(tmp_path.iterdir()) == []

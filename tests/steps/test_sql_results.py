@@ -18,9 +18,9 @@ from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.measure import measure_sample
 from evalhouse.tasks.pipeline.live_run import SampleWork, make_work
+from evalhouse.tasks.pipeline.result_sets import run_on_tables
 from evalhouse.tasks.pipeline.sql_results import compare_results, prove_by_running
 from evalhouse.warehouse.rows.samples import StoredSample
-from evalhouse.warehouse.sandbox.result_sets import run_on_tables
 
 SHIPS = {
     "ship": [
@@ -33,6 +33,8 @@ ALL = "select id, name from ship order by id"
 TURNED = "select name as ship, id from ship order by id desc"
 SOME = "select id, name from ship where yard = 'Orm'"
 BROKEN = "select nmae from ship"
+CRASHES = "select * from pandas_scan(NULL)"
+HANGS = "select levenshtein(repeat('a', 2000000), repeat('b', 2000000))"
 ENDLESS = "with recursive r (n) as (select 1 union all select n + 1 from r) select n from r"
 
 
@@ -109,9 +111,24 @@ def test_a_bots_query_that_fails_scores_zero_and_says_why(made: str) -> None:
     assert explain(make_pair(ALL, made)).startswith("the bot's query fails: ")
 
 
-def test_a_bots_query_without_an_end_scores_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (ENDLESS, "the bot's query: the query was stopped after 0.3 s"),
+        (HANGS, "the bot's query: the query was stopped after 0.3 s"),
+        (CRASHES, "the bot's query: the query ended the process that it ran in"),
+    ],
+)
+async def test_a_bots_query_that_is_stopped_leaves_the_sample_unscored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str, told: str
+) -> None:
     monkeypatch.setattr("evalhouse.tasks.pipeline.sql_results.run_on_tables", partial(run_on_tables, timeout_s=0.3))
-    assert "stopped after 0.3 s" in explain(make_pair(ALL, ENDLESS))
+    work = await measure(tmp_path, make_pair(ALL, made))
+    (outcome,) = work.rows["outcomes"]
+    assert (outcome["step"], outcome["reason"]) == ("result_sets", "measure_failed")
+    assert str(outcome["detail"]).startswith(told)
+    assert score_work(work, "result_set_match") == (None, "measure_failed")
+    assert await prove_by_running(make_pair(ALL, made)) is None
 
 
 def test_a_bots_rows_that_cannot_be_read_score_zero() -> None:

@@ -214,11 +214,19 @@ def serving_reads(location: Location) -> Iterator[None]:
 
 @contextmanager
 def reading_apart(location: Location, *, patience_s: float = 10.0) -> Iterator[None]:
-    """While another process reads on behalf of this one, which serves: begun in a moment in which no writer waits."""
-    if (reader := _served.get(location.path)) is None:
-        yield
-        return
-    with reader.apart(time.monotonic() + patience_s):
+    """Let another process read on behalf of this one, which keeps no writer open then.
+
+    Where this one serves pages, the other begins in a moment in which no writer waits."""
+    deadline = time.monotonic() + patience_s
+    if (reader := _served.get(location.path)) is not None:
+        with reader.apart(deadline):
+            yield
+    elif location.lake is None:
+        _let_go()
+        with _thread_lock(location, deadline):
+            _end_writing(location)
+            yield
+    else:
         yield
 
 

@@ -4,19 +4,15 @@ A noise run is a row of `runs` of kind noise with calls, verdicts and scores of 
 The table `noise` follows the scores: whenever parent or noise run are scored, `note_noise` writes their rows again.
 """
 
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, Final
 
 import duckdb
 import polars as pl
 
 from evalhouse.warehouse.engine.connection import explain_failure
-from evalhouse.warehouse.engine.migrate import apply_migrations, load_migrations
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseUnwritable, first_line
-from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.metric_files import MetricFile, SetMetric, set_metrics
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS
@@ -123,28 +119,53 @@ def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], 
     `settings` gives parameters by metric where they differ from the file's own.
     """
     wanted = set_metrics(metrics, settings)
-    names = [metric.name for metric in metrics]
+    built_in = [metric for metric in wanted if not metric.file.is_own]
+    own = [metric for metric in wanted if metric.file.is_own]
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
-        forget(connection, run_id, {"scores"})
-        connection.execute(
-            "delete from scores where run_id = ? and metric in (select unnest(?::varchar[]))", [run_id, names]
-        )
+        _delete_scores(connection, run_id, built_in)
         n_samples = _count_samples(connection, run_id)
         # A writer's own 192 MB are enough for 200,000 samples: sorting and grouping spill to disk, but not all of it.
         if n_samples > _MANY_SAMPLES:
             connection.execute(f"set memory_limit = '{n_samples // 1000} MB'")
-        built_in = [metric for metric in wanted if not metric.file.is_own]
         with _views_of_run(connection, run_id, built_in, is_small=n_samples <= _FEW_SAMPLES):
             for metric in built_in:
-                _score_metric(warehouse, connection, run_id, metric)
-        for metric in wanted:
-            if metric.file.is_own:
-                _score_metric(warehouse, connection, run_id, metric)
-        connection.execute("drop table if exists metric_scores")
-        store_scored(connection, run_id, n_samples)
-        note_noise(connection, run_id)
-        reasons = {"run_id": run_id, "reasons": list(FAILURE_REASONS)}
-        failed = connection.execute(read_query("runs/n_failed"), reasons).fetchone()
+                parameters = {"run_id": run_id, **metric.parameters}
+                try:
+                    connection.execute(f"create or replace temp table metric_scores as\n{metric.file.sql}", parameters)
+                    _write_scores(connection, run_id, metric)
+                except duckdb.Error as error:
+                    raise _explain_metric(warehouse, metric.file, error) from None
+        if not own:
+            return _finish_scores(connection, run_id, n_samples)
+    # Not within the transaction: the query process reads what is committed.
+    from evalhouse.warehouse.sandbox.own_metrics import select_apart  # noqa: PLC0415  # few runs have one
+
+    frames = [select_apart(warehouse.location, run_id, metric, n_samples) for metric in own]
+    with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
+        _delete_scores(connection, run_id, own)
+        for metric, frame in zip(own, frames, strict=True):
+            connection.register("selected_scores", frame.to_arrow())
+            connection.execute("create or replace temp table metric_scores as from selected_scores")
+            connection.unregister("selected_scores")
+            _write_scores(connection, run_id, metric)
+        return _finish_scores(connection, run_id, n_samples)
+
+
+def _delete_scores(connection: duckdb.DuckDBPyConnection, run_id: str, metrics: Sequence[SetMetric]) -> None:
+    forget(connection, run_id, {"scores"})
+    names = [metric.file.name for metric in metrics]
+    connection.execute(
+        "delete from scores where run_id = ? and metric in (select unnest(?::varchar[]))", [run_id, names]
+    )
+
+
+def _finish_scores(connection: duckdb.DuckDBPyConnection, run_id: str, n_samples: int) -> int:
+    """Store what follows from a run's scores; return how many of its samples a judge or the target failed."""
+    connection.execute("drop table if exists metric_scores")
+    store_scored(connection, run_id, n_samples)
+    note_noise(connection, run_id)
+    reasons = {"run_id": run_id, "reasons": list(FAILURE_REASONS)}
+    failed = connection.execute(read_query("runs/n_failed"), reasons).fetchone()
     return int(failed[0]) if failed else 0
 
 
@@ -169,34 +190,6 @@ def _views_of_run(
         connection.execute(f"drop table temp.{view}")
 
 
-def try_metrics(metrics: Sequence[MetricFile], settings: MetricSettings) -> None:
-    """Let metrics score a run of an empty warehouse; raises WarehouseError for the first whose SQL cannot do it.
-
-    What depends on the data, such as an infinite quotient, shows only when a run is scored.
-    """
-    with _open_empty(os.getpid()).cursor() as connection:
-        for metric in set_metrics(metrics, settings):
-            parameters = {"run_id": "scratch", **metric.parameters}
-            try:
-                connection.execute(f"create or replace temp table metric_scores as\n{metric.file.sql}", parameters)
-                faults = connection.sql(read_query("runs/score_types")).fetchall()
-            except duckdb.Error as error:
-                faults = [(first_line(str(error)),)]
-            if faults:
-                raise WarehouseError(
-                    f"{metric.file.place}: {faults[0][0]}; its SELECT was tried on an empty warehouse, before anything "
-                    "was asked, and has to give run_id, sample_id, value (a number) and unscored_reason (text)"
-                )
-
-
-@cache
-def _open_empty(_: int) -> duckdb.DuckDBPyConnection:
-    """An empty warehouse in memory for a process, made once: to make it takes longer than to try all metrics."""
-    connection = duckdb.connect()
-    apply_migrations(connection, parse_location("scratch.duckdb"), load_migrations())
-    return connection
-
-
 def _explain_metric(warehouse: Warehouse, metric: MetricFile, error: duckdb.Error) -> WarehouseError:
     explained = explain_failure(warehouse.location, error)
     if isinstance(explained, WarehouseBusy | WarehouseUnwritable):
@@ -204,23 +197,20 @@ def _explain_metric(warehouse: Warehouse, metric: MetricFile, error: duckdb.Erro
     return WarehouseError(f"metric {metric.name!r} ({metric.place}) failed: {first_line(str(error))}")
 
 
-def _score_metric(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, run_id: str, metric: SetMetric) -> None:
+def _write_scores(connection: duckdb.DuckDBPyConnection, run_id: str, metric: SetMetric) -> None:
+    """Write the rows of `metric_scores` as scores of a run; raises WarehouseError for rows that are not one per sample
+    with a value or a reason."""
     file = metric.file
-    parameters = {"run_id": run_id, **metric.parameters}
+    found = connection.execute(read_query("runs/score_faults"), {"run_id": run_id})
+    faults = dict(zip([column[0] for column in found.description], found.fetchall()[0], strict=True))
+    for fault, number in faults.items():
+        if number:
+            raise WarehouseError(
+                f"metric {file.name!r} gave {number} {fault}; its SQL must give one row per sample of the run, "
+                "with a value or else an unscored_reason"
+            )
     columns = {"metric": file.name, "version": metric.version, "better": file.better, "minimum": file.minimum}
-    try:
-        connection.execute(f"create or replace temp table metric_scores as\n{file.sql}", parameters)
-        found = connection.execute(read_query("runs/score_faults"), {"run_id": run_id})
-        faults = dict(zip([column[0] for column in found.description], found.fetchall()[0], strict=True))
-        for fault, number in faults.items():
-            if number:
-                raise WarehouseError(
-                    f"metric {file.name!r} gave {number} {fault}; its SQL must give one row per sample of the run, "
-                    "with a value or else an unscored_reason"
-                )
-        connection.execute(read_query("runs/write_scores"), {"run_id": run_id, **columns})
-    except duckdb.Error as error:
-        raise _explain_metric(warehouse, file, error) from None
+    connection.execute(read_query("runs/write_scores"), {"run_id": run_id, **columns})
 
 
 def note_noise(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:

@@ -12,16 +12,19 @@ import json
 import re
 import threading
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import date
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import polars as pl
 
 from evalhouse.warehouse.engine.connection import open_reader
 from evalhouse.warehouse.engine.lake import list_readable_folders
-from evalhouse.warehouse.errors import QueryError
+from evalhouse.warehouse.errors import QueryError, QueryStopped, TableError, first_line
 from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.sandbox.catalog import Catalog, read_catalog
 
@@ -42,9 +45,10 @@ _FORBIDDEN = re.compile(
     r"|(postgres|sqlite|pg)_(?!size|total|catalog|typeof)\w+|ducklake_(?!snapshots|table_info|list_files|options)\w+"
 )
 _WORD = re.compile(r'"(?:[^"]|"")*"|\w+|\S')
-_MOST_SPILLED = "4GB"
+_SPILLED_PER_MEMORY = 4
 # How often a running query is looked at: is it to be stopped, has it run too long?
 _WATCH_S = 0.05
+_DEEPEST = 20  # lists within lists: Arrow refuses more than 64
 # Types that Polars has not: shown as DuckDB writes them.
 _FOREIGN_TYPE = re.compile(r"\b(INTERVAL|UNION|BIT|BIGNUM|VARIANT|GEOMETRY|TIME WITH TIME ZONE)\b")
 
@@ -54,7 +58,7 @@ def run_query(
     sql: str,
     *,
     timeout_s: float = 300.0,
-    memory_limit: str | None = None,
+    memory_mb: int | None = None,
     stop: threading.Event | None = None,
     most_rows: int | None = None,
     spill: Path | None = None,
@@ -63,9 +67,9 @@ def run_query(
 
     Raises QueryError with DuckDB's own words where it has some.
 
-    `memory_limit` is a size such as "2GB"; without one DuckDB takes up to four fifths of the machine's. Intervals
-    and other types that Polars has not come as text. Another thread stops the query by setting `stop`. What memory does
-    not hold is put into the folder `spill`, up to a limit, and otherwise beside the warehouse.
+    Without `memory_mb` DuckDB takes up to four fifths of the machine's memory. Intervals and other types that Polars
+    has not come as text. Another thread stops the query by setting `stop`. What memory does not hold is put into the
+    folder `spill`, up to a limit, and otherwise beside the warehouse.
 
     The query can name two runs: getvariable('latest') is the id of the newest evaluation, getvariable('previous') that
     of the one before.
@@ -75,11 +79,10 @@ def run_query(
             connection.execute("set allowed_directories = ?", [list_readable_folders(location.lake)])
         if spill is not None:
             connection.execute("set temp_directory = $folder", {"folder": str(spill)})
-            connection.execute(f"set max_temp_directory_size = '{_MOST_SPILLED}'")
+        if spill is not None and memory_mb is not None:
+            connection.execute(f"set max_temp_directory_size = '{_SPILLED_PER_MEMORY * memory_mb}MB'")
         _name_runs(connection)
-        return run_shut_in(
-            connection, sql, timeout_s=timeout_s, memory_limit=memory_limit, stop=stop, most_rows=most_rows
-        )
+        return run_shut_in(connection, sql, timeout_s=timeout_s, memory_mb=memory_mb, stop=stop, most_rows=most_rows)
 
 
 def run_shut_in(
@@ -87,7 +90,7 @@ def run_shut_in(
     sql: str,
     *,
     timeout_s: float,
-    memory_limit: str | None = None,
+    memory_mb: int | None = None,
     stop: threading.Event | None = None,
     most_rows: int | None = None,
 ) -> pl.DataFrame:
@@ -96,7 +99,7 @@ def run_shut_in(
     Rows are fetched beside DuckDB's own memory, so that its limit does not hold them.
     """
     # First of all: DuckDB reads the files of an IMPORT DATABASE while it only takes the text apart.
-    _shut_in(connection, memory_limit)
+    _shut_in(connection, memory_mb)
     _check_statement(connection, sql)
     return _run_timed(connection, sql, timeout_s, stop or threading.Event(), most_rows)
 
@@ -115,14 +118,9 @@ def _name_runs(connection: duckdb.DuckDBPyConnection) -> None:
         return
 
 
-def _shut_in(connection: duckdb.DuckDBPyConnection, memory_limit: str | None) -> None:
-    if memory_limit:
-        try:
-            connection.execute("set memory_limit = $limit", {"limit": memory_limit})
-        except duckdb.Error as error:
-            raise QueryError(
-                f"{memory_limit!r} is not a memory limit; write for example 2GB: {_one_line(str(error))}"
-            ) from None
+def _shut_in(connection: duckdb.DuckDBPyConnection, memory_mb: int | None) -> None:
+    if memory_mb:
+        connection.execute(f"set memory_limit = '{memory_mb}MB'")
     for setting in _SANDBOX:
         connection.execute(setting)
 
@@ -163,7 +161,17 @@ def _split_words(sql: str) -> list[str]:
 def _run_timed(
     connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float, stop: threading.Event, most_rows: int | None
 ) -> pl.DataFrame:
-    over = threading.Event()
+    with limiting_time(connection, sql, timeout_s, stop):
+        relation = _show_foreign_types(connection.sql(sql))
+        return (relation if most_rows is None else relation.limit(most_rows)).pl()
+
+
+@contextmanager
+def limiting_time(
+    connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float, stop: threading.Event | None = None
+) -> Iterator[None]:
+    """Interrupt the statement `sql` that this block runs when it takes too long; raises QueryError for its errors."""
+    over, stop = threading.Event(), stop or threading.Event()
     deadline = time.monotonic() + timeout_s
 
     def interrupt() -> None:
@@ -175,17 +183,16 @@ def _run_timed(
     watch = threading.Thread(target=interrupt, name="evalhouse-query-watch", daemon=True)
     watch.start()
     try:
-        relation = _show_foreign_types(connection.sql(sql))
-        return (relation if most_rows is None else relation.limit(most_rows)).pl()
+        yield
     except duckdb.InterruptException:
         if stop.is_set():
-            raise QueryError("the query was stopped") from None
-        raise QueryError(
+            raise QueryStopped("the query was stopped") from None
+        raise QueryStopped(
             f"the query was stopped after {timeout_s:g} s; narrow it, or give it longer by `evalhouse query --timeout`"
         ) from None
     except duckdb.OutOfMemoryException as error:
         text = _one_line(_describe(error)["text"])
-        raise QueryError(f"{text}; narrow the query, or give it more by `evalhouse query --memory-limit`") from None
+        raise QueryStopped(f"{text}; narrow the query, or give it more by `evalhouse query --memory-limit`") from None
     except duckdb.Error as error:
         # The place that a relation tells, if any, is one in a text that DuckDB wrote; planning ours once more finds it.
         raise QueryError(_one_line(_describe(error)["text"]), place=_find_place(connection, sql)) from None
@@ -200,11 +207,18 @@ def _show_foreign_types(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRel
     quoted = [
         '"' + name.replace('"', '""') + '"'
         for name, kind in zip(relation.columns, relation.types, strict=True)
-        if _FOREIGN_TYPE.search(str(kind))
+        if _FOREIGN_TYPE.search(str(kind)) or _is_nested_deeper(kind, _DEEPEST)
     ]
     if not quoted:
         return relation
     return relation.select(f"* replace ({', '.join(f'{name}::varchar as {name}' for name in quoted)})")
+
+
+def _is_nested_deeper(kind: duckdb.sqltypes.DuckDBPyType, levels: int) -> bool:
+    if kind.id not in ("list", "array", "struct", "map"):
+        return False
+    parts = [part for _, part in kind.children if isinstance(part, duckdb.sqltypes.DuckDBPyType)]  # or an array's size
+    return levels == 0 or any(_is_nested_deeper(part, levels - 1) for part in parts)
 
 
 def _find_place(connection: duckdb.DuckDBPyConnection, sql: str) -> int | None:
@@ -243,6 +257,7 @@ def _one_line(text: str) -> str:
 _DESCRIBE = re.compile(r'\s*\\d(?:\s+"?([^\s;"]+)"?)?\s*;?\s*')
 _DAY_S = 86_400
 _PER_DAY = {"ms": _DAY_S * 10**3, "us": _DAY_S * 10**6, "ns": _DAY_S * 10**9}
+_NESTED_TIME = re.compile(r"\b(Date|Time|Datetime)\b")
 _EPOCH = date(1970, 1, 1).toordinal()
 _FIRST_DAY, _LAST_DAY = date.min.toordinal() - _EPOCH, date.max.toordinal() - _EPOCH
 
@@ -252,7 +267,7 @@ def answer_statement(
     text: str,
     *,
     timeout_s: float,
-    memory_limit: str | None = None,
+    memory_mb: int | None = None,
     stop: threading.Event | None = None,
     most_rows: int | None = None,
     spill: Path | None = None,
@@ -261,7 +276,7 @@ def answer_statement(
     if match := _DESCRIBE.fullmatch(text):
         return _describe_catalog(read_catalog(location), match[1])
     frame = run_query(
-        location, text, timeout_s=timeout_s, memory_limit=memory_limit, stop=stop, most_rows=most_rows, spill=spill
+        location, text, timeout_s=timeout_s, memory_mb=memory_mb, stop=stop, most_rows=most_rows, spill=spill
     )
     _check_times(frame)
     return _shrink_sums(frame)
@@ -281,14 +296,21 @@ def _describe_catalog(catalog: Catalog, name: str | None) -> pl.DataFrame:
 def _check_times(frame: pl.DataFrame) -> None:
     """Raise QueryError for a time that Python has not: DuckDB's go far beyond the year 9999, and to infinity."""
     for name, dtype in frame.schema.items():
+        is_held = True
         if isinstance(dtype, pl.Date | pl.Datetime):
             per_day = _PER_DAY[dtype.time_unit] if isinstance(dtype, pl.Datetime) else 1
             days = frame[name].to_physical() // per_day
-            if not days.drop_nulls().is_between(_FIRST_DAY, _LAST_DAY).all():
-                raise QueryError(
-                    f"column {name!r} holds a time outside of the years 1 to 9999, or an infinite one; "
-                    "write it as text: ::varchar"
-                )
+            is_held = days.drop_nulls().is_between(_FIRST_DAY, _LAST_DAY).all()
+        elif dtype.is_temporal() or (dtype.is_nested() and _NESTED_TIME.search(str(dtype))):
+            try:
+                frame[name].to_list()
+            except (pl.exceptions.PanicException, ValueError, OverflowError):
+                is_held = False
+        if not is_held:
+            raise QueryError(
+                f"column {name!r} holds a time outside of the years 1 to 9999, or an infinite one; "
+                "write it as text: ::varchar"
+            )
 
 
 def _shrink_sums(frame: pl.DataFrame) -> pl.DataFrame:
@@ -297,3 +319,68 @@ def _shrink_sums(frame: pl.DataFrame) -> pl.DataFrame:
     whole = {name: frame[name].cast(pl.Int64, strict=False) for name in sums}
     fitting = [series for name, series in whole.items() if series.null_count() == frame[name].null_count()]
     return frame.with_columns(fitting)
+
+
+_FILES = {
+    ".csv": "read_csv",
+    ".tsv": "read_csv",
+    ".parquet": "read_parquet",
+    ".json": "read_json",
+    ".jsonl": "read_json",
+}
+_GIVEN = "evalhouse_given_rows"
+MOST_COMPARED = 100_000
+
+
+def query_tables(
+    sql: str, tables: Mapping[str, Any], setup: str, *, timeout_s: float, memory_mb: int, spill: Path
+) -> pl.DataFrame:
+    """The rows that `sql` returns in a DuckDB that holds nothing but `tables` and what the script `setup` has made.
+
+    A table is {"columns": [...], "rows": [[...], ...]}, or a path to CSV, Parquet or JSON. The script holds CREATE and
+    INSERT statements. Raises QueryError when the query fails, is refused or takes too long or returns more than
+    100,000 rows, and TableError when a table or the script is at fault.
+    """
+    settings: dict[str, Any] = {
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "temp_directory": "",  # what has no room in memory must not fill the disk
+        "threads": 1,
+    }
+    with duckdb.connect(":memory:", config=settings) as connection:
+        for name, source in tables.items():
+            _make_table(connection, name, source)
+        if setup:
+            connection.execute("set enable_external_access = false")
+            try:
+                connection.execute(setup)
+            except duckdb.Error as error:
+                raise TableError(f"the set-up script failed: {first_line(str(error))}") from None
+        connection.execute("set TimeZone = 'UTC'")
+        frame = run_shut_in(connection, sql, timeout_s=timeout_s, memory_mb=memory_mb, most_rows=MOST_COMPARED + 1)
+    if frame.height > MOST_COMPARED:
+        raise QueryError(f"the query returns more than {MOST_COMPARED} rows, which is the most that is compared")
+    # A 32-bit 0.1 becomes 0.1 by its digits, and 0.10000000149 as a number.
+    frame = frame.with_columns(pl.col(pl.Float32).cast(pl.String).cast(pl.Float64))
+    _check_times(frame)
+    return frame
+
+
+def _make_table(connection: duckdb.DuckDBPyConnection, name: str, source: Mapping[str, Any] | str) -> None:
+    if isinstance(source, str):
+        reader = _FILES.get(Path(source).suffix.lower())
+        if reader is None:
+            raise TableError(f"table {name!r} is at {source!r}; files may end in {', '.join(_FILES)}")
+        made_of, parameters = f"{reader}(?)", [source]
+    else:
+        made_of, parameters = _GIVEN, []
+    quoted = '"' + name.replace('"', '""') + '"'
+    try:
+        if not isinstance(source, str):
+            frame = pl.DataFrame(source["rows"], schema=source["columns"], orient="row", infer_schema_length=None)
+            connection.register(_GIVEN, frame)
+        connection.execute(f"create table {quoted} as select * from {made_of}", parameters)
+        connection.unregister(_GIVEN)
+    # ValueError: numbers of more than 64 bits, which Arrow has not.
+    except (duckdb.Error, pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
+        raise TableError(f"table {name!r} cannot be made: {first_line(str(error))}") from None

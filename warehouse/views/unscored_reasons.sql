@@ -15,8 +15,9 @@ with reasons (reason, precedence, meaning) as (
         ('cancelled', 10, 'the run stopped before the sample was judged, or never asked for the step'),
         ('nothing_to_heed', 11, 'nothing that the user said before matters for the question'),
         ('too_many_citations', 12, 'the answer cites more often, or has more sentences, than what it cites is compared for'),
-        ('no_citations', 13, 'the answer cites nothing, so that there is no citation to take a share of'),
-        ('no_statements', 14, 'there is no statement to take a share of; answer_rate counts samples whose ground truth states something, refusal_rate the others')
+        ('measure_failed', 13, 'the SQL of the answer took too long or too much memory, or measuring the sample ended the process'),
+        ('no_citations', 14, 'the answer cites nothing, so that there is no citation to take a share of'),
+        ('no_statements', 15, 'there is no statement to take a share of; answer_rate counts samples whose ground truth states something, refusal_rate the others')
 )
 
 select reason, precedence, meaning

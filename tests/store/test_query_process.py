@@ -1,8 +1,9 @@
-"""A person's SQL in a process of its own: the same answers, and an end whatever the query does."""
+"""The query process: the same rows as in this process, and every query ends."""
 
 from __future__ import annotations
 
 import os
+import resource
 import tempfile
 import threading
 import time
@@ -13,11 +14,12 @@ import pytest
 from warehouse_processes import count_rows, make_batch, make_warehouse
 
 from evalhouse.warehouse.engine.connection import serving_reads
-from evalhouse.warehouse.errors import QueryError, WarehouseBusy
-from evalhouse.warehouse.sandbox import apart
-from evalhouse.warehouse.sandbox.apart import answer_apart, serving_queries
+from evalhouse.warehouse.errors import QueryError, QueryStopped, WarehouseBusy
+from evalhouse.warehouse.sandbox import query_process
+from evalhouse.warehouse.sandbox.query_process import answer_apart, serving_queries
 from evalhouse.warehouse.store import Warehouse
 
+ENDLESS_FUNCTION = "select levenshtein(repeat('a', 2000000), repeat('b', 2000000))"
 ENDLESS = "select count(*) from range(100000000000) as t(i) where hash(i) = 1"
 
 
@@ -76,15 +78,15 @@ def test_what_takes_too_much_memory_is_refused(warehouse: Warehouse, sql: str) -
 
 
 def test_no_more_than_two_are_at_work(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apart, "_PATIENCE_S", 0.0)
-    monkeypatch.setattr(apart, "_turns", threading.BoundedSemaphore(1))
-    with apart._turns, pytest.raises(WarehouseBusy, match="queries are under way"):
+    monkeypatch.setattr(query_process, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(query_process, "_turns", threading.BoundedSemaphore(1))
+    with query_process._turns, pytest.raises(WarehouseBusy, match="queries are under way"):
         answer_apart(warehouse.location, "from runs")
 
 
 def test_it_is_given_no_key_and_leaves_nothing(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    process = apart._start()
+    process = query_process._start()
     try:
         environment = b""
         while b"PATH=" not in environment:  # until it has begun
@@ -96,11 +98,36 @@ def test_it_is_given_no_key_and_leaves_nothing(warehouse: Warehouse, monkeypatch
     assert process.folder.name not in [entry.path for entry in os.scandir(tempfile.gettempdir())]
 
 
-def test_one_whose_server_was_killed_cleans_up_after_it(warehouse: Warehouse) -> None:
-    process = apart._start()
+def test_it_ends_and_removes_its_folder_when_the_process_that_asks_has_ended(warehouse: Warehouse) -> None:
+    process = query_process._start()
     assert process.process.stdin is not None
     process.process.stdin.close()  # as the system does for a process that is gone
     assert process.process.wait(20) == 0
     assert not Path(process.folder.name).exists()
     process.process.stdin = None
     process.close()
+
+
+def test_one_process_answers_until_it_has_to_be_stopped(warehouse: Warehouse) -> None:
+    def ask_pid(sql: str, timeout_s: float = 20.0) -> int:
+        answer_apart(warehouse.location, sql, timeout_s=timeout_s)
+        return query_process._idle[-1].process.pid
+
+    first = ask_pid("select 1")
+    assert ask_pid("select 2") == first
+    with pytest.raises(QueryError):
+        ask_pid("select nosuch from runs")
+    assert ask_pid("select 1") == first
+    for sql, timeout_s in (("select * from pandas_scan(NULL)", 20.0), (ENDLESS_FUNCTION, 0.2)):
+        with pytest.raises(QueryStopped):
+            ask_pid(sql, timeout_s)
+    assert ask_pid("select 1") != first
+    assert answer_apart(warehouse.location, "from statements").height >= 3
+
+
+def test_memory_beside_that_of_duckdb_is_limited_too(warehouse: Warehouse) -> None:
+    largest_before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    with pytest.raises(QueryStopped, match=r"Out of Memory|more than the 300 MB"):
+        answer_apart(warehouse.location, "select length(repeat('x', 3000000000))", memory_mb=300)
+    query_process._close_idle()  # so that their memory is counted
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < max(largest_before, 1_500_000)

@@ -1,8 +1,7 @@
 """Result sets: what a query returns over a sample's own tables, and how far two sets of rows agree.
 
-Queries run in a DuckDB in memory that holds the sample's tables and nothing else, shut in as `query` is: no file, no
-network, no settings, one SELECT, a limit on time and memory. Rows are compared as values, so that two queries of
-different wording, column names or number types can agree.
+Queries run in the query process, in a DuckDB in memory that holds the sample's tables and nothing else. Rows are
+compared as values, so that two queries of different wording, column names or number types can agree.
 """
 
 import datetime
@@ -13,27 +12,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, permutations, product
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-import duckdb
 import numpy as np
-import polars as pl
 from rapidfuzz.distance import LCSseq
 
-from evalhouse.warehouse.errors import QueryError
+from evalhouse.warehouse.errors import TableError
 
-TIMEOUT_S = 20.0
-_MEMORY = "512MB"
-_FILES = {
-    ".csv": "read_csv",
-    ".tsv": "read_csv",
-    ".parquet": "read_parquet",
-    ".json": "read_json",
-    ".jsonl": "read_json",
-}
-_GIVEN = "evalhouse_given_rows"
-_MOST_ROWS = 100_000
+_TIMEOUT_S: Final = 20.0
+_MEMORY_MB: Final = 512
+_MAX_BYTES: Final = 64 * 2**20  # of the rows that a query returns
 # Sums in another order differ in the last of their sixteen digits. Those beyond _NOISE are dropped first, so that a
 # half at the end of _DIGITS goes one way in both sums.
 _NOISE, _DIGITS = 15, 12
@@ -42,11 +30,6 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d\S*)?$", re.ASCII)
 _MOST_CELLS_TRIED = 2_000_000
 
 Cell = Any
-TableSource = Mapping[str, Any] | Sequence[Mapping[str, Any]] | str
-
-
-class TableError(ValueError):
-    """A table of a sample is in no shape that is known; the text says what came and what is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,38 +77,31 @@ def read_rows(source: object, name: str) -> ResultSet:
     )
 
 
-def run_on_tables(
-    sql: str, tables: Mapping[str, TableSource], *, setup: str = "", timeout_s: float = TIMEOUT_S
-) -> ResultSet:
-    """What `sql` returns over `tables` (rows, or a path to CSV, Parquet or JSON) and whatever `setup` has made.
+def run_on_tables(sql: str, tables: Mapping[str, Any], *, setup: str = "", timeout_s: float = _TIMEOUT_S) -> ResultSet:
+    """Return the rows of `sql` over `tables` (rows, or a path to CSV, Parquet or JSON) and what `setup` has made.
 
-    `setup` is a script of CREATE and INSERT statements. Raises QueryError when the query fails, is refused or takes too
-    long or returns more than 100,000 rows, and TableError when a table or the script is at fault.
+    `setup` is a script of CREATE and INSERT statements. Raises QueryError when the query fails, is refused or returns
+    more than 100,000 rows, QueryStopped when it takes too long or too much memory or ends its process, and TableError
+    when a table or the script is at fault.
     """
-    # Imported here: it needs this package's connections, which this module does without.
-    from evalhouse.warehouse.sandbox.query import run_shut_in  # noqa: PLC0415
+    # Few runs have SQL answers.
+    from evalhouse.warehouse.sandbox.query import query_tables  # noqa: PLC0415
+    from evalhouse.warehouse.sandbox.query_process import run_apart  # noqa: PLC0415
 
-    settings: dict[str, Any] = {
-        "autoinstall_known_extensions": False,
-        "autoload_known_extensions": False,
-        "temp_directory": "",  # what has no room in memory must not fill the disk
-        "threads": 1,
-    }
-    with duckdb.connect(":memory:", config=settings) as connection:
-        for name, source in tables.items():
-            _lay_table(connection, name, source)
-        if setup:
-            _set_up(connection, setup)
-        connection.execute("set TimeZone = 'UTC'")
-        frame = run_shut_in(connection, sql, timeout_s=timeout_s, memory_limit=_MEMORY, most_rows=_MOST_ROWS + 1)
-    if frame.height > _MOST_ROWS:
-        raise QueryError(f"the query returns more than {_MOST_ROWS} rows, which is the most that is compared")
-    # A 32-bit 0.1 becomes 0.1 by its digits, and 0.10000000149 as a number.
-    frame = frame.with_columns(pl.col(pl.Float32).cast(pl.String).cast(pl.Float64))
-    try:
-        return ResultSet(columns=tuple(frame.columns), rows=tuple(frame.rows()))
-    except (pl.exceptions.PanicException, ValueError) as error:
-        raise QueryError(f"the rows hold a time outside of the years 1 to 9999: {error}") from None
+    sources: dict[str, object] = {}
+    for name, source in tables.items():
+        given = source if isinstance(source, str) else read_rows(source, f"table {name!r}")
+        sources[name] = given if isinstance(given, str) else {"columns": given.columns, "rows": given.rows}
+    frame = run_apart(
+        query_tables,
+        timeout_s=timeout_s,
+        memory_mb=_MEMORY_MB,
+        max_bytes=_MAX_BYTES,
+        sql=sql,
+        tables=sources,
+        setup=setup,
+    )
+    return ResultSet(columns=tuple(frame.columns), rows=tuple(frame.rows()))
 
 
 def compare_result_sets(expected: ResultSet, made: ResultSet) -> Agreement:
@@ -182,34 +158,6 @@ def _forget_order(rows: Counter[Cell]) -> Counter[Cell]:
 
 def _share(part: int, whole: int) -> float:
     return part / whole if whole else 1.0
-
-
-def _lay_table(connection: duckdb.DuckDBPyConnection, name: str, source: TableSource) -> None:
-    quoted = '"' + name.replace('"', '""') + '"'
-    if isinstance(source, str):
-        reader = _FILES.get(Path(source).suffix.lower())
-        if reader is None:
-            raise TableError(f"table {name!r} is at {source!r}; files may end in {', '.join(_FILES)}")
-        made_of, parameters, rows = f"{reader}(?)", [source], None
-    else:
-        made_of, parameters, rows = _GIVEN, [], read_rows(source, f"table {name!r}")
-    try:
-        if rows is not None:
-            frame = pl.DataFrame(rows.rows, schema=list(rows.columns), orient="row", infer_schema_length=None)
-            connection.register(_GIVEN, frame)
-        connection.execute(f"create table {quoted} as select * from {made_of}", parameters)
-        connection.unregister(_GIVEN)
-    # ValueError: numbers of more than 64 bits, which Arrow has not.
-    except (duckdb.Error, pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
-        raise TableError(f"table {name!r} cannot be made: {str(error).splitlines()[0]}") from None
-
-
-def _set_up(connection: duckdb.DuckDBPyConnection, script: str) -> None:
-    connection.execute("set enable_external_access = false")
-    try:
-        connection.execute(script)
-    except duckdb.Error as error:
-        raise TableError(f"the set-up script failed: {str(error).splitlines()[0]}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
