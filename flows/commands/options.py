@@ -140,7 +140,6 @@ limit_options = join_options(
 """The options that `run` and `resume` share: how hard to ask."""
 pool_options = join_options(
     click.option("--pool", metavar="NAME", help="Have the workers of this Prefect work pool judge the samples."),
-    click.option("--task-runner", metavar="MODULE:FACTORY", help="Have a task runner's workers judge them."),
     click.option("--part-size", type=int, metavar="N", help="Samples a worker is given at once. Default: 500."),
     click.option(
         "--run-timeout", "run_timeout_s", type=float, metavar="S", help="Seconds the run may take; it can be resumed."

@@ -1,9 +1,9 @@
 """The samples of a run spread over workers: parts given out through a work pool, watched, and given out again when
-their worker is lost. How a part is done is in `work`.
+their worker is lost. What a worker does with one is in `flows/part.py`.
 
 This process asks the judge nothing. It stages, loads and scores; in between it looks once a second at the flow
 runs of its parts and at the locks that their workers hold. Nothing of this is kept here: which samples are judged
-stands in the warehouse, so that a run whose coordinator dies is resumed like any other, and takes up the parts that
+is in the warehouse, so that a run whose coordinator dies is resumed like any other, and takes up the parts that
 are still being worked on.
 """
 
@@ -40,7 +40,6 @@ from evalhouse.flows.pools.parts import (
     cut_parts,
     describe_order,
     keep_counting,
-    list_missing,
     list_shards,
 )
 from evalhouse.flows.results.output import print_notice
@@ -167,16 +166,8 @@ class PoolServer:
 
 
 async def judge_elsewhere(live_run: LiveRun, part_flow: Flow[..., Any], numbers: Sequence[int]) -> None:
-    """Have the shards of these numbers judged by others, by a work pool's or by a task runner's workers.
-
-    `part_flow` is what a worker of the pool runs for a part.
-    """
+    """Have the shards of these numbers judged by a work pool's workers, which run `part_flow` for each part."""
     check_pool(live_run.settings)
-    if live_run.settings.task_runner is not None:
-        from evalhouse.flows.pools.task_runner import judge_in_tasks  # noqa: PLC0415  # the other way
-
-        await judge_in_tasks(live_run, numbers)
-        return
     assert live_run.settings.pool is not None
     async with get_client() as client:
         server = PoolServer(client, live_run.settings.pool, live_run.run_id)
@@ -193,39 +184,40 @@ class _PoolRun:
         self._out: dict[UUID, PartState] = {}
         self._order: Mapping[str, Any] = {}
         self._room, self._workers, self._room_at = 0, frozenset[str](), float("-inf")
-        self._answered_at = time.monotonic()
         self._has_warned = False
 
     async def finish(self) -> None:
-        """Return when all samples have their verdicts; raises what stopped the run, with no part going on."""
+        """Return when all samples have their verdicts; raises what stopped the run, with no part left at work."""
         live_run = self._live_run
         counts = await asyncio.to_thread(PoolCounts, live_run)
         self._order = await asyncio.to_thread(describe_order, live_run)
         async with keep_counting(counts, leave_out_failed=live_run.resumed):
             try:
-                await self._judge_all()
-            except BaseException:  # whatever stops it, Ctrl-C too: no part goes on for nobody
-                await self._wind_down()
+                # Parts that an earlier process has given out are waited for like our own.
+                under_way = await self._server.list_under_way()
+                self._out = {flow_run_id: PartState(part=part) for flow_run_id, part in under_way.items()}
+                numbers = self._numbers
+                for attempt in range(1, MOST_ATTEMPTS + 1):
+                    await self._judge(numbers, attempt)
+                    numbers = await asyncio.to_thread(self._list_missing)
+                    if not numbers:
+                        return
+                raise FatalJudgeError(
+                    f"{len(numbers)} shards are without verdicts though their parts have ended well; has somebody "
+                    f"deleted rows of run {live_run.run_id}? `evalhouse resume {live_run.run_id}` judges them"
+                )
+            except BaseException:  # whatever stops it, Ctrl-C too: no part is left at work
+                await self._cancel_all()
                 raise
 
-    async def _judge_all(self) -> None:
-        # Parts that an earlier process has given out are waited for like our own.
-        under_way = await self._server.list_under_way()
-        self._out = {flow_run_id: PartState(part=part) for flow_run_id, part in under_way.items()}
-        numbers = self._numbers
-        for attempt in range(1, MOST_ATTEMPTS + 1):
-            self._cut(numbers, attempt)
-            await self._work_off()
-            numbers = await asyncio.to_thread(list_missing, self._live_run, self._numbers)
-            if not numbers:
-                return
-        run_id = self._live_run.run_id
-        raise FatalJudgeError(
-            f"{len(numbers)} shards are without verdicts though their parts have ended well; has somebody deleted rows "
-            f"of run {run_id}? `evalhouse resume {run_id}` judges them"
-        )
+    def _list_missing(self) -> list[int]:
+        """Return which shards of the run have a sample without verdicts."""
+        live_run = self._live_run
+        missing = set(list_unfinished_shards(live_run.warehouse, live_run.run_id, live_run.settings.shard_size, ()))
+        return [number for number in self._numbers if number in missing]
 
-    def _cut(self, numbers: Sequence[int], attempt: int) -> None:
+    async def _judge(self, numbers: Sequence[int], attempt: int) -> None:
+        """Give out the shards that no part holds, as workers have room, until all parts have ended."""
         settings = self._live_run.settings
         given_out = {
             number
@@ -240,16 +232,14 @@ class _PoolRun:
             n_samples=self._live_run.progress.n_samples,
         )
         self._waiting = [replace(part, attempt=attempt) for part in parts]
-
-    async def _work_off(self) -> None:
-        """Give parts out as workers have room, until all have ended."""
+        answered_at = time.monotonic()
         while self._waiting or self._out:
             try:
                 await self._give_out()
                 await self._look()
-                self._answered_at = time.monotonic()
+                answered_at = time.monotonic()
             except (*OUTAGES, WarehouseBusy) as error:
-                if time.monotonic() - self._answered_at > _OUTAGE_S:
+                if time.monotonic() - answered_at > _OUTAGE_S:
                     raise FatalJudgeError(
                         f"the Prefect server or the warehouse has not answered for {_OUTAGE_S / 60:.0f} minutes "
                         f"({error}); what the workers judged meanwhile is kept: "
@@ -259,9 +249,9 @@ class _PoolRun:
                 await self._live_run.asker.stop_sign.sleep(_LOOK_S)
 
     async def _give_out(self) -> None:
-        if not self._waiting:
-            return
-        await self._look_at_workers()
+        """Give out parts as long as workers have room for them."""
+        if self._waiting:
+            await self._look_at_workers()
         while self._waiting and len(self._out) < self._room:
             part = self._waiting[0]
             key = f"{part.run_id}/{self._live_run.session}/{part.first}-{part.last}/{part.attempt}"
@@ -282,13 +272,12 @@ class _PoolRun:
         await self._look_at_workers()
         for flow_run_id, out in list(self._out.items()):
             flow_run = seen.get(flow_run_id)
-            is_held = out.part.lock_name in held
             # A flow run that was deleted in Prefect counts as cancelled.
             state = flow_run.state if flow_run else None
             type_name, name = (state.type.value, state.name or "") if state else ("CANCELLED", "")
             message = (state.message if state else None) or "no reason given"
             worker = flow_run.labels.get("prefect.worker.name") if flow_run else None
-            out.update(type_name, name, held=is_held, worker_lives=worker in self._workers)
+            out.update(type_name, name, held=out.part.lock_name in held, worker_lives=worker in self._workers)
             match out.decide():
                 case "done":
                     del self._out[flow_run_id]
@@ -296,16 +285,26 @@ class _PoolRun:
                     raise FatalJudgeError(message)
                 case "lost":
                     await self._give_again(flow_run, out.part, message)
-        self._warn_if_untaken()
-
-    async def _list_held(self) -> set[str]:
-        names = [out.part.lock_name for out in self._out.values()]
-        return await asyncio.to_thread(list_held, self._live_run.warehouse.location, names)
+        is_untaken = self._out and all(
+            out.state_type == "SCHEDULED" and out.unchanged_s >= _UNTAKEN_S for out in self._out.values()
+        )
+        if is_untaken and not self._workers and not self._has_warned:
+            self._has_warned = True
+            print_notice(
+                f"No worker takes work from pool {self._server.pool!r}. On each machine that is to judge: "
+                f"prefect worker start --pool {self._server.pool} --type process --limit 2"
+            )
 
     async def _give_again(self, flow_run: FlowRun | None, part: Part, message: str) -> None:
+        """Give the samples of a lost part to another worker, unless it was done and only its end is unreported."""
         assert part.flow_run_id is not None
-        if not await asyncio.to_thread(self._is_missing, part):
-            del self._out[part.flow_run_id]  # it was done, and only its end has not been reported
+        live_run, size = self._live_run, self._live_run.settings.shard_size
+        failures = FAILURE_REASONS if live_run.resumed else ()
+        unfinished = await asyncio.to_thread(
+            list_unfinished_shards, live_run.warehouse, live_run.run_id, size, failures
+        )
+        if set(unfinished).isdisjoint(list_shards(part.first, part.last, size)):
+            del self._out[part.flow_run_id]
             return
         if flow_run is not None and flow_run.state is not None and not flow_run.state.is_final():
             await self._server.mark_crashed(part.flow_run_id)
@@ -318,29 +317,15 @@ class _PoolRun:
             )
         self._waiting.insert(0, part.again())
 
-    def _is_missing(self, part: Part) -> bool:
-        """Whether samples of a part are still to be judged."""
-        size, failures = self._live_run.settings.shard_size, FAILURE_REASONS if self._live_run.resumed else ()
-        unfinished = list_unfinished_shards(self._live_run.warehouse, self._live_run.run_id, size, failures)
-        return not set(unfinished).isdisjoint(list_shards(part.first, part.last, size))
-
-    def _warn_if_untaken(self) -> None:
-        """Say once that parts wait and nobody takes any."""
-        if self._has_warned or self._workers or not self._out:
-            return
-        if any(out.state_type != "SCHEDULED" or out.unchanged_s < _UNTAKEN_S for out in self._out.values()):
-            return
-        self._has_warned = True
-        print_notice(
-            f"No worker takes work from pool {self._server.pool!r}. On each machine that is to judge: "
-            f"prefect worker start --pool {self._server.pool} --type process --limit 2"
-        )
-
-    async def _wind_down(self) -> None:
-        """Have all parts end, and wait a while until those that are begun have put away what they have."""
+    async def _cancel_all(self) -> None:
+        """Cancel all parts; wait a little for those at work to write their results."""
         with contextlib.suppress(*OUTAGES, WarehouseBusy):
             for flow_run in (await self._server.read(self._out)).values():
                 await self._server.cancel(flow_run)
             deadline = time.monotonic() + _WIND_DOWN_S
             while await self._list_held() and time.monotonic() < deadline:
                 await asyncio.sleep(_LOOK_S)
+
+    async def _list_held(self) -> set[str]:
+        names = [out.part.lock_name for out in self._out.values()]
+        return await asyncio.to_thread(list_held, self._live_run.warehouse.location, names)

@@ -25,7 +25,7 @@ from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import find_run
-from evalhouse.warehouse.rows.samples import FAILURE_REASONS, list_unfinished_shards
+from evalhouse.warehouse.rows.samples import FAILURE_REASONS
 from evalhouse.warehouse.store import Warehouse
 
 MOST_ATTEMPTS: Final = 4
@@ -136,7 +136,7 @@ def list_shards(first: int, last: int, shard_size: int) -> range:
 
 
 def describe_order(live_run: LiveRun) -> dict[str, Any]:
-    """What every part of the run gets besides which samples are its own."""
+    """Return what every part of the run gets besides which samples are its own."""
     config = find_run(live_run.warehouse, live_run.run_id).config
     settings = live_run.settings.model_dump(mode="json")
     changes = {name: value for name, value in settings.items() if name in config and value != config[name]}
@@ -145,38 +145,29 @@ def describe_order(live_run: LiveRun) -> dict[str, Any]:
         "run_id": live_run.run_id,
         "warehouse": live_run.warehouse.location.url,
         "code_version": find_code_version(),
-        "mend": live_run.resumed,
+        "judge_failed": live_run.resumed,
         "changes": changes,
     }
 
 
-def list_missing(live_run: LiveRun, numbers: Sequence[int]) -> list[int]:
-    """Which of these shards have a sample without verdicts."""
-    missing = set(list_unfinished_shards(live_run.warehouse, live_run.run_id, live_run.settings.shard_size, ()))
-    return [number for number in numbers if number in missing]
-
-
 def check_pool(settings: RunSettings) -> None:
     """Refuse what cannot be spread over workers; raises SettingsError with every problem."""
-    if not settings.is_spread:
+    if settings.pool is None:
         return
-    flag = "--pool" if settings.pool is not None else "--task-runner"
     problems = []
-    if settings.pool is not None and settings.task_runner is not None:
-        problems.append("--pool and --task-runner name two ways to reach workers; give one of them")
-    if settings.pool is not None and find_api_url() is None:
+    if find_api_url() is None:
         problems.append(
             f"--pool needs a Prefect server that all workers reach: set {API_URL}, such as http://host:4200/api"
         )
     if parse_location(settings.warehouse).lake is None:
         problems.append(
-            f"{flag} needs a warehouse that many can write to, and {settings.warehouse} is one file: give --warehouse "
+            f"--pool needs a warehouse that many can write to, and {settings.warehouse} is one file: give --warehouse "
             "ducklake:postgresql://user@host/db?data=s3://bucket/prefix (or a shared folder), or for workers on this "
             "machine alone ducklake:sqlite:/folder/catalog.sqlite?data=/folder/files"
         )
     if settings.budget_usd is not None:
         problems.append(
-            f"--budget counts what one process spends, so it does not go with {flag}; see what a run will cost with "
+            "--budget counts what one process spends, so it does not go with --pool; see what a run will cost with "
             "--dry-run, and judge a part of it with --limit"
         )
     if problems:

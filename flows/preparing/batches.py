@@ -29,10 +29,8 @@ def check_batch(settings: RunSettings) -> None:
         if settings.deadline is not None:
             raise FatalJudgeError("--deadline says how long to wait for a batch; give --batch too, or leave it out")
         return
-    if settings.is_spread:
-        raise FatalJudgeError(
-            "--batch asks for all samples of a run at once, from one process; leave out --pool and --task-runner"
-        )
+    if settings.pool is not None:
+        raise FatalJudgeError("--batch asks for all samples of a run at once, from one process; leave out --pool")
     rates = load_batch_rates(settings.prices)
     if not any(_find_rate(name, rates) for name in list_judges(settings.judge)):
         raise FatalJudgeError(

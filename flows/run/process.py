@@ -148,7 +148,7 @@ def open_process(
     `is_flow` says that this is within a flow already, which has a server; `is_served` that it is within that of a
     served suite, so that a run which is broken off is taken up again.
     """
-    if settings.is_spread:
+    if settings.pool is not None:
         from evalhouse.flows.pools.parts import check_pool  # noqa: PLC0415  # few runs are
 
         check_pool(settings)
@@ -298,7 +298,7 @@ class RunProcess:
         """The flow, with the terminal's signals turned into an orderly stop; returns what it ended with."""
         from prefect.exceptions import TerminationSignal  # noqa: PLC0415
 
-        if live_run.settings.is_spread:
+        if live_run.settings.pool is not None:
             from evalhouse.flows.part import judge_part  # noqa: PLC0415
             from evalhouse.flows.pools.coordinate import judge_elsewhere  # noqa: PLC0415
 

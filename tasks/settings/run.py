@@ -267,9 +267,6 @@ class RunSettings(BaseModel):
         default=False, description="ask again although a reply is on record"
     )
     pool: str | None = Field(default=None, description="Prefect work pool whose workers judge the samples")
-    task_runner: str | None = Field(
-        default=None, description="module:factory of a Prefect task runner that judges the samples, such as Dask's"
-    )
     part_size: int = Field(default=500, ge=1, description="samples that one worker is given at once")
     shard_size: int = Field(
         default=128, ge=1, le=4096, validate_default=True, description="samples that one task run works on"
@@ -292,11 +289,6 @@ class RunSettings(BaseModel):
         """What the flow run and the task runs of a run are found by: its suite, judge, dataset and its own tags."""
         suite = [self.suite] if self.suite else []
         return [*suite, f"judge: {self.judge}", f"dataset: {self.dataset}", *self.tags]
-
-    @property
-    def is_spread(self) -> bool:
-        """Whether others than the process of the run judge the samples."""
-        return self.pool is not None or self.task_runner is not None
 
     @property
     def has_traces(self) -> bool:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from cli_process import Finished, call_here
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalhouse.flows.pools.parts import STOPPED, Part, PartState, Verdict, cut_parts, list_shards
+from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.pools.parts import STOPPED, Part, PartState, Verdict, check_pool, cut_parts, list_shards
 from evalhouse.tasks.settings.run import RunSettings
 
 
@@ -97,3 +100,44 @@ def test_shards_are_no_larger_than_parts() -> None:
     assert RunSettings(part_size=50).shard_size == 50
     assert RunSettings(part_size=50, shard_size=20).shard_size == 20
     assert RunSettings().shard_size == 128
+
+
+LAKE = "ducklake:sqlite:///catalogue.sqlite?data=files"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("PREFECT_API_URL", "PREFECT_PROFILE", "EVALHOUSE_WAREHOUSE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> Finished:
+    return call_here(capsys, "run", "sample", "--judge", "lexical", *arguments)
+
+
+def test_a_pool_needs_a_server_and_a_lake(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused = _run(capsys, "--pool", "judges", "--warehouse", "one.duckdb")
+    assert refused.status == 2
+    assert "set PREFECT_API_URL" in refused.stderr
+    assert "ducklake:postgresql://" in refused.stderr
+    assert "one.duckdb is one file" in refused.stderr
+    assert not (folder / "one.duckdb").exists()
+
+
+def test_a_budget_is_of_one_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
+    check_pool(RunSettings(pool="judges", warehouse=LAKE))
+    with pytest.raises(SettingsError, match="--budget counts what one process spends"):
+        check_pool(RunSettings(pool="judges", warehouse=LAKE, budget_usd=5.0))
+
+
+def test_a_part_has_at_least_one_sample(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused = _run(capsys, "--pool", "judges", "--part-size", "0", "--warehouse", LAKE)
+    assert (refused.status, "--part-size" in refused.stderr) == (2, True)
+
+
+def test_without_a_pool_one_process_judges(folder: Path) -> None:
+    check_pool(RunSettings(budget_usd=5.0))

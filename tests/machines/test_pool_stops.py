@@ -1,9 +1,7 @@
-"""How a run over workers ends before its time and is gone on with: a wrong key, Ctrl-C, a pool that is not there, and
-the same parts as tasks of a task runner. One worker, a lake on this machine."""
+"""How a run over workers ends early and is resumed: a wrong key, Ctrl-C, a pool that is not there."""
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections import Counter
@@ -11,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_process import ROOT, finish
+from cli_process import finish
 from kill_runs import NotingEndpoint, noting_endpoint
 from pool_house import POOL, TIMEOUT_S, PoolHouse, open_pool_house, write_samples
 
@@ -128,25 +126,3 @@ def test_a_run_whose_coordinator_was_killed_takes_up_its_parts(house: PoolHouse,
     parts = [one for one in house.list_parts() if one["parameters"]["warehouse"] == lake]
     assert Counter(one["parameters"]["first"] for one in parts) == {1: 1, 21: 1}
     assert {one["state_type"] for one in parts} == {"COMPLETED"}
-
-
-def test_a_task_runner_judges_the_same_parts(house: PoolHouse, lake: str) -> None:
-    place = house.place.with_variables(PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "tests" / "helpers")]))
-    arguments = (*_arguments(house, first=400), "--task-runner", "pool_runners:make_two_processes")
-    ended = place.call_process(*arguments, timeout_s=TIMEOUT_S)
-    assert ended.status == 0, ended
-    assert ended.document["status"] == "completed"
-    assert ended.document["metrics"]["factual_f1"]["n_scored"] == N_SAMPLES
-    assert _count_repeated(house.endpoint) == 0
-    processes = house.query("select count(distinct flow_run_id) as n, count(*) as n_calls from llm_calls")
-    assert processes[0]["n_calls"] == N_SAMPLES * N_CALLS
-
-
-def test_a_wrong_key_ends_a_task_runners_run_too(house: PoolHouse, lake: str) -> None:
-    place = house.place.with_variables(
-        PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "tests" / "helpers")]), OPENAI_API_KEY="sk-wrong"
-    )
-    arguments = (*_arguments(house, first=500), "--task-runner", "pool_runners:make_two_processes")
-    ended = place.call_process(*arguments, timeout_s=TIMEOUT_S)
-    assert ended.status == 3, ended
-    assert "Incorrect API key" in ended.document["problem"]
