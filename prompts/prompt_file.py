@@ -5,11 +5,12 @@ reply. They must agree with each other, and this module says where they do not: 
 allowed. `loader` turns what is read here into prompts.
 """
 
+import json
 import re
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
@@ -30,89 +31,90 @@ from evalhouse.prompts.replies import (
 )
 from evalhouse.prompts.rubric import RubricContent, build_reply_schema, find_rubric_faults
 
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    "object": dict,
-    "array": list,
-    "string": str,
-    "integer": int,
-    "number": (int, float),
-    "boolean": bool,
+_KEYS: Final[dict[str, dict[str, Any]]] = {
+    "object": {
+        "properties": {"type": "object", "minProperties": 1, "additionalProperties": {"$ref": "#"}},
+        "required": {"type": "array"},
+        "additionalProperties": {"const": False},
+    },
+    "array": {"items": {"$ref": "#"}},
+    "string": {"enum": {"type": "array", "minItems": 1, "items": {"type": "string"}}},
+    "integer": {"enum": {"type": "array", "minItems": 1, "items": {"type": "integer"}}},
+    "number": {},
+    "boolean": {},
 }
-_KEYS = {
-    "object": {"type", "description", "properties", "required", "additionalProperties"},
-    "array": {"type", "description", "items"},
-    "string": {"type", "description", "enum"},
-    "integer": {"type", "description", "enum"},
-    "number": {"type", "description"},
-    "boolean": {"type", "description"},
+"""By type the keys of a schema that every endpoint takes. All but `enum` are required."""
+_RULES: Final = {
+    "type": "object",
+    "required": ["type"],
+    "properties": {"type": {"enum": list(_KEYS)}},
+    "allOf": [
+        {
+            "if": {"required": ["type"], "properties": {"type": {"const": kind}}},
+            "then": {
+                "required": ["type", *(name for name in keys if name != "enum")],
+                "properties": {"type": True, "description": True, **keys},
+                "additionalProperties": False,
+            },
+        }
+        for kind, keys in _KEYS.items()
+    ],
 }
-
-
-def find_schema_faults(schema: object, *, key: str) -> Iterator[PromptProblem]:
-    """What keeps a schema from being taken by every endpoint, or from asking for the reason before the label."""
-    kind = schema.get("type") if isinstance(schema, dict) else None
-    if not isinstance(schema, dict) or not isinstance(kind, str) or kind not in _KEYS:
-        yield make_fault(key, f"needs a `type`; allowed: {', '.join(_KEYS)}")
-        return
-    for unknown in sorted(schema.keys() - _KEYS[kind], key=str):
-        message = f"unknown key for a schema of type {kind}; allowed: {', '.join(sorted(_KEYS[kind]))}"
-        yield make_fault(f"{key}.{unknown}", message)
-    if kind == "object":
-        yield from _find_object_faults(schema, key=key)
-    elif kind == "array":
-        yield from find_schema_faults(schema.get("items"), key=f"{key}.items")
-    elif "enum" in schema:
-        yield from _find_enum_faults(schema, key=f"{key}.enum")
-
-
-def _find_object_faults(schema: Schema, *, key: str) -> Iterator[PromptProblem]:
-    properties = schema.get("properties")
-    if not isinstance(properties, dict) or not properties:
-        yield make_fault(f"{key}.properties", "must be a mapping with at least one key")
-        return
-    # Models write keys in this order. `required` repeats it as a list, and so it is part of the prompt's hash.
-    if schema.get("required") != list(properties):
-        message = f"must list all properties in their order: [{', '.join(map(str, properties))}]"
-        yield make_fault(f"{key}.required", message)
-    if schema.get("additionalProperties") is not False:
-        yield make_fault(f"{key}.additionalProperties", "must be false")
-    early = [name for name in properties if name != "id"]
-    if "reason" in early and early[0] != "reason":
-        message = f"`reason` must come before {early[0]}, so that the judge gives its reason before its verdict"
-        yield make_fault(f"{key}.properties", message)
-    for name, inner in properties.items():
-        yield from find_schema_faults(inner, key=f"{key}.properties.{name}")
-
-
-def _find_enum_faults(schema: Schema, *, key: str) -> Iterator[PromptProblem]:
-    enum = schema["enum"]
-    if not isinstance(enum, list) or not enum or not all(_has_type(value, schema["type"]) for value in enum):
-        message = f"must be a list of at least one {schema['type']}; YAML reads yes, no, on, off and numbers as such"
-        yield make_fault(key, message)
-
-
-def _has_type(value: object, kind: str) -> bool:
-    # To Python, True is an integer.
-    return isinstance(value, _TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
+"""The JSON schema of a reply schema."""
 
 
 def find_value_faults(schema: Schema, value: object, *, key: str) -> Iterator[PromptProblem]:
-    """Where a value departs from a schema in which `find_schema_faults` found nothing."""
-    kind = schema["type"]
-    if not _has_type(value, kind):
-        yield make_fault(key, f"must be of type {kind}, not {_shorten(value)}")
-    elif "enum" in schema and value not in schema["enum"]:
-        yield make_fault(key, f"{_shorten(value)} is not allowed; allowed: {', '.join(map(str, schema['enum']))}")
-    elif isinstance(value, list):
-        for position, inner in enumerate(value):
-            yield from find_value_faults(schema["items"], inner, key=f"{key}[{position}]")
-    elif isinstance(value, dict):
-        properties = schema["properties"]
-        if value.keys() != properties.keys():
-            message = f"has the keys {', '.join(map(str, value)) or 'none'}; required: {', '.join(properties)}"
-            yield make_fault(key, message)
-        for name in properties.keys() & value.keys():
-            yield from find_value_faults(properties[name], value[name], key=f"{key}.{name}")
+    """Yield where a value departs from a schema."""
+    from jsonschema import Draft202012Validator  # noqa: PLC0415  # only what a user wrote is checked
+
+    faults: dict[str, str] = {}
+    for error in Draft202012Validator(schema).iter_errors(value):
+        place = key + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
+        came = repr(error.instance)
+        came = came if len(came) <= 60 else came[:57] + "…"
+        match error.validator:
+            case "type":
+                message = f"must be of type {error.validator_value}, not {came}"
+                if error.validator_value == "string" and isinstance(error.instance, bool | int | float):
+                    message += "; YAML reads yes, no, on, off and numbers as such, so write it in quotes"
+            case "enum":
+                message = f"{came} is not allowed; allowed: {', '.join(map(str, error.validator_value))}"
+            case "const":
+                message = f"must be {json.dumps(error.validator_value)}"
+            case "required" | "additionalProperties":
+                required = error.schema.get("required", [])
+                optional = [name for name in error.schema["properties"] if name not in required]
+                keys = ", ".join(map(str, error.instance)) or "none"
+                also = f"; also allowed: {', '.join(optional)}" if optional else ""
+                message = f"has the keys {keys}; required: {', '.join(required)}{also}"
+            case _:
+                message = "must not be empty"
+        faults.setdefault(place, message)
+    yield from (make_fault(place, message) for place, message in faults.items())
+
+
+def _find_schema_faults(schema: Any, *, key: str) -> Iterator[PromptProblem]:  # noqa: ANN401  # JSON
+    """Yield what keeps a schema from being taken by every endpoint, or from asking for the reason before the label."""
+    faults = list(find_value_faults(_RULES, schema, key=key))
+    yield from faults
+    if faults:
+        return
+    inner: dict[str, Any] = {}
+    if schema["type"] == "object":
+        inner = {f"{key}.properties.{name}": part for name, part in schema["properties"].items()}
+        names = list(schema["properties"])
+        # Models write keys in this order. `required` repeats it as a list, and so it is part of the prompt's hash.
+        if schema["required"] != names:
+            message = f"must list all properties in their order: [{', '.join(map(str, names))}]"
+            yield make_fault(f"{key}.required", message)
+        early = [name for name in names if name != "id"]
+        if "reason" in early and early[0] != "reason":
+            message = f"`reason` must come before {early[0]}, so that the judge gives its reason before its verdict"
+            yield make_fault(f"{key}.properties", message)
+    elif schema["type"] == "array":
+        inner = {f"{key}.items": schema["items"]}
+    for place, part in inner.items():
+        yield from _find_schema_faults(part, key=place)
 
 
 def order_keys(schema: Schema, value: object) -> object:
@@ -135,11 +137,6 @@ def strip_descriptions(schema: object) -> object:
         # Under `properties` every key is a name, `description` too.
         plain["properties"] = {name: strip_descriptions(inner) for name, inner in schema["properties"].items()}
     return plain
-
-
-def _shorten(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "…"
 
 
 _MENTION = re.compile(r"<([a-z_]+)>")
@@ -290,7 +287,7 @@ def _find_content_faults(path: Path, content: PromptContent) -> Iterator[PromptP
     basics = [*_find_variable_faults(content), *_find_label_faults(content)]
     if content.rubric is None:
         basics += _find_missing(content)
-        basics += find_schema_faults(content.reply_schema, key="reply_schema")
+        basics += _find_schema_faults(content.reply_schema, key="reply_schema")
     else:
         basics += _find_rubric_faults(path, content, content.rubric)
     yield from basics

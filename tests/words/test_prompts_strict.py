@@ -196,12 +196,25 @@ def test_a_faulty_file_names_the_key_and_what_was_allowed(tmp_path: Path, edit: 
         (set_key(f"{VERDICT}.additionalProperties", True), f"{VERDICT}.additionalProperties", "must be false"),
         (set_key(f"{VERDICT}.required", ["id", "label"]), f"{VERDICT}.required", "[id, reason, label]"),
         (set_key(f"{VERDICT}.properties.label.enum", ["TP"]), f"{VERDICT}.properties.label.enum", "[TP, FP]"),
-        (set_key(f"{VERDICT}.properties.label.enum", []), f"{VERDICT}.properties.label.enum", "at least one string"),
-        (set_key(f"{VERDICT}.properties.label.enum", [1]), f"{VERDICT}.properties.label.enum", "at least one string"),
-        (set_key(f"{VERDICT}.properties.label.type", "text"), f"{VERDICT}.properties.label", "needs a `type`; allowed"),
-        (set_key(f"{VERDICT}.properties.id.pattern", "A"), f"{VERDICT}.properties.id.pattern", "unknown key"),
-        (set_key(f"{VERDICT}.properties", {}), f"{VERDICT}.properties", "at least one key"),
-        (set_key(VERDICT, None), VERDICT, "needs a `type`"),
+        (set_key(f"{VERDICT}.properties.label.enum", []), f"{VERDICT}.properties.label.enum", "must not be empty"),
+        (
+            set_key(f"{VERDICT}.properties.label.enum", [1]),
+            f"{VERDICT}.properties.label.enum[0]",
+            "string, not 1; YAML",
+        ),
+        (
+            set_key(f"{VERDICT}.properties.label.type", "text"),
+            f"{VERDICT}.properties.label.type",
+            "'text' is not allowed; allowed: object, array, string, integer, number, boolean",
+        ),
+        (
+            set_key(f"{VERDICT}.properties.id.pattern", "A"),
+            f"{VERDICT}.properties.id",
+            "has the keys type, pattern; required: type; also allowed: description, enum",
+        ),
+        (set_key(f"{VERDICT}.properties", {}), f"{VERDICT}.properties", "must not be empty"),
+        (set_key(f"{VERDICT}.properties.id.type", None), f"{VERDICT}.properties.id", "required: type"),
+        (set_key(VERDICT, None), VERDICT.rpartition(".")[0], "has the keys type; required: type, items"),
         (
             set_key(
                 f"{VERDICT}.properties",
