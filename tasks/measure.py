@@ -5,10 +5,14 @@ sample's metadata.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import hashlib
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import product
+from pathlib import Path
 from typing import Final
 
+import orjson
 from prefect import task
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
@@ -20,7 +24,10 @@ from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
 from evalhouse.tasks.pipeline.sql_results import RUBRIC as RESULT_SETS
 from evalhouse.tasks.pipeline.sql_results import compare_results
 from evalhouse.warehouse.errors import QueryStopped
+from evalhouse.warehouse.messages import clean_text
+from evalhouse.warehouse.store import Warehouse
 
+_MOST_DEATHS: Final = 2  # how often the run's process may end while it measures a sample
 _MOST_ROWS: Final = 10_000  # of the citations of one answer: a mark may name many contexts and close many statements
 
 
@@ -41,14 +48,15 @@ async def measure(run_id: str, shard: int) -> None:
     await take_shard(run_id, shard, measure_sample)
 
 
-async def _measure_overlap(_: LiveRun, work: SampleWork) -> str | None:
+async def _measure_overlap(live_run: LiveRun, work: SampleWork) -> str | None:
     sample = work.sample
     if sample.answer is None or sample.ground_truth is None:
         return "no_answer" if sample.answer is None else "no_ground_truth"
     from evalhouse.tasks.measures.overlap import measure_overlap  # noqa: PLC0415  # half a second, for metrics that few runs score
 
     accepted = sample.accepted_answers
-    measured = [(text, measure_overlap(sample.answer, text)) for text in accepted]
+    with _marked(live_run, sample.sample_id):
+        measured = [(text, measure_overlap(sample.answer, text)) for text in accepted]
     for kind in measured[0][1]:
         text, values = max(measured, key=lambda pair: pair[1][kind])
         work.add_row("similarities", kind=kind, value=values[kind], text=text if len(accepted) > 1 else None)
@@ -69,13 +77,58 @@ async def _compare_tool_calls(_: LiveRun, work: SampleWork) -> str | None:
     return None
 
 
-async def _compare_result_sets(_: LiveRun, work: SampleWork) -> str | None:
-    grades = await asyncio.to_thread(compare_results, work.sample)
+async def _compare_result_sets(live_run: LiveRun, work: SampleWork) -> str | None:
+    # One at a time: should the process end, it is plain which sample it was measuring.
+    async with live_run.measuring:
+        with _marked(live_run, work.sample.sample_id):
+            grades = await asyncio.to_thread(compare_results, work.sample)
     if isinstance(grades, str):
         return grades
     for agreement in grades:
         work.add_grade(RESULT_SETS, agreement)
     return None
+
+
+@contextmanager
+def _marked(live_run: LiveRun, sample_id: str) -> Iterator[None]:
+    """Leave a file for as long as a sample is measured, so that a resumed run knows which one ended its process.
+
+    Raises QueryStopped for a sample that did so twice.
+    """
+    path = find_mark(live_run.warehouse, live_run.run_id, sample_id)
+    folder = path.parent
+    deaths = len(path.read_bytes().splitlines()) if live_run.resumed and path.exists() else 0
+    try:
+        if deaths >= _MOST_DEATHS:
+            raise QueryStopped(f"the run's process ended {deaths} times while it measured this sample")
+        folder.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            file.write(orjson.dumps(sample_id) + b"\n")
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        with suppress(OSError):  # another sample is being measured
+            folder.rmdir()
+            folder.parent.rmdir()
+
+
+def describe_deaths(warehouse: Warehouse, run_id: str) -> list[str]:
+    """Return a notice for each sample that a resumed run leaves out, because it ended the run's process twice."""
+    notices = []
+    for path in sorted(find_mark(warehouse, run_id, "").parent.glob("*")):
+        lines = path.read_bytes().splitlines()
+        if len(lines) >= _MOST_DEATHS:
+            notices.append(
+                f"warning: the run's process ended {len(lines)} times while it measured sample "
+                f"{clean_text(orjson.loads(lines[0]))}, which is not measured again (measure_failed)"
+            )
+    return notices
+
+
+def find_mark(warehouse: Warehouse, run_id: str, sample_id: str) -> Path:
+    """Return the file that holds a line for each process of the run that began to measure the sample and ended."""
+    name = hashlib.sha256(sample_id.encode()).hexdigest()[:32]
+    return warehouse.location.journal_path / "measuring" / run_id / name
 
 
 async def _read_citations(live_run: LiveRun, work: SampleWork) -> str | None:

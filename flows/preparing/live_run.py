@@ -49,6 +49,7 @@ from evalhouse.warehouse.steps import (
     list_calls,
     list_prompts,
     list_replaced_prompts,
+    list_tasks,
 )
 from evalhouse.warehouse.store import Warehouse
 
@@ -155,6 +156,10 @@ class PreparedRun:
         live_run.resumed, live_run.staged = self.resumed, self.staged
         live_run.progress.n_samples = self.run.n_samples or 0
         live_run.notices += [*self.notices, *notices]
+        if self.resumed and "measure" in list_tasks(self.tools.plan.steps):
+            from evalhouse.tasks.measure import describe_deaths  # noqa: PLC0415  # few runs measure anything
+
+            live_run.notices += describe_deaths(warehouse, self.run.run_id)
         if self.staged is not None:
             columns, *warnings = announce_columns(self.staged, live_run)
             live_run.notices += [columns, *warnings] if self.is_file else warnings

@@ -253,6 +253,7 @@ class LiveRun:
     session: str = field(default_factory=partial(secrets.token_hex, 4))
     progress: Progress = field(default_factory=Progress)
     shards: dict[int, Shard] = field(default_factory=dict)
+    measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
     retrying: set["asyncio.Task[Any] | None"] = field(default_factory=set)  # in Prefect's wait before a retry
 
     @cached_property

@@ -16,11 +16,12 @@ from live_runs import PROMPTS, ScriptedJudge, lay_out_run, make_sample, read_out
 
 from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.measure import measure_sample
+from evalhouse.tasks.measure import describe_deaths, find_mark, measure_sample
 from evalhouse.tasks.pipeline.live_run import SampleWork, make_work
 from evalhouse.tasks.pipeline.result_sets import run_on_tables
 from evalhouse.tasks.pipeline.sql_results import compare_results, prove_by_running
 from evalhouse.warehouse.rows.samples import StoredSample
+from evalhouse.warehouse.store import Warehouse
 
 SHIPS = {
     "ship": [
@@ -170,6 +171,36 @@ async def test_a_score_is_the_f1_of_cells_in_any_order_unless_order_is_asked_for
     assert score_work(work, "result_set_match") == (1, None)
     assert score_work(work, "result_set_match", ordered=1)[0] == pytest.approx(1 / 3)
     assert len({row["criterion"] for row in work.rows["grades"]}) == len(work.rows["grades"]) == 6
+
+
+async def test_a_sample_that_ended_the_process_twice_is_not_measured_again(tmp_path: Path) -> None:
+    sample = make_pair(ALL, TURNED)
+    path = find_mark(Warehouse(str(tmp_path / "w.duckdb")), "run-1", sample.sample_id)
+    path.parent.mkdir(parents=True)
+    judge = ScriptedJudge(lambda _: "nothing is asked")
+    async with lay_out_run(tmp_path, judge=judge, metrics=["result_set_match"]) as live_run:
+        live_run.resumed = True
+        for n_deaths, reason in ((0, None), (1, None), (2, "measure_failed"), (0, None)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b'"s1"\n' * n_deaths)  # what processes that ended while they measured have left
+            notices = describe_deaths(live_run.warehouse, live_run.run_id)
+            assert [notice for notice in notices if "sample s1, which is not measured again" in notice] == notices
+            assert len(notices) == (reason is not None)
+            await measure_sample(live_run, work := make_work(sample))
+            assert read_outcomes(work) == {"result_sets": reason}
+            assert not path.parent.parent.exists()
+
+
+async def test_a_sample_is_marked_while_it_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bytes] = []
+
+    def look(sample: StoredSample) -> str:
+        seen.append(find_mark(Warehouse(str(tmp_path / "w.duckdb")), "run-1", sample.sample_id).read_bytes())
+        return "no_answer"
+
+    monkeypatch.setattr("evalhouse.tasks.measure.compare_results", look)
+    await measure(tmp_path, make_pair())
+    assert seen == [b'"s1"\n']
 
 
 async def test_without_data_the_sample_is_unscored(tmp_path: Path) -> None:
