@@ -1,7 +1,9 @@
 """`evalhouse receive`: OTLP over HTTP, from a request to spans, and events about them, on disk.
 
-A request is answered when each of its spans or events is on disk. What an exporter is to send again is answered with
-429 or 503 and Retry-After; what it is not, with another status, as OTLP has it.
+A request is answered when each of its spans or events is on disk. What an exporter should send again is answered with
+429 or 503 and Retry-After; what it should not, with another status, as OTLP has it. Accepted spans are redacted and
+wait in the journal of their table, from where a mover takes them to the warehouse, or, while it is not known whether
+their trace is kept, in a journal of those that wait.
 """
 
 import asyncio
@@ -14,9 +16,8 @@ import zlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
@@ -32,14 +33,14 @@ from evalhouse.tasks.datasets.spans.otel import (
     Logged,
     Recorded,
     Unplaced,
+    describe_unplaced,
     read_otlp,
     read_otlp_logs,
     read_protobuf,
     read_protobuf_logs,
-    write_unplaced,
 )
 from evalhouse.tasks.datasets.spans.span import Blame, Tree
-from evalhouse.tasks.datasets.spans.store import Redactor, is_named, is_picked, to_event_row, to_row
+from evalhouse.tasks.datasets.spans.store import Redactor, is_named, is_picked, to_row
 from evalhouse.tasks.settings.suite import find_cutoff
 from evalhouse.tasks.settings.traces import ReceiverSettings
 from evalhouse.warehouse.errors import WarehouseBusy
@@ -49,26 +50,30 @@ from evalhouse.warehouse.rows.runs import now_utc
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.upkeep.forget import Rule, forget_traces
 
-_WAITING: Final = "waiting"
-_KEPT_FOR: Final = 10  # times the wait that a trace is remembered as kept
-_FORGET_S: Final = 3600.0
-_LEAST_TICK_S: Final = 0.05
+Item = Recorded | Logged | Unplaced
 Row = dict[str, Any]
 Table = Literal["spans", "span_events"]
 
+# --- accepted spans on their way into the warehouse
+
+_WAITING: Final = "waiting"  # the folder of the journal of spans that wait for their trace
+_KEPT_FOR: Final = 10  # times the wait that a trace is remembered as kept
+_FORGET_S: Final = 3600.0
+_MIN_TICK_S: Final = 0.05
+
 
 @dataclass(kw_only=True)
-class _Open:
-    """A trace of which nothing says yet that it is kept, and until when it waits."""
+class _OpenTrace:
+    """A trace that waits, until this time, for a span that keeps it."""
 
     until: float
     rows: list[Row] = field(default_factory=list)
 
 
 @dataclass(kw_only=True)
-class Kept:
-    """What became of what was accepted; `n_logged` of it is what was logged about spans. `n_unplaced` beside it were
-    logged about none."""
+class Counts:
+    """What accepted items became; `n_logged` of them are events about spans. `n_unplaced` are events about none, which
+    are not accepted."""
 
     n_accepted: int = 0
     n_logged: int = 0
@@ -79,51 +84,61 @@ class Kept:
 
 
 class SpanKeeper:
-    """Keeps spans, and what was logged about them, by the settings; safe to use from several threads.
+    """Stores spans, and events about them, by the settings; safe to use from several threads.
 
-    `close` before the process ends.
+    A trace that no rule has kept when it has waited long enough is dropped. What a killed receiver left waits in the
+    next one. `close` before the process ends.
     """
 
     def __init__(self, warehouse: Warehouse, settings: ReceiverSettings) -> None:
-        self.counts = Kept()
+        self.counts = Counts()
         self._warehouse, self._settings = warehouse, settings
         self._redactor = Redactor(settings.redaction)
         self._guard = threading.Lock()
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _OpenTrace] = {}
         self._kept_until: dict[str, float] = {}
         self._movers: dict[Table, Mover] = {
-            "spans": Mover(warehouse, "spans", moved=self._note_moved),
-            "span_events": Mover(warehouse, "span_events", moved=self._note_moved),
+            "spans": Mover(warehouse, "spans", moved=self._count_moved),
+            "span_events": Mover(warehouse, "span_events", moved=self._count_moved),
         }
         folder = find_journal(warehouse.location, "spans") / _WAITING
         self._waiting = Journal(folder)
-        self._wait_again(folder)
+        until = time.monotonic() + settings.sampling.wait_s
+        for segment in find_orphans(folder):  # of a receiver that was killed
+            for row in segment.rows:
+                self._waiting.append(row)
+                self._open.setdefault(str(row["trace_id"]), _OpenTrace(until=until)).rows.append(row)
+            segment.remove()
         self._has_ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="evalhouse-waiting-spans", daemon=True)
         self._thread.start()
 
     @property
     def failure(self) -> BaseException | None:
-        """What stopped the moving into the warehouse, if anything did."""
+        """The error that stopped the moving into the warehouse, if any."""
         return next((mover.failure for mover in self._movers.values() if mover.failure is not None), None)
 
     @property
     def n_on_disk(self) -> int:
-        """How many rows are on disk and not in the warehouse."""
+        """The number of rows that are on disk and not in the warehouse."""
         with self._guard:
             return self.counts.n_kept - self.counts.n_moved + sum(len(trace.rows) for trace in self._open.values())
 
-    def keep(self, items: Iterable[Recorded | Logged | Unplaced], blame: Blame) -> None:
-        """Put them on disk as far as they are kept; raises OSError for a full disk. What no row can hold is blamed."""
+    def keep(self, items: Iterable[Item], blame: Blame) -> None:
+        """Put items on disk unless their trace is dropped; raises OSError for a full disk. An item that no row can hold
+        is reported to `blame`."""
         now, began_at = time.monotonic(), now_utc()
+        redactor = self._redactor
         with self._guard:
             for place, item in enumerate(items):
                 if isinstance(item, Unplaced):
                     self.counts.n_unplaced += 1
                     continue
-                # The order in which they came, which their own times need not tell, is that of their rows.
+                # Rows have the order in which the items came, which their own times may not show.
+                received_at = began_at + timedelta(microseconds=place)
                 try:
-                    row = self._make_row(item, began_at + timedelta(microseconds=place))
+                    is_span = isinstance(item, Recorded)
+                    row = to_row(redactor.redact(item) if is_span else redactor.redact_logged(item), received_at)
                 except (TypeError, ValueError, OverflowError, RecursionError) as error:
                     blame(f"span {item.span_id} of trace {item.trace_id} cannot be stored: {error}")
                     continue
@@ -131,19 +146,14 @@ class SpanKeeper:
                     self._keep_row(row)
                 else:
                     self._waiting.append(row)
-                    trace = self._open.setdefault(item.trace_id, _Open(until=0.0))
+                    trace = self._open.setdefault(item.trace_id, _OpenTrace(until=0.0))
                     trace.until = now + self._settings.sampling.wait_s
                     trace.rows.append(row)
                 self.counts.n_accepted += 1
                 self.counts.n_logged += isinstance(item, Logged)
 
-    def _make_row(self, item: Recorded | Logged, received_at: datetime) -> Row:
-        if isinstance(item, Recorded):
-            return to_row(self._redactor.redact(item), received_at)
-        return to_event_row(self._redactor.redact_logged(item), received_at)
-
     def _is_kept(self, item: Recorded | Logged, now: float) -> bool:
-        """Whether its trace is kept; what waited of a trace that it keeps is kept before it."""
+        """Return True if the item's trace is kept; rows that waited for an item that keeps it are stored before it."""
         sampling, trace_id = self._settings.sampling, item.trace_id
         if is_picked(trace_id, sampling.share) or trace_id in self._kept_until:
             return True
@@ -156,35 +166,25 @@ class SpanKeeper:
         return True
 
     def _keep_row(self, row: Row) -> None:
-        self._movers[_find_table(row)].keep(row)
+        # Rows of both tables wait for their trace together.
+        self._movers["span_events" if "logged_at" in row else "spans"].keep(row)
         self.counts.n_kept += 1
 
-    def _note_moved(self, segment: Segment) -> None:
+    def _count_moved(self, segment: Segment) -> None:
         self.counts.n_moved += len(segment.rows)
 
-    def _wait_again(self, folder: Path) -> None:
-        """Have what waited in a receiver that is gone wait here."""
-        until = time.monotonic() + self._settings.sampling.wait_s
-        for segment in find_orphans(folder):
-            for row in segment.rows:
-                self._waiting.append(row)
-                self._open.setdefault(str(row["trace_id"]), _Open(until=until)).rows.append(row)
-            segment.remove()
-
     def _run(self) -> None:
-        wait_s = max(_LEAST_TICK_S, self._settings.sampling.wait_s / 2)
+        wait_s = max(_MIN_TICK_S, self._settings.sampling.wait_s / 2)
+        age = self._settings.retention.traces
         forget_at = 0.0
         while True:
-            if self._settings.retention.traces is not None and time.monotonic() >= forget_at:
-                self._forget_old(self._settings.retention.traces)
+            if age is not None and time.monotonic() >= forget_at:
+                rule = Rule(words=f'[retention] traces = "{age}"', before=find_cutoff(age, now_utc()))
+                forget_traces(self._warehouse, rule)
                 forget_at = time.monotonic() + _FORGET_S
             if self._has_ended.wait(wait_s):
                 return
             self.drop_old()
-
-    def _forget_old(self, age: str) -> None:
-        rule = Rule(words=f'[retention] traces = "{age}"', before=find_cutoff(age, now_utc()))
-        forget_traces(self._warehouse, rule)
 
     def drop_old(self) -> None:
         """Drop the traces that have waited long enough, and their bytes from the disk."""
@@ -203,7 +203,7 @@ class SpanKeeper:
             segment.remove()
 
     def close(self) -> None:
-        """Move what is kept into the warehouse; raises WarehouseBusy where it stays locked (nothing is lost)."""
+        """Move the stored rows into the warehouse; raises WarehouseBusy if it stays locked (nothing is lost)."""
         self._has_ended.set()
         self._thread.join()
         with ExitStack() as stack:
@@ -212,10 +212,7 @@ class SpanKeeper:
                 stack.callback(mover.close)
 
 
-def _find_table(row: Row) -> Table:
-    """Where a row belongs: those that wait for their trace wait together."""
-    return "span_events" if "logged_at" in row else "spans"
-
+# --- requests
 
 PORT: Final = 4318
 TOKEN_VARIABLE: Final = "EVALHOUSE_RECEIVE_TOKEN"
@@ -223,18 +220,15 @@ INSTALL: Final = "pip install 'evalhouse[traces]'"
 _JSON: Final = "application/json"
 _PROTOBUF: Final = "application/x-protobuf"
 _MIB: Final = 2**20
-_AGAIN_S: Final = 5
-_AT_ONCE: Final = 64  # requests that are read or written at the same time
-_PATIENCE_S: Final = 30.0  # how long one may take to arrive
+_RETRY_AFTER_S: Final = 5
+_MAX_REQUESTS: Final = 64  # requests that are read or written at the same time
+_PATIENCE_S: Final = 30.0  # the time one may take to arrive
 _LEAVE_S: Final = 5
-_GZIP: Final = 31  # zlib's word for it
-
-
-_Item = Recorded | Logged | Unplaced
+_GZIP: Final = 31  # zlib's number for it
 
 
 class Refused(Exception):
-    """A request that is not taken: with which status, and why."""
+    """A request that is refused: with which status, and why."""
 
     def __init__(self, status: int, text: str, *, again: bool = False) -> None:
         super().__init__(text)
@@ -243,12 +237,13 @@ class Refused(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class _Signal:
-    """A kind of request: its message, by which name an answer counts what it rejects, and how it is read."""
+    """A kind of request: the name of its message, the field that counts rejected items in an answer, and its readers
+    for JSON and protobuf."""
 
     message: str
     rejected: str
-    read_json: Callable[[Tree, Blame], Iterator[_Item]]
-    read_protobuf: Callable[[bytes, Blame], Iterator[_Item]]
+    read_json: Callable[[Tree, Blame], Iterator[Item]]
+    read_protobuf: Callable[[bytes, Blame], Iterator[Item]]
 
 
 def _read_protobuf_spans(body: bytes, blame: Blame) -> Iterator[Recorded]:
@@ -282,6 +277,15 @@ _PATHS: Final = {
 }
 
 
+def has_protobuf() -> bool:
+    """Return True if the extra that reads protobuf is installed."""
+    try:
+        import opentelemetry.proto.collector.trace.v1.trace_service_pb2  # noqa: F401, PLC0415  # an extra
+    except ImportError:
+        return False
+    return True
+
+
 @dataclass(kw_only=True)
 class Receiver:
     """Answers requests. `n_under_way` are being read or written."""
@@ -292,23 +296,45 @@ class Receiver:
     n_under_way: int = 0
 
     async def receive(self, signal: _Signal, request: Request) -> Response:
-        """Take one request, and answer in the encoding that it came in."""
+        """Store the items of one request, and answer in its encoding."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         self.n_under_way += 1
         try:
             self._check(request, kind)
             body = await asyncio.wait_for(self._read_body(request), _PATIENCE_S)
-            n_rejected, why = await asyncio.to_thread(self._take, signal, body, kind)
+            problems = await asyncio.to_thread(self._store, signal, body, kind)
         except (Refused, TimeoutError, ClientDisconnect) as error:
             refused = error if isinstance(error, Refused) else Refused(408, "the request did not arrive in time")
-            return _answer_refused(refused, kind)
+            headers = {"retry-after": str(_RETRY_AFTER_S)} if refused.again else {}
+            headers |= {"www-authenticate": "Bearer"} if refused.status == 401 else {}
+            # A message of type google.rpc.Status.
+            if kind == _PROTOBUF:
+                return Response(_write_text(2, str(refused)), refused.status, headers, media_type=_PROTOBUF)
+            return Response(orjson.dumps({"message": str(refused)}), refused.status, headers, media_type=_JSON)
         finally:
             self.n_under_way -= 1
-        return _answer(signal, n_rejected, why, kind)
+        # All were stored, or, as OTLP's partial success, how many were not, and why the first.
+        if kind == _JSON:
+            partial_success = {signal.rejected: str(len(problems)), "errorMessage": problems[0] if problems else ""}
+            answer = orjson.dumps({"partialSuccess": partial_success} if problems else {})
+        else:
+            inner = b"\x08" + _write_varint(len(problems)) + _write_text(2, problems[0]) if problems else b""
+            answer = b"\x0a" + _write_varint(len(inner)) + inner if problems else b""
+        return Response(answer, media_type=kind)
 
     def _check(self, request: Request, kind: str) -> None:
-        """Refuse what need not be read to be refused."""
-        given = _read_token(request.headers.get("authorization", ""))
+        """Refuse a request that need not be read for that.
+
+        The token comes in a Bearer header, or as the password of a Basic one, where Langfuse's SDKs send their secret
+        key.
+        """
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            try:
+                decoded = base64.b64decode(given, validate=True).decode() if scheme.lower() == "basic" else ""
+            except ValueError:
+                decoded = ""
+            given = decoded.partition(":")[2]
         if not hmac.compare_digest(given.encode(), self.token.encode()):
             raise Refused(401, "send the header `authorization: Bearer TOKEN`, with the token of this receiver")
         if kind not in (_JSON, _PROTOBUF):
@@ -319,93 +345,51 @@ class Receiver:
             raise Refused(415, f"content-encoding {request.headers['content-encoding']!r}; allowed: gzip")
         if self.keeper.failure is not None:
             raise Refused(503, f"spans cannot be stored: {self.keeper.failure}", again=True)
-        if self.n_under_way > _AT_ONCE or self.keeper.n_on_disk >= self.settings.waiting_spans:
+        if self.n_under_way > _MAX_REQUESTS or self.keeper.n_on_disk >= self.settings.waiting_spans:
             raise Refused(429, "more spans wait on disk, or requests at once, than this receiver takes", again=True)
 
     async def _read_body(self, request: Request) -> bytes:
-        """The body, unpacked; never more of it than is allowed."""
-        most = int(self.settings.body_mb * _MIB)
+        """Return the body, unpacked; reads no more of it than is allowed."""
+        max_size = int(self.settings.body_mb * _MIB)
         unpack = zlib.decompressobj(_GZIP) if request.headers.get("content-encoding") == "gzip" else None
         parts, size = [], 0
         async for chunk in request.stream():
             try:
-                part = unpack.decompress(chunk, most - size + 1) if unpack and chunk else chunk
+                part = unpack.decompress(chunk, max_size - size + 1) if unpack and chunk else chunk
             except zlib.error as error:
                 raise Refused(400, f"the body is not gzip: {error}") from None
             size += len(part)
-            if size > most or (unpack and unpack.unconsumed_tail):
+            if size > max_size or (unpack and unpack.unconsumed_tail):
                 raise Refused(413, f"more than {self.settings.body_mb:g} MiB unpacked; send fewer spans at once")
             parts.append(part)
         if unpack and not unpack.eof:
             raise Refused(400, "the body is not gzip: it ends too early")
         return b"".join(parts)
 
-    def _take(self, signal: _Signal, body: bytes, kind: str) -> tuple[int, str]:
-        """Put what came on disk; how much was rejected, and why the first of it was."""
+    def _store(self, signal: _Signal, body: bytes, kind: str) -> list[str]:
+        """Put the items of a body on disk; returns the problem of each that was rejected."""
         problems: list[str] = []
-        items = _read_items(signal, body, kind, problems.append)
+        if kind == _JSON:
+            try:
+                items = list(signal.read_json(orjson.loads(body), problems.append))
+            except (orjson.JSONDecodeError, AttributeError, TypeError, KeyError) as error:
+                raise Refused(400, f"not an {signal.message} in JSON: {error}") from None
+        else:
+            from google.protobuf.message import DecodeError  # noqa: PLC0415  # an extra
+
+            try:
+                items = list(signal.read_protobuf(body, problems.append))
+            except DecodeError as error:
+                raise Refused(400, f"not an {signal.message} in protobuf: {error}") from None
         try:
             self.keeper.keep(items, problems.append)
         except OSError as error:
             raise Refused(503, f"spans cannot be stored: {error.strerror or error}", again=True) from None
-        return len(problems), problems[0] if problems else ""
-
-
-def _read_token(authorization: str) -> str:
-    """The token of a Bearer header, or the password of a Basic one, where Langfuse's SDKs send their secret key."""
-    scheme, _, given = authorization.partition(" ")
-    if scheme.lower() == "bearer":
-        return given
-    try:
-        decoded = base64.b64decode(given, validate=True).decode() if scheme.lower() == "basic" else ""
-    except ValueError:
-        return ""
-    return decoded.partition(":")[2]
-
-
-def has_protobuf() -> bool:
-    """Whether the extra that reads protobuf is installed."""
-    try:
-        import opentelemetry.proto.collector.trace.v1.trace_service_pb2  # noqa: F401, PLC0415  # an extra
-    except ImportError:
-        return False
-    return True
-
-
-def _read_items(signal: _Signal, body: bytes, kind: str, blame: Blame) -> list[_Item]:
-    if kind == _JSON:
-        try:
-            return list(signal.read_json(orjson.loads(body), blame))
-        except (orjson.JSONDecodeError, AttributeError, TypeError, KeyError) as error:
-            raise Refused(400, f"not an {signal.message} in JSON: {error}") from None
-    from google.protobuf.message import DecodeError  # noqa: PLC0415  # an extra
-
-    try:
-        return list(signal.read_protobuf(body, blame))
-    except DecodeError as error:
-        raise Refused(400, f"not an {signal.message} in protobuf: {error}") from None
-
-
-def _answer(signal: _Signal, n_rejected: int, why: str, kind: str) -> Response:
-    """All taken, or, as OTLP's partial success, how much was not."""
-    if kind == _JSON:
-        said: dict[str, Any] = {signal.rejected: str(n_rejected), "errorMessage": why}
-        return Response(orjson.dumps({"partialSuccess": said} if n_rejected else {}), media_type=_JSON)
-    inner = b"\x08" + _write_varint(n_rejected) + _write_text(2, why)
-    return Response(b"\x0a" + _write_varint(len(inner)) + inner if n_rejected else b"", media_type=_PROTOBUF)
-
-
-def _answer_refused(refused: Refused, kind: str) -> Response:
-    """The status, with a message of type google.rpc.Status."""
-    headers = {"retry-after": str(_AGAIN_S)} if refused.again else {}
-    headers |= {"www-authenticate": "Bearer"} if refused.status == 401 else {}
-    text = str(refused)
-    body = _write_text(2, text) if kind == _PROTOBUF else orjson.dumps({"message": text})
-    return Response(body, refused.status, headers, media_type=_PROTOBUF if kind == _PROTOBUF else _JSON)
+        return problems
 
 
 def _write_text(number: int, text: str) -> bytes:
-    """A field of text in protobuf: answers are so small that they need no library."""
+    """Return a field of text in protobuf: answers are so small that they need no library."""
     data = text.encode()
     return bytes([number << 3 | 2]) + _write_varint(len(data)) + data
 
@@ -418,33 +402,36 @@ def _write_varint(number: int) -> bytes:
     return bytes([*written, number])
 
 
+# --- the server
+
+
 def make_app(receiver: Receiver, report: Callable[[str], None]) -> Starlette:
-    """The app; when it ends what was received is moved into the warehouse."""
+    """Return the app; when it ends the received spans are moved into the warehouse, and counted in a line."""
+
+    def close() -> None:
+        keeper = receiver.keeper
+        with suppress(WarehouseBusy):
+            keeper.close()
+        counts, n_waiting = keeper.counts, keeper.n_on_disk
+        waiting = f", {n_waiting:,} wait on disk for the next receiver or run" if n_waiting else ""
+        unplaced = f"; {describe_unplaced(counts.n_unplaced)}" if counts.n_unplaced else ""
+        spans = f"{counts.n_accepted - counts.n_logged:,} spans"
+        events = f" and {counts.n_logged:,} events about them" if counts.n_logged else ""
+        report(f"{spans}{events} received, {counts.n_kept:,} kept, {counts.n_dropped:,} not sampled{waiting}{unplaced}")
 
     @asynccontextmanager
     async def close_at_end(_: Starlette) -> AsyncIterator[None]:
         yield
-        await asyncio.to_thread(_close, receiver.keeper, report)
+        await asyncio.to_thread(close)
 
     routes = [Route(path, partial(receiver.receive, signal), methods=["POST"]) for path, signal in _PATHS.items()]
     return Starlette(routes=routes, lifespan=close_at_end)
 
 
-def _close(keeper: SpanKeeper, report: Callable[[str], None]) -> None:
-    with suppress(WarehouseBusy):
-        keeper.close()
-    counts, left = keeper.counts, keeper.n_on_disk
-    waiting = f", {left:,} wait on disk for the next receiver or run" if left else ""
-    unplaced = f"; {write_unplaced(counts.n_unplaced)}" if counts.n_unplaced else ""
-    spans = f"{counts.n_accepted - counts.n_logged:,} spans"
-    events = f" and {counts.n_logged:,} events about them" if counts.n_logged else ""
-    report(f"{spans}{events} received, {counts.n_kept:,} kept, {counts.n_dropped:,} not sampled{waiting}{unplaced}")
-
-
 def serve_receiver(
     warehouse: Warehouse, settings: ReceiverSettings, *, host: str, port: int | None, report: Callable[[str], None]
 ) -> None:
-    """Receive until Ctrl-C or SIGTERM; raises SettingsError for an address that cannot be had."""
+    """Receive until Ctrl-C or SIGTERM; raises SettingsError for an address that is not available."""
     listening = listen(host, port, PORT)
     is_given = TOKEN_VARIABLE in os.environ
     token = find_token(TOKEN_VARIABLE)
@@ -467,7 +454,7 @@ def serve_receiver(
 
 
 def _introduce(warehouse: Warehouse, settings: ReceiverSettings, address: str, token: str | None) -> list[str]:
-    """Where it is and what it does, and what an exporter is to be told."""
+    """Return lines that state the address, what is kept, and the settings of an exporter."""
     sampling, redaction = settings.sampling, settings.redaction
     patterns = [*redaction.patterns, *(f"/{item.pattern}/" for item in redaction.own)]
     kept = "all traces" if sampling.share == 1 else f"{sampling.share:.4g} of all traces, and those that a rule names"

@@ -50,8 +50,7 @@ CUT = {
     "tasks/asking/tokens.py:_DATE": 500,  # the name of a model
     "tasks/asking/verdicts.py:_is_draft": 1_000_000,  # a reply
     "tasks/datasets/rows.py:_spell": 1_000,  # the name of a column
-    "tasks/datasets/encodings.py:_is_western": 1_000_000,  # the sample of a file; one class of bytes
-    "tasks/datasets/formats.py:_hint_at_nan": 65_536,
+    "tasks/datasets/formats.py:_parse_json": 65_536,
     "tasks/grade.py:_read_marked": 1_000_000,
     "tasks/judge/rate_headers.py:_PART": 64,
     "tasks/judge/rate_headers.py:_DURATION": 64,

@@ -28,7 +28,7 @@ from trace_files import (
     write_lines,
 )
 
-from evalhouse.flows.receiver import Kept, SpanKeeper
+from evalhouse.flows.receiver import Counts, SpanKeeper
 from evalhouse.tasks.datasets.errors import DatasetError
 from evalhouse.tasks.datasets.read import stage_of
 from evalhouse.tasks.settings.run import RunSettings
@@ -185,7 +185,7 @@ def test_other_log_records_are_answered_and_not_kept(tmp_path: Path) -> None:
         assert house.post(make_logs_request(records), path=LOGS).json() == {}
         assert house.keeper.n_on_disk == 0
     assert _count(house) == 0
-    assert house.keeper.counts == Kept(n_unplaced=3)
+    assert house.keeper.counts == Counts(n_unplaced=3)
 
 
 def test_events_that_name_no_span_are_counted_in_protobuf_too(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_events_that_name_no_span_are_counted_in_protobuf_too(tmp_path: Path) ->
     with receiving(tmp_path / "w.duckdb") as house:
         protobuf = {"content-type": "application/x-protobuf"}
         assert house.post(request.SerializeToString(), headers=protobuf, path=LOGS).content == b""
-    assert house.keeper.counts == Kept(n_unplaced=1)
+    assert house.keeper.counts == Counts(n_unplaced=1)
 
 
 def test_events_that_name_no_span_are_counted_in_files(tmp_path: Path) -> None:

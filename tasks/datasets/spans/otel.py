@@ -1,5 +1,10 @@
-"""Spans and log records of OpenTelemetry: read from OTLP in JSON or protobuf and from rows of SDKs and Phoenix, and
-understood by the conventions of GenAI, OpenInference, OpenLLMetry (traceloop) and Langfuse's SDKs."""
+"""Spans and log records of OpenTelemetry.
+
+They come as OTLP in JSON or protobuf, or as rows of SDKs and of Phoenix, and become `Recorded` spans and `Logged`
+events. `read_span` reads a recorded span by the conventions of GenAI, OpenInference, OpenLLMetry (traceloop) and
+Langfuse's SDKs; an application may mix them, so of each field the first attribute that is there counts. Events of the
+GenAI conventions, which hold prompts and completions apart from the spans, are joined to them once a trace is whole.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -38,7 +43,7 @@ if TYPE_CHECKING:
     from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-
+ERROR: Final = "error"
 _LANGFUSE: Final = "langfuse.observation.type"
 _KINDS: Final[Mapping[str, Mapping[str, Kind]]] = {
     "openinference.span.kind": {
@@ -78,11 +83,15 @@ _MODELS: Final = (
 )  # fmt: skip
 _USAGE: Final = "langfuse.observation.usage_details"
 _TOOLS: Final = ("tool.name", "gen_ai.tool.name", "traceloop.entity.name")
-# Messages that conventions before 1.37 put into events.
+# Conventions before 1.37 put messages into events.
 _ASKED_EVENTS: Final[Mapping[str, str]] = {
     "gen_ai.user.message": "user", "gen_ai.system.message": "system", "gen_ai.assistant.message": "assistant",
 }  # fmt: skip
-ERROR: Final = "error"
+_STATUSES: Final[Mapping[object, str]] = {
+    1: "ok", 2: ERROR, "STATUS_CODE_OK": "ok", "STATUS_CODE_ERROR": ERROR, "OK": "ok", "ERROR": ERROR,
+}  # fmt: skip
+_EVENTS: Final = "gen_ai."  # the names of GenAI's events begin with it
+_NO_REASON: Final = "no reason was recorded"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,158 +113,19 @@ class Recorded:
     @property
     def session(self) -> str | None:
         """The session, or conversation, that it belongs to."""
-        return read_name(pick(self.attributes, _SESSIONS))
+        return read_name(_pick(self.attributes, _SESSIONS))
 
     @property
     def duration_ms(self) -> float | None:
-        """How long it took."""
+        """The time it took."""
         if self.started_at is None or self.ended_at is None:
             return None
         return max(0.0, (self.ended_at - self.started_at) * 1000)
 
 
-def pick(attributes: Tree, names: Iterable[str]) -> Any:  # noqa: ANN401  # whatever an attribute holds
-    """The first of these attributes that is there."""
-    return next((attributes[name] for name in names if attributes.get(name) not in (None, "")), None)
-
-
-def read_span(recorded: Recorded) -> Span:
-    """A recorded span, by whichever conventions it keeps."""
-    attributes = recorded.attributes
-    tree = nest(attributes)
-    asked, replied = _list_said(recorded, tree)
-    kind = _find_kind(attributes)
-    if _LANGFUSE in attributes:
-        kind = tell_reranker(kind, recorded.name)
-    given, made = pick(attributes, _INPUTS), pick(attributes, _OUTPUTS)
-    question, answer = find_said(given, "question"), find_said(made, "answer")
-    if kind == "llm" or question is None:
-        question = find_said(asked, "question") or question
-    if kind == "llm" or answer is None:
-        answer = find_said(replied, "answer") or answer
-    is_done = kind in ("llm", "chain") or replied
-    return Span(
-        trace_id=recorded.trace_id,
-        span_id=recorded.span_id,
-        parent_id=recorded.parent_id,
-        name=recorded.name,
-        kind=kind,
-        started_at=recorded.started_at,
-        ended_at=recorded.ended_at,
-        error=_find_error(recorded),
-        question=question,
-        turns=find_turns(asked) or find_turns(given),
-        answer=answer,
-        documents=_find_documents(tree, kind, made),
-        passed_on=find_documents(made) if kind == "chain" else None,
-        tool_calls=_find_calls(recorded, given) if kind == "tool" else tuple(list_tool_calls(replied)),
-        prompt_tokens=_count(attributes, _PROMPT_TOKENS, "input") if is_done else None,
-        completion_tokens=_count(attributes, _REPLY_TOKENS, "output") if is_done else None,
-        model=read_name(pick(attributes, _MODELS)) if kind == "llm" else None,
-        session=recorded.session,
-        service=recorded.service,
-    )
-
-
-def _count(attributes: Tree, names: Iterable[str], side: Literal["input", "output"]) -> int | None:
-    count = read_count(pick(attributes, names))
-    return count_tokens(read_tree(attributes.get(_USAGE)), side) if count is None else count
-
-
-def look_up(tree: Tree, name: str) -> Any:  # noqa: ANN401  # whatever an attribute holds
-    """What a tree has under a dotted name; None for nothing."""
-    value: Any = tree
-    for part in name.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
-
-
-def _find_kind(attributes: Tree) -> Kind:
-    for name, kinds in _KINDS.items():
-        kind = kinds.get(str(attributes.get(name, "")).lower())
-        if kind is not None:
-            return kind
-    return "other"
-
-
-def _list_said(recorded: Recorded, tree: Tree) -> tuple[list[Any], list[Any]]:
-    """The messages that a model was sent, and those that it replied; in attributes, or in events of the span."""
-    asked = next((found for name in _ASKED if (found := list_messages(look_up(tree, name)))), [])
-    replied = next((found for name in _REPLIED if (found := list_messages(look_up(tree, name)))), [])
-    if asked or replied:
-        return asked, _as_replies(replied)
-    for event in recorded.events:
-        name, attributes = event.get("name"), read_tree(event.get("attributes"))
-        if isinstance(name, str) and name in _ASKED_EVENTS:
-            asked = [*asked, {"role": _ASKED_EVENTS[name], "content": _read_body(attributes)}]
-        elif name == "gen_ai.choice":
-            message = {"content": _read_body(attributes), **read_tree(attributes.get("message"))}
-            replied = [*replied, message]
-        else:
-            asked = asked or _list_event(attributes, "gen_ai.input.messages", "gen_ai.prompt")
-            replied = replied or _list_event(attributes, "gen_ai.output.messages", "gen_ai.completion")
-    return asked, _as_replies(replied)
-
-
-def _list_event(attributes: Tree, *names: str) -> list[Any]:
-    """The messages of an event. Spring AI lists the texts of all, with an empty one for each that has none."""
-    return [message for message in list_messages(pick(attributes, names)) if message != ""]
-
-
-def _as_replies(messages: list[Any]) -> list[Any]:
-    """A model's replies say so, where a convention leaves it out."""
-    return [{"role": "assistant", **message} if isinstance(message, Mapping) else message for message in messages]
-
-
-def _read_body(attributes: Tree) -> object:
-    return attributes.get("content", attributes.get("gen_ai.event.content"))
-
-
-def _find_error(recorded: Recorded) -> str | None:
-    attributes = recorded.attributes
-    if attributes.get("langfuse.observation.level") == "ERROR":
-        return read_name(attributes.get("langfuse.observation.status_message")) or "no reason was recorded"
-    if recorded.status != ERROR:
-        return None
-    said = [read_tree(event.get("attributes")).get("exception.message") for event in recorded.events]
-    words = recorded.message or next((text for text in said if isinstance(text, str) and text), None)
-    return words or str(attributes.get("error.type") or "no reason was recorded")
-
-
-def _find_documents(tree: Tree, kind: Kind, made: object) -> tuple[Document, ...] | None:
-    """The documents of a retriever or reranker. Ids that OpenInference leaves out stand in the output beside."""
-    found = next((listed for name in _DOCUMENTS if (listed := read_documents(look_up(tree, name)))), None)
-    if kind not in ("retriever", "reranker"):
-        return found
-    beside = read_found(made)
-    if found is None:
-        return beside if beside is not None or made is None else ()
-    if beside is None or len(beside) != len(found):
-        return found
-    return tuple(
-        replace(own, text=own.text or other.text, id=own.id or other.id)
-        for own, other in zip(found, beside, strict=True)
-    )
-
-
-def _find_calls(recorded: Recorded, given: object) -> tuple[Tree, ...]:
-    attributes = recorded.attributes
-    name = read_name(pick(attributes, _TOOLS))
-    if name is None and _LANGFUSE in attributes:  # which has no name for the tool but the span's
-        name = read_name(recorded.name)
-    arguments = read_tree(given)
-    inner = arguments.get("input_str", arguments.get("inputs", given)) if "kwargs" in arguments else given
-    return (make_call(name, inner),) if name else ()
-
-
-_SAID: Final = (
-    "question", "turns", "answer", "tool_calls", "prompt_tokens", "completion_tokens", "model", "session",
-)  # fmt: skip
-
-
 @dataclass(frozen=True, kw_only=True)
 class Logged:
-    """An event about a span. In `attributes` are the members of its body too. Time is seconds of the epoch."""
+    """An event about a span. `attributes` include the members of its body. Time is seconds of the epoch."""
 
     trace_id: str
     span_id: str
@@ -267,18 +137,142 @@ class Logged:
 
 @dataclass(frozen=True)
 class Unplaced:
-    """An event that names no span, or one whose id is all zeros: it can be joined to nothing, and is left out."""
+    """An event without a span, or with one whose id is all zeros: it can be joined to nothing, and is left out."""
 
 
-def write_unplaced(n: int) -> str:
-    """How many events were left out for that; "" for none."""
+def describe_unplaced(n: int) -> str:
+    """Return how many events were left out for that; "" for none."""
     events = "event that names" if n == 1 else "events that name"
     return f"{n:,} {events} no span left out" if n else ""
 
 
+# --- the conventions
+
+
+def _pick(attributes: Tree, names: Iterable[str]) -> Any:  # noqa: ANN401  # any value of an attribute
+    """Return the first of these attributes that is there."""
+    return next((attributes[name] for name in names if attributes.get(name) not in (None, "")), None)
+
+
+def _look_up(tree: Tree, name: str) -> Any:  # noqa: ANN401  # any value of an attribute
+    """Return what a tree has under a dotted name; None for nothing."""
+    value: Any = tree
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def read_span(recorded: Recorded) -> Span:
+    """Return a recorded span, read by the conventions of its attributes."""
+    attributes = recorded.attributes
+    tree = nest(attributes)
+    asked, replied = _list_messages(recorded, tree)
+    kinds = (kinds.get(str(attributes.get(name, "")).lower()) for name, kinds in _KINDS.items())
+    kind: Kind = next((kind for kind in kinds if kind is not None), "other")
+    if _LANGFUSE in attributes:
+        kind = tell_reranker(kind, recorded.name)
+    given, made = _pick(attributes, _INPUTS), _pick(attributes, _OUTPUTS)
+    question, answer = find_said(given, "question"), find_said(made, "answer")
+    if kind == "llm" or question is None:
+        question = find_said(asked, "question") or question
+    if kind == "llm" or answer is None:
+        answer = find_said(replied, "answer") or answer
+    error = None
+    if attributes.get("langfuse.observation.level") == "ERROR":
+        error = read_name(attributes.get("langfuse.observation.status_message")) or _NO_REASON
+    elif recorded.status == ERROR:
+        messages = [read_tree(event.get("attributes")).get("exception.message") for event in recorded.events]
+        words = recorded.message or next((text for text in messages if isinstance(text, str) and text), None)
+        error = words or str(attributes.get("error.type") or _NO_REASON)
+    has_tokens = kind in ("llm", "chain") or bool(replied)
+    return Span(
+        trace_id=recorded.trace_id,
+        span_id=recorded.span_id,
+        parent_id=recorded.parent_id,
+        name=recorded.name,
+        kind=kind,
+        started_at=recorded.started_at,
+        ended_at=recorded.ended_at,
+        error=error,
+        question=question,
+        turns=find_turns(asked) or find_turns(given),
+        answer=answer,
+        documents=_find_documents(tree, kind, made),
+        passed_on=find_documents(made) if kind == "chain" else None,
+        tool_calls=_find_calls(recorded, given) if kind == "tool" else tuple(list_tool_calls(replied)),
+        prompt_tokens=_count(attributes, _PROMPT_TOKENS, "input") if has_tokens else None,
+        completion_tokens=_count(attributes, _REPLY_TOKENS, "output") if has_tokens else None,
+        model=read_name(_pick(attributes, _MODELS)) if kind == "llm" else None,
+        session=recorded.session,
+        service=recorded.service,
+    )
+
+
+def _count(attributes: Tree, names: Iterable[str], side: Literal["input", "output"]) -> int | None:
+    count = read_count(_pick(attributes, names))
+    return count_tokens(read_tree(attributes.get(_USAGE)), side) if count is None else count
+
+
+def _list_messages(recorded: Recorded, tree: Tree) -> tuple[list[Any], list[Any]]:
+    """Return the messages that a model was sent, and those that it replied; from attributes, or events of the span."""
+
+    def list_event(attributes: Tree, *names: str) -> list[Any]:
+        # Spring AI lists the texts of all messages, with an empty one for each that has none.
+        return [message for message in list_messages(_pick(attributes, names)) if message != ""]
+
+    asked = next((found for name in _ASKED if (found := list_messages(_look_up(tree, name)))), [])
+    replied = next((found for name in _REPLIED if (found := list_messages(_look_up(tree, name)))), [])
+    for event in () if asked or replied else recorded.events:
+        name, attributes = event.get("name"), read_tree(event.get("attributes"))
+        body = attributes.get("content", attributes.get("gen_ai.event.content"))
+        if isinstance(name, str) and name in _ASKED_EVENTS:
+            asked = [*asked, {"role": _ASKED_EVENTS[name], "content": body}]
+        elif name == "gen_ai.choice":
+            replied = [*replied, {"content": body, **read_tree(attributes.get("message"))}]
+        else:
+            asked = asked or list_event(attributes, "gen_ai.input.messages", "gen_ai.prompt")
+            replied = replied or list_event(attributes, "gen_ai.output.messages", "gen_ai.completion")
+    # Some conventions leave out the role of a reply.
+    return asked, [{"role": "assistant", **reply} if isinstance(reply, Mapping) else reply for reply in replied]
+
+
+def _find_documents(tree: Tree, kind: Kind, made: object) -> tuple[Document, ...] | None:
+    """Return the documents of a retriever or reranker. Ids that OpenInference leaves out are in its output."""
+    found = next((listed for name in _DOCUMENTS if (listed := read_documents(_look_up(tree, name)))), None)
+    if kind not in ("retriever", "reranker"):
+        return found
+    in_output = read_found(made)
+    if found is None:
+        return in_output if in_output is not None or made is None else ()
+    if in_output is None or len(in_output) != len(found):
+        return found
+    return tuple(
+        replace(document, text=document.text or other.text, id=document.id or other.id)
+        for document, other in zip(found, in_output, strict=True)
+    )
+
+
+def _find_calls(recorded: Recorded, given: object) -> tuple[Tree, ...]:
+    name = read_name(_pick(recorded.attributes, _TOOLS))
+    if name is None and _LANGFUSE in recorded.attributes:  # which has no name for the tool but the span's
+        name = read_name(recorded.name)
+    arguments = read_tree(given)
+    inner = arguments.get("input_str", arguments.get("inputs", given)) if "kwargs" in arguments else given
+    return (make_call(name, inner),) if name else ()
+
+
+# --- events about spans
+
+_FROM_EVENTS: Final = (
+    "question", "turns", "answer", "tool_calls", "prompt_tokens", "completion_tokens", "model", "session",
+)  # fmt: skip
+
+
 def join_logged(items: Iterable[Span | Logged]) -> list[Span]:
-    """The spans of a trace with what was logged about them. A trace of which only that is there is a span that has not
-    ended: what it belongs to is still to come."""
+    """Return the spans of a trace, completed by the events about them.
+
+    A trace with events alone is a span that has not ended: its spans are still to come.
+    """
     spans, logged = list[Span](), list[Logged]()
     for item in items:
         if isinstance(item, Span):
@@ -287,15 +281,10 @@ def join_logged(items: Iterable[Span | Logged]) -> list[Span]:
             logged.append(item)
     if not spans:
         return [Span(trace_id=item.trace_id, span_id=item.span_id, service=item.service) for item in logged[:1]]
-    said = _read_said(logged)
-    return [_complete(span, said[span.span_id]) if span.span_id in said else span for span in spans]
-
-
-def _read_said(logged: Iterable[Logged]) -> dict[str, Span]:
-    """By the id of a span what all events about it say together, read as if they stood in the span."""
-    ordered = sorted(logged, key=lambda item: (item.span_id, item.logged_at or 0.0))
-    said = {}
-    for span_id, of_span in groupby(ordered, key=lambda item: item.span_id):
+    # All events about a span are read together as if they were in the span.
+    logged.sort(key=lambda item: (item.span_id, item.logged_at or 0.0))
+    by_id = {}
+    for span_id, of_span in groupby(logged, key=lambda item: item.span_id):
         events = list(of_span)
         recorded = Recorded(
             trace_id=events[0].trace_id,
@@ -303,42 +292,38 @@ def _read_said(logged: Iterable[Logged]) -> dict[str, Span]:
             attributes={name: value for item in events for name, value in item.attributes.items()},
             events=tuple({"name": item.name, "attributes": item.attributes} for item in events),
         )
-        said[span_id] = read_span(recorded)
-    return said
+        by_id[span_id] = read_span(recorded)
+    for place, span in enumerate(spans):
+        if other := by_id.get(span.span_id):
+            missing: dict[str, Any] = {name: getattr(other, name) for name in _FROM_EVENTS if not getattr(span, name)}
+            spans[place] = replace(span, kind=other.kind if span.kind == "other" else span.kind, **missing)
+    return spans
 
 
-def _complete(span: Span, said: Span) -> Span:
-    """A span with what it does not say itself."""
-    missing: dict[str, Any] = {name: getattr(said, name) for name in _SAID if not getattr(span, name)}
-    return replace(span, kind=said.kind if span.kind == "other" else span.kind, **missing)
+def _find_event(named: object, attributes: Tree) -> str | None:
+    """Return the name of an event of GenAI; None for any other log record."""
+    name = read_name(named) or read_name(attributes.get("event.name")) or ""
+    return name if name.startswith(_EVENTS) else None
 
+
+def _add_body(attributes: dict[str, Any], body: object) -> dict[str, Any]:
+    """Return an event's attributes with the members of its body, where older conventions put a message."""
+    opened = open_value(body)
+    if isinstance(opened, Mapping):
+        return {**attributes, **opened}
+    return attributes if opened in (None, "") else {**attributes, "content": opened}
+
+
+# --- OTLP
 
 T = TypeVar("T")
 R = TypeVar("R")
-_STATUSES: Final[Mapping[object, str]] = {
-    1: "ok", 2: ERROR, "STATUS_CODE_OK": "ok", "STATUS_CODE_ERROR": ERROR, "OK": "ok", "ERROR": ERROR,
-}  # fmt: skip
-_EVENTS: Final = "gen_ai."  # how the names of GenAI's events begin
-
-
-def read_otlp(message: Tree, blame: Blame) -> Iterator[Recorded]:
-    """The spans of an ExportTraceServiceRequest in JSON, as exporters send it and the collector's file exporter writes.
-
-    Raises TypeError, AttributeError or KeyError for what is no such request; of one span it is blamed.
-    """
-    scopes = ("scopeSpans", "instrumentationLibrarySpans")
-    return _read_each(_list_items(message, "resourceSpans", scopes, "spans"), _read_otlp_span, blame)
-
-
-def read_otlp_logs(message: Tree, blame: Blame) -> Iterator[Logged | Unplaced]:
-    """The events of GenAI in an ExportLogsServiceRequest, in the same way."""
-    return _read_each(_list_items(message, "resourceLogs", ("scopeLogs",), "logRecords"), _read_otlp_log, blame)
 
 
 def _read_each(
     items: Iterable[tuple[T, str | None]], read: Callable[[T, str | None], R | None], blame: Blame
 ) -> Iterator[R]:
-    """What each item is read as, given the service that it is of; those that cannot be read are blamed."""
+    """Yield each item as read, given its service; those that cannot be read are reported to `blame`."""
     for item, service in items:
         try:
             result = read(item, service)
@@ -349,10 +334,25 @@ def _read_each(
             yield result
 
 
+def read_otlp(message: Tree, blame: Blame) -> Iterator[Recorded]:
+    """Yield the spans of an ExportTraceServiceRequest in JSON, as exporters send it and the collector's file exporter
+    writes.
+
+    Raises TypeError, AttributeError or KeyError for any other object; a single bad span is reported to `blame`.
+    """
+    scopes = ("scopeSpans", "instrumentationLibrarySpans")
+    return _read_each(_list_items(message, "resourceSpans", scopes, "spans"), _read_otlp_span, blame)
+
+
+def read_otlp_logs(message: Tree, blame: Blame) -> Iterator[Logged | Unplaced]:
+    """Yield the events of GenAI in an ExportLogsServiceRequest, in the same way."""
+    return _read_each(_list_items(message, "resourceLogs", ("scopeLogs",), "logRecords"), _read_otlp_log, blame)
+
+
 def _list_items(
     message: Tree, resources: str, scopes: tuple[str, ...], items: str
 ) -> Iterator[tuple[Tree, str | None]]:
-    """What the scopes of a request hold, each with the service that it is of."""
+    """Yield the items in the scopes of a request, each with its service."""
     for listed in read_fields(message).get(resources, []):
         of_resource = read_fields(listed)
         resource = _read_attributes(read_tree(of_resource.get("resource")).get("attributes"))
@@ -363,13 +363,13 @@ def _list_items(
 
 
 def read_fields(message: Tree) -> Tree:
-    """The fields of a message in JSON by their lowerCamelCase names. Protobuf's JSON allows those of the .proto file as
-    well, and null for what is not there; Phoenix's API writes both."""
-    return {_find_field(name): value for name, value in message.items() if value is not None}
+    """Return the fields of a message in JSON by their lowerCamelCase names. Protobuf's JSON also allows those of the
+    .proto file, and null for a missing one; Phoenix's API writes both."""
+    return {_to_camel(name): value for name, value in message.items() if value is not None}
 
 
-@lru_cache(maxsize=256)  # bounded: whoever sends spans chooses their names
-def _find_field(name: str) -> str:
+@lru_cache(maxsize=256)  # bounded: the sender of spans chooses their names
+def _to_camel(name: str) -> str:
     first, *others = name.split("_")
     return first + "".join(word.capitalize() for word in others)
 
@@ -419,20 +419,6 @@ def _read_otlp_log(message: Tree, service: str | None) -> Logged | Unplaced | No
     )
 
 
-def _find_event(named: object, attributes: Tree) -> str | None:
-    """The name of an event of GenAI; None for any other log record."""
-    name = read_name(named) or read_name(attributes.get("event.name")) or ""
-    return name if name.startswith(_EVENTS) else None
-
-
-def _add_body(attributes: dict[str, Any], body: object) -> dict[str, Any]:
-    """Attributes of an event with what its body holds: where older conventions put a message."""
-    opened = open_value(body)
-    if isinstance(opened, Mapping):
-        return {**attributes, **opened}
-    return attributes if opened in (None, "") else {**attributes, "content": opened}
-
-
 def _is_id(value: str, digits: int) -> bool:
     return len(value) == digits and all(digit in "0123456789abcdefABCDEF" for digit in value)
 
@@ -441,8 +427,8 @@ def _read_attributes(pairs: object) -> dict[str, Any]:
     return {str(pair["key"]): _read_any(pair.get("value")) for pair in read_list(pairs) or []}
 
 
-def _read_any(value: object) -> Any:  # noqa: ANN401  # whatever an attribute holds
-    """A value of OTLP in JSON, in which whole numbers are texts."""
+def _read_any(value: object) -> Any:  # noqa: ANN401  # any value of an attribute
+    """Return a value of OTLP in JSON, in which whole numbers are texts."""
     kind, inner = next(iter(read_fields(value).items()), ("", None)) if isinstance(value, Mapping) else ("", None)
     match kind:
         case "intValue":
@@ -455,16 +441,18 @@ def _read_any(value: object) -> Any:  # noqa: ANN401  # whatever an attribute ho
         case "kvlistValue":
             return _read_attributes(read_tree(inner).get("values"))
         case "bytesValue":
-            return None  # nothing that is judged, and nothing that a pattern could be looked for in
+            return None  # bytes are neither judged nor redacted
     return inner
 
 
+# --- OTLP in protobuf, read without the detour over JSON, which takes three times as long
+
+
 def read_protobuf(message: "ExportTraceServiceRequest", blame: Blame) -> Iterator[Recorded]:
-    """The same of a message in protobuf."""
+    """Yield the spans of a request in protobuf."""
     spans = (
-        (span, service)
+        (span, read_name(_read_pairs(listed.resource.attributes).get("service.name")))
         for listed in message.resource_spans
-        for service in [_find_name(listed.resource)]
         for scope in listed.scope_spans
         for span in scope.spans
     )
@@ -472,19 +460,14 @@ def read_protobuf(message: "ExportTraceServiceRequest", blame: Blame) -> Iterato
 
 
 def read_protobuf_logs(message: "ExportLogsServiceRequest", blame: Blame) -> Iterator[Logged | Unplaced]:
-    """The same of log records."""
+    """Yield the events of GenAI in a request in protobuf."""
     records = (
-        (record, service)
+        (record, read_name(_read_pairs(listed.resource.attributes).get("service.name")))
         for listed in message.resource_logs
-        for service in [_find_name(listed.resource)]
         for scope in listed.scope_logs
         for record in scope.log_records
     )
     return _read_each(records, _read_protobuf_log, blame)
-
-
-def _find_name(resource: Any) -> str | None:  # noqa: ANN401  # a Resource
-    return read_name(_read_pairs(resource.attributes).get("service.name"))
 
 
 def _read_protobuf_span(span: Any, service: str | None) -> Recorded:  # noqa: ANN401  # a Span
@@ -539,13 +522,17 @@ def _read_value(value: Any) -> Any:  # noqa: ANN401  # an AnyValue
     return getattr(value, kind)
 
 
+# --- rows of SDKs and of Phoenix
+
+
 def read_flat(row: Tree, blame: Blame) -> Recorded | Logged | Unplaced | None:
-    """A span that is a row of its own: as an SDK writes it, or a row of Phoenix's frame, whose columns are dotted.
+    """Return a span that is a row: as an SDK writes it, or a row of Phoenix's frame, whose columns are dotted.
 
     An SDK writes log records so as well; None for those that are not events of GenAI.
     """
+    service = read_name(read_tree(read_tree(row.get("resource")).get("attributes")).get("service.name"))
     if "observed_timestamp" in row:
-        return _read_flat_log(row)
+        return _read_flat_log(row, service)
     tree = nest(row)
     context = read_tree(tree.get("context"))
     trace_id = _read_id(context.get("trace_id") or row.get("trace_id") or row.get("traceId"))
@@ -564,7 +551,7 @@ def read_flat(row: Tree, blame: Blame) -> Recorded | Logged | Unplaced | None:
         span_id=span_id,
         parent_id=_read_id(row.get("parent_id") or row.get("parent_span_id") or row.get("parentSpanId")) or None,
         name=str(row.get("name") or ""),
-        service=_find_service(row),
+        service=service,
         started_at=read_time(row.get("start_time")),
         ended_at=read_time(row.get("end_time")),
         status=_STATUSES.get(str(code or "").upper(), "unset"),
@@ -574,7 +561,7 @@ def read_flat(row: Tree, blame: Blame) -> Recorded | Logged | Unplaced | None:
     )
 
 
-def _read_flat_log(row: Tree) -> Logged | Unplaced | None:
+def _read_flat_log(row: Tree, service: str | None) -> Logged | Unplaced | None:
     attributes = dict(read_tree(row.get("attributes")))
     trace_id, span_id = _read_id(row.get("trace_id")), _read_id(row.get("span_id"))
     name = _find_event(row.get("event_name"), attributes)
@@ -586,23 +573,19 @@ def _read_flat_log(row: Tree) -> Logged | Unplaced | None:
         trace_id=trace_id,
         span_id=span_id,
         name=name,
-        service=_find_service(row),
+        service=service,
         logged_at=read_time(row.get("timestamp")) or read_time(row.get("observed_timestamp")),
         attributes=_add_body(attributes, row.get("body")),
     )
 
 
 def _read_id(value: object) -> str:
-    """An id in hex, which an SDK writes after 0x; "" for none."""
+    """Return an id in hex, which an SDK writes after 0x; "" for none."""
     return (read_name(value) or "").removeprefix("0x")
 
 
-def _find_service(row: Tree) -> str | None:
-    return read_name(read_tree(read_tree(row.get("resource")).get("attributes")).get("service.name"))
-
-
 def flatten(tree: Tree, around: str = "") -> dict[str, Any]:
-    """A tree as attributes by full names; lists and texts are values."""
+    """Return a tree as attributes by full names; lists and texts are values."""
     flat: dict[str, Any] = {}
     for name, value in tree.items():
         if is_absent(value):  # NaN, where pandas had no value

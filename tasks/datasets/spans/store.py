@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property, partial
+from functools import cached_property
 from hashlib import sha256
 from typing import Any, Final
 
@@ -22,110 +22,10 @@ from evalhouse.warehouse.rows.runs import now_utc
 from evalhouse.warehouse.rows.spans import TraceRows, find_forgotten_traces, read_trace_rows
 from evalhouse.warehouse.store import Warehouse
 
-
-def to_row(recorded: Recorded, received_at: datetime) -> dict[str, Any]:
-    """A recorded span as a row of `spans`; times are microseconds of the epoch, as the journal keeps them."""
-    received_us = _to_us(received_at)
-    return {
-        "trace_id": recorded.trace_id,
-        "span_id": recorded.span_id,
-        "parent_id": recorded.parent_id,
-        "name": recorded.name or None,
-        "service": recorded.service,
-        "session_id": recorded.session,
-        "started_at": received_us if recorded.started_at is None else round(recorded.started_at * 1e6),
-        "duration_ms": recorded.duration_ms,
-        "status": recorded.status,
-        "message": recorded.message,
-        "attributes": _write_json(recorded.attributes),
-        "events": _write_json(recorded.events) if recorded.events else None,
-        "received_at": received_us,
-    }
-
-
-def to_event_row(logged: Logged, received_at: datetime) -> dict[str, Any]:
-    """What was logged about a span as a row of `span_events`; times as in `to_row`."""
-    received_us = _to_us(received_at)
-    return {
-        "trace_id": logged.trace_id,
-        "span_id": logged.span_id,
-        "name": logged.name,
-        "service": logged.service,
-        "logged_at": received_us if logged.logged_at is None else round(logged.logged_at * 1e6),
-        "attributes": _write_json(logged.attributes),
-        "received_at": received_us,
-    }
-
-
-def _to_us(at: datetime) -> int:
-    return int(at.replace(tzinfo=UTC).timestamp() * 1e6)
-
-
-def _write_json(value: object) -> str:
-    return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
-
-
-def from_row(row: dict[str, Any]) -> Recorded:
-    """A row of `spans` as the span that it was."""
-    started_at = row["started_at"].replace(tzinfo=UTC)
-    ended_at = None if row["duration_ms"] is None else started_at + timedelta(milliseconds=row["duration_ms"])
-    return Recorded(
-        trace_id=row["trace_id"],
-        span_id=row["span_id"],
-        parent_id=row["parent_id"],
-        name=row["name"] or "",
-        service=row["service"],
-        started_at=started_at.timestamp(),
-        ended_at=None if ended_at is None else ended_at.timestamp(),
-        status=row["status"],
-        message=row["message"],
-        attributes=orjson.loads(row["attributes"]),
-        events=tuple(orjson.loads(row["events"])) if row["events"] else (),
-    )
-
-
-def _from_event_row(row: dict[str, Any]) -> Logged:
-    return Logged(
-        trace_id=row["trace_id"],
-        span_id=row["span_id"],
-        name=row["name"],
-        service=row["service"],
-        logged_at=row["logged_at"].replace(tzinfo=UTC).timestamp(),
-        attributes=orjson.loads(row["attributes"]),
-    )
-
-
-def open_stored(warehouse: Warehouse, window: TraceWindow, tally: Tally) -> DatasetSource:
-    """The traces of a window as a dataset; what became of them is counted in the tally."""
-    return DatasetSource(
-        name=TRACES, place="row", tabular=False, read=partial(_read_window, warehouse, window, now_utc(), tally)
-    )
-
-
-def _read_window(
-    warehouse: Warehouse, window: TraceWindow, now: datetime, tally: Tally, _: Complain
-) -> Iterator[RawRow]:
-    since, until = window.find_bounds(now)
-    forgotten = find_forgotten_traces(warehouse, since, until)
-    tally.forgotten = None if forgotten is None else forgotten.words
-    traces = read_trace_rows(warehouse, since, until, window.service)
-    yield from make_samples(map(_read_trace, traces), tally, are_in_order=True)
-    if not tally.n_traces:
-        of_service = f" of service {window.service!r}" if window.service else ""
-        text = (
-            f"no traces{of_service} from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} UTC (last = {window.last!r})"
-        )
-        raise ReadingStopped(None, "no_traces", f"{text}; {tally.forgotten}" if tally.forgotten else text)
-
-
-def _read_trace(rows: TraceRows) -> Trace:
-    spans = [read_span(from_row(row)) for row in rows.spans]
-    return Trace(spans=join_logged([*spans, *map(_from_event_row, rows.events)]), is_earlier=rows.is_earlier)
-
+# --- what is kept of received spans
 
 _DEEPEST: Final = 50
 _TOO_DEEP: Final = "[nested too deep]"
-_RANGE: Final = 2**64
 
 
 @dataclass(frozen=True)
@@ -143,7 +43,7 @@ class Redactor:
         return [*own, *((re.compile(PATTERNS[name]), f"[{name}]") for name in self.redaction.patterns)]
 
     def redact(self, recorded: Recorded) -> Recorded:
-        """The same span without it; its ids, times and status stay."""
+        """Return the same span without it; ids, times and status stay."""
         if not self._patterns:
             return recorded
         return replace(
@@ -156,7 +56,7 @@ class Redactor:
         )
 
     def redact_logged(self, logged: Logged) -> Logged:
-        """The same of what was logged about a span."""
+        """Return the same event without it."""
         if not self._patterns:
             return logged
         return replace(
@@ -166,27 +66,22 @@ class Redactor:
             attributes=self._redact_value(logged.attributes),
         )
 
-    def _redact_value(self, value: Any, depth: int = 0) -> Any:  # noqa: ANN401  # whatever an attribute holds
+    def _redact_value(self, value: Any, depth: int = 0) -> Any:  # noqa: ANN401  # any value of an attribute
         if isinstance(value, str):
             opened = open_cell(value)
-            if isinstance(opened, str):
-                return self._redact_text(value)
-            return _spell(self._redact_value(opened, depth + 1))
+            is_text = isinstance(opened, str)
+            return self._redact_text(value) if is_text else _spell(self._redact_value(opened, depth + 1))
         if depth > _DEEPEST:
             return _TOO_DEEP
         if isinstance(value, Mapping):
             return {self._redact_text(str(key)): self._redact_value(item, depth + 1) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self._redact_value(item, depth + 1) for item in value]
-        return self._redact_number(value)
-
-    def _redact_number(self, value: Any) -> Any:  # noqa: ANN401  # a number, a truth value or None
-        """A number may be what a pattern looks for, such as a card's."""
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return value
-        text = str(value)
-        redacted = self._redact_text(text)
-        return value if redacted == text else redacted
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            # A number may be what a pattern looks for, such as a card's.
+            redacted = self._redact_text(str(value))
+            return value if redacted == str(value) else redacted
+        return value
 
     def _redact_text(self, text: str) -> str:
         for pattern, replacement in self._patterns:
@@ -195,12 +90,12 @@ class Redactor:
 
 
 def is_picked(trace_id: str, share: float) -> bool:
-    """Whether a trace is of the share that is kept of all: by its id, so that all receivers pick the same ones."""
-    return int.from_bytes(sha256(trace_id.encode()).digest()[:8], "big") < share * _RANGE
+    """Return True if a trace is in the share that is kept: by its id, so that all receivers pick the same ones."""
+    return int.from_bytes(sha256(trace_id.encode()).digest()[:8], "big") < share * 2**64
 
 
 def is_named(recorded: Recorded, sampling: Sampling) -> bool:
-    """Whether a span has its trace kept, whatever the share."""
+    """Return True if a rule keeps the trace of this span, whatever the share."""
     if sampling.errors and recorded.status == "error":
         return True
     duration_ms = recorded.duration_ms
@@ -213,5 +108,91 @@ def is_named(recorded: Recorded, sampling: Sampling) -> bool:
 
 
 def _spell(value: object) -> str:
-    """A value as a rule writes it."""
+    """Return a value as a rule writes it."""
     return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+
+
+# --- rows of the warehouse
+
+
+def to_row(item: Recorded | Logged, received_at: datetime) -> dict[str, Any]:
+    """Return a recorded span as a row of `spans`, or an event about one as a row of `span_events`.
+
+    Times are microseconds of the epoch, as the journal stores them.
+    """
+    received_us = int(received_at.replace(tzinfo=UTC).timestamp() * 1e6)
+    row: dict[str, Any] = {"trace_id": item.trace_id, "span_id": item.span_id, "service": item.service}
+    if isinstance(item, Logged):
+        row |= {
+            "name": item.name,
+            "logged_at": received_us if item.logged_at is None else round(item.logged_at * 1e6),
+        }
+    else:
+        row |= {
+            "parent_id": item.parent_id,
+            "name": item.name or None,
+            "session_id": item.session,
+            "started_at": received_us if item.started_at is None else round(item.started_at * 1e6),
+            "duration_ms": item.duration_ms,
+            "status": item.status,
+            "message": item.message,
+            "events": _write_json(item.events) if item.events else None,
+        }
+    return row | {"attributes": _write_json(item.attributes), "received_at": received_us}
+
+
+def _write_json(value: object) -> str:
+    return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def from_row(row: dict[str, Any]) -> Recorded:
+    """Return the span of a row of `spans`."""
+    started_at = row["started_at"].replace(tzinfo=UTC)
+    ended_at = None if row["duration_ms"] is None else started_at + timedelta(milliseconds=row["duration_ms"])
+    return Recorded(
+        trace_id=row["trace_id"],
+        span_id=row["span_id"],
+        parent_id=row["parent_id"],
+        name=row["name"] or "",
+        service=row["service"],
+        started_at=started_at.timestamp(),
+        ended_at=None if ended_at is None else ended_at.timestamp(),
+        status=row["status"],
+        message=row["message"],
+        attributes=orjson.loads(row["attributes"]),
+        events=tuple(orjson.loads(row["events"])) if row["events"] else (),
+    )
+
+
+def open_stored(warehouse: Warehouse, window: TraceWindow, tally: Tally) -> DatasetSource:
+    """Return the traces of a window as a dataset; the tally counts what they became."""
+    since, until = window.find_bounds(now_utc())
+
+    def read(_: Complain) -> Iterator[RawRow]:
+        forgotten = find_forgotten_traces(warehouse, since, until)
+        tally.forgotten = None if forgotten is None else forgotten.words
+        traces = read_trace_rows(warehouse, since, until, window.service)
+        yield from make_samples(map(_read_trace, traces), tally, are_in_order=True)
+        if not tally.n_traces:
+            of_service = f" of service {window.service!r}" if window.service else ""
+            bounds = f"from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} UTC (last = {window.last!r})"
+            text = f"no traces{of_service} {bounds}"
+            raise ReadingStopped(None, "no_traces", f"{text}; {tally.forgotten}" if tally.forgotten else text)
+
+    return DatasetSource(name=TRACES, place="row", tabular=False, read=read)
+
+
+def _read_trace(rows: TraceRows) -> Trace:
+    spans = [read_span(from_row(row)) for row in rows.spans]
+    events = [
+        Logged(
+            trace_id=row["trace_id"],
+            span_id=row["span_id"],
+            name=row["name"],
+            service=row["service"],
+            logged_at=row["logged_at"].replace(tzinfo=UTC).timestamp(),
+            attributes=orjson.loads(row["attributes"]),
+        )
+        for row in rows.events
+    ]
+    return Trace(spans=join_logged([*spans, *events]), is_earlier=rows.is_earlier)
