@@ -32,7 +32,6 @@ from evalhouse.flows.server.flow_options import FLOW_OPTIONS
 from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.flows.shards import count_turns, judge_shard, take_turns
 from evalhouse.tasks.asking.embedders import RepeatedJudge, repeat_embeddings
-from evalhouse.tasks.asking.shared_limit import share_limits
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import registered
@@ -217,13 +216,11 @@ async def _judge_shards(live_run: LiveRun, order: PartOrder) -> int:
     unfinished = await asyncio.to_thread(list_unfinished_shards, live_run.warehouse, live_run.run_id, size, failures)
     of_part = list_shards(order.first, order.last, size)
     numbers = [number for number in unfinished if number in of_part]
-    shared = share_limits(
-        live_run.shared_limits, concurrency=live_run.settings.concurrency, across_machines=find_api_url() is not None
-    )
+    at_once = min(count_turns(live_run.settings.concurrency, live_run), len(numbers)) or 1
     try:
-        async with shared:
-            at_once = count_turns(live_run.settings.concurrency, live_run)
-            await take_turns(numbers, lambda number: judge_shard(live_run, number), at_once=at_once)
+        if find_api_url() is not None:
+            live_run.share_limits(at_once)
+        await take_turns(numbers, lambda number: judge_shard(live_run, number), at_once=at_once)
     finally:
         await live_run.close()
     return len(numbers)

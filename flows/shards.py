@@ -5,6 +5,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,9 +75,11 @@ async def judge_shards(live_run: LiveRun) -> None:
     if live_run.judge_elsewhere is not None:
         await live_run.judge_elsewhere(numbers)
         return
-    at_once = count_turns(live_run.settings.concurrency, live_run)
+    at_once = min(count_turns(live_run.settings.concurrency, live_run), len(numbers)) or 1
     if live_run.parkings:
         at_once = len(numbers) or 1  # what waits for a batch lies still, and all of it makes one round
+    elif live_run.across_machines:
+        live_run.share_limits(at_once)
     await take_turns(numbers, lambda number: judge_shard(live_run, number), at_once=at_once)
 
 
@@ -105,12 +108,13 @@ async def judge_shard(live_run: LiveRun, number: int) -> None:
     The steps are those of `STEP_TASKS` that the run's metrics need; `warehouse/steps.toml` says which these are.
     """
     live_run.asker.raise_if_stopped()
-    size = live_run.settings.shard_size
-    with live_run.asker.activity.moving():
-        await live_run.open_shard(number, number * size + 1, (number + 1) * size)
-    ended = await asyncio.gather(
-        *(take_step(live_run, name, number) for name in live_run.tasks), return_exceptions=True
-    )
+    size, shared = live_run.settings.shard_size, live_run.shared_limits
+    async with shared.hold(live_run.asker.raise_if_stopped) if shared is not None else nullcontext():
+        with live_run.asker.activity.moving():
+            await live_run.open_shard(number, number * size + 1, (number + 1) * size)
+        ended = await asyncio.gather(
+            *(take_step(live_run, name, number) for name in live_run.tasks), return_exceptions=True
+        )
     await write(live_run.run_id, number)
     for error in ended:
         if isinstance(error, BaseException):

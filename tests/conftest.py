@@ -29,8 +29,6 @@ sys.dont_write_bytecode = False
 _FOLDER = tempfile.TemporaryDirectory(prefix="evalhouse-session-")
 # What is imported to collect the tests stays: to look through it for garbage took a fifth of the collecting.
 gc.disable()
-# What processes tell each other of a shared limit stays in a folder of the session.
-os.environ["EVALHOUSE_LIMITS_DIR"] = f"{_FOLDER.name}/limits"
 # Each HTTP client reads all authorities of the world, which takes 30 ms; nobody on this machine is signed by one.
 _first, _end, _ = Path(certifi.where()).read_text(encoding="utf-8").partition("-----END CERTIFICATE-----\n")
 _AUTHORITY = Path(_FOLDER.name) / "authority.pem"
@@ -47,7 +45,7 @@ _LONGEST = (
     "test_pages.py", "test_cli_endpoint.py", "test_suite_gate.py", "test_extending.py",
     "test_evaluate.py", "test_running.py", "test_votes_runs.py", "test_noise_runs.py", "test_local_server.py",
     "test_warehouse_upkeep.py", "test_query_prompt.py", "test_report_page.py", "test_review_page.py",
-    "test_shared_limit_prefect.py",
+    "test_shared_limit.py",
 )  # fmt: skip
 # Rooms and files whose tests are about opening a warehouse, or have other processes that open it.
 _OPENING = frozenset({

@@ -39,7 +39,7 @@ ONE = (codes.IN, codes.LITERAL, codes.NOT_LITERAL, codes.ANY)
 OWN = {
     "flows/commands/query.py", "flows/commands/show.py", "flows/preparing/suites.py", "flows/suite.py",
     "prompts/prompt_file.py", "prompts/rubric.py",
-    "tasks/asking/prefect_board.py", "tasks/lexical/judge.py", "tasks/models/make.py", "tasks/settings/named_values.py",
+    "tasks/asking/shared_limit.py", "tasks/lexical/judge.py", "tasks/models/make.py", "tasks/settings/named_values.py",
     "tasks/settings/target.py", "warehouse/engine/connection.py",
     "warehouse/engine/migrate.py", "warehouse/engine/older.py", "warehouse/location.py", "warehouse/metric_files.py",
     "warehouse/sandbox/catalog.py", "warehouse/sandbox/completion.py", "warehouse/sandbox/query.py",
@@ -52,8 +52,6 @@ CUT = {
     "tasks/datasets/rows.py:_spell": 1_000,  # the name of a column
     "tasks/datasets/formats.py:_parse_json": 65_536,
     "tasks/grade.py:_read_marked": 1_000_000,
-    "tasks/judge/rate_headers.py:_PART": 64,
-    "tasks/judge/rate_headers.py:_DURATION": 64,
     "tasks/lexical/split.py:_LIST_NUMBER": 24,
     "tasks/lexical/split.py:_OPENERS": 24,
     "tasks/models/errors.py:_WAIT_PART": 400,

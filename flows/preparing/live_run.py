@@ -16,8 +16,7 @@ from evalhouse.prompts import Prompt, Prompts, load_prompts
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.embedders import AskedEmbedder, Embedder, HashingEmbedder
 from evalhouse.tasks.asking.embedding_queue import MOST_TOKENS
-from evalhouse.tasks.asking.limits import EndpointLimit
-from evalhouse.tasks.asking.patience import choose_timeout
+from evalhouse.tasks.asking.limits import EndpointLimit, choose_timeout
 from evalhouse.tasks.asking.record import CallRecord, Record
 from evalhouse.tasks.asking.tokens import Price, find_price, load_prices
 from evalhouse.tasks.datasets.read import StagedDataset, stage_of

@@ -33,10 +33,9 @@ _PREFIX = "EVALHOUSE_"
 _LISTS = tuple(name for name, field in RunSettings.model_fields.items() if get_origin(field.annotation) is tuple)
 # What is given by name: a flag adds to what the suite has, or replaces its entry of the same name.
 _BY_NAME = tuple(name for name, field in RunSettings.model_fields.items() if get_origin(field.annotation) is dict)
-# Variables that are no settings of a run: where processes of this machine see each other
-# (`evalhouse.tasks.asking.boards`), where journals lie (`evalhouse.warehouse.location`), and who may see pages and send
-# traces (`evalhouse.flows.ui.app`, `evalhouse.flows.receiver`, which a run does not import).
-_OTHER_VARIABLES = ("EVALHOUSE_LIMITS_DIR", "EVALHOUSE_STATE_DIR", "EVALHOUSE_UI_TOKEN", "EVALHOUSE_RECEIVE_TOKEN")
+# Variables that are not settings of a run: where journals are (`evalhouse.warehouse.location`), and who may see pages
+# and send traces (`evalhouse.flows.ui.app`, `evalhouse.flows.receiver`, which a run does not import).
+_OTHER_VARIABLES = ("EVALHOUSE_STATE_DIR", "EVALHOUSE_UI_TOKEN", "EVALHOUSE_RECEIVE_TOKEN")
 # How the origin of a suite's value begins; the name of its file follows.
 SUITE_ORIGIN = "suite "
 _DEFAULT_MODEL = "openai:gpt-4.1-mini"

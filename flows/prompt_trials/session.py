@@ -20,7 +20,6 @@ from evalhouse.flows.run.outcome import Watch
 from evalhouse.flows.run.process import warnings_shown
 from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.tasks.asking.asker import DRAIN_S
-from evalhouse.tasks.asking.shared_limit import share_limits
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.load import make_prompt_batch
@@ -92,9 +91,8 @@ class Session:
 
         with Interrupts() as interrupts:
             try:
-                async with share_limits(live_run.shared_limits, concurrency=live_run.settings.concurrency):
-                    with interrupts.answered_by(stop), watch(live_run):
-                        return await ask(self)
+                with interrupts.answered_by(stop), watch(live_run):
+                    return await ask(self)
             finally:
                 interrupts.note_only()
                 await live_run.close()

@@ -9,7 +9,7 @@ from typing import Any
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.results.output import print_line, print_section, sort_by_metric
 from evalhouse.tasks.asking.asker import LATE
-from evalhouse.tasks.asking.patience import is_near
+from evalhouse.tasks.asking.limits import is_near
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.asking.verdicts import COPIED
 from evalhouse.tasks.judge.errors import NOT_TAKEN

@@ -20,9 +20,8 @@ from typing import Generic, NoReturn, TypeVar
 
 import orjson
 
-from evalhouse.tasks.asking.limits import EndpointLimit, Slot, draw_backoff, write_span
+from evalhouse.tasks.asking.limits import EndpointLimit, ReplyTimer, Slot, draw_backoff, write_span
 from evalhouse.tasks.asking.parking import Arrival, Parking
-from evalhouse.tasks.asking.patience import Watch
 from evalhouse.tasks.asking.record import Call, Record
 from evalhouse.tasks.asking.tokens import Price, Usage, estimate_prompt, guess_tokens, price_reply
 from evalhouse.tasks.judge.errors import (
@@ -128,6 +127,7 @@ class _Attempts:
     request: ModelRequest
     prepared_after: int
     tokens: int
+    number: int
     sent: int = 0
     used: int = 0
     unusable: int = 0
@@ -359,10 +359,10 @@ class Asker:
             recorded = await self._find_on_record(question, request, reader)
             if recorded is not None:
                 return recorded
-            tokens = guess_tokens(request.payload, self.counts)
+            tokens, number = guess_tokens(request.payload, self.counts), self.limit.take_number()
             if self._too_long or self.window is not None:
                 self._check_length(request, tokens)
-            counted = _Attempts(most=most, request=request, prepared_after=n_dropped, tokens=tokens)
+            counted = _Attempts(most=most, request=request, prepared_after=n_dropped, tokens=tokens, number=number)
             return await self._send_until_usable(question, reader, counted)
         except (JudgeFailed, EndpointDown) as error:
             mine.set_exception(error)
@@ -513,7 +513,7 @@ class Asker:
 
     async def _send(self, question: Question, attempts: _Attempts) -> _Answered:
         # One that was not answered in time is asked again at once: what the model has read of it may still be there.
-        async with self.limit.slot(attempts.tokens, first=attempts.late > 0) as slot:
+        async with self.limit.slot(attempts.tokens, number=attempts.number) as slot:
             self._check_budget()
             request = self._prepare_again(question, attempts)
             clock = time.perf_counter()
@@ -578,30 +578,26 @@ class Asker:
         return self._describe(question, request, status="error", attempt=attempts.sent, request=text, **columns)
 
     def _note_success(self, slot: Slot, reply: ModelReply, payload: Mapping[str, object]) -> None:
-        # What the endpoint reported first: the others may let waiting requests start.
-        if reply.limits is not None:
-            self.limit.note_report(reply.limits, slot, went_through=True)
         if reply.prompt_tokens and reply.prompt_tokens < _SHORTENED * estimate_prompt(payload):
             self.counts.shortened += 1
         if reply.prompt_tokens is not None:
             self.limit.note_tokens(slot, reply.prompt_tokens + (reply.completion_tokens or 0))
-        self.limit.note_success(slot)
+        self.limit.note_success()
 
     async def _wait_for(self, request: ModelRequest, slot: Slot, attempts: _Attempts) -> ModelReply:
         """The judge's reply; TransientJudgeError when its time is over, TimeoutError when the run was stopped."""
-        patience, watch = self.limit.patience, None
-        allowed_s = patience.allow(attempts.late)
+        timer, allowed_s = None, self.limit.find_timeout(attempts.late)
         try:
             async with asyncio.timeout(None) as drain:
                 self._sending.add(drain)
-                with Watch(patience, slot, allowed_s, drain) as watch:
+                with ReplyTimer(self.limit, slot, allowed_s, drain) as timer:
                     reply = await self.judge.reply(request)
-                    patience.note_answer(slot, attempts.exceeded_s)
+                    self.limit.note_answer(slot, attempts.exceeded_s)
                     return reply
         except TimeoutError:
-            if watch is None or not watch.is_late:
+            if timer is None or not timer.is_late:
                 raise
-            if not patience.is_overtaken(slot):
+            if not self.limit.is_lost(slot):
                 attempts.exceeded_s = allowed_s
             raise TransientJudgeError(f"{LATE} {allowed_s:g} s", late=True) from None
         finally:
@@ -626,8 +622,6 @@ class Asker:
         except (FatalJudgeError, TransientJudgeError, UnsupportedOption) as error:
             if isinstance(error, FatalJudgeError):
                 self.stop(error)
-            if isinstance(error, TransientJudgeError) and error.limits is not None:
-                self.limit.note_report(error.limits, slot)
             if isinstance(error, TransientJudgeError) and error.rate_limited:
                 self.limit.note_refused(slot, error.retry_after_s)
             if isinstance(error, TransientJudgeError) and error.late:

@@ -1,350 +1,163 @@
-"""How many requests may be in flight and how many may start each minute.
+"""The limits of what an endpoint is sent: requests at once, requests and tokens per minute, and the time for a reply.
 
-Slots are given in the order they were asked for. What an endpoint bears at once is learned from its refusals (429):
-those that were in flight when it refused one more are what it bears, so the limit falls to just that number and its
-other requests go on. After many successes one more is tried, more and more seldom as long as it is refused. When
-fresh requests are refused in a row and none goes through, or the only one is, it is not their number but their rate,
-and nothing starts until the time the endpoint named. All of this is learned of an endpoint, for all models that are
-asked there together: it is one server that bears so much. Of a limit that several processes share, `shared_limit` says
-what part is this one's.
-
-A wait that the endpoint asks for is said while it lasts, and has an end: when nothing has gone through for longer than
-was allowed, whoever waits is given up, and so is whoever comes later.
-
-A rate of the settings, for requests or for their tokens, is kept as a distance between starts, so that a minute has
-no burst at its beginning and no window of 60 s has more than the rate (of tokens: more than the rate and one
-request). What the endpoint reports of itself is treated as credit: as long as most of it is left, nothing is slowed
-down; then what is left is spread over the time until it is full again; and when it is gone, nothing starts until
-then. Two kinds of endpoint differ in what they report: those that count by the minute (or the second) and begin again
-at zero, and those that refill all the time (OpenAI, Groq), where a little is back long before all of it is.
+The number of requests at once follows the endpoint's refusals (429) and late replies: it falls at once and rises one
+by one. All models of one endpoint share that number.
 """
 
 import asyncio
+import heapq
+import ipaddress
 import logging
 import math
 import random
-from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
 
-from evalhouse.tasks.asking.patience import Patience, choose_timeout
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed, repeat_error
-from evalhouse.tasks.judge.rate_headers import RateLimits
 
 logger = logging.getLogger(__name__)
 
 _MINUTE_S = 60.0
-# So much of a delay (of a timer, of a busy event loop) is made up for by starting sooner afterwards.
+# A late start (a timer, a busy event loop) is made up for by this much, so that the rate is reached all the same.
 _MADE_UP_S = 0.25
-# A minute's worth is spread over a little more than a minute: what is made up for must not exceed the rate, nor may
-# what the network delays and then delivers at once.
-_SPREAD = 1 + 2 * _MADE_UP_S / _MINUTE_S
-# A reset later than this is of a limit by the hour or the day, which is there to be used and not to be spread.
-_MINUTE_LIMIT_S = 65.0
-# Such a limit, once used up, is tried again this often: it may have been raised, or others may have returned some.
-_PROBE_S = _MINUTE_S
-_UNREPORTED_RESET_S = 1.0
-# Parts of a limit: with less than the first left the limit's own pace is kept, with less than the second what is left
-# is spread, so that it lasts; but at no less than a part of that pace, since the next answer may know of more.
-_PLENTY = 0.5
-_RESERVE = 0.25
-_LEAST_PACE = 0.1
-_LEAST_PACE_REFILLING = 0.5
-# Only between these shares of use does a report tell a limit that refills from one that begins again at zero.
-_LEAST_CLEAR = 0.1
-_MOST_CLEAR = 0.6
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LimitReport:
-    """What an answer said of one kind: the limit, what is left of it, and the seconds until it is full again."""
-
-    limit: int | None
-    remaining: int | None
-    reset_s: float | None
-
-
-class Spacing:
-    """A distance between starts. It is paid after a start, so a request of any size can go."""
-
-    __slots__ = ("interval_s", "next_at")
-
-    def __init__(self, interval_s: float = 0.0) -> None:
-        self.interval_s = interval_s
-        self.next_at = 0.0
-
-    def take(self, units: float, now: float) -> None:
-        """Count a start of so many units."""
-        if self.interval_s:
-            since = max(self.next_at, now - _MADE_UP_S) if self.next_at else now
-            self.next_at = since + units * self.interval_s
-
-    def change(self, interval_s: float, now: float) -> None:
-        """Go on at another pace, with what is still to be waited for counted at the new one."""
-        if self.interval_s == interval_s:
-            return
-        if self.interval_s and self.next_at > now:
-            self.next_at = now + (self.next_at - now) * interval_s / self.interval_s
-        elif not self.interval_s:
-            self.next_at = now
-        self.interval_s = interval_s
-
-
-class Rate:
-    """When the next request may start as far as one kind is concerned. All times are on the monotonic clock."""
-
-    def __init__(self, per_minute: int | None) -> None:
-        self._setting = per_minute
-        self._fraction = 1.0
-        self._own = Spacing(_SPREAD * _MINUTE_S / per_minute if per_minute else 0.0)
-        self._reported = Spacing()
-        self._limit: int | None = None
-        self._credit = math.inf
-        self._reported_at = 0.0
-        self._reset_at = 0.0
-        self._remaining = math.inf
-        self._starved = False  # a request has waited for more credit since the last report
-        self._scarce = False  # more than half of the limit was used at some time
-        self._longest_reset_s = 0.0
-        self._window_s = _MINUTE_S  # of the reported limit
-        self._refilling = False
-        self._refilling_since = 0.0
-        self._begins_again_at = -math.inf
-        self._by_minute = True
-        self._is_believed = True
-
-    @property
-    def own_next_at(self) -> float:
-        """When the next request may start by the setting alone."""
-        return self._own.next_at
-
-    def share(self, fraction: float, now: float) -> None:
-        """Keep to this part of the setting and of what the endpoint tells; a part of 0 changes nothing."""
-        if fraction <= 0:
-            return
-        self._fraction = fraction
-        if self._setting:
-            self._own.change(_SPREAD * _MINUTE_S / (self._setting * fraction), now)
-
-    def find_start(self, units: float, now: float) -> float:
-        """When a request of so many units may start; in the past if it may at once."""
-        if self._reset_at and now >= self._reset_at:
-            self._begin_again(now)
-        at = max(self._own.next_at, self._reported.next_at)
-        return max(at, self._find_refill(units)) if self._credit < max(1.0, units) else at
-
-    def take(self, units: float, now: float) -> None:
-        """Count a start."""
-        self._credit -= units
-        self._own.take(units, now)
-        self._reported.take(units, now)
-        if self._reset_at:
-            self._reported.next_at = min(self._reported.next_at, self._reset_at)
-
-    def correct(self, units: float, now: float) -> None:
-        """Count so many more, or fewer, than was taken for a request that has been answered."""
-        self._own.take(units, now)
-        self._reported.take(units, now)
-
-    def note_refused(self, units: float, started_at: float) -> bool:
-        """Whether a refused request was so for this rate: the endpoint has reported that not so much is left."""
-        self._is_believed = True
-        for_this = started_at <= self._reported_at < self._reset_at and self._remaining < max(1.0, units)
-        if for_this and self._refilling and started_at > self._refilling_since:
-            # Others take what is refilled: better to wait until all of it is back.
-            self._refilling, self._begins_again_at = False, self._reported_at
-        return for_this
-
-    def note_success(self, units: float, started_at: float, report: LimitReport) -> None:
-        """Doubt what a request contradicts that went through and came with `report`, until one is refused.
-
-        That is a limit smaller than the request, and that nothing is left for more than a minute, before and after.
-        """
-        went_without = not self._by_minute and self._remaining < 1 and self._reported_at < started_at
-        is_larger = report.limit is not None and report.limit < units
-        if is_larger or (went_without and report.remaining == 0):
-            self._is_believed = False
-            self._limit, self._remaining, self._credit, self._reset_at = None, math.inf, math.inf, 0.0
-            self._reported = Spacing()
-
-    def take_report(self, report: LimitReport, uncounted: float, now: float) -> None:
-        """Believe the endpoint; `uncounted` has started since, or may have, and is not in what it says."""
-        if not self._is_believed:
-            return
-        self._limit = report.limit or self._limit
-        if report.remaining is None:
-            self._reported.change(self._spread_limit() if self._limit else 0.0, now)
-            return
-        reset_s = _UNREPORTED_RESET_S if report.reset_s is None else report.reset_s
-        self._by_minute = reset_s <= _MINUTE_LIMIT_S
-        self._remaining = report.remaining
-        self._starved = False
-        self._reported_at = now
-        self._reset_at = now + min(reset_s, _PROBE_S)
-        self._credit = (report.remaining - uncounted) * self._fraction
-        if self._limit and report.reset_s and self._by_minute:
-            self._learn_window(reset_s, (self._limit - report.remaining) / self._limit)
-        self._reported.change(self._spread_credit(reset_s, report.reset_s is not None), now)
-
-    def _learn_window(self, reset_s: float, used: float) -> None:
-        """Learn from a reset that was reported when this share of the limit was used.
-
-        A window that begins again at zero is as long as the longest reset. What refills needs for all
-        of it that much longer than for what is used as all is more than that; only a refilling limit reports so always.
-        """
-        self._longest_reset_s = max(self._longest_reset_s, reset_s)
-        if used >= _PLENTY:
-            self._window_s = min(_MINUTE_S, max(self._longest_reset_s, reset_s / used))
-        elif not self._scarce:
-            self._window_s = min(_MINUTE_S, self._longest_reset_s)
-        if not _LEAST_CLEAR <= used <= _MOST_CLEAR:
-            return
-        if abs(reset_s - _MINUTE_S * used) > 1.0 + _MINUTE_S * used / 10:
-            self._begins_again_at = self._reported_at
-        refilling = self._reported_at - self._begins_again_at > _MINUTE_LIMIT_S
-        if refilling and not self._refilling:
-            self._refilling_since = self._reported_at
-        self._refilling = refilling
-
-    def _spread_limit(self) -> float:
-        """Seconds a unit at the pace of the reported limit."""
-        return _SPREAD * self._window_s / (self._limit * self._fraction) if self._limit else 0.0
-
-    def _spread_credit(self, reset_s: float, reset_reported: bool) -> float:
-        """Seconds a unit, so that the credit lasts until the reset."""
-        if not self._by_minute or not reset_reported or not reset_s:
-            return 0.0
-        lasting_s = reset_s / max(1.0, self._credit)
-        if self._limit is None:
-            return lasting_s
-        part = self._credit / (self._limit * self._fraction)
-        self._scarce = self._scarce or part <= _PLENTY
-        if not self._scarce:
-            return 0.0
-        pace_s = self._spread_limit()
-        least_pace = _LEAST_PACE_REFILLING if self._refilling else _LEAST_PACE
-        return pace_s if part > _RESERVE else min(max(pace_s, lasting_s), pace_s / least_pace)
-
-    def _find_refill(self, units: float) -> float:
-        self._starved = True
-        if not self._refilling or not self._limit:
-            return self._reset_at
-        back_s = (units - self._credit) * _MINUTE_S / (self._limit * self._fraction)
-        return min(self._reset_at, self._reported_at + back_s)
-
-    def _begin_again(self, now: float) -> None:
-        """What was reported is over: at the limit's pace from here until the next report."""
-        self._credit = math.inf
-        self._reset_at = 0.0
-        if not self._by_minute:
-            self._reported.change(_PROBE_S if self._starved else 0.0, now)
-        else:
-            self._reported.change(self._spread_limit() if self._scarce else 0.0, now)
-
-
-# A first burst is no larger than this; what is allowed beyond it opens up with the first successes.
+# A larger first burst could be refused as a whole; more slots open with the first replies.
 _FIRST_BURST = 64
-_FRESH_REFUSALS = 3
+# So many refusals in a row are due to the rate of the requests, not to their number.
+_REFUSALS_IN_A_ROW = 3
 _PAUSE_S = 1.0
+# Successes before one slot more is tried than was refused before; half as many after each one that was not refused.
+_SUCCESSES_BEFORE_TRIAL = 64
+_MIN_SUCCESSES_BEFORE_TRIAL = 4
 _BACKOFF_FIRST_S = 0.5
-_BACKOFF_MOST_S = 30.0
-# A wait of this length is said to those who do not see the progress, too, and after so long again.
-_SAID_FROM_S = 10.0
-_SAID_AGAIN_S = 600.0
-# Successes before one more slot is tried above the number that was refused before.
-_LEAST_PATIENCE = 32
-_MOST_PATIENCE = 4096
+_MAX_BACKOFF_S = 30.0
+# A wait of this length is also logged, for users who do not see the progress; again after the second time.
+_LOGGED_FROM_S = 10.0
+_LOGGED_AGAIN_S = 600.0
+
+_TIMEOUT_S = 60.0
+# A server on the user's own machine or network may read a long prompt for minutes, and loses nothing on the way.
+_NEAR_TIMEOUT_S = 600.0
+_MAX_TIMEOUT_S = 3600.0
+# A reply may take twice as long as the slowest so far.
+_SLOWEST_FACTOR = 2.0
+# A request that more than these have overtaken is lost; it does not wait in the server's queue.
+_MAX_OVERTAKING = 64
+# An endpoint that has never answered may not exist, so its time-out grows no further.
+_MAX_DOUBLINGS_UNANSWERED = 2
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Slot:
-    """The right to send one request of about so many tokens; `started_at` is on the event loop's clock.
-
-    `ordinal` counts the slots of the limit, `tokens_before` the tokens of those that started before.
-    """
+    """The permission to send one request of about `tokens` tokens; `n_answered` replies had come before it."""
 
     started_at: float
     tokens: int
-    ordinal: int
-    tokens_before: int
+    n_answered: int
+    is_late: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Turn:
-    """Somebody who waits for a slot; `number` counts the turns of all models of the endpoint."""
+class TokenBucket:
+    """Spaces starts evenly, so that no 60 seconds have more than `per_minute` units (and one request)."""
 
-    tokens: int
-    future: asyncio.Future[Slot]
-    number: int
+    def __init__(self, per_minute: int | None) -> None:
+        self._per_minute = per_minute
+        self._share = 1.0
+        self.next_at = 0.0
+
+    @property
+    def _interval_s(self) -> float:
+        # A little more than a minute for a minute's units: what is made up for must not exceed the rate.
+        return (_MINUTE_S + 2 * _MADE_UP_S) / (self._per_minute * self._share) if self._per_minute else 0.0
+
+    def set_share(self, share: float, now: float) -> None:
+        """Keep to this part of the rate from now on, also for what is still to be waited for."""
+        self.next_at = now + max(0.0, self.next_at - now) * self._share / share
+        self._share = share
+
+    def take(self, units: float, now: float) -> None:
+        """Count a start of so many units; the wait follows the start, so a request of any size can start."""
+        if self._per_minute:
+            since = max(self.next_at, now - _MADE_UP_S) if self.next_at else now
+            self.next_at = since + units * self._interval_s
 
 
-class _Bearing:
-    """What an endpoint bears at once, learned from all that is asked there; `limits` are those of its models."""
+class Capacity:
+    """The number of requests that an endpoint takes at once, learned from all models that are asked there."""
 
     def __init__(self, concurrency: int) -> None:
-        self.setting = concurrency
+        self.concurrency = concurrency
         self.allowed = min(concurrency, _FIRST_BURST)
-        self.limits: list[EndpointLimit] = []
         self.in_flight = 0
         self.n_turns = 0
-        self.paused_until = 0.0
+        self.limits: list[EndpointLimit] = []
         self._ceiling = concurrency
-        self._patience = _LEAST_PATIENCE
+        self._paused_until = 0.0
         self._successes = 0
-        self._probing = False
-        self._fresh_refusals = 0
+        self._successes_before_trial = _SUCCESSES_BEFORE_TRIAL
+        self._refusals_in_a_row = 0
         self._shrunk_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
 
     def note_success(self, *, is_full: bool) -> None:
-        """A request went through. Below what was never refused each success opens a slot, above it many do."""
-        self._fresh_refusals = 0
-        if self.allowed >= self.setting or not is_full:
-            return  # says nothing of more slots than were in use
+        """Open a slot after a success where all were in use: at once up to the ceiling, above it after many."""
+        self._refusals_in_a_row = 0
+        if not is_full or self.allowed >= self.concurrency:
+            return
         self._successes += 1
         if self.allowed < self._ceiling:
             self.allowed += 1
-        elif self._successes >= self._patience:
-            self._patience = max(_LEAST_PATIENCE, self._patience // 2) if self._probing else self._patience
+        elif self._successes >= self._successes_before_trial:
+            self._successes = 0
+            self._successes_before_trial = max(_MIN_SUCCESSES_BEFORE_TRIAL, self._successes_before_trial // 2)
             self.allowed += 1
             self._ceiling = self.allowed
-            self._successes, self._probing = 0, True
 
-    def note_refused(self, started_at: float, pause_s: float, now: float) -> None:
-        """A request was refused, and not for a rate that is known of."""
-        others = self.in_flight - 1
-        self._fresh_refusals += started_at >= self._shrunk_at
-        if self._probing:
-            self._patience = min(_MOST_PATIENCE, self._patience * 2)
-            self._probing = False
-        self._successes = 0
-        self._shrunk_at = now
-        if others == 0 or self._fresh_refusals >= _FRESH_REFUSALS:
-            self.paused_until = max(self.paused_until, now + pause_s)
-            self.allowed = 1
+    def note_refused(self, started_at: float, retry_after_s: float | None) -> None:
+        """Allow as many as were in flight beside a refused request; pause where their number is not the reason."""
+        n_others = self.in_flight - 1
+        self._refusals_in_a_row += started_at >= self._shrunk_at
+        self._successes, self._successes_before_trial = 0, _SUCCESSES_BEFORE_TRIAL
+        self._shrunk_at = read_clock()
+        if n_others and self._refusals_in_a_row < _REFUSALS_IN_A_ROW:
+            self._ceiling = self.allowed = min(self.allowed, n_others)
         else:
-            self._ceiling = self.allowed = min(self.allowed, others)
+            self._paused_until = max(self._paused_until, self._shrunk_at + max(_PAUSE_S, retry_after_s or 0.0))
+            self.allowed = 1
 
-    def note_late(self, started_at: float, now: float, *, was_answered: bool) -> None:
-        """No reply came in time."""
+    def note_late(self, started_at: float, *, was_answered: bool) -> None:
+        """Halve the number once for all requests that were late together; once at all where nothing was answered."""
         if started_at < self._shrunk_at or (self._shrunk_at and not was_answered):
             return
-        self._shrunk_at = now
-        self._successes, self._probing = 0, False
+        self._shrunk_at = read_clock()
+        self._successes = 0
         self._ceiling = self.allowed = max(1, self.in_flight // 2)
 
     def give_out(self) -> None:
-        """Give free slots to those who have waited longest, whatever model they wait for."""
-        for limit in sorted(self.limits, key=lambda limit: limit.first_turn) if len(self.limits) > 1 else self.limits:
-            limit.give_out_own()
+        """Give free slots to the oldest questions whose model may be asked now."""
+        now = read_clock()
+        while self.in_flight < self.allowed:
+            waiting = [limit for limit in self.limits if limit.has_turn()]
+            ready = [limit for limit in waiting if max(limit.starts_at, self._paused_until) <= now]
+            if not ready:
+                if self._timer is not None:
+                    self._timer.cancel()
+                if waiting:
+                    at = max(self._paused_until, min(limit.starts_at for limit in waiting))
+                    self._timer = asyncio.get_running_loop().call_at(at, self.give_out)
+                return
+            min(ready, key=lambda limit: limit.first_turn).start_first(now)
 
 
 class EndpointLimit:
-    """Slots for one model of an endpoint within one event loop; `beside` is the limit of another model there.
+    """The limit for one model of an endpoint within one event loop; `beside` is that of another model there.
 
-    Within any 60 s no more requests start than `rpm`, and no more tokens than `tpm` and one request's; they are spread
-    over the minute, at 99.2 % of the rate. Tokens are the caller's guess until `note_tokens` says better. When the
-    endpoint lets nothing through for `max_wait_s`, or asks to wait beyond that, all who wait get JudgeFailed.
+    Within 60 s no more requests start than `rpm`, and no more tokens than `tpm` and those of one request; tokens are
+    the caller's estimate until `note_tokens` corrects it. When nothing goes through for `max_wait_s`, or the endpoint
+    asks for a longer wait, all who wait get JudgeFailed. A reply is waited for `timeout_s` at least.
     """
 
     def __init__(
@@ -357,265 +170,229 @@ class EndpointLimit:
         timeout_s: float | None = None,
         beside: "EndpointLimit | None" = None,
     ) -> None:
-        self.patience = Patience(choose_timeout(timeout_s, ""))
         self.max_wait_s = max_wait_s
-        self._setting = concurrency
-        self._share = concurrency
-        self._bearing: _Bearing = beside._bearing if beside is not None else _Bearing(concurrency)
-        self._bearing.limits.append(self)
-        self._in_flight = 0
-        self._n_waiting = 0
-        self._waiting: deque[_Turn] = deque()
-        self._again: deque[_Turn] = deque()  # those that go before all others
-        self._late: set[int] = set()  # the ordinals of slots that are still held
-        self._tokens_in_flight = 0
-        self._n_started = 0
-        self._n_tokens = 0
-        self._requests = Rate(rpm)
-        self._tokens = Rate(tpm)
-        self._reported_ordinal = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._wakes_at = 0.0
+        self.in_flight = 0
+        self._timeout_s = choose_timeout(timeout_s, "")
+        self._concurrency = self._share = concurrency
+        self._capacity = beside._capacity if beside is not None else Capacity(concurrency)
+        self._capacity.limits.append(self)
+        self._requests, self._tokens = TokenBucket(rpm), TokenBucket(tpm)
+        self._turns: list[tuple[int, int, asyncio.Future[Slot]]] = []  # a heap: number, tokens
         self._closed_by: FatalJudgeError | JudgeFailed | None = None
-        self._stands_since: float | None = None
-        self._said_again_at = 0.0
-        self._waits_until = 0.0
-        self._waits_for = ""
-
-    @property
-    def in_flight(self) -> int:
-        """Slots that are taken now."""
-        return self._in_flight
+        # Replies, for the time-out.
+        self.n_answered = 0
+        self.last_answer_at = -math.inf
+        self._slowest_s = 0.0
+        # The wait that the endpoint asks for.
+        self._nothing_since: float | None = None
+        self._logged_again_at = 0.0
+        self._waits_until, self._waits_for = 0.0, ""
 
     @property
     def allowed(self) -> int:
-        """Slots that the endpoint bears at once, as far as is known now; this process's share may be less."""
-        return self._bearing.allowed
+        """The number of slots that the endpoint takes at once, as far as is known now."""
+        return self._capacity.allowed
 
-    @property
-    def first_turn(self) -> float:
-        """The number of the turn that is next here, counted over all models; infinite where nobody waits."""
-        queue = self._again or self._waiting
-        return queue[0].number if queue else math.inf
+    def set_share(self, slots: int) -> None:
+        """Use at most so many slots from now on, and the same part of the rates; slots in use are not taken away."""
+        self._share = min(slots, self._concurrency)
+        if self._share:
+            for bucket in (self._requests, self._tokens):
+                bucket.set_share(self._share / self._concurrency, read_clock())
+        self._capacity.give_out()
 
-    @property
-    def has_given_up(self) -> bool:
-        """Whether the endpoint was waited for too long, so that nothing is asked there any more."""
-        return isinstance(self._closed_by, JudgeFailed)
+    # Slots
 
-    def wish(self) -> int:
-        """Slots that could be used now: those in flight and one for everybody who waits, at most the setting."""
-        return min(self._setting, self._in_flight + self._n_waiting)
-
-    def set_share(self, slots: int, *, fraction: float = 1.0) -> None:
-        """Use at most so many slots from now on, and that part of the rates; slots in use are not taken away."""
-        self._share = min(slots, self._setting)
-        now = _read_clock()
-        self._requests.share(fraction, now)
-        self._tokens.share(fraction, now)
-        self._bearing.give_out()
+    def take_number(self) -> int:
+        """Return a question's place in the order in which slots are given out; it keeps it when it is asked again."""
+        self._capacity.n_turns += 1
+        return self._capacity.n_turns
 
     @asynccontextmanager
-    async def slot(self, tokens: int = 0, *, first: bool = False) -> AsyncIterator[Slot]:
-        """Hold one slot for the length of the block, before all who wait if `first`.
-
-        Raises what the limit was closed with.
-        """
-        slot = await self._enter(tokens, first=first)
+    async def slot(self, tokens: int = 0, *, number: int | None = None) -> AsyncIterator[Slot]:
+        """Hold one slot while the block runs; raises the error that the limit was closed with."""
+        if self._closed_by is not None:
+            raise repeat_error(self._closed_by)
+        future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._turns, (self.take_number() if number is None else number, tokens, future))
+        self._capacity.give_out()
+        try:
+            slot = await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._end(future.result())  # the slot was given in the moment of the cancellation
+            self._capacity.give_out()  # a smaller request behind this one may start now
+            raise
         try:
             yield slot
         finally:
             self._end(slot)
 
+    def _end(self, slot: Slot) -> None:
+        self.in_flight -= 1
+        self._capacity.in_flight -= 1
+        if slot.is_late:
+            # The question asks again before the loop's next round, and then comes before younger ones.
+            asyncio.get_running_loop().call_soon(self._capacity.give_out)
+        else:
+            self._capacity.give_out()
+
+    def has_turn(self) -> bool:
+        """Return whether a question waits that this model's share allows."""
+        while self._turns and self._turns[0][2].done():
+            heapq.heappop(self._turns)  # cancelled
+        return bool(self._turns) and self.in_flight < self._share
+
+    @property
+    def first_turn(self) -> int:
+        """The number of the question that waits first."""
+        return self._turns[0][0]
+
+    @property
+    def starts_at(self) -> float:
+        """The time at which the rates allow the next request."""
+        return max(self._requests.next_at, self._tokens.next_at)
+
+    def start_first(self, now: float) -> None:
+        """Give a slot to the question that waits first."""
+        _, tokens, future = heapq.heappop(self._turns)
+        self._requests.take(1, now)
+        self._tokens.take(tokens, now)
+        self.in_flight += 1
+        self._capacity.in_flight += 1
+        future.set_result(Slot(started_at=now, tokens=tokens, n_answered=self.n_answered))
+
     def close(self, error: FatalJudgeError | JudgeFailed) -> None:
-        """Give out no more slots: those who wait get this error."""
+        """Give out no more slots: all who wait get this error."""
         self._closed_by = error
-        if self._timer is not None:
-            self._timer.cancel()
-        for turn in (*self._again, *self._waiting):
-            if not turn.future.done():
-                turn.future.set_exception(repeat_error(error))
-                self._n_waiting -= 1
-        self._again.clear()
-        self._waiting.clear()
+        for _, _, future in self._turns:
+            if not future.done():
+                future.set_exception(repeat_error(error))
+        self._turns.clear()
 
     def note_tokens(self, slot: Slot, used: int) -> None:
-        """A request really took so many tokens."""
-        if used != slot.tokens:
-            self._tokens.correct(used - slot.tokens, _read_clock())
-            self._bearing.give_out()
+        """Correct the estimate of a request's tokens."""
+        self._tokens.take(used - slot.tokens, read_clock())
 
-    def note_report(self, limits: RateLimits, slot: Slot | None = None, *, went_through: bool = False) -> None:
-        """What the endpoint reported of its limits in its answer to the request of `slot`.
-
-        What started after that request cannot be counted in the answer, whether it is in flight or not. Where the
-        slot is not given, everything in flight is taken as not counted.
-        """
-        if slot is not None and slot.ordinal < self._reported_ordinal:
-            return  # an answer to a later request came first
-        self._reported_ordinal = self._reported_ordinal if slot is None else slot.ordinal
-        started = self._in_flight if slot is None else self._n_started - slot.ordinal
-        tokens = self._tokens_in_flight if slot is None else self._n_tokens - slot.tokens_before - slot.tokens
-        now = _read_clock()
-        names = ("limit", "remaining", "reset_s")
-        for kind, rate, uncounted in (("requests", self._requests, started), ("tokens", self._tokens, tokens)):
-            report = LimitReport(**{name: getattr(limits, f"{kind}_{name}") for name in names})
-            if went_through and slot is not None:
-                rate.note_success(slot.tokens if kind == "tokens" else 1, slot.started_at, report)
-            if report.limit is not None or report.remaining is not None:
-                rate.take_report(report, uncounted, now)
-        self._bearing.give_out()
-
-    def note_success(self, slot: Slot) -> None:
-        """A request went through."""
-        self._stands_since = None
-        bearing = self._bearing
-        is_full = bearing.in_flight >= bearing.allowed or self._in_flight >= self._share
-        bearing.note_success(is_full=is_full)
-        bearing.give_out()
+    def note_success(self) -> None:
+        """Count a request that went through and still holds its slot."""
+        self._nothing_since = None
+        # Where a question waits, all slots were in use a moment ago.
+        self._capacity.note_success(is_full=bool(self._turns) or self._capacity.in_flight >= self._capacity.allowed)
 
     def note_refused(self, slot: Slot, retry_after_s: float | None) -> None:
-        """The endpoint said 429 to a request whose slot is still held; what it reported with it was noted before."""
-        now = _read_clock()
-        for_requests = self._requests.note_refused(1, slot.started_at)
-        if self._tokens.note_refused(slot.tokens, slot.started_at) or for_requests:
-            return  # it is their rate, which is waited for, and not their number
-        self._bearing.note_refused(slot.started_at, max(_PAUSE_S, retry_after_s or 0.0), now)
+        """Count a request that the endpoint refused with 429 and that still holds its slot."""
+        self._capacity.note_refused(slot.started_at, retry_after_s)
+
+    # Waits that the endpoint asks for
 
     def note_wait(self, seconds: float, why: str) -> None:
-        """The endpoint asks for a wait from now on; raises JudgeFailed where that takes longer than is allowed."""
-        self._note_wait(seconds, why)
-        if self._closed_by is not None:
-            raise repeat_error(self._closed_by)
-
-    def _note_wait(self, seconds: float, why: str) -> None:
-        now = _read_clock()
-        stands = not self._bearing.in_flight
-        if self._stands_since is None and stands:
-            self._stands_since, self._said_again_at = now, now
-        if now + seconds > (now if self._stands_since is None else self._stands_since) + self.max_wait_s:
-            self._give_up(seconds, why)
-            return
-        if stands and seconds >= _SAID_FROM_S and now >= self._said_again_at:
-            self._said_again_at = now + _SAID_AGAIN_S
+        """Note that the endpoint asks for a wait; raises JudgeFailed, for all, where that exceeds `max_wait_s`."""
+        now = read_clock()
+        is_idle = not self._capacity.in_flight
+        if self._nothing_since is None and is_idle:
+            self._nothing_since = self._logged_again_at = now
+        since = now if self._nothing_since is None else self._nothing_since
+        if now + seconds > since + self.max_wait_s:
+            after = f", after {write_span(now - since)} in which nothing went through" if now - since >= 1 else ""
+            message = (
+                f"{why}: a wait of {write_span(seconds)} more{after}, and --max-wait is {write_span(self.max_wait_s)}; "
+                "raise it, or go on later with `evalhouse resume`"
+            )
+            self.close(JudgeFailed(message))
+            raise JudgeFailed(message)
+        if is_idle and seconds >= _LOGGED_FROM_S and now >= self._logged_again_at:
+            self._logged_again_at = now + _LOGGED_AGAIN_S
             logger.warning("nothing is asked for %s: %s", write_span(seconds), why)
         if now + seconds > self._waits_until:
             self._waits_until, self._waits_for = now + seconds, why
 
     def describe_wait(self, now: float) -> str | None:
-        """For how long nothing will be asked, and why; None while something is under way. `now` is the loop's time."""
+        """Describe the wait in which nothing is asked; None while a request is in flight."""
         left_s = self._waits_until - now
-        if self._bearing.in_flight or left_s < 1:
-            return None
-        return f"waiting {write_span(left_s)}: {self._waits_for}"
+        return None if self._capacity.in_flight or left_s < 1 else f"waiting {write_span(left_s)}: {self._waits_for}"
 
-    def _give_up(self, seconds: float, why: str) -> None:
-        stood_s = 0.0 if self._stands_since is None else _read_clock() - self._stands_since
-        stood = f", after {write_span(stood_s)} in which nothing went through" if stood_s >= 1 else ""
-        self.close(
-            JudgeFailed(
-                f"{why}: a wait of {write_span(seconds)} more{stood}, and --max-wait is {write_span(self.max_wait_s)}; "
-                "raise it, or go on later with `evalhouse resume`"
-            )
-        )
+    # The time for a reply
+
+    def find_timeout(self, n_late: int) -> float:
+        """Return the seconds for a question whose reply was late so many times."""
+        least_s = max(self._timeout_s, _SLOWEST_FACTOR * self._slowest_s)
+        doublings = n_late if self.n_answered else min(n_late, _MAX_DOUBLINGS_UNANSWERED)
+        return max(self._timeout_s, min(_MAX_TIMEOUT_S, least_s * 2.0**doublings))
+
+    def note_answer(self, slot: Slot, exceeded_s: float) -> None:
+        """Count a reply, of whatever kind; `exceeded_s` were not enough for the same question before."""
+        now = read_clock()
+        self._slowest_s = max(self._slowest_s, exceeded_s, now - max(slot.started_at, self.last_answer_at))
+        self.n_answered += 1
+        self.last_answer_at = now
+
+    def is_lost(self, slot: Slot) -> bool:
+        """Return whether so many requests have overtaken this one that it cannot be waiting in a queue."""
+        return self.n_answered - slot.n_answered > _MAX_OVERTAKING
 
     def note_late(self, slot: Slot) -> None:
-        """No reply came in time to a request whose slot is still held: half as many at once from now on.
+        """Count a request that was not answered in time and still holds its slot."""
+        slot.is_late = True
+        if not self.is_lost(slot):
+            self._capacity.note_late(slot.started_at, was_answered=self.n_answered > 0)
 
-        Of those that were under way together the first counts, as do all of an endpoint that answers nobody, and none
-        that others have overtaken: it was lost on its way, and did not wait in a queue.
-        """
-        self._late.add(slot.ordinal)
-        if not self.patience.is_overtaken(slot):
-            self._bearing.note_late(slot.started_at, _read_clock(), was_answered=self.patience.was_answered)
 
-    async def _enter(self, tokens: int, *, first: bool) -> Slot:
-        if self._closed_by is not None:
-            raise repeat_error(self._closed_by)
-        self._bearing.n_turns += 1
-        future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
-        (self._again if first else self._waiting).append(
-            _Turn(tokens=tokens, future=future, number=self._bearing.n_turns)
-        )
-        self._n_waiting += 1
-        self.give_out_own()
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if future.cancelled():
-                self._n_waiting -= 1
-            elif future.exception() is None:
-                self._end(future.result())  # the slot was given in the very moment of cancelling
-            self._bearing.give_out()  # what stands behind a large request may have waited only for that
-            raise
+class ReplyTimer:
+    """Ends `timeout` when the time for a reply is over; `is_late` then says that this was the reason.
 
-    def give_out_own(self) -> None:
-        """Give free slots to those who wait for this model."""
-        bearing = self._bearing
-        while (queue := self._again or self._waiting) and self._in_flight < self._share:
-            if bearing.in_flight >= bearing.allowed:
-                return
-            turn = queue[0]
-            if turn.future.done():  # cancelled while it waited
-                queue.popleft()
-                continue
-            now = _read_clock()
-            if self._must_wait(turn.tokens, now):
-                return
-            queue.popleft()
-            turn.future.set_result(self._start(turn.tokens, now))
+    A server with one slot answers one request after the other. So the time of a request counts from the last reply
+    to any other, as long as it may be waiting in a queue, and not from when it was sent.
+    """
 
-    def _start(self, tokens: int, now: float) -> Slot:
-        self._requests.take(1, now)
-        self._tokens.take(tokens, now)
-        self._n_waiting -= 1
-        self._in_flight += 1
-        self._bearing.in_flight += 1
-        self._tokens_in_flight += tokens
-        self._n_started += 1
-        slot = Slot(started_at=now, tokens=tokens, ordinal=self._n_started, tokens_before=self._n_tokens)
-        self._n_tokens += tokens
-        return slot
+    def __init__(self, limit: EndpointLimit, slot: Slot, allowed_s: float, timeout: asyncio.Timeout) -> None:
+        self._limit, self._slot, self._allowed_s, self._timeout = limit, slot, allowed_s, timeout
+        self.is_late = False
 
-    def _end(self, slot: Slot) -> None:
-        self._in_flight -= 1
-        self._bearing.in_flight -= 1
-        self._tokens_in_flight -= slot.tokens
-        if slot.ordinal not in self._late:
-            self._bearing.give_out()
-            return
-        # Whoever was not answered in time comes back for it in this same turn of the loop, before anybody else.
-        self._late.discard(slot.ordinal)
-        asyncio.get_running_loop().call_soon(self._bearing.give_out)
+    def __enter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        self._handle = loop.call_at(self._slot.started_at + self._allowed_s, self._check)
+        return self
 
-    def _must_wait(self, tokens: int, now: float) -> bool:
-        """Whether the next request must start later; a timer gives its slot out then."""
-        starts = {
-            "the endpoint refused too many requests": self._bearing.paused_until,
-            "the endpoint says that its limit of requests is used up": self._requests.find_start(1, now),
-            "the endpoint says that its limit of tokens is used up": self._tokens.find_start(tokens, now),
-        }
-        why, at = max(starts.items(), key=lambda start: start[1])
-        if at <= now:
-            return False
-        if at > max(self._requests.own_next_at, self._tokens.own_next_at):
-            self._note_wait(at - now, why)
-            if self._closed_by is not None:
-                return True
-        if self._timer is None or at < self._wakes_at:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._wakes_at = at
-            self._timer = asyncio.get_running_loop().call_later(at - now, self._wake)
-        return True
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._handle.cancel()
 
-    def _wake(self) -> None:
-        self._timer = None
-        self._bearing.give_out()
+    def _check(self) -> None:
+        now, since = read_clock(), self._slot.started_at
+        if not self._limit.is_lost(self._slot):
+            since = max(since, self._limit.last_answer_at)
+        if since + self._allowed_s > now:
+            self._handle = asyncio.get_running_loop().call_at(since + self._allowed_s, self._check)
+        elif not self._timeout.expired():
+            self.is_late = True
+            self._timeout.reschedule(now)
+
+
+def choose_timeout(setting: float | None, endpoint: str | None) -> float:
+    """Return the seconds one request may take: as set, else what is usual for the address."""
+    if setting is not None:
+        return setting
+    if endpoint is None:
+        return _MAX_TIMEOUT_S  # a model in this process
+    return _NEAR_TIMEOUT_S if is_near(endpoint) else _TIMEOUT_S
+
+
+def is_near(endpoint: str) -> bool:
+    """Return whether an address is one of this machine or its network, as far as its name shows."""
+    host = urlsplit(endpoint).hostname if "://" in endpoint else None
+    if not host:
+        return False
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return "." not in host or host.endswith((".local", ".internal", ".localhost"))
+    return address.is_loopback or address.is_private
 
 
 def write_span(seconds: float) -> str:
-    """A time to wait as a person says it: `45 s`, `9:58 min`, `2:00:00 h`."""
+    """Format a time to wait: `45 s`, `9:58 min`, `2:00:00 h`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -624,9 +401,10 @@ def write_span(seconds: float) -> str:
 
 
 def draw_backoff(failures: int) -> float:
-    """Seconds to wait after so many failures: exponential with jitter, so that many who fail do not return as one."""
-    return min(_BACKOFF_MOST_S, _BACKOFF_FIRST_S * 2.0 ** (failures - 1)) * random.uniform(0.5, 1.0)
+    """Return the seconds to wait after so many failures: exponential, with jitter so that failures do not coincide."""
+    return min(_MAX_BACKOFF_S, _BACKOFF_FIRST_S * 2.0 ** (failures - 1)) * random.uniform(0.5, 1.0)
 
 
-def _read_clock() -> float:
+def read_clock() -> float:
+    """Return the time of the event loop."""
     return asyncio.get_running_loop().time()

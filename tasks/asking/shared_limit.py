@@ -1,155 +1,133 @@
-"""One limit for all who ask the same model: several processes on one machine and, with a Prefect server, several
-machines send no more requests at once than the smallest `concurrency` among them.
+"""One limit for all runs and machines that use the same Prefect server and ask the same model.
 
-A slot that had to be fetched from outside for every request would cost more than the request itself (from a Prefect
-server of the default kind 14 ms each, and no more than 70 a second for all), so a process holds a share of the limit
-and only the shares change hands, a few times a second, following what each process wishes: a lone process has
-everything from the start, one that has nothing to ask lends its slots, and those who want more than there is have
-equal parts. Where they see each other is a board: a folder on this machine, or the user's own Prefect server, whose
-global concurrency limit then holds for all machines and for the processes of one machine as well, so that the folder
-is not needed beside it. Rates (requests and tokens a minute) are divided like the slots: each process keeps to that
-part of its own setting. When the others cannot be seen the run goes on alone, with one warning: sharing saves refused
-requests, and a paid run must not end for it.
+Each shard holds a part of it while it is judged. The limit is one of Prefect's global concurrency limits, made on
+first use; an operator may change it there.
 """
 
 import asyncio
+import hashlib
 import ipaddress
 import logging
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from typing import Protocol
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
-from evalhouse.tasks.asking.boards import Board, BoardLost, FileBoard, Need, find_limits_folder
+import httpx
+
+from evalhouse.tasks.asking.limits import EndpointLimit
 
 logger = logging.getLogger(__name__)
 
-# What leaving may take; what is not given back by then comes back when this process has ended.
-_LEAVE_S = 10.0
+# The shortest lease that Prefect grants: the slots of a dead process are free again after it.
+_LEASE_S = 60.0
+# Prefect itself would ask again half a minute after others have held the slots.
+_ASK_AGAIN_S = 3.0
+_MAX_SILENCE_S = 20.0
 
 
-class ShareableLimit(Protocol):
-    """What a limit must be able to do to be shared; `evalhouse.tasks.asking.limits.EndpointLimit` is one."""
+class SharedLimits:
+    """What a run holds of the Prefect limits for its models; `limits` are by "ENDPOINT MODEL".
 
-    @property
-    def in_flight(self) -> int:
-        """Slots that are taken now."""
-
-    def wish(self) -> int:
-        """Slots that could be used now."""
-
-    def set_share(self, slots: int, *, fraction: float = 1.0) -> None:
-        """Use at most so many slots from now on, and that part of the rates; slots in use are not taken away."""
-
-
-@asynccontextmanager
-async def share_limits(
-    limits: Mapping[str, ShareableLimit], *, concurrency: Mapping[str, int] | int, across_machines: bool = False
-) -> AsyncIterator[None]:
-    """Share each limit, for the length of the block, with all other processes that share one of the same key.
-
-    A key is an endpoint and a model with a space between and must hold no secret; `concurrency` is this process's own
-    setting. With `across_machines` the Prefect server that this process is set up for is the board. Nothing may be in
-    flight when the block is entered, and no slot is given out before this process knows its share.
+    Each shard holds `slots` of every limit, and the run sends as many requests at once as its shards hold together.
     """
-    sharers = [
-        _Sharer(key, limit, concurrency if isinstance(concurrency, int) else concurrency[key])
-        for key, limit in limits.items()
-    ]
-    stopped = asyncio.Event()
-    tasks: list[asyncio.Task[None]] = []
-    try:
-        await asyncio.gather(*(sharer.join(across_machines=across_machines) for sharer in sharers))
-        tasks = [asyncio.create_task(sharer.keep_up(stopped)) for sharer in sharers]
-        yield
-    finally:
-        stopped.set()
-        if tasks:
-            # Not cancelled at once: slots that were being fetched at that moment would stay leased to nobody until
-            # they expire (60 s).
-            _, late = await asyncio.wait(tasks, timeout=_LEAVE_S)
-            for task in late:
-                task.cancel()
-        await asyncio.gather(*(sharer.leave() for sharer in sharers))
 
+    def __init__(self, limits: Mapping[str, EndpointLimit], *, concurrency: int, slots: int) -> None:
+        # Another machine has another server at an address such as localhost.
+        self._limits = {name_limit(key): limit for key, limit in limits.items() if not _is_local(key)}
+        self._concurrency = concurrency
+        self._slots = slots
+        self._held = 0
+        self._has_warned = False
 
-class _Sharer:
-    """Keeps one limit's share up to date."""
+    @asynccontextmanager
+    async def hold(self, raise_if_stopped: Callable[[], None]) -> AsyncIterator[None]:
+        """Hold a shard's slots while the block runs, once they are free; `raise_if_stopped` ends the wait.
 
-    def __init__(self, key: str, limit: ShareableLimit, setting: int) -> None:
-        self._key = key
-        self._limit = limit
-        self._setting = setting
-        self._board: Board | None = None
-        self._slots = 0
-        self._again_s = 0.0
-
-    async def join(self, *, across_machines: bool) -> None:
-        """Take a first share."""
-        if across_machines and not _is_local(self._key) and await self._try_prefect():
-            return
-        try:
-            self._board = FileBoard(find_limits_folder(), self._key)
-            await self._exchange()
-        except BoardLost as error:
-            await self._go_alone(error)
-
-    async def _try_prefect(self) -> bool:
-        # Prefect takes a second to import, which a run on one machine does not need here.
-        from evalhouse.tasks.asking.prefect_board import PrefectBoard  # noqa: PLC0415
-
-        self._board = PrefectBoard(self._key)
-        try:
-            await self._exchange()
-        except BoardLost as error:
-            logger.warning("limits are shared with the processes of this machine alone: %s", error)
-            await self.leave()
-            return False
-        return True
-
-    async def keep_up(self, stopped: asyncio.Event) -> None:
-        """Exchange needs until the event is set."""
-        while self._board is not None and not stopped.is_set():
-            try:
-                async with asyncio.timeout(self._again_s):
-                    await stopped.wait()
-            except TimeoutError:
+        Where the server cannot be asked the shard is judged all the same: a paid run must not end for that.
+        """
+        async with AsyncExitStack() as stack:
+            slots = self._slots
+            if self._limits:
                 try:
-                    await self._exchange()
-                except BoardLost as error:
-                    await self._go_alone(error)
+                    slots = await self._acquire(stack, raise_if_stopped)
+                except _get_prefect_errors() as error:
+                    self._warn("limits are not shared with other runs that ask the same model: %s", error)
+            self._change_share(slots)
+            stack.callback(self._change_share, -slots)
+            yield
 
-    async def leave(self) -> None:
-        """Give the share back."""
-        board, self._board = self._board, None
-        if board is not None:
-            await board.leave()
+    async def _acquire(self, stack: AsyncExitStack, raise_if_stopped: Callable[[], None]) -> int:
+        """Enter the lease of a shard's slots, fewer where the limits are smaller; returns their number."""
+        from prefect.concurrency.asyncio import AcquireConcurrencySlotTimeoutError, concurrency  # noqa: PLC0415
 
-    async def _exchange(self) -> None:
-        if self._board is None:
-            return
-        # More than the share may be in flight when the share has shrunk; less, but no more than the share can start
-        # before the next exchange.
-        held = max(self._slots, self._limit.in_flight)
-        share = await self._board.exchange(Need(setting=self._setting, wish=self._limit.wish(), held=held))
-        self._slots, self._again_s = share.slots, share.again_s
-        self._limit.set_share(share.slots, fraction=share.fraction)
+        while True:
+            raise_if_stopped()
+            async with asyncio.timeout(_MAX_SILENCE_S):
+                sizes = {name: await self._read_size(name) for name in self._limits}
+            active = {name: size for name, size in sizes.items() if size is not None}
+            slots = min([self._slots, *active.values()])
+            if not active:
+                return slots
+            with suppress(AcquireConcurrencySlotTimeoutError):
+                if slots:
+                    lease = concurrency(
+                        list(active),
+                        occupy=slots,
+                        timeout_seconds=_ASK_AGAIN_S,
+                        lease_duration=_LEASE_S,
+                        strict=True,
+                        raise_on_lease_renewal_failure=False,
+                    )
+                    await stack.enter_async_context(lease)
+                    return slots
+                await asyncio.sleep(_ASK_AGAIN_S)  # an operator has set the limit to 0
+            self._warn("waiting for slots of the Prefect limit %s, which others hold", ", ".join(active))
 
-    async def _go_alone(self, error: BoardLost) -> None:
-        logger.warning(
-            "limits are not shared, this run may use all of its %d slots although others ask the same model: %s",
-            self._setting,
-            error,
-        )
-        await self.leave()
-        self._slots = self._setting
-        self._limit.set_share(self._setting, fraction=1.0)
+    async def _read_size(self, name: str) -> int | None:
+        """Return a limit's slots, and make the limit where there is none; None for one that is switched off."""
+        from prefect.client.orchestration import get_client  # noqa: PLC0415
+        from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate  # noqa: PLC0415
+        from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound  # noqa: PLC0415
+
+        async with get_client() as client:
+            with suppress(ObjectNotFound):
+                limit = await client.read_global_concurrency_limit_by_name(name)
+                return limit.limit if limit.active else None
+            with suppress(ObjectAlreadyExists):  # another process was faster
+                await client.create_global_concurrency_limit(
+                    GlobalConcurrencyLimitCreate(name=name, limit=self._concurrency)
+                )
+            return (await client.read_global_concurrency_limit_by_name(name)).limit
+
+    def _change_share(self, slots: int) -> None:
+        self._held += slots
+        for limit in self._limits.values():
+            limit.set_share(self._held)
+
+    def _warn(self, message: str, *details: object) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(message, *details)
+
+
+def name_limit(key: str) -> str:
+    """Return the name of the Prefect limit for an endpoint and a model; Prefect takes no slash in a name."""
+    readable = re.sub(r"[^A-Za-z0-9.]+", "-", key.split("://", 1)[-1]).strip("-")[:80]
+    return f"evalhouse-{readable}-{hashlib.sha256(key.encode()).hexdigest()[:6]}"
 
 
 def _is_local(key: str) -> bool:
-    """Whether the endpoint is of this machine alone: under the same address another machine has another one."""
     host = urlsplit(key.split(" ", 1)[0]).hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
+
+
+def _get_prefect_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of a Prefect server that cannot be asked or keeps no such limits."""
+    from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError  # noqa: PLC0415
+    from prefect.exceptions import PrefectException  # noqa: PLC0415
+
+    return (httpx.HTTPError, PrefectException, ConcurrencySlotAcquisitionError, TimeoutError)

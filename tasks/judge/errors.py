@@ -14,10 +14,12 @@ JudgeError
     └── BudgetExhausted   the run's budget is spent
 """
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from evalhouse.tasks.judge.rate_headers import RateLimits
 from evalhouse.warehouse.messages import hide_secrets
 
 if TYPE_CHECKING:
@@ -42,8 +44,6 @@ class RunCancelled(FatalJudgeError):
 class TransientJudgeError(JudgeError):
     """The same request may work in a moment. `unreachable` says that no connection was made at all, `late` that no
     reply came in time.
-
-    `limits` are what the endpoint reported of its own together with the error.
     """
 
     def __init__(
@@ -54,14 +54,12 @@ class TransientJudgeError(JudgeError):
         rate_limited: bool = False,
         unreachable: bool = False,
         late: bool = False,
-        limits: RateLimits | None = None,
     ) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.rate_limited = rate_limited
         self.unreachable = unreachable
         self.late = late
-        self.limits = limits
 
 
 class RefusedRequest(JudgeError):
@@ -146,3 +144,23 @@ Ending = TypeVar("Ending", bound=JudgeError)
 def repeat_error(error: Ending) -> Ending:
     """The same error once more, for another one who has to end with it: a raised error belongs to one stack."""
     return type(error)(str(error))
+
+
+def parse_retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that an answer asks to wait, from a number or a date; None for neither."""
+    for header, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        value = headers.get(header)
+        if value is None:
+            continue
+        try:
+            seconds = float(value) * scale
+        except ValueError:
+            try:
+                # By the server's clock: that of this machine may be minutes off.
+                now = parsedate_to_datetime(headers["date"]).timestamp() if headers.get("date") else time.time()
+                seconds = parsedate_to_datetime(value).timestamp() - now
+            except (TypeError, ValueError, OverflowError):
+                continue
+        if math.isfinite(seconds):
+            return max(0.0, seconds)
+    return None

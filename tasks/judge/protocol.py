@@ -13,7 +13,6 @@ from typing import Final, Protocol
 import orjson
 
 from evalhouse.prompts import BlockValue, Prompt
-from evalhouse.tasks.judge.rate_headers import RateLimits
 
 # No reply and no context window comes near it, and the sum of billions of such counts still fits a BIGINT.
 MAX_COUNT: Final = 2**31 - 1
@@ -82,7 +81,6 @@ class ModelReply:
     completion_tokens: int | None = None
     cached_tokens: int | None = None
     written_tokens: int = 0
-    limits: RateLimits | None = None
     logprobs: str | None = None
     is_cut: bool = False
     parts: Sequence[str] = ()

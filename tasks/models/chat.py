@@ -19,7 +19,7 @@ from langchain_openai import ChatOpenAI
 from langchain_openai.chat_models.base import BaseChatOpenAI
 from langsmith.utils import tracing_is_enabled
 
-from evalhouse.tasks.asking.patience import choose_timeout
+from evalhouse.tasks.asking.limits import choose_timeout
 from evalhouse.tasks.judge.batches import BatchService
 from evalhouse.tasks.judge.errors import (
     FatalJudgeError,
@@ -38,7 +38,6 @@ from evalhouse.tasks.judge.protocol import (
     parse_count,
     require_prompt,
 )
-from evalhouse.tasks.judge.rate_headers import read_rate_limits
 from evalhouse.tasks.models.addresses import compiles_schemas, is_openai
 from evalhouse.tasks.models.completions import (
     Access,
@@ -422,7 +421,6 @@ def _read_completion(completion: Completion, *, sent: Mapping[str, object]) -> M
         prompt_tokens=parse_count(usage.get("prompt_tokens")),
         completion_tokens=parse_count(usage.get("completion_tokens")),
         cached_tokens=parse_count(details.get("cached_tokens", usage.get("prompt_cache_hit_tokens"))),
-        limits=read_rate_limits(completion.headers),
         logprobs=pack_logprobs(choice.get("logprobs"), spoken.text) if "logprobs" in sent else None,
     )
     return _check_ending(reply, choice.get("finish_reason"), message)
@@ -449,7 +447,6 @@ def _read_message(message: BaseMessage, *, sent: Mapping[str, object]) -> ModelR
         completion_tokens=parse_count(usage.get("output_tokens")),
         cached_tokens=parse_count(details.get("cache_read")),
         written_tokens=sum(parse_count(details.get(name)) or 0 for name in _CACHE_WRITES),
-        limits=read_rate_limits(metadata.get("headers") or {}),
         logprobs=pack_logprobs(metadata.get("logprobs"), spoken.text) if "logprobs" in sent else None,
     )
     ended_with = metadata.get("ended_with", "")

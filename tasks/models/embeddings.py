@@ -20,7 +20,6 @@ from evalhouse.tasks.judge.errors import (
     UnusableReply,
 )
 from evalhouse.tasks.judge.protocol import ModelReply, ModelRequest, Question, hash_canonical, parse_count
-from evalhouse.tasks.judge.rate_headers import read_rate_limits
 from evalhouse.tasks.models.completions import (
     Completion,
     Completions,
@@ -113,7 +112,6 @@ def _make_openai_model(name: str, model: str, settings: RunSettings) -> Embeddin
             model=answered_by if isinstance(answered_by, str) else None,
             prompt_tokens=parse_count(tokens),
             completion_tokens=0,
-            limits=read_rate_limits(answer.headers),
         )
 
     return EmbeddingModel(

@@ -7,7 +7,6 @@ text goes on from here has no key in it.
 """
 
 import codecs
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,8 +21,8 @@ from evalhouse.tasks.judge.errors import (
     TransientJudgeError,
     UnsupportedOption,
     UnusableReply,
+    parse_retry_after,
 )
-from evalhouse.tasks.judge.rate_headers import read_date, read_rate_limits
 from evalhouse.warehouse.messages import redact, shorten
 
 # So much of an error is read; what is said of it has a few hundred characters.
@@ -266,7 +265,6 @@ def _translate_passing(answer: _ProviderError) -> JudgeError:
         f"status {answer.status}: {answer.text}",
         retry_after_s=_read_retry_after(answer),
         rate_limited=answer.status in (425, 429),
-        limits=read_rate_limits(answer.headers),
     )
 
 
@@ -347,16 +345,9 @@ def _read_headers(error: Exception) -> Mapping[str, str]:
 
 def _read_retry_after(answer: _ProviderError) -> float | None:
     """Seconds that the endpoint asks to wait, in a header or, as Gemini, Groq and Azure do, in words."""
-    for header, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        named = answer.headers.get(header)
-        if named is None:
-            continue
-        try:
-            seconds = float(named) * scale
-        except ValueError:
-            seconds = read_date(named, answer.headers.get("date"))
-        if math.isfinite(seconds):
-            return max(0.0, seconds)
+    seconds = parse_retry_after(answer.headers)
+    if seconds is not None:
+        return seconds
     match = _WAIT.search(answer.lowered)
     if match is None:
         return None

@@ -16,7 +16,6 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 from urllib.parse import quote
@@ -108,8 +107,6 @@ _CONNECTIONS = 256
 _SCHEMAS_KEPT = 64
 # Claude's tokenizers make more of a text than the one that `count_tokens` is after, by half at most.
 _MORE_TOKENS = 1.5
-# The headers of the answer to the request that is under way in this task, where the client shows them.
-_HEADERS: ContextVar[dict[str, str] | None] = ContextVar("_HEADERS", default=None)
 
 
 class ProviderChannel:
@@ -128,7 +125,7 @@ class ProviderChannel:
         self._beginnings: set[int] = set()
 
     async def invoke(self, messages: list[BaseMessage], payload: Mapping[str, Any]) -> BaseMessage:
-        """Send the request; what came back says how it ended in OpenAI's words, and has the answer's headers."""
+        """Send the request; the message then says in OpenAI's words how it ended."""
         options = self._write_options(payload)
         form = payload.get("response_format")
         if form:
@@ -136,13 +133,7 @@ class ProviderChannel:
                 # As an endpoint would say it that takes none: then it is asked in words alone.
                 raise StatusError(400, {}, ErrorBody(message="response_format is not supported without a schema"))
             options |= self._write_schema(form["json_schema"])
-        headers: dict[str, str] = {}
-        token = _HEADERS.set(headers)
-        try:
-            message = await self._invoke(self._mark_beginning(messages), options)
-        finally:
-            _HEADERS.reset(token)
-        return _settle(message, headers)
+        return _settle(await self._invoke(self._mark_beginning(messages), options))
 
     def explain(self, error: Exception) -> Exception:
         """The provider's answer behind an error; what its package itself refuses to send counts as refused there."""
@@ -196,23 +187,15 @@ def _bind_schema(chat: BaseChatModel, asked: Mapping[str, Any]) -> Mapping[str, 
     return {name: value for name, value in first.kwargs.items() if name != "ls_structured_output_format"}
 
 
-def _settle(message: BaseMessage, headers: Mapping[str, str]) -> BaseMessage:
+def _settle(message: BaseMessage) -> BaseMessage:
     metadata = message.response_metadata
     finish, word = read_ending(metadata)
-    sent = headers or (metadata.get("ResponseMetadata") or {}).get("HTTPHeaders") or metadata.get("headers") or {}
-    settled = {"finish_reason": finish, "ended_with": word, "headers": sent}
-    changes: dict[str, Any] = {"response_metadata": {**metadata, **settled}}
+    changes: dict[str, Any] = {"response_metadata": {**metadata, "finish_reason": finish, "ended_with": word}}
     usage, counted = getattr(message, "usage_metadata", None), metadata.get("token_usage") or {}
     if usage and "input_token_details" not in usage and (details := counted.get("prompt_tokens_details")):
         # Mistral's package leaves out what its provider says in OpenAI's words.
         changes["usage_metadata"] = {**usage, "input_token_details": {"cache_read": details.get("cached_tokens")}}
     return message.model_copy(update=changes)
-
-
-async def _keep_headers(response: Any) -> None:  # noqa: ANN401  # of httpx or of its fork
-    headers = _HEADERS.get()
-    if headers is not None:
-        headers.update(response.headers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,9 +289,7 @@ def _make_anthropic(provider: Provider, model: str, key: str, address: str) -> _
     import anthropic  # noqa: PLC0415
 
     chat = _init(provider, model, api_key=key, base_url=address)
-    http_client = anthropic.DefaultAioHttpClient(
-        timeout=None, follow_redirects=False, event_hooks={"response": [_keep_headers]}
-    )
+    http_client = anthropic.DefaultAioHttpClient(timeout=None, follow_redirects=False)
     client = anthropic.AsyncAnthropic(
         api_key=key, base_url=address, max_retries=0, timeout=None, http_client=http_client
     )
@@ -338,7 +319,6 @@ def _make_mistral(provider: Provider, model: str, key: str, address: str) -> _Ma
         headers={"Accept": "application/json", "Authorization": f"Bearer {key}"},
         timeout=None,
         limits=httpx.Limits(max_connections=None),
-        event_hooks={"response": [_keep_headers]},
     )
     chat = _init(provider, model, api_key=key, base_url=address, async_client=client)
     return _Made(chat=chat, address=address, close=client.aclose)
@@ -387,8 +367,7 @@ def _make_bedrock(provider: Provider, model: str, key: str, address: str) -> _Ma
 def _make_other(provider: Provider, model: str, key: str, address: str) -> _Made:
     """A provider of which its package alone knows where it is and what its key is called."""
     known = type(_init(provider, model)).model_fields
-    off = {"max_retries": 0, "include_response_headers": True}
-    fields: dict[str, Any] = {name: value for name, value in off.items() if name in known}
+    fields: dict[str, Any] = {"max_retries": 0} if "max_retries" in known else {}
     client = openai.DefaultAsyncHttpxClient(timeout=None) if "http_async_client" in known else None
     chat = _init(provider, model, **fields, **({"http_async_client": client} if client else {}))
 

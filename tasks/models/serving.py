@@ -17,7 +17,7 @@ import orjson
 from yarl import URL
 
 from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context, read_beginning
-from evalhouse.tasks.asking.patience import is_near
+from evalhouse.tasks.asking.limits import is_near
 from evalhouse.tasks.judge.forms import JOIN, find_form
 from evalhouse.tasks.judge.protocol import Judge, parse_count
 from evalhouse.tasks.models.addresses import compiles_schemas

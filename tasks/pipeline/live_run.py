@@ -9,7 +9,7 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from evalhouse.prompts import CONVERSATION, TURN_PREFIX, BlockValue, Grade, Item, Prompt
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.embedders import AskedEmbedder, Embedder
-from evalhouse.tasks.asking.limits import EndpointLimit
 from evalhouse.tasks.asking.parking import Parking
-from evalhouse.tasks.asking.shared_limit import share_limits
+from evalhouse.tasks.asking.shared_limit import SharedLimits
 from evalhouse.tasks.asking.tokens import Usage, estimate_items, leave_room
 from evalhouse.tasks.asking.verdicts import JudgedItem, write_verdict
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
@@ -230,8 +229,8 @@ class LiveRun:
     `open_asking` opens the record of calls and all that asks; the flow does so when it begins. `rubrics` are the
     prompts by which samples are graded, `collection` is the asking of the application under test where it is asked,
     and `notices` are for those who watch, which `watch` lets them do. `judge_elsewhere` has shards judged by other
-    machines, by their numbers; None where this process judges. `across_machines` says with whom limits are shared: all
-    that use the same Prefect server, or those of this machine.
+    machines, by their numbers; None where this process judges. `across_machines` says that the Prefect server is used
+    by others too; `shared_limits` are then what the run holds of the limits there.
     """
 
     run_id: str
@@ -247,6 +246,7 @@ class LiveRun:
     judge_elsewhere: Callable[[Sequence[int]], Awaitable[None]] | None = None
     watch: Callable[["LiveRun"], AbstractContextManager[None]] = field(default=lambda _: nullcontext())
     across_machines: bool = False
+    shared_limits: SharedLimits | None = None
     notices: list[str] = field(default_factory=list)
     resumed: bool = False
     flow_run_id: str | None = None
@@ -290,15 +290,17 @@ class LiveRun:
 
     @asynccontextmanager
     async def under_way(self) -> AsyncIterator[None]:
-        """The time in which the run may ask: its limits are shared, and it is watched."""
-        async with self._share_limits() or nullcontext():
-            with self.watch(self):
-                yield
+        """The time in which the run may ask, and is watched."""
+        with self.watch(self):
+            yield
 
-    def _share_limits(self) -> AbstractAsyncContextManager[None] | None:
-        """The time in which limits are shared with other processes; None where nobody is asked over a network."""
-        limits, concurrency = self.shared_limits, self.settings.concurrency
-        return share_limits(limits, concurrency=concurrency, across_machines=self.across_machines) if limits else None
+    def share_limits(self, shards_at_once: int) -> None:
+        """Share the limits with all runs that use the same Prefect server; each shard then waits for its slots."""
+        judged = ((asker.judge, asker.limit) for asker in self.askers)
+        limits = {f"{judge.endpoint} {judge.model}": limit for judge, limit in judged if judge.endpoint is not None}
+        concurrency = self.settings.concurrency
+        slots = max(1, concurrency // max(1, shards_at_once))
+        self.shared_limits = SharedLimits(limits, concurrency=concurrency, slots=slots)
 
     def stop(self, error: FatalJudgeError, *, drain_s: float) -> None:
         """Ask nothing more; what is under way may still finish within `drain_s` seconds."""
@@ -332,12 +334,6 @@ class LiveRun:
     def parkings(self) -> tuple[Parking, ...]:
         """Where requests wait that go by batch."""
         return tuple(asker.parking for asker in self.asker.all if asker.parking is not None)
-
-    @property
-    def shared_limits(self) -> dict[str, EndpointLimit]:
-        """The limits of whoever asks somewhere, by endpoint and model; they hold for all processes that ask there."""
-        judged = ((asker.judge, asker.limit) for asker in self.askers)
-        return {f"{judge.endpoint} {judge.model}": limit for judge, limit in judged if judge.endpoint is not None}
 
     @cached_property
     def asking(self) -> frozenset[str]:

@@ -9,7 +9,6 @@ import asyncio
 import codecs
 import contextlib
 import functools
-import math
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -22,7 +21,7 @@ import orjson
 from yarl import URL
 
 from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context
-from evalhouse.tasks.judge.rate_headers import read_date
+from evalhouse.tasks.judge.errors import parse_retry_after
 from evalhouse.tasks.settings.named_values import NamedValueError, describe_name, read_named
 from evalhouse.tasks.settings.target import (
     CONVERSATION,
@@ -391,7 +390,7 @@ class HttpTarget:
         message = f"status {status}: {self._headers.quote_body(body)}"
         if status in _PASSING or status >= 500:
             return PassingFailure(
-                message, retry_after_s=read_retry_after(response.headers), rate_limited=status in (425, 429)
+                message, retry_after_s=parse_retry_after(response.headers), rate_limited=status in (425, 429)
             )
         return QuestionFailed(f"{message}; {_HINTS[status]}" if status in _HINTS else message)
 
@@ -409,18 +408,6 @@ class HttpTarget:
         if isinstance(error, aiohttp.ClientConnectorError):
             return PassingFailure(f"no connection to {self.name}: {text}; check that it runs there", unreached=True)
         return PassingFailure(f"the connection broke: {type(error).__name__}: {text}")
-
-
-def read_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a response asks to wait, named as a number or as a date; None for neither."""
-    named = headers.get("Retry-After")
-    if named is None:
-        return None
-    try:
-        seconds = float(named)
-    except ValueError:
-        seconds = read_date(named, headers.get("Date"))
-    return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
 def _compile_given(key: str, text: str | None) -> Path | None:

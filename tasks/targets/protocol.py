@@ -286,7 +286,7 @@ class Attempts:
             clock = time.perf_counter()
             answer = await self._watch(attempt, slot)
             latency_ms = (time.perf_counter() - clock) * 1000
-            self._limit.note_success(slot)
+            self._limit.note_success()
         return Response(
             answer=answer.answer,
             contexts=answer.contexts,

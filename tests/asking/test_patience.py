@@ -9,8 +9,7 @@ import pytest
 from virtual_time import in_virtual_time, read_clock
 
 from evalhouse.tasks.asking.asker import Asker
-from evalhouse.tasks.asking.limits import EndpointLimit
-from evalhouse.tasks.asking.patience import choose_timeout, is_near
+from evalhouse.tasks.asking.limits import EndpointLimit, choose_timeout, is_near
 from evalhouse.tasks.asking.record import Call
 from evalhouse.tasks.asking.tokens import Price
 from evalhouse.tasks.judge.errors import JudgeFailed

@@ -1,292 +1,165 @@
-"""One limit for several processes of one machine: never too many requests, no slot left over, none lost for good."""
-
-from __future__ import annotations
+"""Test one limit for several runs over a real Prefect server: what it shows, and what happens when it fails."""
 
 import asyncio
 import logging
-import os
-import shutil
-import signal
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from contextlib import AsyncExitStack
 
+import httpx
 import pytest
-from endpoint import Endpoint, running_endpoint
-from filelock import FileLock
-from sharing_processes import KEY, Sharer, Slots, started_sharers, wait_until
+from prefect.settings import (
+    PREFECT_API_AUTH_STRING,
+    PREFECT_API_URL,
+    PREFECT_CLIENT_MAX_RETRIES,
+    temporary_settings,
+)
+from prefect_holder import find_server
 
-from evalhouse.tasks.asking.boards import FOLDER_VARIABLE, FileBoard, Need, find_limits_folder
-from evalhouse.tasks.asking.shared_limit import share_limits
+from evalhouse.tasks.asking import shared_limit
+from evalhouse.tasks.asking.limits import EndpointLimit
+from evalhouse.tasks.asking.shared_limit import SharedLimits, name_limit
+from evalhouse.tasks.judge.errors import RunCancelled
 
-Start = Callable[..., Sharer]
+
+def go_on() -> None:
+    """Not stopped."""
+
+
+class Run:
+    """A run of 16 requests at once with a limit for one model."""
+
+    def __init__(self, key: str, slots: int = 8) -> None:
+        self.limit = EndpointLimit(concurrency=16)
+        self.shared = SharedLimits({key: self.limit}, concurrency=16, slots=slots)
+
+    @property
+    def share(self) -> int:
+        return self.limit._share
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "limits"))
-    return tmp_path / "limits"
+def key(request: pytest.FixtureRequest) -> str:
+    """Another limit for every test."""
+    return f"http://models.example:8000/v1 {request.node.name} {time.time_ns()}"
 
 
 @pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    with running_endpoint(latency=0.04) as running:
-        yield running
+def prefect(monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
+    """The server as an operator sees it."""
+    found = find_server()
+    monkeypatch.setattr(shared_limit, "_ASK_AGAIN_S", 0.2)
+    url, auth = found["PREFECT_API_URL"], found["PREFECT_API_AUTH_STRING"]
+    user, _, password = auth.partition(":")
+    with (
+        httpx.Client(base_url=url, auth=(user, password), trust_env=False, timeout=30) as client,
+        temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: auth}),
+    ):
+        yield client
 
 
-@pytest.fixture
-def start(folder: Path, endpoint: Endpoint) -> Iterator[Start]:
-    """Starts a process of some setting that asks the endpoint."""
-    with started_sharers() as start_one:
-        yield lambda concurrency, **options: start_one(
-            concurrency, url=endpoint.base_url, environ={FOLDER_VARIABLE: str(folder)}, **options
-        )
+def read_limit(prefect: httpx.Client, key: str) -> tuple[int, int]:
+    """Return the slots of the limit in Prefect, and those that are taken."""
+    found = prefect.get(f"/v2/concurrency_limits/{name_limit(key)}").raise_for_status().json()
+    return found["limit"], found["active_slots"]
 
 
-# --- one process ---
+async def wait_until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.02)
 
 
-async def test_a_lone_process_has_everything_before_anything_is_asked(folder: Path) -> None:
-    limit = Slots(16)
-    async with share_limits({KEY: limit}, concurrency=16):
-        assert limit.shares == [16]
-        await asyncio.sleep(0.5)
-        assert set(limit.shares) == {16}
-        assert limit.fraction == 1.0
-
-
-async def test_each_limit_has_its_own_setting(folder: Path) -> None:
-    judge, embedder = Slots(16), Slots(4)
-    async with share_limits({"judge": judge, "embedder": embedder}, concurrency={"judge": 16, "embedder": 4}):
-        assert (judge.share, embedder.share) == (16, 4)
-
-
-async def test_nothing_is_left_behind_but_an_empty_folder(folder: Path) -> None:
-    async with share_limits({KEY: Slots(16)}, concurrency=16):
-        (place,) = folder.iterdir()
-        assert {path.suffix for path in place.iterdir()} == {"", ".lock", ".json"}
-    assert [path.name for path in place.iterdir()] == ["turn"]
-
-
-async def test_what_the_key_says_is_nowhere_on_disk(folder: Path) -> None:
-    async with share_limits({KEY: Slots(16)}, concurrency=16):
-        files = [path for path in folder.rglob("*") if path.is_file()]
-        assert files
-        for path in files:
-            assert b"models" not in path.read_bytes()
-            assert "models" not in str(path.relative_to(folder))
-
-
-async def test_without_limits_there_is_nothing_to_share(folder: Path) -> None:
-    async with share_limits({}, concurrency=16):
-        pass
-    assert not folder.exists()
-
-
-async def test_a_run_that_fails_gives_its_share_back(folder: Path) -> None:
-    with pytest.raises(ValueError, match="the run"):
-        async with share_limits({KEY: Slots(16)}, concurrency=16):
-            raise ValueError("the run")
-    limit = Slots(16)
-    async with share_limits({KEY: limit}, concurrency=16):
-        assert limit.shares == [16]
-
-
-async def test_a_folder_that_cannot_be_made_is_warned_of_once_and_the_run_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_shards_of_one_run_hold_the_whole_limit_together_and_give_it_back(
+    prefect: httpx.Client, key: str
 ) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "file" / "limits"))
-    limit = Slots(16)
-    async with share_limits({KEY: limit}, concurrency=16):
-        await asyncio.sleep(0.5)
-        assert (limit.share, limit.fraction) == (16, 1.0)
-    (warning,) = caplog.records
-    assert warning.levelno == logging.WARNING
-    assert "may use all of its 16 slots" in warning.getMessage()
-    assert FOLDER_VARIABLE in warning.getMessage()
+    run = Run(key)
+    async with AsyncExitStack() as stack:
+        for held in (8, 16):
+            await stack.enter_async_context(run.shared.hold(go_on))
+            assert (run.share, read_limit(prefect, key)) == (held, (16, held))
+    assert (run.share, read_limit(prefect, key)) == (0, (16, 0))
 
 
-async def test_a_folder_that_is_lost_on_the_way_does_not_end_the_run(
-    folder: Path, caplog: pytest.LogCaptureFixture
+async def test_shard_of_another_run_waits_for_free_slots(
+    prefect: httpx.Client, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    limit, other = Slots(16), Slots(16)
-    limit.waiting = other.waiting = 16
-    async with share_limits({KEY: limit}, concurrency=16), share_limits({KEY: other}, concurrency=16):
-        await _wait_for(lambda: limit.share == other.share == 8)
-        (place,) = folder.iterdir()
-        place.rename(folder / "elsewhere")
-        place.write_text("")
-        await _wait_for(lambda: limit.share == other.share == 16)
-    assert len(caplog.records) == 2
+    first, second = Run(key, slots=16), Run(key, slots=8)
+
+    async def judge_second() -> None:
+        async with second.shared.hold(go_on):
+            assert read_limit(prefect, key) == (16, 8)
+
+    async with first.shared.hold(go_on):
+        waiting = asyncio.create_task(judge_second())
+        await wait_until(lambda: "waiting for slots of the Prefect limit evalhouse-models.example" in caplog.text)
+        assert (first.share, second.share, waiting.done()) == (16, 16, False)
+    await waiting
+    assert read_limit(prefect, key) == (16, 0)
 
 
-async def test_processes_find_each_other_again_after_somebody_has_emptied_the_folder(folder: Path) -> None:
-    limit, other = Slots(16), Slots(16)
-    limit.waiting = other.waiting = 16
-    async with share_limits({KEY: limit}, concurrency=16), share_limits({KEY: other}, concurrency=16):
-        await _wait_for(lambda: limit.share == other.share == 8)
-        shutil.rmtree(folder, ignore_errors=True)
-        await _wait_for(lambda: len(list(folder.rglob("*.json"))) == 2)
-        await _wait_for(lambda: limit.share == other.share == 8)
-        other.waiting = 0
-        await _wait_for(lambda: (limit.share, other.share) == (15, 1))
+async def test_limit_that_an_operator_lowers_holds_from_the_next_shard_on(prefect: httpx.Client, key: str) -> None:
+    run = Run(key)
+    async with run.shared.hold(go_on):
+        prefect.patch(f"/v2/concurrency_limits/{name_limit(key)}", json={"limit": 2}).raise_for_status()
+    async with run.shared.hold(go_on):
+        assert run.share == 2
+    prefect.patch(f"/v2/concurrency_limits/{name_limit(key)}", json={"limit": 0}).raise_for_status()
+
+    async def judge() -> None:
+        async with run.shared.hold(go_on):
+            assert run.share == 4
+
+    waiting = asyncio.create_task(judge())
+    await asyncio.sleep(0.5)
+    assert not waiting.done()
+    prefect.patch(f"/v2/concurrency_limits/{name_limit(key)}", json={"limit": 4}).raise_for_status()
+    await waiting
 
 
-async def test_a_turn_that_nobody_ends_is_waited_for_and_then_done_without(
-    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("evalhouse.tasks.asking.boards._PATIENCE_S", 0.3)
-    limit = Slots(16)
-    async with share_limits({KEY: limit}, concurrency=16):
-        (place,) = folder.iterdir()
-        with FileLock(place / "turn", thread_local=False):
-            await _wait_for(lambda: bool(caplog.records))
-        assert limit.share == 16
-    assert "is one suspended?" in caplog.text
+async def test_limit_that_an_operator_switches_off_bounds_nothing(prefect: httpx.Client, key: str) -> None:
+    run = Run(key)
+    async with run.shared.hold(go_on):
+        prefect.patch(f"/v2/concurrency_limits/{name_limit(key)}", json={"active": False}).raise_for_status()
+    async with run.shared.hold(go_on), run.shared.hold(go_on), run.shared.hold(go_on):
+        assert run.share == 16
+
+
+async def test_stop_ends_the_wait(prefect: httpx.Client, key: str) -> None:
+    other, run, stopped = Run(key, slots=16), Run(key), False
+
+    def stop() -> None:
+        if stopped:
+            raise RunCancelled("stopped by SIGINT")
+
+    async def judge() -> None:
+        async with run.shared.hold(stop):
+            pytest.fail("the other run holds all slots")
+
+    async with other.shared.hold(go_on):
+        waiting = asyncio.create_task(judge())
+        await asyncio.sleep(0.3)
+        stopped = True
+        with pytest.raises(RunCancelled, match="SIGINT"):
+            await waiting
 
 
 @pytest.mark.parametrize(
-    ("platform", "environ", "expected"),
-    [
-        ("linux", {FOLDER_VARIABLE: "/somewhere"}, "/somewhere"),
-        ("linux", {"XDG_CACHE_HOME": "/cache"}, "/cache/evalhouse/limits"),
-        ("linux", {"XDG_CACHE_HOME": "cache"}, "/home/me/.cache/evalhouse/limits"),
-        ("linux", {}, "/home/me/.cache/evalhouse/limits"),
-        ("darwin", {}, "/home/me/Library/Caches/evalhouse/limits"),
-        ("win32", {"LOCALAPPDATA": "/local"}, "/local/evalhouse/limits"),
-    ],
+    ("host", "n_warnings"),
+    [("models.example", 1), ("localhost:8000", 0), ("127.0.0.1:8000", 0), ("[::1]:8000", 0), ("gpu.localhost", 0)],
 )
-def test_the_folder_is_where_the_platform_keeps_caches(
-    platform: str, environ: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+async def test_shard_is_judged_with_a_warning_where_the_server_cannot_be_asked(
+    host: str, n_warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("sys.platform", platform)
-    monkeypatch.setenv("HOME", "/home/me")
-    assert find_limits_folder(environ) == Path(expected)
-
-
-async def _wait_for(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
-# --- several processes ---
-
-
-def _make_busy(*sharers: Sharer, share: int) -> None:
-    """Have all ask for more than there is, and wait until each has that share."""
-    for sharer in sharers:
-        sharer.want(30)
-    for sharer in sharers:
-        sharer.wait_for_share(share)
-
-
-def test_two_processes_together_never_exceed_the_limit(start: Start, endpoint: Endpoint) -> None:
-    first = start(8)
-    first.want(30)
-    first.wait_for_share(8)
-    wait_until(lambda: endpoint.stats.in_flight == 8)
-    second = start(8)
-    second.want(30)
-    second.wait_for_share(4)
-    first.wait_for_share(4)
-    assert (first.fraction, second.fraction) == (0.5, 0.5)
-    before = endpoint.stats.requests.total()
-    wait_until(lambda: endpoint.stats.requests.total() > before + 100)
-    assert endpoint.stats.max_in_flight == 8
-    assert first.leave() == ""
-    second.wait_for_share(8)
-    assert second.leave() == ""
-    assert endpoint.stats.max_in_flight == 8
-
-
-def test_three_processes_started_at_once_share_evenly(start: Start, endpoint: Endpoint) -> None:
-    sharers = [start(9) for _ in range(3)]
-    _make_busy(*sharers, share=3)
-    wait_until(lambda: endpoint.stats.in_flight == 9)
-    assert endpoint.stats.max_in_flight == 9
-    for sharer in sharers:
-        assert sharer.leave() == ""
-    assert endpoint.stats.max_in_flight == 9
-
-
-def test_an_idle_process_lends_its_slots_and_gets_them_back(start: Start, endpoint: Endpoint) -> None:
-    first, second = start(8), start(8)
-    first.want(30)
-    first.wait_for_share(7)
-    second.wait_for_share(1)
-    second.want(30)
-    second.wait_for_share(4)
-    first.wait_for_share(4)
-    first.want(0)
-    second.wait_for_share(7)
-    wait_until(lambda: endpoint.stats.in_flight == 7)
-    assert endpoint.stats.max_in_flight <= 8
-
-
-def test_the_slots_of_a_killed_process_come_back_at_once(start: Start, endpoint: Endpoint, folder: Path) -> None:
-    first, second = start(8), start(8)
-    _make_busy(first, second, share=4)
-    assert endpoint.stats.max_in_flight <= 8
-    second.kill()
-    killed_at = time.monotonic()
-    first.wait_for_share(8)
-    assert time.monotonic() - killed_at < 5  # no time after which somebody is taken for dead
-    (place,) = folder.iterdir()
-    wait_until(lambda: len(list(place.glob("*.lock"))) == 1)
-    assert len(list(place.glob("*.json"))) == 1
-
-
-def test_a_suspended_process_keeps_its_slots(start: Start, endpoint: Endpoint) -> None:
-    first, second = start(8), start(8)
-    _make_busy(first, second, share=4)
-    os.kill(second.process.pid, signal.SIGSTOP)
-    before = endpoint.stats.requests.total()
-    wait_until(lambda: endpoint.stats.requests.total() > before + 60)
-    os.kill(second.process.pid, signal.SIGCONT)
-    assert first.share == 4
-    assert endpoint.stats.max_in_flight <= 8
-
-
-def test_a_process_with_a_smaller_setting_lowers_the_limit_while_it_runs(start: Start, endpoint: Endpoint) -> None:
-    first = start(16)
-    first.want(30)
-    first.wait_for_share(16)
-    second = start(4)
-    second.want(30)
-    second.wait_for_share(2)
-    first.wait_for_share(2)
-    wait_until(lambda: endpoint.stats.in_flight == 4)
-    second.leave()
-    first.wait_for_share(16)
-
-
-@pytest.mark.slow
-def test_more_processes_than_slots_are_all_served(start: Start, endpoint: Endpoint, folder: Path) -> None:
-    sharers = [start(1), start(1)]
-    for sharer in sharers:
-        sharer.want(3)
-    for sharer in sharers:
-        sharer.wait_for_share(1)
-    assert endpoint.stats.max_in_flight == 1
-
-
-def test_other_models_are_another_limit(start: Start) -> None:
-    first, second = start(8), start(8, key="https://models.example/v1 another")
-    _make_busy(first, second, share=8)
-    time.sleep(0.5)
-    assert (first.share, second.share) == (8, 8)
-
-
-async def test_a_row_of_a_dead_process_is_removed_even_if_it_never_got_further(folder: Path) -> None:
-    board = FileBoard(folder, KEY)
-    await board.exchange(Need(setting=16, wish=0, held=0))
-    (place,) = folder.iterdir()
-    (place / "00000000000000000001-dead.lock").touch()
-    (place / "00000000000000000001-dead.json").write_bytes(b'{"setting":')
-    (place / "00000000000000000002-dead.lock").touch()
-    share = await board.exchange(Need(setting=16, wish=16, held=16))
-    assert share.slots == 16
-    assert not list(place.glob("*dead*"))
-    await board.leave()
+    """An endpoint of this machine alone is shared with no other, and nothing is asked of the server."""
+    run = Run(f"http://{host}/v1 judge")
+    with (
+        temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 0}),
+        caplog.at_level(logging.WARNING, logger="evalhouse"),
+    ):
+        for _ in range(2):
+            async with run.shared.hold(go_on):
+                assert run.share == (8 if n_warnings else 16)
+    warnings = [record.getMessage() for record in caplog.records if record.name.startswith("evalhouse.")]
+    assert len(warnings) == n_warnings
+    assert all("limits are not shared with other runs that ask the same model" in warning for warning in warnings)

@@ -99,7 +99,6 @@ def measure_throughput(postgres: PostgresServer, workers: list[int], n_samples: 
 
 def start_machine(house: PoolHouse) -> None:
     """A worker that shares limits with nobody, as one on a machine of its own with an endpoint of its own."""
-    house.more["EVALHOUSE_LIMITS_DIR"] = str(house.folder / f"limits-{len(house.workers)}")
     house.start_worker()
 
 

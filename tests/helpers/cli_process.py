@@ -62,9 +62,8 @@ class Place:
 
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)}
-        limits = {"EVALHOUSE_LIMITS_DIR": os.environ.get("EVALHOUSE_LIMITS_DIR", str(self.folder / "limits"))}
         server = find_server() if self.uses_shared_server else {}
-        return {**kept, **limits, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", **server, **self.variables}
+        return {**kept, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", **server, **self.variables}
 
     @property
     def uses_shared_server(self) -> bool:

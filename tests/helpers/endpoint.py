@@ -321,10 +321,7 @@ class Endpoint:
 
     def _make_headers(self, raw: Raw) -> dict[str, str]:
         self._memory.n_sent += 1
-        headers = {"x-request-id": f"req_{self._memory.n_sent}", **raw.headers}
-        if self.options.rate_limit_headers:
-            headers |= self._memory.counted.tell(self.options, time.monotonic())
-        return headers
+        return {"x-request-id": f"req_{self._memory.n_sent}", **raw.headers}
 
     async def _break_off(self, request: web.BaseRequest, raw: Raw) -> web.StreamResponse:
         """Send the head and half of the body, then reset the connection."""
@@ -388,7 +385,7 @@ def _read_arguments() -> dict[str, Any]:
     parser.add_argument("--models", type=lambda text: tuple(text.split(",")), help="name,...")
     parser.add_argument("--context-limit", type=int, help="tokens")
     parser.add_argument("--dimensions", type=int)
-    for switch in ("rate-limit-headers", "no-json-schema", "no-temperature", "keep-bodies"):
+    for switch in ("no-json-schema", "no-temperature", "keep-bodies"):
         parser.add_argument(f"--{switch}", action="store_true")
     return vars(parser.parse_args())
 

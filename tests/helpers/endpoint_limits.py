@@ -6,7 +6,6 @@ began; `fixed` begins anew each minute; `bucket` refills all the time (OpenAI, G
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -99,16 +98,3 @@ class Counted:
             if limit is not None:
                 allowance.take(units, rules.window, now)
         return None
-
-    def tell(self, rules: Rules, now: float) -> dict[str, str]:
-        """The `x-ratelimit-*` headers, as OpenAI names and writes them."""
-        headers = {}
-        for allowance, limit, name in ((self.requests, rules.rpm, "requests"), (self.tokens, rules.tpm, "tokens")):
-            if limit is None:
-                continue
-            allowance.refresh(limit, rules.rpm_window_s, rules.window, now)
-            reset_s = allowance.find_reset_s(limit, rules.rpm_window_s, rules.window, now)
-            headers[f"x-ratelimit-limit-{name}"] = str(limit)
-            headers[f"x-ratelimit-remaining-{name}"] = str(max(0, math.floor(limit - allowance.used + 1e-6)))
-            headers[f"x-ratelimit-reset-{name}"] = f"{max(0.0, reset_s):.3f}s"
-        return headers

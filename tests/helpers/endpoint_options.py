@@ -56,7 +56,6 @@ class Options:
     rpm_window_s: float = 60.0
     window: Window = "sliding"  # how the two above are counted
     retry_after: float | None = 1.0  # seconds in the Retry-After of a 429 or 503, written as given; None sends none
-    rate_limit_headers: bool = False  # x-ratelimit-* for rpm and tpm on every answer of a model
     expected_key: str | None = None
     models: tuple[str, ...] = ()  # the only models known; empty knows every name
     model_fields: Mapping[str, Any] = field(default_factory=dict)  # beside the usual ones of each model listed

@@ -78,7 +78,6 @@ class PoolHouse:
                 "DO_NOT_TRACK": "1",
                 "EVALHOUSE_WAREHOUSE": self.url,
                 "EVALHOUSE_STATE_DIR": str(self.folder / "state"),
-                "EVALHOUSE_LIMITS_DIR": str(self.folder / "limits"),
                 "OPENAI_API_KEY": "sk-test",
                 "OPENAI_BASE_URL": self.endpoint.base_url,
                 **self.more,

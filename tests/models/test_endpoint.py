@@ -202,14 +202,11 @@ async def test_in_flight_limit_answers_429_to_what_is_above_it() -> None:
 
 
 async def test_requests_per_minute_open_again_after_the_time_named() -> None:
-    with running_endpoint(rpm=2, rpm_window_s=0.4, rate_limit_headers=True) as endpoint:
+    with running_endpoint(rpm=2, rpm_window_s=0.4) as endpoint:
         answers = [(await post_all(endpoint, [body]))[0] for body in number_bodies(3)]
         assert [raw.status for raw in answers] == [200, 200, 429]
-        assert [raw.headers["x-ratelimit-remaining-requests"] for raw in answers] == ["1", "0", "0"]
-        assert answers[0].headers["x-ratelimit-limit-requests"] == "2"
-        assert 0 < float(answers[2].headers["x-ratelimit-reset-requests"].removesuffix("s")) <= 0.4
         assert answers[2].headers["retry-after"] == "1"
-        await asyncio.sleep(float(answers[2].headers["x-ratelimit-reset-requests"].removesuffix("s")) + 0.01)
+        await asyncio.sleep(0.41)
         assert (await post_all(endpoint, number_bodies(1)))[0].status == 200
 
 

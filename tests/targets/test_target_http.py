@@ -8,13 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from multidict import CIMultiDict
 from rag_bot import RagBot, start_rag_bot
 from target_house import TALL, TALL_ANSWER, ask_once, pose, write_documents
 from target_server import Canned, answer_json, serving
 
+from evalhouse.tasks.judge.errors import parse_retry_after
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.collection import make_target
-from evalhouse.tasks.targets.over_http import read_retry_after
 from evalhouse.tasks.targets.protocol import Target, TargetError
 
 GOOD = answer_json({"answer": "Yes."})
@@ -169,7 +170,7 @@ async def test_who_asks_to_come_back_tomorrow_is_not_waited_for(bot: RagBot) -> 
     ],
 )
 def test_retry_after_is_a_number_or_a_date(headers: dict[str, str], seconds: float | None) -> None:
-    assert read_retry_after(headers) == seconds
+    assert parse_retry_after(CIMultiDict(headers)) == seconds
 
 
 async def test_a_slow_bot_is_given_up(bot: RagBot) -> None:
