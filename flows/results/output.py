@@ -3,10 +3,6 @@
 Most texts shown here come from datasets and models, so none of them is trusted: control characters, which could
 recolour or rewrite a terminal, are shown as escapes, and nothing is read as markup. A table is fitted to the terminal's
 width; in a pipe to 100 cells, or as many as the variable COLUMNS says.
-
-Rich's own table takes a millisecond a row and, when it is too narrow, squeezes every column to single letters. Ours
-wraps texts in their columns, cuts cells that would fill the screen, and writes one `column: value` line a cell when the
-columns do not fit side by side.
 """
 
 import contextlib
@@ -17,15 +13,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import click
 import orjson
-from rich.cells import cell_len, chop_cells
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
-from evalhouse.warehouse.messages import clean_text
+from evalhouse.warehouse.messages import clean_text, cut
 
 if TYPE_CHECKING:
     import polars as pl
@@ -39,14 +35,19 @@ _MARKUP = "\\`*_{}[]<>()#+!|~"
 # The reason for a support by the fused plan.
 _ONLY_NAMES = re.compile(r"[CT]\d+(?:(?:, | \+ )[CT]\d+)*")
 # A text column is not made narrower than this; numbers are never wrapped.
-_LEAST_WIDTH = 12
-_MOST_LINES = 8
+_MIN_WIDTH = 12
+# Letters of a cell that is wrapped, so that no text fills the screen.
+_LONGEST_CELL = 400
+# Rich takes a millisecond a row: a longer result of a query is printed unwrapped.
+_MAX_WRAPPED_ROWS = 500
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Cells as they are to be read, without control characters or newlines. `right` says by column whether it is set
-    to the right, which is for numbers."""
+    """Cells as they are to be read, without control characters or newlines, printed by `rich.table`.
+
+    `right` says by column whether it is set to the right, which is for numbers.
+    """
 
     columns: tuple[str, ...]
     right: tuple[bool, ...]
@@ -54,91 +55,63 @@ class Table:
     title: str | None = None
 
     @property
+    def widths(self) -> list[int]:
+        """Terminal cells of each column when nothing is wrapped."""
+        return [max(map(cell_len, cells)) for cells in zip(self.columns, *self.rows, strict=True)]
+
+    @property
     def width(self) -> int:
         """Terminal cells of a line when nothing is wrapped."""
-        return sum(self._natural_widths()) + _GAP * (len(self.columns) - 1)
+        return sum(self.widths) + _GAP * (len(self.columns) - 1)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """The table as lines for a console of that width."""
+        """Yield the lines of the table for a console of that width."""
+        from rich.table import Table as RichTable  # noqa: PLC0415  # many commands print none
+
         if self.title:
             yield Text(self.title, style="bold")
         if not self.columns:
             return
-        widths = self._fit_widths(options.max_width)
-        lines = self._draw_records(options.max_width) if widths is None else self._draw_rows(widths)
-        if widths is not None:
-            yield _as_line(next(lines), style="bold")
-        for line in lines:
-            yield _as_line(line)
+        if len(self.rows) > _MAX_WRAPPED_ROWS:
+            yield from (Text(line, no_wrap=True, overflow="ignore") for line in self.to_text().splitlines())
+            return
+        table = RichTable(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
+        min_widths = [
+            width if right else min(width, _MIN_WIDTH) for width, right in zip(self.widths, self.right, strict=True)
+        ]
+        cells = [[Text(cut(cell, max(_LONGEST_CELL, options.max_width))) for cell in row] for row in self.rows]
+        if sum(min_widths) + _GAP * (len(min_widths) - 1) <= options.max_width:
+            for name, right, min_width in zip(self.columns, self.right, min_widths, strict=True):
+                justify: Literal["left", "right"] = "right" if right else "left"
+                table.add_column(Text(name), justify=justify, no_wrap=right, min_width=min_width, overflow="fold")
+            for row in cells:
+                table.add_row(*row)
+        else:  # columns of single letters would not be readable: one line a cell, an empty one between rows
+            table.show_header = False
+            table.add_column(no_wrap=True)
+            table.add_column(overflow="fold")
+            for number, row in enumerate(cells):
+                if number:
+                    table.add_row()
+                for name, cell in zip(self.columns, row, strict=True):
+                    table.add_row(Text(name), cell)
+        for line in console.render_lines(table, options, pad=False):
+            text = Text.assemble(*((segment.text, segment.style or "") for segment in line))
+            text.rstrip()
+            text.no_wrap, text.overflow = True, "ignore"
+            yield text
 
     def to_text(self) -> str:
-        """The table as text, one line a row."""
-        return "".join(f"{line}\n" for line in self._draw_rows(self._natural_widths()))
-
-    def _natural_widths(self) -> list[int]:
-        return [max(map(cell_len, cells)) for cells in zip(self.columns, *self.rows, strict=True)]
-
-    def _fit_widths(self, available: int) -> list[int] | None:
-        """Widths that add up to no more than is there, taken from the widest texts first; None when nothing does."""
-        widths = [min(width, available) for width in self._natural_widths()]
-        excess = sum(widths) + _GAP * (len(widths) - 1) - available
-        while excess > 0:
-            widest = max(
-                (place for place, right in enumerate(self.right) if not right and widths[place] > _LEAST_WIDTH),
-                key=lambda place: widths[place],
-                default=None,
-            )
-            if widest is None:
-                return None
-            widths[widest] -= 1
-            excess -= 1
-        return widths
-
-    def _draw_rows(self, widths: list[int]) -> Iterator[str]:
+        """Return the table as text, one line a row."""
+        lines, widths = [], self.widths
         for row in (self.columns, *self.rows):
-            cells = [wrap_text(cell, width) for cell, width in zip(row, widths, strict=True)]
-            for number in range(max(map(len, cells))):
-                parts = [cell[number] if number < len(cell) else "" for cell in cells]
-                yield (" " * _GAP).join(map(_align, parts, widths, self.right)).rstrip()
-
-    def _draw_records(self, available: int) -> Iterator[str]:
-        margin = max(map(cell_len, self.columns)) + _GAP
-        for number, row in enumerate(self.rows):
-            if number:
-                yield ""
-            for name, cell in zip(self.columns, row, strict=True):
-                first, *others = wrap_text(cell, max(_LEAST_WIDTH, available - margin))
-                yield f"{_align(name, margin, False)}{first}".rstrip()
-                yield from (" " * margin + line for line in others)
-
-
-def wrap_text(text: str, width: int) -> list[str]:
-    """A text as lines of at most that many terminal cells, cut with an ellipsis when they would be too many."""
-    if cell_len(text) <= width:
-        return [text]
-    lines = [""]
-    for word in text.split(" "):
-        joined = f"{lines[-1]} {word}" if lines[-1] else word
-        if cell_len(joined) <= width:
-            lines[-1] = joined
-            continue
-        if cell_len(word) <= width:
-            lines.append(word)
-        else:  # longer than a line (Chinese has no spaces): broken where the line ends
-            lines[-1:] = chop_cells(joined, width)
-        if len(lines) > _MOST_LINES:
-            last = chop_cells(lines[_MOST_LINES - 1], width - 1)[0]
-            return [*lines[: _MOST_LINES - 1], f"{last}…"]
-    return lines
-
-
-def _align(text: str, width: int, right: bool) -> str:
-    padding = " " * (width - cell_len(text))
-    return padding + text if right else text + padding
-
-
-def _as_line(text: str, style: str = "") -> Text:
-    return Text(text, style=style, no_wrap=True, overflow="ignore")
+            paddings = [" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
+            cells = [
+                padding + cell if right else cell + padding
+                for cell, padding, right in zip(row, paddings, self.right, strict=True)
+            ]
+            lines.append((" " * _GAP).join(cells).rstrip())
+        return "".join(f"{line}\n" for line in lines)
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -191,7 +164,10 @@ def print_notice(text: str) -> None:
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.flush()
         text = clean_text(text)
-        lines = wrap_text(text, make_console(stderr=True).width) if sys.stderr.isatty() else [text]
+        lines = [text]
+        if sys.stderr.isatty():
+            console = make_console(stderr=True)
+            lines = [line.plain.rstrip() for line in Text(text).wrap(console, console.width)]
         sys.stderr.write("\n".join(lines) + "\n")
 
 
