@@ -38,7 +38,6 @@ from evalhouse.tasks.judge.protocol import (
     parse_count,
     require_prompt,
 )
-from evalhouse.tasks.models.addresses import compiles_schemas, is_openai
 from evalhouse.tasks.models.completions import (
     Access,
     Completion,
@@ -49,6 +48,7 @@ from evalhouse.tasks.models.completions import (
 from evalhouse.tasks.models.dialect import FORMS, Dialect, part_thoughts, read_blocks, read_text, read_thoughts
 from evalhouse.tasks.models.errors import OPENAI_VARIABLES, Variables, translate_error
 from evalhouse.tasks.models.openai_batches import OpenAIBatches
+from evalhouse.tasks.models.providers import compiles_schemas, is_openai
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.messages import redact, shorten
 from evalhouse.warehouse.steps import REPLY_VERSIONS

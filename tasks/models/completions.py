@@ -22,7 +22,6 @@ from yarl import URL
 
 from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context, read_beginning
 from evalhouse.tasks.judge.errors import FatalJudgeError, UnusableReply
-from evalhouse.tasks.models.addresses import check_address
 from evalhouse.tasks.models.errors import (
     MOST_ERROR_BYTES,
     OPENAI_VARIABLES,
@@ -31,7 +30,7 @@ from evalhouse.tasks.models.errors import (
     read_error_body,
     read_error_field,
 )
-from evalhouse.tasks.models.providers import read_key_variable
+from evalhouse.tasks.models.providers import check_address, read_key_variable
 from evalhouse.warehouse.messages import note_secret
 
 _DEFAULT_ENDPOINT = "https://api.openai.com/v1"

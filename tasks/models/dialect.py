@@ -64,7 +64,11 @@ class Dialect:
         if self._top_logprobs is not None and "top_logprobs" in written:
             written["top_logprobs"] = self._top_logprobs
         if self._merges_system:
-            written["messages"] = _merge_system(payload["messages"])  # type: ignore[arg-type]  # a chat's
+            messages: Sequence[Mapping[str, str]] = payload["messages"]  # type: ignore[assignment]  # a chat's
+            system = [message["content"] for message in messages if message["role"] == "system"]
+            first, *others = [message for message in messages if message["role"] != "system"]
+            head = "\n\n".join([*system, first["content"]])
+            written["messages"] = [{"role": "user", "content": head}, *others]
         return written
 
     def write_form(self, name: str, schema: Mapping[str, object]) -> dict[str, object]:
@@ -76,70 +80,56 @@ class Dialect:
 
     @property
     def names_ids(self) -> bool:
-        """Whether schemas name the ids that are asked for."""
+        """True when schemas name the ids that are asked for."""
         return self.form == _IDS
 
     def note_refusal(self, error: UnsupportedOption, sent: Mapping[str, object]) -> JudgeError:
-        """What becomes of a request that was refused for one of its options: UnsupportedOption to send it again.
+        """Learn from a refusal, and return UnsupportedOption where the request is to be sent again without the option.
 
-        FatalJudgeError where the run rests on the option or its value is refused, and RefusedRequest where what is
-        named was not sent, so that its name only happens to stand in the message.
+        Returns FatalJudgeError where the run rests on the option or its value is refused, and RefusedRequest where no
+        option that was sent is named, so that its name only happens to be in the message.
         """
-        answers = (self._give_up(option, error, sent) for option in error.options)
-        unexplained = RefusedRequest(f"refused: {error}", unexplained=True)
-        return next((answer for answer in answers if answer is not None), unexplained)
-
-    def _give_up(self, option: str, error: UnsupportedOption, sent: Mapping[str, object]) -> JudgeError | None:
-        """Go on without an option, or with another in its place; None when it was not sent."""
-        words = str(error)
-        if option == "system":
-            return self._merge(words) if _has_system(sent) else None
-        if option == "max_tokens":
-            name = next((name for name in _MAX_TOKENS if name in sent), None)
-            return self._rename_max_tokens(words, name) if name else None
-        if option not in sent:
-            return None
-        if option == "response_format":
-            return self._simplify(words, sent)
-        if option in _LOGPROBS:
-            return self._ask_fewer(words, sent, is_value=error.is_value)
-        return self._leave_out(option, words, sent, is_value=error.is_value)
-
-    def _merge(self, words: str) -> JudgeError:
-        self._merges_system = True
-        return self._drop("system", words, instead="its words at the head of the user's")
-
-    def _ask_fewer(self, words: str, sent: Mapping[str, object], *, is_value: bool) -> JudgeError:
-        n_asked = sent.get("top_logprobs")
-        if is_value and isinstance(n_asked, int) and n_asked > _FEWER_LOGPROBS:
-            self._top_logprobs = _FEWER_LOGPROBS
-            return self._drop(f"top_logprobs={n_asked}", words, instead=f"top_logprobs={_FEWER_LOGPROBS}")
-        self._left_out |= set(_LOGPROBS)
-        return self._drop("logprobs", words)
-
-    def _leave_out(self, option: str, words: str, sent: Mapping[str, object], *, is_value: bool) -> JudgeError:
-        if option == "temperature" and self.needs_temperature:
-            return FatalJudgeError(f"the endpoint does not take temperature ({words}), and {self.needs_temperature}")
-        if option == "reasoning_effort" and is_value:
-            return FatalJudgeError(
-                f"the endpoint does not take --reasoning-effort {sent[option]}: {words}; name another, or none at all"
-            )
-        self._left_out.add(option)
-        return self._drop(option, words)
-
-    def _simplify(self, words: str, sent: Mapping[str, object]) -> JudgeError:
-        """The next simpler form than the one that was sent, unless another request has led there already."""
-        refused = _read_form(sent["response_format"])
-        later = FORMS[FORMS.index(refused) + 1 :]
-        self.forms = [form for form in self.forms if form in later] or [_WORDS]
-        return self._drop(_IN_WORDS[refused], words, instead=_IN_WORDS[self.form], field_name="response_format")
-
-    def _rename_max_tokens(self, words: str, name: str) -> JudgeError:
-        if name == _MAX_TOKENS[0]:
-            self.max_tokens = _MAX_TOKENS[1]
-            return self._drop(name, words, instead=_MAX_TOKENS[1])
-        self._left_out.add("max_tokens")
-        return self._drop(name, words)
+        words, is_value = str(error), error.is_value
+        messages = sent.get("messages")
+        has_system = isinstance(messages, list) and any(message["role"] == "system" for message in messages)
+        limit = next((name for name in _MAX_TOKENS if name in sent), None)
+        for option in error.options:
+            if option == "system" and has_system:
+                self._merges_system = True
+                return self._drop("system", words, instead="its words at the head of the user's")
+            if option == "max_tokens" and limit == _MAX_TOKENS[0]:
+                self.max_tokens = _MAX_TOKENS[1]
+                return self._drop(limit, words, instead=_MAX_TOKENS[1])
+            if option == "max_tokens" and limit:
+                self._left_out.add("max_tokens")
+                return self._drop(limit, words)
+            if option not in sent:
+                continue
+            if option == "response_format":
+                # The next simpler form, unless another request has led there already.
+                refused = _find_form(sent["response_format"])
+                later = FORMS[FORMS.index(refused) + 1 :]
+                self.forms = [form for form in self.forms if form in later] or [_WORDS]
+                return self._drop(_IN_WORDS[refused], words, instead=_IN_WORDS[self.form], field_name="response_format")
+            n_asked = sent.get("top_logprobs")
+            if option in _LOGPROBS and is_value and isinstance(n_asked, int) and n_asked > _FEWER_LOGPROBS:
+                self._top_logprobs = _FEWER_LOGPROBS
+                return self._drop(f"top_logprobs={n_asked}", words, instead=f"top_logprobs={_FEWER_LOGPROBS}")
+            if option in _LOGPROBS:
+                self._left_out |= set(_LOGPROBS)
+                return self._drop("logprobs", words)
+            if option == "temperature" and self.needs_temperature:
+                return FatalJudgeError(
+                    f"the endpoint does not take temperature ({words}), and {self.needs_temperature}"
+                )
+            if option == "reasoning_effort" and is_value:
+                return FatalJudgeError(
+                    f"the endpoint does not take --reasoning-effort {sent[option]}: {words}; name another, or none "
+                    "at all"
+                )
+            self._left_out.add(option)
+            return self._drop(option, words)
+        return RefusedRequest(f"refused: {error}", unexplained=True)
 
     def _drop(self, option: str, words: str, *, instead: str | None = None, field_name: str = "") -> UnsupportedOption:
         if all(known.option != option for known in self.dropped):
@@ -148,23 +138,11 @@ class Dialect:
         return UnsupportedOption(f"{NOT_TAKEN}{named}: {words}", options=(option,))
 
 
-def _read_form(response_format: object) -> str:
+def _find_form(response_format: object) -> str:
+    """Return the form of replies that a request asked for."""
     if isinstance(response_format, Mapping) and response_format.get("type") == "json_object":
         return _OBJECT
     return _IDS if "maxItems" in str(response_format) else _SCHEMA
-
-
-def _has_system(sent: Mapping[str, object]) -> bool:
-    messages = sent.get("messages")
-    return isinstance(messages, list) and any(message["role"] == "system" for message in messages)
-
-
-def _merge_system(messages: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
-    """The messages with those of the system put at the head of the first that is the user's."""
-    said = [message["content"] for message in messages if message["role"] == "system"]
-    others = [message for message in messages if message["role"] != "system"]
-    head = "\n\n".join([*said, others[0]["content"]])
-    return [{"role": "user", "content": head}, *others[1:]]
 
 
 _MARKS: Final = (("<think>", "</think>"), ("<thinking>", "</thinking>"), ("[THINK]", "[/THINK]"))
@@ -180,54 +158,51 @@ _BLOCKS: Final = {"thinking": "thinking", "reasoning": "reasoning"}
 
 @dataclass(frozen=True, kw_only=True)
 class Spoken:
-    """A reply's text without the thoughts before it, and these; None where there are none."""
+    """The text of a reply, and the model's thoughts that came with it or None."""
 
     text: str
     thoughts: str | None = None
 
 
 def part_thoughts(text: str, apart: str = "") -> Spoken:
-    """The text of a reply without thoughts that stand in it; `apart` are those that came in a field of their own."""
-    within, reply = _cut_thoughts(text)
+    """Return the text of a reply without the thoughts before it; `apart` are those that came in a separate field."""
+    begun, within, reply = text.lstrip(), "", text
+    opening, closing = next((marks for marks in _MARKS if begun.startswith(marks[0])), ("", _ALONE))
+    before, mark, after = begun.partition(closing)
+    if opening and not mark:
+        within, reply = begun.removeprefix(opening), ""
+    elif mark and (opening or (after[:1] in _AFTER and not _is_json(text))):
+        if closing in after and not _is_json(after):
+            # A mark that the thoughts quote, or one more stretch of them.
+            before, _, after = begun.rpartition(closing)
+        if opening and after.lstrip().startswith(opening):
+            before, after = before + after, ""
+        within, reply = before.removeprefix(opening), after.strip()
     thoughts = "\n\n".join(part for part in (apart.strip(), within.strip()) if part)
     return Spoken(text=reply, thoughts=thoughts[:_MOST] or None)
 
 
 def read_thoughts(message: Mapping[str, object]) -> str:
-    """The thoughts in a field or in content blocks of a message; "" for none."""
-    of_field = next((read_text(message[name]) for name in _FIELDS if message.get(name)), "")
-    return of_field or read_blocks(message.get("content"))
+    """Return the thoughts in a field or in content blocks of a message; "" for none."""
+    for name in _FIELDS:
+        if message.get(name) and (text := read_text(message[name])):
+            return text
+    return read_blocks(message.get("content"))
 
 
 def read_blocks(content: object) -> str:
-    """The thoughts among the blocks of a content."""
+    """Return the thoughts among the blocks of a content."""
     blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
     texts = [block.get(_BLOCKS.get(str(block.get("type")), "")) for block in blocks]
     return "\n\n".join(part for text in texts if (part := read_text(text)))
 
 
 def read_text(content: object) -> str:
-    """A text, or the texts of its parts, as some endpoints give it."""
+    """Return a text, or the joined texts of its parts, as some endpoints give it."""
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, dict)]
         return "".join(part for part in parts if isinstance(part, str))
     return content if isinstance(content, str) else ""
-
-
-def _cut_thoughts(text: str) -> tuple[str, str]:
-    begun = text.lstrip()
-    opening, closing = next((marks for marks in _MARKS if begun.startswith(marks[0])), ("", _ALONE))
-    before, mark, after = begun.partition(closing)
-    if opening and not mark:
-        return begun.removeprefix(opening), ""
-    if not mark or (not opening and (after[:1] not in _AFTER or _is_json(text))):
-        return "", text
-    if closing in after and not _is_json(after):
-        # A mark that the thoughts quote, or one more stretch of them.
-        before, _, after = begun.rpartition(closing)
-    if opening and after.lstrip().startswith(opening):
-        before, after = before + after, ""
-    return before.removeprefix(opening), after.strip()
 
 
 def _is_json(text: str) -> bool:

@@ -10,13 +10,16 @@ import asyncio
 import hashlib
 import importlib.util
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from string import ascii_lowercase
 from typing import Any, Final, Literal
+from urllib.parse import parse_qsl
 
 import orjson
 
@@ -31,16 +34,94 @@ from evalhouse.tasks.judge.protocol import (
     plain_data,
     require_prompt,
 )
-from evalhouse.tasks.models.classifiers import (
-    Classifier,
-    GoldenPair,
-    list_golden_pairs,
-    list_support_labels,
-    parse_classifier,
-    read_filler,
-)
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.steps import REPLY_VERSIONS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classifier:
+    """A model and how it is asked. Windows, overlaps and `max_tokens` are counted in its own tokens.
+
+    `form` is `pair`, or a text with {document}, {claim} and maybe {eos}. `support` is the number of the label that
+    means "supported", for configs that do not name it, and for any where `says_support`. `device` and `backend` are the
+    library's to choose where they are None, `max_tokens` the model's own.
+    """
+
+    model: str
+    form: str
+    window: int
+    overlap: int
+    threshold: float
+    batch: int
+    support: int | None = None
+    says_support: bool = False
+    max_tokens: int | None = None
+    device: str | None = None
+    backend: str | None = None
+
+
+@cache
+def load_table() -> Mapping[str, Any]:
+    """Return `classifiers.toml`: known models, defaults, how configs name the supporting label, and golden pairs."""
+    return tomllib.loads(files("evalhouse.tasks.models").joinpath("classifiers.toml").read_text(encoding="utf-8"))
+
+
+def parse_classifier(name: str) -> Classifier:
+    """Return the classifier that a judge's name means; raises FatalJudgeError that says what is allowed."""
+    table = load_table()
+    model, _, query = name.partition(":")[2].partition("?")
+    if not model.strip():
+        raise FatalJudgeError(f"{name!r} names no model; allowed: {', '.join(table['models'])}, a folder or a hub's id")
+    row = table["defaults"] | table["models"].get(model, {"id": model})
+    known = Classifier(model=row["id"], **{key: value for key, value in row.items() if key not in ("id", "source")})
+    settings: dict[str, Any] = {}
+    for key, text in parse_qsl(query, keep_blank_values=True):
+        value = _parse_setting(key, text)
+        if value is None:
+            allowed = "; ".join(f"{known_key} {values}" for known_key, values in _SETTINGS.items())
+            raise FatalJudgeError(f"{name!r} has {key}={text!r}; allowed: {allowed}")
+        settings[key] = value
+    if query and not settings:
+        raise FatalJudgeError(f"{name!r} has {query!r} behind its `?`; settings are written key=value, with & between")
+    return replace(known, **settings, says_support="support" in settings)
+
+
+# The settings in a judge's name, and the values that each allows.
+_SETTINGS: Final = {
+    "threshold": "between 0 and 1",
+    "support": "a whole number from 0",
+    "window": "a whole number from 1",
+    "overlap": "a whole number from 0",
+    "max_tokens": "a whole number from 1",
+    "batch": "a whole number from 1",
+    "form": "pair, the name of a model above whose form it is, or a text with {document} and {claim}",
+    "device": "cpu, cuda, cuda:1, mps, …",
+    "backend": "torch or onnx",
+}
+
+
+def _parse_setting(key: str, text: str) -> object:
+    """Return the value of a setting, or None where the key or the value is not allowed."""
+    match key:
+        case "threshold":
+            try:
+                share = float(text)
+            except ValueError:
+                return None
+            return share if 0 < share < 1 else None
+        case "support" | "overlap" | "window" | "max_tokens" | "batch":
+            least = 0 if key in ("support", "overlap") else 1
+            return int(text) if text.isascii() and text.isdigit() and int(text) >= least else None
+        case "form":
+            models = load_table()["models"]
+            form = str(models[text]["form"]) if text in models else text
+            return form if form == "pair" or ("{document}" in form and "{claim}" in form) else None
+        case "device":
+            return text or None
+        case "backend":
+            return text if text in ("torch", "onnx") else None
+    return None
+
 
 LOCAL_VERSION: Final = "1"  # part of every request's key: raise it whenever any verdict may come out differently
 LOCAL_TASKS: Final = frozenset(("classify", "attribute", "rank"))
@@ -48,35 +129,35 @@ _INSTALL = "pip install 'evalhouse[local]'"
 _PLACES = re.compile(r"(\{document\}|\{claim\}|\{eos\})")
 # A window is written out and read again: at its ends a token may come apart.
 _SPARE_TOKENS = 8
-_LEAST_ROOM = 16
+_MIN_ROOM = 16
 _NO_LIMIT = 1_000_000  # tokenizers without one say a number with thirty digits
 _WEIGHTS = ("*.json", "*.txt", "*.model", "*.safetensors", "*.bin", "*.onnx")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Window:
-    """A stretch of a document, by its characters."""
-
-    start: int
-    end: int
 
 
 class PairModel:
     """A classifier that is loaded: scores of pairs. Raises FatalJudgeError for what cannot be loaded or asked."""
 
     def __init__(self, classifier: Classifier) -> None:
-        _require_library()
-        encoder = _load(classifier)
+        if importlib.util.find_spec("sentence_transformers") is None:
+            raise FatalJudgeError(f"{LOCAL}: judges need the package sentence-transformers; {_INSTALL}")
+        self.backend = _choose_backend(classifier)
+        encoder = _load_encoder(classifier, self.backend)
         self._classifier = classifier
         self._tokenizer: Any = encoder.tokenizer
         self._model: Any = encoder.model
         self._device: Any = encoder.device
-        self._support = _find_support(classifier, self._model.config)
-        self._max_tokens = _find_max_tokens(classifier, self._tokenizer, self._model.config)
+        config = self._model.config
+        self._support = _find_support(classifier, config)
+        limits = [self._tokenizer.model_max_length, getattr(config, "max_position_embeddings", None)]
+        limits = [int(limit) for limit in limits if isinstance(limit, int) and 0 < limit < _NO_LIMIT]
+        if classifier.max_tokens is None and not limits:
+            raise FatalJudgeError(
+                f"{classifier.model} does not say how many tokens it reads; say it: …?max_tokens=NUMBER"
+            )
+        self._max_tokens = classifier.max_tokens or min(limits)
         self.threshold = classifier.threshold
-        self.backend = _choose_backend(classifier)
         self.device = str(self._device)
-        self.identity = _identify(classifier, self._model.config)
+        self.identity = _identify(classifier, config)
         self.n_tokens = 0
         self.is_closed = False
 
@@ -95,37 +176,48 @@ class PairModel:
         }
 
     def score(self, pairs: Sequence[Pair], *, whole: bool = False) -> list[Scored]:
-        """The best window of each pair; an empty document supports nothing."""
+        """Return the best window of each pair; an empty document supports nothing."""
         windows = [self._split(pair, whole=whole) for pair in pairs]
         texts = [
-            Pair(document=pair.document[window.start : window.end], claim=pair.claim)
+            Pair(document=pair.document[start:end], claim=pair.claim)
             for pair, own in zip(pairs, windows, strict=True)
-            for window in own
+            for start, end in own
         ]
         scores = iter(self._run(texts))
-        return [_pick_best(pair, own, [next(scores) for _ in own]) for pair, own in zip(pairs, windows, strict=True)]
+        results = []
+        for pair, own in zip(pairs, windows, strict=True):
+            best = max(((next(scores), start, end) for start, end in own), key=lambda scored: scored[0], default=None)
+            if best is None:
+                results.append(Scored(score=0.0, text="", first=0, last=0))
+            else:
+                score, start, end = best
+                results.append(Scored(score=score, text=pair.document[start:end], **locate(pair.document, start, end)))
+        return results
 
     def fits(self, pair: Pair) -> bool:
-        """Whether the model reads the whole document at once."""
+        """Return whether the model reads the whole document at once."""
         return self._count(pair.document) <= self._find_room(pair.claim)
 
-    def _split(self, pair: Pair, *, whole: bool) -> list[_Window]:
-        """Overlapping windows over a document, none longer than the model can read beside the claim."""
+    def _split(self, pair: Pair, *, whole: bool) -> list[tuple[int, int]]:
+        """Return overlapping windows over a document by their characters, none longer than fits beside the claim."""
         room = self._find_room(pair.claim)
-        if room < _LEAST_ROOM:
+        if room < _MIN_ROOM:
             raise RefusedRequest(
                 f"a statement of {self._count(pair.claim)} tokens leaves no room for a text: {self._classifier.model} "
                 f"reads {self._max_tokens} in all ({shorten(pair.claim, 60)})"
             )
         size = room if whole else min(room, self._classifier.window)
+        step = max(1, size - min(self._classifier.overlap, size // 2))
         document = self._neutralise(pair.document)
         encoded = self._tokenizer(document, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         offsets = [(start, end) for start, end in encoded["offset_mapping"] if end > start]
-        step = max(1, size - min(self._classifier.overlap, size // 2))
-        return [
-            _Window(start=offsets[first][0], end=offsets[last - 1][1])
-            for first, last in _slide(len(offsets), size, step)
-        ]
+        windows = []
+        for first in range(0, len(offsets), step):
+            last = min(first + size, len(offsets))
+            windows.append((offsets[first][0], offsets[last - 1][1]))
+            if last == len(offsets):
+                break
+        return windows
 
     def _find_room(self, claim: str) -> int:
         """How many tokens of a document the model reads beside a claim."""
@@ -152,7 +244,9 @@ class PairModel:
         return text
 
     def _run(self, pairs: Sequence[Pair]) -> list[float]:
-        """The probability of "supported" for each pair that fits, in batches of like length."""
+        """Return the probability of "supported" for each pair that fits, in batches of like length."""
+        import torch  # noqa: PLC0415  # takes seconds
+
         laid_out = [self._lay_out(pair) for pair in pairs]
         scores = [0.0] * len(pairs)
         order = sorted(range(len(pairs)), key=lambda at: sum(map(len, laid_out[at])))
@@ -160,76 +254,49 @@ class PairModel:
             if self.is_closed:
                 raise RunCancelled("the run was stopped")
             places = order[start : start + self._classifier.batch]
-            for place, score in zip(places, self._run_batch([laid_out[place] for place in places]), strict=True):
-                scores[place] = score
+            columns = [list(column) for column in zip(*(laid_out[place] for place in places), strict=True)]
+            features = self._tokenizer(*columns, padding=True, return_tensors="pt", verbose=False)
+            longest = features["input_ids"].shape[1]
+            if longest > self._max_tokens:
+                raise RefusedRequest(
+                    f"a text took {longest} tokens, and {self._classifier.model} reads {self._max_tokens}"
+                )
+            self.n_tokens += int(features["attention_mask"].sum())
+            with torch.inference_mode():
+                logits = self._model(**features.to(self._device)).logits.float()
+            chances = logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(dim=1)
+            for place, chance in zip(places, chances[:, self._support].cpu(), strict=True):
+                scores[place] = float(chance)
         return scores
-
-    def _run_batch(self, laid_out: Sequence[tuple[str, ...]]) -> list[float]:
-        import torch  # noqa: PLC0415  # takes seconds
-
-        columns = [list(column) for column in zip(*laid_out, strict=True)]
-        features = self._tokenizer(*columns, padding=True, return_tensors="pt", verbose=False)
-        longest = features["input_ids"].shape[1]
-        if longest > self._max_tokens:
-            raise RefusedRequest(f"a text took {longest} tokens, and {self._classifier.model} reads {self._max_tokens}")
-        self.n_tokens += int(features["attention_mask"].sum())
-        with torch.inference_mode():
-            logits = self._model(**features.to(self._device)).logits.float()
-        chances = logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(dim=1)
-        return [float(chance) for chance in chances[:, self._support].cpu()]
-
-
-def _slide(n_tokens: int, size: int, step: int) -> Iterator[tuple[int, int]]:
-    """First and last token (not included) of each window; none where there is no token."""
-    for first in range(0, n_tokens, step):
-        yield first, min(first + size, n_tokens)
-        if first + size >= n_tokens:
-            return
-
-
-def _pick_best(pair: Pair, windows: Sequence[_Window], scores: Sequence[float]) -> Scored:
-    if not windows:
-        return Scored(score=0.0, text="", first=0, last=0)
-    place = max(range(len(scores)), key=scores.__getitem__)
-    start, end = windows[place].start, windows[place].end
-    return Scored(score=scores[place], text=pair.document[start:end], **locate(pair.document, start, end))
-
-
-def _require_library() -> None:
-    if importlib.util.find_spec("sentence_transformers") is None:
-        raise FatalJudgeError(f"{LOCAL}: judges need the package sentence-transformers; {_INSTALL}")
 
 
 def _choose_backend(classifier: Classifier) -> Literal["torch", "onnx"]:
-    """As the name says, else ONNX where its package is there and no GPU is."""
+    """Return the backend that the name asks for, else ONNX where its package is installed and no GPU is used."""
     import torch  # noqa: PLC0415  # takes seconds
 
     has_package = bool(importlib.util.find_spec("optimum") and importlib.util.find_spec("optimum.onnxruntime"))
     if classifier.backend == "onnx" and not has_package:
         raise FatalJudgeError("backend=onnx needs ONNX's packages; pip install 'sentence-transformers[onnx]'")
-    on_cpu = (classifier.device or "cpu") == "cpu" and not (classifier.device is None and _has_gpu(torch))
+    has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
+    on_cpu = classifier.device == "cpu" or (classifier.device is None and not has_gpu)
     chosen = classifier.backend or ("onnx" if has_package and on_cpu else "torch")
     return "onnx" if chosen == "onnx" else "torch"
 
 
-def _has_gpu(torch: Any) -> bool:  # noqa: ANN401  # the module
-    return bool(torch.cuda.is_available() or torch.backends.mps.is_available())
-
-
-def _load(classifier: Classifier) -> Any:  # noqa: ANN401  # a CrossEncoder, whose package need not be there
+def _load_encoder(classifier: Classifier, backend: Literal["torch", "onnx"]) -> Any:  # noqa: ANN401  # a CrossEncoder
     from sentence_transformers import CrossEncoder  # noqa: PLC0415  # takes seconds
     from transformers import AutoConfig  # noqa: PLC0415
     from transformers.utils import logging  # noqa: PLC0415
 
-    logging.disable_progress_bar()  # of loading from disk; a download still shows its own
+    logging.disable_progress_bar()  # of loading from disk; a download still shows its progress
     folder = Path(classifier.model).expanduser()
     model = str(folder) if folder.is_dir() else classifier.model
     try:
-        # Read before the library loads it, which would give any other model a head of random weights.
+        # Checked before the library loads it, which would give any other model a head of random weights.
         architectures = AutoConfig.from_pretrained(model).architectures or []
         if not any("SequenceClassification" in name for name in architectures):
-            raise ValueError(f"it is no classifier of texts but {', '.join(architectures) or 'of no known kind'}")
-        encoder = CrossEncoder(model, device=classifier.device, backend=_choose_backend(classifier))
+            raise ValueError(f"it is not a text classifier (architecture {', '.join(architectures) or 'unknown'})")
+        encoder = CrossEncoder(model, device=classifier.device, backend=backend)
     except Exception as error:  # a library of many makers, and a file of any
         first = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise FatalJudgeError(
@@ -243,9 +310,13 @@ def _load(classifier: Classifier) -> Any:  # noqa: ANN401  # a CrossEncoder, who
 
 
 def _find_support(classifier: Classifier, config: Any) -> int:  # noqa: ANN401  # a config of transformers
-    """The number of the label that means "supported": as said, as the config names it, as the table knows it."""
-    n_labels = int(config.num_labels)
-    named = [int(number) for number, label in config.id2label.items() if _is_support(str(label))]
+    """Return the number of the label that means "supported": from the name, the config, or the only label."""
+    n_labels, known = int(config.num_labels), load_table()["labels"]["support"]
+    named = [
+        int(number)
+        for number, label in config.id2label.items()
+        if "".join(letter for letter in str(label).lower() if letter in ascii_lowercase) in known
+    ]
     if len(named) == 1 and not classifier.says_support:
         return named[0]
     if classifier.support is None and n_labels == 1:
@@ -261,20 +332,6 @@ def _find_support(classifier: Classifier, config: Any) -> int:  # noqa: ANN401  
             f"{classifier.model} has the labels 0 to {n_labels - 1}, not support={classifier.support}"
         )
     return classifier.support
-
-
-def _is_support(label: str) -> bool:
-    return "".join(letter for letter in label.lower() if letter in ascii_lowercase) in list_support_labels()
-
-
-def _find_max_tokens(classifier: Classifier, tokenizer: Any, config: Any) -> int:  # noqa: ANN401  # of transformers
-    if classifier.max_tokens is not None:
-        return classifier.max_tokens
-    said = [tokenizer.model_max_length, getattr(config, "max_position_embeddings", None)]
-    limits = [int(limit) for limit in said if isinstance(limit, int) and 0 < limit < _NO_LIMIT]
-    if not limits:
-        raise FatalJudgeError(f"{classifier.model} does not say how many tokens it reads; say it: …?max_tokens=NUMBER")
-    return min(limits)
 
 
 def _identify(classifier: Classifier, config: Any) -> str:  # noqa: ANN401  # a config of transformers
@@ -324,17 +381,18 @@ class LocalJudge:
         return ModelRequest(request_hash=hash_canonical(keyed), payload=payload)
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """The verdicts, as a chat model would write them, with the scores that they rest on."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(self._judge, request.payload))
+        """Return the verdicts, as a chat model would write them, with the scores that they rest on."""
+        payload = request.payload
 
-    def _judge(self, payload: Mapping[str, object]) -> ModelReply:
-        before, data = self._pair_model.n_tokens, payload["data"]
-        assert isinstance(data, dict)
-        verdicts = judge_pairs(str(payload["prompt"]), data, self._pair_model, joint=bool(payload["joint"]))
-        n_tokens = self._pair_model.n_tokens - before
-        return ModelReply(
-            text=orjson.dumps(verdicts).decode(), model=self.model, prompt_tokens=n_tokens, completion_tokens=0
-        )
+        def judge() -> ModelReply:
+            before, data = self._pair_model.n_tokens, payload["data"]
+            assert isinstance(data, dict)
+            verdicts = judge_pairs(str(payload["prompt"]), data, self._pair_model, joint=bool(payload["joint"]))
+            n_tokens = self._pair_model.n_tokens - before
+            text = orjson.dumps(verdicts).decode()
+            return ModelReply(text=text, model=self.model, prompt_tokens=n_tokens, completion_tokens=0)
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, judge)
 
     async def close(self) -> None:
         """What is not begun is given up, and what is under way ends with its batch."""
@@ -348,47 +406,37 @@ def make_local_judge(name: str) -> LocalJudge:
     return LocalJudge(name, classifier, PairModel(classifier))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Golden:
-    """A golden pair's text, a claim about it, and whether the text supports the claim."""
-
-    pair: Pair
-    supported: bool
-
-
 def check_golden_pairs(name: str) -> str:
-    """Load a classifier and try what any of its kind gets right; raises FatalJudgeError that says what came instead."""
+    """Load a classifier and try pairs that any classifier gets right; raises FatalJudgeError with the wrong ones.
+
+    The text of a pair that is `far` is placed behind two windows of other text, whose words have at least a token each.
+    """
     classifier = parse_classifier(name)
     model = PairModel(classifier)
-    golden = [item for pair in list_golden_pairs() for item in _lay_golden(pair, classifier)]
-    scores = [scored.score for scored in model.score([item.pair for item in golden])]
+    table = load_table()["golden"]
+    filler = str(table["filler"])
+    before = " ".join([filler] * (2 * classifier.window // len(filler.split()) + 1))
+    pairs, expected = [], []
+    for golden in table["pairs"]:
+        text = f"{before} {golden['text']}" if golden.get("far") else golden["text"]
+        pairs += [Pair(document=text, claim=golden["supported"]), Pair(document=text, claim=golden["unsupported"])]
+        expected += [True, False]
+    scores = [scored.score for scored in model.score(pairs)]
     wrong = [
-        f"{score:.2f} for “{item.pair.claim}”, which is {'' if item.supported else 'not '}supported"
-        for item, score in zip(golden, scores, strict=True)
-        if (score >= model.threshold) != item.supported
+        f"{score:.2f} for “{pair.claim}”, which is {'' if supported else 'not '}supported"
+        for pair, supported, score in zip(pairs, expected, scores, strict=True)
+        if (score >= model.threshold) != supported
     ]
     if wrong:
-        raise FatalJudgeError(_explain_golden(classifier, wrong, len(golden)))
-    lowest = min(score for item, score in zip(golden, scores, strict=True) if item.supported)
-    highest = max(score for item, score in zip(golden, scores, strict=True) if not item.supported)
+        hint = "the label that means “supported” is probably another one (?support=NUMBER)"
+        if 2 * len(wrong) <= len(pairs):
+            hint = "prompt form, windows or threshold probably do not fit the model, or it is a weak one"
+        raise FatalJudgeError(
+            f"{classifier.model} gets {len(wrong)} of {len(pairs)} golden pairs wrong: {hint}. {'; '.join(wrong[:3])}"
+        )
+    lowest = min(score for score, supported in zip(scores, expected, strict=True) if supported)
+    highest = max(score for score, supported in zip(scores, expected, strict=True) if not supported)
     return (
-        f"{model.identity} on {model.device} ({model.backend}); all {len(golden)} golden pairs come out right, "
+        f"{model.identity} on {model.device} ({model.backend}); all {len(pairs)} golden pairs come out right, "
         f"supported from {lowest:.2f}, not supported up to {highest:.2f}, threshold {model.threshold:g}"
     )
-
-
-def _lay_golden(golden: GoldenPair, classifier: Classifier) -> Iterable[_Golden]:
-    """Both claims; a text that is `far` stands behind two windows of others, by words, of which none has less than a
-    token."""
-    filler = read_filler()
-    before = " ".join([filler] * (2 * classifier.window // len(filler.split()) + 1)) if golden.far else ""
-    text = f"{before} {golden.text}".strip()
-    yield _Golden(pair=Pair(document=text, claim=golden.supported), supported=True)
-    yield _Golden(pair=Pair(document=text, claim=golden.unsupported), supported=False)
-
-
-def _explain_golden(classifier: Classifier, wrong: Sequence[str], n: int) -> str:
-    hint = "the label that means “supported” is probably another one (?support=NUMBER)"
-    if 2 * len(wrong) <= n:
-        hint = "prompt form, windows or threshold are probably not the model's own, or it is a weak one"
-    return f"{classifier.model} gets {len(wrong)} of {n} golden pairs wrong: {hint}. {'; '.join(wrong[:3])}"

@@ -2,20 +2,74 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 
+from evalhouse.prompts import Prompt
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.judge.forms import JOIN, find_form
+from evalhouse.tasks.judge.forms import JOIN, Form, FormPrompt, find_form
 from evalhouse.tasks.judge.names import DEFAULT, LEXICAL, LOCAL, find_judge, list_judges
-from evalhouse.tasks.judge.protocol import Judge
-from evalhouse.tasks.models.classifiers import parse_classifier
+from evalhouse.tasks.judge.protocol import (
+    Judge,
+    ModelReply,
+    ModelRequest,
+    Question,
+    find_window,
+    hash_canonical,
+    require_prompt,
+)
+from evalhouse.tasks.models.local import LOCAL_TASKS, parse_classifier
 from evalhouse.tasks.models.providers import find_provider, list_prefixes, load_providers
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.steps import JUDGED_TASKS, PLANS, add_earlier, arrange_steps, list_tasks
+
+
+class FormJudge:
+    """Asks `judge` about pairs of a document and a claim; what a pair is stands in `asking/pairs`."""
+
+    tasks = LOCAL_TASKS
+
+    def __init__(self, name: str, form: Form, judge: Judge) -> None:
+        self.name = name
+        self.model = judge.model
+        self.endpoint = judge.endpoint
+        self._form = form
+        self._judge = judge
+
+    @property
+    def window(self) -> int | None:
+        """The model's."""
+        return find_window(self._judge)
+
+    @property
+    def made(self) -> Judge:
+        """The judge of the model."""
+        return self._judge
+
+    def prepare(self, question: Question) -> ModelRequest:
+        """The form's messages with the model's own parameters; no schema, for the reply is one word."""
+        pair = question.data
+        if pair.keys() != {"document", "claim"}:
+            raise FatalJudgeError(f"{self.name} answers whether a document supports a claim, and no {question.step!r}")
+        prompt = require_prompt(question)
+        prompt = FormPrompt(form=self._form, **{item.name: getattr(prompt, item.name) for item in fields(Prompt)})
+        request = self._judge.prepare(replace(question, prompt=prompt))
+        payload = {key: value for key, value in request.payload.items() if key != "response_format"}
+        payload |= self._form.fill_body(pair)
+        keyed = [request.request_hash, self._form.name, pair["document"], pair["claim"]]
+        return ModelRequest(request_hash=hash_canonical(keyed), payload=payload)
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        """Whatever the model says."""
+        return await self._judge.reply(request)
+
+    async def close(self) -> None:
+        """Close the model's client."""
+        await self._judge.close()
+
 
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _EMBEDDINGS_ALLOWED = "allowed: hashing, openai:MODEL, or module:factory (any LangChain embeddings)"
@@ -62,37 +116,39 @@ class Judges:
 
 
 def check_judge_name(name: str) -> None:
-    """Refuse a name that cannot be a judge, before anything is read or asked."""
+    """Refuse a name that cannot be a judge, before anything is read or asked; raises FatalJudgeError."""
     if name == LEXICAL:
         return
-    kind, _, model = name.partition(":")
-    if find_form(name) is not None:
-        _check_behind_form(name)
+    form, inner = find_form(name), name.partition(JOIN)[2]
+    if form is not None:
+        # Only chat models can be asked in a form, and in some forms only those of `openai:`.
+        check_judge_name(inner)
+        kind = inner.partition(":")[0]
+        if kind in (LEXICAL, LOCAL) or JOIN in kind:
+            raise FatalJudgeError(
+                f"{name!r} puts the form of a chat model before {inner!r}; name a chat model behind it"
+            )
+        if form.body and kind != "openai":
+            raise FatalJudgeError(
+                f"the form {form.name!r} takes an openai:MODEL, whose server reads {', '.join(form.body)}"
+            )
         return
+    kind, _, model = name.partition(":")
     if kind == LOCAL:
         parse_classifier(name)
         return
     kinds = ["lexical", "openai", LOCAL, *load_providers()]
-    close = [] if kind in kinds or _is_module(kind) else get_close_matches(kind, kinds, n=1, cutoff=0.75)
+    # A module of that name, of the working directory too, is not a misspelled kind.
+    is_module = kind.isidentifier() and (
+        find_spec(kind) is not None or Path(f"{kind}.py").exists() or Path(kind).is_dir()
+    )
+    close = [] if kind in kinds or is_module else get_close_matches(kind, kinds, n=1, cutoff=0.75)
     if close or not _is_model_name(name):
         meant = f"did you mean {close[0]}{f':{model}' if model else ''}? " if close else ""
         raise FatalJudgeError(
             f"{name!r} names no judge; {meant}allowed: lexical, openai:MODEL (any OpenAI-compatible endpoint), "
             f"{', '.join(f'{prefix}:MODEL' for prefix in list_prefixes())}, "
             "local:MODEL (a classifier in this process), or module:factory (any LangChain chat model)"
-        )
-
-
-def _check_behind_form(name: str) -> None:
-    """Refuse what cannot be asked in a form: only chat models can, and in some only those of `openai:`."""
-    form, inner = find_form(name), name.partition(JOIN)[2]
-    check_judge_name(inner)
-    kind = inner.partition(":")[0]
-    if kind in (LEXICAL, LOCAL) or JOIN in kind:
-        raise FatalJudgeError(f"{name!r} puts the form of a chat model before {inner!r}; name a chat model behind it")
-    if form is not None and form.body and kind != "openai":
-        raise FatalJudgeError(
-            f"the form {form.name!r} takes an openai:MODEL, whose server reads {', '.join(form.body)}"
         )
 
 
@@ -103,7 +159,7 @@ def check_embeddings_name(name: str) -> None:
 
 
 def make_judges(settings: RunSettings, plan: Plan) -> Judges:
-    """The judges that the plan's steps ask, of a plan without steps all that are named; others need no key.
+    """Return the judges that the plan's steps ask, of a plan without steps all that are named; others need no key.
 
     Raises FatalJudgeError when one cannot be made, or cannot answer what it is named for.
     """
@@ -114,7 +170,13 @@ def make_judges(settings: RunSettings, plan: Plan) -> Judges:
     tasks = [*tasks, *(name for name in taken if name in PLANS)]
     named = {task: find_judge(settings.judge, task) for task in tasks}
     for name in taken.intersection(PLANS):
-        _check_joined(name, {task: named[task] for task in list_tasks(plan.steps.intersection(PLANS[name].joins))})
+        joined = list_tasks(plan.steps.intersection(PLANS[name].joins))
+        names = list(dict.fromkeys(named[task] for task in joined))
+        if len(names) > 1:
+            raise FatalJudgeError(
+                f"plan {name!r} asks {', '.join(joined)} in one request, which goes to one judge, and they have "
+                f"{', '.join(names)}; name one judge for all of them, or leave the plan out"
+            )
     default = find_judge(settings.judge, DEFAULT)
     if named and default not in named.values():
         default = next(iter(named.values()))
@@ -125,48 +187,28 @@ def make_judges(settings: RunSettings, plan: Plan) -> Judges:
     for name in taken.intersection(PLANS):
         if not _is_able(judges.find(name), name):
             raise FatalJudgeError(f"the judge {named[name]!r} takes one step at a time; leave plan {name!r} out")
-    if plan.steps:
-        _check_able(judges, tasks, plan)
-    return judges
-
-
-def _check_joined(plan: str, named: Mapping[str, str]) -> None:
-    """Refuse to join what goes to several judges, by task; raises FatalJudgeError."""
-    names = list(dict.fromkeys(named.values()))
-    if len(names) > 1:
-        raise FatalJudgeError(
-            f"plan {plan!r} asks {', '.join(named)} in one request, which goes to one judge, and they have "
-            f"{', '.join(names)}; name one judge for all of them, or leave the plan out"
-        )
-
-
-def name_judge(settings: RunSettings, name: str) -> RunSettings:
-    """The settings of one judge alone."""
-    return settings.model_copy(update={"judge": name})
-
-
-def _check_able(judges: Judges, tasks: Sequence[str], plan: Plan) -> None:
-    """Refuse a judge that cannot answer what its steps ask; raises FatalJudgeError."""
-    for judge in judges.all:
+    for judge in judges.all if plan.steps else ():
         unable = [task for task in tasks if judges.find(task) is judge and not _is_able(judge, task)]
         if not unable:
             continue
         resting = [metric.name for metric in plan.metrics if set(list_tasks(add_earlier(metric.needs))) & set(unable)]
         for_what = f" ({', '.join(resting)})" if resting else ""
-        named = ",".join(f"{task}=openai:MODEL" for task in unable)
         raise FatalJudgeError(
-            f"the judge {judge.name!r} cannot take {_write_steps(unable)}{for_what}, only "
-            f"{', '.join(name for name in JUDGED_TASKS if _is_able(judge, name))}; name another judge, for all steps "
-            f"or with --judge {named}, or leave these metrics out"
+            f"the judge {judge.name!r} cannot take the step{'s' if len(unable) > 1 else ''} {', '.join(unable)}"
+            f"{for_what}, only {', '.join(name for name in JUDGED_TASKS if _is_able(judge, name))}; name another "
+            f"judge, for all steps or with --judge {','.join(f'{task}=openai:MODEL' for task in unable)}, or leave "
+            "these metrics out"
         )
+    return judges
 
 
 def _is_able(judge: Judge, task: str) -> bool:
     return judge.tasks is None or task in judge.tasks
 
 
-def _write_steps(tasks: Sequence[str]) -> str:
-    return f"the step{'s' if len(tasks) > 1 else ''} {', '.join(tasks)}"
+def name_judge(settings: RunSettings, name: str) -> RunSettings:
+    """The settings of one judge alone."""
+    return settings.model_copy(update={"judge": name})
 
 
 def make_judge(settings: RunSettings) -> Judge:
@@ -178,8 +220,6 @@ def make_judge(settings: RunSettings) -> Judge:
     check_judge_name(settings.judge)
     form = find_form(settings.judge)
     if form is not None:
-        from evalhouse.tasks.models.form_judge import FormJudge  # noqa: PLC0415
-
         return FormJudge(settings.judge, form, make_judge(name_judge(settings, settings.judge.partition(JOIN)[2])))
     if settings.judge.startswith(f"{LOCAL}:"):
         from evalhouse.tasks.models.local import make_local_judge  # noqa: PLC0415
@@ -220,11 +260,6 @@ async def check_reachable(settings: RunSettings) -> str:
     if model not in models:
         raise FatalJudgeError(f"the endpoint does not list {model!r}; it has: {', '.join(sorted(models)[:10])} …")
     return f"the endpoint lists it, with {len(models) - 1} others"
-
-
-def _is_module(name: str) -> bool:
-    """Whether something of this name can be imported, of the working directory too."""
-    return name.isidentifier() and (find_spec(name) is not None or Path(f"{name}.py").exists() or Path(name).is_dir())
 
 
 def _is_model_name(name: str) -> bool:

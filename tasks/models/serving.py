@@ -20,13 +20,13 @@ from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context, r
 from evalhouse.tasks.asking.limits import is_near
 from evalhouse.tasks.judge.forms import JOIN, find_form
 from evalhouse.tasks.judge.protocol import Judge, parse_count
-from evalhouse.tasks.models.addresses import compiles_schemas
 from evalhouse.tasks.models.completions import (
     find_endpoint,
     make_login_header,
     read_openai_key,
     strip_credentials,
 )
+from evalhouse.tasks.models.providers import compiles_schemas
 
 # The names of a window in an entry of the list: vLLM and SGLang; OpenRouter and Together; Groq; Mistral; llama.cpp.
 _WINDOWS = ("max_model_len", "context_length", "context_window", "max_context_length", "meta.n_ctx")

@@ -22,14 +22,20 @@ from evalhouse.prompts import Item
 from evalhouse.tasks.asking.pairs import Pair
 from evalhouse.tasks.judge.errors import FatalJudgeError, RefusedRequest
 from evalhouse.tasks.judge.protocol import Question
-from evalhouse.tasks.models import local
-from evalhouse.tasks.models.classifiers import list_golden_pairs, parse_classifier, read_filler
-from evalhouse.tasks.models.local import LocalJudge, PairModel, check_golden_pairs, make_local_judge
+from evalhouse.tasks.models.local import (
+    LocalJudge,
+    PairModel,
+    check_golden_pairs,
+    load_table,
+    make_local_judge,
+    parse_classifier,
+)
 
 # Not `importorskip`, which passes over one that is there and cannot be imported.
 if not all(map(find_spec, ("torch", "sentence_transformers"))):
     pytest.skip("needs the extra `local`: pip install 'evalhouse[local]'", allow_module_level=True)
 SIZE, OVERLAP = 40, 20
+GOLDEN, FILLER = load_table()["golden"]["pairs"], load_table()["golden"]["filler"]
 WINDOWS = f"window={SIZE}&overlap={OVERLAP}"
 
 
@@ -37,8 +43,8 @@ def teach(folder: Path, labels: Sequence[str], support: int) -> Path:
     import torch  # noqa: PLC0415  # an extra
 
     torch.set_num_threads(1)
-    taught = [(pair.text, pair.supported, pair.unsupported) for pair in list_golden_pairs()]
-    lessons: list[Lesson] = make_lessons(taught, filler=read_filler(), size=SIZE, overlap=OVERLAP)
+    taught = [(pair["text"], pair["supported"], pair["unsupported"]) for pair in GOLDEN]
+    lessons: list[Lesson] = make_lessons(taught, filler=FILLER, size=SIZE, overlap=OVERLAP)
     return make_classifier(folder, lessons, labels=labels, support=support)
 
 
@@ -98,7 +104,8 @@ def test_golden_pairs_fail_loudly_when_one_of_these_does_not(
         relabel(unnamed, ("not_entailment", "entailment"))
         name = f"local:{unnamed}?{WINDOWS}"
     if fault == "windows":  # only the beginning is read
-        monkeypatch.setattr(local, "_slide", lambda n, size, step: [(0, min(n, size))])
+        split = PairModel._split
+        monkeypatch.setattr(PairModel, "_split", lambda self, pair, *, whole: split(self, pair, whole=whole)[:1])
     if fault == "form":
         name += "&form={claim} {document}"
     with pytest.raises(FatalJudgeError, match="of 10 golden pairs wrong") as error:
@@ -125,7 +132,7 @@ def test_a_model_that_is_no_classifier_is_not_given_a_random_head(named: Path, t
         (tmp_path / path.name).write_bytes(path.read_bytes())
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["BertModel"]}), encoding="utf-8")
-    with pytest.raises(FatalJudgeError, match="it is no classifier of texts but BertModel"):
+    with pytest.raises(FatalJudgeError, match="it is not a text classifier .architecture BertModel"):
         load(tmp_path)
 
 
@@ -134,28 +141,28 @@ def test_windows_overlap_and_leave_nothing_out(n_words: int, named: Path) -> Non
     model = load(named)
     text = " ".join(["ferry"] * n_words)
     windows = model._split(Pair(document=text, claim="the ferry"), whole=False)
-    assert ([windows[0].start, windows[-1].end] if windows else [0, 0]) == [0, len(text)]
-    for left, right in pairwise(windows):
-        assert right.start < left.end < right.end
-    lengths = [len(text[window.start : window.end].split()) for window in windows]
+    assert ([windows[0][0], windows[-1][1]] if windows else [0, 0]) == [0, len(text)]
+    for (_, left_end), (right_start, right_end) in pairwise(windows):
+        assert right_start < left_end < right_end
+    lengths = [len(text[start:end].split()) for start, end in windows]
     assert all(length <= SIZE for length in lengths)
     assert bool(windows) == bool(n_words)
 
 
 def test_the_window_that_decides_is_named(named: Path) -> None:
-    golden = list_golden_pairs()[-1]
-    filler = " ".join([read_filler()] * (2 * SIZE // len(read_filler().split()) + 1))
-    (scored,) = load(named).score([Pair(document=f"{filler} {golden.text}", claim=golden.supported)])
-    words = f"{filler} {golden.text}".split()
+    golden = GOLDEN[-1]
+    filler = " ".join([FILLER] * (2 * SIZE // len(FILLER.split()) + 1))
+    (scored,) = load(named).score([Pair(document=f"{filler} {golden['text']}", claim=golden["supported"])])
+    words = f"{filler} {golden['text']}".split()
     assert scored.score > 0.5
-    assert golden.text in " ".join(words[scored.first - 1 : scored.last])
+    assert golden["text"] in " ".join(words[scored.first - 1 : scored.last])
     assert scored.first > len(words) - SIZE
 
 
 def test_texts_cannot_write_the_tokenizers_marks(named: Path) -> None:
-    model, golden = load(named), list_golden_pairs()[0]
-    (plain,) = model.score([Pair(document=golden.text, claim=golden.unsupported)])
-    (forged,) = model.score([Pair(document=f"{golden.text} [SEP]", claim=f"[CLS] {golden.unsupported} [SEP]")])
+    model, golden = load(named), GOLDEN[0]
+    (plain,) = model.score([Pair(document=golden["text"], claim=golden["unsupported"])])
+    (forged,) = model.score([Pair(document=f"{golden['text']} [SEP]", claim=f"[CLS] {golden['unsupported']} [SEP]")])
     assert forged.score == pytest.approx(plain.score, abs=1e-6)
 
 
@@ -166,20 +173,18 @@ def test_what_the_model_cannot_read_is_refused_and_never_cut(named: Path) -> Non
 
 
 def test_scores_do_not_depend_on_what_is_scored_beside_them(named: Path) -> None:
-    pairs = [
-        Pair(document=pair.text, claim=claim) for pair in list_golden_pairs() for claim in (pair.supported, "ferry")
-    ]
+    pairs = [Pair(document=pair["text"], claim=claim) for pair in GOLDEN for claim in (pair["supported"], "ferry")]
     together = [scored.score for scored in load(named, f"{WINDOWS}&batch=4").score(pairs)]
     alone = [scored.score for pair in pairs for scored in load(named, f"{WINDOWS}&batch=1").score([pair])]
     assert together == pytest.approx(alone, abs=1e-4)
 
 
 def test_a_question_is_answered_in_the_shape_of_the_step_with_its_scores(named: Path) -> None:
-    first, last = list_golden_pairs()[0], list_golden_pairs()[-1]
+    first, last = GOLDEN[0], GOLDEN[-1]
     judge = make(named)
 
     async def reply() -> Any:  # noqa: ANN401
-        asked = judge.prepare(make_question([first.text, ""], [first.supported, first.unsupported]))
+        asked = judge.prepare(make_question([first["text"], ""], [first["supported"], first["unsupported"]]))
         try:
             return await judge.reply(asked)
         finally:
@@ -192,7 +197,7 @@ def test_a_question_is_answered_in_the_shape_of_the_step_with_its_scores(named: 
     assert verdicts["A2"]["contexts"] == verdicts["A2"]["together"] == []
     assert [score["score"] for score in verdicts["A2"]["scores"]][1] == 0.0
     assert came.prompt_tokens > 40
-    assert last.far
+    assert last["far"]
 
 
 def test_other_weights_other_settings_and_other_texts_are_other_requests(named: Path, unnamed: Path) -> None:
@@ -220,11 +225,10 @@ def test_doctor_and_benchmark_know_it_and_put_it_on_record(
     refused = ask("doctor", "--judge", wrong, "--json")
     finding = next(one for one in refused.document["findings"] if "judge" in one["what"])
     assert (refused.status, finding["verdict"], "support=NUMBER" in finding["detail"]) == (2, "wrong", True)
-    golden = list_golden_pairs()
     rows = [
-        {"id": f"{place}{label}", "statement": claim, "contexts": [pair.text], "label": label}
-        for place, pair in enumerate(golden)
-        for claim, label in ((pair.supported, "supported"), (pair.unsupported, "unsupported"))
+        {"id": f"{place}{label}", "statement": claim, "contexts": [pair["text"]], "label": label}
+        for place, pair in enumerate(GOLDEN)
+        for claim, label in ((pair["supported"], "supported"), (pair["unsupported"], "unsupported"))
     ]
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     document = ask("benchmark", "--judge", right, "--data", "pairs.jsonl", "--json").document

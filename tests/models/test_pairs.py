@@ -10,7 +10,7 @@ import pytest
 
 from evalhouse.tasks.asking.pairs import Pair, Scored, judge_pairs, locate, read_score
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.models.classifiers import list_known, parse_classifier
+from evalhouse.tasks.models.local import load_table, parse_classifier
 from evalhouse.tasks.models.make import check_judge_name
 
 
@@ -132,7 +132,7 @@ def test_settings_behind_the_name_are_laid_over_what_is_known() -> None:
         parse_classifier("local:factcg"),
         parse_classifier("local:factcg?threshold=0.6&window=300&device=cuda"),
     )
-    assert "factcg" in list_known()
+    assert "factcg" in load_table()["models"]
     assert plain.model == set_.model == "yaxili96/FactCG-DeBERTa-v3-Large"
     assert (plain.threshold, plain.support, plain.max_tokens, plain.device) == (0.5, 1, 2048, None)
     assert (set_.threshold, set_.window, set_.device) == (0.6, 300, "cuda")
