@@ -26,9 +26,9 @@ N_REQUESTS = 4
 Status = Literal["yes", "no", "not sent", "unknown"]
 Form = Literal["ids", "schema", "json_object", "words"]
 _PATIENCE_S = 120.0
-_MOST_REFUSALS = 8
+_MAX_REFUSALS = 8
 # Below it what is measured is the way to the endpoint, not the endpoint.
-_LEAST_S = 0.05
+_MIN_S = 0.05
 # The later of two equal requests takes twice as long where they are answered one after the other.
 _APART = 1.6
 _REPLY_TOKENS = 60
@@ -77,7 +77,7 @@ class _Answer:
 
     @property
     def form(self) -> Form:
-        return _read_form(self.sent)
+        return _find_form(self.sent)
 
     @property
     def is_held(self) -> bool:
@@ -109,10 +109,21 @@ class Probe:
         return N_REQUESTS * count_request(self._write(self._question).payload), N_REQUESTS * _REPLY_TOKENS
 
     async def run(self) -> Trial:
-        """Ask; whatever goes wrong ends it, with what was seen until then and the reason."""
+        """Ask; any failure ends it, with what was seen until then and the reason."""
         began = time.monotonic()
         try:
-            await self._look()
+            first = await self._ask(self._question)
+            self._trial.form, self._trial.is_held = first.form, first.is_held and first.form in ("ids", "schema")
+            plain = await self._ask(replace(self._question, vote=1, logprobs=True), "words")
+            together_at = time.monotonic()
+            # A judge that does not know a form is asked in words.
+            forms: tuple[Form, Form] = ("json_object", "schema")
+            both = await asyncio.gather(
+                *(self._ask(self._question, form if form in self._forms else "words") for form in forms)
+            )
+            self._note_forms([first, *both])
+            self._note_plain(plain)
+            self._note_pace(*sorted(answer.ended_at - together_at for answer in both))
         except TimeoutError:
             self._trial.problem = (
                 f"no answer within {self._patience_s:g} s; a model that is still being loaded may need another try, "
@@ -125,65 +136,45 @@ class Probe:
         self._trial.seconds = time.monotonic() - began
         return self._trial
 
-    async def _look(self) -> None:
-        first = await self._ask(self._question)
-        self._trial.form, self._trial.is_held = first.form, first.is_held and first.form in ("ids", "schema")
-        plain = await self._ask(replace(self._question, vote=1, logprobs=True), "words")
-        began = time.monotonic()
-        both = await asyncio.gather(self._ask_in("json_object"), self._ask_in("schema"))
-        self._note_forms([first, *both])
-        self._note_plain(plain)
-        self._note_pace(*sorted(answer.ended_at - began for answer in both))
-
-    async def _ask_in(self, form: Form) -> _Answer:
-        """The reply in a form, where such judges know it; else in words."""
-        return await self._ask(self._question, form if form in self._forms else "words")
-
     async def _ask(self, question: Question, form: Form | None = None) -> _Answer:
         """The reply to a request in a form, or in that which a run would use; in words once the form is refused."""
-        for _ in range(_MOST_REFUSALS):
+        for _ in range(_MAX_REFUSALS):
             request = self._write(question, form)
             try:
                 async with asyncio.timeout(self._patience_s):
                     reply = await self._judge.reply(request)
             except UnsupportedOption as error:
                 self._trial.n_refused += 1
-                form = self._note_refusal(question, request.payload, form, str(error))
+                # What the judge leaves out from now on is what the endpoint refused.
+                sent, after = request.payload, self._judge.prepare(question).payload
+                lost = [name for name in sent if name not in after and name not in ("response_format", "messages")]
+                if not lost and "response_format" in sent:
+                    lost = [_find_form(sent)]
+                    form = None if form is None else "words"
+                for name in lost:
+                    self._trial.refused.setdefault(name, str(error))
                 continue
             self._trial.n_answered += 1
             self._trial.prompt_tokens += reply.prompt_tokens or count_request(request.payload)
             self._trial.completion_tokens += reply.completion_tokens or 0
             return _Answer(sent=request.payload, reply=reply, ended_at=time.monotonic())
         raise FatalJudgeError(
-            f"one request was refused {_MOST_REFUSALS} times; the last: {[*self._trial.refused.values()][-1]}"
+            f"one request was refused {_MAX_REFUSALS} times; the last: {[*self._trial.refused.values()][-1]}"
         )
 
     def _write(self, question: Question, form: Form | None = None) -> ModelRequest:
-        """What the judge would send now, with words of our own in place of the prompt's."""
+        """Return what the judge would send now, with the words of this module in place of the prompt's."""
         request = self._judge.prepare(question)
         payload = {**request.payload, "messages": [{"role": "user", "content": _WORDS}]}
+        prompt = self._question.prompt
         if form is not None:
             payload.pop("response_format", None)
-            payload |= self._write_form(form)
-        return replace(request, payload=payload)
-
-    def _write_form(self, form: Form) -> dict[str, object]:
-        prompt = self._question.prompt
         if form == "schema" and prompt is not None:
             described = {"name": prompt.name, "strict": True, "schema": prompt.reply_schema}
-            return {"response_format": {"type": "json_schema", "json_schema": described}}
-        return {"response_format": {"type": "json_object"}} if form == "json_object" else {}
-
-    def _note_refusal(self, question: Question, sent: Mapping[str, Any], form: Form | None, words: str) -> Form | None:
-        """Remember what the judge leaves out after a refusal; returns the form for the next try."""
-        after = self._judge.prepare(question).payload
-        lost = [name for name in sent if name not in after and name not in ("response_format", "messages")]
-        for name in lost:
-            self._trial.refused.setdefault(name, words)
-        if lost or "response_format" not in sent:
-            return form
-        self._trial.refused.setdefault(_read_form(sent), words)
-        return None if form is None else "words"
+            payload["response_format"] = {"type": "json_schema", "json_schema": described}
+        elif form == "json_object":
+            payload["response_format"] = {"type": "json_object"}
+        return replace(request, payload=payload)
 
     def _note_forms(self, answers: list[_Answer]) -> None:
         by_form = {answer.form: answer for answer in reversed(answers)}
@@ -217,7 +208,7 @@ class Probe:
 
     def _note_pace(self, earlier_s: float, later_s: float) -> None:
         times = f"{earlier_s:.1f} s and {later_s:.1f} s after they were sent together"
-        if earlier_s < _LEAST_S:
+        if earlier_s < _MIN_S:
             self._see("requests at once", "unknown", f"too quick to tell: {times}")
             return
         self._trial.side_by_side = later_s < _APART * earlier_s
@@ -234,7 +225,7 @@ _FORMS: dict[Form, str] = {
 }
 
 
-def _read_form(payload: Mapping[str, Any]) -> Form:
+def _find_form(payload: Mapping[str, Any]) -> Form:
     form = payload.get("response_format") or {}
     if "prefixItems" in str(form):
         return "ids"

@@ -1,4 +1,4 @@
-"""What a server of one's own says of itself: a model's context window, which model it is, and how many slots it has.
+"""What a self-hosted model server reports: a model's context window, which model it is, and how many slots it has.
 
 There is no standard for it. Most put the window into the list of models, each under a name of its own, and beside it
 what tells models of one name apart: vLLM the folder or repository that was loaded, llama.cpp the model's sizes.
@@ -58,9 +58,23 @@ class Serving:
 
 
 async def read_serving(model: str) -> Serving:
-    """What is said of `model` at OPENAI_BASE_URL; nothing where no answer can be had or read."""
+    """Return what is reported of `model` at OPENAI_BASE_URL; nothing where no answer comes or can be read."""
     endpoint = strip_credentials(find_endpoint())
-    return await _ask(_make_headers(), endpoint, _PATIENCE_S, lambda asker: _read(asker, endpoint, model))
+
+    async def read(asker: _Asker) -> Serving:
+        serving, _ = await _read_list(asker, endpoint, model)
+        if not is_near(endpoint):
+            return serving
+        root = endpoint.removesuffix("/v1")
+        props = await asker.get(f"{root}/props")
+        if props:
+            slots, window = _read_size(props, "total_slots"), _read_size(props, "default_generation_settings.n_ctx")
+            if serving.window is None:
+                return replace(serving, window=window, slots=slots, said_at="/props")
+            return replace(serving, slots=slots)
+        return serving if serving.window is not None else await _read_ollama(asker, root, model)
+
+    return await _ask(_make_headers(), endpoint, _PATIENCE_S, read)
 
 
 def is_own(judge: Judge) -> bool:
@@ -132,26 +146,17 @@ class _Asker:
         await self._session.close()
 
 
-async def _read(asker: _Asker, endpoint: str, model: str) -> Serving:
-    serving, _ = await _read_list(asker, endpoint, model)
-    if not is_near(endpoint):
-        return serving
-    root = endpoint.removesuffix("/v1")
-    props = await asker.get(f"{root}/props")
-    if props:
-        slots, window = _read_size(props, "total_slots"), _read_size(props, "default_generation_settings.n_ctx")
-        if serving.window is None:
-            return replace(serving, window=window, slots=slots, said_at="/props")
-        return replace(serving, slots=slots)
-    return serving if serving.window is not None else await _read_ollama(asker, root, model)
-
-
 async def _read_list(asker: _Asker, endpoint: str, model: str) -> tuple[Serving, object]:
-    """What the list of models says of one, and whom it names as its owner."""
+    """Return what the list of models says of one, and the owner that it names."""
     entry = _find_entry((await asker.get(f"{endpoint}/models")).get("data"), "id", model)
-    windows = (_read_size(entry, path) for path in _WINDOWS)
-    window = next((window for window in windows if window), None)
-    return Serving(window=window, said_at="/models", identity=_identify(entry)), entry.get("owned_by")
+    window = next((window for path in _WINDOWS if (window := _read_size(entry, path))), None)
+    # The window is what the model was served with, and no part of what tells it from others of its name.
+    parts = {name: entry[name] for name in _ORIGINS if isinstance(entry.get(name), str)}
+    meta = entry.get("meta")
+    if not parts and isinstance(meta, Mapping):
+        parts = {name: meta[name] for name in _SIZES if isinstance(meta.get(name), int)}
+    identity = ", ".join(f"{name} {value}" for name, value in parts.items())[:_LONGEST_IDENTITY] or None
+    return Serving(window=window, said_at="/models", identity=identity), entry.get("owned_by")
 
 
 async def _read_ollama(asker: _Asker, root: str, model: str) -> Serving:
@@ -164,15 +169,6 @@ async def _read_ollama(asker: _Asker, root: str, model: str) -> Serving:
     digest = entry.get("digest")
     identity = f"digest {digest}"[:_LONGEST_IDENTITY] if digest else None
     return Serving(window=_read_size(entry, "context_length"), said_at=at, identity=identity)
-
-
-def _identify(entry: Mapping[str, Any]) -> str | None:
-    """What tells a model from others that bear its name; the window is what it was served with, and no part of it."""
-    told = {name: entry[name] for name in _ORIGINS if isinstance(entry.get(name), str)}
-    meta = entry.get("meta")
-    if not told and isinstance(meta, Mapping):
-        told = {name: meta[name] for name in _SIZES if isinstance(meta.get(name), int)}
-    return ", ".join(f"{name} {value}" for name, value in told.items())[:_LONGEST_IDENTITY] or None
 
 
 def _find_entry(entries: object, key: str, model: str) -> Mapping[str, Any]:
