@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import polars as pl
 
-    from evalhouse.flows.preparing.request import RunRequest, Trigger
+    from evalhouse.flows.preparing.request import RunRequest
     from evalhouse.flows.run.call_words import CallWords
+    from evalhouse.flows.run.open_run import RunFlow
     from evalhouse.flows.run.outcome import Finish, RunOutcome, Watch
-    from evalhouse.flows.run.process import FlowCall
     from evalhouse.tasks.pipeline.live_run import LiveRun
     from evalhouse.tasks.settings.run import RunSettings
     from evalhouse.warehouse.rows.runs import RunStatus
@@ -252,6 +252,7 @@ def _run_request(request: dict[str, Any], send: "Callable[[dict[str, Any]], None
     # Imported while the server comes up, which takes longer.
     import polars as pl
 
+    from evalhouse.flows.preparing.request import RunRequest
     from evalhouse.flows.results.progress import count_all_steps, count_steps, describe_progress, repeating, show_run
     from evalhouse.tasks.settings.run import RunSettings
 
@@ -269,85 +270,27 @@ def _run_request(request: dict[str, Any], send: "Callable[[dict[str, Any]], None
                 yield
 
         is_frame = source is not None and source.endswith(".parquet")
-        outcome = start_run(settings, source=pl.read_parquet(source) if is_frame else source, watch=watch_both)
+        samples = pl.read_parquet(source) if is_frame else source
+        outcome = start_run(RunRequest(settings=settings, source=samples), watch=watch_both)
     ended = {"run_id": outcome.run.run_id, "status": outcome.status, "problem": outcome.problem}
     return {"interrupted" if outcome.status == "cancelled" else "ended": ended}
 
 
-def start_run(
-    settings: "RunSettings",
-    *,
-    source: "str | pl.DataFrame | None" = None,
-    trigger: "Trigger | None" = None,
-    watch: "Watch | None" = None,
-    finish: "Finish | None" = None,
-    wait_s: float = 0.0,
-) -> "RunOutcome":
-    """Evaluate a dataset, or the samples of a `source`, for which `settings.dataset` is then just a name.
+def start_run(request: "RunRequest", *, watch: "Watch | None" = None, finish: "Finish | None" = None) -> "RunOutcome":
+    """Evaluate, collect or resume as the request states, for commands, suites and calls from Python.
 
-    `trigger` is stored with the run and says what started it, None for a person; `watch` gives a context manager that
-    is open while samples are judged; `finish` is called when the run has ended, and returns why it is red in Prefect;
-    `wait_s` is how long to wait for the end of another run of the same suite.
-
-    Raises the errors of dataset, settings, warehouse, target and judge for whatever can be refused beforehand.
+    `watch` gives a context manager that is open while samples are judged; `finish` is called when the run has ended,
+    and returns why it is red in Prefect. Raises the errors of dataset, settings, warehouse, target and judge for all
+    that can be refused beforehand.
     """
-    from evalhouse.flows.preparing.request import BY_HAND, RunRequest
+    from evalhouse.flows.run.open_run import open_run
+    from evalhouse.flows.run.outcome import explain_incomplete
 
-    request = RunRequest(settings=settings, kind="evaluation", trigger=trigger or BY_HAND)
-    return _start(request, settings.dataset if source is None else source, watch, wait_s, finish)
-
-
-def start_collection(
-    settings: "RunSettings", *, trigger: "Trigger | None" = None, watch: "Watch | None" = None, wait_s: float = 0.0
-) -> "RunOutcome":
-    """Ask the target about every sample and judge nothing; otherwise as `start_run`."""
-    from evalhouse.flows.preparing.request import BY_HAND, RunRequest, leave_out_judging
-
-    request = RunRequest(settings=leave_out_judging(settings), kind="collection", trigger=trigger or BY_HAND)
-    return _start(request, settings.dataset, watch, wait_s)
+    with open_run(request, load_flow, watch=watch, finish=finish or explain_incomplete) as opened:
+        return asyncio.run(opened.run_to_end())
 
 
-def _start(
-    request: "RunRequest",
-    source: "str | pl.DataFrame",
-    watch: "Watch | None",
-    wait_s: float,
-    finish: "Finish | None" = None,
-) -> "RunOutcome":
-    from evalhouse.flows.run.process import open_process, start
-
-    # A trigger that knows its flow run is that of a served suite.
-    is_served = request.trigger.flow_run_id is not None
-    with open_process(
-        request.settings, watch, wait_s, finish=finish, find_flow=find_flow, is_served=is_served
-    ) as process:
-        return asyncio.run(start(process, request, source))
-
-
-def resume_run(
-    wanted: str,
-    *,
-    warehouse_url: str,
-    changes: Mapping[str, object],
-    watch: "Watch | None" = None,
-    finish: "Finish | None" = None,
-    wait_s: float = 0.0,
-    is_served: bool = False,
-) -> "RunOutcome":
-    """Resume a run where it stopped, with its own settings but for `changes`; otherwise as `start_run`.
-
-    `is_served` says that a served suite does so, which resumes a run again that an outage has broken off."""
-    from evalhouse.flows.run.process import find_unfinished, go_on, open_process
-
-    unfinished = find_unfinished(wanted, warehouse_url=warehouse_url, changes=changes)
-    run_id, settings = unfinished.run.run_id, unfinished.settings
-    with open_process(
-        settings, watch, wait_s, run_id=run_id, finish=finish, find_flow=find_flow, is_served=is_served
-    ) as process:
-        return asyncio.run(go_on(process, unfinished.run, settings))
-
-
-def find_flow() -> "FlowCall":
+def load_flow() -> "RunFlow":
     """Return what takes a live run to its end as a separate flow run; imports Prefect."""
     from evalhouse.flows.evaluation import call_as_flow
 

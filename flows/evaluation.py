@@ -5,17 +5,16 @@ the run itself. A command and a suite have opened theirs before: there is someth
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
-from copy import copy
 from typing import Any
 
-from prefect import Flow, flow, tags
+from prefect import flow, tags
 from prefect.client.schemas.objects import State
 from prefect.context import TagsContext
 from prefect.runtime import flow_run
 
-from evalhouse.flows.preparing.parameters import SETTINGS, EvaluateParameters
+from evalhouse.flows.preparing.parameters import EvaluateParameters, describe_settings
 from evalhouse.flows.run.prefect_pages import progress_shown
 from evalhouse.flows.run.within_flow import run_within_flow
 from evalhouse.flows.server.flow_options import FLOW_OPTIONS
@@ -23,10 +22,8 @@ from evalhouse.flows.server.interrupts import take_signals_back
 from evalhouse.flows.shards import collect_shards, judge_shards
 from evalhouse.tasks.load import load
 from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.pipeline.run_step import find_live_run, is_under_way
+from evalhouse.tasks.pipeline.run_step import find_live_run, is_open
 from evalhouse.tasks.score import pick_score_task, publish
-from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.runs import RunKind, update_run
 
 _DEFAULTS = EvaluateParameters()
@@ -40,8 +37,8 @@ async def evaluate_run(parameters: EvaluateParameters = _DEFAULTS) -> "State[Any
 
     A flow run that is tried again goes on with its run, and so does one with the id of a run.
     """
-    if parameters.run_id is not None and is_under_way(parameters.run_id):
-        await judge_run(find_live_run(parameters.run_id))
+    if is_open(parameters.run_id):  # by a command, a suite or a call from Python
+        await judge_run(find_live_run(str(parameters.run_id)))
         return None
     return await run_within_flow(parameters, take_to_end)
 
@@ -53,40 +50,16 @@ async def collect_run(run_id: str) -> None:
 
 
 async def call_as_flow(live_run: LiveRun, kind: RunKind) -> None:
-    """Take a live run to its end in a flow run of its own, that bears its name and tags."""
-    suite = live_run.settings.suite
-    name = f"{suite} {live_run.run_id}" if suite else live_run.run_id
-    limit_s = live_run.settings.run_timeout_s
-    with tags(*live_run.settings.prefect_tags):
+    """Take a live run to its end in a separate flow run, with the run's name, tags and time limit."""
+    settings, run_id = live_run.settings, live_run.run_id
+    options: dict[str, Any] = {"flow_run_name": f"{settings.suite} {run_id}" if settings.suite else run_id}
+    if settings.run_timeout_s is not None:
+        options["timeout_seconds"] = settings.run_timeout_s + _TIDYING_S
+    with tags(*settings.prefect_tags):
         if kind == "collection":
-            await _name_run(collect_run, name, limit_s)(live_run.run_id)
+            await collect_run.with_options(**options)(run_id)
         else:
-            parameters = _describe_as_parameters(live_run.settings, live_run.run_id)
-            named = _name_run(evaluate_run, name, limit_s)
-            named.should_validate_parameters = False
-            await named(parameters)
-
-
-def _describe_as_parameters(settings: RunSettings, run_id: str) -> EvaluateParameters:
-    """The parameters of a run that has its settings, as Prefect shows them: those that are not the default."""
-    values = {name: getattr(settings, name) for name in SETTINGS}
-    built_in = load_metrics()
-    values["metrics"] = tuple(name for name in settings.metrics if name in built_in)
-    own = tuple(name for name in settings.metrics if name not in built_in)
-    defaults = {name: RunSettings.model_fields[name].get_default() for name in SETTINGS}
-    chosen = {name: value for name, value in values.items() if value != defaults[name] or name in ("dataset", "judge")}
-    return EvaluateParameters.model_construct(**chosen, own_metrics=own, run_id=run_id)
-
-
-def _name_run(
-    named: Flow[..., Coroutine[Any, Any, Any]], name: str, limit_s: float | None
-) -> Flow[..., Coroutine[Any, Any, Any]]:
-    """The flow with a name for its run and Prefect's limit of its time; `with_options` would make the schema of its
-    parameters again, in 0.2 s."""
-    named = copy(named)
-    named.flow_run_name = name
-    named.timeout_seconds = None if limit_s is None else limit_s + _TIDYING_S
-    return named
+            await evaluate_run.with_options(**options)(describe_settings(settings, run_id=run_id))
 
 
 async def take_to_end(live_run: LiveRun, kind: RunKind) -> None:

@@ -55,9 +55,9 @@ import asyncio
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from evalhouse.flows.evaluate import find_flow
-from evalhouse.flows.preparing.request import begin_run
-from evalhouse.flows.run.process import RunProcess, open_process
+from evalhouse.flows.evaluate import load_flow
+from evalhouse.flows.preparing.request import RunRequest, begin_run
+from evalhouse.flows.run.open_run import open_run
 from evalhouse.tasks.comparing.replay import DocumentChange, list_document_changes
 from evalhouse.tasks.targets.collection import make_target
 from evalhouse.tasks.targets.conversations import make_messages
@@ -113,11 +113,11 @@ class ReplayRun:
     def carry_out(self, watch: Watch | None) -> RunOutcome:
         """Ask, and judge what was answered."""
         parent = self.pair.candidate.run_id
-        with open_process(self.settings, watch, 0.0, run_id=parent, find_flow=find_flow) as process:
+        request = RunRequest(settings=self.settings, kind="replay", holds=parent)
+        with open_run(request, load_flow, watch=watch) as opened:
             self._end_killed()
-            live_run, run = self._prepare(process)
-            outcome = asyncio.run(process.carry_out(live_run, run))
-        return outcome
+            live_run, run = self._prepare(opened.warehouse)
+            return asyncio.run(opened.carry_out(live_run, run))
 
     def _end_killed(self) -> None:
         """Replays that say they are running, which no process does any more while this one holds their parent."""
@@ -126,7 +126,7 @@ class ReplayRun:
                 problem = "its process ended before its end; the same command took up what was answered"
                 update_run(self.pair.warehouse, run.run_id, status="failed", problem=problem)
 
-    def _prepare(self, process: RunProcess) -> "tuple[LiveRun, RunRow]":
+    def _prepare(self, warehouse: Warehouse) -> "tuple[LiveRun, RunRow]":
         from evalhouse.flows.preparing.collection import make_collection  # noqa: PLC0415  # all import what judges
         from evalhouse.flows.preparing.live_run import make_tools  # noqa: PLC0415
 
@@ -137,14 +137,14 @@ class ReplayRun:
         run = replace(row, trigger="manual")
         assert self.settings.target is not None
         target = make_target(self.settings.target)
-        live_run = make_tools(self.settings, "replay").make_live_run(run.run_id, process.warehouse)
+        live_run = make_tools(self.settings, "replay").make_live_run(run.run_id, warehouse)
         known = EarlierAnswers(warehouse=self.pair.warehouse, run_ids=tuple(run.run_id for run in self.earlier))
         try:
             live_run.staged = _stage(self.asks)
             live_run.progress.n_samples = len(self.asks)
             live_run.progress.what = "answers to given contexts"
             live_run.collection = make_collection(live_run, run, target, None, known=known, pose=pose_given)
-            insert_run(process.warehouse, run)
+            insert_run(warehouse, run)
         except BaseException:  # whatever stops it, Ctrl-C too: the record is closed
             live_run.asker.record.close()
             raise

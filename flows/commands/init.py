@@ -92,11 +92,12 @@ def init(*, suite: Path, url: str | None, answer: str, contexts: str, dataset: s
 
 def _ask_first(settings: RunSettings) -> "RunOutcome":
     """Ask and judge the first question, in a run of its own: it is no night of the suite."""
-    from evalhouse.flows.evaluate import start_run  # noqa: PLC0415  # imports what runs
+    from evalhouse.flows.evaluate import start_run  # noqa: PLC0415
+    from evalhouse.flows.preparing.request import RunRequest  # noqa: PLC0415
 
     alone = {"suite": None, "suite_hash": None, "limit": 1, "label": _LABEL}
     with show_run() as watch:
-        return start_run(settings.model_copy(update=alone), watch=watch)
+        return start_run(RunRequest(settings=settings.model_copy(update=alone)), watch=watch)
 
 
 def _ask(what: str, default: str) -> str:

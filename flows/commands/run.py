@@ -23,7 +23,7 @@ from evalhouse.flows.commands.options import (
     pool_options,
 )
 from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, INTERRUPTED, SettingsError
-from evalhouse.flows.preparing.request import BY_HAND, Trigger, Update
+from evalhouse.flows.preparing.request import BY_HAND, RunRequest, Trigger, Update, leave_out_judging
 from evalhouse.flows.preparing.settings import (
     Resolved,
     find_unknown_variables,
@@ -200,7 +200,7 @@ def run(
                 print_notice(f"{error} while the test set was refreshed: it is as it was, and nothing was evaluated")
                 return INTERRUPTED
         else:
-            suite_outcome = SuiteOutcome(outcome=start_run(settings, watch=watch))
+            suite_outcome = SuiteOutcome(outcome=start_run(RunRequest(settings=settings), watch=watch))
     return report_outcome(suite_outcome, settings.warehouse, as_json=as_json)
 
 
@@ -420,10 +420,12 @@ def collect(*, suite: str, as_json: bool, changed: tuple[str, ...], **flags: obj
     settings = resolve_suite(read, flags=flags, trigger=trigger).settings
     if settings.target is None:
         raise SettingsError(f"{suite} has no [target], so there is nothing to ask; `evalhouse run` judges its dataset")
-    from evalhouse.flows.evaluate import start_collection  # noqa: PLC0415
+    from evalhouse.flows.evaluate import start_run  # noqa: PLC0415
+
+    request = RunRequest(settings=leave_out_judging(settings), kind="collection", trigger=trigger)
 
     with show_run() as watch:
-        outcome = start_collection(settings, trigger=trigger, watch=watch)
+        outcome = start_run(request, watch=watch)
     return report_collection(outcome, settings.warehouse, as_json=as_json, suite_path=suite)
 
 

@@ -53,8 +53,6 @@ from evalhouse.warehouse.steps import (
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from evalhouse.tasks.targets.protocol import Target
 from collections.abc import Iterable, Iterator
 
@@ -188,8 +186,9 @@ def explain_cold(settings: RunSettings, warehouse: Warehouse, run_id: str = "") 
     )
 
 
-def prepare_run(request: RunRequest, source: "str | pl.DataFrame", warehouse: Warehouse) -> PreparedRun:
-    """Plan, judge, target and dataset of a new run; raises whatever can be refused before anything is asked."""
+def prepare_run(request: RunRequest, warehouse: Warehouse) -> PreparedRun:
+    """Prepare plan, judge, target and dataset of a new run; raises whatever can be refused before anything is asked."""
+    source = request.settings.dataset if request.source is None else request.source
     settings, target, parent = _find_responses(_pin_window(request.settings), warehouse)
     refuse_budget_of_answers(settings)
     tools = make_tools(settings, request.kind)

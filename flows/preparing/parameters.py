@@ -5,12 +5,12 @@ They are settings of a run by their names, those that make sense without a suite
 stores parameters in plain text, so none of them takes a secret: keys are in the environment of that process.
 """
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from evalhouse.flows.preparing.settings import Resolved, resolve_settings
-from evalhouse.tasks.settings.run import Effort
+from evalhouse.tasks.settings.run import Effort, RunSettings
 from evalhouse.warehouse.metric_files import load_metrics
 
 Metric = Annotated[str, Field(json_schema_extra={"enum": sorted(load_metrics())})]
@@ -79,5 +79,13 @@ class EvaluateParameters(BaseModel):
         return resolve_settings({**given, "metrics": (*self.metrics, *self.own_metrics)})
 
 
-SETTINGS: Final = frozenset(EvaluateParameters.model_fields) - {"run_id", "own_metrics"}
-"""The parameters that are settings of a run."""
+def describe_settings(settings: RunSettings, *, run_id: str) -> EvaluateParameters:
+    """Return the parameters of a run that has its settings already, but for defaults, as Prefect shows them."""
+    built_in, values = load_metrics(), {}
+    for name in EvaluateParameters.model_fields.keys() & RunSettings.model_fields.keys():
+        value = getattr(settings, name)
+        if name in ("dataset", "judge") or value != RunSettings.model_fields[name].get_default():
+            values[name] = value
+    values["metrics"] = tuple(name for name in settings.metrics if name in built_in)
+    own_metrics = tuple(name for name in settings.metrics if name not in built_in)
+    return EvaluateParameters(**values, own_metrics=own_metrics, run_id=run_id)

@@ -1,7 +1,7 @@
 """What is to be run and why, and the row of `runs` that it begins with."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
@@ -9,11 +9,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from evalhouse.tasks.settings.run import RunSettings, leave_out
-from evalhouse.warehouse.rows.runs import RunKind, RunRow, make_run_id, now_utc
+from evalhouse.tasks.settings.run import RunSettings, leave_out, read_settings
+from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run, make_run_id, now_utc, refuse_forgotten
 from evalhouse.warehouse.steps import list_calls
+from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from evalhouse.tasks.datasets.read import StagedDataset
     from evalhouse.warehouse.metric_files import Plan
 
@@ -65,11 +69,64 @@ BY_HAND = Trigger()
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """What is to be run, and why."""
+    """What is to be run, and why.
+
+    `source` are samples for which `settings.dataset` is just a name; `resumed` is the run that is resumed, `holds` the
+    id of a run that no other process may take up meanwhile; `wait_s` is how long to wait for the end of another run of
+    the same suite. A run that `is_served` is resumed by `evalhouse serve` when an outage has interrupted it.
+    """
 
     settings: RunSettings
-    kind: RunKind
-    trigger: Trigger
+    kind: RunKind = "evaluation"
+    trigger: Trigger = BY_HAND
+    source: "str | pl.DataFrame | None" = None
+    resumed: RunRow | None = None
+    holds: str | None = None
+    wait_s: float = 0.0
+    is_served: bool = False
+
+
+def find_unfinished(
+    wanted: str,
+    *,
+    warehouse_url: str,
+    changes: Mapping[str, object] | None = None,
+    wait_s: float = 0.0,
+    is_served: bool = False,
+) -> RunRequest:
+    """Return the request to resume a run with its own settings but for `changes`.
+
+    Raises WarehouseError for a run that is resumed with another one, or by its own command.
+    """
+    warehouse = Warehouse(warehouse_url)
+    run = find_run(warehouse, wanted)
+    if run.kind == "noise":
+        raise WarehouseError(
+            f"run {run.run_id} measured the noise of {run.parent_run_id}; the next run measures it again"
+        )
+    if run.kind == "repeats":
+        raise WarehouseError(
+            f"run {run.run_id} asks questions of {run.parent_run_id} again; `evalhouse resume {run.parent_run_id}` "
+            "goes on with both"
+        )
+    if run.kind == "replay":
+        from evalhouse.warehouse.rows.again import find_replayed_base  # noqa: PLC0415
+
+        raise WarehouseError(
+            f"run {run.run_id} is of kind replay; what was answered is on record, and its command goes on from there: "
+            f"evalhouse replay {find_replayed_base(run)} {run.parent_run_id}"
+        )
+    if run.kind in ("prefer", "testset"):
+        raise WarehouseError(f"run {run.run_id} is of kind {run.kind}; `evalhouse resume {run.run_id}` goes on with it")
+    if run.kind in ("prompts", "benchmark"):
+        raise WarehouseError(
+            f"run {run.run_id} is of kind {run.kind}; give its command again: what was answered is on record"
+        )
+    refuse_forgotten(warehouse, run, "start a new run: there is nothing left to go on with")
+    settings = read_settings({**run.config, **(changes or {}), "warehouse": warehouse_url})
+    return RunRequest(
+        settings=settings, kind=run.kind, resumed=run, holds=run.run_id, wait_s=wait_s, is_served=is_served
+    )
 
 
 def leave_out_judging(settings: RunSettings) -> RunSettings:

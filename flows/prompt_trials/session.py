@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from evalhouse.flows.preparing.live_run import make_live_run
 from evalhouse.flows.run.estimate import ask_dry
+from evalhouse.flows.run.open_run import warnings_shown
 from evalhouse.flows.run.outcome import Watch
-from evalhouse.flows.run.process import warnings_shown
 from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.tasks.asking.asker import DRAIN_S
 from evalhouse.tasks.asking.tokens import Usage

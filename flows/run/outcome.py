@@ -50,6 +50,14 @@ def show_end(run: RunRow, problem: str) -> None:
         print_notice(f"Prefect's page of the run lacks how it ended: {error}")
 
 
+def explain_incomplete(outcome: RunOutcome) -> str | None:
+    """Return why a run that has reached its end is not a success all the same; None where it is."""
+    run = outcome.run
+    if run.status != "incomplete":
+        return None
+    return f"run {run.run_id} incomplete: of {run.n_samples} samples some failed; next: evalhouse resume {run.run_id}"
+
+
 Population = Literal["unchanged", "all"]
 TAGS: Final[Mapping[Population, str]] = {"unchanged": "of unchanged samples", "all": "of all samples"}
 """What `runs.tags` says of a noise run: which samples it was drawn from."""

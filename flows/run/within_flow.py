@@ -21,11 +21,10 @@ from prefect.states import Cancelled, Completed, Failed
 
 from evalhouse.flows.errors import explain
 from evalhouse.flows.preparing.parameters import EvaluateParameters
-from evalhouse.flows.preparing.request import RunRequest, Trigger
-from evalhouse.flows.run.outcome import RunOutcome
-from evalhouse.flows.run.process import FlowCall, explain_incomplete, find_unfinished, go_on, open_process, start
+from evalhouse.flows.preparing.request import RunRequest, Trigger, find_unfinished
+from evalhouse.flows.run.open_run import RunFlow, open_run
+from evalhouse.flows.run.outcome import RunOutcome, explain_incomplete
 from evalhouse.flows.server.interrupts import wait_for_warehouse
-from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs
 from evalhouse.warehouse.store import Warehouse
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from evalhouse.tasks.pipeline.live_run import LiveRun
 
 
-async def run_within_flow(parameters: EvaluateParameters, take_to_end: FlowCall) -> "State[Any]":
+async def run_within_flow(parameters: EvaluateParameters, run_flow: RunFlow) -> "State[Any]":
     """Evaluate by these parameters in the flow run that calls this, and return the state that it ends in."""
     try:
         settings = parameters.resolve().settings
@@ -44,7 +43,15 @@ async def run_within_flow(parameters: EvaluateParameters, take_to_end: FlowCall)
                 message=f"Run {begun.run_id} has completed. For another run leave the parameter run_id empty.",
             )
         with wait_for_warehouse():
-            outcome = await _run(parameters, settings, begun, take_to_end)
+            if begun is not None:
+                request = find_unfinished(begun.run_id, warehouse_url=settings.warehouse)
+                get_run_logger().info("Going on with run %s, which was %s.", begun.run_id, begun.status)
+            else:
+                request = RunRequest(settings=settings, trigger=Trigger(flow_run_id=str(flow_run.id)))
+            watch = partial(_shown, parameters)
+            # The state that the flow returns says what keeps the run from being a success, so `finish` has nothing to.
+            with open_run(request, lambda: run_flow, watch=watch, finish=lambda _: None, in_flow=True) as opened:
+                outcome = await opened.run_to_end()
     except Exception as error:  # of any error that has words for a person these are what the flow run ends with
         message = explain(error)
         if message is None:
@@ -65,29 +72,6 @@ def find_begun(warehouse_url: str, wanted: str | None) -> RunRow | None:
     own = str(flow_run.id)
     runs = list_runs(warehouse, kinds=("evaluation", "collection"))
     return next((run for run in runs if run.flow_run_id == own), None)
-
-
-async def _run(
-    parameters: EvaluateParameters, settings: RunSettings, begun: RunRow | None, take_to_end: FlowCall
-) -> RunOutcome:
-    unfinished = None
-    if begun is not None:
-        unfinished = find_unfinished(begun.run_id, warehouse_url=settings.warehouse, changes={})
-        settings = unfinished.settings
-        get_run_logger().info("Going on with run %s, which was %s.", begun.run_id, begun.status)
-    with open_process(
-        settings,
-        partial(_shown, parameters),
-        0.0,
-        run_id=begun.run_id if begun else None,
-        finish=lambda _: None,  # the state that the flow returns says it
-        find_flow=lambda: take_to_end,
-        is_flow=True,
-    ) as process:
-        if unfinished is not None:
-            return await go_on(process, unfinished.run, settings)
-        request = RunRequest(settings=settings, kind="evaluation", trigger=Trigger(flow_run_id=str(flow_run.id)))
-        return await start(process, request, settings.dataset)
 
 
 @contextmanager

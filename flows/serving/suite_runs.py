@@ -1,6 +1,6 @@
 """One run of a suite from its settings to its notification: the way that the command line and a served flow both take.
 
-The run itself is `doors.start_to_end`; around it stands what a suite adds: settings of its file, a gate, a
+The run itself is `flows.evaluate.start_run`; around it stands what a suite adds: settings of its file, a gate, a
 notification, and what is old forgotten. The gate's limits come from the run's own settings and not from the file,
 which may have changed since; so a run that is resumed is judged like one that went through.
 """
@@ -12,14 +12,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.evaluate import resume_run, start_run
-from evalhouse.flows.preparing.request import BY_HAND, Trigger
+from evalhouse.flows.evaluate import start_run
+from evalhouse.flows.preparing.request import BY_HAND, RunRequest, Trigger, find_unfinished
 from evalhouse.flows.preparing.settings import SUITE_ORIGIN, Resolved, resolve_settings
 from evalhouse.flows.preparing.suites import Suite
 from evalhouse.flows.results.baseline import Baseline, find_baseline, make_decision
 from evalhouse.flows.results.output import print_notice, write_count
-from evalhouse.flows.run.outcome import RunOutcome, SuiteOutcome, Watch
-from evalhouse.flows.run.process import explain_incomplete
+from evalhouse.flows.run.outcome import RunOutcome, SuiteOutcome, Watch, explain_incomplete
 from evalhouse.flows.serving.backlog import has_left_batch
 from evalhouse.flows.serving.notify import describe_end, notify_of_break, notify_of_end
 from evalhouse.tasks.settings.suite import Notify, SuiteGate, explain_low, find_cutoff
@@ -150,7 +149,10 @@ def run_suite(
 
             check_suite_gate(settings.gate, make_plan(settings))
         finish = _Finish(settings.warehouse, suite.notify)
-        outcome = start_run(settings, trigger=trigger, watch=watch, finish=finish, wait_s=wait_s)
+        # A trigger that has a flow run is that of a served suite.
+        is_served = trigger.flow_run_id is not None
+        request = RunRequest(settings=settings, trigger=trigger, wait_s=wait_s, is_served=is_served)
+        outcome = start_run(request, watch=watch, finish=finish)
     forget_old(suite, settings.warehouse)
     return SuiteOutcome(outcome=outcome, gate=finish.gate)
 
@@ -170,16 +172,14 @@ def resume_suite_run(
     suite is no part of them, so it takes the `suite` itself to post there. Runs outside a suite have neither.
     """
     finish = _Finish(warehouse_url, suite.notify if suite else None, reads_stored=suite is None)
-    changes = changes or {}
-    outcome = resume_run(
+    request = find_unfinished(
         name,
         warehouse_url=warehouse_url,
         changes=changes,
-        watch=watch,
-        finish=finish,
         wait_s=wait_s,
         is_served=suite is not None,  # which only the flow that serves it has at hand
     )
+    outcome = start_run(request, watch=watch, finish=finish)
     if suite is not None:
         forget_old(suite, warehouse_url)
     return SuiteOutcome(outcome=outcome, gate=finish.gate)

@@ -48,8 +48,8 @@ def find_live_run(run_id: str) -> LiveRun:
         raise LookupError(f"run {run_id} is not under way in this process") from None
 
 
-def is_under_way(run_id: str) -> bool:
-    """Whether a run has its live run in this process."""
+def is_open(run_id: str | None) -> bool:
+    """Return whether a run has its live run in this process."""
     return run_id in _live_runs
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 from evalhouse.flows.evaluate import start_run  # noqa: E402
+from evalhouse.flows.preparing.request import RunRequest  # noqa: E402
 from evalhouse.tasks.pipeline.live_run import LiveRun  # noqa: E402
 from evalhouse.tasks.settings.run import RunSettings  # noqa: E402
 from evalhouse.warehouse.store import Warehouse  # noqa: E402
@@ -46,7 +47,7 @@ def main() -> None:
             metrics=METRICS,
             concurrency=int(sys.argv[2]),
         )
-        start_run(settings, watch=watch)
+        start_run(RunRequest(settings=settings), watch=watch)
         (row,) = Warehouse(settings.warehouse).read_rows(_SCORES, {"metrics": list(METRICS)})
     n, scored = int(str(row["n"])), int(str(row["scored"]))
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -32,6 +32,7 @@ frame = pl.DataFrame({
 """
 START = """
 from evalhouse.flows.evaluate import start_run
+from evalhouse.flows.preparing.request import RunRequest
 from evalhouse.tasks.settings.run import RunSettings
 settings = RunSettings(dataset="three questions", judge="lexical", warehouse="w.duckdb")
 """
@@ -85,7 +86,7 @@ MOST_OPENED = 12
 
 def test_a_polars_frame_is_a_dataset_and_the_file_is_free_afterwards(place: Place) -> None:
     end = textwrap.dedent("""
-        outcome = start_run(settings, source=frame)
+        outcome = start_run(RunRequest(settings=settings, source=frame))
         print(outcome.status, outcome.run.dataset, outcome.run.n_samples)
         print(begun.index("_start_child") < begun.index("open_source"), begun.count("connect"))
         print(*sorted({name.partition(".")[0] for name in sys.modules}))
@@ -138,7 +139,7 @@ def test_a_reader_that_keeps_the_file_for_a_while_does_not_stop_a_run(place: Pla
                     threading.Timer(1.0, notebooks[0].stdin.close).start()
             live_run.warehouse.append = append_and_tell
             yield
-        outcome = start_run(settings, source=frame, watch=watch)
+        outcome = start_run(RunRequest(settings=settings, source=frame), watch=watch)
         print(outcome.status)
     """)
     # Its verdicts; the prompts came in with its samples.

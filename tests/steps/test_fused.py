@@ -34,7 +34,7 @@ from prompt_files import read_content, write_prompt
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.live_run import prepare_run
-from evalhouse.flows.preparing.request import BY_HAND, RunRequest
+from evalhouse.flows.preparing.request import RunRequest
 from evalhouse.flows.preparing.settings import resolve_settings
 from evalhouse.prompts import list_ids
 from evalhouse.tasks.datasets.read import stage_dataset
@@ -325,8 +325,8 @@ def test_words_that_a_plan_does_not_ask_with_are_named(
         settings = make_settings(
             dataset=str(dataset), plan=plan, prompts=str(tmp_path / "words"), metrics=tuple(metrics)
         )
-        request = RunRequest(settings=settings, kind="evaluation", trigger=BY_HAND)
-        prepared = prepare_run(request, str(dataset), Warehouse(str(tmp_path / "none.duckdb")))
+        request = RunRequest(settings=settings, source=str(dataset))
+        prepared = prepare_run(request, Warehouse(str(tmp_path / "none.duckdb")))
         said[plan] = prepared.notices
     assert said["separate"] == ()
     assert said["fused"] == (() if told is None else (f"plan 'fused': it does not ask with {told}",))
