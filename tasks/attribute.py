@@ -1,24 +1,20 @@
-"""Attribute: which retrieved contexts support each statement of the answer and of the ground truth.
+"""Attribute: find which retrieved contexts support each statement of the answer and of the ground truth.
 
-The statements of each text go into a request of their own with all contexts, or with `contexts_alone` into one for
-each context: what is said of a ground truth must not hang on the answer beside it, and stays on record while the
-contexts do. A statement is supported by contexts that carry it alone, or where none does by several together.
+The statements of each text go into a separate request with all contexts, or with `contexts_alone` into one for each
+context: verdicts on a ground truth must not depend on the answer beside it, and stay valid while the contexts do.
+A statement is supported by contexts that carry it alone, or where none does by several together.
 
-What a request does not hold is split, contexts and statements alike, and what supports a statement alone is the union
-over the parts. A single context that is longer than a request goes into several, part by part under its own
-id, and supports what any of its parts supports. What contexts, or parts of one, support together is found only where
-they stand in one request; of several such sets the first is taken. A question or a statement that is longer than a
-request cannot be split and is sent as it is.
+What a request does not hold is split, contexts and statements alike: what supports a statement alone is the union over
+the parts, and of several sets that support it together the first is taken. A single context that is longer than a
+request goes into several, part by part under its id. A question or a statement that is longer than a request cannot
+be split and is sent as it is.
 
-A retrieval that found nothing supports nothing, and nobody has to be asked about that, unless earlier turns of a
-conversation may. These are cited like contexts and kept apart from them: what only turns support, or contexts only with
-the help of turns, no retrieval has found. Where a set of both supports a statement, its contexts are `joint_ranks` and
-its turns `turn_ranks`.
+Earlier turns of a conversation may support a statement too. They are cited like contexts and kept apart from them: what
+only turns support, or contexts only with the help of turns, no retrieval has found. Where a set of both supports a
+statement, its contexts are `joint_ranks` and its turns `turn_ranks`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 
 from prefect import task
 
@@ -40,15 +36,10 @@ from evalhouse.tasks.asking.verdicts import (
     read_supports,
 )
 from evalhouse.tasks.judge.errors import JudgeFailed
-from evalhouse.tasks.pipeline.live_run import Before, Extraction, LiveRun, SampleWork, Source, collect_turns
+from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, Source, collect_turns
 from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
 
 ATTRIBUTE_STEPS: dict[Source, str] = {"answer": "attribute_answer", "ground_truth": "attribute_ground_truth"}
-
-
-async def attribute_statements(live_run: LiveRun, work: SampleWork) -> None:
-    """Find the supporting contexts for one sample's statements."""
-    await gather_all([_attribute(live_run, work, source) for source in ATTRIBUTE_STEPS])
 
 
 @task(name="attribute", task_run_name="attribute shard {shard}", retries=2, retry_delay_seconds=[5, 30], **STEP_OPTIONS)
@@ -57,126 +48,100 @@ async def attribute(run_id: str, shard: int) -> None:
     await take_shard(run_id, shard, attribute_statements)
 
 
-async def _attribute(live_run: LiveRun, work: SampleWork, source: Source) -> None:
+async def attribute_statements(live_run: LiveRun, work: SampleWork) -> None:
+    """Find the supporting contexts for the statements of both texts of one sample."""
+    await gather_all([attribute_text(live_run, work, source) for source in ATTRIBUTE_STEPS])
+
+
+async def attribute_text(live_run: LiveRun, work: SampleWork, source: Source) -> None:
+    """Find the supporting contexts for the statements of one text of a sample."""
+    step = ATTRIBUTE_STEPS[source]
     if not await is_support_open(live_run, work, source):
         return
+    all_statements = work.extractions[source].result().items
+    before = collect_turns(work.sample, live_run.settings.request_tokens)
+
+    async def ask_part(statements: Sequence[Item], contexts: Sequence[Item]) -> dict[str, JudgedItem]:
+        supporting = frozenset(item.id for item in (*contexts, *before.turns))
+
+        def build_data(ids: Collection[str]) -> Mapping[str, BlockValue]:
+            blocks: dict[str, BlockValue] = {f"{side}_statements": [] for side in ATTRIBUTE_STEPS}
+            blocks[f"{source}_statements"] = [item for item in statements if item.id in ids]
+            return {**before.block, "question": work.sample.question, "contexts": contexts, **blocks}
+
+        def read(text: str, ids: Collection[str]) -> Verdicts:
+            return read_supports(text, ids, supporting)
+
+        inquiry = Inquiry(
+            step=step,
+            sample_id=work.sample.sample_id,
+            prompt=live_run.prompts["attribute"].after(before.turns),
+            build_data=build_data,
+            read=read,
+            votes=live_run.settings.votes,
+        )
+        return await ask_verdicts(live_run.asker, inquiry, [item.id for item in statements])
+
+    async def ask_parts(most: int) -> list[dict[str, JudgedItem]]:
+        asked = []
+        # Where nothing was retrieved earlier turns may support a statement all the same.
+        for group in set_apart(work.context_items, alone=live_run.settings.contexts_alone) or [()]:
+            fits = estimate_items([*all_statements, *group]) <= most
+            for statements in split_by_tokens(all_statements, most if fits else most // 2):
+                room = max(most - estimate_items(statements), most // 2)
+                asked += [ask_part(statements, contexts) for contexts in split_items(group, room) or [[]]]
+        return await gather_all(asked)
+
     try:
-        await _ask_supports(live_run, work, source)
+        replies = await ask_in_parts(before.room, ask_parts)
     except JudgeFailed as error:
-        work.note_outcome(ATTRIBUTE_STEPS[source], error.reason, str(error))
+        work.note_outcome(step, error.reason, str(error))
+        return
+    ids = [item.id for item in all_statements]
+    judged = {item_id: [reply[item_id] for reply in replies if item_id in reply] for item_id in ids}
+    add_supports(work, source, judged)
 
 
 async def is_support_open(live_run: LiveRun, work: SampleWork, source: Source) -> bool:
-    """Whether the judge has to be asked what supports a text's statements; what is settled without it is noted."""
+    """Return whether the judge has to be asked what supports a text's statements; what needs no judge is noted."""
     step = ATTRIBUTE_STEPS[source]
     # Done already where the step is taken again because the endpoint was down for the other text.
     if step not in live_run.steps or work.has_outcome(step):
         return False
     extraction = await work.wait_for_statements(source)
-    reason = _why_not(work, extraction)
+    reason = extraction.reason
+    if reason not in ("no_answer", "no_ground_truth") and work.sample.contexts is None:
+        reason = "no_contexts"
+    elif reason is None and not extraction.items:
+        reason = "no_statements"
     if reason is None and (work.sample.contexts or work.sample.conversation):
         return True
-    if reason is None:
-        _deny_by_rule(work, extraction)
+    if reason is None:  # a retrieval that found nothing supports nothing
+        columns = {"supported": False, "context_ranks": [], "joint_ranks": [], "reason": "no context was retrieved"}
+        for item in extraction.items:
+            work.add_row("attributions", statement_id=item.id, **columns, call_id=None)
     work.note_outcome(step, reason)
     return False
 
 
 def add_supports(work: SampleWork, source: Source, judged: Mapping[str, Sequence[JudgedItem]]) -> None:
-    """Put aside what supports each statement of a text: of each by its id the verdicts over all parts."""
+    """Add a row for each statement, by its id: support in one part is support, with that part's reason and call."""
     for statement_id, parts in judged.items():
-        _add(work, statement_id, parts)
+        alone = [part for part in parts if part.verdict.contexts]
+        together = [] if alone else [part for part in parts if part.verdict.together][:1]
+        alone_ids = [context_id for part in alone for context_id in part.verdict.contexts]
+        joint_ids = [context_id for part in together for context_id in part.verdict.together]
+        turn_ids = [*alone_ids, *joint_ids]
+        work.add_verdict(
+            "attributions",
+            "attribute",
+            statement_id,
+            parts,
+            alone or together or parts,
+            statement_id=statement_id,
+            supported=bool(alone_ids or joint_ids),
+            context_ranks=list_ranks(alone_ids),
+            joint_ranks=list_ranks(joint_ids),
+            turn_ranks=list_ranks(turn_ids, TURN_PREFIX) if work.sample.conversation else None,
+        )
     work.note_outcome(ATTRIBUTE_STEPS[source])
-
-
-def _why_not(work: SampleWork, extraction: Extraction) -> str | None:
-    if extraction.reason in ("no_answer", "no_ground_truth"):
-        return extraction.reason
-    if work.sample.contexts is None:
-        return "no_contexts"
-    return extraction.reason or (None if extraction.items else "no_statements")
-
-
-def _deny_by_rule(work: SampleWork, extraction: Extraction) -> None:
-    columns = {
-        "supported": False,
-        "context_ranks": [],
-        "joint_ranks": [],
-        "reason": "no context was retrieved",
-        "call_id": None,
-    }
-    for item in extraction.items:
-        work.add_row("attributions", statement_id=item.id, **columns)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Material:
-    """The statements of one text of a sample, and what came before its question."""
-
-    source: Source
-    statements: Sequence[Item]
-    before: Before
-
-
-async def _ask_supports(live_run: LiveRun, work: SampleWork, source: Source) -> None:
-    statements = work.extractions[source].result().items
-    before = collect_turns(work.sample, live_run.settings.request_tokens)
-    material = _Material(source=source, statements=statements, before=before)
-    replies = await ask_in_parts(before.room, partial(_ask_parts, live_run, work, material))
-    parts_of = {item.id: [judged[item.id] for judged in replies if item.id in judged] for item in statements}
-    add_supports(work, source, parts_of)
-
-
-async def _ask_parts(
-    live_run: LiveRun, work: SampleWork, material: _Material, most: int
-) -> list[dict[str, JudgedItem]]:
-    asked = []
-    # Where nothing was retrieved earlier turns may support a statement all the same.
-    for group in set_apart(work.context_items, alone=live_run.settings.contexts_alone) or [()]:
-        fits = estimate_items([*material.statements, *group]) <= most
-        for part in split_by_tokens(material.statements, most if fits else most // 2):
-            room = most - estimate_items(part)
-            for contexts in split_items(group, max(room, most // 2)) or [[]]:
-                inquiry = _make_inquiry(live_run, work, material, part, contexts)
-                asked.append(ask_verdicts(live_run.asker, inquiry, [item.id for item in part]))
-    return await gather_all(asked)
-
-
-def _make_inquiry(
-    live_run: LiveRun, work: SampleWork, material: _Material, statements: Sequence[Item], contexts: Sequence[Item]
-) -> Inquiry:
-    before, source = material.before, material.source
-    supporting = frozenset(item.id for item in (*contexts, *before.turns))
-
-    def build_data(ids: Collection[str]) -> Mapping[str, BlockValue]:
-        blocks: dict[str, BlockValue] = {f"{side}_statements": [] for side in ATTRIBUTE_STEPS}
-        blocks[f"{source}_statements"] = [item for item in statements if item.id in ids]
-        return {**before.block, "question": work.sample.question, "contexts": contexts, **blocks}
-
-    def read(text: str, ids: Collection[str]) -> Verdicts:
-        return read_supports(text, ids, supporting)
-
-    return Inquiry(
-        step=ATTRIBUTE_STEPS[source],
-        sample_id=work.sample.sample_id,
-        prompt=live_run.prompts["attribute"].after(before.turns),
-        build_data=build_data,
-        read=read,
-        votes=live_run.settings.votes,
-    )
-
-
-def _add(work: SampleWork, statement_id: str, parts: Sequence[JudgedItem]) -> None:
-    """One row from the verdicts over all parts: support anywhere is support, told with that part's reason and call."""
-    alone = [part for part in parts if part.verdict.contexts]
-    together = [] if alone else [part for part in parts if part.verdict.together][:1]
-    alone_ids = [context_id for part in alone for context_id in part.verdict.contexts]
-    joint_ids = [context_id for part in together for context_id in part.verdict.together]
-    columns = {
-        "supported": bool(alone_ids or joint_ids),
-        "context_ranks": list_ranks(alone_ids),
-        "joint_ranks": list_ranks(joint_ids),
-        "turn_ranks": list_ranks([*alone_ids, *joint_ids], TURN_PREFIX) if work.sample.conversation else None,
-    }
-    telling = alone or together or parts
-    work.add_verdict("attributions", "attribute", statement_id, parts, telling, statement_id=statement_id, **columns)

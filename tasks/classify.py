@@ -1,25 +1,33 @@
-"""Classify: hold the answer's statements against the ground truth's, as TP, FP and FN.
+"""Classify: label the answer's statements TP or FP against the ground truth's, and the ground truth's TP or FN.
 
 TP and FP are counted over the answer's statements and FN over the ground truth's; a ground-truth statement labelled
-TP was found in the answer, and is no second true positive. When one of the texts makes no statement there is
-nothing to ask: everything the other one says is then missing (FN) or unfounded (FP).
-Lists longer than a request holds are split, and each part of one side meets each part of the other: a statement is
-TP when it is found in any part.
+TP was found in the answer, and is not a second true positive. When one of the texts makes no statement there is
+nothing to ask: everything the other one states is then missing (FN) or unfounded (FP).
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
+from itertools import product
 
 from prefect import task
 
 from evalhouse.prompts import BlockValue, Item
+from evalhouse.tasks.asking.embedders import compare_spelling
 from evalhouse.tasks.asking.tokens import ask_in_parts, estimate_items, split_by_tokens
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, Verdicts, ask_verdicts, gather_all, read_labels
 from evalhouse.tasks.judge.errors import JudgeFailed
-from evalhouse.tasks.pipeline.live_run import ID_PREFIXES, Before, Extraction, LiveRun, SampleWork, collect_turns
+from evalhouse.tasks.pipeline.live_run import ID_PREFIXES, LiveRun, SampleWork, collect_turns
 from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.steps import collect_labels
+
+# The answer's statements (A1, A2, …) are TP or FP, those of the ground truth (G1, G2, …) TP or FN.
+_LABELS = collect_labels("classify")
+
+
+@task(name="classify", task_run_name="classify shard {shard}", retries=2, retry_delay_seconds=[5, 30], **STEP_OPTIONS)
+async def classify(run_id: str, shard: int) -> None:
+    """Label the statements of a shard's samples as TP, FP or FN."""
+    await take_shard(run_id, shard, classify_statements)
 
 
 async def classify_statements(live_run: LiveRun, work: SampleWork) -> None:
@@ -33,14 +41,8 @@ async def classify_statements(live_run: LiveRun, work: SampleWork) -> None:
         work.note_outcome("classify", error.reason, str(error))
 
 
-@task(name="classify", task_run_name="classify shard {shard}", retries=2, retry_delay_seconds=[5, 30], **STEP_OPTIONS)
-async def classify(run_id: str, shard: int) -> None:
-    """Label the statements of a shard's samples as TP, FP or FN."""
-    await take_shard(run_id, shard, classify_statements)
-
-
 async def is_label_open(live_run: LiveRun, work: SampleWork) -> bool:
-    """Whether the judge has to be asked for labels; what is settled without it is noted."""
+    """Return whether the judge has to be asked for labels; what is settled without it is noted."""
     if "classify" not in live_run.steps or work.has_outcome("classify"):
         return False
     answer = await work.wait_for_statements("answer")
@@ -48,97 +50,99 @@ async def is_label_open(live_run: LiveRun, work: SampleWork) -> bool:
     reason = answer.reason or truth.reason
     if reason is None and not answer.items and not truth.items:
         reason = "no_statements"
-    if reason is not None:
-        work.note_outcome("classify", reason)
-    elif not answer.items or not truth.items:
-        _label_by_rule(work, answer, truth)
-    else:
+    if reason is None and answer.items and truth.items:
         return True
+    if reason is None:
+        unfounded = {"label": "FP", "reason": "the ground truth makes no statement", "call_id": truth.call_id}
+        missing = {"label": "FN", "reason": "the answer makes no statement", "call_id": answer.call_id}
+        for extraction, columns in ((answer, unfounded), (truth, missing)):
+            for item in extraction.items:
+                work.add_row("classifications", statement_id=item.id, **columns)
+    work.note_outcome("classify", reason)
     return False
-
-
-def add_labels(work: SampleWork, judged: Mapping[str, Sequence[JudgedItem]]) -> None:
-    """Put the labels aside, of each statement by its id those of all parts."""
-    for item_id, verdicts in judged.items():
-        telling = pick_telling(verdicts)
-        columns = {"statement_id": item_id, "label": telling.verdict.label}
-        work.add_verdict("classifications", "classify", item_id, verdicts, [telling], **columns)
-    work.note_outcome("classify")
-
-
-def _label_by_rule(work: SampleWork, answer: Extraction, truth: Extraction) -> None:
-    for item in answer.items:
-        _add(work, item.id, "FP", "the ground truth makes no statement", truth.call_id)
-    for item in truth.items:
-        _add(work, item.id, "FN", "the answer makes no statement", answer.call_id)
-    work.note_outcome("classify")
-
-
-def _add(work: SampleWork, statement_id: str, label: str, reason: str, call_id: str | None) -> None:
-    work.add_row("classifications", statement_id=statement_id, label=label, reason=reason, call_id=call_id)
-
-
-# The answer's statements (A1, A2, …) are TP or FP, those of the ground truth (G1, G2, …) TP or FN.
-_LABELS = collect_labels("classify")
 
 
 async def ask_labels(
     live_run: LiveRun, sample: StoredSample, answers: Sequence[Item], truths: Sequence[Item]
 ) -> dict[str, list[JudgedItem]]:
-    """By id of a statement of either side its verdicts, one from each part it met; raises JudgeFailed."""
+    """Ask for the labels of all statements, and return them by statement, one from each request it was part of.
+
+    Lists longer than a request holds are split, and each part of one side meets each part of the other. Raises
+    JudgeFailed.
+    """
     before = collect_turns(sample, live_run.settings.request_tokens)
-    ask = partial(_ask_pair, live_run, sample, before)
-    replies = await ask_in_parts(before.room, partial(_ask_pairs, ask, answers, truths))
+
+    async def ask_pair(some_answers: Sequence[Item], some_truths: Sequence[Item]) -> dict[str, JudgedItem]:
+        def build_data(ids: Collection[str]) -> Mapping[str, BlockValue]:
+            # When only one side is asked about it is narrowed to that; the other one is needed whole to judge by.
+            sides = {item_id[0] for item_id in ids}
+            return {
+                **before.block,
+                "question": sample.question,
+                "answer_statements": [item for item in some_answers if sides != {"A"} or item.id in ids],
+                "ground_truth_statements": [item for item in some_truths if sides != {"G"} or item.id in ids],
+            }
+
+        def read(text: str, ids: Collection[str]) -> Verdicts:
+            return read_labels(text, {item_id: _LABELS[item_id[0]] for item_id in ids})
+
+        inquiry = Inquiry(
+            step="classify",
+            sample_id=sample.sample_id,
+            prompt=live_run.prompts["classify"].after(before.turns),
+            build_data=build_data,
+            read=read,
+            votes=live_run.settings.votes,
+        )
+        return await ask_verdicts(live_run.asker, inquiry, [item.id for item in (*some_answers, *some_truths)])
+
+    async def ask_pairs(most: int) -> list[dict[str, JudgedItem]]:
+        if estimate_items([*answers, *truths]) > most:
+            most //= 2  # a part of each side
+        parts = [split_by_tokens(side, most) for side in (answers, truths)]
+        return await gather_all([ask_pair(*pair) for pair in product(*parts)])
+
+    replies = await ask_in_parts(before.room, ask_pairs)
     return {item.id: [judged[item.id] for judged in replies if item.id in judged] for item in (*answers, *truths)}
 
 
-async def _ask_pairs(
-    ask: Callable[[Sequence[Item], Sequence[Item]], Awaitable[dict[str, JudgedItem]]],
-    answers: Sequence[Item],
-    truths: Sequence[Item],
-    most: int,
-) -> list[dict[str, JudgedItem]]:
-    if estimate_items([*answers, *truths]) > most:
-        most //= 2  # a part of each side
-    pairs = [
-        (some_answers, some_truths)
-        for some_answers in split_by_tokens(answers, most)
-        for some_truths in split_by_tokens(truths, most)
-    ]
-    return await gather_all([ask(*pair) for pair in pairs])
+def add_labels(work: SampleWork, judged: Mapping[str, Sequence[JudgedItem]]) -> None:
+    """Add a row for each statement, by its id, from the labels it has in all requests."""
+    for item_id, verdicts in judged.items():
+        deciding = pick_deciding(verdicts)
+        columns = {"statement_id": item_id, "label": deciding.verdict.label}
+        work.add_verdict("classifications", "classify", item_id, verdicts, [deciding], **columns)
+    work.note_outcome("classify")
 
 
-def pick_telling(verdicts: Sequence[JudgedItem]) -> JudgedItem:
-    """The verdict that counts: that of the first part that holds the statement, else of the first that does not."""
+def pick_deciding(verdicts: Sequence[JudgedItem]) -> JudgedItem:
+    """Return the verdict that counts: that of the first part that holds the statement, else of the first part."""
     return next((part for part in verdicts if part.verdict.label == "TP"), verdicts[0])
 
 
-async def _ask_pair(
-    live_run: LiveRun, sample: StoredSample, before: Before, answers: Sequence[Item], truths: Sequence[Item]
-) -> dict[str, JudgedItem]:
-    def build_data(ids: Collection[str]) -> Mapping[str, BlockValue]:
-        # When one side alone is asked for it is narrowed to that; the other one is needed whole to judge by.
-        sides = {item_id[0] for item_id in ids}
-        return {
-            **before.block,
-            "question": sample.question,
-            "answer_statements": _narrow(answers, ids) if sides == {"A"} else answers,
-            "ground_truth_statements": _narrow(truths, ids) if sides == {"G"} else truths,
-        }
+async def pick_accepted(
+    live_run: LiveRun, work: SampleWork, texts: Sequence[str], statements: Sequence[Sequence[Item]]
+) -> int:
+    """Return the place of the accepted answer that counts, of several right ones in a dataset, and record it.
 
-    def read(text: str, ids: Collection[str]) -> Verdicts:
-        return read_labels(text, {item_id: _LABELS[item_id[0]] for item_id in ids})
+    It is the one that gives the answer the highest factual_f1, the earlier one among equals; where nothing is
+    classified the one that is spelled most like the answer. `statements` are those of each text, numbered as if it
+    were the only one: what is asked here is then on record for classify. Raises JudgeFailed.
+    """
 
-    inquiry = Inquiry(
-        step="classify",
-        sample_id=sample.sample_id,
-        prompt=live_run.prompts["classify"].after(before.turns),
-        build_data=build_data,
-        read=read,
-        votes=live_run.settings.votes,
-    )
-    return await ask_verdicts(live_run.asker, inquiry, [item.id for item in (*answers, *truths)])
+    async def rate(truths: Sequence[Item]) -> float:
+        if not answer.items or not truths:
+            return 0.0
+        judged = await ask_labels(live_run, work.sample, answer.items, truths)
+        labels = [(item_id[0], pick_deciding(verdicts).verdict.label) for item_id, verdicts in judged.items()]
+        n_tp, n_fp, n_fn = (labels.count(pair) for pair in (("A", "TP"), ("A", "FP"), ("G", "FN")))
+        return n_tp / max(1.0, n_tp + 0.5 * (n_fp + n_fn))
 
-
-def _narrow(side: Sequence[Item], ids: Collection[str]) -> list[Item]:
-    return [item for item in side if item.id in ids]
+    if "classify" in live_run.steps:
+        answer = await work.wait_for_statements("answer")
+        values = await gather_all([rate(truths) for truths in statements])
+    else:
+        values = [compare_spelling(work.sample.answer or "", text) for text in texts]
+    best = max(range(len(values)), key=lambda place: (values[place], -place))
+    work.add_row("similarities", kind="accepted_answer", value=values[best], text=texts[best])
+    return best

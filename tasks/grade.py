@@ -1,51 +1,29 @@
 """Grade: rate a sample by rubrics, each a prompt file that says what is judged, on which scale and by which rules.
 
-One request a rubric gives all its criteria. What the judge said and what the rules made of it are both kept, in
-`grades`. Endpoints without structured output may write `[[7]]` for a rubric of one rating.
+One request a rubric gives all its criteria. `grades` keeps both what the judge gave and what the rules made of it.
+Endpoints without structured output may write `[[7]]` for a rubric of one rating.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 from prefect import task
 
 from evalhouse.prompts import BlockValue, Grade, Prompt, Rating, Rubric
-from evalhouse.tasks.asking.asker import Answer
 from evalhouse.tasks.asking.verdicts import gather_all, parse_object
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed, UnusableReply
 from evalhouse.tasks.judge.protocol import Question
-from evalhouse.tasks.measures.expected_ratings import expect_ratings, find_expectable
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, collect_turns
 from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
-from evalhouse.tasks.pipeline.sql_results import prove_by_running
-from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.warehouse.rows.samples import StoredSample
 
 _MARKED = re.compile(r"\[\[([^\[\]]*)\]\]")
 _WHOLE = re.compile(r"-?[0-9]{1,4}(\.0+)?")
 _THINK, _THOUGHT = "<think>", "</think>"
-# Models round probabilities; more than this is no rounding.
+# Models round probabilities; a larger difference from 1 is not rounding.
 _SPREAD_SLACK = 0.02
 _ROLES = ("authoritative", "supplementary")
-
-# What can be proved needs no judge.
-_PROOFS: dict[str, Callable[[StoredSample], Awaitable[Grade | None]]] = {"sql_equivalence": prove_by_running}
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Reading:
-    """A reply that keeps to its rubric: the text, the object in it, and the rating of each criterion."""
-
-    text: str
-    reply: Mapping[str, object]
-    ratings: Mapping[str, Rating]
-
-
-async def grade_sample(live_run: LiveRun, work: SampleWork) -> None:
-    """Rate one sample by all rubrics of the run, side by side."""
-    await gather_all([_grade_by(live_run, work, prompt) for prompt in live_run.rubrics])
 
 
 @task(name="grade", task_run_name="grade shard {shard}", retries=2, retry_delay_seconds=[5, 30], **STEP_OPTIONS)
@@ -54,51 +32,58 @@ async def grade(run_id: str, shard: int) -> None:
     await take_shard(run_id, shard, grade_sample)
 
 
+async def grade_sample(live_run: LiveRun, work: SampleWork) -> None:
+    """Rate one sample by all rubrics of the run, side by side."""
+    await gather_all([_grade_by(live_run, work, prompt) for prompt in live_run.rubrics])
+
+
 async def _grade_by(live_run: LiveRun, work: SampleWork, prompt: Prompt) -> None:
-    rubric, step = prompt.rubric, f"grade_{prompt.name}"
+    rubric, step, sample = prompt.rubric, f"grade_{prompt.name}", work.sample
     assert rubric is not None
-    rated = _pick_texts(work.sample, rubric)
-    reason, detail = next((f"no_{need}" for need, name in rated.items() if name is None), None), None
-    proof = await _PROOFS[prompt.name](work.sample) if reason is None and prompt.name in _PROOFS else None
+    # By text that the rubric needs the one that is rated: itself, what stands in for it, or None without either.
+    rated = {
+        need: next((name for name in (need, *stand_ins) if getattr(sample, name) is not None), None)
+        for need, *stand_ins in rubric.needs
+    }
+    missing = next((f"no_{need}" for need, name in rated.items() if name is None), None)
+    if missing is not None:
+        work.note_outcome(step, missing)
+        return
+    proof = None
+    if prompt.name == "sql_equivalence":  # what can be proved needs no judge
+        from evalhouse.tasks.pipeline.sql_results import prove_by_running  # noqa: PLC0415  # brings the sandbox
+
+        proof = await prove_by_running(sample)
     if proof is not None:
         work.add_grade(rubric.name, proof)
-    elif reason is None and not getattr(work.sample, rated.get("contexts") or "question"):
+    elif not getattr(sample, rated.get("contexts") or "question"):
         for given in _grade_nothing(rubric, rated):
             work.add_grade(rubric.name, given)
-    elif reason is None:
+    else:
         try:
-            answer = await _ask_grades(live_run, work, prompt, rubric, rated)
-            for given in answer.value:
-                work.add_grade(rubric.name, given, answer.call_id)
+            await _ask_grades(live_run, work, prompt, rubric, rated)
         except JudgeFailed as error:
-            reason, detail = error.reason, str(error)
-    work.note_outcome(step, reason, detail)
-
-
-def _pick_texts(sample: StoredSample, rubric: Rubric) -> dict[str, str | None]:
-    """By text that the rubric needs the one that is rated: itself, what stands in for it, or None without either."""
-    return {
-        first: next((name for name in (first, *others) if getattr(sample, name) is not None), None)
-        for first, *others in rubric.needs
-    }
+            work.note_outcome(step, error.reason, str(error))
+            return
+    work.note_outcome(step)
 
 
 def _grade_nothing(rubric: Rubric, rated: Mapping[str, str | None]) -> list[Grade]:
-    """What a retrieval that found nothing gets where contexts are what is rated: the worst ratings, by rule."""
+    """Return the worst ratings, which a retrieval that found nothing gets by rule where contexts are rated."""
     reason = "no context was retrieved" if rated["contexts"] == "contexts" else "the answer is empty"
     worst = {
         name: Rating(reason=reason, rating=float(criterion.min if criterion.better == "high" else criterion.max))
         for name, criterion in rubric.criteria.items()
     }
     grades = rubric.settle(worst, has_contexts=False, totals_said={})
-    return [replace(grade, said=None, rule="settled without asking") for grade in grades]
+    return [replace(given, said=None, rule="settled without asking") for given in grades]
 
 
 async def _ask_grades(
     live_run: LiveRun, work: SampleWork, prompt: Prompt, rubric: Rubric, rated: Mapping[str, str | None]
-) -> Answer[list[Grade]]:
-    def read(text: str) -> _Reading:
-        return _read_reply(text, rubric)
+) -> None:
+    """Ask for all grades of a rubric and add them, as its rules settle them; raises JudgeFailed."""
+    from evalhouse.tasks.measures.expected_ratings import expect_ratings, find_expectable  # noqa: PLC0415
 
     before = collect_turns(work.sample, live_run.settings.request_tokens)
     question = Question(
@@ -108,33 +93,36 @@ async def _ask_grades(
         data={**before.block, **_build_data(live_run, work, prompt, rated)},
         logprobs=live_run.settings.logprobs and bool(find_expectable(rubric)),
     )
-    answer = await live_run.asker.ask(question, read)
-    reading = answer.value
-    ratings = reading.ratings
+    answer = await live_run.asker.ask(question, lambda text: _read_reply(text, rubric))
+    reading, ratings = answer.value, answer.value.ratings
     if question.logprobs:
         ratings = expect_ratings(ratings, reading.reply, reading.text, answer.logprobs, rubric)
-    grades = _settle(ratings, reading, rubric, has_contexts=bool(work.sample.contexts))
-    return Answer(call_id=answer.call_id, value=_note_stand_ins(grades, rated))
-
-
-def _note_stand_ins(grades: list[Grade], rated: Mapping[str, str | None]) -> list[Grade]:
-    notes = [f"{name} rated in place of {need}" for need, name in rated.items() if name != need]
-    if not notes:
-        return grades
-    return [replace(grade, rule="; ".join([*notes, *([grade.rule] if grade.rule else [])])) for grade in grades]
+    stand_ins = [f"{name} rated in place of {need}" for need, name in rated.items() if name != need]
+    for given in _settle(ratings, reading, rubric, has_contexts=bool(work.sample.contexts)):
+        rule = "; ".join([*stand_ins, *([given.rule] if given.rule else [])])
+        work.add_grade(rubric.name, replace(given, rule=rule) if stand_ins else given, answer.call_id)
 
 
 def _build_data(
     live_run: LiveRun, work: SampleWork, prompt: Prompt, rated: Mapping[str, str | None]
 ) -> Mapping[str, BlockValue]:
-    """The blocks a rubric declares, from the sample. What the sample lacks is empty, and so is what only stands in."""
+    """Return the blocks a rubric declares, from the sample. What it lacks is empty, and so is what only stands in.
+
+    Raises FatalJudgeError for a role of the contexts that is not a valid one.
+    """
     sample, metadata = work.sample, work.sample.metadata
+    role = metadata.get("contexts_role") or live_run.settings.contexts_role
+    if "contexts_role" in prompt.variables and role not in _ROLES:
+        raise FatalJudgeError(
+            f"sample {sample.sample_id}, column contexts_role: {str(role)[:40]!r}; it must be {' or '.join(_ROLES)}, "
+            "or empty for the setting of the run"
+        )
     offered: dict[str, BlockValue] = {
         "question": sample.question,
         "answer": sample.answer or "",
         "ground_truth": "\n".join(sample.accepted_answers),
         "contexts": work.context_items,
-        "contexts_role": _find_role(sample, live_run.settings) if "contexts_role" in prompt.variables else "",
+        "contexts_role": str(role),
         "schema": str(metadata.get("schema") or ""),
         "sql": sample.answer or "",
         "expected_sql": sample.ground_truth or "",
@@ -144,15 +132,13 @@ def _build_data(
     return {name: ([] if name == "contexts" else "") if name in spare else offered[name] for name in prompt.variables}
 
 
-def _find_role(sample: StoredSample, settings: RunSettings) -> str:
-    """What the sample says of its contexts, else the run; raises FatalJudgeError for a word that is neither."""
-    role = sample.metadata.get("contexts_role") or settings.contexts_role
-    if role not in _ROLES:
-        raise FatalJudgeError(
-            f"sample {sample.sample_id}, column contexts_role: {str(role)[:40]!r}; it must be {' or '.join(_ROLES)}, "
-            "or empty for the setting of the run"
-        )
-    return str(role)
+@dataclass(frozen=True, kw_only=True)
+class _Reading:
+    """A reply that keeps to its rubric: the text, the object in it, and the rating of each criterion."""
+
+    text: str
+    reply: Mapping[str, object]
+    ratings: Mapping[str, Rating]
 
 
 def read_grades(text: str, rubric: Rubric, *, has_contexts: bool) -> list[Grade]:
@@ -194,22 +180,18 @@ def _read_criterion(entry: object, name: str, rubric: Rubric) -> Rating:
     criterion = rubric.criteria[name]
     if not isinstance(entry, dict):
         raise UnusableReply(f"the reply gave nothing for {name}")
-    reason = entry.get("reason")
+    reason, verdict = entry.get("reason"), entry.get("verdict")
     if not isinstance(reason, str) or not reason.strip():
         raise UnusableReply(f"the reply gave no reason for {name}")
     if criterion.kind == "flag":
-        rating = _read_flag(entry.get("verdict"), name)
+        if not isinstance(verdict, bool):
+            raise UnusableReply(f"{name} is {verdict!r:.40}, allowed: true, false")
+        rating = float(verdict)
     elif criterion.kind == "rating":
         rating = _read_rating(entry.get("rating"), name, least=criterion.min, most=criterion.max)
     else:
         rating = _read_spread(entry.get("scores"), name, least=criterion.min, most=criterion.max)
     return Rating(reason=reason.strip(), rating=rating)
-
-
-def _read_flag(value: object, name: str) -> float:
-    if not isinstance(value, bool):
-        raise UnusableReply(f"{name} is {value!r:.40}, allowed: true, false")
-    return float(value)
 
 
 def _read_rating(value: object, name: str, *, least: int, most: int) -> float:

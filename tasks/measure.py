@@ -4,6 +4,7 @@ Expected and made tool calls, the tables of a query and its rows are further col
 sample's metadata.
 """
 
+# ruff: noqa: PLC0415  # each measure is imported by the runs that score it
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Iterator
@@ -16,19 +17,20 @@ import orjson
 from prefect import task
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.measures.citations import MOST_CITATIONS, place_citations, read_cited_text
-from evalhouse.tasks.measures.tool_calls import RUBRIC as TOOL_CALLS
-from evalhouse.tasks.measures.tool_calls import ToolCallError, grade_tool_calls, read_tool_calls
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork
 from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
-from evalhouse.tasks.pipeline.sql_results import RUBRIC as RESULT_SETS
-from evalhouse.tasks.pipeline.sql_results import compare_results
 from evalhouse.warehouse.errors import QueryStopped
 from evalhouse.warehouse.messages import clean_text
 from evalhouse.warehouse.store import Warehouse
 
-_MOST_DEATHS: Final = 2  # how often the run's process may end while it measures a sample
-_MOST_ROWS: Final = 10_000  # of the citations of one answer: a mark may name many contexts and close many statements
+_MAX_DEATHS: Final = 2  # how often the run's process may end while it measures a sample
+_MAX_ROWS: Final = 10_000  # of the citations of one answer: a mark may name many contexts and close many statements
+
+
+@task(name="measure", task_run_name="measure shard {shard}", retries=2, retry_delay_seconds=[5, 30], **STEP_OPTIONS)
+async def measure(run_id: str, shard: int) -> None:
+    """Measure the samples of a shard without a judge."""
+    await take_shard(run_id, shard, measure_sample)
 
 
 async def measure_sample(live_run: LiveRun, work: SampleWork) -> None:
@@ -42,17 +44,11 @@ async def measure_sample(live_run: LiveRun, work: SampleWork) -> None:
             work.note_outcome(step, reason, detail)
 
 
-@task(name="measure", task_run_name="measure shard {shard}", retries=2, retry_delay_seconds=[5, 30], **STEP_OPTIONS)
-async def measure(run_id: str, shard: int) -> None:
-    """Measure the samples of a shard without a judge."""
-    await take_shard(run_id, shard, measure_sample)
-
-
 async def _measure_overlap(live_run: LiveRun, work: SampleWork) -> str | None:
     sample = work.sample
     if sample.answer is None or sample.ground_truth is None:
         return "no_answer" if sample.answer is None else "no_ground_truth"
-    from evalhouse.tasks.measures.overlap import measure_overlap  # noqa: PLC0415  # half a second, for metrics that few runs score
+    from evalhouse.tasks.measures.overlap import measure_overlap  # half a second
 
     accepted = sample.accepted_answers
     with _marked(live_run, sample.sample_id):
@@ -64,6 +60,8 @@ async def _measure_overlap(live_run: LiveRun, work: SampleWork) -> str | None:
 
 
 async def _compare_tool_calls(_: LiveRun, work: SampleWork) -> str | None:
+    from evalhouse.tasks.measures.tool_calls import RUBRIC, ToolCallError, grade_tool_calls, read_tool_calls
+
     metadata = work.sample.metadata
     expected, made = metadata.get("expected_tool_calls"), metadata.get("tool_calls")
     if expected is None or made is None:
@@ -73,11 +71,13 @@ async def _compare_tool_calls(_: LiveRun, work: SampleWork) -> str | None:
     except ToolCallError as error:
         raise FatalJudgeError(f"sample {work.sample.sample_id}, column expected_tool_calls: {error}") from None
     for match in grade_tool_calls(wanted, read_tool_calls(made, strict=False)):
-        work.add_grade(TOOL_CALLS, match)
+        work.add_grade(RUBRIC, match)
     return None
 
 
 async def _compare_result_sets(live_run: LiveRun, work: SampleWork) -> str | None:
+    from evalhouse.tasks.pipeline.sql_results import RUBRIC, compare_results
+
     # One at a time: should the process end, it is plain which sample it was measuring.
     async with live_run.measuring:
         with _marked(live_run, work.sample.sample_id):
@@ -85,7 +85,7 @@ async def _compare_result_sets(live_run: LiveRun, work: SampleWork) -> str | Non
     if isinstance(grades, str):
         return grades
     for agreement in grades:
-        work.add_grade(RESULT_SETS, agreement)
+        work.add_grade(RUBRIC, agreement)
     return None
 
 
@@ -99,7 +99,7 @@ def _marked(live_run: LiveRun, sample_id: str) -> Iterator[None]:
     folder = path.parent
     deaths = len(path.read_bytes().splitlines()) if live_run.resumed and path.exists() else 0
     try:
-        if deaths >= _MOST_DEATHS:
+        if deaths >= _MAX_DEATHS:
             raise QueryStopped(f"the run's process ended {deaths} times while it measured this sample")
         folder.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
@@ -117,7 +117,7 @@ def describe_deaths(warehouse: Warehouse, run_id: str) -> list[str]:
     notices = []
     for path in sorted(find_mark(warehouse, run_id, "").parent.glob("*")):
         lines = path.read_bytes().splitlines()
-        if len(lines) >= _MOST_DEATHS:
+        if len(lines) >= _MAX_DEATHS:
             notices.append(
                 f"warning: the run's process ended {len(lines)} times while it measured sample "
                 f"{clean_text(orjson.loads(lines[0]))}, which is not measured again (measure_failed)"
@@ -132,32 +132,30 @@ def find_mark(warehouse: Warehouse, run_id: str, sample_id: str) -> Path:
 
 
 async def _read_citations(live_run: LiveRun, work: SampleWork) -> str | None:
-    """A row for each citation, statement it belongs to, and context it names."""
+    """Add a row for each citation, statement it belongs to, and context it names."""
+    from evalhouse.tasks.measures.citations import MAX_CITATIONS, place_citations, read_cited_text
+
     sample = work.sample
     if sample.answer is None or sample.contexts is None:
         return "no_answer" if sample.answer is None else "no_contexts"
     cited = await asyncio.to_thread(read_cited_text, sample, sample.answer, live_run.settings)
-    if len(cited.citations) > MOST_CITATIONS:
+    if len(cited.citations) > MAX_CITATIONS:
         return "too_many_citations"
     statements: dict[str, str] = {}
     if "extract_answer" in live_run.steps and cited.citations:
         extraction = await work.wait_for_statements("answer")
         statements = {item.id: item.text for item in extraction.items}
     placed = await asyncio.to_thread(place_citations, sample.answer, cited, statements)
-    if (
-        placed is None
-        or sum(
-            max(1, len(placed[ordinal])) * max(1, len(citation.ranks))
-            for ordinal, citation in enumerate(cited.citations)
-        )
-        > _MOST_ROWS
-    ):
+    if placed is None:
         return "too_many_citations"
-    for ordinal, citation in enumerate(cited.citations):
-        for statement_id, rank in product(placed[ordinal] or (None,), citation.ranks or (None,)):
+    pairs = [(placed[place] or (None,), citation.ranks or (None,)) for place, citation in enumerate(cited.citations)]
+    if sum(len(ids) * len(ranks) for ids, ranks in pairs) > _MAX_ROWS:
+        return "too_many_citations"
+    for ordinal, (citation, (ids, ranks)) in enumerate(zip(cited.citations, pairs, strict=True), start=1):
+        for statement_id, rank in product(ids, ranks):
             work.add_row(
                 "citations",
-                ordinal=ordinal + 1,
+                ordinal=ordinal,
                 marker=citation.marker,
                 text_start=citation.start,
                 text_end=citation.end,

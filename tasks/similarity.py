@@ -1,5 +1,11 @@
-"""Similarity: how close answer and ground truth are in meaning."""
+"""Similarity and relevancy: how close texts are in meaning, as embeddings compare them.
 
+`similarity` compares the answer with the ground truth. `relevancy` asks a judge, which sees only the answer and earlier
+turns, for questions that the answer would answer, and compares each with the real one (Es et al. 2024,
+arXiv:2309.15217). To a non-committal answer ("it depends", "I cannot say") there are no such questions: it scores 0.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,34 +18,6 @@ from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, collect_turns
 from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
 
-ANSWER_KIND = "answer_ground_truth"
-
-
-async def compare_meaning(live_run: LiveRun, work: SampleWork) -> None:
-    """Compare one sample's answer with its ground truth."""
-    if live_run.embedder is None or "similarity" not in live_run.steps:
-        return
-    sample = work.sample
-    reason, detail = None, None
-    if sample.answer is None:
-        reason = "no_answer"
-    elif sample.ground_truth is None:
-        reason = "no_ground_truth"
-    elif not sample.answer:  # silence means nothing, and most embedding models refuse it
-        work.add_row("similarities", kind=ANSWER_KIND, value=0.0)
-    else:
-        try:
-            accepted = sample.accepted_answers
-            compare = partial(live_run.embedder.compare, sample.sample_id, sample.answer)
-            values = await gather_all([compare(text) for text in accepted])
-            value, text = max(zip(values, accepted, strict=True), key=lambda pair: pair[0])
-            work.add_row("similarities", kind=ANSWER_KIND, value=value, text=text if len(accepted) > 1 else None)
-        except BudgetExhausted as error:
-            reason, detail = error.reason, str(error)
-        except JudgeFailed as error:
-            reason, detail = "embedding_failed", str(error)
-    work.note_outcome("similarity", reason, detail)
-
 
 @task(
     name="similarity", task_run_name="similarity shard {shard}", retries=2, retry_delay_seconds=[5, 30], **STEP_OPTIONS
@@ -49,34 +27,31 @@ async def similarity(run_id: str, shard: int) -> None:
     await take_shard(run_id, shard, compare_meaning)
 
 
-QUESTION_KIND = "regenerated_question"
-RUBRIC = "relevancy"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Regenerated:
-    """What a reply held; there are no questions to a non-committal answer."""
-
-    reason: str
-    noncommittal: bool
-    questions: tuple[str, ...]
-
-
-async def regenerate_questions(live_run: LiveRun, work: SampleWork) -> None:
-    """Regenerate questions from one sample's answer and compare them with its question."""
-    if "relevancy" not in live_run.steps:
+async def compare_meaning(live_run: LiveRun, work: SampleWork) -> None:
+    """Compare one sample's answer with its ground truth, or with the accepted answer that is closest to it."""
+    if live_run.embedder is None or "similarity" not in live_run.steps:
         return
+    sample = work.sample
     reason, detail = None, None
-    if work.sample.answer is None:
+    if sample.answer is None:
         reason = "no_answer"
-    elif not work.sample.answer:
-        work.add_grade(RUBRIC, _describe_flag(1.0, said=None, reason="the answer is empty"))
+    elif sample.ground_truth is None:
+        reason = "no_ground_truth"
+    elif not sample.answer:  # silence means nothing, and most embedding models refuse it
+        work.add_row("similarities", kind="answer_ground_truth", value=0.0)
     else:
+        accepted = sample.accepted_answers
+        compare = partial(live_run.embedder.compare, sample.sample_id, sample.answer)
         try:
-            reason, detail = await _find_relevancy(live_run, work, work.sample.answer)
-        except JudgeFailed as error:
+            values = await gather_all([compare(text) for text in accepted])
+            value, text = max(zip(values, accepted, strict=True), key=lambda pair: pair[0])
+            closest = text if len(accepted) > 1 else None
+            work.add_row("similarities", kind="answer_ground_truth", value=value, text=closest)
+        except BudgetExhausted as error:
             reason, detail = error.reason, str(error)
-    work.note_outcome("relevancy", reason, detail)
+        except JudgeFailed as error:
+            reason, detail = "embedding_failed", str(error)
+    work.note_outcome("similarity", reason, detail)
 
 
 @task(name="relevancy", task_run_name="relevancy shard {shard}", retries=2, retry_delay_seconds=[5, 30], **STEP_OPTIONS)
@@ -85,39 +60,64 @@ async def relevancy(run_id: str, shard: int) -> None:
     await take_shard(run_id, shard, regenerate_questions)
 
 
-async def _find_relevancy(live_run: LiveRun, work: SampleWork, answer: str) -> tuple[str | None, str | None]:
+async def regenerate_questions(live_run: LiveRun, work: SampleWork) -> None:
+    """Regenerate questions from one sample's answer and compare them with its question."""
+    sample, embedder = work.sample, live_run.embedder
+    if "relevancy" not in live_run.steps:
+        return
+    if sample.answer is None:
+        work.note_outcome("relevancy", "no_answer")
+        return
+    describe_flag = partial(Grade, criterion="noncommittal", scale_min=0.0, scale_max=1.0)
+    if not sample.answer:
+        work.add_grade("relevancy", describe_flag(rating=1.0, said=None, reason="the answer is empty"))
+        work.note_outcome("relevancy")
+        return
     count = live_run.settings.regenerated_questions
-    before = collect_turns(work.sample, live_run.settings.request_tokens)
+    before = collect_turns(sample, live_run.settings.request_tokens)
     question = Question(
         step="relevancy",
-        sample_id=work.sample.sample_id,
+        sample_id=sample.sample_id,
         prompt=live_run.prompts["questions"].after(before.turns),
-        data={**before.block, "answer": answer, "count": str(count)},
+        data={**before.block, "answer": sample.answer, "count": str(count)},
     )
-    reply = await live_run.asker.ask(question, lambda text: read_questions(text, count))
-    flag = float(reply.value.noncommittal)
-    work.add_grade(RUBRIC, _describe_flag(flag, said=flag, reason=reply.value.reason), reply.call_id)
     try:
-        await gather_all([_compare_questions(live_run, work, text, reply.call_id) for text in reply.value.questions])
-    except BudgetExhausted:
-        raise
+        reply = await live_run.asker.ask(question, lambda text: read_questions(text, count))
+        flag = describe_flag(
+            rating=float(reply.value.noncommittal), said=float(reply.value.noncommittal), reason=reply.value.reason
+        )
+        work.add_grade("relevancy", flag, reply.call_id)
     except JudgeFailed as error:
-        return "embedding_failed", str(error)
-    return None, None
+        work.note_outcome("relevancy", error.reason, str(error))
+        return
+
+    async def compare(text: str) -> None:
+        assert embedder is not None
+        value = await embedder.compare(sample.sample_id, sample.question, text)
+        work.add_row("similarities", kind="regenerated_question", value=value, text=text, call_id=reply.call_id)
+
+    reason, detail = None, None
+    try:
+        await gather_all([compare(text) for text in reply.value.questions])
+    except BudgetExhausted as error:
+        reason, detail = error.reason, str(error)
+    except JudgeFailed as error:
+        reason, detail = "embedding_failed", str(error)
+    work.note_outcome("relevancy", reason, detail)
 
 
-def _describe_flag(flag: float, *, said: float | None, reason: str) -> Grade:
-    return Grade(criterion="noncommittal", said=said, rating=flag, scale_min=0.0, scale_max=1.0, reason=reason)
+@dataclass(frozen=True, kw_only=True)
+class Regenerated:
+    """The content of a reply; there are no questions to a non-committal answer."""
 
-
-async def _compare_questions(live_run: LiveRun, work: SampleWork, regenerated: str, call_id: str) -> None:
-    assert live_run.embedder is not None
-    value = await live_run.embedder.compare(work.sample.sample_id, work.sample.question, regenerated)
-    work.add_row("similarities", kind=QUESTION_KIND, value=value, text=regenerated, call_id=call_id)
+    reason: str
+    noncommittal: bool
+    questions: Sequence[str]
 
 
 def read_questions(text: str, count: int) -> Regenerated:
-    """The questions of a reply; raises UnusableReply unless there are `count`, or none for a non-committal answer."""
+    """Return the content of a reply; raises UnusableReply unless it has `count` questions, or none to a non-committal
+    answer."""
     reply = parse_object(text, "noncommittal")
     reason, noncommittal, questions = reply.get("reason"), reply.get("noncommittal"), reply.get("questions")
     if not isinstance(reason, str) or not reason.strip():

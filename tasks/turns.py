@@ -7,7 +7,7 @@ lists these points itself, each with the turn that it comes from.
 A question that begins its conversation has nothing before it, and nobody is asked.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, collect_turns
 from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
 
-_MOST_POINTS = 50
+_MAX_POINTS = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,27 +34,22 @@ class TurnVerdict:
     reason: str
 
 
-async def judge_turns(live_run: LiveRun, work: SampleWork) -> None:
-    """Hold one sample's answer against the turns before it."""
-    if "turns" not in live_run.steps:
-        return
-    extraction = await work.wait_for_statements("answer")
-    reason, detail = "no_conversation" if not work.sample.conversation else extraction.reason, None
-    if reason is None and work.sample.answer:
-        try:
-            await _ask(live_run, work, extraction.items)
-        except JudgeFailed as error:
-            reason, detail = error.reason, str(error)
-    work.note_outcome("turns", reason, detail)
-
-
 @task(name="turns", task_run_name="turns shard {shard}", retries=2, retry_delay_seconds=[5, 30], **STEP_OPTIONS)
 async def turns(run_id: str, shard: int) -> None:
     """Hold the answers of a shard's samples against the turns before them."""
     await take_shard(run_id, shard, judge_turns)
 
 
-async def _ask(live_run: LiveRun, work: SampleWork, statements: Sequence[Item]) -> None:
+async def judge_turns(live_run: LiveRun, work: SampleWork) -> None:
+    """Hold one sample's answer against the turns before it."""
+    if "turns" not in live_run.steps:
+        return
+    extraction = await work.wait_for_statements("answer")
+    reason = extraction.reason if work.sample.conversation else "no_conversation"
+    if reason is not None or not work.sample.answer:
+        work.note_outcome("turns", reason)
+        return
+    statements = extraction.items
     before = collect_turns(work.sample, live_run.settings.request_tokens)
     roles = {turn.id: turn.text.partition(":")[0] for turn in before.turns}
     question = Question(
@@ -64,11 +59,15 @@ async def _ask(live_run: LiveRun, work: SampleWork, statements: Sequence[Item]) 
         data={
             **before.block,
             "question": work.sample.question,
-            "answer": work.sample.answer or "",
+            "answer": work.sample.answer,
             "answer_statements": statements,
         },
     )
-    reply = await live_run.asker.ask(question, lambda text: read_turns(text, statements, roles))
+    try:
+        reply = await live_run.asker.ask(question, lambda text: read_turns(text, statements, roles))
+    except JudgeFailed as error:
+        work.note_outcome("turns", error.reason, str(error))
+        return
     for verdict in reply.value:
         work.add_row(
             "turn_verdicts",
@@ -79,25 +78,46 @@ async def _ask(live_run: LiveRun, work: SampleWork, statements: Sequence[Item]) 
             reason=verdict.reason,
             call_id=reply.call_id,
         )
+    work.note_outcome("turns")
 
 
 def read_turns(text: str, statements: Sequence[Item], roles: Mapping[str, str]) -> list[TurnVerdict]:
-    """The verdicts of a reply; raises UnusableReply unless each statement has one and all turns are there."""
+    """Return the verdicts of a reply; raises UnusableReply unless each statement has one and all turns are there."""
     reply = parse_object(text, "statements", "points")
     given = {item.id: item.text for item in statements}
-    entries = _read_list(reply, "statements")
+    entries, points = _read_list(reply, "statements"), _read_list(reply, "points")
     ids = [entry.get("id") for entry in entries]
     if sorted(map(str, ids)) != sorted(given):
         raise UnusableReply(
             f"the reply has verdicts for {', '.join(map(str, ids)) or 'none'}; asked: {', '.join(given)}"
         )
+    if len(points) > _MAX_POINTS:
+        raise UnusableReply(f"the reply lists {len(points)} points; {_MAX_POINTS} are allowed")
     answered = [turn for turn, role in roles.items() if role == "assistant"]
-    contradictions = [_read_contradiction(entry, given, answered) for entry in entries]
-    points = _read_list(reply, "points")
-    if len(points) > _MOST_POINTS:
-        raise UnusableReply(f"the reply lists {len(points)} points; {_MOST_POINTS} are allowed")
     asked = [turn for turn, role in roles.items() if role == "user"]
-    return [*contradictions, *(_read_point(entry, place, asked) for place, entry in enumerate(points, start=1))]
+    verdicts = []
+    for entry in entries:
+        named = entry.get("turns")
+        if not isinstance(named, list) or not all(turn in answered for turn in named):
+            raise UnusableReply(
+                f"{entry['id']} names {named!r:.60}; turns of the assistant: {', '.join(answered) or 'none'}"
+            )
+        label = "contradicts" if named else "consistent"
+        reason = _read_words(entry, "reason")
+        verdicts.append(
+            TurnVerdict(id=entry["id"], text=given[entry["id"]], label=label, turns=tuple(named), reason=reason)
+        )
+    for place, entry in enumerate(points, start=1):
+        turn, heeded = entry.get("id"), entry.get("heeded")
+        if turn not in asked or not isinstance(heeded, bool):
+            allowed = ", ".join(asked) or "none"
+            raise UnusableReply(
+                f"point {place} is of {turn!r:.20}, heeded {heeded!r:.20}; turns of the user: {allowed}"
+            )
+        point, reason = _read_words(entry, "point"), _read_words(entry, "reason")
+        label = "heeded" if heeded else "ignored"
+        verdicts.append(TurnVerdict(id=f"U{place}", text=point, label=label, turns=(str(turn),), reason=reason))
+    return verdicts
 
 
 def _read_list(reply: Mapping[str, object], name: str) -> list[dict[str, Any]]:
@@ -105,35 +125,6 @@ def _read_list(reply: Mapping[str, object], name: str) -> list[dict[str, Any]]:
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise UnusableReply(f'the reply had no list of objects under "{name}"')
     return entries
-
-
-def _read_contradiction(entry: Mapping[str, Any], given: Mapping[str, str], answered: Collection[str]) -> TurnVerdict:
-    named = entry.get("turns")
-    if not isinstance(named, list) or not all(turn in answered for turn in named):
-        raise UnusableReply(
-            f"{entry['id']} names {named!r:.60}; turns of the assistant: {', '.join(answered) or 'none'}"
-        )
-    return TurnVerdict(
-        id=entry["id"],
-        text=given[entry["id"]],
-        label="contradicts" if named else "consistent",
-        turns=tuple(named),
-        reason=_read_words(entry, "reason"),
-    )
-
-
-def _read_point(entry: Mapping[str, Any], place: int, asked: Collection[str]) -> TurnVerdict:
-    turn, heeded = entry.get("id"), entry.get("heeded")
-    if turn not in asked or not isinstance(heeded, bool):
-        allowed = ", ".join(asked) or "none"
-        raise UnusableReply(f"point {place} is of {turn!r:.20}, heeded {heeded!r:.20}; turns of the user: {allowed}")
-    return TurnVerdict(
-        id=f"U{place}",
-        text=_read_words(entry, "point"),
-        label="heeded" if heeded else "ignored",
-        turns=(str(turn),),
-        reason=_read_words(entry, "reason"),
-    )
 
 
 def _read_words(entry: Mapping[str, Any], name: str) -> str:

@@ -46,7 +46,6 @@ from evalhouse.tasks.asking.record import ReplyFinder
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.datasets.read import stage_of
 from evalhouse.tasks.judge.names import find_judge, list_judges
-from evalhouse.tasks.load import list_picked
 from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.models.stand_ins import DryRecord, StandInJudge
 from evalhouse.tasks.pipeline.live_run import LiveRun, make_work
@@ -178,7 +177,12 @@ def estimate_run(settings: RunSettings, *, fill_in: FillIn = list) -> Estimate:
     async def take_steps(live_run: LiveRun, record: DryRecord) -> dict[str, Usage]:
         for notice in announce_columns(staged, live_run):
             print_notice(notice)
-        picked = list_picked(live_run, staged.staging)
+        picked = None
+        if settings.sample_budget is not None and settings.sample_budget < staged.staging.n_rows:
+            from evalhouse.tasks.pipeline.sampling import pick_staged  # noqa: PLC0415  # few runs have a budget
+
+            picks = pick_staged(live_run.warehouse, live_run.run_id, settings, live_run.metrics, staged.staging)
+            picked = {pick.ordinal for pick in picks if pick.picked}
         for first in range(1, staged.staging.n_rows + 1, _SAMPLES_AT_ONCE):
             found = staged.staging.read_between(first, first + _SAMPLES_AT_ONCE - 1)
             samples = fill_in([sample for sample in found if picked is None or sample.ordinal in picked])

@@ -42,7 +42,7 @@ _ADDRESS: Final = re.compile(r"https?://\S+")
 _LONGEST_RANGE: Final = 50
 _LONGEST_ID: Final = 300
 _LONGEST_BODY: Final = 2_000
-MOST_CITATIONS: Final = 1_000
+MAX_CITATIONS: Final = 1_000
 """What is read of one answer. Seven characters can cite fifty contexts, and each citation is a row."""
 
 
@@ -156,7 +156,7 @@ def strip_citations(sample: StoredSample, text: str, settings: RunSettings) -> s
 
 
 def find_citations(answer: str, sources: Sources, patterns: Sequence[re.Pattern[str]]) -> CitedText:
-    """The citations of an answer, in order; where there are more than MOST_CITATIONS, one more than these."""
+    """The citations of an answer, in order; where there are more than MAX_CITATIONS, one more than these."""
     definitions, hidden = _read_definitions(answer)
     sources = replace(sources, definitions=definitions)
     closed = sorted([*hidden, *(match.span() for match in _CODE.finditer(answer))])
@@ -168,7 +168,7 @@ def find_citations(answer: str, sources: Sources, patterns: Sequence[re.Pattern[
 
     marks = filter(is_open, _find_marks(answer, sources, patterns))
     citations = (citation for mark in marks for citation in _read(mark, sources))
-    return CitedText(citations=tuple(islice(citations, MOST_CITATIONS + 1)), hidden=tuple(hidden))
+    return CitedText(citations=tuple(islice(citations, MAX_CITATIONS + 1)), hidden=tuple(hidden))
 
 
 def _read_definitions(answer: str) -> tuple[dict[str, str], list[tuple[int, int]]]:

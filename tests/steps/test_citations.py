@@ -17,7 +17,7 @@ from rows import Sample, Together, add_samples, fill, open_rows, score
 
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.measures.citations import (
-    MOST_CITATIONS,
+    MAX_CITATIONS,
     CitedText,
     Sources,
     find_citations,
@@ -94,7 +94,7 @@ def test_no_text_takes_long_to_look_through(part: str) -> None:
         answer = part * (size // len(part))
         started = time.process_time()
         cited = read(answer)
-        assert len(cited.citations) <= MOST_CITATIONS + 1
+        assert len(cited.citations) <= MAX_CITATIONS + 1
         placed = place_citations(answer, cited, {"A1": "It is so."})
         assert placed is None or len(placed) == len(cited.citations)
         return time.process_time() - started
