@@ -6,11 +6,8 @@ server the user has configured is used, and fills the environment with the quiet
 machine (`prefect_defaults.yaml`) wherever the user has set nothing. `local` starts the server these settings describe.
 """
 
-import importlib
-import importlib.util
 import os
 import secrets
-import sys
 import tomllib
 from collections.abc import Iterator, Mapping, MutableMapping
 from functools import cache
@@ -93,7 +90,6 @@ def configure_prefect_environment(api_url: str | None, *, auth_string: str | Non
     user has set stays, except `PREFECT_API_URL` and `PREFECT_API_AUTH_STRING` when they are given here, and
     `NO_PROXY`, to which this machine is added.
     """
-    import_late("coolname")  # Prefect's words for flow runs without a name: ours have one, and making them takes 40 ms
     if api_url is None:
         _fill(os.environ, "quiet")
         if key := read_user_settings().get(_KEY):
@@ -101,28 +97,6 @@ def configure_prefect_environment(api_url: str | None, *, auth_string: str | Non
         return
     _fill(os.environ, "quiet", "client")
     _use_own_server(api_url, auth_string)
-
-
-def import_late(name: str, *parts: str) -> None:
-    """Have a module loaded when something of it is first used, however it is imported before.
-
-    It must be one that others import whole, or of which they import nothing but `parts`: modules of a package that need
-    nothing of the package itself, and are imported now.
-    """
-    if name not in sys.modules:
-        spec = importlib.util.find_spec(name)
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        _import_parts(name, parts)
-        spec.loader = importlib.util.LazyLoader(spec.loader)
-        spec.loader.exec_module(module)
-    _import_parts(name, parts)
-
-
-def _import_parts(name: str, parts: tuple[str, ...]) -> None:
-    for part in parts:
-        importlib.import_module(f"{name}.{part}")
 
 
 def configure_serving_environment(api_url: str, *, auth_string: str | None) -> None:

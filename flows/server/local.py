@@ -30,12 +30,12 @@ from evalhouse.flows.server.environment import (
     API_URL,
     configure_prefect_environment,
     find_api_url,
-    import_late,
     lasting_server_environment,
     make_lasting_key,
     prefect_home,
     server_environment,
 )
+from evalhouse.flows.server.process import READY, STOPPED
 
 _BOOTSTRAP = "from evalhouse.flows.server.process import main; main()"
 _LOG_TAIL_LINES = 15
@@ -154,16 +154,20 @@ class LocalServer:
         if "prefect" in sys.modules:
             for name in _USED_BY_FIRST_FLOW:
                 importlib.import_module(name)
-            import_late("fastapi", "encoders")  # all that Prefect's client uses of it; the rest takes 0.15 s
+        word = self._read_word(timeout_s)
+        self._is_ready = word == READY
+        if self._is_ready:
+            return
+        if word == b"":
+            self._process.wait()  # it has closed its side without a word
+        raise LocalServerError(self._explain_start(timeout_s))
+
+    def _read_word(self, timeout_s: float) -> bytes | None:
+        """Return what the child says next, nothing when it has ended, and None when it is silent for so long."""
         stdout = self._process.stdout
         assert stdout is not None
         readable, _, _ = select.select([stdout], [], [], timeout_s)
-        if readable and not os.read(stdout.fileno(), 64):
-            self._process.wait()  # it has closed its side without a word
-        elif readable:
-            self._is_ready = True
-            return
-        raise LocalServerError(self._explain_start(timeout_s))
+        return os.read(stdout.fileno(), 64) if readable else None
 
     def stop(self, *, drain_timeout_s: float = 15) -> None:
         """End the server after the last event of this process is in its database; call it after the flow has ended.
@@ -183,15 +187,16 @@ class LocalServer:
         assert stdout is not None
         with stdin, contextlib.suppress(BrokenPipeError):  # it may have ended by itself
             stdin.write(json.dumps({"drain_s": drain_s}).encode() + b"\n")
-        try:
-            self._process.wait(timeout=drain_s + _EXIT_GRACE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        # Words of a start that nobody has waited for come first.
+        while (word := self._read_word(drain_s + _EXIT_GRACE_S)) == READY:
+            pass
+        has_ended = word == b"" and self._process.wait() == 0  # it was stopped before it had anything to write
+        self._process.kill()
+        self._process.wait()
         stdout.close()
         if self._listener is not None:
             self._listener.close()
-        elif self._process.returncode == 0:
+        elif has_ended or (word is not None and word.endswith(STOPPED)):
             self.log_path.unlink(missing_ok=True)
 
     def _explain_start(self, timeout_s: float) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import socket
 import sqlite3
@@ -16,7 +15,6 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -29,7 +27,6 @@ from evalhouse.flows.server.environment import (
     server_environment,
 )
 from evalhouse.flows.server.local import LocalServer, LocalServerError
-from evalhouse.flows.server.process import _has_all_migrations
 
 ROOT = Path(__file__).resolve().parents[2]
 N_TASKS = 50
@@ -281,34 +278,6 @@ def test_a_port_that_a_killed_server_still_holds_is_waited_for(clean_environ: Pa
     server.stop()
 
     assert server.api_url == f"http://127.0.0.1:{port}/api"
-
-
-def read_word(script: str, name: str) -> str | None:
-    """What a migration's script says after a name; None where that is no text."""
-    found = re.search(rf'^{name}(?:: [^=]+)? = "(\w+)"', script, re.MULTILINE)
-    return found and found[1]
-
-
-def test_prefects_migrations_are_left_out_only_where_all_of_them_were_applied(clean_environ: Path) -> None:
-    copy_database(clean_environ / "home")
-    database = clean_environ / "home" / "prefect.db"
-    folder = files("prefect.server.database").joinpath("_migrations/versions/sqlite")
-    scripts = [script.read_text(encoding="utf-8") for script in folder.iterdir() if script.name.endswith(".py")]
-    before = {
-        read_word(script, "revision"): read_word(script, "down_revision") for script in scripts if "revision" in script
-    }
-    (newest,) = before.keys() - set(before.values())
-    (oldest,) = (revision for revision, earlier in before.items() if earlier is None)
-
-    with closing(sqlite3.connect(database)) as connection:
-        assert connection.execute("select version_num from alembic_version").fetchall() == [(newest,)]
-    assert _has_all_migrations(database)
-    for revision in (before[newest], oldest, "fedcba987654"):
-        with closing(sqlite3.connect(database)) as connection, connection:
-            connection.execute("update alembic_version set version_num = ?", [revision])
-        assert not _has_all_migrations(database)
-    database.write_text("no database")
-    assert not _has_all_migrations(database)
 
 
 @pytest.mark.slow
