@@ -59,8 +59,7 @@ from evalhouse.flows.evaluate import load_flow
 from evalhouse.flows.preparing.request import RunRequest, begin_run
 from evalhouse.flows.run.open_run import open_run
 from evalhouse.tasks.comparing.replay import DocumentChange, list_document_changes
-from evalhouse.tasks.targets.collection import make_target
-from evalhouse.tasks.targets.conversations import make_messages
+from evalhouse.tasks.targets.collection import make_messages, make_target
 from evalhouse.tasks.targets.protocol import TargetQuestion
 from evalhouse.warehouse.rows.again import tag_replay
 from evalhouse.warehouse.rows.calls import StoredResponse, read_responses

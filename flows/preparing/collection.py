@@ -9,12 +9,12 @@ from evalhouse.tasks.targets.collection import (
     Pose,
     ReadSamples,
     find_unaffected,
+    group_turns,
     list_missing,
     pose_question,
     read_own_samples,
     refuse_missing,
 )
-from evalhouse.tasks.targets.conversations import group_turns
 from evalhouse.tasks.targets.protocol import FirstQuestions, Target
 from evalhouse.warehouse.mover import Mover
 from evalhouse.warehouse.rows.calls import count_responses, list_open_samples

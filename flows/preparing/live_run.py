@@ -226,8 +226,7 @@ def check_history(settings: RunSettings, staged: StagedDataset, target: "Target 
     """Refuse a target that would be asked in the middle of conversations that it knows nothing of."""
     if settings.responses is not None or settings.target is None or not staged.n_continued:
         return
-    from evalhouse.tasks.targets.collection import make_target  # noqa: PLC0415  # most runs ask none
-    from evalhouse.tasks.targets.conversations import check_takes_conversation  # noqa: PLC0415
+    from evalhouse.tasks.targets.collection import check_takes_conversation, make_target  # noqa: PLC0415  # few runs ask
 
     try:
         check_takes_conversation(target or make_target(settings.target), settings.target, staged.n_continued)

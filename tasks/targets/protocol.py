@@ -1,9 +1,11 @@
-"""How often and how fast the application under test is asked, when that ends early, and how what it returns is read.
+"""What a target is: it takes a question and returns a response. Its errors, by what has to be done about them:
 
-One `Attempts` belongs to one target, so that its limits have nothing to do with the judge's. What an attempt is, the
-targets say; here it either returns an answer or raises one of the errors of `protocol`.
-Contexts are understood as a dataset's are: texts, or objects with text, content or page_content and an id; LangChain's
-documents and messages are known by their attributes, so nothing of LangChain is imported here.
+TargetError        no question can get past this: a missing module, a variable that is not set
+QuestionFailed     this question has failed; its response states why
+├── LateAnswer     code in this process did not return in time; it cannot be stopped, so it is not asked again
+└── PassingFailure the same question may be answered in a moment: 429, 5xx, no connection, no answer in time
+
+Answers are read here from the forms that applications return, and `Attempts` asks a question again where that may help.
 """
 
 import asyncio
@@ -14,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from evalhouse.tasks.asking.limits import EndpointLimit, Slot, draw_backoff
+from evalhouse.tasks.asking.limits import EndpointLimit, draw_backoff
 from evalhouse.tasks.datasets.values import TEXT_KEYS, is_absent, read_contexts, read_ids
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.warehouse.messages import list_names, name_kind, quote_value
@@ -22,11 +24,11 @@ from evalhouse.warehouse.messages import list_names, name_kind, quote_value
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TargetQuestion:
-    """What is asked, and what else the sample has that a request may want.
+    """A question, and what else of the sample a request may need.
 
-    `contexts` are there where the application is to answer from these instead of looking for its own; `context_ids`
-    are theirs, as far as they are known. `conversation` are the messages before the question, the oldest first, as
-    OpenAI's chat API has them.
+    `contexts` are set if the application should answer from these instead of looking for others; `context_ids` are
+    theirs, as far as they are known. `conversation` are the messages before the question, the oldest first, as OpenAI's
+    chat API has them.
     """
 
     sample_id: str
@@ -39,12 +41,12 @@ class TargetQuestion:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Response:
-    """What came of one question; `error` is None when it was answered; an empty `answer` is one.
+    """The response to one question; `error` is None when it was answered; an empty `answer` is one.
 
-    `contexts` are None when the application told none, `context_ids` when none of them has an id ("" stands for one
+    `contexts` are None when the application returned none, `context_ids` when none of them has an id ("" stands for one
     without). `latency_ms` is of the attempt that succeeded, from its start to the last byte, None when none did.
-    `attempts` counts the times the application was asked, 0 when the question could not even be put. `lasts` says of a
-    failure that no waiting would mend it: the question was refused, its response has another shape, nobody is there.
+    `attempts` counts the times the application was asked, 0 when the question could not even be sent. `lasts` marks a
+    failure that waiting would not fix: the question was refused, its response has another shape, no server is there.
     """
 
     answer: str | None
@@ -59,8 +61,8 @@ class Response:
 class Target(Protocol):
     """An application that can be asked. Use one within one event loop, and close it there.
 
-    `takes_contexts`: it can be given the contexts that it is to answer from. `takes_conversation`: it is told what was
-    said before; `names_conversation`: it is told which conversation a question belongs to, so that it can remember.
+    `takes_contexts`: it can be given the contexts that it should answer from. `takes_conversation`: it is given the
+    messages before a question; `names_conversation`: it is given the conversation's id, so that it can remember.
     """
 
     name: str
@@ -69,14 +71,14 @@ class Target(Protocol):
     names_conversation: bool
 
     async def ask(self, question: TargetQuestion) -> Response:
-        """The response, failed or not, after the target's own attempts and within its own limits.
+        """Return the response, failed or not, after the target's attempts and within its limits.
 
-        Raises TargetError alone, for what no question can get past.
+        Raises only TargetError, for what no question can get past.
         """
         ...
 
     async def close(self) -> None:
-        """Give back what is held: connections, threads."""
+        """Release connections and threads."""
         ...
 
 
@@ -87,7 +89,7 @@ class TargetError(Exception):
 class QuestionFailed(Exception):
     """One question was not answered, and asking again would not help. Texts hold no secret.
 
-    `unasked`: the application never heard of it.
+    `unasked`: the application did not receive it.
     """
 
     def __init__(self, message: str, *, unasked: bool = False) -> None:
@@ -103,9 +105,9 @@ class LateAnswer(QuestionFailed):
 
 
 class PassingFailure(QuestionFailed):
-    """The same question may be answered in a moment, in `retry_after_s` if that was told.
+    """The same question may be answered in a moment, in `retry_after_s` if that was stated.
 
-    `rate_limited`: it was asked too much, so the others had better wait as well. `unreached`: nobody was there.
+    `rate_limited`: it was asked too much, so other questions should wait as well. `unreached`: no server answered.
     """
 
     def __init__(
@@ -117,14 +119,8 @@ class PassingFailure(QuestionFailed):
         self.rate_limited = rate_limited
 
 
-# Who asks to come back later than this is not waited for: a night is too short for many such questions.
-_NAMED_MOST_S = 300.0
-# What waiting does not mend (a wrong token, another shape, nobody there) is after 5 questions what it is after 5,000.
-_LASTING_MOST = 5
-# Anything else may be chance, or an application that still starts. One that answers only a quarter of its questions
-# fails the first 5 in every fourth run (0.75 ** 5 = 24 %), but the first 20 in 3 of 1,000.
-_FAILED_MOST = 20
-_KINDS_SHOWN = 3
+# --- what applications return
+
 ANSWER_KEYS = ("answer", "output", "result", "text")
 CONTEXTS_KEYS = ("contexts", "context", "documents", "source_documents")
 _IDS_KEY = "context_ids"
@@ -133,7 +129,7 @@ _FORMS = "a text, a mapping with answer and contexts, or a tuple of answer and c
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """One answer, which may be empty, and what it rests on; None for contexts and ids that were not told."""
+    """One answer, which may be empty, and its contexts; None for contexts and ids that were not returned."""
 
     answer: str
     contexts: tuple[str, ...] | None
@@ -141,50 +137,23 @@ class Answer:
 
 
 def read_returned(value: object) -> Answer:
-    """What a function or a Runnable returned; raises QuestionFailed that says what is wrong with it."""
+    """Return the answer of what a function or a Runnable returned; raises QuestionFailed that states the problem."""
     if isinstance(value, tuple):
         if len(value) != 2:
             raise QuestionFailed(f"a tuple of {len(value)} was returned; allowed: {_FORMS}")
         return make_answer(_read_message(value[0]), value[1])
-    if isinstance(value, Mapping):
-        return _read_mapping(value)
-    text = _read_message(value)
-    if not (text is None or isinstance(text, str)):
-        raise QuestionFailed(f"{name_kind(text)} was returned: {quote_value(text)}; allowed: {_FORMS}")
-    return make_answer(text, None)
-
-
-def make_answer(answer: object, contexts: object, context_ids: object = None) -> Answer:
-    """The answer with its contexts, of which a single text or object is one; raises QuestionFailed."""
-    problems: list[str] = []
-
-    def say(_kind: str, text: str) -> None:
-        problems.append(text)
-
-    given_ids = read_ids(_listen(context_ids), _IDS_KEY, say, tabular=False)
-    read = read_contexts(_listen_contexts(contexts), say, tabular=False)
-    ids = read.ids if given_ids is None else given_ids
-    if given_ids is not None and len(given_ids) != len(read.texts or ()):
-        problems.append(f"there are {len(given_ids)} context_ids for {len(read.texts or ())} contexts")
-    text = _read_answer(answer, problems)
-    _check_encoding(problems, text, *(read.texts or ()), *(ids or ()))
-    if problems:
-        raise QuestionFailed("; ".join(problems))
-    return Answer(
-        answer=text,
-        contexts=None if read.texts is None else tuple(read.texts),
-        context_ids=None if ids is None else tuple(ids),
-    )
-
-
-def _read_mapping(value: Mapping[object, object]) -> Answer:
+    if not isinstance(value, Mapping):
+        text = _read_message(value)
+        if not (text is None or isinstance(text, str)):
+            raise QuestionFailed(f"{name_kind(text)} was returned: {quote_value(text)}; allowed: {_FORMS}")
+        return make_answer(text, None)
     answer_key = next((key for key in ANSWER_KEYS if not is_absent(value.get(key))), None)
     contexts_key = next((key for key in CONTEXTS_KEYS if not is_absent(value.get(key))), None)
     messages = value.get("messages")
     if answer_key is not None:
         answer = _read_message(value[answer_key])
     elif isinstance(messages, Sequence) and not isinstance(messages, str) and messages:
-        answer = _read_message(messages[-1])  # an agent's talk, of which the last message is the answer
+        answer = _read_message(messages[-1])  # an agent's messages, of which the last is the answer
     elif present := [key for key in ANSWER_KEYS if key in value]:
         raise QuestionFailed(f"the answer is null: {present[0]!r}")
     else:
@@ -195,7 +164,7 @@ def _read_mapping(value: Mapping[object, object]) -> Answer:
 
 
 def _read_message(value: object) -> object:
-    """The text of a chat message, anything else as it is. Its content may be in parts, of which some are no text."""
+    """Return the text of a chat message, anything else as it is. Its content may be in parts, some without text."""
     content = getattr(value, "content", None)
     if content is None or isinstance(value, str | Mapping) or not isinstance(getattr(value, "type", None), str):
         return value
@@ -205,28 +174,46 @@ def _read_message(value: object) -> object:
     return "".join(text for text in texts if isinstance(text, str))
 
 
-def _read_answer(value: object, problems: list[str]) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float) and not is_absent(value):
-        return str(value)
-    if is_absent(value):
+def make_answer(answer: object, contexts: object, context_ids: object = None) -> Answer:
+    """Return the answer with its contexts, of which a single text or object is one; raises QuestionFailed."""
+    problems: list[str] = []
+
+    def say(_kind: str, text: str) -> None:
+        problems.append(text)
+
+    given_ids = read_ids(_as_list(context_ids), _IDS_KEY, say, tabular=False)
+    items = _as_list(contexts)
+    read = read_contexts([_open_document(item) for item in items] if isinstance(items, list) else items, say,
+                         tabular=False)  # fmt: skip
+    ids = read.ids if given_ids is None else given_ids
+    if given_ids is not None and len(given_ids) != len(read.texts or ()):
+        problems.append(f"there are {len(given_ids)} context_ids for {len(read.texts or ())} contexts")
+    text = ""
+    if is_absent(answer):
         problems.append("the answer is null")
+    elif isinstance(answer, bool):
+        text = "true" if answer else "false"
+    elif isinstance(answer, str | int | float):
+        text = str(answer)
     else:
-        problems.append(f"the answer is {name_kind(value)}, not text: {quote_value(value)}")
-    return ""
+        problems.append(f"the answer is {name_kind(answer)}, not text: {quote_value(answer)}")
+    for value in (text, *(read.texts or ()), *(ids or ())):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:  # as careless cutting leaves it, and nothing can store
+            problems.append(f"a text has half a character at position {error.start}: {quote_value(value)}")
+            break
+    if problems:
+        raise QuestionFailed("; ".join(problems))
+    return Answer(
+        answer=text,
+        contexts=None if read.texts is None else tuple(read.texts),
+        context_ids=None if ids is None else tuple(ids),
+    )
 
 
-def _listen_contexts(value: object) -> object:
-    """Contexts as a dataset would have them."""
-    items = _listen(value)
-    return [_open_document(item) for item in items] if isinstance(items, list) else items
-
-
-def _listen(value: object) -> object:
-    """A list; one text, object or document is a list of one."""
+def _as_list(value: object) -> object:
+    """Return a list; one text, object or document is a list of one."""
     if isinstance(value, tuple):
         return list(value)
     is_one = isinstance(value, str | Mapping) or hasattr(value, TEXT_KEYS[-1])
@@ -234,7 +221,7 @@ def _listen(value: object) -> object:
 
 
 def _open_document(item: object) -> object:
-    """A LangChain document as an object of a dataset; its id may stand in its metadata, where it is found."""
+    """Return a LangChain document as an object of a dataset; its id may be in its metadata, where it is found."""
     if isinstance(item, Mapping):
         return dict(item)
     if not hasattr(item, TEXT_KEYS[-1]):
@@ -246,64 +233,70 @@ def _open_document(item: object) -> object:
     }
 
 
-def _check_encoding(problems: list[str], *texts: str) -> None:
-    """Half a character, as careless cutting leaves it, can be kept nowhere."""
-    for text in texts:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            problems.append(f"a text has half a character at position {error.start}: {quote_value(text)}")
-            return
+# --- attempts
+
+# A longer wait that an application asks for is not waited for: a night is too short for many such questions.
+_MAX_WAIT_S = 300.0
+# What waiting does not fix (a wrong token, another shape, no server) is after 5 questions what it is after 5,000.
+_MAX_LASTING = 5
+# Anything else may be chance, or an application that still starts. One that answers only a quarter of its questions
+# fails the first 5 in every fourth run (0.75 ** 5 = 24 %), but the first 20 in 3 of 1,000.
+_MAX_FAILED = 20
+_SHOWN_KINDS = 3
 
 
-Attempt = Callable[[], Awaitable[Answer]]
+def make_failed(error: str, *, attempts: int, lasts: bool = False) -> Response:
+    """Return the response of a question that has failed."""
+    return Response(
+        answer=None, contexts=None, context_ids=None, latency_ms=None, attempts=attempts, error=error, lasts=lasts
+    )
 
 
 class Attempts:
     """Asks within the limits of the settings, and again where that may help."""
 
     def __init__(self, settings: TargetSettings) -> None:
-        self._most = settings.attempts
+        self._max_attempts = settings.attempts
         self._limit = EndpointLimit(concurrency=settings.concurrency, rpm=settings.rpm)
 
-    async def ask(self, attempt: Attempt) -> Response:
-        """The response to one question, failed or not."""
-        for number in range(1, self._most + 1):
+    async def ask(self, attempt: Callable[[], Awaitable[Answer]]) -> Response:
+        """Return the response to one question, failed or not."""
+        for number in range(1, self._max_attempts + 1):
             try:
-                return await self._ask_once(attempt, number)
+                async with self._limit.slot() as slot:
+                    clock = time.perf_counter()
+                    try:
+                        answer = await attempt()
+                    except PassingFailure as failure:
+                        if failure.rate_limited:
+                            self._limit.note_refused(slot, failure.retry_after_s)
+                        raise
+                    latency_ms = (time.perf_counter() - clock) * 1000
+                    self._limit.note_success()
             except PassingFailure as failure:
-                wait_s = _find_wait(failure, number)
-                if number == self._most or wait_s > _NAMED_MOST_S:
-                    return make_failed(_say_tries(failure, number, wait_s), attempts=number, lasts=failure.unreached)
+                # With jitter, so that many questions that fail do not return as one.
+                wait_s = max(draw_backoff(number), (failure.retry_after_s or 0.0) * random.uniform(1.0, 1.1))
+                error = str(failure)
+                if wait_s > _MAX_WAIT_S:
+                    error += f"; it asks to come back in {failure.retry_after_s:,.0f} s, which is too long to wait"
+                elif number < self._max_attempts:
+                    await asyncio.sleep(wait_s)
+                    continue
+                elif number > 1:
+                    error += f" (asked {number} times)"
+                return make_failed(error, attempts=number, lasts=failure.unreached)
             except QuestionFailed as failure:
                 lasts = not (failure.unasked or isinstance(failure, LateAnswer))
                 return make_failed(str(failure), attempts=number - failure.unasked, lasts=lasts)
-            await asyncio.sleep(wait_s)
+            return Response(
+                answer=answer.answer,
+                contexts=answer.contexts,
+                context_ids=answer.context_ids,
+                latency_ms=latency_ms,
+                attempts=number,
+                error=None,
+            )
         raise AssertionError("at least one attempt is made")
-
-    async def _ask_once(self, attempt: Attempt, number: int) -> Response:
-        async with self._limit.slot() as slot:
-            clock = time.perf_counter()
-            answer = await self._watch(attempt, slot)
-            latency_ms = (time.perf_counter() - clock) * 1000
-            self._limit.note_success()
-        return Response(
-            answer=answer.answer,
-            contexts=answer.contexts,
-            context_ids=answer.context_ids,
-            latency_ms=latency_ms,
-            attempts=number,
-            error=None,
-        )
-
-    async def _watch(self, attempt: Attempt, slot: Slot) -> Answer:
-        """The attempt; who is asked too much gets fewer questions at once."""
-        try:
-            return await attempt()
-        except PassingFailure as failure:
-            if failure.rate_limited:
-                self._limit.note_refused(slot, failure.retry_after_s)
-            raise
 
 
 class FirstQuestions:
@@ -314,47 +307,25 @@ class FirstQuestions:
         self._is_over = False
 
     def note(self, response: Response) -> None:
-        """Count what came of a question; raises TargetError when enough have failed."""
+        """Count a response; raises TargetError when enough questions have failed."""
+
+        def find_kind(failed: Response) -> str:
+            # A message states what happened first, and then what came.
+            return (failed.error or "").partition(":")[0]
+
         self._is_over = self._is_over or response.error is None
         if self._is_over:
             return
         self._failures.append(response)
-        alike = [failed for failed in self._failures if failed.lasts and _find_kind(failed) == _find_kind(response)]
-        if len(alike) >= _LASTING_MOST or len(self._failures) >= _FAILED_MOST:
-            self._is_over = True  # what is still in flight ends as it does
-            raise TargetError(_say_failures(self._failures))
-
-
-def _find_kind(response: Response) -> str:
-    """What failures of one kind have in common: a message names what happened first, and then what came."""
-    return (response.error or "").partition(":")[0]
-
-
-def _say_failures(failures: Sequence[Response]) -> str:
-    """What came for how many questions, the most frequent kind first, and what to do."""
-    kinds = Counter(map(_find_kind, failures)).most_common()
-    examples = {_find_kind(failed): failed.error for failed in failures}
-    shown = "; ".join(f"{n} times {examples[kind]}" for kind, n in kinds[:_KINDS_SHOWN])
-    more = f"; and {len(kinds) - _KINDS_SHOWN} other kinds of failure" if len(kinds) > _KINDS_SHOWN else ""
-    return (
-        f"none of the first {len(failures)} questions was answered, so the others were not asked: {shown}{more}; mend "
-        "the application or [target] (stop_early = false there asks all the same)"
-    )
-
-
-def make_failed(error: str, *, attempts: int, lasts: bool = False) -> Response:
-    """The response of a question that has failed."""
-    return Response(
-        answer=None, contexts=None, context_ids=None, latency_ms=None, attempts=attempts, error=error, lasts=lasts
-    )
-
-
-def _find_wait(failure: PassingFailure, failures: int) -> float:
-    """Seconds before the next attempt, with jitter, so that many who fail do not return as one."""
-    return max(draw_backoff(failures), (failure.retry_after_s or 0.0) * random.uniform(1.0, 1.1))
-
-
-def _say_tries(failure: PassingFailure, number: int, wait_s: float) -> str:
-    if wait_s > _NAMED_MOST_S:
-        return f"{failure}; it asks to come back in {failure.retry_after_s:,.0f} s, which is too long to wait"
-    return f"{failure} (asked {number} times)" if number > 1 else str(failure)
+        alike = [failed for failed in self._failures if failed.lasts and find_kind(failed) == find_kind(response)]
+        if len(alike) < _MAX_LASTING and len(self._failures) < _MAX_FAILED:
+            return
+        self._is_over = True  # questions that are still in flight are not counted
+        kinds = Counter(map(find_kind, self._failures)).most_common()
+        examples = {find_kind(failed): failed.error for failed in self._failures}
+        shown = "; ".join(f"{n} times {examples[kind]}" for kind, n in kinds[:_SHOWN_KINDS])
+        more = f"; and {len(kinds) - _SHOWN_KINDS} other kinds of failure" if len(kinds) > _SHOWN_KINDS else ""
+        raise TargetError(
+            f"none of the first {len(self._failures)} questions was answered, so the others were not asked: "
+            f"{shown}{more}; fix the application or [target] (stop_early = false there asks all the same)"
+        )

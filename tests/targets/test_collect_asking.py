@@ -224,7 +224,7 @@ REFUSED, BUSY = fail("status 401: no", lasts=True), fail("status 503: busy")
         (
             [REFUSED, fail("status 404: b", lasts=True)] * 4 + [REFUSED],
             "none of the first 9 questions was answered, so the others were not asked: 5 times status 401: no; "
-            "4 times status 404: b; mend",
+            "4 times status 404: b; fix",
         ),
         ([REFUSED] * 4 + [BUSY] * 16, "16 times status 503: busy; 4 times status 401"),
         ([fail(f"Key{n}: it", lasts=True) for n in range(20)], "1 times Key2: it; and 17 other kinds of failure;"),
@@ -389,7 +389,7 @@ def stage_samples(folder: Path, n: int) -> Any:  # noqa: ANN401  # a StagedDatas
 
 
 async def test_a_sample_without_a_response_is_unscored_for_that(tmp_path: Path) -> None:
-    """What the sample itself lacks is told first: no resume can mend that."""
+    """What the sample itself lacks is told first: no resume can fix that."""
     lost = make_sample(1, answer=None, contexts=None, target_error="status 500")
     bare = replace(lost, ordinal=2, sample_id="s2", ground_truth=None)
     silent = replace(lost, ordinal=3, sample_id="s3", target_error=None)

@@ -21,8 +21,14 @@ from test_collect_asking import ScriptedTarget, answer, collecting
 
 from evalhouse.flows.replay import pose_given
 from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.tasks.targets.collection import describe_application, make_target, stage_responses
-from evalhouse.tasks.targets.conversations import asks_the_same, check_takes_conversation, group_turns
+from evalhouse.tasks.targets.collection import (
+    asks_the_same,
+    check_takes_conversation,
+    describe_application,
+    group_turns,
+    make_target,
+    stage_responses,
+)
 from evalhouse.tasks.targets.protocol import Response, TargetError, TargetQuestion
 from evalhouse.warehouse.rows.calls import StoredResponse, read_responses
 from evalhouse.warehouse.rows.samples import StoredSample, Turn, dump_turns

@@ -344,7 +344,7 @@ async def test_a_long_body_is_quoted_short_and_on_one_line() -> None:
 
 
 async def test_a_body_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalhouse.tasks.targets.over_http._MOST_BYTES", 2 * 1024**2)
+    monkeypatch.setattr("evalhouse.tasks.targets.over_http._MAX_BYTES", 2 * 1024**2)
     with serving(Canned(body=[b"x" * 1024**2] * 8)) as server:
         response = await ask_once(url=server.url)
     assert response.error is not None

@@ -1,8 +1,8 @@
 """A streamed answer is the same however its bytes were cut."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 import pytest
@@ -13,7 +13,7 @@ from target_house import TALL, TALL_ANSWER, ask_once, write_documents
 from target_server import Canned, serving
 
 from evalhouse.tasks.targets.protocol import Answer, QuestionFailed
-from evalhouse.tasks.targets.streams import JsonLines, Lines, SseEvents, StreamedAnswer, compile_path
+from evalhouse.tasks.targets.streams import EventReader, StreamedAnswer, compile_path
 
 CHINESE = "长城全长多少？"
 CHINESE_ANSWER = "长城全长超过两万公里。"
@@ -29,7 +29,7 @@ def read_stream(
     content: bytes,
     *,
     sizes: tuple[int, ...] = (),
-    events: Callable[[], SseEvents | JsonLines] = SseEvents,
+    stream: Literal["sse", "jsonl"] = "sse",
     answer: str = "$.answer",
     **paths: str,
 ) -> Answer:
@@ -38,7 +38,7 @@ def read_stream(
         answer=compile_path("answer", answer),
         contexts=compile_path("contexts", paths.get("contexts", "$.contexts")),
         context_ids=compile_path("context_ids", paths["context_ids"]) if "context_ids" in paths else None,
-        events=events(),
+        stream=stream,
     )
     at = 0
     for size in sizes:
@@ -80,11 +80,11 @@ def test_pieces_cut_anywhere_make_the_same_events(parts: list[str], sizes: list[
 @given(st.lists(st.text(alphabet="ab\r\n长", max_size=6)), st.sampled_from(["utf-8", "utf-8-sig"]))
 def test_lines_are_those_of_the_whole(pieces: list[str], encoding: str) -> None:
     whole = "".join(pieces)
-    lines, feed = Lines(), whole.encode(encoding)
-    found = [line for at in range(len(feed)) for line in lines.feed(feed[at : at + 1])]
-    found += lines.feed(b"", last=True)
+    reader, feed = EventReader("jsonl"), whole.encode(encoding)
+    events = [event for at in range(len(feed)) for event in reader.feed(feed[at : at + 1])]
+    events += reader.feed(b"", last=True)
     expected = whole.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    assert found == (expected if expected[-1] else expected[:-1])
+    assert [event.data for event in events] == [line for line in expected if line]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_chat_protocol_is_read_by_its_path() -> None:
 
 def test_json_lines_need_no_last_line_end() -> None:
     content = b'{"answer": "One "}\r\n\n  \n{"answer": "two."}'
-    assert read_stream(content, events=JsonLines).answer == "One two."
+    assert read_stream(content, stream="jsonl").answer == "One two."
 
 
 def test_texts_themselves_may_be_events() -> None:
