@@ -1,28 +1,24 @@
 """The call path: one question in, one usable reply out, and every request on the way on record.
 
-A question is first looked up (two equal questions at once are one), then sent within the endpoint's limits,
-retried with jittered backoff on what may pass, asked again with what was wrong when the reply cannot be read, and
-given up with a reason at the end. Each attempt is a row, written before its reply is used.
-
-`Activity` says whether anything moves in a run: questions that are asked, read or waited for, apart from those that lie
-still. A round of a batch is sent when nothing does. What no question shows (rows that are read, a task that begins)
-takes a moment, so nothing counts as still until it has been so for a while.
+A question is looked up first (two equal questions at once are one), then sent within the endpoint's limits, and asked
+again where that may help. Each attempt is a row, written before its reply is used.
 """
 
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Generic, NoReturn, TypeVar
+from typing import Generic, TypeVar
 
 import orjson
 
 from evalhouse.tasks.asking.limits import EndpointLimit, ReplyTimer, Slot, draw_backoff, write_span
-from evalhouse.tasks.asking.parking import Arrival, Parking
+from evalhouse.tasks.asking.parking import Activity, Parking
 from evalhouse.tasks.asking.record import Call, Record
+from evalhouse.tasks.asking.stop_sign import DRAIN_S, StopSign
 from evalhouse.tasks.asking.tokens import Price, Usage, estimate_prompt, guess_tokens, price_reply
 from evalhouse.tasks.judge.errors import (
     CUT_OFF,
@@ -145,136 +141,6 @@ class _Attempts:
 # A call in the making, when it was begun (None for one that came by batch), and the reply.
 _Answered = tuple[Call, float | None, ModelReply]
 
-# How long requests that are under way may still take.
-DRAIN_S = 3.0
-
-
-Listener = Callable[[FatalJudgeError, float], None]
-
-
-class StopSign:
-    """Stops everything that asks for a run: nothing more is sent, and all who wait end at once.
-
-    Given by a person's Ctrl-C, or by whatever finds that nothing will work (a wrong key, a full disk). All askers of a
-    run share one, so that embeddings with a wrong key stop the judge as well. Given at most once; the first reason
-    counts. Belongs to one event loop.
-    """
-
-    def __init__(self) -> None:
-        self._error: FatalJudgeError | None = None
-        self._listeners: list[Listener] = []
-        self._sleeping: set[asyncio.Future[None]] = set()
-
-    def give(self, error: FatalJudgeError, *, drain_s: float = DRAIN_S) -> None:
-        """Stop everything with this error; requests under way have `drain_s` seconds left."""
-        if self._error is not None:
-            return
-        self._error = error
-        for sleeper in self._sleeping:
-            if not sleeper.done():
-                sleeper.set_exception(repeat_error(error))
-        for listener in self._listeners:
-            listener(error, drain_s)
-
-    def listen(self, listener: Listener) -> None:
-        """Call `listener` with the error and the seconds left when the sign is given."""
-        self._listeners.append(listener)
-
-    def raise_if_given(self) -> None:
-        """Raise what the sign was given for, if it was."""
-        if self._error is not None:
-            raise repeat_error(self._error)
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait that long; raises as soon as the sign is given."""
-        self.raise_if_given()
-        sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._sleeping.add(sleeper)
-        try:
-            async with asyncio.timeout(seconds):
-                await sleeper
-        except TimeoutError:
-            pass
-        finally:
-            self._sleeping.discard(sleeper)
-
-
-_STILL_S = 1.0
-# The event loop may have been held up for longer than that: whoever was ready to go on does so first.
-_LOOKED_AT_AGAIN_S = 0.1
-
-
-class Activity:
-    """Counts what moves, within one event loop; `listen` to be called each time that nothing does.
-
-    `n_begun` counts how often something began to move.
-    """
-
-    def __init__(self) -> None:
-        self._n_moving = 0
-        self.n_begun = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._listeners: list[Callable[[], None]] = []
-
-    @property
-    def n_moving(self) -> int:
-        """How many questions are being asked and do not lie still."""
-        return self._n_moving
-
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Call this when all has been still for a moment."""
-        self._listeners.append(listener)
-
-    @contextmanager
-    def moving(self) -> Iterator[None]:
-        """Something moves as long as the block runs."""
-        self._begin()
-        try:
-            yield
-        finally:
-            self._end()
-
-    @contextmanager
-    def still(self) -> Iterator[None]:
-        """What moves lies still as long as the block runs."""
-        self._end()
-        try:
-            yield
-        finally:
-            self._begin()
-
-    def look(self) -> None:
-        """Say it again if all is still; for those whom nothing that moves will remind."""
-        if self._listeners and not self._n_moving:
-            self._look_in(_STILL_S, self._look)
-
-    def _begin(self) -> None:
-        self._n_moving += 1
-        self.n_begun += 1
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _end(self) -> None:
-        self._n_moving -= 1
-        self.look()
-
-    def _look_in(self, seconds: float, look: Callable[[], None]) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, look)
-
-    def _look(self) -> None:
-        n_begun = self.n_begun
-
-        def look_again() -> None:
-            self._timer = None
-            if n_begun == self.n_begun:
-                for listener in self._listeners:
-                    listener()
-
-        self._look_in(_LOOKED_AT_AGAIN_S, look_again)
-
 
 @dataclass(kw_only=True)
 class Asker:
@@ -344,36 +210,51 @@ class Asker:
         if asker is not self:
             return await asker.ask(question, read, attempts=attempts, read_cut=read_cut)
         self.raise_if_stopped()
+        reader = _Reader(whole=read, cut=read_cut)
         with self.activity.moving():
-            return await self._ask(question, _Reader(whole=read, cut=read_cut), attempts or self.attempts)
+            request, n_dropped = self.judge.prepare(question), self._n_dropped
+            async with self._asked_once(request.request_hash):
+                recorded = await self._find_on_record(question, request, reader)
+                if recorded is not None:
+                    return recorded
+                tokens = guess_tokens(request.payload, self.counts)
+                self._check_length(request, tokens)
+                state = _Attempts(
+                    most=attempts or self.attempts,
+                    request=request,
+                    prepared_after=n_dropped,
+                    tokens=tokens,
+                    number=self.limit.take_number(),
+                )
+                while state.used < state.most:
+                    again = replace(question, note=state.note, n_unusable=question.n_unusable + state.unusable)
+                    try:
+                        return await self._attempt(again, reader, state)
+                    except (UnusableReply, RefusedRequest, TransientJudgeError, UnsupportedOption) as error:
+                        await self._prepare_next(error, state)
+                raise self._give_up(state)
 
-    async def _ask(self, question: Question, reader: _Reader[T], most: int) -> Answer[T]:
-        request, n_dropped = self.judge.prepare(question), self._n_dropped
-        while (other := self._in_flight.get(request.request_hash)) is not None:
+    @asynccontextmanager
+    async def _asked_once(self, request_hash: str) -> AsyncIterator[None]:
+        """Wait until no equal question is being asked, and share its failure; others then wait for this one."""
+        while (other := self._in_flight.get(request_hash)) is not None:
             with self.activity.still():
                 await asyncio.wait([other])
             share_failure(other)
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._in_flight[request.request_hash] = mine
+        self._in_flight[request_hash] = mine
         try:
-            recorded = await self._find_on_record(question, request, reader)
-            if recorded is not None:
-                return recorded
-            tokens, number = guess_tokens(request.payload, self.counts), self.limit.take_number()
-            if self._too_long or self.window is not None:
-                self._check_length(request, tokens)
-            counted = _Attempts(most=most, request=request, prepared_after=n_dropped, tokens=tokens, number=number)
-            return await self._send_until_usable(question, reader, counted)
+            yield
         except (JudgeFailed, EndpointDown) as error:
             mine.set_exception(error)
-            mine.exception()  # looked at: usually nobody else asks the same
+            mine.exception()  # looked at, so that asyncio does not report it where no equal question waits
             raise
         finally:
-            del self._in_flight[request.request_hash]
+            del self._in_flight[request_hash]
             mine.cancel()
 
     def _check_length(self, request: ModelRequest, tokens: int) -> None:
-        """Raise TooLong for what the window does not hold, and for what was refused as that before."""
+        """Raise TooLong for a request that the window does not hold, and for one that was refused as that before."""
         if problem := self._too_long.get(request.request_hash):
             raise TooLong(problem)
         if self.window is not None and tokens > self.window:
@@ -441,56 +322,30 @@ class Asker:
         call = self._describe(question, request, status="cached", attempt=0, reused_call_id=recorded.call_id)
         return Answer(call_id=self._put_on_record(call), value=value, logprobs=recorded.logprobs, is_cut=is_cut)
 
-    async def _send_until_usable(self, question: Question, reader: _Reader[T], attempts: _Attempts) -> Answer[T]:
-        while attempts.used < attempts.most:
-            try:
-                asked = replace(question, note=attempts.note, n_unusable=question.n_unusable + attempts.unusable)
-                return await self._send_once(asked, reader, attempts)
-            except RefusedRequest as error:
-                self._stop_if_all_are_refused(error)
-                if error.too_long:
-                    self._too_long[attempts.request.request_hash] = str(error)
-                raise (TooLong if error.too_long else QuestionRefused)(str(error)) from None
-            except CutReply:
-                raise
-            except UnusableReply as error:
-                attempts.used += 1
-                attempts.unusable += 1
-                attempts.note = _UNUSABLE_NOTE
-                attempts.last_problem = str(error)
-            except TransientJudgeError as error:
-                attempts.last_problem = str(error)
-                await self._back_off(error, attempts)
-            except UnsupportedOption as error:
-                # Sent again without the option, which is no fault of the question; but not for ever.
-                attempts.last_problem = str(error)
-                self._n_dropped += 1
-                attempts.options_dropped += 1
-                attempts.used += attempts.options_dropped > _OPTIONS_DROPPED_MOST
-        self._give_up(attempts)
-
-    def _stop_if_all_are_refused(self, error: RefusedRequest) -> None:
-        self._n_unexplained += error.unexplained
-        if error.unexplained and not self._was_answered and self._n_unexplained >= _REFUSED_MOST:
-            message = f"{self.judge.name} answered none of the first {_REFUSED_MOST} requests; the last: {error}"
-            self.stop(FatalJudgeError(message))
-            self.raise_if_stopped()
-
-    def _give_up(self, attempts: _Attempts) -> NoReturn:
-        message = f"given up after {attempts.sent} attempts; the last: {attempts.last_problem}"
-        if attempts.transport_failures < attempts.used:
-            raise JudgeFailed(message)
-        if attempts.unreachable == attempts.used and not self._was_answered:
-            # Not one request of the run got through: a wrong address, not a verdict on every sample.
-            error = FatalJudgeError(f"{self.judge.name} cannot be reached: {attempts.last_problem}")
-            self.stop(error)
-            raise error
-        if not LAST_CHANCE.get():
-            raise EndpointDown(message)
-        raise JudgeFailed(message)
-
-    async def _send_once(self, question: Question, reader: _Reader[T], attempts: _Attempts) -> Answer[T]:
-        call, clock, reply = await self._send_by_batch(question, attempts) or await self._send(question, attempts)
+    async def _attempt(self, question: Question, reader: _Reader[T], attempts: _Attempts) -> Answer[T]:
+        """Send one request and read its reply; whatever comes is on record before it is used or raised."""
+        arrival = None if self.parking is None else await self._park(question, attempts)
+        if arrival is not None:
+            call, clock, reply = arrival
+        else:
+            async with self.limit.slot(attempts.tokens, number=attempts.number) as slot:
+                self._check_budget()
+                request = self._prepare_again(question, attempts)
+                clock = time.perf_counter()
+                call = self._begin_call(question, request, attempts, started_at=time.time())
+                try:
+                    reply = await self._wait_for_reply(request, slot, attempts)
+                except (JudgeError, asyncio.CancelledError) as error:
+                    self._note_failure(error, slot)
+                    self._keep_error(call, clock, error)
+                    if isinstance(error, FatalJudgeError):
+                        self.raise_if_stopped()  # with the reason that came first
+                    raise
+                if reply.prompt_tokens and reply.prompt_tokens < _SHORTENED * estimate_prompt(request.payload):
+                    self.counts.shortened += 1
+                if reply.prompt_tokens is not None:
+                    self.limit.note_tokens(slot, reply.prompt_tokens + (reply.completion_tokens or 0))
+                self.limit.note_success()
         self._was_answered = True
         try:
             value = reader.read(reply)
@@ -511,21 +366,38 @@ class Asker:
             model=reply.model,
         )
 
-    async def _send(self, question: Question, attempts: _Attempts) -> _Answered:
-        # One that was not answered in time is asked again at once: what the model has read of it may still be there.
-        async with self.limit.slot(attempts.tokens, number=attempts.number) as slot:
-            self._check_budget()
-            request = self._prepare_again(question, attempts)
-            clock = time.perf_counter()
-            call = self._begin_call(question, request, attempts, started_at=time.time())
-            reply = await self._reply(request, call, clock, slot, attempts)
-            self._note_success(slot, reply, request.payload)
-        return call, clock, reply
+    async def _wait_for_reply(self, request: ModelRequest, slot: Slot, attempts: _Attempts) -> ModelReply:
+        """Return the judge's reply; raises TransientJudgeError when its time is over, and what stopped the run."""
+        timer, allowed_s = None, self.limit.find_timeout(attempts.late)
+        try:
+            async with asyncio.timeout(None) as drain:
+                self._sending.add(drain)
+                with ReplyTimer(self.limit, slot, allowed_s, drain) as timer:
+                    reply = await self.judge.reply(request)
+                    self.limit.note_answer(slot, attempts.exceeded_s)
+                    return reply
+        except TimeoutError:
+            if timer is None or not timer.is_late:
+                raise RunCancelled("the run was stopped before a reply came") from None
+            if not self.limit.is_lost(slot):
+                attempts.exceeded_s = allowed_s
+            raise TransientJudgeError(f"{LATE} {allowed_s:g} s", late=True) from None
+        finally:
+            self._sending.discard(drain)
 
-    async def _send_by_batch(self, question: Question, attempts: _Attempts) -> _Answered | None:
-        """What came by batch; None where the request has to be sent by itself."""
-        if self.parking is None:
-            return None
+    def _note_failure(self, error: BaseException, slot: Slot) -> None:
+        """Tell the limit, and stop the run where nothing will work."""
+        if isinstance(error, FatalJudgeError):
+            self.stop(error)
+        if isinstance(error, TransientJudgeError) and error.rate_limited:
+            self.limit.note_refused(slot, error.retry_after_s)
+        if isinstance(error, TransientJudgeError) and error.late:
+            self.counts.late += 1
+            self.limit.note_late(slot)
+
+    async def _park(self, question: Question, attempts: _Attempts) -> _Answered | None:
+        """Return what came by batch; None where the request has to be sent by itself."""
+        assert self.parking is not None
         self._check_budget()
         request = self._prepare_again(question, attempts)
         try:
@@ -535,19 +407,67 @@ class Asker:
             raise
         finally:
             self._awaited_usd.pop(request.request_hash, None)
-        return None if arrival is None else self._read_arrival(self.parking, arrival, question, request, attempts)
-
-    def _read_arrival(
-        self, parking: Parking, arrival: Arrival, question: Question, request: ModelRequest, attempts: _Attempts
-    ) -> _Answered:
+        if arrival is None:
+            return None
         call = self._begin_call(question, request, attempts, started_at=arrival.sent_at, batch_id=arrival.batch_id)
         try:
-            return call, None, arrival.read(parking.service, request)
+            return call, None, arrival.read(self.parking.service, request)
         except JudgeError as error:
             if isinstance(error, FatalJudgeError):
                 self.stop(error)
             self._keep_error(call, None, error)
             raise
+
+    async def _prepare_next(self, error: JudgeError, attempts: _Attempts) -> None:
+        """Wait and change what the next attempt needs; raises where the question is not asked again."""
+        attempts.last_problem = str(error)
+        match error:
+            case CutReply():
+                raise error
+            case RefusedRequest():
+                self._n_unexplained += error.unexplained
+                if error.unexplained and not self._was_answered and self._n_unexplained >= _REFUSED_MOST:
+                    message = (
+                        f"{self.judge.name} answered none of the first {_REFUSED_MOST} requests; the last: {error}"
+                    )
+                    self.stop(FatalJudgeError(message))
+                    self.raise_if_stopped()
+                if error.too_long:
+                    self._too_long[attempts.request.request_hash] = str(error)
+                raise (TooLong if error.too_long else QuestionRefused)(str(error)) from None
+            case UnusableReply():
+                attempts.used += 1
+                attempts.unusable += 1
+                attempts.note = _UNUSABLE_NOTE
+            case UnsupportedOption():
+                # Sent again without the option, which is no fault of the question; but not for ever.
+                self._n_dropped += 1
+                attempts.options_dropped += 1
+                attempts.used += attempts.options_dropped > _OPTIONS_DROPPED_MOST
+            case TransientJudgeError(rate_limited=True):
+                # The endpoint is alive: it is waited for, and this is no attempt.
+                attempts.refusals += 1
+                await self._wait_out(max(error.retry_after_s or 0.0, draw_backoff(attempts.refusals)), attempts)
+            case TransientJudgeError():
+                attempts.used += 1
+                attempts.transport_failures += 1
+                attempts.unreachable += error.unreachable
+                attempts.late += error.late
+                if attempts.used < attempts.most and not error.late:
+                    named_s = min(error.retry_after_s or 0.0, _NAMED_MOST_S)
+                    await self._wait_out(max(named_s, draw_backoff(attempts.transport_failures)), attempts)
+
+    def _give_up(self, attempts: _Attempts) -> JudgeError:
+        """Return the error of a question whose attempts are used up."""
+        message = f"given up after {attempts.sent} attempts; the last: {attempts.last_problem}"
+        if attempts.transport_failures < attempts.used:
+            return JudgeFailed(message)
+        if attempts.unreachable == attempts.used and not self._was_answered:
+            # Not one request of the run got through: a wrong address, not a verdict on every sample.
+            error = FatalJudgeError(f"{self.judge.name} cannot be reached: {attempts.last_problem}")
+            self.stop(error)
+            return error
+        return JudgeFailed(message) if LAST_CHANCE.get() else EndpointDown(message)
 
     def count_affordable(self, requests: Iterable[ModelRequest]) -> int:
         """How many of these, from the first on, the budget is enough for, at a batch's price and by a quick guess."""
@@ -577,59 +497,6 @@ class Asker:
         text = orjson.dumps(request.payload).decode()
         return self._describe(question, request, status="error", attempt=attempts.sent, request=text, **columns)
 
-    def _note_success(self, slot: Slot, reply: ModelReply, payload: Mapping[str, object]) -> None:
-        if reply.prompt_tokens and reply.prompt_tokens < _SHORTENED * estimate_prompt(payload):
-            self.counts.shortened += 1
-        if reply.prompt_tokens is not None:
-            self.limit.note_tokens(slot, reply.prompt_tokens + (reply.completion_tokens or 0))
-        self.limit.note_success()
-
-    async def _wait_for(self, request: ModelRequest, slot: Slot, attempts: _Attempts) -> ModelReply:
-        """The judge's reply; TransientJudgeError when its time is over, TimeoutError when the run was stopped."""
-        timer, allowed_s = None, self.limit.find_timeout(attempts.late)
-        try:
-            async with asyncio.timeout(None) as drain:
-                self._sending.add(drain)
-                with ReplyTimer(self.limit, slot, allowed_s, drain) as timer:
-                    reply = await self.judge.reply(request)
-                    self.limit.note_answer(slot, attempts.exceeded_s)
-                    return reply
-        except TimeoutError:
-            if timer is None or not timer.is_late:
-                raise
-            if not self.limit.is_lost(slot):
-                attempts.exceeded_s = allowed_s
-            raise TransientJudgeError(f"{LATE} {allowed_s:g} s", late=True) from None
-        finally:
-            self._sending.discard(drain)
-
-    async def _reply(
-        self, request: ModelRequest, call: Call, clock: float, slot: Slot, attempts: _Attempts
-    ) -> ModelReply:
-        """The judge's reply; whatever comes instead of one is on record before it is raised."""
-        try:
-            return await self._wait_for(request, slot, attempts)
-        except TimeoutError:
-            self._keep_failure(call, clock, RunCancelled("the run was stopped before a reply came"))
-            self.raise_if_stopped()
-            raise
-        except asyncio.CancelledError:
-            self._keep_failure(call, clock, RunCancelled("cancelled before a reply came"))
-            raise
-        except (UnusableReply, RefusedRequest) as error:
-            self._keep_error(call, clock, error)
-            raise
-        except (FatalJudgeError, TransientJudgeError, UnsupportedOption) as error:
-            if isinstance(error, FatalJudgeError):
-                self.stop(error)
-            if isinstance(error, TransientJudgeError) and error.rate_limited:
-                self.limit.note_refused(slot, error.retry_after_s)
-            if isinstance(error, TransientJudgeError) and error.late:
-                self.counts.late += 1
-                self.limit.note_late(slot)
-            self._keep_failure(call, clock, error)
-            raise
-
     def stop(self, error: FatalJudgeError, *, drain_s: float = DRAIN_S) -> None:
         """Ask nothing more: all who ask or wait get this error, what is under way has `drain_s` seconds left."""
         self.stop_sign.give(error, drain_s=drain_s)
@@ -648,21 +515,6 @@ class Asker:
         self.raise_if_stopped()
         if self.budget_usd is not None and self.spent_usd + self.counts.spent_usd >= self.budget_usd:
             raise BudgetExhausted(f"the budget of {self.budget_usd:g} dollars is spent")
-
-    async def _back_off(self, error: TransientJudgeError, attempts: _Attempts) -> None:
-        """Wait before the next attempt, outside of any slot."""
-        named_s = error.retry_after_s or 0.0
-        if error.rate_limited:
-            # The endpoint is alive: it is waited for, and this is no attempt.
-            attempts.refusals += 1
-            await self._wait_out(max(named_s, draw_backoff(attempts.refusals)), attempts)
-            return
-        attempts.used += 1
-        attempts.transport_failures += 1
-        attempts.unreachable += error.unreachable
-        attempts.late += error.late
-        if attempts.used < attempts.most and not error.late:
-            await self._wait_out(max(min(named_s, _NAMED_MOST_S), draw_backoff(attempts.transport_failures)), attempts)
 
     async def _wait_out(self, wait_s: float, attempts: _Attempts) -> None:
         """Wait as the endpoint asks; raises JudgeFailed where this, or all waiting there, takes longer than allowed."""
@@ -687,8 +539,10 @@ class Asker:
             **columns,  # type: ignore[arg-type]  # the remaining columns of Call, by name
         )
 
-    def _keep_error(self, call: Call, clock: float | None, error: JudgeError) -> None:
+    def _keep_error(self, call: Call, clock: float | None, error: BaseException) -> None:
         """Put on record what came instead of a reply, with what was paid for, if anything was."""
+        if not isinstance(error, JudgeError):
+            error = RunCancelled("cancelled before a reply came")
         status = "refused" if isinstance(error, RefusedRequest) else "error"
         reply = error.reply if isinstance(error, UnusableReply | RefusedRequest) else None
         self._keep_failure(call, clock, error, reply=reply, status=status)

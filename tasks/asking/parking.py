@@ -18,12 +18,12 @@ import os
 import time
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from evalhouse.tasks.asking.limits import write_span
 from evalhouse.tasks.judge.batches import BatchLimits, BatchLine, BatchService, BatchState, make_custom_id
@@ -50,6 +50,10 @@ _LOOK_LATE_S = 5.0
 _SAID_FROM_S = 60.0
 # Nobody leaves so shortly before the deadline: whoever came back would be late for it.
 _LEAVES_BEFORE_S = 900.0
+# Rows that are read, or a task that begins, take a moment in which no question is asked.
+_STILL_S = 1.0
+# The event loop may have been held up for longer than that: whatever was ready to run does so first.
+_CHECKED_AGAIN_S = 0.1
 WAITS: Final = "waits for its batch"
 """How the problem of a run begins that has left its batch to be fetched later."""
 
@@ -103,22 +107,79 @@ class _File:
     hashes: list[str]
 
 
-Afford = Callable[[Iterable[ModelRequest]], int]
+class Activity:
+    """Counts what moves, within one event loop; `listen` to be called each time that nothing does.
 
+    `n_begun` counts how often something began to move.
+    """
 
-class Movement(Protocol):
-    """Whether anything moves in a run, as the asker's `Activity` tells."""
-
-    n_begun: int
+    def __init__(self) -> None:
+        self._n_moving = 0
+        self.n_begun = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._listeners: list[Callable[[], None]] = []
 
     @property
-    def n_moving(self) -> int: ...
+    def n_moving(self) -> int:
+        """How many questions are being asked and do not lie still."""
+        return self._n_moving
 
-    def listen(self, listener: Callable[[], None]) -> None: ...
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call this when all has been still for a moment."""
+        self._listeners.append(listener)
 
-    def still(self) -> AbstractContextManager[None]: ...
+    @contextmanager
+    def moving(self) -> Iterator[None]:
+        """Something moves as long as the block runs."""
+        self._begin()
+        try:
+            yield
+        finally:
+            self._end()
 
-    def look(self) -> None: ...
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """What moves lies still as long as the block runs."""
+        self._end()
+        try:
+            yield
+        finally:
+            self._begin()
+
+    def look(self) -> None:
+        """Say it again if all is still; for those whom nothing that moves will remind."""
+        if self._listeners and not self._n_moving:
+            self._look_in(_STILL_S, self._look)
+
+    def _begin(self) -> None:
+        self._n_moving += 1
+        self.n_begun += 1
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _end(self) -> None:
+        self._n_moving -= 1
+        self.look()
+
+    def _look_in(self, seconds: float, look: Callable[[], None]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, look)
+
+    def _look(self) -> None:
+        n_begun = self.n_begun
+
+        def look_again() -> None:
+            self._timer = None
+            if n_begun == self.n_begun:
+                for listener in self._listeners:
+                    listener()
+
+        self._look_in(_CHECKED_AGAIN_S, look_again)
+
+
+Afford = Callable[[Iterable[ModelRequest]], int]
 
 
 class Parking:
@@ -132,7 +193,7 @@ class Parking:
         self,
         service: BatchService,
         ledger: BatchLedger,
-        activity: Movement,
+        activity: Activity,
         *,
         folder: Path,
         afford: Afford,

@@ -141,14 +141,52 @@ async def ask_verdicts(asker: Asker, inquiry: Inquiry, ids: Sequence[str]) -> di
     return poll.judged
 
 
-async def poll_verdicts(asker: Asker, inquiry: Inquiry, ids: Sequence[str]) -> Poll:
-    """The verdicts that could be had, with the failure that left the others missing."""
+async def poll_verdicts(asker: Asker, inquiry: Inquiry, ids: Sequence[str], *, vote: int | None = None) -> Poll:
+    """Return the verdicts that came, with the failure that left the others missing; `vote` is the number of one vote.
+
+    The first request asks for all ids, later ones name those that are missing, half as many once a reply was cut off.
+    The run's attempts are shared among them, so a judge that never gives one verdict is not asked more often than one
+    that gives none; what a reply said before it was cut off is worth an attempt.
+    """
     judge = asker.find(inquiry.step).judge.name
-    if JOIN in judge and (form := find_form(judge)) is not None:
+    if vote is None and JOIN in judge and (form := find_form(judge)) is not None:
         return await _ask_by_pairs(asker, inquiry, ids, form)
-    if inquiry.votes > 1 and not is_fixed(judge):
+    if vote is None and inquiry.votes > 1 and not is_fixed(judge):
         return await _ask_by_vote(asker, inquiry, ids)
-    return await _take_vote(asker, inquiry, ids, number=0)
+    judged: dict[str, JudgedItem] = {}
+    missing: Sequence[str] = ids
+    most, number, used, problem = len(ids), 0, 0, ""
+    while missing and used < asker.attempts:
+        asked, number = missing[:most], number + 1
+        question = Question(
+            step=inquiry.step,
+            sample_id=inquiry.sample_id,
+            prompt=inquiry.prompt,
+            data=inquiry.build_data(asked),
+            vote=vote or 0,
+            number=number,
+            only=tuple(asked) if number > 1 or inquiry.is_part else (),
+            n_unusable=used,
+        )
+        read, read_cut = _read_for(inquiry, asked, question)
+        try:
+            answer = await asker.ask(
+                question, read, attempts=asker.attempts - used, read_cut=read_cut if len(asked) > 1 else None
+            )
+        except CutReply as error:
+            most, used, problem = -(-len(asked) // 2), used + 1, str(error)
+            continue
+        except JudgeFailed as error:
+            return Poll(judged=judged, failure=error)
+        for item_id, verdict in answer.value.by_id.items():
+            judged[item_id] = JudgedItem(verdict=verdict, call_id=answer.call_id)
+        if answer.is_cut:
+            most = -(-len(asked) // 2)
+        elif answer.value.missing:
+            used, problem = used + 1, "; ".join(answer.value.problems)
+        missing = [item for item in ids if item not in judged]
+    failure = JudgeFailed(f"still incomplete after asking {number} times: {problem}") if missing else None
+    return Poll(judged=judged, failure=failure)
 
 
 async def _ask_by_pairs(asker: Asker, inquiry: Inquiry, ids: Sequence[str], form: Form) -> Poll:
@@ -181,7 +219,7 @@ async def _ask_pair(asker: Asker, inquiry: Inquiry, form: Form, pair: Pair) -> S
 
 async def _ask_by_vote(asker: Asker, inquiry: Inquiry, ids: Sequence[str]) -> Poll:
     numbers = range(1, inquiry.votes + 1)
-    polls = await gather_all([_take_vote(asker, inquiry, ids, number=number) for number in numbers])
+    polls = await gather_all([poll_verdicts(asker, inquiry, ids, vote=number) for number in numbers])
     judged: dict[str, JudgedItem] = {}
     for item_id in ids:
         cast = [
@@ -205,57 +243,6 @@ def _make_failure(open_ids: str, failures: Sequence[JudgeFailed], n_votes: int) 
     kind: type[JudgeFailed] = next((type(failure) for failure in telling), JudgeFailed)
     why = f"; {len(failures)} failed, the first: {failures[0]}" if failures else ""
     return kind(f"no majority of {n_votes} votes on {open_ids}{why}")
-
-
-async def _take_vote(asker: Asker, inquiry: Inquiry, ids: Sequence[str], *, number: int) -> Poll:
-    judged: dict[str, JudgedItem] = {}
-    try:
-        await _ask_until_complete(asker, inquiry, ids, vote=number, judged=judged)
-    except JudgeFailed as error:
-        return Poll(judged=judged, failure=error)
-    return Poll(judged=judged)
-
-
-async def _ask_until_complete(
-    asker: Asker, inquiry: Inquiry, ids: Sequence[str], *, vote: int, judged: dict[str, JudgedItem]
-) -> None:
-    """Fill `judged` with a verdict for every id.
-
-    The first request asks for all ids, later ones name those that are missing, half as many once a reply was cut off.
-    The run's attempts are shared among them, so a judge that never gives one verdict is not asked more often than one
-    that gives none; what a reply said before it was cut off is worth an attempt.
-    """
-    missing: Sequence[str] = ids
-    most, number, used, problem = len(ids), 0, 0, ""
-    while missing and used < asker.attempts:
-        asked, number = missing[:most], number + 1
-        question = Question(
-            step=inquiry.step,
-            sample_id=inquiry.sample_id,
-            prompt=inquiry.prompt,
-            data=inquiry.build_data(asked),
-            vote=vote,
-            number=number,
-            only=tuple(asked) if number > 1 or inquiry.is_part else (),
-            n_unusable=used,
-        )
-        read, read_cut = _read_for(inquiry, asked, question)
-        try:
-            answer = await asker.ask(
-                question, read, attempts=asker.attempts - used, read_cut=read_cut if len(asked) > 1 else None
-            )
-        except CutReply as error:
-            most, used, problem = -(-len(asked) // 2), used + 1, str(error)
-            continue
-        for item_id, verdict in answer.value.by_id.items():
-            judged[item_id] = JudgedItem(verdict=verdict, call_id=answer.call_id)
-        if answer.is_cut:
-            most = -(-len(asked) // 2)
-        elif answer.value.missing:
-            used, problem = used + 1, "; ".join(answer.value.problems)
-        missing = [item for item in ids if item not in judged]
-    if missing:
-        raise JudgeFailed(f"still incomplete after asking {number} times: {problem}")
 
 
 _Read = Callable[[str], Verdicts]

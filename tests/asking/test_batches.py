@@ -39,8 +39,8 @@ STEPS = {"extract_answer", "extract_ground_truth", "classify", "attribute_answer
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, quick_backoff: None) -> None:
     """What is still is so after a twentieth of a second, and a batch is looked after as often."""
-    monkeypatch.setattr("evalhouse.tasks.asking.asker._STILL_S", 0.05)
-    monkeypatch.setattr("evalhouse.tasks.asking.asker._LOOKED_AT_AGAIN_S", 0.01)
+    monkeypatch.setattr("evalhouse.tasks.asking.parking._STILL_S", 0.05)
+    monkeypatch.setattr("evalhouse.tasks.asking.parking._CHECKED_AGAIN_S", 0.01)
     monkeypatch.setattr("evalhouse.tasks.asking.parking._LOOK_FIRST_S", 0.03)
     monkeypatch.setattr("evalhouse.tasks.asking.parking._LOOK_MOST_S", 0.05)
 
