@@ -1,6 +1,5 @@
 """`evalhouse compare`: what moved between two runs, whether that is more than chance, and why."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,7 +13,6 @@ from evalhouse.flows.results.output import print_json, print_line, print_table
 from evalhouse.flows.results.run_origin import find_other_run
 from evalhouse.tasks.comparing.bootstrap import ALPHA
 from evalhouse.tasks.comparing.flips import find_flips
-from evalhouse.tasks.comparing.noise import MetricNoise
 from evalhouse.tasks.comparing.runs import (
     Comparison,
     ComparisonSettings,
@@ -131,6 +129,11 @@ def _flatten(compared: MetricComparison) -> dict[str, Any]:
     metric = asdict(compared)
     paired, parts = metric.pop("paired"), metric.pop("parts")
     metric.pop("better")
+    noise = None
+    if compared.noise is not None:
+        noise = {"n_anew": compared.noise.n_anew, "n_runs": 0, "n_pairs": 0, "n_changed": 0, "deviation": None}
+        if compared.noise.measured:
+            noise |= {name: getattr(compared.noise.measured, name) for name in list(noise)[1:]}
     return {
         **metric,
         "n_common": paired.pop("n"),
@@ -138,19 +141,10 @@ def _flatten(compared: MetricComparison) -> dict[str, Any]:
         # Its name while Holm's correction stood here; kept for those who read it.
         "p_holm": compared.paired.p_adjusted,
         "noise_floor": compared.noise_floor,
-        "noise": _describe_noise(compared.noise),
+        "noise": noise,
         "is_real": compared.is_real,
         "parts": parts,
     }
-
-
-def _describe_noise(noise: MetricNoise | None) -> dict[str, Any] | None:
-    """What a floor rests on; without one, that nothing is known."""
-    if noise is None:
-        return None
-    nothing = {"n_runs": 0, "n_pairs": 0, "n_changed": 0, "deviation": None}
-    measured = {name: getattr(noise.measured, name) for name in nothing} if noise.measured else nothing
-    return {"n_anew": noise.n_anew, **measured}
 
 
 def _describe_run(run: RunRow) -> dict[str, object]:
@@ -176,7 +170,10 @@ def _list_moved(
     scores: dict[str, dict[str, Any]] = {}
     for row in comparison.moves.filter(pl.col("sample_id").is_in(shown)).to_dicts():
         scores.setdefault(row.pop("sample_id"), {})[row.pop("metric")] = row
-    texts = _read_texts(pair, shown) if sample is not None else {}
+    texts: dict[str, dict[str, Any]] = {}
+    for row in pair.read_texts(shown).to_dicts() if sample is not None else ():
+        side = "candidate" if row.pop("of_candidate") else "base"
+        texts.setdefault(row.pop("sample_id"), {"texts": {}})["texts"][side] = row
     return [
         {
             "sample_id": sample_id,
@@ -187,11 +184,3 @@ def _list_moved(
         for sample_id in dict.fromkeys((*ranked, *common))
         if sample_id in scores or sample_id in flips or sample_id == sample
     ]
-
-
-def _read_texts(pair: RunPair, sample_ids: Sequence[str]) -> Mapping[str, dict[str, Any]]:
-    texts: dict[str, dict[str, Any]] = {}
-    for row in pair.read_texts(sample_ids).to_dicts():
-        side = "candidate" if row.pop("of_candidate") else "base"
-        texts.setdefault(row.pop("sample_id"), {"texts": {}})["texts"][side] = row
-    return texts

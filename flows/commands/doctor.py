@@ -125,29 +125,23 @@ def doctor(
         rows = [[finding.what, finding.verdict, finding.detail] for finding in findings]
         print_section("Findings", ["looked at", "verdict", "detail"], rows)
     if tries:
-        status = _try(settings, document, dry_run=dry_run, as_json=as_json) or status
+        # A judge with which something is wrong is tried as well: its own answer says what.
+        from evalhouse.flows.prompt_trials import endpoint  # noqa: PLC0415  # imports all that asks
+
+        plan = endpoint.plan_trials(settings)
+        print_notice(f"{plan.describe()}. {'Nothing was asked.' if dry_run else ''}".rstrip())
+        if dry_run:
+            document["try"] = plan.estimate()
+        else:
+            tried = plan.run()
+            document["try"] = endpoint.to_document(tried)
+            if not as_json:
+                endpoint.print_report(tried)
+            if any(item.trial.problem for item in tried):
+                status = BAD_INPUT
     if as_json:
         print_json(document)
     return status
-
-
-def _try(settings: RunSettings, document: dict[str, object], *, dry_run: bool, as_json: bool) -> int:
-    """Find out what the judge's endpoint can, put it into the document or print it; returns an exit status of its own.
-
-    A judge with which something is wrong is tried as well: its own answer says what.
-    """
-    from evalhouse.flows.prompt_trials import endpoint  # noqa: PLC0415  # imports all that asks
-
-    plan = endpoint.plan_trials(settings)
-    print_notice(f"{plan.describe()}. {'Nothing was asked.' if dry_run else ''}".rstrip())
-    if dry_run:
-        document["try"] = plan.estimate()
-        return 0
-    tried = plan.run()
-    document["try"] = endpoint.to_document(tried)
-    if not as_json:
-        endpoint.print_report(tried)
-    return BAD_INPUT if any(item.trial.problem for item in tried) else 0
 
 
 def _list_shown(resolved: Resolved) -> list[str]:

@@ -3,7 +3,7 @@ with `--accept` the other way round: a person says that a run is good, whatever 
 
 from collections.abc import Mapping, Sequence
 from math import inf, isfinite
-from typing import Any, Literal
+from typing import Literal
 
 import click
 
@@ -183,16 +183,23 @@ def gate(
     checked_run = find_run(warehouse, run)
     _check_status(checked_run)
     scores = read_scores(warehouse, checked_run, cluster=cluster)
+    # A share without a metric is for all that have none of their own.
+    for_all = [text for text in coverages if "=" not in text]
+    if len(for_all) > 1:
+        raise SettingsError(f"--min-coverage: {' and '.join(for_all)} are both for all metrics; give one")
+    shares = _parse_limits("--min-coverage", [text for text in coverages if "=" in text], scores, least=0.0, most=1.0)
+    if for_all:
+        share = _parse_number("--min-coverage", for_all[0], for_all[0], least=0.0, most=1.0)
+        shares = dict.fromkeys(scores, share) | shares
     limits = Limits(
         minimums=_parse_limits("--min", minimums, scores),
         maximums=_parse_limits("--max", maximums, scores),
         drops=_parse_limits("--max-drop", drops, scores, least=0.0),
         trends=_parse_limits("--trend", trends, scores, least=0.0),
-        coverages=_parse_coverages(coverages, scores),
+        coverages=shares,
         cost_usd=_parse_given("--max-cost", cost_usd),
         latency_p95_ms=_parse_given("--max-latency-p95-ms", latency_p95_ms),
     )
-    # Raises SettingsError where limits are missing or make no sense together.
     if limits == Limits():
         raise SettingsError(
             "there is nothing to check; give at least one of --min, --max, --max-drop, --trend, --min-coverage, "
@@ -206,9 +213,23 @@ def gate(
         if scores[metric].better == "low":
             raise SettingsError(f"--min {metric}: this metric is better when low; use --max")
     settings = ComparisonSettings(cluster=cluster, seed=seed)
-    document = _decide(
-        warehouse, checked_run, against, k, scores=scores, limits=limits, settings=settings, undecided=undecided
-    )
+    nights = list_nights(warehouse, checked_run) if against in NAMES or limits.trends else []
+    if against is None:
+        baseline = Baseline()
+    elif against in NAMES:
+        baseline = find_baseline(warehouse, checked_run, against, k=k, nights=nights)
+    else:
+        find_other_run(warehouse, checked_run, against)  # refuses the run itself and an unknown one
+        baseline = find_baseline(warehouse, checked_run, against, k=k, nights=())
+    document = decide(
+        warehouse, checked_run, baseline, nights=nights, scores=scores, limits=limits, settings=settings,
+        undecided=undecided,
+    )  # fmt: skip
+    # Where the warehouse cannot be written to, the decision can still be looked at.
+    try:
+        record_decision(warehouse, make_decision(document, "hand"), patience_s=WRITE_PATIENCE_S)
+    except WarehouseError as error:
+        print_notice(f"The decision is not on record: {error}.")
     write_gate_files(document, junit=junit, markdown=markdown)
     if as_json:
         print_json(document)
@@ -219,34 +240,10 @@ def gate(
     return 0 if document["outcome"] == "passed" else GATE_FAILED
 
 
-def _decide(
-    warehouse: Warehouse,
-    run: RunRow,
-    against: str | None,
-    k: int,
-    **given: Any,  # noqa: ANN401  # those of `decide`
-) -> dict[str, Any]:
-    """Decide and put it on record. Where that cannot be written to, a person may look all the same."""
-    nights = list_nights(warehouse, run) if against in NAMES or given["limits"].trends else []
-    if against is None:
-        baseline = Baseline()
-    elif against in NAMES:
-        baseline = find_baseline(warehouse, run, against, k=k, nights=nights)
-    else:
-        find_other_run(warehouse, run, against)  # refuses the run itself and what is unknown
-        baseline = find_baseline(warehouse, run, against, k=k, nights=())
-    document = decide(warehouse, run, baseline, nights=nights, **given)
-    try:
-        record_decision(warehouse, make_decision(document, "hand"), patience_s=WRITE_PATIENCE_S)
-    except WarehouseError as error:
-        print_notice(f"The decision is not on record: {error}.")
-    return document
-
-
 def _accept(
     warehouse: Warehouse, name: str | None, *, why: str | None, by: str | None, is_asked: bool, as_json: bool
 ) -> int:
-    """Put an acceptance on record and say what follows from it; raises SettingsError, WarehouseError."""
+    """Record an acceptance and print what follows from it; raises SettingsError, WarehouseError."""
     why, by = (why or "").strip(), (find_user() if by is None else by).strip()
     if name is None:
         raise SettingsError("--why and --by belong to --accept RUN")
@@ -257,7 +254,7 @@ def _accept(
     run = find_run(warehouse, name)
     _check_status(run, "accept")
     if run.kind != "evaluation":
-        raise SettingsError(f"run {run.run_id} is of kind {run.kind}, and no gate is held against such a run")
+        raise SettingsError(f"run {run.run_id} is of kind {run.kind}, and a gate cannot use such a run as its baseline")
     warehouse.migrate()
     acceptance = accept_run(warehouse, run.run_id, accepted_by=by, why=why)
     if as_json:
@@ -273,7 +270,7 @@ def _accept(
 def _check_status(run: RunRow, what: str = "decide on") -> None:
     if run.status not in ("completed", "incomplete"):
         raise RunUnfinished(
-            f"run {run.run_id} is {run.status}, so there is nothing to {what}; wait for its end, or go on with "
+            f"run {run.run_id} is {run.status}, so there is nothing to {what}; wait for its end, or resume it with "
             f"`evalhouse resume {run.run_id}`"
         )
 
@@ -295,18 +292,6 @@ def _parse_limits(
             raise SettingsError(f"{option}: {metric} came twice; give it one limit")
         limits[metric] = _parse_number(option, text, number, least=least, most=most)
     return limits
-
-
-def _parse_coverages(texts: Sequence[str], scores: Mapping[str, Score]) -> dict[str, float]:
-    """Shares by metric. One without a metric is for all that have none of their own."""
-    for_all = [text for text in texts if "=" not in text]
-    if len(for_all) > 1:
-        raise SettingsError(f"--min-coverage: {' and '.join(for_all)} are both for all metrics; give one")
-    own = _parse_limits("--min-coverage", [text for text in texts if "=" in text], scores, least=0.0, most=1.0)
-    if not for_all:
-        return own
-    share = _parse_number("--min-coverage", for_all[0], for_all[0], least=0.0, most=1.0)
-    return {metric: own.get(metric, share) for metric in scores}
 
 
 def _parse_given(option: str, text: str | None) -> float | None:

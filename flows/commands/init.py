@@ -6,7 +6,7 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Final
+from typing import Final, cast
 
 import click
 
@@ -16,13 +16,9 @@ from evalhouse.flows.preparing.suites import load_suite
 from evalhouse.flows.results.output import print_line, print_notice, print_section, write_value
 from evalhouse.flows.results.progress import show_run
 from evalhouse.flows.results.run_origin import print_responses, read_response_counts
-from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import Warehouse
-
-if TYPE_CHECKING:
-    from evalhouse.flows.run.outcome import RunOutcome
 
 SAMPLE: Final = "sample"
 _LABEL: Final = "init"
@@ -56,7 +52,13 @@ def init(*, suite: Path, url: str | None, answer: str, contexts: str, dataset: s
     write_suite(suite, {**values, "answer": answer, "contexts": contexts})
     try:
         settings = resolve_settings({}, suite=load_suite(suite)).settings
-        outcome = _ask_first(settings)
+        # The first question alone, in a run without the suite's name, which does not count as one of its nights.
+        from evalhouse.flows.evaluate import start_run  # noqa: PLC0415  # imports what runs
+        from evalhouse.flows.preparing.request import RunRequest  # noqa: PLC0415
+
+        alone = {"suite": None, "suite_hash": None, "limit": 1, "label": _LABEL}
+        with show_run() as watch:
+            outcome = start_run(RunRequest(settings=settings.model_copy(update=alone)), watch=watch)
     except Exception:  # whatever went wrong, the suite is to be written again, with other options
         suite.unlink()
         raise
@@ -66,7 +68,7 @@ def init(*, suite: Path, url: str | None, answer: str, contexts: str, dataset: s
     texts = warehouse.read_rows(read_query("show/texts"), {"run_id": run.run_id})
     for sample in texts:
         print_line()
-        retrieved = sample["contexts"]
+        retrieved = cast("list[str] | None", sample["contexts"])
         shown = {
             "question": sample["question"],
             "answer": sample["answer"],
@@ -88,16 +90,6 @@ def init(*, suite: Path, url: str | None, answer: str, contexts: str, dataset: s
     print_line(f"or:   evalhouse lineage {run.run_id} {quote(str(texts[0]['sample_id']))}   (why these scores)")
     print_line(f"or:   evalhouse serve {quote(str(suite))} --with-server   (every night, with [schedule] in the file)")
     return 0
-
-
-def _ask_first(settings: RunSettings) -> "RunOutcome":
-    """Ask and judge the first question, in a run of its own: it is no night of the suite."""
-    from evalhouse.flows.evaluate import start_run  # noqa: PLC0415
-    from evalhouse.flows.preparing.request import RunRequest  # noqa: PLC0415
-
-    alone = {"suite": None, "suite_hash": None, "limit": 1, "label": _LABEL}
-    with show_run() as watch:
-        return start_run(RunRequest(settings=settings.model_copy(update=alone)), watch=watch)
 
 
 def _ask(what: str, default: str) -> str:

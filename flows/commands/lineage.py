@@ -28,7 +28,7 @@ from evalhouse.warehouse.messages import clean_text, shorten
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.report import explain_no_sample
-from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.rows.samples import load_turns
 from evalhouse.warehouse.steps import GRADE_STEP, STEPS, add_earlier
 from evalhouse.warehouse.store import Warehouse
@@ -63,7 +63,17 @@ def lineage(*, names: tuple[str, ...], full: bool, warehouse: Warehouse, as_json
     run_row = find_run(warehouse, run)
     rows = _read_lineage(warehouse, run_row.run_id, sample, metric)
     if not rows:
-        raise SettingsError(_explain_nothing(warehouse, run_row, sample, metric))
+        of_run = {"run_id": run_row.run_id}
+        of_sample = "select 1 from run_samples where run_id = $run_id and sample_id = $sample_id"
+        if not warehouse.read_rows(of_sample, {**of_run, "sample_id": sample}):
+            raise SettingsError(explain_no_sample(warehouse, run_row, sample))
+        scored = [str(row["metric"]) for row in warehouse.read_rows(_METRICS, of_run)]
+        if not scored:
+            raise SettingsError(
+                f"run {run_row.run_id} has no scores yet; `evalhouse resume {run_row.run_id}` resumes it"
+            )
+        advice = suggest(metric or "", scored, otherwise="its metrics")
+        raise SettingsError(f"run {run_row.run_id} has no score of metric {metric!r} for {sample!r}; {advice}")
     metadata = _read_metadata(warehouse, run_row.run_id, sample)
     if as_json:
         print_json([{**row, "metadata": metadata} for row in rows])
@@ -89,20 +99,6 @@ def lineage(*, names: tuple[str, ...], full: bool, warehouse: Warehouse, as_json
             metric = next(row["metric"] for row in rows if row["step"] == step)
             _draw_step(tree, step, [row for row in rows if (row["step"], row["metric"]) == (step, metric)], full=full)
         make_console().print(tree)
-
-
-def _explain_nothing(warehouse: Warehouse, run: RunRow, sample: str, metric: str | None) -> str:
-    of_run = {"run_id": run.run_id}
-    here = warehouse.read_rows(
-        "select 1 from run_samples where run_id = $run_id and sample_id = $sample_id", {**of_run, "sample_id": sample}
-    )
-    if not here:
-        return explain_no_sample(warehouse, run, sample)
-    names = [str(row["metric"]) for row in warehouse.read_rows(_METRICS, of_run)]
-    if not names:
-        return f"run {run.run_id} has no scores yet; `evalhouse resume {run.run_id}` goes on with it"
-    advice = suggest(metric or "", names, otherwise="its metrics")
-    return f"run {run.run_id} has no score of metric {metric!r} for {sample!r}; {advice}"
 
 
 def _describe_score(rows: list[dict[str, Any]]) -> Text:

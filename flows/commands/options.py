@@ -95,18 +95,123 @@ WAREHOUSE_OPTION = _describe_warehouse(callback=_open_warehouse)
 """The warehouse itself, not its URL."""
 
 
-def join_options(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:
-    """Several options as one decorator, which help lists in their order."""
+_SECTIONS: dict[click.Parameter, str | None] = {}
+"""The section of help that an option belongs to."""
+
+
+def join_options(
+    *options: Callable[[_Command], _Command], section: str | None = None
+) -> Callable[[_Command], _Command]:
+    """Several options as one decorator; help lists them in their order, under `section` in a `SectionedCommand`."""
 
     def decorate(command: _Command) -> _Command:
         # A decorator puts its option before those already there.
         for option in reversed(options):
             command = option(command)
+            parameter = command.__click_params__[-1]  # type: ignore[attr-defined]  # where click keeps them
+            _SECTIONS[parameter] = section
         return command
 
     return decorate
 
 
+class SectionedCommand(click.Command):
+    """A command whose help lists options by section, those without one last."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, a list for each section in the order of the source."""
+        sections: dict[str | None, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)) is not None:
+                sections.setdefault(_SECTIONS.get(parameter), []).append(record)
+        others = sections.pop(None, [])
+        for title, records in (*sections.items(), ("Other options", others)):
+            with formatter.section(str(title)):
+                formatter.write_dl(records)
+
+
+judge_options = join_options(
+    click.option(
+        "--judge",
+        metavar="J",
+        help="lexical, openai:MODEL, PROVIDER:MODEL (anthropic, google_genai, bedrock, azure, ollama, mistralai, …), "
+        "local:MODEL (a classifier), or module:factory; `J,classify=K` asks K in one step.",
+    ),
+    click.option(
+        "--embeddings",
+        metavar="E",
+        help="hashing (offline; spelling alone), openai:MODEL, or module:factory; default: "
+        "openai:text-embedding-3-small beside an openai: judge at OpenAI itself, else hashing.",
+    ),
+    click.option("--language", metavar="en|zh", help="Language of the prompts. Default: en."),
+    click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace the built-in ones."),
+    TEMPERATURE_OPTION,
+    REASONING_OPTION,
+    PLAN_OPTION,
+    click.option("--votes", type=int, metavar="N", help="Take N votes on each verdict, an odd number. Default: 1."),
+    click.option(
+        "--contexts-alone",
+        is_flag=True,
+        default=None,
+        help="Judge each context in a request of its own; support by several together is not found then.",
+    ),
+    click.option(
+        "--logprobs", is_flag=True, default=None, help="Grade by token probabilities where the judge has them."
+    ),
+    FRESH_OPTION,
+    section="The judge",
+)
+"""The options of `run` that say who judges and how it is asked."""
+metric_options = join_options(
+    click.option(
+        "--metrics", metavar="A,B", help="Metrics to score. Default: the usual ones and what comes with them."
+    ),
+    click.option("--metric-files", metavar="DIR", help="A folder with metrics of your own, one SQL file each."),
+    click.option("--set", "sets", multiple=True, metavar="METRIC.PARAMETER=N", help="Set a metric's parameter."),
+    click.option(
+        "--citations",
+        multiple=True,
+        metavar="REGEX",
+        help="How answers cite, in place of what is built in. Repeatable.",
+    ),
+    click.option("--citations-from", type=int, metavar="0|1", help="The number of the first context. Default: 1."),
+    click.option("--contexts-role", metavar="ROLE", help="authoritative (default) or supplementary, for `relevance`."),
+    click.option("--regenerated-questions", type=int, metavar="N", help="Questions for answer_relevancy. Default: 3."),
+    click.option(
+        "--noise", "noise_share", type=float, metavar="SHARE", help="Judge this share again to measure noise."
+    ),
+    section="Metrics",
+)
+"""The options of `run` that say what is scored."""
+dataset_options = join_options(
+    click.option(
+        "--limit", type=int, metavar="N", help="Judge only the first N rows: samples, whole conversations or traces."
+    ),
+    click.option(
+        "--sample-budget", type=int, metavar="N", help="Judge N samples, picked by chance and doubt, for all."
+    ),
+    click.option("--sample-seed", type=int, metavar="N", help="Which samples are picked. Default: 0."),
+    click.option("--map", "maps", multiple=True, metavar="OURS=THEIRS", help="Read our column OURS from THEIRS."),
+    click.option(
+        "--format", "format", metavar="TOOL", help="Traces: otel, openinference, langfuse, langsmith, phoenix."
+    ),
+    click.option("--encoding", metavar="NAME", help="Encoding of a text file, such as cp1252; most are found."),
+    click.option(
+        "--turns",
+        type=click.Choice(["all", "last"]),
+        help="Which turns of a whole conversation are samples. Default: all.",
+    ),
+    click.option("--responses", metavar="RUN", help="Judge the answers that RUN has on record; ask for none."),
+    section="The dataset",
+)
+"""The options of `run` that say which samples are judged and how their file is read."""
+run_options = join_options(
+    click.option("--label", metavar="TEXT", help="A name for this run."),
+    click.option("--href", metavar="URL", help="A link to what was evaluated: a commit, a build."),
+    click.option("--tag", "tags", multiple=True, metavar="T", help="A tag. Repeatable."),
+    section="The run",
+)
+"""The options of `run` that name it."""
 limit_options = join_options(
     click.option("--concurrency", type=int, metavar="N", help="Requests in flight at once. Default: 16."),
     click.option("--rpm", type=int, metavar="N", help="Requests per minute. Default: no limit."),
@@ -136,8 +241,9 @@ limit_options = join_options(
     click.option(
         "--prices", metavar="FILE", help="Your own prices: `model: [input, output, cached input]`, $ per million."
     ),
+    section="Limits of asking",
 )
-"""The options that `run` and `resume` share: how hard to ask."""
+"""The options that commands share which ask: how hard to ask."""
 pool_options = join_options(
     click.option("--pool", metavar="NAME", help="Have the workers of this Prefect work pool judge the samples."),
     click.option("--part-size", type=int, metavar="N", help="Samples a worker is given at once. Default: 500."),
@@ -147,6 +253,7 @@ pool_options = join_options(
     click.option(
         "--task-timeout", "task_timeout_s", type=float, metavar="S", help="Seconds one step may take for a shard."
     ),
+    section="Who judges besides this process",
 )
 """The options that `run` and `resume` share: who judges besides this process, and how long Prefect lets it take."""
 

@@ -4,7 +4,6 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -20,9 +19,6 @@ from evalhouse.flows.results.output import (
     write_frame,
 )
 from evalhouse.warehouse.location import parse_location
-
-if TYPE_CHECKING:
-    import polars as pl
 
 _MOST_S = 1e6
 _EXAMPLE = 'evalhouse query "from run_scores"'
@@ -95,14 +91,38 @@ def query(
     """
     from evalhouse.warehouse.sandbox.query_process import answer_apart  # noqa: PLC0415  # imports Polars
 
-    text = _read_sql(sql, path)
-    kind = kind or _find_format(output)
+    if sql is not None and path is not None:
+        raise SettingsError("got SQL as an argument and with --file; give it once")
+    if sql == "-" or (sql is None and path in (None, "-")):
+        if path is None and sql is None and sys.stdin.isatty():
+            raise SettingsError(_NO_SQL)
+        sql = sys.stdin.read()
+    elif path is not None:
+        try:
+            sql = Path(path).read_text(encoding="utf-8")
+        except OSError as error:
+            raise SettingsError(f"cannot read {path}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise SettingsError(f"{path} is not UTF-8 text; --file takes a file of SQL") from None
+    if sql is None or not sql.strip():
+        raise SettingsError(f"the SQL is empty; write one SELECT, for example: {_EXAMPLE}")
+    if kind is None:
+        suffix = Path(output or "").suffix.removeprefix(".").lower()
+        suffix = {"md": "markdown", "ndjson": "jsonl"}.get(suffix, suffix)
+        kind = suffix if suffix in FORMATS else "table"
     if kind == "parquet" and output is None:
         raise SettingsError("Parquet is not text; name a file with --output")
     location = parse_location(find_warehouse(warehouse))
-    frame = answer_apart(location, text, timeout_s=timeout, memory_mb=memory_mb, max_bytes=None)
+    frame = answer_apart(location, sql, timeout_s=timeout, memory_mb=memory_mb, max_bytes=None)
     if output is not None:
-        _save_frame(frame, kind, Path(output))
+        try:
+            if kind == "parquet":
+                frame.write_parquet(output)
+            else:
+                Path(output).write_text(write_frame(frame, kind), encoding="utf-8")
+        except OSError as error:
+            raise SettingsError(f"cannot write {output}: {error.strerror or error}") from None
+        print_notice(f"{write_count(frame.height, 'row')} in {output}")
     elif kind == "table" and frame.columns == ["explain_key", "explain_value"]:
         print_text("\n".join(frame["explain_value"]))  # a drawing of many lines
     elif kind == "table":
@@ -110,44 +130,3 @@ def query(
         print_notice(write_count(frame.height, "row"))
     else:
         print_text(write_frame(frame, kind))
-
-
-def _read_sql(sql: str | None, path: str | None) -> str:
-    if sql is not None and path is not None:
-        raise SettingsError("got SQL as an argument and with --file; give it once")
-    if sql == "-" or (sql is None and path in (None, "-")):
-        if path is None and sql is None and sys.stdin.isatty():
-            raise SettingsError(_NO_SQL)
-        text = sys.stdin.read()
-    else:
-        text = sql if sql is not None else _read_file(Path(str(path)))
-    if not text.strip():
-        raise SettingsError(f"the SQL is empty; write one SELECT, for example: {_EXAMPLE}")
-    return text
-
-
-def _read_file(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise SettingsError(f"{path} is not UTF-8 text; --file takes a file of SQL") from None
-
-
-def _find_format(output: str | None) -> str:
-    """The format a file's name asks for, or a table."""
-    suffix = Path(output or "").suffix.removeprefix(".").lower()
-    suffix = {"md": "markdown", "ndjson": "jsonl"}.get(suffix, suffix)
-    return suffix if suffix in FORMATS else "table"
-
-
-def _save_frame(frame: "pl.DataFrame", kind: str, path: Path) -> None:
-    try:
-        if kind == "parquet":
-            frame.write_parquet(path)
-        else:
-            path.write_text(write_frame(frame, kind), encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(f"cannot write {path}: {error.strerror or error}") from None
-    print_notice(f"{write_count(frame.height, 'row')} in {path}")

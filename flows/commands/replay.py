@@ -27,7 +27,6 @@ from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
     from evalhouse.flows.replay import Replay
-    from evalhouse.tasks.settings.target import TargetSettings
 
 _MEANINGS = {
     "retrieval": "with the old contexts the bot scores as before",
@@ -86,7 +85,14 @@ def replay(
         if run.kind != "evaluation":
             raise SettingsError(f"run {run.run_id} is of kind {run.kind} and has no scores of its own to explain")
     options = ReplayOptions(metrics=metrics, sample_ids=samples, **numbers)
-    begun = make_replay(pair, options, _read_target(suite))
+    target = None
+    if suite is not None:
+        from evalhouse.flows.serving.suite_runs import resolve_suite  # noqa: PLC0415  # imports what runs
+
+        target = resolve_suite(load_suite(suite), flags={}).settings.target
+        if target is None:
+            raise SettingsError(f"--suite: {suite} has no [target], so there is nothing to ask")
+    begun = make_replay(pair, options, target)
     if dry_run:
         plan = begun.estimate()
         if as_json:
@@ -131,17 +137,6 @@ def replay(
     else:
         _print(begun, document)
     return _find_status(begun)
-
-
-def _read_target(suite: str | None) -> "TargetSettings | None":
-    if suite is None:
-        return None
-    from evalhouse.flows.serving.suite_runs import resolve_suite  # noqa: PLC0415  # imports what runs
-
-    target = resolve_suite(load_suite(suite), flags={}).settings.target
-    if target is None:
-        raise SettingsError(f"--suite: {suite} has no [target], so there is nothing to ask")
-    return target
 
 
 def _find_status(begun: "Replay") -> int:

@@ -96,7 +96,14 @@ def _plan_rescoring(
     metric_files: str | None,
     parameters: Mapping[str, Mapping[str, float]],
 ) -> Rescoring:
-    settings = _read_settings(run)
+    if what := _WITHOUT_SCORES.get(run.kind):
+        raise SettingsError(f"run {run.run_id} {what}, and has no scores; name a run that judged samples")
+    try:
+        settings = validate_settings(run.config, {})
+    except SettingsError as error:
+        raise SettingsError(
+            f"run {run.run_id} was made by another version of evalhouse with settings this one does not know: {error}"
+        ) from None
     folder = metric_files or settings.metric_files
     files = load_metrics(Path(folder) if folder else None)
     own = () if metrics or not metric_files else sorted(files.keys() - load_metrics(None).keys())
@@ -122,17 +129,6 @@ def _plan_rescoring(
             left_out[name] = "the run has no verdicts for it"
     settings = settings.model_copy(update={"metric_settings": merged, "metric_files": folder})
     return Rescoring(run=run, settings=settings, metrics=tuple(scored), left_out=left_out)
-
-
-def _read_settings(run: RunRow) -> RunSettings:
-    if what := _WITHOUT_SCORES.get(run.kind):
-        raise SettingsError(f"run {run.run_id} {what}, and has no scores; name a run that judged samples")
-    try:
-        return validate_settings(run.config, {})
-    except SettingsError as error:
-        raise SettingsError(
-            f"run {run.run_id} was made by another version of evalhouse with settings this one does not know: {error}"
-        ) from None
 
 
 def _describe(rescoring: Rescoring) -> dict[str, object]:

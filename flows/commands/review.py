@@ -22,7 +22,6 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.results.agreement import GROUPINGS, MEASURES, describe_agreement
 from evalhouse.flows.results.comparison import corrected_table
 from evalhouse.flows.results.output import (
-    Table,
     make_table,
     print_json,
     print_line,
@@ -47,8 +46,6 @@ from evalhouse.warehouse.store import Warehouse
 if TYPE_CHECKING:
     from evalhouse.flows.testsets.review import DecidedSet, ImportedDecisions
     from evalhouse.tasks.reviews.export import Export, ExportRequest
-    from evalhouse.tasks.testsets.decisions import AskedQuestions
-    from evalhouse.tasks.testsets.passages import Document
 
 
 @click.group(cls=LazyGroup)
@@ -89,19 +86,38 @@ def questions(
     decided on. The passages that a question rests on are shown from DOCS; without it they are read where the set was
     made from. `review import` takes the decisions in.
     """
-    from evalhouse.tasks.testsets.decisions import pick_questions  # noqa: PLC0415  # imports what reads documents
+    # These read documents, which the other commands do without.
+    from evalhouse.tasks.reviews.export import write_csv, write_lines  # noqa: PLC0415
+    from evalhouse.tasks.testsets.decisions import list_question_rows, pick_questions  # noqa: PLC0415
+    from evalhouse.tasks.testsets.documents import read_documents  # noqa: PLC0415
+    from evalhouse.tasks.testsets.errors import TestsetError  # noqa: PLC0415
     from evalhouse.tasks.testsets.sets import read_set  # noqa: PLC0415
 
     kind = pick_format(kind, output)
     if output and Path(output).exists():
         raise SettingsError(f"{output} exists and may hold decisions; name another file with -o")
     test_set = read_set(path)
-    documents = _read_documents(docs, test_set.manifest.source)
+    source = test_set.manifest.source
+    try:
+        documents = read_documents(docs or source)
+    except (TestsetError, OSError):
+        if docs is not None:
+            raise
+        print_notice(f"the documents are no longer at {source}: spans are shown without the text around them")
+        documents = []
     asked = pick_questions(path, test_set, documents, n=n, again=again)
     written = Path(output or f"questions-{test_set.set_hash[:8]}.{kind}")
     if written.exists():
         raise SettingsError(f"{written} exists and may hold decisions; name another file with -o")
-    written.write_bytes(_write_questions(asked, kind, (reviewer or "").strip()))
+    reviewer = (reviewer or "").strip()
+    if kind == "html":
+        from evalhouse.flows.report.question_page import build_question_page  # noqa: PLC0415  # the chart library
+
+        content = build_question_page(asked, reviewer).encode()
+    else:
+        rows = list_question_rows(asked, reviewer=reviewer)
+        content = write_csv(rows, rows[0]) if kind == "csv" else write_lines(rows)
+    written.write_bytes(content)
     n_proposals = sum(subject.proposal is not None for subject in asked.subjects)
     if as_json:
         print_json(
@@ -126,31 +142,6 @@ def questions(
         print_line("open it in a browser, decide, download, then `evalhouse review import FILE.jsonl`")
     else:
         print_line(f"write keep, mend or drop into the column label, then `evalhouse review import {written}`")
-
-
-def _read_documents(docs: str | None, source: str) -> "list[Document]":
-    from evalhouse.tasks.testsets.documents import read_documents  # noqa: PLC0415
-    from evalhouse.tasks.testsets.errors import TestsetError  # noqa: PLC0415
-
-    if docs is not None:
-        return read_documents(docs)
-    try:
-        return read_documents(source)
-    except (TestsetError, OSError):
-        print_notice(f"the documents are not at {source} any more: spans are shown without what stands around them")
-        return []
-
-
-def _write_questions(asked: "AskedQuestions", kind: str, reviewer: str) -> bytes:
-    from evalhouse.tasks.reviews.export import write_csv, write_lines  # noqa: PLC0415
-    from evalhouse.tasks.testsets.decisions import list_question_rows  # noqa: PLC0415
-
-    if kind == "html":
-        from evalhouse.flows.report.question_page import build_question_page  # noqa: PLC0415  # the chart library
-
-        return build_question_page(asked, reviewer).encode()
-    rows = list_question_rows(asked, reviewer=reviewer)
-    return write_csv(rows, rows[0]) if kind == "csv" else write_lines(rows)
 
 
 def report_import(imported: "ImportedDecisions", *, as_json: bool) -> None:
@@ -274,7 +265,15 @@ def export_verdicts(
     random; the others come from those on which votes, or the lexical judge and the run's judge, disagree, and those
     whose score moved since the run before. How each was picked is put on record.
     """
-    from evalhouse.tasks.reviews.export import ExportRequest, plan_export, record_export  # noqa: PLC0415  # imports the lexical judge
+    # Imports the lexical judge.
+    from evalhouse.tasks.reviews.export import (  # noqa: PLC0415
+        ExportRequest,
+        list_rows,
+        plan_export,
+        record_export,
+        write_csv,
+        write_lines,
+    )
 
     kind = pick_format(kind, output)
     if with_verdicts and kind == "html":
@@ -284,16 +283,29 @@ def export_verdicts(
     if output and Path(output).exists():
         raise SettingsError(f"{output} exists and may hold labels; name another file with -o")
     reviewed_run = find_run(warehouse, run)
+    chosen_steps = None
+    if steps is not None:
+        named = tuple(dict.fromkeys(name.strip() for name in steps.split(",") if name.strip()))
+        if not named or not set(named) <= set(REVIEWED_PROMPTS):
+            raise SettingsError(f"--steps is {steps!r}; it must name some of {', '.join(REVIEWED_PROMPTS)}")
+        chosen_steps = named
     request = ExportRequest(
         n=n,
-        steps=_parse_steps(steps),
+        steps=chosen_steps,
         share_random=share_random,
         seed=secrets.randbelow(2**31) if seed is None else seed,
         again=again,
     )
     export = plan_export(warehouse, reviewed_run, request)
     path = Path(output or f"review-{export.export_id}.{kind}")
-    content = _write(export, kind, (reviewer or "").strip(), with_verdicts=with_verdicts)
+    reviewer = (reviewer or "").strip()
+    if kind == "html":
+        from evalhouse.flows.report.review_page import build_review_page  # noqa: PLC0415  # imports the chart library
+
+        content = build_review_page(export, reviewer).encode()
+    else:
+        rows = list_rows(export, reviewer=reviewer, with_verdicts=with_verdicts)
+        content = write_csv(rows, rows[0]) if kind == "csv" else write_lines(rows)
     # An export on record whose file could not be written is asked of nobody and does no harm; the other way it would.
     record_export(warehouse, export)
     path.write_bytes(content)
@@ -348,27 +360,6 @@ def import_labels(
     )
     if imported.new:
         print_line("`evalhouse review agreement` says how far they agree with the judge")
-
-
-def _parse_steps(steps: str | None) -> tuple[str, ...] | None:
-    if steps is None:
-        return None
-    named = tuple(dict.fromkeys(name.strip() for name in steps.split(",") if name.strip()))
-    unknown = [name for name in named if name not in REVIEWED_PROMPTS]
-    if unknown or not named:
-        raise SettingsError(f"--steps is {steps!r}; it must name some of {', '.join(REVIEWED_PROMPTS)}")
-    return named
-
-
-def _write(export: "Export", kind: str, reviewer: str, *, with_verdicts: bool) -> bytes:
-    from evalhouse.tasks.reviews.export import list_rows, write_csv, write_lines  # noqa: PLC0415  # as the first
-
-    if kind == "html":
-        from evalhouse.flows.report.review_page import build_review_page  # noqa: PLC0415  # imports the chart library
-
-        return build_review_page(export, reviewer).encode()
-    rows = list_rows(export, reviewer=reviewer, with_verdicts=with_verdicts)
-    return write_csv(rows, rows[0]) if kind == "csv" else write_lines(rows)
 
 
 def _report_export(export: "Export", request: "ExportRequest", path: Path, *, as_json: bool) -> None:
@@ -446,7 +437,15 @@ def agreement(*, runs: tuple[str, ...], by: str, seed: int, warehouse: Warehouse
     reviewed_runs = list({run.run_id: run for run in reviewed_runs}.values())
     reviewed = read_reviewed(warehouse, [run.run_id for run in reviewed_runs])
     if reviewed.is_empty():
-        raise SettingsError(_explain_nothing(reviewed_runs))
+        if not reviewed_runs:
+            raise SettingsError(
+                "no verdict has been reviewed yet; `evalhouse review export latest` picks some for a person to label"
+            )
+        names = ", ".join(run.run_id for run in reviewed_runs)
+        raise SettingsError(
+            f"no verdict of {names} has been reviewed, here or by its content; `evalhouse review export "
+            f"{reviewed_runs[0].run_id}` picks some"
+        )
     document = describe_agreement(reviewed, groupings, seed=seed) | {
         "runs": [run.run_id for run in reviewed_runs],
         "corrected": {
@@ -487,7 +486,9 @@ def agreement(*, runs: tuple[str, ...], by: str, seed: int, warehouse: Warehouse
         for row in document["judge"]:
             if row["by"] == "step":
                 print_line()
-                print_table(_make_confusion(row))
+                labels = list(row["confusion"])
+                cells = [[f"judge: {label}", *(row["confusion"][label][other] for other in labels)] for label in labels]
+                print_table(make_table([row["step"], *(f"#people: {label}" for label in labels)], cells))
         print_line()
         _print_people(document["people"])
         for run in reviewed_runs:
@@ -505,21 +506,6 @@ def _parse_groupings(text: str) -> list[str]:
     if unknown or not groupings:
         raise SettingsError(f"--by: got {text!r}; known: {', '.join(GROUPINGS)}, several with commas")
     return list(dict.fromkeys(groupings))
-
-
-def _explain_nothing(runs: Sequence[RunRow]) -> str:
-    if not runs:
-        return "nobody has reviewed a verdict yet; `evalhouse review export latest` picks some for a person to label"
-    names = ", ".join(run.run_id for run in runs)
-    return (
-        f"no verdict of {names} has been reviewed, here or by its content; `evalhouse review export {runs[0].run_id}`"
-    )
-
-
-def _make_confusion(row: Mapping[str, Any]) -> Table:
-    labels = list(row["confusion"])
-    cells = [[f"judge: {label}", *(row["confusion"][label][other] for other in labels)] for label in labels]
-    return make_table([row["step"], *(f"#people: {label}" for label in labels)], cells)
 
 
 def _print_people(people: Sequence[Mapping[str, Any]]) -> None:

@@ -11,16 +11,17 @@ import click
 
 from evalhouse.flows.commands.options import (
     DRY_RUN_OPTION,
-    FRESH_OPTION,
     JSON_OPTION,
-    PLAN_OPTION,
-    REASONING_OPTION,
     RUN_ARGUMENT,
-    TEMPERATURE_OPTION,
     WAREHOUSE_URL_OPTION,
+    SectionedCommand,
+    dataset_options,
     find_warehouse,
+    judge_options,
     limit_options,
+    metric_options,
     pool_options,
+    run_options,
 )
 from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, INTERRUPTED, SettingsError
 from evalhouse.flows.preparing.request import BY_HAND, RunRequest, Trigger, Update, leave_out_judging
@@ -34,7 +35,7 @@ from evalhouse.flows.preparing.settings import (
     resolve_settings,
     split_list,
 )
-from evalhouse.flows.preparing.suites import LivingSet, load_suite
+from evalhouse.flows.preparing.suites import load_suite
 from evalhouse.flows.results.output import (
     print_json,
     print_line,
@@ -45,7 +46,6 @@ from evalhouse.flows.results.output import (
 )
 from evalhouse.flows.results.progress import show_run
 from evalhouse.flows.results.run_origin import (
-    SilentMetrics,
     describe_dropped,
     describe_local,
     describe_replies,
@@ -61,7 +61,6 @@ from evalhouse.flows.results.run_origin import (
 from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.flows.server.local import hold_server
 from evalhouse.tasks.judge.names import LEXICAL, parse_judges
-from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.engine.connection import readers_kept
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.metric_files import load_metrics, plan_run, resolve_parameters
@@ -77,62 +76,15 @@ if TYPE_CHECKING:
 _STATUSES = {"completed": 0, "cancelled": INTERRUPTED}
 
 
-@click.command()
+@click.command(cls=SectionedCommand)
 @click.argument("dataset", metavar="DATASET|SUITE.toml")
-@click.option(
-    "--judge",
-    metavar="J",
-    help="lexical, openai:MODEL, PROVIDER:MODEL (anthropic, google_genai, bedrock, azure, ollama, mistralai, …), "
-    "local:MODEL (a classifier), or module:factory; `J,classify=K` asks K in one step.",
-)
-@click.option(
-    "--embeddings",
-    metavar="E",
-    help="hashing (offline; spelling alone), openai:MODEL, or module:factory; default: openai:text-embedding-3-small "
-    "beside an openai: judge at OpenAI itself, else hashing.",
-)
-@click.option("--metrics", metavar="A,B", help="Metrics to score. Default: the usual ones and what comes with them.")
-@click.option("--metric-files", metavar="DIR", help="A folder with metrics of your own, one SQL file each.")
-@click.option("--set", "sets", multiple=True, metavar="METRIC.PARAMETER=N", help="Set a metric's parameter.")
-@click.option("--language", metavar="en|zh", help="Language of the prompts. Default: en.")
-@click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace the built-in ones.")
-@TEMPERATURE_OPTION
-@REASONING_OPTION
-@click.option("--votes", type=int, metavar="N", help="Take N votes on each verdict, an odd number. Default: 1.")
-@click.option(
-    "--contexts-alone",
-    is_flag=True,
-    default=None,
-    help="Judge each context in a request of its own; support by several together is not found then.",
-)
-@PLAN_OPTION
-@click.option(
-    "--citations", multiple=True, metavar="REGEX", help="How answers cite, in place of what is built in. Repeatable."
-)
-@click.option("--citations-from", type=int, metavar="0|1", help="The number of the first context. Default: 1.")
-@click.option("--logprobs", is_flag=True, default=None, help="Grade by token probabilities where the judge has them.")
-@click.option("--contexts-role", metavar="ROLE", help="authoritative (default) or supplementary, for `relevance`.")
-@click.option("--regenerated-questions", type=int, metavar="N", help="Questions for answer_relevancy. Default: 3.")
-@click.option("--label", metavar="TEXT", help="A name for this run.")
-@click.option("--href", metavar="URL", help="A link to what was evaluated: a commit, a build.")
-@click.option("--tag", "tags", multiple=True, metavar="T", help="A tag. Repeatable.")
-@click.option(
-    "--limit", type=int, metavar="N", help="Judge only the first N rows: samples, whole conversations or traces."
-)
-@click.option("--sample-budget", type=int, metavar="N", help="Judge N samples, picked by chance and doubt, for all.")
-@click.option("--sample-seed", type=int, metavar="N", help="Which samples are picked. Default: 0.")
-@click.option("--map", "maps", multiple=True, metavar="OURS=THEIRS", help="Read our column OURS from THEIRS.")
-@click.option("--format", "format", metavar="TOOL", help="Traces: otel, openinference, langfuse, langsmith, phoenix.")
-@click.option("--encoding", metavar="NAME", help="Encoding of a text file, such as cp1252; most are found.")
-@click.option(
-    "--turns", type=click.Choice(["all", "last"]), help="Which turns of a whole conversation are samples. Default: all."
-)
-@click.option("--noise", "noise_share", type=float, metavar="SHARE", help="Judge this share again to measure noise.")
-@click.option("--responses", metavar="RUN", help="Judge the answers that RUN has on record; ask for none.")
-@FRESH_OPTION
-@pool_options
+@judge_options
+@metric_options
+@dataset_options
+@run_options
 @DRY_RUN_OPTION
 @limit_options
+@pool_options
 @WAREHOUSE_URL_OPTION
 @JSON_OPTION
 @wait_for_warehouse()
@@ -172,13 +124,17 @@ def run(
         if meant:
             print_notice(f"{name} is set, which is not a setting; did you mean {meant}? It is ignored.")
     if dry_run:
-        if suite is not None and suite.testset is not None:
-            _print_refresh(suite.testset, settings)
-        # Where an application is asked, its answers have to come from somewhere before their judging can be
-        # estimated.
+        # These import what asks.
         from evalhouse.flows.preparing.live_run import make_plan, try_own_metrics  # noqa: PLC0415
         from evalhouse.flows.run.estimate import estimate_run, print_estimate, print_target_estimate  # noqa: PLC0415
+        from evalhouse.flows.serving.living_set import describe_estimate  # noqa: PLC0415
+        from evalhouse.tasks.testsets.errors import TestsetError  # noqa: PLC0415
 
+        if suite is not None and suite.testset is not None:
+            try:
+                print_notice(describe_estimate(suite.testset, settings))
+            except (SettingsError, TestsetError) as error:
+                print_notice(f"test set: cannot be refreshed, and would be evaluated as it is: {error}")
         try_own_metrics(make_plan(settings), settings)
         if settings.target is None and settings.responses is None:
             print_estimate(estimate_run(settings), as_json=as_json)
@@ -204,10 +160,10 @@ def run(
     return report_outcome(suite_outcome, settings.warehouse, as_json=as_json)
 
 
-@click.command()
+@click.command(cls=SectionedCommand)
 @RUN_ARGUMENT
-@pool_options
 @limit_options
+@pool_options
 @WAREHOUSE_URL_OPTION
 @JSON_OPTION
 @wait_for_warehouse()
@@ -241,50 +197,45 @@ def resume(run: str, warehouse: str | None, as_json: bool, **flags: object) -> i
 
 def report_outcome(suite_outcome: "SuiteOutcome", url: str, *, as_json: bool) -> int:
     """Print how a run ended, and its gate where it has one, and return the exit status."""
-    outcome, warehouse = suite_outcome.outcome, Warehouse(url)
-    run_id, metrics = outcome.run.run_id, list(outcome.run.metrics)
+    outcome, run, warehouse = suite_outcome.outcome, suite_outcome.outcome.run, Warehouse(url)
     with readers_kept():
-        rows = warehouse.read_rows(read_query("runs/means"), {"run_id": run_id, "metrics": metrics})
+        of_run = {"run_id": run.run_id, "metrics": list(run.metrics)}
+        rows = warehouse.read_rows(read_query("runs/means"), of_run)
         if as_json:
-            print_json(_to_document(suite_outcome, rows, warehouse))
-        else:
-            silent = read_silent(warehouse, outcome.run)
-            sampling = explain_sampling(warehouse, outcome.run)
-            warnings = [*([sampling.removeprefix("note: ")] if sampling else []), *_list_warnings(outcome, warehouse)]
-            _print_outcome(suite_outcome, rows, silent, read_response_counts(warehouse, outcome.run), warnings)
-            # The option that the next command needs to find a warehouse that it would not look into by itself.
-            location = warehouse.location
-            _print_next(
-                suite_outcome,
-                rows,
-                "" if location == parse_location(find_warehouse(None)) else f" --warehouse {quote(location.name)}",
+            testset = run.config.get("refreshed")
+            of_suite = {"suite": run.suite, "gate": suite_outcome.gate} if run.suite else {}
+            of_suite |= {"testset": testset} if testset else {}
+            used = (
+                "requests", "reused", "failed", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd",
+            )  # fmt: skip
+            print_json(
+                {
+                    "run_id": run.run_id,
+                    "status": outcome.status,
+                    "problem": outcome.problem,
+                    "n_samples": run.n_samples,
+                    "judge": run.judge,
+                    "embeddings": run.embeddings,
+                    "metrics": {
+                        row["metric"]: {key: row[key] for key in row if key not in ("metric", "better")} for row in rows
+                    },
+                    "calls": outcome.counts.pick(*used),
+                    "noise": outcome.noise.to_plain() if outcome.noise else None,
+                    "repeats": outcome.repeats.to_plain() if outcome.repeats else None,
+                    "warehouse": warehouse.location.url,
+                    **of_suite,
+                }
             )
+        else:
+            _print_outcome(suite_outcome, rows, warehouse)
+            if suite_outcome.gate is not None:
+                from evalhouse.flows.results.gate import print_gate  # noqa: PLC0415  # imports the statistics
+
+                print_gate(suite_outcome.gate, names_run=False)
+            _print_next(suite_outcome, rows, warehouse)
     if suite_outcome.gate is not None and suite_outcome.gate_failed:
         return GATE_FAILED
     return _STATUSES.get(outcome.status, INCOMPLETE)
-
-
-def _list_warnings(outcome: "RunOutcome", warehouse: Warehouse) -> list[str]:
-    """What the replies of models say of them; the lexical judge and the embeddings of ours have none."""
-    run = outcome.run
-    if run.judge == LEXICAL and run.embeddings in (None, "hashing"):
-        return []
-    return [
-        *describe_replies(read_replies(warehouse, run.run_id)),
-        *describe_dropped(warehouse, run.run_id),
-        *describe_local(outcome.counts, run.judge, list_identified(warehouse, run.run_id)),
-    ]
-
-
-def _print_refresh(testset: "LivingSet", settings: RunSettings) -> None:
-    """What comes before the run; what cannot be refreshed is evaluated as it is."""
-    from evalhouse.flows.serving.living_set import describe_estimate  # noqa: PLC0415  # imports what reads documents
-    from evalhouse.tasks.testsets.errors import TestsetError  # noqa: PLC0415
-
-    try:
-        print_notice(describe_estimate(testset, settings))
-    except (SettingsError, TestsetError) as error:
-        print_notice(f"test set: cannot be refreshed, and would be evaluated as it is: {error}")
 
 
 def _introduce_judge(resolved: Resolved) -> str | None:
@@ -305,38 +256,8 @@ def _introduce_judge(resolved: Resolved) -> str | None:
     )
 
 
-def _to_document(suite_outcome: "SuiteOutcome", rows: list[dict[str, Any]], warehouse: Warehouse) -> dict[str, object]:
-    outcome = suite_outcome.outcome
-    testset = outcome.run.config.get("refreshed")
-    of_suite = {"suite": outcome.run.suite, "gate": suite_outcome.gate} if outcome.run.suite else {}
-    of_suite |= {"testset": testset} if testset else {}
-    return {
-        "run_id": outcome.run.run_id,
-        "status": outcome.status,
-        "problem": outcome.problem,
-        "n_samples": outcome.run.n_samples,
-        "judge": outcome.run.judge,
-        "embeddings": outcome.run.embeddings,
-        "metrics": {row["metric"]: {key: row[key] for key in row if key not in ("metric", "better")} for row in rows},
-        "calls": outcome.counts.pick(
-            "requests", "reused", "failed", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd"
-        ),
-        "noise": outcome.noise.to_plain() if outcome.noise else None,
-        "repeats": outcome.repeats.to_plain() if outcome.repeats else None,
-        "warehouse": warehouse.location.url,
-        **of_suite,
-    }
-
-
-def _print_outcome(
-    suite_outcome: "SuiteOutcome",
-    rows: Sequence[Mapping[str, Any]],
-    silent: SilentMetrics,
-    responses: Mapping[str, Any] | None,
-    warnings: Sequence[str],
-) -> None:
-    outcome = suite_outcome.outcome
-    run = outcome.run
+def _print_outcome(suite_outcome: "SuiteOutcome", rows: Sequence[Mapping[str, Any]], warehouse: Warehouse) -> None:
+    outcome, run = suite_outcome.outcome, suite_outcome.outcome.run
     of_suite = f" of {run.suite}" if run.suite else ""
     tools = f"judged by {run.judge}" + (f", embeddings {run.embeddings}" if run.embeddings else "")
     print_line(
@@ -345,6 +266,7 @@ def _print_outcome(
     # A run that was stopped has scores of some samples only; `show` has them to look at.
     if outcome.status in ("completed", "incomplete"):
         print_line()
+        silent = read_silent(warehouse, run)
         print_scores(rows, run.metrics, silent.hidden, silent.line)
         if note := explain_stand_in(run):
             print_line(note)
@@ -356,18 +278,22 @@ def _print_outcome(
         f"{write_count(counts.requests, 'request')}, {counts.reused:,} reused from the record, "
         f"{counts.failed:,} failed; {counts.prompt_tokens:,}{cached} + {counts.completion_tokens:,} tokens, cost {cost}"
     )
-    for line in warnings:
-        print_line(f"warning: {line}")
-    print_responses(responses)
+    if sampling := explain_sampling(warehouse, run):
+        print_line(f"warning: {sampling.removeprefix('note: ')}")
+    # The replies of models say something of them; the lexical judge and the built-in embeddings have none.
+    if run.judge != LEXICAL or run.embeddings not in (None, "hashing"):
+        for warning in (
+            *describe_replies(read_replies(warehouse, run.run_id)),
+            *describe_dropped(warehouse, run.run_id),
+            *describe_local(counts, run.judge, list_identified(warehouse, run.run_id)),
+        ):
+            print_line(f"warning: {warning}")
+    print_responses(read_response_counts(warehouse, run))
     if outcome.noise is not None:
         print_line(outcome.noise.describe())
     if outcome.repeats is not None:
         print_line(outcome.repeats.describe())
     _print_stop(outcome)
-    if suite_outcome.gate is not None:
-        from evalhouse.flows.results.gate import print_gate  # noqa: PLC0415  # imports the statistics
-
-        print_gate(suite_outcome.gate, names_run=False)
 
 
 def _print_stop(outcome: "RunOutcome") -> None:
@@ -377,8 +303,10 @@ def _print_stop(outcome: "RunOutcome") -> None:
         print_notice(f"The run stopped: {outcome.problem}")
 
 
-def _print_next(suite_outcome: "SuiteOutcome", rows: Sequence[Mapping[str, Any]], elsewhere: str) -> None:
-    outcome, run_id = suite_outcome.outcome, suite_outcome.outcome.run.run_id
+def _print_next(suite_outcome: "SuiteOutcome", rows: Sequence[Mapping[str, Any]], warehouse: Warehouse) -> None:
+    """Print the commands to type next, with the option for a warehouse that they would not find by themselves."""
+    outcome, run_id, location = suite_outcome.outcome, suite_outcome.outcome.run.run_id, warehouse.location
+    elsewhere = "" if location == parse_location(find_warehouse(None)) else f" --warehouse {quote(location.name)}"
     unscored = " and what is unscored and why" if any(row["n_unscored"] for row in rows) else ""
     steps = []
     if suite_outcome.gate is not None and suite_outcome.gate_failed and suite_outcome.gate["against"]:
@@ -448,7 +376,6 @@ def report_collection(outcome: "RunOutcome", url: str, *, as_json: bool, suite_p
             }
         )
     else:
-        run = outcome.run
         print_line(
             f"run {run.run_id} {outcome.status}: {write_count(run.n_samples, 'sample')}, nothing judged", bold=True
         )
@@ -457,12 +384,11 @@ def report_collection(outcome: "RunOutcome", url: str, *, as_json: bool, suite_p
         if errors:
             print_response_errors(errors)
             print_line()
-        run_id = outcome.run.run_id
-        judge = f"evalhouse run {suite_path or 'SUITE.toml'} --responses {run_id}   (judges these responses)"
+        judge = f"evalhouse run {suite_path or 'SUITE.toml'} --responses {run.run_id}   (judges these responses)"
         if outcome.status == "completed":
             print_line(f"next: {judge}")
         else:
-            print_line(f"next: evalhouse resume {run_id}   (asks where no answer has come yet)")
+            print_line(f"next: evalhouse resume {run.run_id}   (asks where no answer has come yet)")
             if outcome.status == "incomplete":
                 print_line(f"or:   {judge}")
     return _STATUSES.get(outcome.status, INCOMPLETE)

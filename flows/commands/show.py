@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +14,6 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.results.baseline import describe_acceptance
 from evalhouse.flows.results.comparison import corrected_table, print_components, read_noise_components
 from evalhouse.flows.results.output import (
-    Table,
     make_console,
     make_table,
     print_json,
@@ -80,11 +79,6 @@ def runs(limit: int, of_all_kinds: bool, warehouse: Warehouse, as_json: bool) ->
     if not newest:
         print_line(f"No run is on record in {warehouse.location.name}; start one with `evalhouse run sample`.")
         return
-    print_table(_fit_runs(newest, means, make_console().width))
-
-
-def _fit_runs(runs: Sequence[RunRow], means: Means, available: int) -> Table:
-    """The columns that stand side by side, the most useful first; `--json` and `show` have all."""
     metrics = [metric for metric in HEADLINE if any(metric in of_run for of_run in means.values())]
     rows: list[dict[str, object]] = [
         {
@@ -98,18 +92,21 @@ def _fit_runs(runs: Sequence[RunRow], means: Means, available: int) -> Table:
             "label": shorten(run.label, 40) or None,
             **{f"#{metric}": means[run.run_id].get(metric) for metric in metrics[1:]},
         }
-        for run in runs
+        for run in newest
     ]
     columns = list(rows[0])
-    if not any(run.label for run in runs):
+    if not any(run.label for run in newest):
         columns.remove("label")
-    if all(run.kind == "evaluation" for run in runs):
+    if all(run.kind == "evaluation" for run in newest):
         columns.remove("kind")
+    # The most useful columns that fit side by side; `--json` and `show` have all.
+    available = make_console().width
     while True:
         table = make_table(columns, [[row[column] for column in columns] for row in rows])
         if table.width <= available or len(columns) <= _LEAST_COLUMNS:
-            return table
+            break
         columns.pop()
+    print_table(table)
 
 
 @click.command()
@@ -153,11 +150,21 @@ def show(
     of_metric = {**of_run, "metric": metric, "worst": worst}
     noise = warehouse.read_rows(read_query("show/noise"), of_run)
     replies = read_replies(warehouse, run_row.run_id)
+    shifts: list[str] = []
+    if any(row["n_changed"] for row in noise):
+        # The statistics, which most runs do without.
+        from evalhouse.tasks.comparing.noise import describe_shifts, find_shifts  # noqa: PLC0415
+
+        run_ids = list(dict.fromkeys(str(row["noise_run_id"]) for row in noise))
+        shifts = describe_shifts(find_shifts(read_noise_differences(warehouse, run_ids), run_ids))
     document = {
         "run": _describe_run(run_row),
         "metrics": scores,
         "worst_by": metric,
-        "worst": _read_worst(warehouse, of_metric) if metric else [],
+        "worst": [
+            {**row, "conversation": plain_turns(load_turns(cast("str | None", row["conversation"]))) or None}
+            for row in (warehouse.read_rows(read_query("show/worst"), of_metric) if metric else ())
+        ],
         "changes": read_changes(warehouse, run_row),
         "responses": read_response_counts(warehouse, run_row),
         "costs": warehouse.read_rows(read_query("runs/costs"), of_run),
@@ -167,7 +174,7 @@ def show(
         "warnings": [
             *describe_replies(replies),
             *describe_dropped(warehouse, run_row.run_id),
-            *_warn_of_shifts(warehouse, noise),
+            *shifts,
         ],
         "corrected": [asdict(row) for row in corrected],
         "sampling": explain_sampling(warehouse, run_row),
@@ -182,17 +189,6 @@ def show(
         _print_run(run_row, document, read_silent(warehouse, run_row), worst=worst)
 
 
-def _warn_of_shifts(warehouse: Warehouse, noise: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Whether the judge is another than it was, by the noise runs of this run."""
-    if not any(row["n_changed"] for row in noise):
-        return []
-    # The statistics, which most runs do without.
-    from evalhouse.tasks.comparing.noise import describe_shifts, find_shifts  # noqa: PLC0415
-
-    run_ids = list(dict.fromkeys(str(row["noise_run_id"]) for row in noise))
-    return describe_shifts(find_shifts(read_noise_differences(warehouse, run_ids), run_ids))
-
-
 def _describe_run(run: RunRow) -> dict[str, object]:
     names = (
         "run_id", "kind", "status", "problem", "label", "href", "tags", "dataset", "dataset_hash", "judge",
@@ -203,8 +199,12 @@ def _describe_run(run: RunRow) -> dict[str, object]:
 
 
 def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics, *, worst: int) -> None:
+    if run.kind == "collection":
+        tools = "its application was asked, and nothing was judged"
+    else:
+        tools = f"judge {run.judge}, embeddings {run.embeddings or '–'}, prompts in {run.language}"
     print_line(
-        f"run {run.run_id} {run.status}: {write_count(run.n_samples, 'sample')} of {run.dataset}; {_name_tools(run)}",
+        f"run {run.run_id} {run.status}: {write_count(run.n_samples, 'sample')} of {run.dataset}; {tools}",
         bold=True,
     )
     taken = f", took {(run.finished_at - run.started_at).total_seconds():.1f} s" if run.finished_at else ""
@@ -264,32 +264,14 @@ def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics, *, 
         print_line(f"next: evalhouse lineage {run.run_id} {sample} {document['worst_by']}")
 
 
-def _name_tools(run: RunRow) -> str:
-    if run.kind == "collection":
-        return "its application was asked, and nothing was judged"
-    return f"judge {run.judge}, embeddings {run.embeddings or '–'}, prompts in {run.language}"
-
-
-def _read_worst(warehouse: Warehouse, of_metric: Mapping[str, Any]) -> list[dict[str, Any]]:
-    rows = warehouse.read_rows(read_query("show/worst"), of_metric)
-    return [
-        {**row, "conversation": plain_turns(load_turns(cast("str | None", row["conversation"]))) or None}
-        for row in rows
-    ]
-
-
-def _show_question(row: Mapping[str, Any]) -> str:
-    """The question, behind the one before it in its conversation."""
-    asked = [str(turn["text"]) for turn in row["conversation"] or () if turn["role"] == "user"]
-    before = f"{shorten(asked[-1], 30)} › " if asked else ""
-    return before + shorten(row["question"], 60)
-
-
 def _print_sections(document: Mapping[str, Any]) -> None:
     """The tables below the scores, each where it has rows."""
-    rows = [
-        [row["sample_id"], row["value"], _show_question(row), shorten(row["answer"], 80)] for row in document["worst"]
-    ]
+    rows = []
+    for row in document["worst"]:
+        asked = [str(turn["text"]) for turn in row["conversation"] or () if turn["role"] == "user"]
+        before = f"{shorten(asked[-1], 30)} › " if asked else ""
+        question = before + shorten(row["question"], 60)
+        rows.append([row["sample_id"], row["value"], question, shorten(row["answer"], 80)])
     print_section(f"Worst by {document['worst_by']}", ["sample", "#value", "question", "answer"], rows)
     rows = [
         [

@@ -27,7 +27,7 @@ from evalhouse.flows.commands.options import (
 from evalhouse.flows.errors import INTERRUPTED
 from evalhouse.flows.results.output import print_json, print_line, print_notice, print_section, write_count, write_value
 from evalhouse.flows.testsets.review import SetVersion, read_version
-from evalhouse.tasks.testsets.changes import FieldDifference, compare_sets
+from evalhouse.tasks.testsets.changes import compare_sets
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.store import Warehouse
 
@@ -335,25 +335,18 @@ def diff(*, before: str, after: str, maps: tuple[str, ...], warehouse: Warehouse
         rows = [[one.id, shorten(one.question, _SHORT)] for one in differences if one.difference == difference]
         print_section(difference.capitalize(), ["question", "text"], rows)
     for difference in ("changed", "repointed"):
-        rows = [
-            [one.id, field.field, _write(field)]
-            for one in differences
-            if one.difference == difference
-            for field in one.fields
-        ]
+        rows = []
+        for question in differences:
+            for field in question.fields if question.difference == difference else ():
+                sides = ["; ".join(_list_parts(field.field, value)) or "–" for value in (field.before, field.after)]
+                change = field.words or " → ".join(shorten(side, 2 * _SHORT) for side in sides)
+                rows.append([question.id, field.field, change])
         print_section(difference.capitalize(), ["question", "field", "what changed"], rows)
 
 
 def _name(version: SetVersion) -> str:
     of_hash = f" ({version.set_hash})" if version.set_hash and version.set_hash != version.name else ""
     return f"{version.name}{of_hash}, {write_count(len(version.questions), 'question')}"
-
-
-def _write(field: FieldDifference) -> str:
-    if field.words is not None:
-        return field.words
-    before, after = ("; ".join(_list_parts(field.field, value)) for value in (field.before, field.after))
-    return f"{shorten(before or '–', 2 * _SHORT)} → {shorten(after or '–', 2 * _SHORT)}"
 
 
 def _list_parts(field: str, value: Any) -> Iterator[str]:  # noqa: ANN401  # whatever a field holds

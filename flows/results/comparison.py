@@ -218,7 +218,12 @@ def print_comparison(document: Document) -> None:
         _print_all_answers(document)
     for sample in document["moved"]:
         _print_sample(sample)
-    _print_next(document)
+    # The command that shows one sample whole, to be pasted: an id is the dataset's own, so it is quoted.
+    if document["moved"] and "texts" not in document["moved"][0]:
+        runs = f"{document['base']['run_id']} {document['candidate']['run_id']}"
+        sample = shlex.quote(clean_text(document["moved"][0]["sample_id"]))
+        print_line()
+        print_line(f"next: evalhouse compare {runs} --sample {sample}")
 
 
 def _print_parts(document: Document) -> None:
@@ -356,15 +361,6 @@ def write_p(value: float | None) -> str:
     if value is None:
         return "–"
     return f"<{_SMALLEST_P}" if value < _SMALLEST_P else f"{value:.3f}"
-
-
-def _print_next(document: Document) -> None:
-    """The command that shows one sample whole, to be pasted: an id is the dataset's own, so it is quoted."""
-    if document["moved"] and "texts" not in document["moved"][0]:
-        runs = f"{document['base']['run_id']} {document['candidate']['run_id']}"
-        sample = shlex.quote(clean_text(document["moved"][0]["sample_id"]))
-        print_line()
-        print_line(f"next: evalhouse compare {runs} --sample {sample}")
 
 
 def corrected_table(rows: Sequence[CorrectedMean], *, title: str = "Means corrected by what people said") -> Table:
