@@ -70,7 +70,7 @@ def lineage(*, names: tuple[str, ...], full: bool, warehouse: Warehouse, as_json
         scored = [str(row["metric"]) for row in warehouse.read_rows(_METRICS, of_run)]
         if not scored:
             raise SettingsError(
-                f"run {run_row.run_id} has no scores yet; `evalhouse resume {run_row.run_id}` resumes it"
+                f"run {run_row.run_id} has no scores yet; `evalhouse resume {run_row.run_id}` continues it"
             )
         advice = suggest(metric or "", scored, otherwise="its metrics")
         raise SettingsError(f"run {run_row.run_id} has no score of metric {metric!r} for {sample!r}; {advice}")

@@ -229,7 +229,7 @@ def _write_metric(row: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
 
 
 def _write_difference(difference: Difference) -> str:
-    note = " (so the means are no longer the same measure)" if difference.is_break else ""
+    note = " (so the means are not comparable)" if difference.is_break else ""
     return f"{escape_markdown(difference.text)}{note}"
 
 

@@ -78,7 +78,7 @@ def print_components(rows: Sequence[Row]) -> None:
         print_line(f"No score came out otherwise when {rows[0]['n_repeated']} questions were asked again.")
     if not is_known:
         print_line(
-            "note: the judge's noise was not measured, so that bot and judge cannot be told apart; [noise] share in "
+            "note: the judge's noise was not measured, so bot and judge variation cannot be separated; [noise] share in "
             "the suite, or --noise, measures it"
         )
     for line in list_plans(rows):
@@ -121,7 +121,7 @@ def _explain_none(warehouse: Warehouse, run: RunRow) -> str:
     if list_repeats(warehouse, run.run_id):
         return f"--drop: no answer of run {run.run_id} to a question asked again has a score"
     return (
-        f"--drop: run {run.run_id} asked no question again, so that nobody knows how far its bot is from itself; set "
+        f"--drop: run {run.run_id} asked no question twice, so the bot's own variation is unknown; set "
         "`repeats` in the [target] of its suite"
     )
 
@@ -318,7 +318,7 @@ def _print_sample(sample: Document) -> None:
     if rows:
         print_table(make_table(["what", "change", "base", "reason", "candidate", "reason"], rows))
     else:
-        print_line("No verdict is another.")
+        print_line("No verdict changed.")
 
 
 def _print_text(name: str, before: str | None, after: str | None) -> None:

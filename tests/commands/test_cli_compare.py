@@ -310,7 +310,7 @@ def test_samples_are_ranked_by_a_metric_and_shown_one_by_one(moved: str, ask: As
 
 def test_a_sample_in_which_nothing_moved_says_so(copy: Copy, ask: Ask) -> None:
     finished = ask("compare", copy.base, "copied", "--warehouse", copy.path, "--sample", "silent-1")
-    assert "No verdict is another." in finished.stdout
+    assert "No verdict changed." in finished.stdout
     assert copy.compare("--sample", "silent-1")["moved"][0]["flips"] == []
 
 

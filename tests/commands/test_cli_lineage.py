@@ -170,7 +170,7 @@ def test_a_run_without_scores_says_how_to_go_on(house: House, url: str, ask: Ask
     finished = ask("lineage", house.run_id, "tide-1", "--warehouse", url)
     assert finished.status == 2
     assert finished.stdout == ""
-    advice = f"run {house.run_id} has no scores yet; `evalhouse resume {house.run_id}` goes on with it"
+    advice = f"run {house.run_id} has no scores yet; `evalhouse resume {house.run_id}` continues it"
     assert finished.stderr == f"Error: {advice}\n"
 
 

@@ -218,7 +218,7 @@ def test_many_scores_of_one_sample_are_counted(show: Any) -> None:  # noqa: ANN4
     lines = show(make_document(make_metric(parts=[]), moved=[make_sample(scores=scores)]))
     assert lines.count("… and 3 more scores") == 1
     assert "m5 0.000 → –: answer changed" in lines
-    assert "No verdict is another." in lines
+    assert "No verdict changed." in lines
 
 
 def test_a_sample_with_its_texts_stands_alone_and_whole(show: Any) -> None:  # noqa: ANN401
