@@ -96,9 +96,9 @@ class RunUnfinished(click.ClickException):
     multiple=True,
     metavar=_LIMIT,
     help="How far the mean may have fallen over many runs: the last of RUN's suite (or dataset) against the first "
-    "since one was accepted, RUN and those before it that passed their gate. Fails when the drop is "
-    "statistically significant (corrected p at most 0.003, as it is asked every night), its whole interval is beyond the limit, and RUN is still "
-    "down; else passed. Repeatable.",
+    "since one was accepted, RUN and those before it that passed their gate. Fails when the drop is statistically "
+    "significant (corrected p at most 0.003, as it is asked every night), its whole interval is beyond the limit, and "
+    "RUN is still down; else passes. Repeatable.",
 )
 @click.option(
     "--min-coverage",

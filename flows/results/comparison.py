@@ -78,8 +78,8 @@ def print_components(rows: Sequence[Row]) -> None:
         print_line(f"No score came out otherwise when {rows[0]['n_repeated']} questions were asked again.")
     if not is_known:
         print_line(
-            "note: the judge's noise was not measured, so bot and judge variation cannot be separated; [noise] share in "
-            "the suite, or --noise, measures it"
+            "note: the judge's noise was not measured, so bot and judge variation cannot be separated; [noise] share "
+            "in the suite, or --noise, measures it"
         )
     for line in list_plans(rows):
         print_line(line)

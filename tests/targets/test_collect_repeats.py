@@ -260,7 +260,7 @@ def test_a_run_without_repeats_has_no_components(night: Night) -> None:
     assert "What the scores vary by" not in night.port.place.call("show", *warehouse).stdout
     refused = night.port.place.call("show", "--drop", "factual_f1=0.1", *warehouse)
     assert refused.status == 2
-    assert "asked no question again" in refused.stderr
+    assert "asked no question twice" in refused.stderr
 
 
 TARGET = TargetSettings(url="http://127.0.0.1:9/ask", repeats=2, repeat_share=0.5)
