@@ -18,7 +18,6 @@ from pydantic import ValidationError
 
 from evalhouse.prompts.errors import PromptError, PromptProblem, make_error
 from evalhouse.prompts.prompt_file import (
-    PromptContent,
     PromptFile,
     build_block,
     is_rubric_file,
@@ -234,7 +233,19 @@ def _collect(language: str, folder: Path | None) -> _Collection:
         message = f"unknown language; known: {', '.join(list_languages())}; or give a folder with prompts in it"
         collection.problems.append(PromptProblem(file="language", key=language, message=message))
     if folder is not None:
-        _collect_own(language, folder, collection)
+        places = (folder, folder / language)
+        paths = sorted(path for place in places for path in place.glob("*.y*ml") if path.is_file())
+        if not paths:
+            state = "has no prompt files" if folder.is_dir() else "is not a folder"
+            message = f"{state}; expected NAME.yaml in it or in {folder / language}"
+            collection.problems.append(PromptProblem(file=str(folder), key="", message=message))
+        for path in paths:
+            try:
+                prompt = _load_own(path, language, collection.prompts)
+            except PromptError as error:
+                collection.problems.extend(error.problems)
+            else:
+                collection.prompts[prompt.name] = prompt
     missing = sorted(set(_ALWAYS_NEEDED) - collection.prompts.keys() - set(names))
     if missing and not collection.problems:
         message = f"there are no built-in prompts in '{language}', so files are needed for: {', '.join(missing)}"
@@ -255,22 +266,8 @@ def _load_built_in(language: str, name: str) -> Prompt:
     return _build_prompt(read_prompt_file(_BUILT_IN / language / f"{name}.yaml", language=language, checks=False))
 
 
-def _collect_own(language: str, folder: Path, collection: _Collection) -> None:
-    paths = sorted(path for place in (folder, folder / language) for path in place.glob("*.y*ml") if path.is_file())
-    if not paths:
-        state = "has no prompt files" if folder.is_dir() else "is not a folder"
-        message = f"{state}; expected NAME.yaml in it or in {folder / language}"
-        collection.problems.append(PromptProblem(file=str(folder), key="", message=message))
-    for path in paths:
-        try:
-            prompt = _load_own(path, language, collection.prompts)
-        except PromptError as error:
-            collection.problems.extend(error.problems)
-        else:
-            collection.prompts[prompt.name] = prompt
-
-
 def _load_own(path: Path, language: str, loaded: Mapping[str, Prompt]) -> Prompt:
+    """Return a prompt of a user; raises PromptError where it cannot stand beside or in place of ours."""
     names = _list_built_in(_REFERENCE_LANGUAGE)
     fault = ""
     if path.suffix != ".yaml":
@@ -278,48 +275,39 @@ def _load_own(path: Path, language: str, loaded: Mapping[str, Prompt]) -> Prompt
     elif path.stem not in names and not is_rubric_file(path):
         fault = f"'{path.stem}' is not a prompt; known: {', '.join(names)}; your own one needs a section `rubric`"
     elif path.stem in loaded:
-        fault = f"'{path.stem}' stands in the folder and in its subfolder '{language}'; keep one of them"
+        fault = f"'{path.stem}' is in the folder and in its subfolder '{language}'; keep one of them"
     if fault:
         raise make_error([PromptProblem(file=str(path), key="", message=fault)])
     prompt_file = read_prompt_file(path, language=language)
-    if path.stem in names:
-        reference = _load_built_in(_REFERENCE_LANGUAGE, path.stem)
-        problems = _find_contract_faults(str(path), prompt_file.content, reference)
+    content = prompt_file.content
+    rubric = make_rubric(content.name, content.rubric) if content.rubric else None
+    faults: dict[str, str] = {}
+    if path.stem not in names:
+        assert rubric is not None
+        built_in = (_load_built_in(_REFERENCE_LANGUAGE, name) for name in names)
+        ours = {metric for prompt in built_in if prompt.rubric for metric in prompt.rubric.metrics}
+        taken = sorted(rubric.metrics.keys() & ours)
+        if taken:
+            faults["rubric"] = f"gives the score '{taken[0]}', which is built in; give it another name"
     else:
-        built_in = [_load_built_in(_REFERENCE_LANGUAGE, name) for name in names]
-        problems = _find_newcomer_faults(str(path), prompt_file.content, built_in)
-    if problems:
+        step = _load_built_in(_REFERENCE_LANGUAGE, path.stem)
+        if rubric and step.rubric and rubric != step.rubric:
+            same = "must be as in the built-in one, for a score's name must mean one thing"
+            faults["rubric"] = f"{same}; else give yours another name"
+        else:
+            labels = {prefix: list(of_prefix) for prefix, of_prefix in step.labels.items()}
+            own_schema, schema = strip_descriptions(content.schema_of_reply), strip_descriptions(step.reply_schema)
+            for key, own, needed in (
+                ("variables", content.variables, step.variables),
+                ("labels", content.labels, labels),
+                ("reply_schema", own_schema, schema),
+            ):
+                if own != needed:
+                    faults[key] = f"must be as the step '{step.name}' needs it: {_dump(needed)}"
+    if faults:
+        problems = [PromptProblem(file=str(path), key=key, message=message) for key, message in faults.items()]
         raise make_error(problems)
     return _build_prompt(prompt_file)
-
-
-def _find_contract_faults(file: str, content: PromptContent, reference: Prompt) -> list[PromptProblem]:
-    """Where a prompt asks for other data or another reply than its step sends and reads."""
-    labels = {prefix: list(labels) for prefix, labels in reference.labels.items()}
-    pairs = {
-        "variables": (content.variables, reference.variables),
-        "labels": (content.labels, labels),
-        "reply_schema": (strip_descriptions(content.schema_of_reply), strip_descriptions(reference.reply_schema)),
-    }
-    if content.rubric and reference.rubric and make_rubric(content.name, content.rubric) != reference.rubric:
-        message = "must be as in the built-in one, for a score's name must mean one thing; else give yours another name"
-        return [PromptProblem(file=file, key="rubric", message=message)]
-    return [
-        PromptProblem(file=file, key=key, message=f"must be as the step '{reference.name}' needs it: {_dump(needed)}")
-        for key, (own, needed) in pairs.items()
-        if own != needed
-    ]
-
-
-def _find_newcomer_faults(file: str, content: PromptContent, built_in: Iterable[Prompt]) -> list[PromptProblem]:
-    """What keeps a rubric of a user from standing beside ours."""
-    assert content.rubric is not None
-    ours = {metric for prompt in built_in if prompt.rubric for metric in prompt.rubric.metrics}
-    taken = sorted(make_rubric(content.name, content.rubric).metrics.keys() & ours)
-    if not taken:
-        return []
-    message = f"gives the score '{taken[0]}', which is built in; give it another name"
-    return [PromptProblem(file=file, key="rubric", message=message)]
 
 
 def _dump(value: object) -> str:

@@ -205,57 +205,9 @@ class _QuickLoader(_Strict, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # t
 
 def read_prompt_file(path: Path, *, language: str, checks: bool = True) -> PromptFile:
     """Read one file and check that its parts agree. PromptError: with all its problems, as far as they show."""
-    text = _read_text(path)
-    parsed = _parse_yaml(path, text)
-    content = _parse_content(path, parsed)
-    if not checks:
-        return PromptFile(text=text, parsed=parsed, content=content)
-    problems = [*_find_header_faults(path, content, language), *_find_content_faults(path, content)]
-    if problems:
-        raise make_error([replace(problem, file=str(path)) for problem in problems])
-    return PromptFile(text=text, parsed=parsed, content=content)
-
-
-def is_rubric_file(path: Path) -> bool:
-    """Whether a file has a section `rubric`, whatever else is wrong with it. PromptError: it is not a YAML mapping."""
-    return "rubric" in _parse_yaml(path, _read_text(path))
-
-
-def _read_text(path: Path) -> str:
+    text, parsed = _load_yaml(path)
     try:
-        return path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        message = f"cannot be read: {error.strerror}"
-    except UnicodeDecodeError as error:
-        message = f"is not UTF-8 (byte {error.start}); save it as UTF-8"
-    raise make_error([PromptProblem(file=str(path), key="", message=message)])
-
-
-def _parse_yaml(path: Path, text: str) -> dict[str, Any]:
-    try:
-        parsed = _load(text)
-    except yaml.MarkedYAMLError as error:
-        line = f"line {error.problem_mark.line + 1}" if error.problem_mark else "some line"
-        message = f"is not valid YAML at {line}: {error.problem}"
-    except yaml.YAMLError as error:
-        message = f"is not valid YAML: {error}"
-    else:
-        if isinstance(parsed, dict):
-            return parsed
-        message = f"must be a mapping with the keys {', '.join(PromptContent.model_fields)}"
-    raise make_error([PromptProblem(file=str(path), key="", message=message)])
-
-
-def _load(text: str) -> object:
-    try:
-        return yaml.load(text, _QuickLoader)
-    except yaml.YAMLError:
-        return yaml.load(text, _StrictLoader)
-
-
-def _parse_content(path: Path, parsed: dict[str, Any]) -> PromptContent:
-    try:
-        return PromptContent.model_validate(parsed)
+        content = PromptContent.model_validate(parsed)
     except ValidationError as error:
         problems = []
         for detail in error.errors(include_url=False):
@@ -272,68 +224,50 @@ def _parse_content(path: Path, parsed: dict[str, Any]) -> PromptContent:
                 message = f"{detail['msg']}, not {detail['input']!r:.60}"
             problems.append(PromptProblem(file=str(path), key=".".join(map(str, location)), message=message))
         raise make_error(problems) from None
+    problems = [replace(fault, file=str(path)) for fault in _find_faults(path, content, language)] if checks else []
+    if problems:
+        raise make_error(problems)
+    return PromptFile(text=text, parsed=parsed, content=content)
 
 
-def _find_header_faults(path: Path, content: PromptContent, language: str) -> Iterator[PromptProblem]:
+def is_rubric_file(path: Path) -> bool:
+    """Return whether a file has a section `rubric`, whatever else is wrong. PromptError: it is not a YAML mapping."""
+    return "rubric" in _load_yaml(path)[1]
+
+
+def _load_yaml(path: Path) -> tuple[str, dict[str, Any]]:
+    """Return the text of a file, and the mapping in it. PromptError: it cannot be read, or is not a YAML mapping."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+        try:
+            parsed = yaml.load(text, _QuickLoader)
+        except yaml.YAMLError:
+            parsed = yaml.load(text, _StrictLoader)
+        if isinstance(parsed, dict):
+            return text, parsed
+        message = f"must be a mapping with the keys {', '.join(PromptContent.model_fields)}"
+    except OSError as error:
+        message = f"cannot be read: {error.strerror}"
+    except UnicodeDecodeError as error:
+        message = f"is not UTF-8 (byte {error.start}); save it as UTF-8"
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}" if error.problem_mark else "some line"
+        message = f"is not valid YAML at {line}: {error.problem}"
+    except yaml.YAMLError as error:
+        message = f"is not valid YAML: {error}"
+    raise make_error([PromptProblem(file=str(path), key="", message=message)])
+
+
+def _find_faults(path: Path, content: PromptContent, language: str) -> Iterator[PromptProblem]:
+    """Yield what does not agree within a file, in the order in which a reader would fix it."""
     if content.name != path.stem:
-        yield make_fault("name", f"'{content.name}' stands in a file named {path.name}; name and file must be the same")
+        yield make_fault("name", f"'{content.name}' is in a file named {path.name}; name and file must be the same")
     if content.language != language:
-        message = f"'{content.language}' where prompts in '{language}' are read; give each language a folder of its own"
+        message = f"'{content.language}' where prompts in '{language}' are read; give each language its own folder"
         yield make_fault("language", message)
-
-
-def _find_content_faults(path: Path, content: PromptContent) -> Iterator[PromptProblem]:
-    """What does not agree within the file, in the order in which a reader would fix it."""
-    basics = [*_find_variable_faults(content), *_find_label_faults(content)]
-    if content.rubric is None:
-        basics += _find_missing(content)
-        basics += _find_schema_faults(content.reply_schema, key="reply_schema")
-    else:
-        basics += _find_rubric_faults(path, content, content.rubric)
+    basics = list(_find_declaration_faults(path, content))
     yield from basics
-    yield from _find_system_faults(content)
-    # A faulty schema says nothing about the examples, nor do variables that do not exist.
-    if not basics:
-        yield from _find_verdict_faults(content)
-        for position, example in enumerate(content.examples):
-            yield from _find_example_faults(f"examples[{position}]", content, example)
-
-
-def _find_missing(content: PromptContent) -> Iterator[PromptProblem]:
-    for key in ("labels", "reply_schema"):
-        if key not in content.model_fields_set:
-            message = f"missing; required: {', '.join(PromptContent.model_fields)} (`rubric` only for a rubric)"
-            yield make_fault(key, message)
-
-
-def _find_rubric_faults(path: Path, content: PromptContent, rubric: RubricContent) -> Iterator[PromptProblem]:
-    for key, section in (("labels", content.labels), ("reply_schema", content.reply_schema)):
-        if section:
-            yield make_fault(key, "must be left out of a rubric: it follows from the criteria")
-    yield from find_rubric_faults(rubric, variables=content.variables, file=path.name)
-
-
-def _find_variable_faults(content: PromptContent) -> Iterator[PromptProblem]:
-    for name, kind in content.variables.items():
-        if name not in BLOCKS:
-            yield make_fault(f"variables.{name}", f"unknown block; allowed: {', '.join(BLOCKS)}")
-        elif kind != BLOCKS[name].kind and name != CONVERSATION:
-            message = f"'{kind}' is not what this block holds; allowed: {BLOCKS[name].kind}"
-            yield make_fault(f"variables.{name}", message)
-
-
-def _find_label_faults(content: PromptContent) -> Iterator[PromptProblem]:
-    prefixes = [BLOCKS[name].prefix for name in content.variables if name in BLOCKS and BLOCKS[name].prefix]
-    for prefix, labels in content.labels.items():
-        if prefix not in prefixes:
-            message = f"no variable has ids with this prefix; allowed: {', '.join(prefixes) or 'none'}"
-            yield make_fault(f"labels.{prefix}", message)
-        if len(set(labels)) != len(labels) or "" in labels:
-            yield make_fault(f"labels.{prefix}", f"{labels} has an empty label or one twice")
-
-
-def _find_system_faults(content: PromptContent) -> Iterator[PromptProblem]:
-    """A variable is used when the instructions name its block as `<name>`; a label when they name it at all."""
+    # A variable is used when the instructions name its block as `<name>`; a label when they name it at all.
     mentioned = set(_MENTION.findall(content.system))
     for name in sorted(mentioned - content.variables.keys()):
         message = f"names <{name}>, which is not a variable of this prompt; declared: {', '.join(content.variables)}"
@@ -347,6 +281,39 @@ def _find_system_faults(content: PromptContent) -> Iterator[PromptProblem]:
     for name in content.rubric.criteria if content.rubric else ():
         if name not in content.system:
             yield make_fault("rubric.criteria", f"the criterion {name} is never explained in the system text")
+    # A faulty schema says nothing about the examples, nor do variables that do not exist.
+    if not basics:
+        yield from _find_verdict_faults(content)
+        for position, example in enumerate(content.examples):
+            yield from _find_example_faults(f"examples[{position}]", content, example)
+
+
+def _find_declaration_faults(path: Path, content: PromptContent) -> Iterator[PromptProblem]:
+    """Yield what is wrong with the variables, the labels, and the schema or rubric."""
+    for name, kind in content.variables.items():
+        if name not in BLOCKS:
+            yield make_fault(f"variables.{name}", f"unknown block; allowed: {', '.join(BLOCKS)}")
+        elif kind != BLOCKS[name].kind and name != CONVERSATION:
+            message = f"'{kind}' is not what this block holds; allowed: {BLOCKS[name].kind}"
+            yield make_fault(f"variables.{name}", message)
+    prefixes = [BLOCKS[name].prefix for name in content.variables if name in BLOCKS and BLOCKS[name].prefix]
+    for prefix, labels in content.labels.items():
+        if prefix not in prefixes:
+            message = f"no variable has ids with this prefix; allowed: {', '.join(prefixes) or 'none'}"
+            yield make_fault(f"labels.{prefix}", message)
+        if len(set(labels)) != len(labels) or "" in labels:
+            yield make_fault(f"labels.{prefix}", f"{labels} has an empty label or one twice")
+    if content.rubric is None:
+        for key in ("labels", "reply_schema"):
+            if key not in content.model_fields_set:
+                message = f"missing; required: {', '.join(PromptContent.model_fields)} (`rubric` only for a rubric)"
+                yield make_fault(key, message)
+        yield from _find_schema_faults(content.reply_schema, key="reply_schema")
+        return
+    for key, section in (("labels", content.labels), ("reply_schema", content.reply_schema)):
+        if section:
+            yield make_fault(key, "must be left out of a rubric: it follows from the criteria")
+    yield from find_rubric_faults(content.rubric, variables=content.variables, file=path.name)
 
 
 def _find_verdict_faults(content: PromptContent) -> Iterator[PromptProblem]:
@@ -372,24 +339,39 @@ def _find_verdict_faults(content: PromptContent) -> Iterator[PromptProblem]:
 
 
 def _find_example_faults(key: str, content: PromptContent, example: ExampleContent) -> Iterator[PromptProblem]:
+    """Yield where an example does not do as the judge is asked: each id once, in its list, only ids that were sent."""
     if example.data.keys() != content.variables.keys():
         message = f"has the blocks {', '.join(example.data) or 'none'}; required: {', '.join(content.variables)}"
         yield make_fault(f"{key}.data", message)
         return
-    faults = [
-        make_fault(f"{key}.data.{name}", _describe_block(name))
-        for name, value in example.data.items()
-        if not _fits_block(name, value)
-    ]
-    faults += find_value_faults(content.schema_of_reply, example.reply, key=f"{key}.reply")
+    data: dict[str, Any] = example.data
+    faults = []
+    for name, value in data.items():
+        if not _fits_block(name, value):
+            prefix = BLOCKS[name].prefix
+            items = f"must be a list of {{id: {prefix}1, text: …}}, each id once"
+            faults.append(make_fault(f"{key}.data.{name}", items if prefix else "must be a text"))
+    key = f"{key}.reply"
+    faults += find_value_faults(content.schema_of_reply, example.reply, key=key)
     yield from faults
-    if not faults and pick_verdict_lists(example.reply, content.variables):
-        yield from _find_id_faults(f"{key}.reply", content, example)
-
-
-def _describe_block(name: str) -> str:
-    prefix = BLOCKS[name].prefix
-    return f"must be a list of {{id: {prefix}1, text: …}}, each id once" if prefix else "must be a text"
+    if faults:
+        return
+    sent = {name: [item["id"] for item in data[name]] for name in content.variables if BLOCKS[name].prefix}
+    lists: Any = pick_verdict_lists(example.reply, content.variables)
+    for list_name, verdicts in lists.items():
+        prefixes = pick_prefixes(list_name, content.labels)
+        came = [next(iter(verdict), "") if isinstance(verdict, list) else verdict["id"] for verdict in verdicts]
+        own = [item_id for ids in sent.values() for item_id in ids if item_id[0] in prefixes]
+        if sorted(came) != sorted(own):
+            message = f"has verdicts for {', '.join(came) or 'none'}; each of {', '.join(own)} must come exactly once"
+            yield make_fault(key, message)
+            return
+        for verdict in verdicts:
+            if isinstance(verdict, list):
+                yield from _find_row_faults(key, content, verdict, sent)
+                continue
+            for name in sent.keys() & verdict.keys():
+                yield from _find_invented(key, verdict["id"], verdict[name], sent[name])
 
 
 def _fits_block(name: str, value: JsonValue) -> bool:
@@ -410,27 +392,6 @@ def _fits_block(name: str, value: JsonValue) -> bool:
 def build_block(value: Any) -> BlockValue:  # noqa: ANN401 - a value that _fits_block let pass
     """A block of an example's data as the renderer takes it."""
     return value if isinstance(value, str) else [Item(id=item["id"], text=item["text"]) for item in value]
-
-
-def _find_id_faults(key: str, content: PromptContent, example: ExampleContent) -> Iterator[PromptProblem]:
-    """An example must do what is asked of the judge: each id once, in its own list, only ids that were sent."""
-    data: dict[str, Any] = example.data
-    sent = {name: [item["id"] for item in data[name]] for name in content.variables if BLOCKS[name].prefix}
-    lists: Any = pick_verdict_lists(example.reply, content.variables)
-    for list_name, verdicts in lists.items():
-        prefixes = pick_prefixes(list_name, content.labels)
-        came = [next(iter(verdict), "") if isinstance(verdict, list) else verdict["id"] for verdict in verdicts]
-        own = [item_id for ids in sent.values() for item_id in ids if item_id[0] in prefixes]
-        if sorted(came) != sorted(own):
-            message = f"has verdicts for {', '.join(came) or 'none'}; each of {', '.join(own)} must come exactly once"
-            yield make_fault(key, message)
-            return
-        for verdict in verdicts:
-            if isinstance(verdict, list):
-                yield from _find_row_faults(key, content, verdict, sent)
-                continue
-            for name in sent.keys() & verdict.keys():
-                yield from _find_invented(key, verdict["id"], verdict[name], sent[name])
 
 
 def _find_invented(key: str, item_id: str, cited: Iterable[str], sent: Collection[str]) -> Iterator[PromptProblem]:

@@ -319,19 +319,17 @@ def render_blocks(variables: Sequence[str], data: Mapping[str, BlockValue]) -> s
     one too many or of the wrong kind, an id is malformed or comes twice.
     """
     if data.keys() != set(variables):
-        raise PromptError(_describe_blocks(variables, data))
+        missing = ", ".join(sorted(set(variables) - data.keys())) or "none"
+        extra = ", ".join(sorted(data.keys() - set(variables))) or "none"
+        raise PromptError(
+            f"wrong blocks: missing {missing}; not declared {extra}; the prompt takes exactly {', '.join(variables)}"
+        )
     apart = frozenset([name for name in variables if BLOCKS[name].stands_apart])
     neutraliser = _make_neutraliser(apart, has_turns=not isinstance(data.get(CONVERSATION, ""), str))
     bodies = [_render_body(name, data[name], neutraliser) for name in variables]
     nonce = derive_nonce("\n".join(bodies))
     parts = [f"<{name} {nonce}>\n{body}</{name} {nonce}>" for name, body in zip(variables, bodies, strict=True)]
     return "\n".join(parts)
-
-
-def _describe_blocks(variables: Sequence[str], data: Mapping[str, BlockValue]) -> str:
-    missing = ", ".join(sorted(set(variables) - data.keys())) or "none"
-    extra = ", ".join(sorted(data.keys() - set(variables))) or "none"
-    return f"wrong blocks: missing {missing}; not declared {extra}; the prompt takes exactly {', '.join(variables)}"
 
 
 def _render_body(name: str, value: BlockValue, neutraliser: Neutraliser) -> str:
@@ -343,23 +341,22 @@ def _render_body(name: str, value: BlockValue, neutraliser: Neutraliser) -> str:
         return "".join([line + "\n" for line in neutraliser.neutralise_lines(value)])
     if block.kind == "text":
         raise PromptError(f"block '{name}' is {type(value).__name__}; it must be a text")
-    _check_ids(name, block.prefix, [item.id for item in value])
+    # Ids are the one thing written unchanged, and each must be answerable on its own
+    ids = [item.id for item in value]
+    for item_id in ids:
+        if not _ID.fullmatch(item_id) or item_id[0] != block.prefix:
+            raise PromptError(
+                f"block '{name}' has the id {item_id!r}; ids there are {block.prefix}1, {block.prefix}2, …"
+            )
+    if len(set(ids)) != len(ids):
+        twice = ", ".join(sorted({item_id for item_id in ids if ids.count(item_id) > 1}))
+        raise PromptError(f"block '{name}' has more than one item with the id {twice}; each id stands once")
     return "".join([_render_item(item, neutraliser) for item in value])
 
 
 def _render_item(item: Item, neutraliser: Neutraliser) -> str:
     lines = neutraliser.neutralise_lines(item.text)
     return f"[{item.id}] " + f"\n{INDENT}".join(lines) + "\n"
-
-
-def _check_ids(name: str, prefix: str, ids: Sequence[str]) -> None:
-    """Ids are the one thing written unchanged, and each must be answerable on its own."""
-    for item_id in ids:
-        if not _ID.fullmatch(item_id) or item_id[0] != prefix:
-            raise PromptError(f"block '{name}' has the id {item_id!r}; ids there are {prefix}1, {prefix}2, …")
-    if len(set(ids)) != len(ids):
-        twice = ", ".join(sorted({item_id for item_id in ids if ids.count(item_id) > 1}))
-        raise PromptError(f"block '{name}' has more than one item with the id {twice}; each id stands once")
 
 
 def derive_nonce(body: str) -> str:

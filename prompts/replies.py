@@ -163,7 +163,13 @@ def name_ids(
     ids = [item.id for value in data.values() if not isinstance(value, str) for item in value]
     lists = pick_verdict_lists(schema["properties"], data)
     if not lists:
-        return _bound_texts(schema, data)
+        words = sum(len(_UNIT.findall(value)) for value in data.values() if isinstance(value, str))
+        bound = {"maxItems": max(_LEAST_TEXTS, words)}
+        bounded = {
+            name: part | bound if part.get("items") == {"type": "string"} else part
+            for name, part in schema["properties"].items()
+        }
+        return schema | {"properties": bounded}
     # In the order in which the prompt asks for them, which for one list of all is that of the labels.
     own = {
         name: [item_id for prefix in pick_prefixes(name, labels) for item_id in ids if item_id[0] == prefix]
@@ -175,50 +181,28 @@ def name_ids(
     }
     if not 0 < sum(map(len, asked.values())) <= _MOST_IDS:
         return schema
-    named = {
-        name: _name_rows(judged, labels, only)
-        if is_row_schema(lists[name]["items"])
-        else _name_list(lists[name]["items"], judged, labels, [item_id for item_id in ids if item_id not in own[name]])
-        for name, judged in asked.items()
-        if judged
-    }
+    named: dict[str, Schema] = {}
+    for name, judged in asked.items():
+        if not judged:
+            continue
+        verdict = lists[name]["items"]
+        if is_row_schema(verdict):
+            parts = [
+                name_row(
+                    item_id,
+                    labels[item_id[0]],
+                    with_label=not only or item_id in only,
+                    with_support=not only or name_support(item_id) in only,
+                )
+                for item_id in judged
+            ]
+        else:
+            cited = [item_id for item_id in ids if item_id not in own[name]]
+            parts = [_name_verdict(verdict, item_id, labels[item_id[0]], cited) for item_id in judged]
+        named[name] = {"type": "array", "prefixItems": parts, "minItems": len(parts), "maxItems": len(parts)}
     kept = [name for name in schema["properties"] if name in named or name not in lists]
     properties = {name: named.get(name, schema["properties"][name]) for name in kept}
     return schema | {"properties": properties, "required": list(properties)}
-
-
-def _bound_texts(schema: dict[str, Any], data: Mapping[str, BlockValue]) -> dict[str, Any]:
-    words = sum(len(_UNIT.findall(value)) for value in data.values() if isinstance(value, str))
-    bound = {"maxItems": max(_LEAST_TEXTS, words)}
-    properties = {
-        name: part | bound if part.get("items") == {"type": "string"} else part
-        for name, part in schema["properties"].items()
-    }
-    return schema | {"properties": properties}
-
-
-def _name_list(
-    verdict: Schema, ids: Sequence[str], labels: Mapping[str, Sequence[str]], cited: Sequence[str]
-) -> dict[str, Any]:
-    return _list_exactly([_name_verdict(verdict, item_id, labels[item_id[0]], cited) for item_id in ids])
-
-
-def _name_rows(ids: Sequence[str], labels: Mapping[str, Sequence[str]], only: Collection[str]) -> dict[str, Any]:
-    return _list_exactly(
-        [
-            name_row(
-                item_id,
-                labels[item_id[0]],
-                with_label=not only or item_id in only,
-                with_support=not only or name_support(item_id) in only,
-            )
-            for item_id in ids
-        ]
-    )
-
-
-def _list_exactly(named: Sequence[Schema]) -> dict[str, Any]:
-    return {"type": "array", "prefixItems": list(named), "minItems": len(named), "maxItems": len(named)}
 
 
 def _name_verdict(verdict: Schema, item_id: str, labels: Sequence[str], cited: Sequence[str]) -> dict[str, Any]:

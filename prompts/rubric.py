@@ -179,7 +179,14 @@ class Rubric(RubricContent):
         for rule in self.rules:
             cause = _describe_cause(rule.when, rated, has_contexts=has_contexts)
             if cause is not None:
-                _apply(rule, rated, changes, cause)
+                for name, number in rule.set.items():
+                    if rated[name] != number:
+                        rated[name] = number
+                        changes[name] = f"set to {number}: {cause}"
+                for name, number in rule.cap.items():
+                    if rated[name] > number:
+                        rated[name] = number
+                        changes[name] = f"capped at {number}: {cause}"
         grades = [
             Grade(
                 criterion=name,
@@ -192,18 +199,21 @@ class Rubric(RubricContent):
             )
             for name, criterion in self.criteria.items()
         ]
-        return grades + [self._total(name, total, rated, totals_said.get(name)) for name, total in self.totals.items()]
-
-    def _total(self, name: str, total: Total, rated: Mapping[str, float], judged: float | None) -> Grade:
-        value = round_half_up(sum(rated[part] for part in total.sum) / total.over, total.decimals)
-        parts = " + ".join(f"{rated[part]:g}" for part in total.sum)
-        return Grade(
-            criterion=name,
-            said=judged,
-            rating=value,
-            reason=f"({parts}) / {total.over}",
-            rule=None if judged is None or math.isclose(judged, value) else f"recomputed: the judge said {judged:g}",
-        )
+        for name, total in self.totals.items():
+            value = round_half_up(sum(rated[part] for part in total.sum) / total.over, total.decimals)
+            parts = " + ".join(f"{rated[part]:g}" for part in total.sum)
+            judged = totals_said.get(name)
+            is_right = judged is None or math.isclose(judged, value)
+            grades.append(
+                Grade(
+                    criterion=name,
+                    said=judged,
+                    rating=value,
+                    reason=f"({parts}) / {total.over}",
+                    rule=None if is_right else f"recomputed: the judge said {judged:g}",
+                )
+            )
+        return grades
 
 
 def round_half_up(value: float, decimals: int) -> float:
@@ -236,10 +246,28 @@ def find_rubric_faults(content: RubricContent, *, variables: Mapping[str, str], 
     """What does not agree within the section: names, scales, anchors, rules and totals, blocks that are needed."""
     yield from _find_naming_faults(content, PurePath(file).stem)
     for name, criterion in content.criteria.items():
-        yield from _find_scale_faults(criterion, key=f"rubric.criteria.{name}")
+        key = f"rubric.criteria.{name}"
+        if criterion.kind == "flag" and (criterion.min, criterion.max) != (0, 1):
+            yield make_fault(key, "a flag is 0 or 1; leave `min` and `max` out")
+        if criterion.kind == "preference" and criterion != Criterion(kind="preference"):
+            yield make_fault(key, "a preference has neither a scale nor a metric; give its `kind` alone")
+        if criterion.min >= criterion.max:
+            yield make_fault(key, f"min {criterion.min} must be below max {criterion.max}")
+        outside = [anchor for anchor in criterion.anchors if not criterion.min <= anchor <= criterion.max]
+        if outside:
+            message = f"anchor {outside[0]} is not on the scale from {criterion.min} to {criterion.max}"
+            yield make_fault(f"{key}.anchors", message)
     is_of_pairs = _is_of_pairs(content)
     if is_of_pairs:
-        yield from _find_pair_faults(content, variables)
+        if len(content.criteria) > 1 or content.rules or content.totals:
+            yield make_fault(
+                "rubric", "prefers one of two answers by one criterion; leave out the others, rules and totals"
+            )
+        for name in PAIR:
+            if name not in variables:
+                yield make_fault(
+                    "variables", f"'{name}' is missing: a preference is asked for between {' and '.join(PAIR)}"
+                )
     allowed = (*_BESIDE_PAIR, *PAIR) if is_of_pairs else tuple(SAMPLE_COLUMNS)
     for name in variables:
         if name not in allowed:
@@ -253,7 +281,13 @@ def find_rubric_faults(content: RubricContent, *, variables: Mapping[str, str], 
     for position, rule in enumerate(content.rules):
         yield from _find_rule_faults(content, rule, key=f"rubric.rules[{position}]")
     for name, total in content.totals.items():
-        yield from _find_total_faults(content, total, key=f"rubric.totals.{name}")
+        key = f"rubric.totals.{name}"
+        yield from _find_name_faults(content, total.sum, key=f"{key}.sum")
+        most = sum(content.criteria[name].max for name in total.sum if name in content.criteria)
+        if most > total.over:
+            yield make_fault(
+                f"{key}.over", f"{total.over} is less than the sum can be ({most}), and a score is at most 1"
+            )
 
 
 def _name_scores(rubric: str, criteria: Mapping[str, Criterion], totals: Mapping[str, Total]) -> dict[str, str]:
@@ -289,38 +323,6 @@ def _find_naming_faults(content: RubricContent, rubric: str) -> Iterator[PromptP
 
 def _is_of_pairs(content: RubricContent) -> bool:
     return any(criterion.kind == "preference" for criterion in content.criteria.values())
-
-
-def _find_pair_faults(content: RubricContent, variables: Mapping[str, str]) -> Iterator[PromptProblem]:
-    if len(content.criteria) > 1 or content.rules or content.totals:
-        yield make_fault(
-            "rubric", "prefers one of two answers by one criterion; leave out the others, rules and totals"
-        )
-    for name in PAIR:
-        if name not in variables:
-            yield make_fault(
-                "variables", f"'{name}' is missing: a preference is asked for between {' and '.join(PAIR)}"
-            )
-
-
-def _find_scale_faults(criterion: Criterion, *, key: str) -> Iterator[PromptProblem]:
-    if criterion.kind == "flag" and (criterion.min, criterion.max) != (0, 1):
-        yield make_fault(key, "a flag is 0 or 1; leave `min` and `max` out")
-    if criterion.kind == "preference" and criterion != Criterion(kind="preference"):
-        yield make_fault(key, "a preference has neither a scale nor a metric; give its `kind` alone")
-    if criterion.min >= criterion.max:
-        yield make_fault(key, f"min {criterion.min} must be below max {criterion.max}")
-    outside = [anchor for anchor in criterion.anchors if not criterion.min <= anchor <= criterion.max]
-    if outside:
-        message = f"anchor {outside[0]} is not on the scale from {criterion.min} to {criterion.max}"
-        yield make_fault(f"{key}.anchors", message)
-
-
-def _find_total_faults(content: RubricContent, total: Total, *, key: str) -> Iterator[PromptProblem]:
-    yield from _find_name_faults(content, total.sum, key=f"{key}.sum")
-    most = sum(content.criteria[name].max for name in total.sum if name in content.criteria)
-    if most > total.over:
-        yield make_fault(f"{key}.over", f"{total.over} is less than the sum can be ({most}), and a score is at most 1")
 
 
 def _find_rule_faults(content: RubricContent, rule: Rule, *, key: str) -> Iterator[PromptProblem]:
@@ -380,14 +382,3 @@ def _describe_cause(when: When, rated: Mapping[str, float], *, has_contexts: boo
     if when.at_most is not None:
         return f"{when.criterion} is {value:g}, at most {when.at_most}" if value <= when.at_most else None
     return f"{when.criterion} is {'true' if value else 'false'}" if bool(value) is when.is_true else None
-
-
-def _apply(rule: Rule, rated: dict[str, float], changes: dict[str, str], cause: str) -> None:
-    for name, number in rule.set.items():
-        if rated[name] != number:
-            rated[name] = number
-            changes[name] = f"set to {number}: {cause}"
-    for name, number in rule.cap.items():
-        if rated[name] > number:
-            rated[name] = number
-            changes[name] = f"capped at {number}: {cause}"

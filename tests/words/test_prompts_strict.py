@@ -98,7 +98,7 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_the_same_prompt_twice_is_refused(tmp_path: Path) -> None:
     write_prompt(tmp_path, override("rank"))
     write_prompt(tmp_path / "en", override("rank"))
-    with pytest.raises(PromptError, match="'rank' stands in the folder and in its subfolder 'en'"):
+    with pytest.raises(PromptError, match="'rank' is in the folder and in its subfolder 'en'"):
         load_prompts("en", tmp_path)
 
 
@@ -171,7 +171,7 @@ VERDICT = "reply_schema.properties.answer_statements.items"
         (set_key("version", True), "version", "not True"),
         (set_key("labels.A", [True, "FP"]), "labels.A.0", "should be a valid string, not True"),
         (set_key("variables.question", "number"), "variables.question", "should be 'text' or 'items', not 'number'"),
-        (set_key("name", "rank"), "name", "'rank' stands in a file named classify.yaml"),
+        (set_key("name", "rank"), "name", "'rank' is in a file named classify.yaml"),
         (set_key("language", "zh"), "language", "'zh' where prompts in 'en' are read"),
         (set_key("variables.topic", "text"), "variables.topic", "unknown block; allowed: question, answer,"),
         (set_key("variables.question", "items"), "variables.question", "'items' is not what this block holds"),
