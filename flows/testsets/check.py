@@ -289,7 +289,14 @@ class CheckedSet:
             for row in self.counts
         ]
         print_section("Findings", ["severity", "finding", "#questions", "what it means", "of"], rows)
-        listed = [[found.one.question.id, found.check.name, _write_detail(found)] for found in self.found]
+        listed = [
+            [
+                found.one.question.id,
+                found.check.name,
+                f"{shorten(found.one.question.question, _SHORT)} – {shorten(found.check.detail, 2 * _SHORT)}",
+            ]
+            for found in self.found
+        ]
         print_section("What was found", ["question", "finding", "detail"], listed[:_SHOWN])
         if len(listed) > _SHOWN:
             print_line(f"and {len(listed) - _SHOWN:,} more: --json or --html FILE has them all")
@@ -342,10 +349,6 @@ def _describe(found: Found) -> dict[str, Any]:
         "ground_truth": question.ground_truth,
         "call_id": check.call_id,
     }
-
-
-def _write_detail(found: Found) -> str:
-    return f"{shorten(found.one.question.question, _SHORT)} – {shorten(found.check.detail, 2 * _SHORT)}"
 
 
 def _name_questions(found: Sequence[Found], name: str) -> str:

@@ -182,7 +182,10 @@ async def make_questions(session: Session, request: MakeRequest, kept: Sequence[
         drafts = making.draw(drafter, wanted)
         if not drafts or making.problem is not None or making.n_candidates >= _MOST_TRIED * request.n:
             break
-        candidates = await _take_round(making, drafts)
+        written = await gather_all([_write(making, draft) for draft in drafts])
+        candidates = [check_words(candidate) for of_draft in written for candidate in of_draft]
+        await gather_all([_check(making, candidate) for candidate in candidates if candidate.reason is None])
+        # In the order of the drafts, so that the same documents and settings give the same set.
         ended = [await _end(making, checked, wanted, by_document=request.by_document) for checked in candidates]
         session.live_run.progress.n_done = len(making.kept)
         if session.dry is not None:
@@ -190,14 +193,6 @@ async def make_questions(session: Session, request: MakeRequest, kept: Sequence[
         rows = list_rows(live_run.run_id, ended)
         await asyncio.to_thread(append_testset_rows, live_run.warehouse, live_run.run_id, f"round {number}", rows)
     return making
-
-
-async def _take_round(making: Making, drafts: Sequence[Draft]) -> list[Checked]:
-    """The candidates of a round, checked, in the order of their drafts."""
-    written = await gather_all([_write(making, draft) for draft in drafts])
-    checked = [check_words(candidate) for candidates in written for candidate in candidates]
-    await gather_all([_check(making, one) for one in checked if one.reason is None])
-    return checked
 
 
 async def _write(making: Making, draft: Draft) -> list[Candidate]:

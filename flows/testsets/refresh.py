@@ -46,7 +46,6 @@ from evalhouse.flows.testsets.set_run import (
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed
-from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.testsets.changes import (
     PROPOSED,
@@ -321,7 +320,16 @@ async def refresh_questions(session: Session, request: RefreshRequest) -> Refres
 async def _settle(session: Session, spoken: Spoken, refreshing: Refreshing, look: Look) -> Ending:
     """What becomes of a question; it stays as it was where the judge gives no usable reply."""
     try:
-        return await _ask_about(spoken.about(look.question.language), refreshing.request.base, look)
+        live_run = spoken.about(look.question.language)
+        ending = look.ending
+        if ending is None:
+            return await judge_again(live_run, refreshing.request.base, look.question, look.places)
+        for group in look.groups:
+            if ending.question is not None:
+                ending = join_endings(
+                    look.question, ending, await hold_against(live_run, refreshing.request.base, ending.question, group)
+                )
+        return ending
     except JudgeFailed as error:
         refreshing.n_failed += 1
         refreshing.unsettled.update(passage.passage_id for group in look.groups for passage in group)
@@ -330,16 +338,6 @@ async def _settle(session: Session, spoken: Spoken, refreshing: Refreshing, look
         return look.ending or Ending(question=look.question)
     finally:
         session.note_done()
-
-
-async def _ask_about(live_run: LiveRun, base: Base, look: Look) -> Ending:
-    ending = look.ending
-    if ending is None:
-        return await judge_again(live_run, base, look.question, look.places)
-    for group in look.groups:
-        if ending.question is not None:
-            ending = join_endings(look.question, ending, await hold_against(live_run, base, ending.question, group))
-    return ending
 
 
 _LISTED = 20
@@ -402,7 +400,15 @@ class RefreshedSet:
         print_line(f"{self.path}: {write_count(len(self.test_set.questions), 'question')}, {version}", bold=True)
         print_line()
         print_table(make_table(["became", "#questions"], [[word, n] for word, n in self.counts.items() if n]))
-        self._print_changes()
+        changes = [change for change in self.outcome.refreshing.changes if change.change in (*PROPOSED, "void")]
+        rows = [[change.change, change.id, change.before["question"], change.detail] for change in changes[:_LISTED]]
+        print_section("Left the set, or to be decided on", ["became", "question", "text", "why"], rows)
+        if len(changes) > _LISTED:
+            print_line(f"and {len(changes) - _LISTED:,} more")
+        dead = self.outcome.refreshing.dead
+        if dead:
+            print_line()
+            print_line(f"No longer there, and taken out of the references: {list_names(list(dead), _LISTED)}")
         refreshing = self.outcome.refreshing
         print_calls(self.outcome.usage)
         if refreshing.n_failed:
@@ -416,20 +422,6 @@ class RefreshedSet:
                 f"{n_missing:,} fewer new ones than wanted: the new and changed passages gave no more that stand all "
                 "checks. --coverage N after a later update asks for them again."
             )
-        self._print_decisions()
-
-    def _print_changes(self) -> None:
-        changes = [change for change in self.outcome.refreshing.changes if change.change in (*PROPOSED, "void")]
-        rows = [[change.change, change.id, change.before["question"], change.detail] for change in changes[:_LISTED]]
-        print_section("Left the set, or to be decided on", ["became", "question", "text", "why"], rows)
-        if len(changes) > _LISTED:
-            print_line(f"and {len(changes) - _LISTED:,} more")
-        dead = self.outcome.refreshing.dead
-        if dead:
-            print_line()
-            print_line(f"No longer there, and taken out of the references: {list_names(list(dead), _LISTED)}")
-
-    def _print_decisions(self) -> None:
         n_waiting = len(self.test_set.manifest.proposals)
         if n_waiting:
             print_notice(

@@ -25,7 +25,6 @@ from evalhouse.tasks.testsets.errors import TestsetError
 from evalhouse.tasks.testsets.filters import Check
 from evalhouse.tasks.testsets.findings import SetCheck
 from evalhouse.tasks.testsets.passages import Passage
-from evalhouse.tasks.testsets.questions import SetQuestion
 from evalhouse.tasks.testsets.sets import Change, TestSet, read_set, write_set
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.calls import sum_cost
@@ -134,8 +133,38 @@ def write_version(
         "n_passages": len(versioned.manifest.passages),
         "made_at": made_at,
     }
-    noted = [_to_change_row(versioned.set_hash, run_id, change) for change in (*changes, *versioned.manifest.proposals)]
-    questions = [_to_question_row(versioned.set_hash, question) for question in versioned.questions] if is_new else []
+    noted = [
+        {
+            "set_hash": versioned.set_hash,
+            "run_id": run_id,
+            "question_id": change.id,
+            "change": change.change,
+            "detail": change.detail,
+            "before": dump_json(change.before),
+            "after": dump_json(change.after),
+            "call_id": change.call_id,
+        }
+        for change in (*changes, *versioned.manifest.proposals)
+    ]
+    questions: list[dict[str, Any]] = (
+        [
+            {
+                "set_hash": versioned.set_hash,
+                "question_id": question.id,
+                "question_hash": question.question_hash,
+                "kind": question.kind,
+                "language": question.language,
+                "question": question.question,
+                "ground_truth": question.ground_truth,
+                "conversation": dump_json([asdict(turn) for turn in question.conversation]),
+                "spans": dump_json([asdict(span) for span in question.spans]),
+                "reference_ids": list(question.reference_context_ids),
+            }
+            for question in versioned.questions
+        ]
+        if is_new
+        else []
+    )
     tables = {"testset_versions": [row], "testset_questions": questions, "testset_changes": noted}
     append_testset_rows(warehouse, run_id, "version", tables)
     write_set(path, versioned)
@@ -162,34 +191,6 @@ def list_check_rows(run_id: str, checks: Mapping[str, Sequence[Check | SetCheck]
 def dump_json(value: Sequence[Any] | Mapping[str, Any]) -> str | None:
     """A list or a mapping as JSON; None for an empty one."""
     return orjson.dumps(value).decode() if value else None
-
-
-def _to_change_row(set_hash: str, run_id: str, change: Change) -> dict[str, Any]:
-    return {
-        "set_hash": set_hash,
-        "run_id": run_id,
-        "question_id": change.id,
-        "change": change.change,
-        "detail": change.detail,
-        "before": dump_json(change.before),
-        "after": dump_json(change.after),
-        "call_id": change.call_id,
-    }
-
-
-def _to_question_row(set_hash: str, question: SetQuestion) -> dict[str, Any]:
-    return {
-        "set_hash": set_hash,
-        "question_id": question.id,
-        "question_hash": question.question_hash,
-        "kind": question.kind,
-        "language": question.language,
-        "question": question.question,
-        "ground_truth": question.ground_truth,
-        "conversation": dump_json([asdict(turn) for turn in question.conversation]),
-        "spans": dump_json([asdict(span) for span in question.spans]),
-        "reference_ids": list(question.reference_context_ids),
-    }
 
 
 _FILES: Final = ("path", "docs")
@@ -220,7 +221,15 @@ def find_kept(
     kept = {name: value for name, value in settings.items() if value is not None and name not in _LEFT_OUT}
     kept |= {name: value for name, value in changes.items() if name in params} | {"fresh": None}
     if kept.get("budget_usd") is not None:
-        kept["budget_usd"] = _find_left(warehouse, run, float(kept["budget_usd"]))
+        # What is left of a budget that is for a run and all that goes on with it
+        budget_usd = float(kept["budget_usd"])
+        spent_usd = sum_cost(warehouse, run.run_id)
+        if spent_usd >= budget_usd:
+            raise SettingsError(
+                f"run {run.run_id} has spent {spent_usd:.4g} dollars and its budget is {budget_usd:g}, so nothing was "
+                f"asked; go on with a higher one: evalhouse resume {run.run_id} --budget USD"
+            )
+        kept["budget_usd"] = budget_usd - spent_usd
     if "force" in params and _has_written(warehouse, run, Path(params["output"])):
         kept["force"] = True
     return kept
@@ -234,17 +243,6 @@ def _check_file(run: RunRow, name: str | None) -> None:
             f"run {run.run_id} cannot be gone on with: {name}, which its command names, is not there (seen from "
             f"{Path.cwd()}); bring it back, or call this from the folder in which the run was started"
         )
-
-
-def _find_left(warehouse: Warehouse, run: RunRow, budget_usd: float) -> float:
-    """What is left of a budget that is for a run and all that goes on with it."""
-    spent_usd = sum_cost(warehouse, run.run_id)
-    if spent_usd >= budget_usd:
-        raise SettingsError(
-            f"run {run.run_id} has spent {spent_usd:.4g} dollars and its budget is {budget_usd:g}, so nothing was "
-            f"asked; go on with a higher one: evalhouse resume {run.run_id} --budget USD"
-        )
-    return budget_usd - spent_usd
 
 
 def _has_written(warehouse: Warehouse, run: RunRow, path: Path) -> bool:

@@ -225,7 +225,13 @@ def find_measures(window: Window) -> list[str]:
     found: list[str] = []
     for number in ours:
         same = [other for other in theirs if other.value == number.value]
-        if same and all(_differs_in_unit(number.unit, other.unit) for other in same):
+        if same and all(
+            (
+                bool(number.unit and other.unit)
+                and set(number.unit.lstrip("@").split("|")).isdisjoint(other.unit.lstrip("@").split("|"))
+            )
+            for other in same
+        ):
             found.append(f"{number.surface} {_show_unit(number.unit)}/{_show_unit(same[0].unit)}")
         elif same and all({number.bound, other.bound} == {"<", ">"} for other in same):
             found.append(f"{number.bound}{number.surface}/{same[0].bound}{same[0].surface}")
@@ -233,10 +239,6 @@ def find_measures(window: Window) -> list[str]:
 
 
 _MEASURES = ("unit", "bound")
-
-
-def _differs_in_unit(ours: str, theirs: str) -> bool:
-    return bool(ours and theirs) and set(ours.lstrip("@").split("|")).isdisjoint(theirs.lstrip("@").split("|"))
 
 
 def _show_unit(unit: str) -> str:
@@ -314,7 +316,7 @@ def find_substituted(window: Window, near: frozenset[str], given: frozenset[str]
     least = max([*shares, _CLAUSE_SHARE * sentence.total]) - _ROUNDING
     # A clause that says nothing beyond the statement may go on with the subject of another.
     going_on = [
-        frozenset(clause.keys) for clause, share in zip(clauses, shares, strict=True) if _is_within(clause, share)
+        frozenset(clause.keys) for clause, share in zip(clauses, shares, strict=True) if share >= _WITHIN * clause.total
     ]
     passed = [near | (given - window.keys), *going_on]
     return [
@@ -335,10 +337,6 @@ def _stands_in_one_clause(window: Window) -> bool:
 def _share(sentence: Sentence, clause: Sentence) -> float:
     """The weight of what a clause holds of a sentence."""
     return sum([weight for key, weight in sentence.weights.items() if key in clause.keys])
-
-
-def _is_within(clause: Sentence, share: float) -> bool:
-    return share >= _WITHIN * clause.total
 
 
 def _compare_places(sentence: Sentence, clause: Sentence, passed: Sequence[frozenset[str]]) -> Iterator[Substitution]:
@@ -442,17 +440,30 @@ def find_exchanged(window: Window) -> list[str]:
         shared = [key for key in ours if key in theirs]
         if many:
             units = {number.key: number.unit for number in _read_sides(sentence) if number.key in theirs}
-            found += _find_crossed(units, shared, theirs)
+            # Numbers of one unit and words that alternate on both sides, but for the most part not with the same
+            # partners
+            balance = 0
+            numbers = [key for key in shared if key[0] == "#"]
+            for i, first in enumerate(numbers):
+                for second in numbers[i + 1 :]:
+                    if units[first] != units[second]:
+                        continue
+                    start, end = shared.index(first), shared.index(second)
+                    middle = [key for key in shared[start + 1 : end] if _may_anchor(key, first)]
+                    for after, outer in ((False, shared[:start]), (True, shared[end + 1 :])):
+                        others = [key for key in outer if _may_anchor(key, first)]
+                        balance += sum(
+                            [_compare_order((first, second), x, y, after, theirs) for x in middle for y in others]
+                        )
+            found += [f"{numbers[0][1:]}/{numbers[1][1:]}"] if balance < 0 else []
         if turns and _turns(other.text) and _tell_voice(sentence.text) == _tell_voice(other.text):
-            names = frozenset([token.key for token in (*sentence.tokens, *other.tokens) if _may_act(token)])
+            # Names, and all that is Chinese, where nothing shows a name
+            names = frozenset(
+                [token.key for token in (*sentence.tokens, *other.tokens) if token.kind in ("name", "chinese")]
+            )
             found += _find_turned([key for key in shared if key[0] not in "#@<>"], theirs, names)
             found += _find_moved(sentence.text, other.text)
     return found
-
-
-def _may_act(token: Token) -> bool:
-    """Names, and all that is Chinese, where nothing shows a name."""
-    return token.kind in ("name", "chinese")
 
 
 def _place_once(sentence: Sentence) -> dict[str, int]:
@@ -460,22 +471,6 @@ def _place_once(sentence: Sentence) -> dict[str, int]:
     keys = [token.key for token in sentence.tokens if token.weight >= CONTENT_WEIGHT]
     places = {key: place for place, key in enumerate(keys)}
     return places if len(places) == len(keys) else {key: place for key, place in places.items() if keys.count(key) == 1}
-
-
-def _find_crossed(units: Mapping[str, str], shared: Sequence[str], theirs: Mapping[str, int]) -> list[str]:
-    """Numbers of one unit and words that alternate on both sides, but for the most part not with the same partners."""
-    balance = 0
-    numbers = [key for key in shared if key[0] == "#"]
-    for i, first in enumerate(numbers):
-        for second in numbers[i + 1 :]:
-            if units[first] != units[second]:
-                continue
-            start, end = shared.index(first), shared.index(second)
-            middle = [key for key in shared[start + 1 : end] if _may_anchor(key, first)]
-            for after, outer in ((False, shared[:start]), (True, shared[end + 1 :])):
-                others = [key for key in outer if _may_anchor(key, first)]
-                balance += sum([_compare_order((first, second), x, y, after, theirs) for x in middle for y in others])
-    return [f"{numbers[0][1:]}/{numbers[1][1:]}"] if balance < 0 else []
 
 
 def _may_anchor(key: str, number: str) -> bool:

@@ -149,7 +149,12 @@ def _hold_to_turns(data: Mapping[str, object]) -> dict[str, object]:
     told = [(turn.id, point) for turn in turns if turn.role == "user" for point in split_statements(turn.told)]
     heard = score_contexts([point for _, point in told], [_read_text(data, "answer")]) if told else []
     points = [
-        {"id": turn_id, "reason": explain_support(support), "point": point, "heeded": _is_heard(support)}
+        {
+            "id": turn_id,
+            "reason": explain_support(support),
+            "point": point,
+            "heeded": support.evidence is not None and support.evidence.cover >= _HEARD,
+        }
         for (turn_id, point), (support,) in zip(told, heard, strict=True)
     ]
     return {"statements": judged, "points": points}
@@ -160,10 +165,6 @@ def _speaks_against(support: Support) -> bool:
     if support.supported or evidence is None or evidence.cover < _SAME_THING:
         return False
     return evidence.is_contradicted or bool(evidence.rivals)
-
-
-def _is_heard(support: Support) -> bool:
-    return support.evidence is not None and support.evidence.cover >= _HEARD
 
 
 def _rank(data: Mapping[str, object]) -> dict[str, object]:

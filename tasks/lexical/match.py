@@ -479,7 +479,12 @@ def _score(claim: Claim, text: AnalysedText, elsewhere: frozenset[str] = frozens
 def combine(evidence: Evidence, penalty: float = 0.0) -> float:
     """The score of the evidence: a logistic combination with the fixed weights above."""
     z = _BIAS - penalty + _COVER * evidence.cover + _RARE * evidence.cover_rare + _NEW * evidence.cover_new
-    z += _SPREAD * _rate_length(evidence.claim.total) * (evidence.cover_text - evidence.cover)
+    # 0 for a statement of _SHORT content or less, 1 from _LONG on: how far its parts may stand apart in a text
+    z += (
+        _SPREAD
+        * min(max((evidence.claim.total - _SHORT) / (_LONG - _SHORT), 0.0), 1.0)
+        * (evidence.cover_text - evidence.cover)
+    )
     z -= _FOREIGN_NUMBER * min(evidence.foreign_numbers, 2) + _FOREIGN_NAME * min(evidence.foreign_names, 2)
     z -= _NEGATION * bool(evidence.negation_mismatch) + _OPPOSITE * bool(evidence.opposites)
     z -= _HEDGED * bool(evidence.hedged) + _MEASURE * bool(evidence.measures) + _EXCHANGED * bool(evidence.exchanged)
@@ -488,11 +493,6 @@ def combine(evidence: Evidence, penalty: float = 0.0) -> float:
         z -= _SUBSTITUTED if decisive else _PERHAPS_SUBSTITUTED
     z -= _REPLACED * min(len(evidence.replaced), 2) + _RIVAL * min(len(evidence.rivals), 2)
     return 1.0 / (1.0 + math.exp(-z))
-
-
-def _rate_length(weight: float) -> float:
-    """0 for a statement of _SHORT content or less, 1 from _LONG on: how far its parts may stand apart in a text."""
-    return min(max((weight - _SHORT) / (_LONG - _SHORT), 0.0), 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -601,11 +601,7 @@ def rate_contexts(question: str, ground_truth: str, contexts: Sequence[str]) -> 
             rated.append(Relevance(score=score, ground_truth_share=truth_share, question_share=question_share))
         else:
             rated.append(Relevance(score=question_share, ground_truth_share=None, question_share=question_share))
-    return _set_apart(rated)
-
-
-def _set_apart(rated: Sequence[Relevance]) -> list[Relevance]:
-    """The scores with their distance to the mean made larger; one context alone keeps its own."""
+    # The scores with their distance to the mean made larger; one context alone keeps its own
     mean = sum([relevance.score for relevance in rated]) / max(len(rated), 1)
     scores = [min(max(relevance.score + _AHEAD * (relevance.score - mean), 0.0), 1.0) for relevance in rated]
     return [

@@ -71,12 +71,12 @@ class Source:
 def read_source(passage_id: str, text: str) -> Source:
     """A passage whose headings stand in its first line, where it has more than one."""
     heading, line_break, body = text.partition("\n")
-    sentences = [sentence for sentence in split_sentences(body if line_break else text) if _can_be_asked(sentence)]
+    sentences = [
+        sentence
+        for sentence in split_sentences(body if line_break else text)
+        if asserts_something(sentence) and len(analyse_text(sentence).keys) >= _LEAST_WORDS
+    ]
     return Source(id=passage_id, heading=heading if line_break else "", sentences=tuple(sentences))
-
-
-def _can_be_asked(sentence: str) -> bool:
-    return asserts_something(sentence) and len(analyse_text(sentence).keys) >= _LEAST_WORDS
 
 
 def write_questions(kind: str, count: int, sources: Sequence[Source]) -> list[dict[str, object]]:
@@ -173,7 +173,14 @@ def answer_question(question: str, sources: Sequence[Source]) -> dict[str, objec
         return _answer_by_words(question, sources)
     cloze = next((text for text in quoted if BLANK in text), None)
     if cloze is None:
-        return _answer_from_headings(question, quoted, sources)
+        # What the named sections say, unless the question is about a topic that none of their words are of
+        named = [source for source in sources if source.heading and source.heading in quoted]
+        if not quoted or {source.heading for source in named} != set(quoted):
+            return _answer("not all sections it names are there", "none", "")
+        text = _join(named[0], [sentence for source in named for sentence in source.sentences])
+        if any(topic in question and topic not in text for topics in _TOPICS.values() for topic in topics):
+            return _answer("the sections it names do not mention its topic", "none", "")
+        return _answer("the sections it names are there", "contexts", text, [source.id for source in named])
     before, _, after = cloze.partition(BLANK)
     for source in sources:
         for sentence in source.sentences:
@@ -193,17 +200,6 @@ def _answer_by_words(question: str, sources: Sequence[Source]) -> dict[str, obje
 
 def _answer(reason: str, basis: str, text: str, used: Sequence[str] = ()) -> dict[str, object]:
     return {"reason": reason, "basis": basis, "answer": text, "used": list(used)}
-
-
-def _answer_from_headings(question: str, quoted: Sequence[str], sources: Sequence[Source]) -> dict[str, object]:
-    """What the named sections say, unless the question is about a topic that none of their words are of."""
-    named = [source for source in sources if source.heading and source.heading in quoted]
-    if not quoted or {source.heading for source in named} != set(quoted):
-        return _answer("not all sections it names are there", "none", "")
-    text = _join(named[0], [sentence for source in named for sentence in source.sentences])
-    if any(topic in question and topic not in text for topics in _TOPICS.values() for topic in topics):
-        return _answer("the sections it names do not mention its topic", "none", "")
-    return _answer("the sections it names are there", "contexts", text, [source.id for source in named])
 
 
 def _share(text: str, sentence: str) -> float:

@@ -216,17 +216,13 @@ def _next_word(text: str, position: int) -> str:
     return text[position : position + 24].lstrip(" \t\"'“”‘’([*_")
 
 
-def _last_word(before: str) -> str:
-    return _OPENERS.sub("", before.rsplit(maxsplit=1)[-1]) if before.strip() and not before[-1].isspace() else ""
-
-
 def _ends_sentence(text: str, start: int, end: int) -> bool:
     """Whether the single full stop at `start` (its closing marks included up to `end`) ends a sentence."""
     following = _next_word(text, end)
     if not following:
         return True
     before = text[max(0, start - 24) : start]
-    word = _last_word(before)
+    word = _OPENERS.sub("", before.rsplit(maxsplit=1)[-1]) if before.strip() and not before[-1].isspace() else ""
     if (len(word) <= 4 and _LIST_NUMBER.search(before)) or following[0].islower():
         return False
     return text[end : end + 1] == "\n" or not _is_abbreviation(word, following)
@@ -370,8 +366,17 @@ class _BlockReader:
             self._position += 1
             if _FENCE.match(line):
                 yield from self._flush()
-                yield from self._read_code()
-            elif line.count("|") >= 2 and self._is_table_rule(self._position):
+                # A fenced block as one block on one line
+                end = self._position
+                while end < len(self._lines) and not _FENCE.match(self._lines[end]):
+                    end += 1
+                code = " ".join(line.strip() for line in self._lines[self._position : end] if line.strip())
+                self._position = end + 1
+                if code:
+                    yield code
+            elif line.count("|") >= 2 and (
+                self._position < len(self._lines) and _TABLE_RULE.match(self._lines[self._position]) is not None
+            ):
                 yield from self._flush()
                 yield from self._read_table()
             else:
@@ -382,19 +387,6 @@ class _BlockReader:
         if self._paragraph:
             yield self._paragraph
         self._paragraph = ""
-
-    def _is_table_rule(self, position: int) -> bool:
-        return position < len(self._lines) and _TABLE_RULE.match(self._lines[position]) is not None
-
-    def _read_code(self) -> Iterator[str]:
-        """A fenced block as one block on one line."""
-        end = self._position
-        while end < len(self._lines) and not _FENCE.match(self._lines[end]):
-            end += 1
-        code = " ".join(line.strip() for line in self._lines[self._position : end] if line.strip())
-        self._position = end + 1
-        if code:
-            yield code
 
     def _read_table(self) -> Iterator[str]:
         """`Name: Ann; Age: 3` for each row under the header row."""
@@ -534,7 +526,18 @@ def _split_clauses(sentence: str) -> Iterator[str]:
             yield f"{shared['subject']}{shared['verb']} {shared['first']}"
             yield f"{shared['subject']}{shared['verb']} {shared['second']}"
         else:
-            yield from _split_coordinated(part)
+            # Cut at conjunctions where what stands on both sides is a clause of its own
+            chinese = _HAN.search(part) is not None
+            shortest = _SHORTEST_CLAUSE_ZH if chinese else _SHORTEST_CLAUSE
+            start = 0
+            for match in (_CLAUSE_ZH if chinese else _CLAUSE).finditer(part):
+                left, right = part[start : match.start()], part[match.end() :]
+                if min(count_words(left), count_words(right)) < shortest or not _is_balanced(left):
+                    continue
+                if chinese or (has_verb(left) and has_verb(" ".join(right.split()[:6]))):
+                    yield left
+                    start = match.end()
+            yield part[start:]
 
 
 def _split_semicolons(sentence: str) -> list[str]:
@@ -542,28 +545,6 @@ def _split_semicolons(sentence: str) -> list[str]:
     if len(parts) < 2 or not all(_is_balanced(part) for part in parts):
         return [sentence]
     return parts if _HAN.search(sentence) or all(has_verb(part) for part in parts) else [sentence]
-
-
-def _split_coordinated(part: str) -> Iterator[str]:
-    """Cut at conjunctions where what stands on both sides is a clause of its own."""
-    chinese = _HAN.search(part) is not None
-    shortest = _SHORTEST_CLAUSE_ZH if chinese else _SHORTEST_CLAUSE
-    start = 0
-    for match in (_CLAUSE_ZH if chinese else _CLAUSE).finditer(part):
-        left, right = part[start : match.start()], part[match.end() :]
-        if min(count_words(left), count_words(right)) < shortest or not _is_balanced(left):
-            continue
-        if chinese or (has_verb(left) and has_verb(" ".join(right.split()[:6]))):
-            yield left
-            start = match.end()
-    yield part[start:]
-
-
-def _trim(clause: str) -> str:
-    """A clause without its list number, leading connective and hanging punctuation; capitalised as it was."""
-    bare = _NUMBERING.sub("", clause.strip())
-    trimmed = _CONNECTIVE.sub("", _CONNECTIVE_ZH.sub("", bare, count=1), count=1).strip().strip(",，;；").strip()
-    return trimmed[:1].upper() + trimmed[1:] if bare[:1].isupper() else trimmed
 
 
 def split_statements(text: str) -> list[str]:
@@ -582,7 +563,12 @@ def split_statements(text: str) -> list[str]:
         if sentence in silent and not (refused and _tells_besides(sentence)):
             continue
         for clause in _split_clauses(sentence):
-            statement = _trim(clause)
+            # A clause without its list number, leading connective and hanging punctuation; capitalised as it was
+            bare = _NUMBERING.sub("", clause.strip())
+            trimmed = (
+                _CONNECTIVE.sub("", _CONNECTIVE_ZH.sub("", bare, count=1), count=1).strip().strip(",，;；").strip()
+            )
+            statement = trimmed[:1].upper() + trimmed[1:] if bare[:1].isupper() else trimmed
             if refused and _REFERS.search(statement):
                 continue
             if statement == sentence or (statement and asserts_something(statement)):

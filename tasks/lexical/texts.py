@@ -99,18 +99,6 @@ def _read_chinese(text: str) -> float | None:
     return float(total + section + digit) or None
 
 
-def _read_words(text: str) -> float:
-    total, section = 0.0, 0.0
-    for word in re.split(r"[\s-]+", text.lower()):
-        if word in _SMALL:
-            section += _SMALL[word]
-        elif word == "hundred":
-            section *= 100
-        elif word in _SCALES:
-            total, section = total + section * _SCALES[word], 0.0
-    return total + section
-
-
 def _read_percent(text: str) -> str | None:
     """`百分之三点五` without its first three characters."""
     whole, _, tenths = text.partition("点")
@@ -178,7 +166,15 @@ def read_number(kind: str, text: str, scale: str = "", *, percent: bool = False)
     `kind` is the name of the group of a pattern above that matched, `text` what it matched.
     """
     if kind == "words":
-        return f"#{_show(_read_words(text))}" + "%" * percent
+        total, section = 0.0, 0.0
+        for word in re.split(r"[\s-]+", text.lower()):
+            if word in _SMALL:
+                section += _SMALL[word]
+            elif word == "hundred":
+                section *= 100
+            elif word in _SCALES:
+                total, section = total + section * _SCALES[word], 0.0
+        return f"#{_show(total + section)}" + "%" * percent
     reader = _READERS.get(kind)
     return _read_digits(text, scale, percent) if reader is None else reader(text)
 
@@ -304,10 +300,6 @@ def _read_latin(surface: str, starts: bool) -> Token | None:
             return Token(key="n't", surface=surface, kind="negation", weight=0.0)
         surface = head if len(head) > 1 else head + tail
     lower = surface.lower()
-    return _sort_latin(surface, lower, starts)
-
-
-def _sort_latin(surface: str, lower: str, starts: bool) -> Token | None:
     kind: TokenKind = "word"
     weight = 0.5 if len(lower) == 1 else 1.0
     if lower in NEGATIONS:
@@ -334,10 +326,6 @@ def _read_pair(pair: str) -> Token:
 @lru_cache(maxsize=256)
 def _read_negation(word: str) -> Token:
     return Token(key=word, surface=word, kind="negation", weight=0.0)
-
-
-def _read_no(surface: str) -> Token:
-    return Token(key="no", surface=surface, kind="direction", weight=0.4)
 
 
 @lru_cache(maxsize=4096)
@@ -371,16 +359,16 @@ def _read_measured(part: str, number: str) -> list[Token]:
     """The tokens of a part of a run without numbers, of which the first may be the unit of the number before it."""
     if not number:
         return _read_plain_han(part)
-    if part and part[0] in _DATE_MARKS and (part[0] in "日号" or _is_dated(number, part[0])):
+    if (
+        part
+        and part[0] in _DATE_MARKS
+        and (part[0] in "日号" or (number[:2] == "#m" if part[0] == "月" else len(number) == len("#2024")))
+    ):
         return _read_plain_han(part[1:])  # `2024年5月3日` is `2024-05-03`
     unit = _CHINESE_UNITS.match(part)
     if unit is None:
         return _read_plain_han(part)
     return _read_units(unit[0]) + _read_plain_han(part[unit.end() :])
-
-
-def _is_dated(number: str, mark: str) -> bool:
-    return number[:2] == "#m" if mark == "月" else len(number) == len("#2024")
 
 
 def _read_plain_han(run: str) -> list[Token]:
@@ -479,7 +467,13 @@ def _scan_tokens(sentence: str) -> list[Token]:
             tokens += _read_found_number(match) + sign
             sign = []
         starts = False
-    return _count_days(tokens)
+    # The tokens with an ordinal beside a month as the number of the day: `the 15th of January`
+    if not any(token.key[:2] == "#o" for token in tokens):
+        return tokens
+    for place, token in enumerate(tokens):
+        if token.key[:2] == "#o" and any(other.key[:2] == "#m" for other in tokens[max(0, place - 1) : place + 2]):
+            tokens[place] = replace(token, key=f"#{token.key[2:]}", weight=1.5)
+    return tokens
 
 
 @lru_cache(maxsize=4)
@@ -492,19 +486,9 @@ def _read_word(surface: str, starts: bool, number: str, after: str) -> list[Toke
     token = _read_unit(surface.rstrip(".")) if number else None
     if token is None:
         if starts and surface in _NO and after in _AFTER_NO:
-            return [_read_no(surface), _read_negation(surface)]
+            return [Token(key="no", surface=surface, kind="direction", weight=0.4), _read_negation(surface)]
         token = _read_latin(surface, starts)
     return [] if token is None else [token]
-
-
-def _count_days(tokens: list[Token]) -> list[Token]:
-    """The tokens with an ordinal beside a month as the number of the day: `the 15th of January`."""
-    if not any(token.key[:2] == "#o" for token in tokens):
-        return tokens
-    for place, token in enumerate(tokens):
-        if token.key[:2] == "#o" and any(other.key[:2] == "#m" for other in tokens[max(0, place - 1) : place + 2]):
-            tokens[place] = replace(token, key=f"#{token.key[2:]}", weight=1.5)
-    return tokens
 
 
 _LONGER = stem_word("longer")  # what is no longer so
@@ -665,11 +649,6 @@ def make_text(text: str, sentences: tuple[Sentence, ...]) -> AnalysedText:
     )
 
 
-def _analyse(text: str) -> AnalysedText:
-    sentences = [read_sentence(normalise(sentence)) for sentence in split_sentences(text)]
-    return make_text(text, tuple([sentence for sentence in sentences if sentence.tokens]))
-
-
 def join_texts(texts: Sequence[AnalysedText]) -> AnalysedText:
     """Several analysed texts as one, without analysing again."""
     if len(texts) == 1:
@@ -692,7 +671,8 @@ class TextCache:
             if analysed is not None:
                 self._texts.move_to_end(text)
                 return analysed
-        analysed = _analyse(text)
+        sentences = [read_sentence(normalise(sentence)) for sentence in split_sentences(text)]
+        analysed = make_text(text, tuple([sentence for sentence in sentences if sentence.tokens]))
         with self._lock:
             if text not in self._texts:
                 self._texts[text] = analysed

@@ -126,10 +126,22 @@ async def judge_again(live_run: LiveRun, base: Base, question: SetQuestion, plac
 
 async def hold_against(live_run: LiveRun, base: Base, question: SetQuestion, passages: Sequence[Passage]) -> Ending:
     """A question whose spans are there, asked by other passages alone: `list_groups` has them. Raises JudgeFailed."""
-    subject = _name_subject(question)
+    subject = Subject(
+        id=question.id,
+        question=question.question,
+        ground_truth=question.ground_truth,
+        conversation=question.conversation,
+    )
     said = await answer(live_run, subject, [show_passage(passage) for passage in passages], step="answer_without")
     if said.basis != "contexts":
-        return _drop_references(question, passages)
+        # A passage that said the same, changed and does not answer any more is no reference any more
+        own = {span.passage_id for span in question.spans}
+        gone = {passage.passage_id for passage in passages} - own
+        kept = tuple(one for one in question.reference_context_ids if one not in gone)
+        if kept == question.reference_context_ids:
+            return Ending(question=question)
+        after = replace(question, reference_context_ids=kept)
+        return _keep(question, after, "repointed", f"{', '.join(sorted(gone))} does not answer it any more")
     if question.kind != UNANSWERABLE:
         compared = await compare(live_run, subject, await extract(live_run, subject), said)
         if not compared.missing:
@@ -145,15 +157,6 @@ async def hold_against(live_run: LiveRun, base: Base, question: SetQuestion, pas
         return _propose(base, question, checked, "answerable", f"{', '.join(here)} answers it: {said.answer}")
     detail = f"{', '.join(here)} says otherwise than {', '.join(there)}: {said.answer}"
     return _propose(base, question, checked, "contradicted", detail)
-
-
-def _name_subject(question: SetQuestion) -> Subject:
-    return Subject(
-        id=question.id,
-        question=question.question,
-        ground_truth=question.ground_truth,
-        conversation=question.conversation,
-    )
 
 
 def _quote(
@@ -218,17 +221,6 @@ def _add_references(base: Base, question: SetQuestion, passages: Sequence[Passag
         return Ending(question=question)
     detail = f"{', '.join(passage.passage_id for passage in also)} says the same"
     return _keep(question, after, "repointed", detail, said.call_id)
-
-
-def _drop_references(question: SetQuestion, passages: Sequence[Passage]) -> Ending:
-    """A passage that said the same, changed and does not answer any more is no reference any more."""
-    own = {span.passage_id for span in question.spans}
-    gone = {passage.passage_id for passage in passages} - own
-    kept = tuple(one for one in question.reference_context_ids if one not in gone)
-    if kept == question.reference_context_ids:
-        return Ending(question=question)
-    after = replace(question, reference_context_ids=kept)
-    return _keep(question, after, "repointed", f"{', '.join(sorted(gone))} does not answer it any more")
 
 
 async def renew(live_run: LiveRun, question: SetQuestion, passages: Sequence[Passage]) -> Renewed:

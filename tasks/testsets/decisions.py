@@ -190,7 +190,30 @@ def read_decisions(files: Sequence[LabelFile], reviewer: str | None, now: dateti
     first: dict[tuple[str, str], str] = {}
     for line in (line for file in files for line in file.lines if line.get("label")):
         try:
-            said = _read_line(line, reviewer, now)
+            missing = [name for name in _NAMED if not line.get(name)]
+            if missing:
+                raise LineError(f"has no {', '.join(missing)}; leave these columns as they were written")
+            label = (line.get("label") or "").casefold()
+            if label not in LABELS:
+                raise LineError(f"label is {line.get('label')!r}; it must be one of {', '.join(LABELS)}")
+            name = line.get("reviewer") or reviewer
+            if not name:
+                raise LineError("says no reviewer; fill in the column, or give --reviewer NAME")
+            check_person(name, line.get("note"))
+            reviewed_at = read_time(line, now)
+            said = Said(
+                place=line.place,
+                set_name=line.get("set") or "",
+                question_id=line.get("question_id") or "",
+                item_hash=line.get("item_hash") or "",
+                label=label,
+                question=_read_text(line, "question"),
+                ground_truth=_read_text(line, "ground_truth"),
+                reviewer=name,
+                reviewed_at=reviewed_at or now,
+                is_timed=reviewed_at is not None,
+                note=line.get("note"),
+            )
         except LineError as error:
             problems.append(f"{line.place}: {error}")
             continue
@@ -201,33 +224,6 @@ def read_decisions(files: Sequence[LabelFile], reviewer: str | None, now: dateti
     if problems:
         raise list_problems(f"nothing was imported: {len(problems)} problem{'s' * (len(problems) > 1)}", problems)
     return sorted(decisions, key=lambda said: said.reviewed_at)
-
-
-def _read_line(line: Line, reviewer: str | None, now: datetime) -> Said:
-    missing = [name for name in _NAMED if not line.get(name)]
-    if missing:
-        raise LineError(f"has no {', '.join(missing)}; leave these columns as they were written")
-    label = (line.get("label") or "").casefold()
-    if label not in LABELS:
-        raise LineError(f"label is {line.get('label')!r}; it must be one of {', '.join(LABELS)}")
-    name = line.get("reviewer") or reviewer
-    if not name:
-        raise LineError("says no reviewer; fill in the column, or give --reviewer NAME")
-    check_person(name, line.get("note"))
-    reviewed_at = read_time(line, now)
-    return Said(
-        place=line.place,
-        set_name=line.get("set") or "",
-        question_id=line.get("question_id") or "",
-        item_hash=line.get("item_hash") or "",
-        label=label,
-        question=_read_text(line, "question"),
-        ground_truth=_read_text(line, "ground_truth"),
-        reviewer=name,
-        reviewed_at=reviewed_at or now,
-        is_timed=reviewed_at is not None,
-        note=line.get("note"),
-    )
 
 
 def _read_text(line: Line, name: str) -> str | None:
@@ -279,7 +275,13 @@ class _Deciding:
             self._taken.outdated.append(said)
             return
         after = _decide(subject, said)
-        self._taken.changes.append(_describe(subject, said, after))
+        # A decision as it goes on record: what differs, who said so and when
+        by = {"reviewer": said.reviewer, "reviewed_at": said.time} | ({"note": said.note} if said.note else {})
+        before, now = find_differences(subject.question, after) if after else (subject.question.to_row(), {})
+        detail = f"{said.change} by {said.reviewer}{f': {said.note}' if said.note else ''}"
+        self._taken.changes.append(
+            Change(id=said.question_id, change=said.change, detail=detail, before=before, after=now | by)
+        )
         latest = self._latest.get(said.question_id)
         if latest is not None and latest.time > said.time:
             self._taken.n_superseded += 1
@@ -353,11 +355,3 @@ def _mend(subject: Subject, said: Said, *, differs: bool) -> SetQuestion:
         question=said.question or question.question,
         ground_truth=said.ground_truth or question.ground_truth,
     )
-
-
-def _describe(subject: Subject, said: Said, after: SetQuestion | None) -> Change:
-    """A decision as it goes on record: what differs, who said so and when."""
-    by = {"reviewer": said.reviewer, "reviewed_at": said.time} | ({"note": said.note} if said.note else {})
-    before, now = find_differences(subject.question, after) if after else (subject.question.to_row(), {})
-    detail = f"{said.change} by {said.reviewer}{f': {said.note}' if said.note else ''}"
-    return Change(id=said.question_id, change=said.change, detail=detail, before=before, after=now | by)

@@ -227,15 +227,14 @@ async def write_candidates(live_run: LiveRun, draft: Draft) -> list[Candidate]:
             question=written.question,
             ground_truth=written.ground_truth,
             quotes=tuple(Quote(passage=by_id[name], text=text) for name, text in written.quotes),
-            conversation=_take_turns(written.turns),
+            conversation=tuple(
+                Turn(role="assistant" if place % 2 else "user", content=text)
+                for place, text in enumerate(written.turns)
+            ),
             call_id=answer.call_id,
         )
         for number, written in enumerate(answer.value[: draft.count], start=1)
     ]
-
-
-def _take_turns(turns: Sequence[str]) -> tuple[Turn, ...]:
-    return tuple(Turn(role="assistant" if place % 2 else "user", content=text) for place, text in enumerate(turns))
 
 
 def _read_written(text: str, ids: "dict[str, Passage]") -> list[_Written]:
@@ -248,11 +247,14 @@ def _read_written(text: str, ids: "dict[str, Passage]") -> list[_Written]:
 def _read_one(one: object, ids: "dict[str, Passage]") -> _Written:
     if not isinstance(one, dict):
         raise UnusableReply(f"a question is {one!r:.40}, not an object")
+    turns = one.get("turns")
+    if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
+        raise UnusableReply(f"turns of a question are {turns!r:.40}, not a list of texts")
     return _Written(
         question=_read_text(one, "question"),
         ground_truth=_read_text(one, "ground_truth"),
         quotes=read_quotes(one.get("quotes"), ids),
-        turns=_read_turns(one.get("turns")),
+        turns=[" ".join(turn.split()) for turn in turns if turn.strip()],
     )
 
 
@@ -261,12 +263,6 @@ def _read_text(one: dict[str, object], name: str) -> str:
     if not isinstance(value, str):
         raise UnusableReply(f"{name} of a question is {value!r:.40}, not a text")
     return " ".join(value.split())
-
-
-def _read_turns(turns: object) -> list[str]:
-    if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
-        raise UnusableReply(f"turns of a question are {turns!r:.40}, not a list of texts")
-    return [" ".join(turn.split()) for turn in turns if turn.strip()]
 
 
 def read_quotes(quotes: object, ids: "dict[str, Passage]") -> list[tuple[str, str]]:

@@ -155,7 +155,13 @@ async def check_by_judge(live_run: LiveRun, checked: Checked, near: NearPassages
     """The checks that ask the judge, until one is not passed; raises JudgeFailed where it gives no usable reply."""
     subject = _name_subject(checked.candidate)
     if checked.candidate.kind == UNANSWERABLE:
-        await _check_unanswerable(live_run, checked, subject, near)
+        own = {passage.passage_id: passage for passage in checked.candidate.passages}
+        found = near.find(subject.asked, NEAR_UNANSWERABLE, exclude=set(own))
+        passages = [*own.values(), *(one.passage for one in found)]
+        said = await answer(live_run, subject, [show_passage(passage) for passage in passages], step="answer_with")
+        checked.references = ()
+        detail = said.reason if said.basis == "none" else f"{name_used(said, passages)}: {said.answer}"
+        checked.note("answerable", said.basis == "none", detail, said.call_id)
         return
     statements = await extract(live_run, subject)
     others = _find_others(checked, subject, near)
@@ -208,7 +214,10 @@ async def _check_support(
     """
     if not statements.items:
         return checked.note("unsupported", False, "the ground truth makes no statement", statements.call_id)
-    spans = [show_passage(passage, _join_spans(checked, passage)) for passage in checked.references]
+    spans = [
+        show_passage(passage, " … ".join(span.text for span in checked.spans if span.passage_id == passage.passage_id))
+        for passage in checked.references
+    ]
     supported = await find_support(live_run, subject, statements, spans)
     for statement in supported:
         if not (statement.alone or statement.together):
@@ -228,10 +237,6 @@ async def _find_same(
     supported = await find_support(live_run, subject, statements, [show_passage(other) for other in likely])
     everywhere = set.intersection(*(set(statement.alone) for statement in supported))
     return tuple(likely[place] for place in sorted(everywhere))
-
-
-def _join_spans(checked: Checked, passage: Passage) -> str:
-    return " … ".join(span.text for span in checked.spans if span.passage_id == passage.passage_id)
 
 
 async def _check_answer(live_run: LiveRun, checked: Checked, subject: Subject, statements: Extraction) -> bool:
@@ -268,14 +273,3 @@ def name_used(said: Answered, others: Sequence[Passage]) -> str:
     if said.basis == "knowledge":
         return "from general knowledge"
     return f"from {', '.join(others[place].passage_id for place in said.used) or 'elsewhere'}"
-
-
-async def _check_unanswerable(live_run: LiveRun, checked: Checked, subject: Subject, near: NearPassages) -> None:
-    """Whether nothing in the documents answers it."""
-    own = {passage.passage_id: passage for passage in checked.candidate.passages}
-    found = near.find(subject.asked, NEAR_UNANSWERABLE, exclude=set(own))
-    passages = [*own.values(), *(one.passage for one in found)]
-    said = await answer(live_run, subject, [show_passage(passage) for passage in passages], step="answer_with")
-    checked.references = ()
-    detail = said.reason if said.basis == "none" else f"{name_used(said, passages)}: {said.answer}"
-    checked.note("answerable", said.basis == "none", detail, said.call_id)

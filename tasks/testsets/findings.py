@@ -2,7 +2,7 @@
 be seen."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
@@ -136,12 +136,8 @@ def _explain_dead(name: str, base: Base) -> str:
     cuts = [place for place, letter in enumerate(name) if letter in _INSIDE]
     if inside := next((name[:place] for place in reversed(cuts) if name[:place] in base.documents), None):
         return f"no passage of {inside} has that id"
-    close = get_close_matches(name, _list_names(base, name), n=1, cutoff=0.8)
+    close = get_close_matches(name, base.passages if "#" in name else base.documents, n=1, cutoff=0.8)
     return f"neither a document nor a passage{f'; {close[0]} is like it' if close else ''}"
-
-
-def _list_names(base: Base, name: str) -> Collection[str]:
-    return base.passages if "#" in name else base.documents
 
 
 _NEAR_UNANSWERABLE = 8
@@ -196,7 +192,10 @@ async def check_twin(live_run: LiveRun, checked: CheckedQuestion, other: GivenQu
     if words == list(list_tokens(truth)) and (twin.verbatim or len(words) >= _TELLING_WORDS):
         checked.note("duplicate", False, f"asks the same as {other.id}, which says the same", others=[other.id])
         return True
-    said = None if twin.verbatim else await _answer_from_other(live_run, checked.subject, other)
+    said: Answered | None = None
+    if not twin.verbatim:
+        context = f"{other.question}\n{other.ground_truth}"
+        said = await answer(live_run, checked.subject, [context], step="answer_with")
     if said is not None and said.basis != "contexts":
         return False
     mine, theirs = checked.subject, Subject(id=other.id, question=other.question, ground_truth=truth)
@@ -211,11 +210,6 @@ async def check_twin(live_run: LiveRun, checked: CheckedQuestion, other: GivenQu
 
 def _find_call(said: Answered | None) -> str | None:
     return said.call_id if said else None
-
-
-async def _answer_from_other(live_run: LiveRun, subject: Subject, other: GivenQuestion) -> Answered:
-    """What the ground truth of another question answers to this one."""
-    return await answer(live_run, subject, [f"{other.question}\n{other.ground_truth}"], step="answer_with")
 
 
 async def _disagree(live_run: LiveRun, mine: Subject, theirs: Subject) -> bool:

@@ -188,24 +188,20 @@ def align(span: str, text: str) -> Aligned | None:
     touched = [sentence for sentence in find_sentences(text) if sentence.start < end and sentence.end > start]
     if not touched:
         return None
-    whole = _pick_sentences(span, text, touched)
+    # The likest stretch may reach some letters into a neighbour: of the sentences that it touches, those count that are
+    # most like the span together.
+    ranges = [
+        SentenceSpan(start=touched[first].start, end=touched[last].end)
+        for first in range(min(2, len(touched)))
+        for last in range(max(first, len(touched) - 2), len(touched))
+    ]
+    whole = max(ranges, key=lambda candidate: fuzz.ratio(span, text[candidate.start : candidate.end]))
     alike = fuzz.ratio(span, text[whole.start : whole.end])
     score = max(alike, found.score if len(span) <= len(text) else 0.0) / 100
     return Aligned(whole.start, whole.end, min(score, _NEARLY))
 
 
 _NEARLY: Final = 0.99  # of what is not there word by word
-
-
-def _pick_sentences(span: str, text: str, touched: Sequence[SentenceSpan]) -> SentenceSpan:
-    """Of the sentences that the likest stretch touches those that are most like the span together: the stretch may
-    reach some letters into a neighbour."""
-    ranges = [
-        SentenceSpan(start=touched[first].start, end=touched[last].end)
-        for first in range(min(2, len(touched)))
-        for last in range(max(first, len(touched) - 2), len(touched))
-    ]
-    return max(ranges, key=lambda candidate: fuzz.ratio(span, text[candidate.start : candidate.end]))
 
 
 ALIKE = 0.92
@@ -385,7 +381,9 @@ class Base:
         self.near = NearPassages(self.passages)
         self.by_id = {passage.passage_id: passage for passage in self.passages}
         self._of_document = {document.document_id: document.passages for document in documents}
-        self._stayed = {passage.passage_id for passage in self.passages if _stays(passage, known)}
+        self._stayed = {
+            passage.passage_id for passage in self.passages if known.get(passage.passage_id) == passage.passage_hash
+        }
         hashes = set(known.values())
         self.changed = frozenset(one.passage_id for one in self.passages if one.passage_hash not in hashes)
         """Ids of the passages whose words are new or changed, wherever they stand."""
@@ -431,10 +429,6 @@ class Base:
                 return place
         stood = [passage for passage, held in self._all if letters in held]
         return _find_most_like(span, sorted(stood, key=lambda passage: _rank(span, passage)))
-
-
-def _stays(passage: Passage, known: Mapping[str, str]) -> bool:
-    return known.get(passage.passage_id) == passage.passage_hash
 
 
 def _quote(span: Span, passage: Passage) -> Place | None:
@@ -509,7 +503,9 @@ def list_groups(base: Base, question: SetQuestion, places: Sequence[Place], n: i
     of_spans = [(place.passage.passage_id, shares) for place, shares in zip(places, about[1:], strict=True)]
     by_replaced: dict[str | None, list[Passage]] = {}
     for passage in others:
-        by_replaced.setdefault(_find_replaced(of_spans, passage.passage_id), []).append(passage)
+        # It takes the place of the own passage whose span it speaks of most.
+        best = max(of_spans, key=lambda one: one[1].get(passage.passage_id, 0.0), default=None)
+        by_replaced.setdefault(best[0] if best else None, []).append(passage)
     groups = [
         (*passages, *(passage for name, passage in own.items() if name != replaced))
         for replaced, passages in by_replaced.items()
@@ -517,9 +513,3 @@ def list_groups(base: Base, question: SetQuestion, places: Sequence[Place], n: i
     if base.changed & {span.passage_id for span in question.spans} & own.keys():
         groups.append(tuple(own.values()))
     return groups
-
-
-def _find_replaced(of_spans: Sequence[tuple[str, Mapping[str, float]]], passage_id: str) -> str | None:
-    """Of a question's passages that whose span another passage speaks of most; each with what speaks of it."""
-    best = max(of_spans, key=lambda one: one[1].get(passage_id, 0.0), default=None)
-    return best[0] if best else None

@@ -141,7 +141,22 @@ def _cut(document_id: str, text: str, blocks: Sequence[Block], n_before: int) ->
     taken = set[str]()
     passages: list[Passage] = []
     for section in _cut_sections(blocks):
-        for stretch in _pack(text, section.blocks):
+        # The passages of a section
+        packed: list[_Stretch] = []
+        is_open = False
+        for block in section.blocks:
+            pieces = _divide(text, block)
+            for piece in pieces:
+                if not (is_open and _join(text, packed, piece)):
+                    packed.append(piece)
+                # A lead-in such as `You need:` belongs to what follows it.
+                is_lead = len(pieces) == 1 and text[piece.end - 1] in ":："
+                is_open = is_lead or packed[-1].end - packed[-1].start < ENOUGH
+        if len(packed) > 1 and packed[-1].end - packed[-1].start < SHORTEST:
+            last = packed.pop()
+            if not _join(text, packed, last):
+                packed.append(last)
+        for stretch in packed:
             words = text[stretch.start : stretch.end]
             number, slug = 1, section.slug
             while slug in taken:
@@ -270,25 +285,6 @@ def _cut_sections(blocks: Iterable[Block]) -> Iterator[_Section]:
         headings = tuple(heading.title for heading in above if heading.title)
         section = _Section(headings=headings, slug=slug or _UNNAMED, blocks=[])
     yield section
-
-
-def _pack(text: str, blocks: Sequence[Block]) -> list[_Stretch]:
-    """The passages of a section."""
-    packed: list[_Stretch] = []
-    is_open = False
-    for block in blocks:
-        pieces = _divide(text, block)
-        for piece in pieces:
-            if not (is_open and _join(text, packed, piece)):
-                packed.append(piece)
-            # A lead-in such as `You need:` belongs to what follows it.
-            is_lead = len(pieces) == 1 and text[piece.end - 1] in ":："
-            is_open = is_lead or packed[-1].end - packed[-1].start < ENOUGH
-    if len(packed) > 1 and packed[-1].end - packed[-1].start < SHORTEST:
-        last = packed.pop()
-        if not _join(text, packed, last):
-            packed.append(last)
-    return packed
 
 
 def _join(text: str, packed: list[_Stretch], piece: _Stretch) -> bool:

@@ -228,7 +228,40 @@ def read_pdf(path: Path, note: Note) -> str:
                     place = found.stop
                 pieces.append(title)
         pieces += lines[place:]
-    return _write_pieces(pieces, by_page=not titles)
+    # Join lines to paragraphs and list items; with `by_page`, mark where a paragraph begins on a new page
+    by_page = not titles
+    widths = sorted(piece.width for piece in pieces if isinstance(piece, _Line))
+    full = widths[int(len(widths) * 0.9)] if widths else 0
+    paragraphs: list[list[_Line] | _Title] = []
+    for piece in pieces:
+        last = paragraphs[-1] if paragraphs else None
+        if isinstance(piece, _Title):
+            paragraphs.append(piece)
+        elif isinstance(last, list) and _continues(last[-1], piece, full):
+            last.append(piece)
+        else:
+            paragraphs.append([piece])
+    parts: list[str] = []
+    page, follows_item = -1, False
+    for paragraph in paragraphs:
+        if isinstance(paragraph, _Title):
+            parts.append(f"\n\n{'#' * min(paragraph.level, 6)} {paragraph.text}")
+            follows_item = False
+            continue
+        if by_page and paragraph[0].page != page:
+            page, follows_item = paragraph[0].page, False
+            parts.append(f"\n\n<!-- PDF page {page + 1} -->")
+        text = _unwrap([line.text for line in paragraph])
+        if bullet := _BULLET.match(text):
+            text = f"- {text[bullet.end() :]}"
+        elif _NUMBER.match(text) and not _MARKDOWN_ITEM.match(text):
+            text = f"- {text}"
+        elif _MARKDOWN_MARK.match(text):
+            text = f"\\{text}"
+        is_item = _MARKDOWN_ITEM.match(text) is not None
+        parts.append(f"\n{text}" if is_item and follows_item else f"\n\n{text}")
+        follows_item = is_item
+    return "".join(parts).lstrip("\n")
 
 
 @contextmanager
@@ -292,42 +325,6 @@ def _find_title(title: _Title, lines: Sequence[_Line], place: int) -> range | No
             if words == wanted or (words.endswith(wanted) and words[: -len(wanted)].replace(".", "").isdecimal()):
                 return range(start, stop + 1)
     return None
-
-
-def _write_pieces(pieces: Sequence[_Line | _Title], *, by_page: bool) -> str:
-    """Join lines to paragraphs and list items; with `by_page`, mark where a paragraph begins on a new page."""
-    widths = sorted(piece.width for piece in pieces if isinstance(piece, _Line))
-    full = widths[int(len(widths) * 0.9)] if widths else 0
-    paragraphs: list[list[_Line] | _Title] = []
-    for piece in pieces:
-        last = paragraphs[-1] if paragraphs else None
-        if isinstance(piece, _Title):
-            paragraphs.append(piece)
-        elif isinstance(last, list) and _continues(last[-1], piece, full):
-            last.append(piece)
-        else:
-            paragraphs.append([piece])
-    parts: list[str] = []
-    page, follows_item = -1, False
-    for paragraph in paragraphs:
-        if isinstance(paragraph, _Title):
-            parts.append(f"\n\n{'#' * min(paragraph.level, 6)} {paragraph.text}")
-            follows_item = False
-            continue
-        if by_page and paragraph[0].page != page:
-            page, follows_item = paragraph[0].page, False
-            parts.append(f"\n\n<!-- PDF page {page + 1} -->")
-        text = _unwrap([line.text for line in paragraph])
-        if bullet := _BULLET.match(text):
-            text = f"- {text[bullet.end() :]}"
-        elif _NUMBER.match(text) and not _MARKDOWN_ITEM.match(text):
-            text = f"- {text}"
-        elif _MARKDOWN_MARK.match(text):
-            text = f"\\{text}"
-        is_item = _MARKDOWN_ITEM.match(text) is not None
-        parts.append(f"\n{text}" if is_item and follows_item else f"\n\n{text}")
-        follows_item = is_item
-    return "".join(parts).lstrip("\n")
 
 
 def _continues(line: _Line, following: _Line, full_width: int) -> bool:

@@ -143,19 +143,16 @@ def read_set(path: Path) -> TestSet:
         raise refuse(f"{path} has no manifest {manifest_path.name}", allowed=allowed, to_do="put it beside the set")
     try:
         questions = tuple(read_question(orjson.loads(line)) for line in path.read_bytes().splitlines() if line.strip())
-        manifest = _read_manifest(orjson.loads(manifest_path.read_bytes()))
+        document = orjson.loads(manifest_path.read_bytes())
+        if document.pop("format") != FORMAT:
+            raise TypeError("a newer evalhouse wrote it")
+        document.pop("hash")
+        versions = tuple(
+            Version(**version | {"changes": tuple(Change(**change) for change in version["changes"])})
+            for version in document.pop("versions")
+        )
+        proposals = tuple(Change(**change) for change in document.pop("proposals"))
+        manifest = Manifest(**document, versions=versions, proposals=proposals)
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise refuse(f"{path}: not a set of evalhouse's ({error})", allowed=allowed, to_do="make it again") from None
     return TestSet(questions=questions, manifest=manifest)
-
-
-def _read_manifest(document: dict[str, Any]) -> Manifest:
-    if document.pop("format") != FORMAT:
-        raise TypeError("a newer evalhouse wrote it")
-    document.pop("hash")
-    versions = tuple(
-        Version(**version | {"changes": tuple(Change(**change) for change in version["changes"])})
-        for version in document.pop("versions")
-    )
-    proposals = tuple(Change(**change) for change in document.pop("proposals"))
-    return Manifest(**document, versions=versions, proposals=proposals)
