@@ -42,7 +42,7 @@ OWN = {
     "tasks/asking/shared_limit.py", "tasks/lexical/judge.py", "tasks/models/make.py", "tasks/settings/named_values.py",
     "tasks/settings/target.py", "warehouse/engine/connection.py",
     "warehouse/engine/migrate.py", "warehouse/engine/older.py", "warehouse/location.py", "warehouse/metric_files.py",
-    "warehouse/sandbox/catalog.py", "warehouse/sandbox/completion.py", "warehouse/sandbox/query.py",
+    "warehouse/sandbox/catalog.py", "warehouse/sandbox/query.py",
 }  # fmt: skip
 # Foreign, and cut to so many characters before a pattern meets it; functions stand for the patterns within them.
 CUT = {

@@ -111,7 +111,7 @@ def questions(
         raise SettingsError(f"{written} exists and may hold decisions; name another file with -o")
     reviewer = (reviewer or "").strip()
     if kind == "html":
-        from evalhouse.flows.report.question_page import build_question_page  # noqa: PLC0415  # the chart library
+        from evalhouse.flows.report.page import build_question_page  # noqa: PLC0415  # the chart library
 
         content = build_question_page(asked, reviewer).encode()
     else:
@@ -300,7 +300,7 @@ def export_verdicts(
     path = Path(output or f"review-{export.export_id}.{kind}")
     reviewer = (reviewer or "").strip()
     if kind == "html":
-        from evalhouse.flows.report.review_page import build_review_page  # noqa: PLC0415  # imports the chart library
+        from evalhouse.flows.report.page import build_review_page  # noqa: PLC0415  # imports the chart library
 
         content = build_review_page(export, reviewer).encode()
     else:

@@ -284,7 +284,7 @@ def check(
     def act() -> CheckedSet:
         checked = plan.check()
         if html is not None:
-            from evalhouse.flows.report.testset_page import build_check_page  # noqa: PLC0415  # imports SciPy
+            from evalhouse.flows.report.page import build_check_page  # noqa: PLC0415  # imports SciPy
 
             Path(html).write_text(build_check_page(checked.to_plain()), encoding="utf-8")
             print_notice(f"wrote {html}; open it in any browser")

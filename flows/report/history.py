@@ -12,7 +12,9 @@ from itertools import pairwise
 from typing import Any, Final
 
 from evalhouse.flows.report.charts import Mark, draw_amounts, draw_shares, draw_trend, write_change
-from evalhouse.flows.report.head import (
+from evalhouse.flows.report.page import render_page
+from evalhouse.flows.report.sections import (
+    Addresses,
     Compare,
     Head,
     build_head,
@@ -23,8 +25,6 @@ from evalhouse.flows.report.head import (
     sort_headline,
     write_share,
 )
-from evalhouse.flows.report.page import render_page
-from evalhouse.flows.report.sections import Addresses
 from evalhouse.flows.results.baseline import Difference, list_differences
 from evalhouse.flows.results.diagnosis import load_advice
 from evalhouse.flows.results.output import write_dollars, write_interval, write_shared, write_value

@@ -1,16 +1,16 @@
-"""The page of a report: one HTML file that shows a run without anything from elsewhere.
+"""The pages that stand alone: a run's report, and those of a review, a review's questions and a test set.
 
-Its texts come from datasets and models, so none of them may become markup or script. What is written into the page
-itself goes through Jinja's escaping; everything about samples is gzipped JSON in base64, whose letters cannot end an
-element, and the page's script makes nodes and texts of it, never markup. Above that stands a Content-Security-Policy
-that allows the one script and the one style sheet by their hashes, and nothing to be loaded or sent.
-Samples come in blocks that a browser unpacks when one of them is opened, so thousands cost little until then.
+Their texts come from datasets and models, so none of them may become markup or script. What is written into a page
+itself is escaped by Jinja; the data of samples is gzipped JSON in base64, whose letters cannot end an element, and the
+page's script makes nodes and texts of it, never markup. A Content-Security-Policy allows the one script and the one
+style sheet by their hashes, and nothing to be loaded or sent. Samples come in blocks that a browser unpacks when one of
+them is opened.
 """
 
 import base64
 import gzip
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
@@ -22,13 +22,18 @@ import jinja2
 import orjson
 from markupsafe import Markup
 
-from evalhouse.flows.report.head import sort_headline
 from evalhouse.flows.report.samples import SampleRecord, SharedTexts, build_samples
-from evalhouse.flows.report.sections import describe_run, draw_charts
+from evalhouse.flows.report.sections import describe_run, draw_charts, sort_headline
 from evalhouse.flows.results.diagnosis import CAUSES, load_advice
 from evalhouse.flows.results.output import (
     sort_by_metric,
+    write_count,
 )
+from evalhouse.tasks.reviews.export import Export, Pick
+from evalhouse.tasks.reviews.label_files import list_choices
+from evalhouse.tasks.testsets.decisions import LABELS, AskedQuestions, Subject
+from evalhouse.tasks.testsets.passages import Passage
+from evalhouse.tasks.testsets.questions import Span
 from evalhouse.warehouse.messages import clean_text
 from evalhouse.warehouse.rows.report import (
     Row,
@@ -227,3 +232,172 @@ def _show(value: Any) -> Any:  # noqa: ANN401  # whatever a template prints
 def _read_assets(*names: str) -> str:
     """Style sheets or scripts as one."""
     return "".join((_ASSETS / name).read_text(encoding="utf-8") for name in names)
+
+
+_MEANINGS: Final = ("right, and worth asking", "nearly: write it as it should be", "not worth asking, or wrong")
+
+
+def build_question_page(asked: AskedQuestions, reviewer: str) -> str:
+    """The page as text; `reviewer` is the name it begins with, empty for none."""
+    return render_page(
+        "review.html",
+        styles=("report.css", "review.css"),
+        scripts=("data.js", "answers.js", "questions.js", "review.js"),
+        title=f"Questions of {asked.path.name}",
+        origin=f"version {asked.test_set.set_hash}",
+        about="questions",
+        n=len(asked.subjects),
+        reviewer=reviewer,
+        is_sent=False,
+        packed=pack(_collect(asked)),
+    )
+
+
+def _collect(asked: AskedQuestions) -> dict[str, Any]:
+    """What the script reads."""
+    return {
+        "export_id": f"questions-{asked.test_set.set_hash}",
+        "set": str(asked.path),
+        "set_hash": asked.test_set.set_hash,
+        "samples": [],
+        "items": [_describe(subject, asked.passages) for subject in asked.subjects],
+    }
+
+
+def _describe(subject: Subject, passages: Mapping[str, Passage]) -> dict[str, Any]:
+    question, before = subject.question, subject.before
+    old = {"ground_truth": before.ground_truth, "spans": [_quote(span) for span in before.spans]} if before else None
+    return {
+        "item_hash": subject.item_hash,
+        "question_id": question.id,
+        "kind": question.kind,
+        "language": question.language,
+        "question": question.question,
+        "ground_truth": question.ground_truth,
+        "conversation": [{"role": turn.role, "content": turn.content} for turn in question.conversation],
+        "origin": subject.proposal.change if subject.proposal else "new",
+        "why": subject.proposal.detail if subject.proposal else None,
+        "before": old,
+        "passages": list(light_spans(question.spans, passages)),
+        "choices": [
+            {"label": label, "meaning": meaning} for label, meaning in zip(LABELS, _MEANINGS, strict=True)
+        ],
+    }  # fmt: skip
+
+
+def _quote(span: Span) -> dict[str, str]:
+    return {"name": span.passage_id, "text": span.text}
+
+
+def light_spans(spans: Iterable[Span], passages: Mapping[str, Passage]) -> Iterator[dict[str, Any]]:
+    """Each passage that spans stand in: its name, and its text in parts of which every second one is a span. Of a
+    passage that is not at hand, or reads otherwise now, the spans alone."""
+    by_passage: dict[str, list[Span]] = {}
+    for span in sorted(spans, key=lambda span: span.start):
+        by_passage.setdefault(span.passage_id, []).append(span)
+    for passage_id, of_passage in by_passage.items():
+        passage = passages.get(passage_id)
+        headings = " > ".join(passage.headings) if passage else ""
+        name = f"{passage_id} · {headings}" if headings else passage_id
+        yield {"name": name, "parts": _cut(of_passage, passage)}
+
+
+def _cut(spans: Sequence[Span], passage: Passage | None) -> list[str]:
+    if passage is None or not all(_stands(span, passage) for span in spans):
+        return [part for place, span in enumerate(spans) for part in (" … " if place else "", span.text)]
+    parts, at = [], 0
+    for span in spans:
+        start = span.start - passage.start
+        if start >= at:  # of two that share words the first is lit
+            parts += [passage.text[at:start], span.text]
+            at = start + len(span.text)
+    return [*parts, passage.text[at:]]
+
+
+def _stands(span: Span, passage: Passage) -> bool:
+    start = span.start - passage.start
+    return start >= 0 and passage.text[start : start + len(span.text)] == span.text
+
+
+_TONES: Final = {"error": "is-fp", "warning": "is-fn"}
+
+
+def build_check_page(document: Mapping[str, Any]) -> str:
+    """The page as text, from what `testset check --json` prints."""
+    coverage = document["coverage"]
+    return render_page(
+        "testset_check.html",
+        styles=("report.css",),
+        scripts=(),
+        title=f"Check of {document['set']}",
+        result=_describe_result(document),
+        is_clean=not document["findings"],
+        document=document,
+        groups=[_describe_group(row, document["findings"]) for row in document["counts"]],
+        kinds=_draw_shares(coverage["kinds"]),
+        languages=coverage["languages"],
+        documents=coverage["documents"],
+        bare=coverage["documents_without_a_question"],
+    )
+
+
+def _describe_result(document: Mapping[str, Any]) -> str:
+    n, n_with = document["n_questions"], document["n_with_findings"]
+    if not n_with:
+        return f"Nothing was found of {write_count(n, 'question')}."
+    return f"Something was found of {n_with:,} of {write_count(n, 'question')}."
+
+
+def _describe_group(row: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {
+        **row,
+        "tone": _TONES[row["severity"]],
+        "rows": [finding for finding in findings if finding["finding"] == row["finding"]],
+    }
+
+
+def _draw_shares(counts: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Counts with their share of the whole."""
+    total = sum(counts.values()) or 1
+    return [{"name": name, "n": n, "share": f"{n / total:.0%}"} for name, n in counts.items()]
+
+
+_ITEM: Final = (
+    "item_hash", "sample_id", "step", "statement_id", "context_rank", "source", "text", "judge_label", "reason",
+)  # fmt: skip
+
+
+def build_review_page(export: Export, reviewer: str) -> str:
+    """The page as text; `reviewer` is the name it begins with, empty for none."""
+    return render_page(
+        "review.html",
+        styles=("report.css", "review.css"),
+        scripts=("data.js", "answers.js", "items.js", "review.js"),
+        title=f"Review of {export.run.label or export.run.dataset or 'a run'}",
+        origin=f"run {export.run.run_id}",
+        about="verdicts",
+        n=len(export.picks),
+        reviewer=reviewer,
+        is_sent=False,
+        packed=pack(collect_asked(export.export_id, export.run.run_id, export.picks, export.texts)),
+    )
+
+
+def collect_asked(
+    export_id: str, run_id: str, picks: Sequence[Pick], of_samples: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What the script reads: texts once a sample, and the items in the order of asking."""
+    sample_ids = list(dict.fromkeys(pick.item.sample_id for pick in picks))
+    places = {sample_id: place for place, sample_id in enumerate(sample_ids)}
+    names = ("question", "answer", "ground_truth", "contexts")
+    return {
+        "export_id": export_id,
+        "run_id": run_id,
+        "samples": [{name: of_samples[sample_id][name] for name in names} for sample_id in sample_ids],
+        "items": [_describe_review(pick, places[pick.item.sample_id]) for pick in picks],
+    }
+
+
+def _describe_review(pick: Pick, place: int) -> dict[str, Any]:
+    item = {name: getattr(pick.item, name) for name in _ITEM}
+    return {**item, "sample": place, "choices": list_choices(pick.item.step, pick.item.source)}

@@ -16,20 +16,7 @@ from starlette.exceptions import HTTPException
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.server.listening import find_token, listen, write_address
-from evalhouse.flows.ui import (
-    costs,
-    documents,
-    judge,
-    labels,
-    live,
-    pair,
-    runs,
-    sample,
-    samples,
-    series,
-    sql,
-    testsets,
-)
+from evalhouse.flows.ui import documents, judge, live, pair, runs, samples, sql
 from evalhouse.flows.ui.guard import HEADERS, Access, Guard, is_loopback
 from evalhouse.flows.ui.kept_pages import KeptPages, OneReading
 from evalhouse.flows.ui.pages import Kept, find_asset, link, render
@@ -57,7 +44,7 @@ def list_common(warehouse: Warehouse) -> list[str]:
     ]
 
 
-_PAGES: Final = (series, live, runs, costs, sample, samples, judge, labels, documents, testsets, pair, sql)
+_PAGES: Final = (live, runs, samples, judge, documents, pair, sql)
 _AGAIN_S: Final = 2
 """Seconds after which a page is asked for again where a run is writing."""
 

@@ -5,19 +5,25 @@ share is sorted by the end of its interval that is sure, and what few samples sp
 end is higher than of four in twelve, and still nobody should look there first.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
+import orjson
 import polars as pl
 from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import Response
 
+from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.report.charts import draw_amounts
-from evalhouse.flows.report.head import write_share
+from evalhouse.flows.report.sections import write_share
 from evalhouse.flows.ui.pages import find_warehouse, link, render
-from evalhouse.flows.ui.text_changes import mark_changes
+from evalhouse.flows.ui.pair import mark_changes
 from evalhouse.tasks.comparing.wilson import find_share_interval
+from evalhouse.warehouse.names import suggest
+from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.documents import (
     list_series_runs,
     read_document_nights,
@@ -27,6 +33,7 @@ from evalhouse.warehouse.rows.documents import (
     read_uses,
 )
 from evalhouse.warehouse.rows.runs import find_run
+from evalhouse.warehouse.store import Warehouse
 
 router = APIRouter()
 LEAST_JUDGED: Final = 10
@@ -239,3 +246,63 @@ def _draw_nights(nights: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         {"name": what, "chart": draw_amounts(nights, [night[name] for night in nights], what=what, form="{:g}")}
         for name, what in names.items()
     ]
+
+
+_FILTERS: Final = ("kind", "language", "reason")
+_MOST: Final = 500
+
+
+@router.get("/testsets")
+def show_testsets(request: Request) -> Response:
+    """All sets on record, the one that was changed last first."""
+    rows = find_warehouse(request).read_rows(read_query("ui/testsets"))
+    sets = [(path, list(versions)) for path, versions in groupby(rows, key=lambda row: str(row["path"]))]
+    return render(request, "testsets.html", sets=sets)
+
+
+@router.get("/testsets/{set_hash}")
+def show_testset(request: Request, set_hash: str) -> Response:
+    """The questions of a version that the address asks for, what left it, and candidates that were turned down."""
+    for name in request.query_params:
+        if name not in _FILTERS:
+            raise SettingsError(f"questions cannot be found by {name!r}; {suggest(name, list(_FILTERS))}")
+    wanted = {name: request.query_params.get(name) or None for name in _FILTERS}
+    warehouse = find_warehouse(request)
+    version = next((row for row in warehouse.read_rows(read_query("ui/testsets")) if row["set_hash"] == set_hash), None)
+    if version is None:
+        raise HTTPException(404, f"no version {set_hash!r} of a test set is on record")
+    found = {"set_hash": set_hash}
+    by_words = found | {"kind": wanted["kind"], "language": wanted["language"]}
+    rejected_of = found | {"kind": wanted["kind"], "reason": wanted["reason"]}
+    left = warehouse.read_rows(read_query("ui/testset_left"), found)
+    rejected = warehouse.read_rows(read_query("ui/testset_rejected"), rejected_of)
+    questions = warehouse.read_rows(read_query("ui/testset_questions"), by_words)
+    return render(
+        request,
+        "testset.html",
+        version=version,
+        wanted=wanted,
+        choices=_read_choices(warehouse, set_hash),
+        questions=[{**row, "spans": _read_json(row["spans"]) or []} for row in questions[:_MOST]],
+        n_questions=len(questions),
+        left=[{**row, "before": _read_json(row["before"]) or {}} for row in left],
+        rejected=rejected[:_MOST],
+        n_rejected=len(rejected),
+    )
+
+
+def _read_choices(warehouse: Warehouse, set_hash: str) -> dict[str, dict[str, str]]:
+    """By filter the values that there are, with how many have them."""
+    unset: dict[str, object] = {"set_hash": set_hash, "kind": None}
+    questions = warehouse.read_rows(read_query("ui/testset_questions"), {**unset, "language": None})
+    rejected = warehouse.read_rows(read_query("ui/testset_rejected"), {**unset, "reason": None})
+    counts = {
+        "kind": Counter(str(row["kind"]) for row in questions),
+        "language": Counter(str(row["language"]) for row in questions),
+        "reason": Counter(str(row["reason"]) for row in rejected),
+    }
+    return {name: {value: f"{value} ({n})" for value, n in sorted(of.items())} for name, of in counts.items()}
+
+
+def _read_json(text: object) -> Any:  # noqa: ANN401  # whatever the row has
+    return orjson.loads(str(text)) if text else None

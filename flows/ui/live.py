@@ -13,7 +13,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from evalhouse.flows.report.head import write_share
+from evalhouse.flows.report.sections import write_share
 from evalhouse.flows.results.output import (
     write_count,
     write_dollars,

@@ -6,6 +6,7 @@ it to read rows that never change again. So both are kept in memory until a scor
 under way is found again each time.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Final, Literal
@@ -13,16 +14,15 @@ from typing import Annotated, Any, Final, Literal
 import polars as pl
 from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import RedirectResponse, Response
+from rapidfuzz.distance import LCSseq
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.report.charts import write_change
-from evalhouse.flows.report.head import build_pair_head, explain_metrics, lay_against, sort_headline
-from evalhouse.flows.report.sections import describe_parts
+from evalhouse.flows.report.sections import build_pair_head, describe_parts, explain_metrics, lay_against, sort_headline
 from evalhouse.flows.results.comparison import name_part, write_p
 from evalhouse.flows.results.output import explain_support, name_support, write_interval, write_json, write_value
 from evalhouse.flows.results.run_origin import HEADLINE
 from evalhouse.flows.ui.pages import check_choice, find_kept, find_warehouse, link, render
-from evalhouse.flows.ui.text_changes import mark_changes
 from evalhouse.tasks.comparing.flips import WAYS, Flip, list_verdict_flips, match_items
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs, rank_samples
 from evalhouse.tasks.pipeline.step_inputs import find_graded
@@ -32,6 +32,58 @@ from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import WORDS, RunRow, list_runs, pick_run
 from evalhouse.warehouse.rows.scores import read_flips
+
+_PIECES: Final = re.compile(r"[\u2e80-\uffdc\U00020000-\U0003ffff]|\w+|\s+|.", re.DOTALL)
+_MOST_PIECES: Final = 4000
+"""Comparing takes time in proportion to the product of both lengths; longer texts stand unmarked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """A stretch of a text; `is_other` where the other text does not have it there."""
+
+    text: str
+    is_other: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sides:
+    """Both texts in pieces; None where there is no text."""
+
+    base: Sequence[Piece] | None
+    candidate: Sequence[Piece] | None
+    differ: bool
+
+
+def mark_changes(base: str | None, candidate: str | None) -> Sides:
+    """The texts in pieces that are the same and pieces that are not."""
+    if base is None or candidate is None or base == candidate:
+        return Sides(base=_keep(base), candidate=_keep(candidate), differ=base != candidate)
+    before, after = _PIECES.findall(base), _PIECES.findall(candidate)
+    if max(len(before), len(after)) > _MOST_PIECES:
+        return Sides(base=_keep(base), candidate=_keep(candidate), differ=True)
+    sides: tuple[list[Piece], list[Piece]] = ([], [])
+    for step in LCSseq.opcodes(before, after):
+        is_other = step.tag != "equal"
+        _add(sides[0], before[step.src_start : step.src_end], is_other)
+        _add(sides[1], after[step.dest_start : step.dest_end], is_other)
+    return Sides(base=sides[0], candidate=sides[1], differ=True)
+
+
+def _add(side: list[Piece], pieces: Sequence[str], is_other: bool) -> None:
+    text = "".join(pieces)
+    if not text:
+        return
+    # A blank between two words that are others belongs to them.
+    if not is_other and text.isspace() and side and side[-1].is_other:
+        is_other = True
+    if side and side[-1].is_other == is_other:
+        text = side.pop().text + text
+    side.append(Piece(text=text, is_other=is_other))
+
+
+def _keep(text: str | None) -> list[Piece] | None:
+    return None if text is None else [Piece(text=text, is_other=False)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,7 @@ from stored_house import store_all
 from ui_house import make_client
 from warehouse_runs import make_run
 
-from evalhouse.flows.ui.pair import list_differences
-from evalhouse.flows.ui.text_changes import mark_changes
+from evalhouse.flows.ui.pair import list_differences, mark_changes
 from evalhouse.warehouse.engine.connection import serving_reads
 from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.runs import find_run, insert_run

@@ -19,7 +19,7 @@ from stored_house import copy_stored_house
 from ui_house import serve_ui
 
 from evalhouse.flows.ui.pages import find_flow_run_page
-from evalhouse.flows.ui.sample import quote_argument
+from evalhouse.flows.ui.samples import quote_argument
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
 
