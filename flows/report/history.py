@@ -68,6 +68,18 @@ def describe_series(
     means = _align_means(data)
     files = load_metrics()
     changes = sorted(_list_changes(data, means), key=lambda change: change.place)
+    # The runs with their costs, in a table and as charts, and what is said of them together.
+    runs = data.runs
+    coverage = [_find_coverage(means, place) for place in range(len(runs))]
+    costs = [data.costs.get(str(run["run_id"]), {}) for run in runs]
+    latencies = [data.latencies.get(str(run["run_id"]), {}) for run in runs]
+    drawn = [
+        ("Requests", [row.get("n_requests") for row in costs], "{:,.0f}"),
+        ("Dollars", [row.get("cost_usd") for row in costs], "{:,.4g}"),
+        ("Milliseconds to a response, median", [row.get("latency_p50_ms") for row in latencies], "{:,.0f}"),
+        ("Milliseconds to a response, 95th percentile", [row.get("latency_p95_ms") for row in latencies], "{:,.0f}"),
+        ("Share of scores that are there", coverage, "{:.1%}"),
+    ]
     return {
         "addresses": addresses,
         "newest": data.newest,
@@ -88,29 +100,24 @@ def describe_series(
             {**row, "lowest": write_value(row["lowest"]), "highest": write_value(row["highest"])} for row in data.flaky
         ],
         "flaky_runs": FLAKY_RUNS,
-        **_describe_table(data, means, addresses.run),
-    }
 
-
-def _describe_table(data: SeriesData, means: Mapping[str, Sequence[Row]], link: str) -> dict[str, Any]:
-    """The runs with their costs, in a table and as charts, and what is said of them together."""
-    runs = data.runs
-    coverage = [_find_coverage(means, place) for place in range(len(runs))]
-    costs = [data.costs.get(str(run["run_id"]), {}) for run in runs]
-    latencies = [data.latencies.get(str(run["run_id"]), {}) for run in runs]
-    return {
-        "first": runs[0],
-        "last": runs[-1],
-        "n_runs": len(runs),
-        "gates": _count(runs, "gate"),
-        "triggers": _count(runs, "trigger"),
-        "statuses": _count(runs, "status"),
-        "total_cost": _describe_cost([row for row in costs if row]),
-        "metrics": list(means),
-        "n_main": sum(name in HEADLINE for name in means) or len(means),
-        "amounts": _draw_amounts(runs, costs, latencies, coverage, link),
-        "timed": any(latencies),
-        "runs": list(_describe_runs(runs, means, costs, latencies, coverage)),
+            "first": runs[0],
+            "last": runs[-1],
+            "n_runs": len(runs),
+            "gates": _count(runs, "gate"),
+            "triggers": _count(runs, "trigger"),
+            "statuses": _count(runs, "status"),
+            "total_cost": _describe_cost([row for row in costs if row]),
+            "metrics": list(means),
+            "n_main": sum(name in HEADLINE for name in means) or len(means),
+            "amounts": [
+                {"name": name, "chart": draw_amounts(runs, values, what=name, form=form, link=addresses.run)}
+                for name, values, form in drawn
+                if any(value is not None for value in values)
+            ],
+            "timed": any(latencies),
+            "runs": list(_describe_runs(runs, means, costs, latencies, coverage))
+        ,
     }
 
 
@@ -179,26 +186,31 @@ def _draw_metric(
         if change.metric in (None, metric)
     ]
     scored = [row for row in rows if row["mean"] is not None]
+    # One mark a place, which names all that changed there.
+    joined: dict[int, list[Mark]] = {}
+    for mark in marks:
+        joined.setdefault(mark.place, []).append(mark)
     return {
         "name": metric,
-        "history": draw_trend(rows, metric, _join_marks(marks), link=link),
+        "history": draw_trend(
+            rows,
+            metric,
+            [
+                Mark(
+                    place=place,
+                    text="; ".join(mark.text for mark in here),
+                    is_break=any(mark.is_break for mark in here),
+                )
+                for place, here in joined.items()
+            ],
+            link=link,
+        ),
         "last": write_value(scored[-1]["mean"]),
         "interval": write_interval(scored[-1]["ci_low"], scored[-1]["ci_high"]),
         "n_runs": len(scored),
         "n_yardsticks": 1 + sum(row["same_yardstick"] is False for row in scored[1:]),
         "change": _describe_change(data, metric, rows),
     }
-
-
-def _join_marks(marks: Sequence[Mark]) -> list[Mark]:
-    """One mark a place, which names all that changed there."""
-    joined: dict[int, list[Mark]] = {}
-    for mark in marks:
-        joined.setdefault(mark.place, []).append(mark)
-    return [
-        Mark(place=place, text="; ".join(mark.text for mark in here), is_break=any(mark.is_break for mark in here))
-        for place, here in joined.items()
-    ]
 
 
 def _describe_change(data: SeriesData, metric: str, rows: Sequence[Row]) -> str | None:
@@ -213,11 +225,8 @@ def _describe_change(data: SeriesData, metric: str, rows: Sequence[Row]) -> str 
         return "measured otherwise"
     counts = {"previous_n_scored": rows[start]["n_scored"], "n_scored": rows[end]["n_scored"]}
     shared = data.shared.get(metric, {"n_shared": 0, "change": None})
-    return " ".join(filter(None, (write_change(shared["change"]), _enclose(write_shared({**shared, **counts})))))
-
-
-def _enclose(text: str) -> str:
-    return f"({text})" if text else ""
+    text = write_shared({**shared, **counts})
+    return " ".join(filter(None, (write_change(shared["change"]), (f"({text})" if text else ""))))
 
 
 def _find_coverage(means: Mapping[str, Sequence[Row]], place: int) -> float | None:
@@ -238,27 +247,6 @@ def _describe_cost(costs: Sequence[Row]) -> str:
     if not n_unknown:
         return f"cost {known} in all"
     return f"cost unknown: calls in {n_unknown} of {len(costs)} runs have no known price; the others cost {known}"
-
-
-def _draw_amounts(
-    runs: Sequence[Row],
-    costs: Sequence[Row],
-    latencies: Sequence[Row],
-    coverage: Sequence[float | None],
-    link: str,
-) -> list[dict[str, Any]]:
-    drawn = [
-        ("Requests", [row.get("n_requests") for row in costs], "{:,.0f}"),
-        ("Dollars", [row.get("cost_usd") for row in costs], "{:,.4g}"),
-        ("Milliseconds to a response, median", [row.get("latency_p50_ms") for row in latencies], "{:,.0f}"),
-        ("Milliseconds to a response, 95th percentile", [row.get("latency_p95_ms") for row in latencies], "{:,.0f}"),
-        ("Share of scores that are there", coverage, "{:.1%}"),
-    ]
-    return [
-        {"name": name, "chart": draw_amounts(runs, values, what=name, form=form, link=link)}
-        for name, values, form in drawn
-        if any(value is not None for value in values)
-    ]
 
 
 def _describe_causes(data: SeriesData, link: str) -> dict[str, Any] | None:

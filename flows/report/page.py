@@ -239,6 +239,7 @@ _MEANINGS: Final = ("right, and worth asking", "nearly: write it as it should be
 
 def build_question_page(asked: AskedQuestions, reviewer: str) -> str:
     """The page as text; `reviewer` is the name it begins with, empty for none."""
+    # What the script reads.
     return render_page(
         "review.html",
         styles=("report.css", "review.css"),
@@ -249,24 +250,28 @@ def build_question_page(asked: AskedQuestions, reviewer: str) -> str:
         n=len(asked.subjects),
         reviewer=reviewer,
         is_sent=False,
-        packed=pack(_collect(asked)),
+        packed=pack(
+            {
+                "export_id": f"questions-{asked.test_set.set_hash}",
+                "set": str(asked.path),
+                "set_hash": asked.test_set.set_hash,
+                "samples": [],
+                "items": [_describe(subject, asked.passages) for subject in asked.subjects],
+            }
+        ),
     )
-
-
-def _collect(asked: AskedQuestions) -> dict[str, Any]:
-    """What the script reads."""
-    return {
-        "export_id": f"questions-{asked.test_set.set_hash}",
-        "set": str(asked.path),
-        "set_hash": asked.test_set.set_hash,
-        "samples": [],
-        "items": [_describe(subject, asked.passages) for subject in asked.subjects],
-    }
 
 
 def _describe(subject: Subject, passages: Mapping[str, Passage]) -> dict[str, Any]:
     question, before = subject.question, subject.before
-    old = {"ground_truth": before.ground_truth, "spans": [_quote(span) for span in before.spans]} if before else None
+    old = (
+        {
+            "ground_truth": before.ground_truth,
+            "spans": [{"name": span.passage_id, "text": span.text} for span in before.spans],
+        }
+        if before
+        else None
+    )
     return {
         "item_hash": subject.item_hash,
         "question_id": question.id,
@@ -283,10 +288,6 @@ def _describe(subject: Subject, passages: Mapping[str, Passage]) -> dict[str, An
             {"label": label, "meaning": meaning} for label, meaning in zip(LABELS, _MEANINGS, strict=True)
         ],
     }  # fmt: skip
-
-
-def _quote(span: Span) -> dict[str, str]:
-    return {"name": span.passage_id, "text": span.text}
 
 
 def light_spans(spans: Iterable[Span], passages: Mapping[str, Passage]) -> Iterator[dict[str, Any]]:
@@ -325,6 +326,9 @@ _TONES: Final = {"error": "is-fp", "warning": "is-fn"}
 def build_check_page(document: Mapping[str, Any]) -> str:
     """The page as text, from what `testset check --json` prints."""
     coverage = document["coverage"]
+    # Counts with their share of the whole.
+    counts = coverage["kinds"]
+    total = sum(counts.values()) or 1
     return render_page(
         "testset_check.html",
         styles=("report.css",),
@@ -334,7 +338,7 @@ def build_check_page(document: Mapping[str, Any]) -> str:
         is_clean=not document["findings"],
         document=document,
         groups=[_describe_group(row, document["findings"]) for row in document["counts"]],
-        kinds=_draw_shares(coverage["kinds"]),
+        kinds=[{"name": name, "n": n, "share": f"{n / total:.0%}"} for name, n in counts.items()],
         languages=coverage["languages"],
         documents=coverage["documents"],
         bare=coverage["documents_without_a_question"],
@@ -354,12 +358,6 @@ def _describe_group(row: Mapping[str, Any], findings: Sequence[Mapping[str, Any]
         "tone": _TONES[row["severity"]],
         "rows": [finding for finding in findings if finding["finding"] == row["finding"]],
     }
-
-
-def _draw_shares(counts: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Counts with their share of the whole."""
-    total = sum(counts.values()) or 1
-    return [{"name": name, "n": n, "share": f"{n / total:.0%}"} for name, n in counts.items()]
 
 
 _ITEM: Final = (

@@ -231,6 +231,9 @@ def _build_statement(row: Row, sample: Row, places: Mapping[str, int]) -> Statem
     joint = tuple(row["joint_ranks"] or ())
     ranks = (*(row["context_ranks"] or ()), *joint)
     calls = {kind: places[call_id] for kind in _KINDS_OF_CALLS if (call_id := row[f"{kind}_call_id"]) in places}
+    statement = row["text"]
+    contexts = sample["contexts"] or []
+    spans = {str(rank): find_span(statement, contexts[rank - 1]) for rank in ranks if rank <= len(contexts)}
     return StatementRecord(
         id=row["id"],
         source=row["source"],
@@ -246,13 +249,8 @@ def _build_statement(row: Row, sample: Row, places: Mapping[str, int]) -> Statem
         cited_in_vain=tuple(row["cited_in_vain"] or ()),
         calls=calls,
         span=find_span(row["text"], sample[row["source"]] or ""),
-        evidence=_find_evidence(row["text"], sample["contexts"] or [], ranks),
+        evidence={rank: span for rank, span in spans.items() if span is not None},
     )
-
-
-def _find_evidence(statement: str, contexts: Sequence[str], ranks: Sequence[int]) -> dict[str, Span]:
-    spans = {str(rank): find_span(statement, contexts[rank - 1]) for rank in ranks if rank <= len(contexts)}
-    return {rank: span for rank, span in spans.items() if span is not None}
 
 
 def _build_votes(rows: Sequence[Row]) -> Iterator[VoteRecord]:

@@ -128,16 +128,12 @@ def lay_against(pair: RunPair, called: str, compare: Compare = compare_plainly) 
     """The run of a pair that the other is held against, by the comparison that `compare` makes."""
     label = f" ({pair.base.label})" if pair.base.label else ""
     name = f"{called}, {pair.base.run_id}{label}"
-    if otherwise := _explain_otherwise(pair.base, pair.candidate):
+    # That two runs were measured with something else, in half a sentence; empty where they were not.
+    pairs = ((name, getattr(pair.base, name), getattr(pair.candidate, name)) for name in YARDSTICKS)
+    changed = ", ".join(f"{name} {old or 'none'} → {new or 'none'}" for name, old, new in pairs if old != new)
+    if otherwise := (f"measured otherwise ({changed}), so what differs may be no change of the bot" if changed else ""):
         return Against(called=called, name=name, otherwise=otherwise)
     return Against(called=called, name=name, comparison=compare(pair))
-
-
-def _explain_otherwise(base: RunRow, run: RunRow) -> str:
-    """That two runs were measured with something else, in half a sentence; empty where they were not."""
-    pairs = ((name, getattr(base, name), getattr(run, name)) for name in YARDSTICKS)
-    changed = ", ".join(f"{name} {old or 'none'} → {new or 'none'}" for name, old, new in pairs if old != new)
-    return f"measured otherwise ({changed}), so what differs may be no change of the bot" if changed else ""
 
 
 def rank_causes(counted: Sequence[Row], before: Sequence[Row]) -> list[dict[str, Any]]:
@@ -198,7 +194,13 @@ def _describe_run_result(causes: Sequence[Row], metrics: Sequence[Row]) -> str:
     """How many answers have a problem, without a full stop; or that it cannot be said."""
     n_judged, n_wrong = _count_judged(causes), sum(row["n_samples"] for row in causes if _place_cause(row) == 0)
     if not n_judged:
-        return _describe_unjudged(metrics)
+        # What can be said where no sample has the verdicts that causes rest on.
+        scored = {str(row["metric"]): row for row in metrics if row["mean"] is not None}
+        for name in sort_headline(list(scored))[:1]:
+            return (
+                f"{name} is {write_value(scored[name]['mean'])} over {write_count(scored[name]['n_scored'], 'sample')}"
+            )
+        return "Nothing can be said of the answers: no sample was judged"
     if not n_wrong:
         return f"No problem was found in {write_count(n_judged, 'judged answer')}"
     have = "has" if n_wrong == 1 else "have"
@@ -222,14 +224,6 @@ def _describe_doubts(causes: Sequence[Row]) -> Iterator[str]:
 
 def _count_judged(causes: Sequence[Row]) -> int:
     return next((int(row["n_of"]) for row in causes if row["cause"] != _UNJUDGED), 0)
-
-
-def _describe_unjudged(metrics: Sequence[Row]) -> str:
-    """What can be said where no sample has the verdicts that causes rest on."""
-    scored = {str(row["metric"]): row for row in metrics if row["mean"] is not None}
-    for name in sort_headline(list(scored))[:1]:
-        return f"{name} is {write_value(scored[name]['mean'])} over {write_count(scored[name]['n_scored'], 'sample')}"
-    return "Nothing can be said of the answers: no sample was judged"
 
 
 def _sort_moves(against: Against | None) -> dict[str, list[MetricComparison]]:
@@ -332,6 +326,14 @@ def describe_run(
     `compare` is how runs are compared.
     """
     preferences = describe_preferences(warehouse, run, with_samples=False)
+    # What its head says, its causes and scores, and why they moved.
+    metrics = sort_by_metric(summary.metrics, run.metrics)
+    other = base or _find_previous(warehouse, metrics)
+    pair = RunPair(warehouse, other, run) if other else None
+    comparison = compare(pair) if base and pair else None
+    counted = read_causes(warehouse, run.run_id)
+    names = sort_headline([str(row["metric"]) for row in metrics])
+    rows = {row["name"]: row for row in (_describe_metric(row, comparison) for row in metrics)}
     described = {
         "base": base,
         **describe_about(run),
@@ -341,7 +343,26 @@ def describe_run(
         "costs": [{**row, "cost": write_cost(row)} for row in summary.costs],
         "preferences": _lay_out_preferences(preferences) if preferences else [],
         "flips": [{**row, "percent": write_share(row["flip_rate"])} for row in summary.flips],
-        **_describe_result(warehouse, run, base, summary, compare),
+
+            "head": build_head(
+                counted,
+                metrics=metrics,
+                gate=summary.gate,
+                against=lay_against(
+                    pair, "the base" if base else "the run before", lambda pair: comparison or compare(pair)
+                )
+                if pair
+                else None,
+                forgotten=find_forgotten(warehouse, run.run_id),
+            ),
+            "causes": rank_causes(counted, read_causes(warehouse, other.run_id) if other else ()),
+            "other": other,
+            "metrics": [rows[name] | {"is_main": name in HEADLINE} for name in names],
+            "meanings": explain_metrics(names, load_metrics(run.metric_folder)),
+            "parts": describe_parts(comparison, names) if comparison else (),
+            "warnings": comparison.warnings if comparison else (),
+            "retrieval": [finding.describe() for finding in comparison.retrieval] if comparison else ()
+        ,
     }
     if preferences:
         described["head"] = replace(described["head"], result=f"{write_result(preferences)}.")
@@ -394,43 +415,6 @@ def describe_about(run: RunRow) -> dict[str, Any]:
     }
 
 
-def _describe_result(
-    warehouse: Warehouse,
-    run: RunRow,
-    base: RunRow | None,
-    summary: RunSummary,
-    compare: Compare,
-) -> dict[str, Any]:
-    """What its head says, its causes and scores, and why they moved."""
-    metrics = sort_by_metric(summary.metrics, run.metrics)
-    other = base or _find_previous(warehouse, metrics)
-    pair = RunPair(warehouse, other, run) if other else None
-    comparison = compare(pair) if base and pair else None
-    counted = read_causes(warehouse, run.run_id)
-    names = sort_headline([str(row["metric"]) for row in metrics])
-    rows = {row["name"]: row for row in (_describe_metric(row, comparison) for row in metrics)}
-    return {
-        "head": build_head(
-            counted,
-            metrics=metrics,
-            gate=summary.gate,
-            against=lay_against(
-                pair, "the base" if base else "the run before", lambda pair: comparison or compare(pair)
-            )
-            if pair
-            else None,
-            forgotten=find_forgotten(warehouse, run.run_id),
-        ),
-        "causes": rank_causes(counted, read_causes(warehouse, other.run_id) if other else ()),
-        "other": other,
-        "metrics": [rows[name] | {"is_main": name in HEADLINE} for name in names],
-        "meanings": explain_metrics(names, load_metrics(run.metric_folder)),
-        "parts": describe_parts(comparison, names) if comparison else (),
-        "warnings": comparison.warnings if comparison else (),
-        "retrieval": [finding.describe() for finding in comparison.retrieval] if comparison else (),
-    }
-
-
 def _find_previous(warehouse: Warehouse, metrics: Sequence[Row]) -> RunRow | None:
     """The run before this one in its series; None for the first."""
     previous = max((row["previous_run_id"] for row in metrics if row["previous_run_id"]), default=None)
@@ -445,31 +429,27 @@ def _describe_metric(row: Row, comparison: Comparison | None) -> dict[str, Any]:
         "name": name,
         "strip": draw_interval(row, base_mean if _is_share(base_mean) else None) if _is_share(mean) else None,
         "mean": write_value(mean),
-        "interval": _write_interval(row),
+        "interval": write_interval(row["ci_low"], row["ci_high"]),
         "n_scored": row["n_scored"],
         "n_unscored": row["n_unscored"],
         "is_low": row["better"] == "low",
     }
     if compared:
-        return cells | _describe_comparison(compared)
+        paired = compared.paired
+        return cells | {
+            "base_mean": write_value(compared.mean_base),
+            "change": write_change(paired.difference),
+            "change_interval": write_interval(paired.ci_low, paired.ci_high),
+            "p": write_p(paired.p_adjusted),
+            "verdict": paired.verdict,
+            "n_common": paired.n,
+            "n_higher": paired.n_higher,
+            "n_lower": paired.n_lower,
+        }
     is_alike = row["same_yardstick"] is not False
     return cells | {
         "change": write_change(row["change"]),
         "note": write_shared(row) if is_alike else "measured otherwise",
-    }
-
-
-def _describe_comparison(compared: MetricComparison) -> dict[str, Any]:
-    paired = compared.paired
-    return {
-        "base_mean": write_value(compared.mean_base),
-        "change": write_change(paired.difference),
-        "change_interval": write_interval(paired.ci_low, paired.ci_high),
-        "p": write_p(paired.p_adjusted),
-        "verdict": paired.verdict,
-        "n_common": paired.n,
-        "n_higher": paired.n_higher,
-        "n_lower": paired.n_lower,
     }
 
 
@@ -510,10 +490,6 @@ def _list_moved(compared: MetricComparison) -> list[Part]:
     """What moved the mean, the most first."""
     moved = [part for part in compared.parts if part.n_moved and abs(part.value) > ROUNDING]
     return sorted(moved, key=lambda part: -abs(part.value))
-
-
-def _write_interval(row: Row) -> str:
-    return write_interval(row["ci_low"], row["ci_high"])
 
 
 def _is_share(value: float | None) -> bool:

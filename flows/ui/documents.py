@@ -143,7 +143,32 @@ def show_document(
     run_ids = list_series_runs(warehouse, row.run_id, _MOST_NIGHTS)
     nights = read_document_nights(warehouse, run_ids, id)
     versions = read_document_versions(warehouse, run_ids, id)
-    use = _sum_up(samples)
+    # The row of one document, from its samples, as `read_uses` would give it.
+    retrieved = [sample for sample in samples if sample["context_ranks"]]
+    judged = [sample for sample in retrieved if sample["useful"] is not None]
+    ranks = [sample["context_ranks"][0] for sample in retrieved]
+    supports = [sample["statement_ids"] or () for sample in retrieved]
+    counts = {
+        "document": "",
+        "n_retrieved": len(retrieved),
+        "n_samples": len(retrieved),
+        "first_rank": min(ranks, default=None),
+        "median_rank": float(np.median(ranks)) if ranks else None,
+        "last_rank": max(ranks, default=None),
+        "n_judged": len(judged),
+        "n_useful": sum(sample["useful"] for sample in judged),
+        "n_samples_judged": len(judged),
+        "n_supports_truth": sum(any(name.startswith("G") for name in names) for names in supports),
+        "n_misleads": sum(bool(sample["false_statements"]) for sample in retrieved),
+        "n_referred_to": sum(sample["is_referred_to"] for sample in samples),
+        "n_found": sum(sample["is_referred_to"] for sample in retrieved),
+    }
+    use = add_intervals(pl.DataFrame([counts])).to_dicts()[0]
+    # The newest texts, the newest first, each with what is other than in the one before it.
+    shown = []
+    for place in range(len(versions) - 1, max(-1, len(versions) - 1 - _MOST_VERSIONS), -1):
+        before = versions[place - 1]["text"] if place else None
+        shown.append({**versions[place], "sides": mark_changes(before, versions[place]["text"])})
     return render(
         request,
         "document.html",
@@ -151,7 +176,7 @@ def show_document(
         document=id,
         runs=runs,
         use=describe_use(use, row.run_id, runs),
-        versions=_describe_versions(versions),
+        versions=shown,
         n_versions=len(versions),
         samples=samples[:_MOST_SAMPLES],
         n_samples=len(samples),
@@ -204,39 +229,6 @@ def _write_part(use: Mapping[str, Any], hits: str, counted: str, name: str) -> d
     low, high = use[f"{name}_low"], use[f"{name}_high"]
     share = f"{write_share(use[hits] / use[counted])} ({100 * low:.0f} to {100 * high:.0f})"
     return {"count": f"{use[hits]:,} of {use[counted]:,}", "share": share}
-
-
-def _sum_up(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The row of one document, from its samples, as `read_uses` would give it."""
-    retrieved = [sample for sample in samples if sample["context_ranks"]]
-    judged = [sample for sample in retrieved if sample["useful"] is not None]
-    ranks = [sample["context_ranks"][0] for sample in retrieved]
-    supports = [sample["statement_ids"] or () for sample in retrieved]
-    counts = {
-        "document": "",
-        "n_retrieved": len(retrieved),
-        "n_samples": len(retrieved),
-        "first_rank": min(ranks, default=None),
-        "median_rank": float(np.median(ranks)) if ranks else None,
-        "last_rank": max(ranks, default=None),
-        "n_judged": len(judged),
-        "n_useful": sum(sample["useful"] for sample in judged),
-        "n_samples_judged": len(judged),
-        "n_supports_truth": sum(any(name.startswith("G") for name in names) for names in supports),
-        "n_misleads": sum(bool(sample["false_statements"]) for sample in retrieved),
-        "n_referred_to": sum(sample["is_referred_to"] for sample in samples),
-        "n_found": sum(sample["is_referred_to"] for sample in retrieved),
-    }
-    return add_intervals(pl.DataFrame([counts])).to_dicts()[0]
-
-
-def _describe_versions(versions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The newest texts, the newest first, each with what is other than in the one before it."""
-    shown = []
-    for place in range(len(versions) - 1, max(-1, len(versions) - 1 - _MOST_VERSIONS), -1):
-        before = versions[place - 1]["text"] if place else None
-        shown.append({**versions[place], "sides": mark_changes(before, versions[place]["text"])})
-    return shown
 
 
 def _draw_nights(nights: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -109,7 +109,11 @@ class Guard:
         is_opened = request.headers.get("sec-fetch-mode") == "navigate"
         is_foreign = request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
         if request.method not in ("GET", "HEAD"):
-            is_allowed = _is_own(request.headers, host)
+            # Whether a page of ours sent it: browsers say so, and scripts of other sites cannot say otherwise.
+            origin = request.headers.get("origin")
+            is_allowed = origin in (f"http://{host}", f"https://{host}") and request.headers.get(
+                "sec-fetch-site", "same-origin"
+            ) == ("same-origin")
         else:  # a link may lead here; what another page loads or frames could only spy, or keep us busy
             is_allowed = not is_foreign or (is_opened and request.headers.get("sec-fetch-dest") == "document")
         if not is_allowed:
@@ -141,14 +145,6 @@ def _write_address(request: Request) -> str:
 def _come_again(address: str) -> Response:
     """A page that opens the address from here: to what a link on another site opens, browsers send no strict cookie."""
     return HTMLResponse(f'<!doctype html><meta http-equiv="refresh" content="0; url={escape(address)}">')
-
-
-def _is_own(headers: Mapping[str, str], host: str) -> bool:
-    """Whether a page of ours sent it: browsers say so, and scripts of other sites cannot say otherwise."""
-    origin = headers.get("origin")
-    return origin in (f"http://{host}", f"https://{host}") and headers.get("sec-fetch-site", "same-origin") == (
-        "same-origin"
-    )
 
 
 def _read_bearer(headers: Mapping[str, str]) -> str | None:

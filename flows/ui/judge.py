@@ -28,7 +28,6 @@ from evalhouse.tasks.reviews.label_files import ReviewError, list_choices
 from evalhouse.tasks.reviews.take_in import take_label
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.reviews import (
-    Review,
     list_exports,
     read_answers,
     read_reviewed,
@@ -113,20 +112,7 @@ def _describe_agreement(warehouse: Warehouse, series: str) -> Agreed | None:
         }
         for row in document["judge"]
     ]
-    return Agreed(document=document, groups=groups, by_run=_agree_by_run(reviewed), run_ids=run_ids)
-
-
-def _write_measure(measure: Row) -> dict[str, str]:
-    """A figure and its interval, apart."""
-    if measure["value"] is None:
-        return {"value": "–", "interval": ""}
-    has_interval = measure["ci_low"] is not None
-    interval = f"{measure['ci_low']:.2f} to {measure['ci_high']:.2f}" if has_interval else ""
-    return {"value": f"{measure['value']:.2f}", "interval": interval}
-
-
-def _agree_by_run(reviewed: pl.DataFrame) -> list[Row]:
-    """By run and step how many labels are those of the judge; the newest run first."""
+    # By run and step how many labels are those of the judge; the newest run first.
     rows = (
         reviewed.group_by("run_id", "step")
         .agg(
@@ -138,7 +124,21 @@ def _agree_by_run(reviewed: pl.DataFrame) -> list[Row]:
     )
     low, high = find_share_interval(*(rows[name].to_numpy() for name in ("n_agreeing", "n", "n_samples")))
     ends = zip(rows.to_dicts(), low.tolist(), high.tolist(), strict=True)
-    return [{**row, "share": _write_share(row["n_agreeing"] / row["n"], low, high)} for row, low, high in ends]
+    return Agreed(
+        document=document,
+        groups=groups,
+        by_run=[{**row, "share": _write_share(row["n_agreeing"] / row["n"], low, high)} for row, low, high in ends],
+        run_ids=run_ids,
+    )
+
+
+def _write_measure(measure: Row) -> dict[str, str]:
+    """A figure and its interval, apart."""
+    if measure["value"] is None:
+        return {"value": "–", "interval": ""}
+    has_interval = measure["ci_low"] is not None
+    interval = f"{measure['ci_low']:.2f} to {measure['ci_high']:.2f}" if has_interval else ""
+    return {"value": f"{measure['value']:.2f}", "interval": interval}
 
 
 def _write_share(share: float, low: float, high: float) -> str:
@@ -358,21 +358,19 @@ def take(request: Request, run: str, form: Annotated[dict[str, str], Depends(rea
     except ReviewError as error:
         raise HTTPException(400, str(error)) from None
     if "application/json" in request.headers.get("accept", ""):
-        return JSONResponse(_describe(review))
+        return JSONResponse(
+            {
+                "label": review.label,
+                "judge_label": review.judge_label,
+                "agrees": review.label == review.judge_label,
+                "reviewer": review.reviewer,
+                "note": review.note,
+            }
+        )
     address = link(
         f"/runs/{review.run_id}/sample", id=review.sample_id, list=form.get("list"), reviewer=review.reviewer
     )
     return RedirectResponse(f"{address}#{name_item(vars(review))}", status_code=303)
-
-
-def _describe(review: Review) -> dict[str, Any]:
-    return {
-        "label": review.label,
-        "judge_label": review.judge_label,
-        "agrees": review.label == review.judge_label,
-        "reviewer": review.reviewer,
-        "note": review.note,
-    }
 
 
 def list_items(warehouse: Warehouse, run_id: str, sample_id: str, reviewer: str) -> list[dict[str, Any]]:

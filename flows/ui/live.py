@@ -125,7 +125,12 @@ def describe_live(reader: LiveReader, run: RunRow) -> dict[str, Any]:
         **{f"step-{step.step}": _describe_step(step.n_done, n_all, step.n_failed) for step in progress.steps},
     }
     if any(step.n_done for step in progress.steps):
-        texts |= {f"mean-{mean.metric}": _describe_mean(mean) for mean in reader.read_means(run)}
+        texts |= {
+            f"mean-{mean.metric}": (
+                f"{write_value(mean.mean)} of {write_count(mean.n_scored, 'sample')}" if mean.n_scored else "none yet"
+            )
+            for mean in reader.read_means(run)
+        }
     values = {f"step-{step.step}": step.n_done / n_all if n_all else 0 for step in progress.steps}
     return {
         "texts": texts,
@@ -175,10 +180,6 @@ def write_time(time_left: timedelta) -> str:
 def _describe_step(n_done: int, n_all: int, n_failed: int) -> str:
     failed = f", {n_failed:,} failed" if n_failed else ""
     return f"{n_done:,} of {n_all:,}{failed}"
-
-
-def _describe_mean(mean: MeanSoFar) -> str:
-    return f"{write_value(mean.mean)} of {write_count(mean.n_scored, 'sample')}" if mean.n_scored else "none yet"
 
 
 def _describe_cost(progress: RunProgress) -> str:

@@ -445,70 +445,19 @@ def show_flips(
     """The verdicts that fit all that is given, so many at a time; a table above counts them by step and way."""
     pair = find_pair(request, base, candidate)
     flips = list_flips_kept(request, pair)
-    metrics = _list_metric_steps(pair, flips)
+    # By metric of either run the steps it rests on, where one of them has a verdict that flipped.
+    there = frozenset(flips["step"].unique())
+    steps = find_graded(pair.read_rubrics()) | pair.read_metric_steps()
+    wanted = {*pair.base.metrics, *pair.candidate.metrics}
+    metrics = {name: of_metric for name, of_metric in steps.items() if name in wanted and of_metric & there}
     check_choice("metric", metric, metrics)
     given = {"base": base, "candidate": candidate, "metric": metric, "around": around}
     counted = _filter(flips, steps=metrics.get(metric) if metric else None, around=around)
     found = _filter(counted, steps=frozenset([step]) if step else None, way=way)
     shown = found.slice((page - 1) * _ROWS, _ROWS)
-    return render(
-        request,
-        "pair_flips.html",
-        pair=pair,
-        given={**given, "step": step, "way": way},
-        counts=_count(counted, given),
-        n_all=len(flips),
-        n=len(found),
-        rows=_describe(pair, shown, given),
-        start=(page - 1) * _ROWS,
-        page=page,
-        n_pages=-(-len(found) // _ROWS),
-        address=lambda number: link(_PATH, **given, step=step, way=way, page=number),
-        choices={
-            "step": {name: name.replace("_", " ") for name in sorted(flips["step"].unique())},
-            "way": {name: name for name in WAYS},
-            "metric": {name: name for name in sorted(metrics)},
-            "around": {name: name_part(name) for name in sorted(flips["around"].unique())},
-        },
-    )
-
-
-def _list_metric_steps(pair: RunPair, flips: pl.DataFrame) -> dict[str, frozenset[str]]:
-    """By metric of either run the steps it rests on, where one of them has a verdict that flipped."""
-    there = frozenset(flips["step"].unique())
-    steps = find_graded(pair.read_rubrics()) | pair.read_metric_steps()
-    wanted = {*pair.base.metrics, *pair.candidate.metrics}
-    return {name: of_metric for name, of_metric in steps.items() if name in wanted and of_metric & there}
-
-
-def _filter(
-    flips: pl.DataFrame, *, steps: frozenset[str] | None = None, way: str = "", around: str = ""
-) -> pl.DataFrame:
-    if steps is not None:
-        flips = flips.filter(pl.col("step").is_in(list(steps)))
-    for column, value in (("way", way), ("around", around)):
-        if value:
-            flips = flips.filter(pl.col(column) == value)
-    return flips
-
-
-def _count(flips: pl.DataFrame, given: Mapping[str, str]) -> list[dict[str, Any]]:
-    """A row per step: how many came to be worse and better, each with the address of just these."""
-    counts = {(step, way): n for step, way, n in flips.group_by("step", "way").len().sort("step", "way").iter_rows()}
-    return [
-        {
-            "step": step.replace("_", " "),
-            "ways": [
-                {"way": way, "n": counts.get((step, way), 0), "link": link(_PATH, **given, step=step, way=way)}
-                for way in WAYS
-            ],
-        }
-        for step in dict.fromkeys(step for step, _ in counts)
-    ]
-
-
-def _describe(pair: RunPair, shown: pl.DataFrame, given: Mapping[str, str]) -> list[dict[str, Any]]:
-    """What was judged, with both verdicts and their reasons."""
+    # A row per step: how many came to be worse and better, each with the address of just these.
+    counts = {(step, way): n for step, way, n in counted.group_by("step", "way").len().sort("step", "way").iter_rows()}
+    # What was judged, with both verdicts and their reasons.
     items = _read_items(pair, shown["sample_id"].unique().to_list()) if len(shown) else {}
     rows = []
     for row in shown.to_dicts():
@@ -530,7 +479,46 @@ def _describe(pair: RunPair, shown: pl.DataFrame, given: Mapping[str, str]) -> l
                 "link": link("/compare/sample", base=given["base"], candidate=given["candidate"], id=row["sample_id"]),
             }
         )
-    return rows
+    return render(
+        request,
+        "pair_flips.html",
+        pair=pair,
+        given={**given, "step": step, "way": way},
+        counts=[
+            {
+                "step": step.replace("_", " "),
+                "ways": [
+                    {"way": way, "n": counts.get((step, way), 0), "link": link(_PATH, **given, step=step, way=way)}
+                    for way in WAYS
+                ],
+            }
+            for step in dict.fromkeys(step for step, _ in counts)
+        ],
+        n_all=len(flips),
+        n=len(found),
+        rows=rows,
+        start=(page - 1) * _ROWS,
+        page=page,
+        n_pages=-(-len(found) // _ROWS),
+        address=lambda number: link(_PATH, **given, step=step, way=way, page=number),
+        choices={
+            "step": {name: name.replace("_", " ") for name in sorted(flips["step"].unique())},
+            "way": {name: name for name in WAYS},
+            "metric": {name: name for name in sorted(metrics)},
+            "around": {name: name_part(name) for name in sorted(flips["around"].unique())},
+        },
+    )
+
+
+def _filter(
+    flips: pl.DataFrame, *, steps: frozenset[str] | None = None, way: str = "", around: str = ""
+) -> pl.DataFrame:
+    if steps is not None:
+        flips = flips.filter(pl.col("step").is_in(list(steps)))
+    for column, value in (("way", way), ("around", around)):
+        if value:
+            flips = flips.filter(pl.col(column) == value)
+    return flips
 
 
 def _read_items(pair: RunPair, sample_ids: list[str]) -> dict[tuple[bool, str, str, str], Mapping[str, Any]]:
@@ -566,6 +554,10 @@ def show_sample(request: Request, base: str, candidate: str, id: str) -> Respons
     items = match_items(
         statements=pair.read_statements([id]), contexts=pair.read_all_contexts(id), grades=pair.read_grades([id])
     ).get(id, [])
+    # What is another in the sample, or in how it was judged.
+    steps = pair.list_changed_judges(id)
+    names = [name.replace("_", " ") for name in (*_TEXTS, "contexts") if texts[False][name] != texts[True][name]]
+    rows = {row["metric"]: row for row in pair.read_sample_scores(id)}
     return render(
         request,
         "pair_sample.html",
@@ -574,33 +566,22 @@ def show_sample(request: Request, base: str, candidate: str, id: str) -> Respons
         sample_id=id,
         links={run.run_id: link(f"/runs/{run.run_id}/sample", id=id) for run in (pair.base, pair.candidate)},
         texts={title: mark_changes(texts[False][name], texts[True][name]) for name, title in _TEXTS.items()},
-        changed=_list_changed(texts, pair.list_changed_judges(id)),
-        scores=_describe_scores(pair, id),
+        changed=[*names, *([f"judge, prompt or model ({', '.join(steps)})"] if steps else [])],
+        scores=[
+            {
+                "metric": name,
+                "is_main": name in HEADLINE,
+                "base": _write_score(rows[name]["base"], rows[name]["base_reason"]),
+                "candidate": _write_score(rows[name]["candidate"], rows[name]["candidate_reason"]),
+                **_describe_change(rows[name]),
+            }
+            for name in sort_headline(list(rows))
+        ],
         sections=[
             {"title": title, "rows": [_describe_item(item) for item in items if item.kind == kind]}
             for kind, title in _SECTIONS.items()
         ],
     )
-
-
-def _list_changed(texts: Mapping[bool, Mapping[str, Any]], steps: Sequence[str]) -> list[str]:
-    """What is another in the sample, or in how it was judged."""
-    names = [name.replace("_", " ") for name in (*_TEXTS, "contexts") if texts[False][name] != texts[True][name]]
-    return [*names, *([f"judge, prompt or model ({', '.join(steps)})"] if steps else [])]
-
-
-def _describe_scores(pair: RunPair, sample_id: str) -> list[dict[str, Any]]:
-    rows = {row["metric"]: row for row in pair.read_sample_scores(sample_id)}
-    return [
-        {
-            "metric": name,
-            "is_main": name in HEADLINE,
-            "base": _write_score(rows[name]["base"], rows[name]["base_reason"]),
-            "candidate": _write_score(rows[name]["candidate"], rows[name]["candidate_reason"]),
-            **_describe_change(rows[name]),
-        }
-        for name in sort_headline(list(rows))
-    ]
 
 
 def _write_score(value: float | None, reason: str | None) -> str:

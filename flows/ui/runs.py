@@ -26,7 +26,7 @@ from evalhouse.warehouse.rows.gates import read_checks
 from evalhouse.warehouse.rows.history import SeriesData, find_series, read_series
 from evalhouse.warehouse.rows.report import Row, Rows, read_summary
 from evalhouse.warehouse.rows.run_pages import find_runs, read_cost_runs, read_values, read_worst
-from evalhouse.warehouse.rows.runs import RunRow, find_run, now_utc
+from evalhouse.warehouse.rows.runs import find_run, now_utc
 from evalhouse.warehouse.rows.told import read_histories, read_marks, read_told
 from evalhouse.warehouse.store import Warehouse
 
@@ -39,41 +39,33 @@ def show_run(request: Request, run: str) -> Response:
     warehouse = find_warehouse(request)
     row = find_run(warehouse, run)
     if row.status == "running":
-        return _show_running(request, row)
+        # A run under way: its page fills until there is all that stands on that of a run that has ended.
+        return render(request, "running.html", live=describe_live(find_live(request), row), **describe_about(row))
     summary = read_summary(warehouse, row)
     names = [str(metric["metric"]) for metric in summary.metrics]
     worst = read_worst(warehouse, row, [name for name in names if name in HEADLINE] or names)
+    # What a run was made with, by name; what was left as it is by default has no value of its own.
+    given = {name: value for name, value in sorted(row.config.items()) if value not in (None, "", [], {})}
+    versions = {"code_version": row.code_version, "suite_hash": row.suite_hash, "dataset_hash": row.dataset_hash}
+    shown = {**given, **{name: value for name, value in versions.items() if value}}
     return render(
         request,
         "run.html",
         worst=[_describe_worst(sample) for sample in worst],
         charts=draw_charts(read_values(warehouse, row), summary.history, link="/runs/"),
-        checks=[_describe_check(check) for check in read_checks(warehouse, row.run_id)],
-        settings=_list_settings(row),
+        checks=[
+            {**check, "name": name_check(check), "found": write_amount(check["kind"], check["value"])}
+            for check in read_checks(warehouse, row.run_id)
+        ],
+        settings=[
+            (name, value if isinstance(value, str) else write_json(value, indent=False))
+            for name, value in shown.items()
+        ],
         series=row.series,
         prefect=find_flow_run_page(row),
         samples_address=link(f"/runs/{row.run_id}/samples"),
         **describe_run(warehouse, row, None, summary, compare=lambda pair: compare_kept(request, pair).comparison),
     )
-
-
-def _show_running(request: Request, run: RunRow) -> Response:
-    """A run under way: its page fills until there is all that stands on that of a run that has ended."""
-    return render(request, "running.html", live=describe_live(find_live(request), run), **describe_about(run))
-
-
-def _describe_check(check: Row) -> dict[str, Any]:
-    return {**check, "name": name_check(check), "found": write_amount(check["kind"], check["value"])}
-
-
-def _list_settings(run: RunRow) -> list[tuple[str, str]]:
-    """What a run was made with, by name; what was left as it is by default has no value of its own."""
-    given = {name: value for name, value in sorted(run.config.items()) if value not in (None, "", [], {})}
-    versions = {"code_version": run.code_version, "suite_hash": run.suite_hash, "dataset_hash": run.dataset_hash}
-    shown = {**given, **{name: value for name, value in versions.items() if value}}
-    return [
-        (name, value if isinstance(value, str) else write_json(value, indent=False)) for name, value in shown.items()
-    ]
 
 
 def _describe_worst(sample: Row) -> dict[str, Any]:
@@ -114,11 +106,16 @@ def show_runs(
         given: dict[str, object] = {**wanted, "sort": sort if sort != "started" else None, "ascending": ascending}
         return link("/runs", **(given | changes))
 
+    # By filter the values that runs have, the most frequent first.
+    choices: dict[str, Rows] = {name: [] for name in FILTERS}
+    for row in warehouse.read_rows(read_query("ui/run_choices")):
+        if len(choices[str(row["name"])]) < _MOST_CHOICES:
+            choices[str(row["name"])].append(row)
     return render(
         request,
         "runs.html",
         runs=_add_means(warehouse, rows),
-        choices=_read_choices(warehouse),
+        choices=choices,
         wanted=wanted,
         sort=sort,
         ascending=ascending,
@@ -151,15 +148,6 @@ def _add_means(warehouse: Warehouse, rows: Rows) -> Rows:
         name = next((name for name in HEADLINE if of_run.get(name) is not None), None)
         row |= {"metric": name, "mean": write_value(of_run[name]) if name else "–"}
     return rows
-
-
-def _read_choices(warehouse: Warehouse) -> dict[str, Rows]:
-    """By filter the values that runs have, the most frequent first."""
-    choices: dict[str, Rows] = {name: [] for name in FILTERS}
-    for row in warehouse.read_rows(read_query("ui/run_choices")):
-        if len(choices[str(row["name"])]) < _MOST_CHOICES:
-            choices[str(row["name"])].append(row)
-    return choices
 
 
 ADDRESSES: Final = Addresses(run="/runs/", sample="/sample?id=", compare="/compare")
@@ -238,7 +226,16 @@ def show_series(request: Request, name: str) -> Response:
             f"no series with scores is called {name!r}; {suggest(name, others, otherwise='there are')}"
         )
     data = _read_kept(request, series)
-    nights = _describe_nights(warehouse.read_rows(read_query("ui/gates"), {"series": series}))
+    # What the gate decided on each run, with the checks that did not pass in words.
+    checks = warehouse.read_rows(read_query("ui/gates"), {"series": series})
+    nights = []
+    for (run_id, started_at, gate), group in groupby(
+        checks, key=lambda row: (row["run_id"], row["started_at"], row["gate"])
+    ):
+        failing = [check for check in group if check["kind"]]
+        look = "undecided" if gate == "passed" and failing else gate
+        said = [_describe_run_check(check) for check in failing]
+        nights.append({"run_id": run_id, "started_at": started_at, "look": look, "checks": said})
     return render(
         request,
         "history_of.html",
@@ -255,19 +252,6 @@ def _read_kept(request: Request, series: str) -> SeriesData:
     run_ids = warehouse.read(read_query("ui/series_runs"), {"series": series}).to_series().to_list()
     marks = read_marks(warehouse, run_ids)
     return read_series(warehouse, series, lambda name, read: kept.find((series, name), marks, read))
-
-
-def _describe_nights(checks: Rows) -> list[dict[str, Any]]:
-    """What the gate decided on each run, with the checks that did not pass in words."""
-    nights = []
-    for (run_id, started_at, gate), group in groupby(
-        checks, key=lambda row: (row["run_id"], row["started_at"], row["gate"])
-    ):
-        failing = [check for check in group if check["kind"]]
-        look = "undecided" if gate == "passed" and failing else gate
-        said = [_describe_run_check(check) for check in failing]
-        nights.append({"run_id": run_id, "started_at": started_at, "look": look, "checks": said})
-    return nights
 
 
 def _describe_run_check(check: Row) -> str:
@@ -295,29 +279,29 @@ def show_costs(request: Request, days: Annotated[int, Query(ge=0, le=100_000)] =
     rows = [_describe_row(row, by_run[row["run_id"]]) for row in _add_saved(costs, by_run)]
     of_run = _gather(rows, "run_id")
     nights = [{**run, **_sum(of_run[run["run_id"]])} for run in runs if run["run_id"] in of_run]
+    drawn = [(name, [night[key] for night in nights], form) for name, key, form in _CHARTS]
+    # What went by batch; empty where nothing did.
+    n = sum(run["n_batched"] for run in runs)
     return render(
         request,
         "costs.html",
         days=days,
         choices=DAYS,
         total=_write(_sum(rows)),
-        charts=_draw(nights),
+        charts=[
+            {"name": name, "chart": draw_amounts(nights, values, what=name, form=form, link="/runs/")}
+            for name, values, form in drawn
+            if any(values)
+        ],
         tables=[
             (title, _group(rows, key)) for title, key in (("By series", "series"), ("By judge and step", "judged"))
         ],
-        batches=_describe_batches(runs),
+        batches=(
+            f"{n:,} requests went by batch, for {write_dollars(sum(run['batched_usd'] for run in runs))}." if n else ""
+        ),
         note=explain_joint_split(costs),
         nights=[_write(night) for night in reversed(nights)],
     )
-
-
-def _draw(nights: Sequence[Row]) -> list[dict[str, Any]]:
-    drawn = [(name, [night[key] for night in nights], form) for name, key, form in _CHARTS]
-    return [
-        {"name": name, "chart": draw_amounts(nights, values, what=name, form=form, link="/runs/")}
-        for name, values, form in drawn
-        if any(values)
-    ]
 
 
 def _add_saved(costs: Sequence[Row], runs: Mapping[str, Row]) -> list[dict[str, Any]]:
@@ -372,9 +356,3 @@ def _write(row: Mapping[str, Any]) -> dict[str, Any]:
         "saved": f"about {write_dollars(row['saved_usd'])}" if row["saved_usd"] else "–",
         **{name: f"{row[name]:,}" for name in ("n_requests", "n_reused", "n_failed", "tokens")},
     }
-
-
-def _describe_batches(runs: Sequence[Row]) -> str:
-    """What went by batch; empty where nothing did."""
-    n = sum(run["n_batched"] for run in runs)
-    return f"{n:,} requests went by batch, for {write_dollars(sum(run['batched_usd'] for run in runs))}." if n else ""

@@ -8,7 +8,7 @@ such a text without a script.
 import math
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final, TypeVar
@@ -276,7 +276,8 @@ def find(warehouse: Warehouse, run: RunRow, given: Sequence[tuple[str, str]]) ->
     scored = (name for name in metrics if rows[name]["n_scored"])
     metric = wanted.metric or next(scored, None)
     base = find_run(warehouse, wanted.base).run_id if wanted.base else find_previous(warehouse, run.run_id)
-    _check_base(wanted, base)
+    if base is None and (wanted.sort == "change" or any(condition.is_change for condition in wanted.where)):
+        raise HTTPException(400, "no run of this series is before this one; name a run to count changes from: base=RUN")
     is_worst_high = wanted.sort in ("score", "change") and metrics.get(metric or "", False)
     is_descending = is_worst_high if wanted.descending is None else wanted.descending
     search = Search(
@@ -288,11 +289,6 @@ def find(warehouse: Warehouse, run: RunRow, given: Sequence[tuple[str, str]]) ->
         run=run, wanted=wanted, metrics=metrics, metric=metric, base=base, is_descending=is_descending,
         sample_ids=find_samples(warehouse, run, search),
     )  # fmt: skip
-
-
-def _check_base(wanted: Wanted, base: str | None) -> None:
-    if base is None and (wanted.sort == "change" or any(condition.is_change for condition in wanted.where)):
-        raise HTTPException(400, "no run of this series is before this one; name a run to count changes from: base=RUN")
 
 
 @router.get("/runs/{run}/samples")
@@ -310,12 +306,33 @@ def show_samples(request: Request, run: str) -> Response:
     start = (found.wanted.page - 1) * PAGE
     tags = list_tags(warehouse, found.run, most=MOST_VALUES)
     shown = found.sample_ids[start : start + PAGE]
+    # What a form holds beside its fields: tests and verdicts that are set already, the base, and metadata that has no
+    # field.
+    fields = [METADATA + key for key in tags]
+    scores = read_found_scores(warehouse, found.run, found.base, shown)
+    labelled = count_labelled(warehouse, found.run, shown)
+    came_from = urlencode(found.wanted.to_parameters())
     return render(
         request, "samples.html", found=found, run=found.run, wanted=found.wanted, n_pages=n_pages, start=start,
-        rows=_describe_rows(warehouse, found, shown), causes={cause: load_advice("en")[cause].name for cause in CAUSES},
+        rows=[
+        {
+            **row,
+            "link": link(f"/runs/{found.run.run_id}/sample", id=row["sample_id"], list=came_from),
+            "n_labels": labelled.get(row["sample_id"], 0),
+            "answer": shorten(row["answer"], _LONGEST) if row["answer"] else None,
+            "cells": [
+                _describe_score(scores.get((row["sample_id"], name)), found.metrics[name]) for name in found.columns
+            ],
+        }
+        for row in read_found(warehouse, found.run, shown)
+    ], causes={cause: load_advice("en")[cause].name for cause in CAUSES},
         tags=tags, metadata=METADATA, sorts=SORTS, tests=TESTS,
         verdicts=VERDICTS, labels=LABELS, metric_names=[(name, name) for name in found.metrics],
-        kept=_list_kept(found.wanted, [METADATA + key for key in tags]),
+        kept=[
+        pair
+        for pair in found.wanted.to_parameters()
+        if pair[0] in ("where", "verdict", "base") or (pair[0].startswith(METADATA) and pair[0] not in fields)
+    ],
         chips=[(text, found.address(**vars(without))) for text, without in found.wanted.list_filters()],
     )  # fmt: skip
 
@@ -340,34 +357,6 @@ def _list_cells(row: Mapping[str, Any], found: Found, scores: Scores) -> dict[st
     counts = {name: row.get(f"n_{name}") for name in ("tp", "fp", "fn", "unsupported")}
     changes = {f"change.{name}": score.get("change") for name, score in held.items()} if found.base else {}
     return {**texts, **counts, **{name: score.get("value") for name, score in held.items()}, **changes}
-
-
-def _list_kept(wanted: Wanted, fields: Collection[str]) -> Parameters:
-    """What a form holds beside its fields: tests and verdicts that are set already, the base, and metadata that has
-    no field."""
-    return [
-        pair
-        for pair in wanted.to_parameters()
-        if pair[0] in ("where", "verdict", "base") or (pair[0].startswith(METADATA) and pair[0] not in fields)
-    ]
-
-
-def _describe_rows(warehouse: Warehouse, found: Found, shown: Sequence[str]) -> list[dict[str, Any]]:
-    scores = read_found_scores(warehouse, found.run, found.base, shown)
-    labelled = count_labelled(warehouse, found.run, shown)
-    came_from = urlencode(found.wanted.to_parameters())
-    return [
-        {
-            **row,
-            "link": link(f"/runs/{found.run.run_id}/sample", id=row["sample_id"], list=came_from),
-            "n_labels": labelled.get(row["sample_id"], 0),
-            "answer": shorten(row["answer"], _LONGEST) if row["answer"] else None,
-            "cells": [
-                _describe_score(scores.get((row["sample_id"], name)), found.metrics[name]) for name in found.columns
-            ],
-        }
-        for row in read_found(warehouse, found.run, shown)
-    ]
 
 
 def _describe_score(score: Mapping[str, Any] | None, is_low_good: bool) -> dict[str, Any]:
@@ -405,12 +394,24 @@ def show_sample(request: Request, run: str, id: str, list: str = "", reviewer: s
     found = find(warehouse, row, parse_qsl(list))
     base = find_run(warehouse, found.base) if found.base else None
     data = collect(warehouse, found, base, id)
+    # By metric of the table the scores of this sample over the runs of its series, where there are two or more.
+    rows = read_sample_scores(warehouse, found.run, id, found.columns)
+    nights = {metric: [*of_metric] for metric, of_metric in groupby(rows, key=lambda row: str(row["metric"]))}
+    to_run = link("/sample", id=id) + "&run="
     return render(
         request, "sample.html", run=row, sample_id=id, base=base, found=found, list=list,
         steps=_find_steps(found, id, name), reviewer=name,
         items=list_items(warehouse, row.run_id, id, name) if name else [],
         data=embed_data(data), question=data["sample"].question,
-        charts=_draw_charts(warehouse, found, id), versions=_list_versions(warehouse, row, id),
+        charts=[
+        {
+            "name": name,
+            "value": write_value(nights[name][-1]["mean"]),
+            "chart": draw_history(nights[name], of=f"{name} of sample {id}", link=to_run),
+        }
+        for name in found.columns
+        if len(nights.get(name, ())) > 1 and any(row["mean"] is not None for row in nights[name])
+    ], versions=_list_versions(warehouse, row, id),
         flow_run=find_flow_run_page(row), command=f"evalhouse lineage {row.run_id} {quote_argument(id)}",
     )  # fmt: skip
 
@@ -422,20 +423,21 @@ def collect(warehouse: Warehouse, found: Found, base: RunRow | None, sample_id: 
     (record,) = build_samples(rows, shared)
     (summary,) = read_found(warehouse, run, [sample_id])
     scores = read_found_scores(warehouse, run, found.base, [sample_id])
-    return {"sample": record, "index": _build_index(found, sample_id, summary["cause"], scores), "fixed": shared.texts}
-
-
-def _build_index(
-    found: Found, sample_id: str, cause: str | None, scores: Mapping[tuple[str, str], Mapping[str, Any]]
-) -> dict[str, Any]:
+    cause = summary["cause"]
     of_metric = [scores.get((sample_id, name), {}) for name in found.metrics]
     return {
-        "metrics": [*found.metrics],
-        "scores": [[score.get("value")] for score in of_metric],
-        "reasons": [[score.get("unscored_reason")] for score in of_metric],
-        "base": [[_subtract(score.get("value"), score.get("change"))] for score in of_metric] if found.base else None,
-        "causes": [cause],
-        "cause_names": {cause: advice.name for cause, advice in load_advice(_LANGUAGE).items()},
+        "sample": record,
+        "index": {
+            "metrics": [*found.metrics],
+            "scores": [[score.get("value")] for score in of_metric],
+            "reasons": [[score.get("unscored_reason")] for score in of_metric],
+            "base": [[_subtract(score.get("value"), score.get("change"))] for score in of_metric]
+            if found.base
+            else None,
+            "causes": [cause],
+            "cause_names": {cause: advice.name for cause, advice in load_advice(_LANGUAGE).items()},
+        },
+        "fixed": shared.texts,
     }
 
 
@@ -455,22 +457,6 @@ def _find_steps(found: Found, sample_id: str, reviewer: str) -> dict[str, Any]:
         for name, other in around.items()
     }
     return {"place": place + 1, "n": len(ids), **addresses}
-
-
-def _draw_charts(warehouse: Warehouse, found: Found, sample_id: str) -> list[dict[str, Any]]:
-    """By metric of the table the scores of this sample over the runs of its series, where there are two or more."""
-    rows = read_sample_scores(warehouse, found.run, sample_id, found.columns)
-    nights = {metric: [*of_metric] for metric, of_metric in groupby(rows, key=lambda row: str(row["metric"]))}
-    to_run = link("/sample", id=sample_id) + "&run="
-    return [
-        {
-            "name": name,
-            "value": write_value(nights[name][-1]["mean"]),
-            "chart": draw_history(nights[name], of=f"{name} of sample {sample_id}", link=to_run),
-        }
-        for name in found.columns
-        if len(nights.get(name, ())) > 1 and any(row["mean"] is not None for row in nights[name])
-    ]
 
 
 def _list_versions(warehouse: Warehouse, run: RunRow, sample_id: str) -> list[dict[str, Any]]:

@@ -70,7 +70,8 @@ def chart_result(frame: pl.DataFrame, x: str, y: str) -> ResultChart | None:
     across = x or (xs[0] if xs else SPREAD)
     if across == SPREAD:
         y = y or ys[0]
-        numbers = _list_numbers(frame[y])
+        column = frame[y]
+        numbers = [float(value) for value in column.drop_nulls() if math.isfinite(value)]
         chart = draw_distribution(numbers, of=clean_text(y), unit="row") if numbers else None
     else:
         drawn = [y] if y and y != across else [name for name in ys if name != across]
@@ -108,10 +109,6 @@ def _count_drawn(frame: pl.DataFrame, across: str) -> int:
 def _note_rest(frame: pl.DataFrame, across: str) -> str:
     n = frame.height if across == SPREAD else _count_drawn(frame, across)
     return f"the first {n:,} rows" if n < frame.height else ""
-
-
-def _list_numbers(column: pl.Series) -> list[float]:
-    return [float(value) for value in column.drop_nulls() if math.isfinite(value)]
 
 
 MOST_SHOWN: Final = 1000
@@ -166,7 +163,10 @@ class ResultTable:
 
 def lay_result(frame: pl.DataFrame) -> ResultTable:
     """The result as it is shown; run ids and the samples beside them lead to their pages."""
-    columns = [Column(name=name, kind=_name_kind(dtype)) for name, dtype in frame.schema.items()]
+    columns = [
+        Column(name=name, kind=next((kind for kind, fits in _KINDS.items() if fits(dtype)), "text"))
+        for name, dtype in frame.schema.items()
+    ]
     room = _Room()
     rows = [
         [_lay_cell(name, value, row, room) for name, value in row.items()]
@@ -208,10 +208,6 @@ def _find_page(name: str, value: object, row: Mapping[str, object]) -> str | Non
     if name.endswith("run_id"):
         return link(f"/runs/{run}")
     return link(f"/runs/{run}/sample", id=value) if name == "sample_id" and value else None
-
-
-def _name_kind(dtype: pl.DataType) -> str:
-    return next((kind for kind, fits in _KINDS.items() if fits(dtype)), "text")
 
 
 _GUIDE: Final = Path(__file__).parents[1] / "guides" / "cookbook.md"

@@ -129,13 +129,18 @@ def compare_result_sets(expected: ResultSet, made: ResultSet) -> Agreement:
     # Without one common column no row agrees.
     common = _count_common(wanted, given) if pairs else 0
     in_order = LCSseq.similarity(*_number(wanted, given)) if pairs else 0
+    parts = [f"{common} of {len(expected.rows)} expected and {len(made.rows)} returned rows agree"]
+    missing = [name for place, name in enumerate(expected.columns) if place not in {paired for paired, _ in pairs}]
+    extra = [name for place, name in enumerate(made.columns) if place not in {other for _, other in pairs}]
+    parts += [f"missing columns: {', '.join(missing)}"] if missing else []
+    parts += [f"extra columns: {', '.join(extra)}"] if extra else []
     return Agreement(
         row_precision=_share(common, len(given)) if given or not wanted else 0.0,
         row_recall=_share(common, len(wanted)) if wanted or not given else 0.0,
         column_precision=_share(len(pairs), len(made.columns)),
         column_recall=_share(len(pairs), len(expected.columns)),
         in_order=_share(in_order, max(len(wanted), len(given))),
-        note=_describe(expected, made, pairs, common),
+        note="; ".join(parts),
     )
 
 
@@ -172,7 +177,9 @@ def _pair_columns(expected: ResultSet, made: ResultSet, cells: _Cells) -> list[t
     """Places of columns that belong together: they share most of their values, or else a name."""
     wanted = [Counter(row[place] for row in cells.wanted) for place in range(len(expected.columns))]
     given = [Counter(row[place] for row in cells.given) for place in range(len(made.columns))]
-    alike = np.array([[_compare_values(own, other) for other in given] for own in wanted])
+    alike = np.array(
+        [[_share((own & other).total(), max(own.total(), other.total())) for other in given] for own in wanted]
+    )
     named = np.array([[own.casefold() == other.casefold() for other in made.columns] for own in expected.columns])
     placed = np.eye(*alike.shape)
     from scipy.optimize import linear_sum_assignment  # noqa: PLC0415  # half a second, which few runs need
@@ -193,11 +200,6 @@ def _pair_columns(expected: ResultSet, made: ResultSet, cells: _Cells) -> list[t
         held = (frozenset(wanted[own].items()), frozenset(given[other].items()))
         groups.setdefault(held, []).append((own, other))
     return _pick_pairing(list(groups.values()), cells)
-
-
-def _compare_values(first: Counter[Cell], second: Counter[Cell]) -> float:
-    """The share of values two columns have in common, of the longer; 1 when neither has any."""
-    return _share((first & second).total(), max(first.total(), second.total()))
 
 
 def _pick_pairing(groups: Sequence[Sequence[tuple[int, int]]], cells: _Cells) -> list[tuple[int, int]]:
@@ -287,12 +289,3 @@ def _number(wanted: Sequence[Cell], given: Sequence[Cell]) -> tuple[list[int], l
     numbers: dict[Cell, int] = {}
     first, second = ([numbers.setdefault(row, len(numbers)) for row in rows] for rows in (wanted, given))
     return first, second
-
-
-def _describe(expected: ResultSet, made: ResultSet, pairs: Sequence[tuple[int, int]], common: int) -> str:
-    parts = [f"{common} of {len(expected.rows)} expected and {len(made.rows)} returned rows agree"]
-    missing = [name for place, name in enumerate(expected.columns) if place not in {paired for paired, _ in pairs}]
-    extra = [name for place, name in enumerate(made.columns) if place not in {other for _, other in pairs}]
-    parts += [f"missing columns: {', '.join(missing)}"] if missing else []
-    parts += [f"extra columns: {', '.join(extra)}"] if extra else []
-    return "; ".join(parts)

@@ -26,7 +26,7 @@ from evalhouse.warehouse.engine.connection import open_reader
 from evalhouse.warehouse.engine.lake import list_readable_folders
 from evalhouse.warehouse.errors import QueryError, QueryStopped, TableError, first_line
 from evalhouse.warehouse.location import Location
-from evalhouse.warehouse.sandbox.catalog import Catalog, read_catalog
+from evalhouse.warehouse.sandbox.catalog import read_catalog
 
 _ALLOWED = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN}
 _SANDBOX = (
@@ -99,33 +99,10 @@ def run_shut_in(
     Rows are fetched beside DuckDB's own memory, so that its limit does not hold them.
     """
     # First of all: DuckDB reads the files of an IMPORT DATABASE while it only takes the text apart.
-    _shut_in(connection, memory_mb)
-    _check_statement(connection, sql)
-    return _run_timed(connection, sql, timeout_s, stop or threading.Event(), most_rows)
-
-
-def _name_runs(connection: duckdb.DuckDBPyConnection) -> None:
-    """Set the variables that name runs.
-
-    Unlike a subquery a variable is a value before the query is planned, so that a filter by it reaches the tables:
-    over a long history the causes of one run come in 0.3 s and not in a minute.
-    """
-    try:
-        for place, name in enumerate(("latest", "previous"), start=1):
-            connection.execute(f"set variable {name} = ({_NEWEST})[{place}]")
-    except (duckdb.CatalogException, duckdb.BinderException):
-        # A file without our table of runs, or with one from before runs had kinds, is queried without these names.
-        return
-
-
-def _shut_in(connection: duckdb.DuckDBPyConnection, memory_mb: int | None) -> None:
     if memory_mb:
         connection.execute(f"set memory_limit = '{memory_mb}MB'")
     for setting in _SANDBOX:
         connection.execute(setting)
-
-
-def _check_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     try:
         statements = connection.extract_statements(sql)
         words = _split_words(sql)
@@ -144,6 +121,21 @@ def _check_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     for word, after in pairwise(words):
         if after == "(" and _FORBIDDEN.fullmatch(word):
             raise QueryError(f"the function {word}() is not for queries here; write one SELECT over tables and views")
+    return _run_timed(connection, sql, timeout_s, stop or threading.Event(), most_rows)
+
+
+def _name_runs(connection: duckdb.DuckDBPyConnection) -> None:
+    """Set the variables that name runs.
+
+    Unlike a subquery a variable is a value before the query is planned, so that a filter by it reaches the tables:
+    over a long history the causes of one run come in 0.3 s and not in a minute.
+    """
+    try:
+        for place, name in enumerate(("latest", "previous"), start=1):
+            connection.execute(f"set variable {name} = ({_NEWEST})[{place}]")
+    except (duckdb.CatalogException, duckdb.BinderException):
+        # A file without our table of runs, or with one from before runs had kinds, is queried without these names.
+        return
 
 
 def _split_words(sql: str) -> list[str]:
@@ -274,23 +266,25 @@ def answer_statement(
 ) -> pl.DataFrame:
     r"""The rows of a SELECT, no more than `most_rows`, or of `\d`; raises what `run_query` and `read_catalog` raise."""
     if match := _DESCRIBE.fullmatch(text):
-        return _describe_catalog(read_catalog(location), match[1])
+        # A row per table and view, or per column of the one that is named, each with its comment.
+        catalog = read_catalog(location)
+        name = match[1]
+        if name is None:
+            columns = ["name", "kind", "comment"]
+            rows = [[entry.name, entry.kind, entry.comment] for entry in catalog.relations]
+        else:
+            columns = ["column", "type", "comment"]
+            rows = [[entry.name, entry.type, entry.comment] for entry in catalog.find(name).columns]
+        return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String), orient="row")
     frame = run_query(
         location, text, timeout_s=timeout_s, memory_mb=memory_mb, stop=stop, most_rows=most_rows, spill=spill
     )
     _check_times(frame)
-    return _shrink_sums(frame)
-
-
-def _describe_catalog(catalog: Catalog, name: str | None) -> pl.DataFrame:
-    """A row per table and view, or per column of the one that is named, each with its comment."""
-    if name is None:
-        columns = ["name", "kind", "comment"]
-        rows = [[entry.name, entry.kind, entry.comment] for entry in catalog.relations]
-    else:
-        columns = ["column", "type", "comment"]
-        rows = [[entry.name, entry.type, entry.comment] for entry in catalog.find(name).columns]
-    return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String), orient="row")
+    # Sums of whole numbers as whole numbers: DuckDB gives 128 bits for them, which come as decimals.
+    sums = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.Decimal) and dtype.scale == 0]
+    whole = {name: frame[name].cast(pl.Int64, strict=False) for name in sums}
+    fitting = [series for name, series in whole.items() if series.null_count() == frame[name].null_count()]
+    return frame.with_columns(fitting)
 
 
 def _check_times(frame: pl.DataFrame) -> None:
@@ -311,14 +305,6 @@ def _check_times(frame: pl.DataFrame) -> None:
                 f"column {name!r} holds a time outside of the years 1 to 9999, or an infinite one; "
                 "write it as text: ::varchar"
             )
-
-
-def _shrink_sums(frame: pl.DataFrame) -> pl.DataFrame:
-    """Sums of whole numbers as whole numbers: DuckDB gives 128 bits for them, which come as decimals."""
-    sums = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.Decimal) and dtype.scale == 0]
-    whole = {name: frame[name].cast(pl.Int64, strict=False) for name in sums}
-    fitting = [series for name, series in whole.items() if series.null_count() == frame[name].null_count()]
-    return frame.with_columns(fitting)
 
 
 _FILES = {
