@@ -266,14 +266,15 @@ def _find_kind(values: Sequence[Any]) -> str:
 
 def _write_plain(values: Sequence[Any]) -> list[Any]:
     """Values as JSON has them; a time in milliseconds since 1970, as UTC."""
-    return [_write_plain_value(value) for value in values]
-
-
-def _write_plain_value(value: Any) -> Any:  # noqa: ANN401  # whatever a column holds
-    if isinstance(value, date):
-        at = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
-        return at.isoformat()
-    return float(value) if isinstance(value, Decimal) else value
+    plain_values = []
+    for value in values:
+        if isinstance(value, date):
+            at = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
+            plain_value = at.isoformat()
+        else:
+            plain_value = float(value) if isinstance(value, Decimal) else value
+        plain_values.append(plain_value)
+    return plain_values
 
 
 def _clean(value: Any) -> Any:  # noqa: ANN401  # whatever is to become JSON

@@ -16,7 +16,6 @@ from evalhouse.flows.report.page import render_page
 from evalhouse.flows.report.sections import (
     Addresses,
     Compare,
-    Head,
     build_head,
     compare_plainly,
     explain_metrics,
@@ -80,6 +79,32 @@ def describe_series(
         ("Milliseconds to a response, 95th percentile", [row.get("latency_p95_ms") for row in latencies], "{:,.0f}"),
         ("Share of scores that are there", coverage, "{:.1%}"),
     ]
+    # The newest run's result, laid against the run a week before.
+    newest, place = str(data.newest["run_id"]), [run["run_id"] for run in data.runs].index(data.newest["run_id"])
+    against = None
+    if data.since is not None:
+        pair = RunPair(warehouse, find_run(warehouse, str(data.since["run_id"])), find_run(warehouse, newest))
+        against = lay_against(pair, f"the run of {pair.base.started_at:%Y-%m-%d}", compare)
+    metrics = [{**rows[place], "metric": metric} for metric, rows in means.items()]
+    head = build_head(data.causes[newest], metrics=metrics, against=against, gate=read_gate(warehouse, newest))
+    worse = []
+    for row in data.worse:
+        reasons = ("what is judged is another", row["input_changed"]), ("a formula is another", row["formula_changed"])
+        moves = [
+            {"metric": move["metric"], "before": write_value(move["before"]), "after": write_value(move["after"])}
+            for move in row["moves"]
+        ]
+        worse.append(
+            {
+                **row,
+                "moves": moves[:_MOST_MOVES],
+                "n_more": max(0, len(moves) - _MOST_MOVES),
+                "why": ", ".join(text for text, holds in reasons if holds) or "nothing that is judged has changed",
+                "question": shorten(row["question"], _SHORT),
+                "old_answer": shorten(row["old_answer"], _SHORT) if row["old_answer"] != row["new_answer"] else None,
+                "new_answer": shorten(row["new_answer"], _SHORT),
+            }
+        )
     return {
         "addresses": addresses,
         "newest": data.newest,
@@ -90,47 +115,33 @@ def describe_series(
             for metric, rows in means.items()
             if any(row["mean"] is not None for row in rows)
         ],
-        "head": _build_head(warehouse, data, means, compare),
+        "head": replace(head, result=f"Newest run: {head.result}"),
         "meanings": explain_metrics(list(means), files),
         "changes": [{"run": data.runs[change.place], "text": change.text} for change in reversed(changes)],
         "causes": _describe_causes(data, addresses.run),
         "cause_runs": CAUSE_RUNS,
-        "worse": [_describe_worse(row) for row in data.worse],
+        "worse": worse,
         "flaky": [
             {**row, "lowest": write_value(row["lowest"]), "highest": write_value(row["highest"])} for row in data.flaky
         ],
         "flaky_runs": FLAKY_RUNS,
-
-            "first": runs[0],
-            "last": runs[-1],
-            "n_runs": len(runs),
-            "gates": _count(runs, "gate"),
-            "triggers": _count(runs, "trigger"),
-            "statuses": _count(runs, "status"),
-            "total_cost": _describe_cost([row for row in costs if row]),
-            "metrics": list(means),
-            "n_main": sum(name in HEADLINE for name in means) or len(means),
-            "amounts": [
-                {"name": name, "chart": draw_amounts(runs, values, what=name, form=form, link=addresses.run)}
-                for name, values, form in drawn
-                if any(value is not None for value in values)
-            ],
-            "timed": any(latencies),
-            "runs": list(_describe_runs(runs, means, costs, latencies, coverage))
-        ,
+        "first": runs[0],
+        "last": runs[-1],
+        "n_runs": len(runs),
+        "gates": _count(runs, "gate"),
+        "triggers": _count(runs, "trigger"),
+        "statuses": _count(runs, "status"),
+        "total_cost": _describe_cost([row for row in costs if row]),
+        "metrics": list(means),
+        "n_main": sum(name in HEADLINE for name in means) or len(means),
+        "amounts": [
+            {"name": name, "chart": draw_amounts(runs, values, what=name, form=form, link=addresses.run)}
+            for name, values, form in drawn
+            if any(value is not None for value in values)
+        ],
+        "timed": any(latencies),
+        "runs": list(_describe_runs(runs, means, costs, latencies, coverage)),
     }
-
-
-def _build_head(warehouse: Warehouse, data: SeriesData, means: Mapping[str, Sequence[Row]], compare: Compare) -> Head:
-    """The newest run's result, laid against the run a week before."""
-    newest, place = str(data.newest["run_id"]), [run["run_id"] for run in data.runs].index(data.newest["run_id"])
-    against = None
-    if data.since is not None:
-        pair = RunPair(warehouse, find_run(warehouse, str(data.since["run_id"])), find_run(warehouse, newest))
-        against = lay_against(pair, f"the run of {pair.base.started_at:%Y-%m-%d}", compare)
-    metrics = [{**rows[place], "metric": metric} for metric, rows in means.items()]
-    head = build_head(data.causes[newest], metrics=metrics, against=against, gate=read_gate(warehouse, newest))
-    return replace(head, result=f"Newest run: {head.result}")
 
 
 def _align_means(data: SeriesData) -> dict[str, list[Row]]:
@@ -273,23 +284,6 @@ def _describe_causes(data: SeriesData, link: str) -> dict[str, Any] | None:
     return {"chart": draw_shares(runs, shares, link=link), "key": key, "n_runs": len(runs)}
 
 
-def _describe_worse(row: Row) -> dict[str, Any]:
-    reasons = ("what is judged is another", row["input_changed"]), ("a formula is another", row["formula_changed"])
-    moves = [
-        {"metric": move["metric"], "before": write_value(move["before"]), "after": write_value(move["after"])}
-        for move in row["moves"]
-    ]
-    return {
-        **row,
-        "moves": moves[:_MOST_MOVES],
-        "n_more": max(0, len(moves) - _MOST_MOVES),
-        "why": ", ".join(text for text, holds in reasons if holds) or "nothing that is judged has changed",
-        "question": shorten(row["question"], _SHORT),
-        "old_answer": shorten(row["old_answer"], _SHORT) if row["old_answer"] != row["new_answer"] else None,
-        "new_answer": shorten(row["new_answer"], _SHORT),
-    }
-
-
 def _describe_runs(
     runs: Sequence[Row],
     means: Mapping[str, Sequence[Row]],
@@ -299,19 +293,18 @@ def _describe_runs(
 ) -> Iterator[dict[str, Any]]:
     """The runs, newest first, with their means in the order of the metrics."""
     for place in reversed(range(len(runs))):
+        # Median and 95th percentile of a run's responses; a dash where it asked for none.
+        row = latencies[place]
+        if row.get("latency_p50_ms") is None:
+            latency = "–"
+        else:
+            latency = f"{row['latency_p50_ms']:,.0f} / {row['latency_p95_ms']:,.0f}"
         yield {
             **runs[place],
             "knowledge": runs[place]["kb_version"] or "–",
             "requests": costs[place].get("n_requests", "–"),
             "cost": write_dollars(costs[place]["cost_usd"]) if costs[place] else "–",
-            "latency": _write_latency(latencies[place]),
+            "latency": latency,
             "coverage": "–" if coverage[place] is None else f"{coverage[place]:.1%}",
             "means": [write_value(rows[place]["mean"]) for rows in means.values()],
         }
-
-
-def _write_latency(row: Row) -> str:
-    """Median and 95th percentile of a run's responses; a dash where it asked for none."""
-    if row.get("latency_p50_ms") is None:
-        return "–"
-    return f"{row['latency_p50_ms']:,.0f} / {row['latency_p95_ms']:,.0f}"

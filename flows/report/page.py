@@ -31,7 +31,7 @@ from evalhouse.flows.results.output import (
 )
 from evalhouse.tasks.reviews.export import Export, Pick
 from evalhouse.tasks.reviews.label_files import list_choices
-from evalhouse.tasks.testsets.decisions import LABELS, AskedQuestions, Subject
+from evalhouse.tasks.testsets.decisions import LABELS, AskedQuestions
 from evalhouse.tasks.testsets.passages import Passage
 from evalhouse.tasks.testsets.questions import Span
 from evalhouse.warehouse.messages import clean_text
@@ -240,6 +240,35 @@ _MEANINGS: Final = ("right, and worth asking", "nearly: write it as it should be
 def build_question_page(asked: AskedQuestions, reviewer: str) -> str:
     """The page as text; `reviewer` is the name it begins with, empty for none."""
     # What the script reads.
+    items = []
+    for subject in asked.subjects:
+        question, before = subject.question, subject.before
+        old = (
+            {
+                "ground_truth": before.ground_truth,
+                "spans": [{"name": span.passage_id, "text": span.text} for span in before.spans],
+            }
+            if before
+            else None
+        )
+        items.append(
+            {
+                "item_hash": subject.item_hash,
+                "question_id": question.id,
+                "kind": question.kind,
+                "language": question.language,
+                "question": question.question,
+                "ground_truth": question.ground_truth,
+                "conversation": [{"role": turn.role, "content": turn.content} for turn in question.conversation],
+                "origin": subject.proposal.change if subject.proposal else "new",
+                "why": subject.proposal.detail if subject.proposal else None,
+                "before": old,
+                "passages": list(light_spans(question.spans, asked.passages)),
+                "choices": [
+                    {"label": label, "meaning": meaning} for label, meaning in zip(LABELS, _MEANINGS, strict=True)
+                ],
+            }
+        )
     return render_page(
         "review.html",
         styles=("report.css", "review.css"),
@@ -256,38 +285,10 @@ def build_question_page(asked: AskedQuestions, reviewer: str) -> str:
                 "set": str(asked.path),
                 "set_hash": asked.test_set.set_hash,
                 "samples": [],
-                "items": [_describe(subject, asked.passages) for subject in asked.subjects],
+                "items": items,
             }
         ),
     )
-
-
-def _describe(subject: Subject, passages: Mapping[str, Passage]) -> dict[str, Any]:
-    question, before = subject.question, subject.before
-    old = (
-        {
-            "ground_truth": before.ground_truth,
-            "spans": [{"name": span.passage_id, "text": span.text} for span in before.spans],
-        }
-        if before
-        else None
-    )
-    return {
-        "item_hash": subject.item_hash,
-        "question_id": question.id,
-        "kind": question.kind,
-        "language": question.language,
-        "question": question.question,
-        "ground_truth": question.ground_truth,
-        "conversation": [{"role": turn.role, "content": turn.content} for turn in question.conversation],
-        "origin": subject.proposal.change if subject.proposal else "new",
-        "why": subject.proposal.detail if subject.proposal else None,
-        "before": old,
-        "passages": list(light_spans(question.spans, passages)),
-        "choices": [
-            {"label": label, "meaning": meaning} for label, meaning in zip(LABELS, _MEANINGS, strict=True)
-        ],
-    }  # fmt: skip
 
 
 def light_spans(spans: Iterable[Span], passages: Mapping[str, Passage]) -> Iterator[dict[str, Any]]:
@@ -329,6 +330,16 @@ def build_check_page(document: Mapping[str, Any]) -> str:
     # Counts with their share of the whole.
     counts = coverage["kinds"]
     total = sum(counts.values()) or 1
+    groups = []
+    for row in document["counts"]:
+        findings = document["findings"]
+        groups.append(
+            {
+                **row,
+                "tone": _TONES[row["severity"]],
+                "rows": [finding for finding in findings if finding["finding"] == row["finding"]],
+            }
+        )
     return render_page(
         "testset_check.html",
         styles=("report.css",),
@@ -337,7 +348,7 @@ def build_check_page(document: Mapping[str, Any]) -> str:
         result=_describe_result(document),
         is_clean=not document["findings"],
         document=document,
-        groups=[_describe_group(row, document["findings"]) for row in document["counts"]],
+        groups=groups,
         kinds=[{"name": name, "n": n, "share": f"{n / total:.0%}"} for name, n in counts.items()],
         languages=coverage["languages"],
         documents=coverage["documents"],
@@ -350,14 +361,6 @@ def _describe_result(document: Mapping[str, Any]) -> str:
     if not n_with:
         return f"Nothing was found of {write_count(n, 'question')}."
     return f"Something was found of {n_with:,} of {write_count(n, 'question')}."
-
-
-def _describe_group(row: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return {
-        **row,
-        "tone": _TONES[row["severity"]],
-        "rows": [finding for finding in findings if finding["finding"] == row["finding"]],
-    }
 
 
 _ITEM: Final = (

@@ -97,12 +97,22 @@ def build_head(
     moves = _sort_moves(against)
     outcome = gate[0]["gate"] if gate else None
     result = f"{_describe_run_result(causes, metrics)}{_sum_up_moves(moves, against)}."
+    problems = []
+    for row in rank_causes([row for row in causes if _place_cause(row) == 0], ())[:1]:
+        problems.append(f"Most often, in {write_count(row['n_samples'], 'sample')}: {row['name']}. {row['meaning']}")
+    # How far the result can be relied on.
+    doubts = []
+    if 0 < _count_judged(causes) < _FEW:
+        doubts.append("So few answers tell little: as many others may look different.")
+    if n_unjudged := sum(row["n_samples"] for row in causes if row["cause"] == _UNJUDGED):
+        lack = "lacks" if n_unjudged == 1 else "lack"
+        doubts.append(f"{write_count(n_unjudged, 'sample')} {lack} verdicts that a cause rests on.")
     further = (
         *([f"{forgotten.words[:1].upper()}{forgotten.words[1:]}."] if forgotten else ()),
         *_describe_gate(outcome, gate),
-        *_describe_problem(causes),
+        *problems,
         *_describe_moves(moves, against),
-        *_describe_doubts(causes),
+        *doubts,
     )
     return Head(tone=_find_tone(moves, outcome), result=result, further=further)
 
@@ -141,20 +151,23 @@ def rank_causes(counted: Sequence[Row], before: Sequence[Row]) -> list[dict[str,
     fine. `before` are those of the other run, empty without one."""
     advice = {str(cause): entry for cause, entry in load_advice("en").items()}
     earlier = {row["cause"]: row["n_samples"] for row in before}
-    rows = [
-        {
-            **row,
-            "name": advice[row["cause"]].name,
-            "meaning": advice[row["cause"]].meaning,
-            "remedies": advice[row["cause"]].remedies,
-            "is_wrong": _place_cause(row) == 0,
-            "percent": write_share(row["share"]),
-            "interval": _write_shares(row),
-            "before": earlier.get(row["cause"], 0) if before else None,
-        }
-        for row in counted
-        if row["n_samples"]
-    ]
+    rows = []
+    for row in counted:
+        if not row["n_samples"]:
+            continue
+        low, high = row.get("ci_low"), row.get("ci_high")
+        rows.append(
+            {
+                **row,
+                "name": advice[row["cause"]].name,
+                "meaning": advice[row["cause"]].meaning,
+                "remedies": advice[row["cause"]].remedies,
+                "is_wrong": _place_cause(row) == 0,
+                "percent": write_share(row["share"]),
+                "interval": ("–" if low is None or high is None else f"{100 * low:.0f} to {100 * high:.0f} %"),
+                "before": earlier.get(row["cause"], 0) if before else None,
+            }
+        )
     return sorted(rows, key=lambda row: (_place_cause(row), -row["n_samples"]))
 
 
@@ -185,11 +198,6 @@ def _place_cause(row: Row) -> int:
     return 2 if row["cause"] in FINE else 1 if row["cause"] == _UNJUDGED else 0
 
 
-def _write_shares(row: Row) -> str:
-    low, high = row.get("ci_low"), row.get("ci_high")
-    return "–" if low is None or high is None else f"{100 * low:.0f} to {100 * high:.0f} %"
-
-
 def _describe_run_result(causes: Sequence[Row], metrics: Sequence[Row]) -> str:
     """How many answers have a problem, without a full stop; or that it cannot be said."""
     n_judged, n_wrong = _count_judged(causes), sum(row["n_samples"] for row in causes if _place_cause(row) == 0)
@@ -206,20 +214,6 @@ def _describe_run_result(causes: Sequence[Row], metrics: Sequence[Row]) -> str:
     have = "has" if n_wrong == 1 else "have"
     share = write_share(n_wrong / n_judged)
     return f"{n_wrong:,} of {write_count(n_judged, 'judged answer')} {have} a problem ({share})"
-
-
-def _describe_problem(causes: Sequence[Row]) -> Iterator[str]:
-    for row in rank_causes([row for row in causes if _place_cause(row) == 0], ())[:1]:
-        yield f"Most often, in {write_count(row['n_samples'], 'sample')}: {row['name']}. {row['meaning']}"
-
-
-def _describe_doubts(causes: Sequence[Row]) -> Iterator[str]:
-    """How far the result can be relied on."""
-    if 0 < _count_judged(causes) < _FEW:
-        yield "So few answers tell little: as many others may look different."
-    if n_unjudged := sum(row["n_samples"] for row in causes if row["cause"] == _UNJUDGED):
-        lack = "lacks" if n_unjudged == 1 else "lack"
-        yield f"{write_count(n_unjudged, 'sample')} {lack} verdicts that a cause rests on."
 
 
 def _count_judged(causes: Sequence[Row]) -> int:
@@ -343,26 +337,24 @@ def describe_run(
         "costs": [{**row, "cost": write_cost(row)} for row in summary.costs],
         "preferences": _lay_out_preferences(preferences) if preferences else [],
         "flips": [{**row, "percent": write_share(row["flip_rate"])} for row in summary.flips],
-
-            "head": build_head(
-                counted,
-                metrics=metrics,
-                gate=summary.gate,
-                against=lay_against(
-                    pair, "the base" if base else "the run before", lambda pair: comparison or compare(pair)
-                )
-                if pair
-                else None,
-                forgotten=find_forgotten(warehouse, run.run_id),
-            ),
-            "causes": rank_causes(counted, read_causes(warehouse, other.run_id) if other else ()),
-            "other": other,
-            "metrics": [rows[name] | {"is_main": name in HEADLINE} for name in names],
-            "meanings": explain_metrics(names, load_metrics(run.metric_folder)),
-            "parts": describe_parts(comparison, names) if comparison else (),
-            "warnings": comparison.warnings if comparison else (),
-            "retrieval": [finding.describe() for finding in comparison.retrieval] if comparison else ()
-        ,
+        "head": build_head(
+            counted,
+            metrics=metrics,
+            gate=summary.gate,
+            against=lay_against(
+                pair, "the base" if base else "the run before", lambda pair: comparison or compare(pair)
+            )
+            if pair
+            else None,
+            forgotten=find_forgotten(warehouse, run.run_id),
+        ),
+        "causes": rank_causes(counted, read_causes(warehouse, other.run_id) if other else ()),
+        "other": other,
+        "metrics": [rows[name] | {"is_main": name in HEADLINE} for name in names],
+        "meanings": explain_metrics(names, load_metrics(run.metric_folder)),
+        "parts": describe_parts(comparison, names) if comparison else (),
+        "warnings": comparison.warnings if comparison else (),
+        "retrieval": [finding.describe() for finding in comparison.retrieval] if comparison else (),
     }
     if preferences:
         described["head"] = replace(described["head"], result=f"{write_result(preferences)}.")

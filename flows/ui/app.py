@@ -77,7 +77,11 @@ def _send_asset(name: str) -> Response:
 
 
 def _show_failure(request: Request, error: Exception) -> Response:
-    return show_error(request, _find_status(error), str(error))
+    if isinstance(error, WarehouseBusy | WarehouseMissing):
+        status = HTTPStatus.SERVICE_UNAVAILABLE
+    else:
+        status = HTTPStatus.BAD_REQUEST if isinstance(error, QueryError) else HTTPStatus.NOT_FOUND
+    return show_error(request, status, str(error))
 
 
 def _show_fault(request: Request, error: Exception) -> Response:
@@ -86,12 +90,6 @@ def _show_fault(request: Request, error: Exception) -> Response:
     response = show_error(request, HTTPStatus.INTERNAL_SERVER_ERROR, text)
     response.headers.update(HEADERS)
     return response
-
-
-def _find_status(error: Exception) -> int:
-    if isinstance(error, WarehouseBusy | WarehouseMissing):
-        return HTTPStatus.SERVICE_UNAVAILABLE
-    return HTTPStatus.BAD_REQUEST if isinstance(error, QueryError) else HTTPStatus.NOT_FOUND
 
 
 def _show_status(request: Request, error: Exception) -> Response:

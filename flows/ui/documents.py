@@ -197,12 +197,18 @@ def add_intervals(uses: pl.DataFrame) -> pl.DataFrame:
 
 def describe_use(use: Mapping[str, Any], run_id: str, runs: int) -> dict[str, Any]:
     """What a document did, in the words of a page."""
+    if use["first_rank"] is None:
+        ranks = "–"
+    elif use["first_rank"] == use["last_rank"]:
+        ranks = str(use["first_rank"])
+    else:
+        ranks = f"{use['first_rank']} to {use['last_rank']}, mostly {use['median_rank']:g}"
     return {
         "document": use["document"],
         "link": link(f"/runs/{run_id}/document", id=use["document"], runs=runs if runs > 1 else None),
         "n_retrieved": use["n_retrieved"],
         "n_samples": use["n_samples"],
-        "ranks": _write_ranks(use),
+        "ranks": ranks,
         "useful": _write_part(use, "n_useful", "n_judged", "useful"),
         "is_few": use["n_samples"] < LEAST_JUDGED,
         "is_useless": use["n_useful"] == 0 and use["n_samples_judged"] >= LEAST_JUDGED,
@@ -212,14 +218,6 @@ def describe_use(use: Mapping[str, Any], run_id: str, runs: int) -> dict[str, An
         "n_referred_to": use["n_referred_to"],
         "n_missed": use["n_referred_to"] - use["n_found"],
     }
-
-
-def _write_ranks(use: Mapping[str, Any]) -> str:
-    if use["first_rank"] is None:
-        return "–"
-    if use["first_rank"] == use["last_rank"]:
-        return str(use["first_rank"])
-    return f"{use['first_rank']} to {use['last_rank']}, mostly {use['median_rank']:g}"
 
 
 def _write_part(use: Mapping[str, Any], hits: str, counted: str, name: str) -> dict[str, str]:

@@ -245,16 +245,19 @@ def _describe_moves(warehouse: Warehouse, run_ids: Sequence[str]) -> list[Row]:
     # Each run beside the one after it in the list, newest first.
     pairs = _frame(run_ids[:-1]).with_columns(previous_run_id=pl.Series(run_ids[1:], dtype=pl.String))
     moves = warehouse.read(read_query("judge/moves"), frames={"pairs": pairs, "listed": _frame(run_ids)})
-    return [
-        {
-            **row,
-            "before": write_share(row["before"]),
-            "now": write_share(row["now"]),
-            "move": _write_move(row),
-            "is_clear": _is_clear(row),
-        }
-        for row in moves.to_dicts()
-    ]
+    described = []
+    for row in moves.to_dicts():
+        ends = _find_ends(row)
+        described.append(
+            {
+                **row,
+                "before": write_share(row["before"]),
+                "now": write_share(row["now"]),
+                "move": _write_move(row),
+                "is_clear": (ends is not None and (ends[0] > 0 or ends[1] < 0)),
+            }
+        )
+    return described
 
 
 def _write_move(row: Row) -> str:
@@ -270,11 +273,6 @@ def _find_ends(row: Row) -> tuple[float, float] | None:
         return None
     width = _Z * row["deviation"] / sqrt(row["n_samples"])
     return row["difference"] - width, row["difference"] + width
-
-
-def _is_clear(row: Row) -> bool:
-    ends = _find_ends(row)
-    return ends is not None and (ends[0] > 0 or ends[1] < 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -114,6 +114,12 @@ def describe_live(reader: LiveReader, run: RunRow) -> dict[str, Any]:
     """What a run's page shows of it while it is under way, by the names that its elements have."""
     progress = reader.read_progress(run)
     n_all = progress.n_samples or 0
+    if not progress.n_unpriced:
+        cost = write_dollars(progress.priced_usd)
+    else:
+        cost = (
+            f"{write_dollars(progress.priced_usd)} and {write_count(progress.n_unpriced, 'call')} without a known price"
+        )
     texts = {
         "stand": describe_stand(progress),
         "warning": describe_warning(run, progress) or "",
@@ -121,7 +127,7 @@ def describe_live(reader: LiveReader, run: RunRow) -> dict[str, Any]:
         "reused": f"{progress.n_reused:,}",
         "failed": f"{progress.n_failed:,}",
         "tokens": f"{progress.n_tokens:,}",
-        "cost": _describe_cost(progress),
+        "cost": cost,
         **{f"step-{step.step}": _describe_step(step.n_done, n_all, step.n_failed) for step in progress.steps},
     }
     if any(step.n_done for step in progress.steps):
@@ -180,12 +186,6 @@ def write_time(time_left: timedelta) -> str:
 def _describe_step(n_done: int, n_all: int, n_failed: int) -> str:
     failed = f", {n_failed:,} failed" if n_failed else ""
     return f"{n_done:,} of {n_all:,}{failed}"
-
-
-def _describe_cost(progress: RunProgress) -> str:
-    if not progress.n_unpriced:
-        return write_dollars(progress.priced_usd)
-    return f"{write_dollars(progress.priced_usd)} and {write_count(progress.n_unpriced, 'call')} without a known price"
 
 
 def _say_share(share: float | None) -> str:

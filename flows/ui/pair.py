@@ -7,7 +7,7 @@ under way is found again each time.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Final, Literal
 
@@ -174,16 +174,14 @@ class Difference:
 
 def list_differences(pair: RunPair) -> list[Difference]:
     """Everything that is on record of both, in the order of a page; of settings only those that either run has."""
-    return [*_list_columns(pair.base, pair.candidate), *_list_prompts(pair), *_list_settings(pair.base, pair.candidate)]
-
-
-def _list_columns(base: RunRow, candidate: RunRow) -> Iterator[Difference]:
+    differences = []
     for column, name in _NAMES.items():
-        yield Difference(name=name, base=_write(getattr(base, column)), candidate=_write(getattr(candidate, column)))
-
-
-def _list_prompts(pair: RunPair) -> Iterator[Difference]:
-    """By step the prompts and the models that answered, where either run asked."""
+        differences.append(
+            Difference(
+                name=name, base=_write(getattr(pair.base, column)), candidate=_write(getattr(pair.candidate, column))
+            )
+        )
+    # By step the prompts and the models that answered, where either run asked.
     sides: dict[str, dict[bool, Mapping[str, Any]]] = {}
     for row in pair.read_prompts().to_dicts():
         sides.setdefault(row["step"], {})[row["of_candidate"]] = row
@@ -192,14 +190,12 @@ def _list_prompts(pair: RunPair) -> Iterator[Difference]:
             before, after = (rows.get(side, {}).get(column) for side in (False, True))
             # A run that took every reply from the record heard from no model, which is not another one.
             if (before or after) and (column == "prompts" or (before and after)):
-                yield Difference(name=f"{what}, {step}", base=_write(before), candidate=_write(after))
-
-
-def _list_settings(base: RunRow, candidate: RunRow) -> Iterator[Difference]:
-    for name in dict.fromkeys((*base.config, *candidate.config)):
+                differences.append(Difference(name=f"{what}, {step}", base=_write(before), candidate=_write(after)))
+    for name in dict.fromkeys((*pair.base.config, *pair.candidate.config)):
         if name not in _ELSEWHERE:
-            before, after = (run.config.get(name) for run in (base, candidate))
-            yield Difference(name=f"setting {name}", base=_write(before), candidate=_write(after))
+            before, after = (run.config.get(name) for run in (pair.base, pair.candidate))
+            differences.append(Difference(name=f"setting {name}", base=_write(before), candidate=_write(after)))
+    return differences
 
 
 def _write(value: object) -> str:

@@ -234,7 +234,10 @@ def show_series(request: Request, name: str) -> Response:
     ):
         failing = [check for check in group if check["kind"]]
         look = "undecided" if gate == "passed" and failing else gate
-        said = [_describe_run_check(check) for check in failing]
+        said = []
+        for check in failing:
+            undecided = "undecided: " if check["outcome"] == "undecided" else ""
+            said.append(f"{undecided}{name_check(check)}, found {write_amount(check['kind'], check['value'])}")
         nights.append({"run_id": run_id, "started_at": started_at, "look": look, "checks": said})
     return render(
         request,
@@ -252,11 +255,6 @@ def _read_kept(request: Request, series: str) -> SeriesData:
     run_ids = warehouse.read(read_query("ui/series_runs"), {"series": series}).to_series().to_list()
     marks = read_marks(warehouse, run_ids)
     return read_series(warehouse, series, lambda name, read: kept.find((series, name), marks, read))
-
-
-def _describe_run_check(check: Row) -> str:
-    undecided = "undecided: " if check["outcome"] == "undecided" else ""
-    return f"{undecided}{name_check(check)}, found {write_amount(check['kind'], check['value'])}"
 
 
 DAYS: Final = (7, 30, 90, 365)
@@ -282,6 +280,19 @@ def show_costs(request: Request, days: Annotated[int, Query(ge=0, le=100_000)] =
     drawn = [(name, [night[key] for night in nights], form) for name, key, form in _CHARTS]
     # What went by batch; empty where nothing did.
     n = sum(run["n_batched"] for run in runs)
+    groups = []
+    for title, key in (("By series", "series"), ("By judge and step", "judged")):
+        # What rows come to by a column, the dearest first.
+        sums = [{"name": name, **_sum(of_name)} for name, of_name in _gather(rows, key).items()]
+        groups.append(
+            (
+                title,
+                [
+                    _write(row)
+                    for row in sorted(sums, key=lambda row: (-row["priced_usd"], -row["n_requests"], row["name"]))
+                ],
+            )
+        )
     return render(
         request,
         "costs.html",
@@ -293,9 +304,7 @@ def show_costs(request: Request, days: Annotated[int, Query(ge=0, le=100_000)] =
             for name, values, form in drawn
             if any(values)
         ],
-        tables=[
-            (title, _group(rows, key)) for title, key in (("By series", "series"), ("By judge and step", "judged"))
-        ],
+        tables=groups,
         batches=(
             f"{n:,} requests went by batch, for {write_dollars(sum(run['batched_usd'] for run in runs))}." if n else ""
         ),
@@ -339,12 +348,6 @@ def _gather(rows: Sequence[Row], key: str) -> dict[str, list[Row]]:
 def _sum(rows: Sequence[Row]) -> dict[str, Any]:
     """What rows come to; of what was saved what is known."""
     return {name: sum(row[name] or 0 for row in rows) for name in _COUNTS}
-
-
-def _group(rows: Sequence[Row], key: str) -> list[dict[str, Any]]:
-    """What rows come to by a column, the dearest first."""
-    sums = [{"name": name, **_sum(of_name)} for name, of_name in _gather(rows, key).items()]
-    return [_write(row) for row in sorted(sums, key=lambda row: (-row["priced_usd"], -row["n_requests"], row["name"]))]
 
 
 def _write(row: Mapping[str, Any]) -> dict[str, Any]:

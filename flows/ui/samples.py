@@ -1,7 +1,7 @@
-"""The samples of a run as a table that the server filters, sorts and pages by the address; one sample with its verdicts.
+"""The samples of a run as a table that the server filters, sorts and pages by the address; one sample and its verdicts.
 
-`where=faithfulness<0.5`, `where=faithfulness change<0` and `where=faithfulness unscored` are tests of a metric. Several
-may be given, and all must hold. The form of the page has separate fields for a new test, because a form cannot make
+`where=faithfulness<0.5`, `where=faithfulness change<0` and `where=faithfulness unscored` are tests of a metric. All
+that are given must hold. The form of the page has separate fields for a new test, because a form cannot make
 such a text without a script.
 """
 

@@ -193,21 +193,18 @@ def _lay_cell(name: str, value: object, row: Mapping[str, object], room: _Room) 
     if value is None:
         return Cell(text=None)
     text = write_cell(value)
-    address = _find_page(name, value, row)
+    # Where a run or a sample is shown, by the names that all our tables and views give to their ids.
+    run = value if name.endswith("run_id") else row.get("run_id")
+    if not (isinstance(value, str) and isinstance(run, str) and _RUN_ID.fullmatch(run)):
+        address = None
+    elif name.endswith("run_id"):
+        address = link(f"/runs/{run}")
+    else:
+        address = link(f"/runs/{run}/sample", id=value) if name == "sample_id" and value else None
     if len(text) <= LONG:
         return Cell(text=text, address=address)
     whole = write_json(value) if isinstance(value, list | dict) else text
     return Cell(text=text[:LONG], whole=room.keep(whole), n=len(text), address=address)
-
-
-def _find_page(name: str, value: object, row: Mapping[str, object]) -> str | None:
-    """Where a run or a sample is shown, by the names that all our tables and views give to their ids."""
-    run = value if name.endswith("run_id") else row.get("run_id")
-    if not (isinstance(value, str) and isinstance(run, str) and _RUN_ID.fullmatch(run)):
-        return None
-    if name.endswith("run_id"):
-        return link(f"/runs/{run}")
-    return link(f"/runs/{run}/sample", id=value) if name == "sample_id" and value else None
 
 
 _GUIDE: Final = Path(__file__).parents[1] / "guides" / "cookbook.md"

@@ -112,24 +112,25 @@ def suggest_words(before: str, after: str, catalog: Catalog) -> list[Suggestion]
     Within a string or a comment that is nothing.
     """
     word = re.split(r"\W", before)[-1]
-    if _is_quoted(before, word):
+    # Whether a letter typed behind the text would be a part of no word: DuckDB splits off no string that is open, and
+    # no comment.
+    if _DESCRIBED_AT_END.match(before):
+        quoted = False
+    else:
+        tokens = duckdb.tokenize(f"{before}x")
+        quoted = not tokens or tokens[-1][0] < len(before.encode()) - len(word.encode())
+    if quoted:
         return []
     suggestions: dict[str, Suggestion] = {}
     for candidate in _list_candidates(before, after, catalog):
         if candidate.name.lower().startswith(word.lower()):
-            text = _write(candidate, word, catalog)
+            if candidate.note == "keyword":
+                text = candidate.name.upper() if word.isupper() else candidate.name
+            else:
+                text = candidate.name if candidate.note == "function" else write_name(candidate.name, catalog)
             suggestion = Suggestion(text=text, n_replaced=len(word), note=candidate.note, comment=candidate.comment)
             suggestions.setdefault(text, suggestion)
     return list(suggestions.values())
-
-
-def _is_quoted(before: str, word: str) -> bool:
-    """Whether a letter typed behind the text would be a part of no word: DuckDB splits off no string that is open, and
-    no comment."""
-    if _DESCRIBED_AT_END.match(before):
-        return False
-    tokens = duckdb.tokenize(f"{before}x")
-    return not tokens or tokens[-1][0] < len(before.encode()) - len(word.encode())
 
 
 def _list_candidates(before: str, after: str, catalog: Catalog) -> Iterator[_Candidate]:
@@ -168,9 +169,3 @@ def write_name(name: str, catalog: Catalog) -> str:
     if _PLAIN_NAME.fullmatch(name) and name not in catalog.keywords:
         return name
     return '"' + name.replace('"', '""') + '"'
-
-
-def _write(candidate: _Candidate, word: str, catalog: Catalog) -> str:
-    if candidate.note == "keyword":
-        return candidate.name.upper() if word.isupper() else candidate.name
-    return candidate.name if candidate.note == "function" else write_name(candidate.name, catalog)

@@ -105,7 +105,14 @@ def run_shut_in(
         connection.execute(setting)
     try:
         statements = connection.extract_statements(sql)
-        words = _split_words(sql)
+        # The words and signs of the text as DuckDB splits it, in small letters, names without quotes, no comments.
+        text = sql.encode()
+        tokens = duckdb.tokenize(sql)
+        words = []
+        for (start, kind), (end, _) in pairwise([*tokens, (len(text), None)]):
+            match = _WORD.match(text[start:end].decode(errors="replace"))
+            if match and kind != duckdb.token_type.comment:
+                words.append(match[0].strip('"').lower())
     except duckdb.Error as error:
         raise _explain(error, sql) from None
     kinds = [statement.type for statement in statements]
@@ -136,18 +143,6 @@ def _name_runs(connection: duckdb.DuckDBPyConnection) -> None:
     except (duckdb.CatalogException, duckdb.BinderException):
         # A file without our table of runs, or with one from before runs had kinds, is queried without these names.
         return
-
-
-def _split_words(sql: str) -> list[str]:
-    """The words and signs of the text as DuckDB splits it, in small letters, names without quotes, no comments."""
-    text = sql.encode()
-    tokens = duckdb.tokenize(sql)
-    words = []
-    for (start, kind), (end, _) in pairwise([*tokens, (len(text), None)]):
-        match = _WORD.match(text[start:end].decode(errors="replace"))
-        if match and kind != duckdb.token_type.comment:
-            words.append(match[0].strip('"').lower())
-    return words
 
 
 def _run_timed(
