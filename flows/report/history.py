@@ -1,13 +1,12 @@
-"""The page of a series' history: how each metric went over all nights, what changed meanwhile, and what to look at.
+"""The page of a series' history: each metric over all nights, what changed meanwhile, and what to look at.
 
-All texts and numbers stand in the page itself, so that it can be read without its scripts, which draw the charts and
-find runs in their table. `evalhouse ui` shows the same sections.
-How a page is made safe stands in `page.py`.
+All texts and numbers are in the page itself, so that it can be read without its scripts, which draw the charts and
+find runs in their table. `evalhouse ui` shows the same sections. `page.py` makes pages safe.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -41,13 +40,6 @@ _SHORT: Final = 160
 _MOST_MOVES: Final = 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Change(Mark):
-    """What changed; `metric` is the only one it is about, None for all."""
-
-    metric: str | None = None
-
-
 def build_history(warehouse: Warehouse, data: SeriesData) -> str:
     """The page as text."""
     return render_page(
@@ -63,13 +55,22 @@ def build_history(warehouse: Warehouse, data: SeriesData) -> str:
 def describe_series(
     warehouse: Warehouse, data: SeriesData, addresses: Addresses, compare: Compare = compare_plainly
 ) -> dict[str, Any]:
-    """What the sections of a series show; `compare` is how runs are compared."""
-    means = _align_means(data)
-    files = load_metrics()
-    changes = sorted(_list_changes(data, means), key=lambda change: change.place)
-    # The runs with their costs, in a table and as charts, and what is said of them together.
-    runs = data.runs
-    coverage = [_find_coverage(means, place) for place in range(len(runs))]
+    """Return what the sections of a series show; `compare` is how runs are compared."""
+    runs, files = data.runs, load_metrics()
+    # By metric a row for every run of the series, blank where the run has none; those that say most come first.
+    places = {run["run_id"]: place for place, run in enumerate(runs)}
+    by_metric: dict[str, list[Row]] = {}
+    for row in data.means:
+        aligned = by_metric.setdefault(str(row["metric"]), [{**run, **_BLANK, "n_unscored": 0} for run in runs])
+        aligned[places[row["run_id"]]] = row
+    means = {metric: by_metric[metric] for metric in sort_headline(list(by_metric))}
+    changes = _list_changes(data, means)
+    # The runs with their costs, in a table and as charts, and what they come to together.
+    coverage: list[float | None] = []
+    for place in range(len(runs)):
+        n_scored = sum(rows[place]["n_scored"] for rows in means.values())
+        n_all = n_scored + sum(rows[place]["n_unscored"] for rows in means.values())
+        coverage.append(n_scored / n_all if n_all else None)
     costs = [data.costs.get(str(run["run_id"]), {}) for run in runs]
     latencies = [data.latencies.get(str(run["run_id"]), {}) for run in runs]
     drawn = [
@@ -79,13 +80,37 @@ def describe_series(
         ("Milliseconds to a response, 95th percentile", [row.get("latency_p95_ms") for row in latencies], "{:,.0f}"),
         ("Share of scores that are there", coverage, "{:.1%}"),
     ]
+    described_runs = []
+    for place in reversed(range(len(runs))):
+        latency = latencies[place]  # median and 95th percentile of a run's responses; a dash where it asked for none
+        is_timed = latency.get("latency_p50_ms") is not None
+        described_runs.append(
+            {
+                **runs[place],
+                "knowledge": runs[place]["kb_version"] or "–",
+                "requests": costs[place].get("n_requests", "–"),
+                "cost": write_dollars(costs[place]["cost_usd"]) if costs[place] else "–",
+                "latency": f"{latency['latency_p50_ms']:,.0f} / {latency['latency_p95_ms']:,.0f}" if is_timed else "–",
+                "coverage": "–" if (share := coverage[place]) is None else f"{share:.1%}",
+                "means": [write_value(rows[place]["mean"]) for rows in means.values()],
+            }
+        )
+    with_costs = [row for row in costs if row]
+    total_cost = write_dollars(sum(row["priced_usd"] for row in with_costs))
+    if n_unknown := sum(row["n_unpriced"] > 0 for row in with_costs):
+        total_cost = (
+            f"cost unknown: calls in {n_unknown} of {len(with_costs)} runs have no known price; "
+            f"the others cost {total_cost}"
+        )
+    else:
+        total_cost = f"cost {total_cost} in all"
     # The newest run's result, laid against the run a week before.
-    newest, place = str(data.newest["run_id"]), [run["run_id"] for run in data.runs].index(data.newest["run_id"])
+    newest = str(data.newest["run_id"])
     against = None
     if data.since is not None:
         pair = RunPair(warehouse, find_run(warehouse, str(data.since["run_id"])), find_run(warehouse, newest))
         against = lay_against(pair, f"the run of {pair.base.started_at:%Y-%m-%d}", compare)
-    metrics = [{**rows[place], "metric": metric} for metric, rows in means.items()]
+    metrics = [{**rows[places[data.newest["run_id"]]], "metric": metric} for metric, rows in means.items()]
     head = build_head(data.causes[newest], metrics=metrics, against=against, gate=read_gate(warehouse, newest))
     worse = []
     for row in data.worse:
@@ -117,7 +142,7 @@ def describe_series(
         ],
         "head": replace(head, result=f"Newest run: {head.result}"),
         "meanings": explain_metrics(list(means), files),
-        "changes": [{"run": data.runs[change.place], "text": change.text} for change in reversed(changes)],
+        "changes": [{"run": data.runs[mark.place], "text": mark.text} for _, mark in reversed(changes)],
         "causes": _describe_causes(data, addresses.run),
         "cause_runs": CAUSE_RUNS,
         "worse": worse,
@@ -131,7 +156,7 @@ def describe_series(
         "gates": _count(runs, "gate"),
         "triggers": _count(runs, "trigger"),
         "statuses": _count(runs, "status"),
-        "total_cost": _describe_cost([row for row in costs if row]),
+        "total_cost": total_cost,
         "metrics": list(means),
         "n_main": sum(name in HEADLINE for name in means) or len(means),
         "amounts": [
@@ -140,124 +165,80 @@ def describe_series(
             if any(value is not None for value in values)
         ],
         "timed": any(latencies),
-        "runs": list(_describe_runs(runs, means, costs, latencies, coverage)),
+        "runs": described_runs,
     }
 
 
-def _align_means(data: SeriesData) -> dict[str, list[Row]]:
-    """By metric a row for every run of the series, blank where the run has none; what says most comes first."""
-    places = {run["run_id"]: place for place, run in enumerate(data.runs)}
-    means: dict[str, list[Row]] = {}
-    for row in data.means:
-        blank = means.setdefault(str(row["metric"]), [{**run, **_BLANK, "n_unscored": 0} for run in data.runs])
-        blank[places[row["run_id"]]] = row
-    return {metric: means[metric] for metric in sort_headline(list(means))}
-
-
-def _list_changes(data: SeriesData, means: Mapping[str, Sequence[Row]]) -> Iterator[_Change]:
-    prompts = _group_prompts(data.prompts)
-    for place in range(1, len(data.runs)):
-        before, after = data.runs[place - 1], data.runs[place]
-        asked = _compare_prompts(prompts[before["run_id"]], prompts[after["run_id"]])
-        found = [*list_differences(before, after), *(Difference(text=text, is_break=True) for text in asked)]
-        for difference in sorted(found, key=lambda one: not one.is_break):
-            yield _Change(place=place, text=difference.text, is_break=difference.is_break)
+def _list_changes(data: SeriesData, means: Mapping[str, Sequence[Row]]) -> list[tuple[str | None, Mark]]:
+    """List what changed in the order of the runs, each with the only metric that it is about, or None."""
+    # By run and name of a prompt its versions by hash.
+    prompts: defaultdict[str, dict[str, dict[str, str]]] = defaultdict(dict)
+    for row in data.prompts:
+        prompts[str(row["run_id"])].setdefault(str(row["prompt"]), {})[str(row["prompt_hash"])] = str(row["version"])
+    changes: list[tuple[str | None, Mark]] = []
+    for place, (before, after) in enumerate(pairwise(data.runs), start=1):
+        found = [*list_differences(before, after)]
+        asked_before, asked_after = prompts[before["run_id"]], prompts[after["run_id"]]
+        for name in sorted(asked_before.keys() & asked_after.keys()):
+            if asked_before[name].keys() != asked_after[name].keys():
+                old, new = (", ".join(sorted(set(side[name].values()))) for side in (asked_before, asked_after))
+                change = f"version {old} → {new}" if old != new else f"another text of version {old}"
+                found.append(Difference(text=f"prompt {name}: {change}", is_break=True))
+        for difference in sorted(found, key=lambda difference: not difference.is_break):
+            changes.append((None, Mark(place=place, text=difference.text, is_break=difference.is_break)))
     for metric, rows in means.items():
         versions = [(place, row["metric_version"]) for place, row in enumerate(rows) if "metric_version" in row]
         for (_, old), (place, new) in pairwise(versions):
             if old != new:
                 text = f"formula of {metric}: version {old} → {new}"
-                yield _Change(place=place, text=text, is_break=True, metric=metric)
-
-
-def _group_prompts(rows: Sequence[Row]) -> defaultdict[str, dict[str, dict[str, str]]]:
-    """By run and name of a prompt its versions by hash."""
-    prompts: defaultdict[str, dict[str, dict[str, str]]] = defaultdict(dict)
-    for row in rows:
-        prompts[str(row["run_id"])].setdefault(str(row["prompt"]), {})[str(row["prompt_hash"])] = str(row["version"])
-    return prompts
-
-
-def _compare_prompts(before: Mapping[str, Mapping[str, str]], after: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    """Prompts that both runs asked with and whose texts are others."""
-    for name in sorted(before.keys() & after.keys()):
-        if before[name].keys() != after[name].keys():
-            versions = [", ".join(sorted(set(side[name].values()))) for side in (before, after)]
-            is_new = versions[0] != versions[1]
-            change = f"version {versions[0]} → {versions[1]}" if is_new else f"another text of version {versions[0]}"
-            yield f"prompt {name}: {change}"
+                changes.append((metric, Mark(place=place, text=text, is_break=True)))
+    return sorted(changes, key=lambda change: change[1].place)
 
 
 def _draw_metric(
-    data: SeriesData, metric: str, rows: Sequence[Row], changes: Sequence[_Change], link: str
+    data: SeriesData, metric: str, rows: Sequence[Row], changes: Sequence[tuple[str | None, Mark]], link: str
 ) -> dict[str, Any]:
-    marks = [
-        Mark(place=change.place, text=f"{change.text} ({data.runs[change.place]['run_id']})", is_break=change.is_break)
-        for change in changes
-        if change.metric in (None, metric)
-    ]
-    scored = [row for row in rows if row["mean"] is not None]
     # One mark a place, which names all that changed there.
-    joined: dict[int, list[Mark]] = {}
-    for mark in marks:
-        joined.setdefault(mark.place, []).append(mark)
+    by_place: dict[int, list[Mark]] = {}
+    for of_metric, mark in changes:
+        if of_metric in (None, metric):
+            by_place.setdefault(mark.place, []).append(mark)
+    marks = [
+        Mark(
+            place=place,
+            text="; ".join(f"{mark.text} ({data.runs[place]['run_id']})" for mark in here),
+            is_break=any(mark.is_break for mark in here),
+        )
+        for place, here in by_place.items()
+    ]
+    # How far the mean is from that of the run a week before, over the samples that both scored.
+    change = None
+    if data.since is not None:
+        run_ids = [run["run_id"] for run in data.runs]
+        start, end = run_ids.index(data.since["run_id"]), run_ids.index(data.newest["run_id"])
+        if rows[start]["mean"] is None or rows[end]["mean"] is None:
+            change = None
+        elif any(row["same_yardstick"] is False for row in rows[start + 1 : end + 1]):
+            change = "measured otherwise"
+        else:
+            counts = {"previous_n_scored": rows[start]["n_scored"], "n_scored": rows[end]["n_scored"]}
+            shared = data.shared.get(metric, {"n_shared": 0, "change": None})
+            text = write_shared({**shared, **counts})
+            change = " ".join(filter(None, (write_change(shared["change"]), f"({text})" if text else "")))
+    scored = [row for row in rows if row["mean"] is not None]
     return {
         "name": metric,
-        "history": draw_trend(
-            rows,
-            metric,
-            [
-                Mark(
-                    place=place,
-                    text="; ".join(mark.text for mark in here),
-                    is_break=any(mark.is_break for mark in here),
-                )
-                for place, here in joined.items()
-            ],
-            link=link,
-        ),
+        "history": draw_trend(rows, metric, marks, link=link),
         "last": write_value(scored[-1]["mean"]),
         "interval": write_interval(scored[-1]["ci_low"], scored[-1]["ci_high"]),
         "n_runs": len(scored),
         "n_yardsticks": 1 + sum(row["same_yardstick"] is False for row in scored[1:]),
-        "change": _describe_change(data, metric, rows),
+        "change": change,
     }
-
-
-def _describe_change(data: SeriesData, metric: str, rows: Sequence[Row]) -> str | None:
-    """How far the mean is from that of the run a week before, over the samples that both scored."""
-    if data.since is None:
-        return None
-    places = {run["run_id"]: place for place, run in enumerate(data.runs)}
-    start, end = places[data.since["run_id"]], places[data.newest["run_id"]]
-    if rows[start]["mean"] is None or rows[end]["mean"] is None:
-        return None
-    if any(row["same_yardstick"] is False for row in rows[start + 1 : end + 1]):
-        return "measured otherwise"
-    counts = {"previous_n_scored": rows[start]["n_scored"], "n_scored": rows[end]["n_scored"]}
-    shared = data.shared.get(metric, {"n_shared": 0, "change": None})
-    text = write_shared({**shared, **counts})
-    return " ".join(filter(None, (write_change(shared["change"]), (f"({text})" if text else ""))))
-
-
-def _find_coverage(means: Mapping[str, Sequence[Row]], place: int) -> float | None:
-    """Which share of a run's scores is there."""
-    n_scored = sum(rows[place]["n_scored"] for rows in means.values())
-    n_all = n_scored + sum(rows[place]["n_unscored"] for rows in means.values())
-    return n_scored / n_all if n_all else None
 
 
 def _count(runs: Sequence[Row], column: str) -> dict[str, int]:
     return dict(Counter(str(run[column]) for run in runs if run[column] is not None).most_common())
-
-
-def _describe_cost(costs: Sequence[Row]) -> str:
-    """What all runs cost, as far as that is known."""
-    known = write_dollars(sum(row["priced_usd"] for row in costs))
-    n_unknown = sum(row["n_unpriced"] > 0 for row in costs)
-    if not n_unknown:
-        return f"cost {known} in all"
-    return f"cost unknown: calls in {n_unknown} of {len(costs)} runs have no known price; the others cost {known}"
 
 
 def _describe_causes(data: SeriesData, link: str) -> dict[str, Any] | None:
@@ -282,29 +263,3 @@ def _describe_causes(data: SeriesData, link: str) -> dict[str, Any] | None:
     order = [row["cause"] for row in rank_causes(data.causes[str(runs[-1]["run_id"])], ())]
     key.sort(key=lambda row: order.index(row["cause"]) if row["cause"] in order else len(order))
     return {"chart": draw_shares(runs, shares, link=link), "key": key, "n_runs": len(runs)}
-
-
-def _describe_runs(
-    runs: Sequence[Row],
-    means: Mapping[str, Sequence[Row]],
-    costs: Sequence[Row],
-    latencies: Sequence[Row],
-    coverage: Sequence[float | None],
-) -> Iterator[dict[str, Any]]:
-    """The runs, newest first, with their means in the order of the metrics."""
-    for place in reversed(range(len(runs))):
-        # Median and 95th percentile of a run's responses; a dash where it asked for none.
-        row = latencies[place]
-        if row.get("latency_p50_ms") is None:
-            latency = "–"
-        else:
-            latency = f"{row['latency_p50_ms']:,.0f} / {row['latency_p95_ms']:,.0f}"
-        yield {
-            **runs[place],
-            "knowledge": runs[place]["kb_version"] or "–",
-            "requests": costs[place].get("n_requests", "–"),
-            "cost": write_dollars(costs[place]["cost_usd"]) if costs[place] else "–",
-            "latency": latency,
-            "coverage": "–" if coverage[place] is None else f"{coverage[place]:.1%}",
-            "means": [write_value(rows[place]["mean"]) for rows in means.values()],
-        }

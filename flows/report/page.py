@@ -36,8 +36,6 @@ from evalhouse.tasks.testsets.passages import Passage
 from evalhouse.tasks.testsets.questions import Span
 from evalhouse.warehouse.messages import clean_text
 from evalhouse.warehouse.rows.report import (
-    Row,
-    SampleScores,
     SampleSlice,
     read_sample_scores,
     read_summary,
@@ -107,15 +105,6 @@ class _Index:
                 column += [None] * (n - 1 - len(column))
                 column.append(str(value))
 
-    def keep_few(self) -> None:
-        """Of the metadata those by which samples can be told apart in groups."""
-        n = len(self.ids)
-        columns = {key: [*column, *[None] * (n - len(column))] for key, column in self.metadata.items()}
-        most = min(MOST_VALUES, max(2, n // 2))
-        self.metadata = {
-            key: column for key, column in columns.items() if len(set(column)) > 1 and len(set(column) - {None}) <= most
-        }
-
 
 def build_page(
     warehouse: Warehouse, run: RunRow, base: RunRow | None, slices: Iterable[SampleSlice], *, with_calls: bool
@@ -127,11 +116,45 @@ def build_page(
     summary = read_summary(warehouse, run)
     samples = read_sample_scores(warehouse, run, base)
     sections = describe_run(warehouse, run, base, summary)
-    names = [str(row["metric"]) for row in sort_by_metric(summary.metrics, run.metrics)]
-    index = _start_index(sort_by_metric(summary.metrics, run.metrics), samples, has_base=base is not None)
+    metrics = sort_by_metric(summary.metrics, run.metrics)
+    names = [str(row["metric"]) for row in metrics]
+    # The index begins with the scores, by column and by place of the sample; `add` adds the rest of each sample.
+    sample_ids = dict.fromkeys(row["sample_id"] for row in samples.scores)
+    places = {sample_id: place for place, sample_id in enumerate(sample_ids)}
+    columns = {name: column for column, name in enumerate(names)}
+    index = _Index(
+        metrics=names,
+        low_is_good=[row["better"] == "low" for row in metrics],
+        scores=[[None] * len(places) for _ in names],
+        reasons=[[None] * len(places) for _ in names],
+        base=None if base is None else [[None] * len(places) for _ in names],
+        causes=[samples.causes.get(sample_id) for sample_id in places],
+        cause_names={cause: load_advice("en")[cause].name for cause in CAUSES},
+    )
+    for row in samples.scores:
+        if row["metric"] is not None:
+            column, place = columns[row["metric"]], places[row["sample_id"]]
+            index.scores[column][place], index.reasons[column][place] = row["value"], row["unscored_reason"]
+    for row in samples.base_scores:
+        if index.base is not None and row["metric"] in columns:
+            index.base[columns[row["metric"]]][places[row["sample_id"]]] = row["value"]
     shared = SharedTexts()
-    blocks = _pack_samples(slices, index, shared)
-    index.keep_few()
+    records = (record for rows in slices for record in build_samples(rows, shared))
+    # Compressing leaves this thread the time to make the next records.
+    with ThreadPoolExecutor(max_workers=1) as other:
+        packed = []
+        while block := list(islice(records, BLOCK_SAMPLES)):
+            for record in block:
+                index.add(record)
+            packed.append(other.submit(pack, block))
+        blocks = [Block(id=f"block-{number}", packed=future.result()) for number, future in enumerate(packed)]
+    # Of the metadata only columns with few values are of help in choosing among samples.
+    n = len(index.ids)
+    filled = {key: [*column, *[None] * (n - len(column))] for key, column in index.metadata.items()}
+    most = min(MOST_VALUES, max(2, n // 2))
+    index.metadata = {
+        key: column for key, column in filled.items() if len(set(column)) > 1 and len(set(column) - {None}) <= most
+    }
     scored = {str(row["metric"]) for row in summary.metrics if row["n_scored"]}
     return render_page(
         "page.html",
@@ -147,43 +170,6 @@ def build_page(
         warehouse=warehouse.location.path.name,
         **sections,
     )
-
-
-def _start_index(metrics: Sequence[Row], samples: SampleScores, *, has_base: bool) -> _Index:
-    names = [str(row["metric"]) for row in metrics]
-    places = {
-        sample_id: place for place, sample_id in enumerate(dict.fromkeys(row["sample_id"] for row in samples.scores))
-    }
-    columns = {name: column for column, name in enumerate(names)}
-    index = _Index(
-        metrics=names,
-        low_is_good=[row["better"] == "low" for row in metrics],
-        scores=[[None] * len(places) for _ in names],
-        reasons=[[None] * len(places) for _ in names],
-        base=[[None] * len(places) for _ in names] if has_base else None,
-        causes=[samples.causes.get(sample_id) for sample_id in places],
-        cause_names={cause: load_advice("en")[cause].name for cause in CAUSES},
-    )
-    for row in samples.scores:
-        if row["metric"] is not None:
-            column, place = columns[row["metric"]], places[row["sample_id"]]
-            index.scores[column][place], index.reasons[column][place] = row["value"], row["unscored_reason"]
-    for row in samples.base_scores:
-        if index.base is not None and row["metric"] in columns:
-            index.base[columns[row["metric"]]][places[row["sample_id"]]] = row["value"]
-    return index
-
-
-def _pack_samples(slices: Iterable[SampleSlice], index: _Index, shared: SharedTexts) -> list[Block]:
-    records = (record for rows in slices for record in build_samples(rows, shared))
-    # Compressing leaves this thread the time to make the next records.
-    with ThreadPoolExecutor(max_workers=1) as other:
-        packed = []
-        while block := list(islice(records, BLOCK_SAMPLES)):
-            for record in block:
-                index.add(record)
-            packed.append(other.submit(pack, block))
-        return [Block(id=f"block-{number}", packed=future.result()) for number, future in enumerate(packed)]
 
 
 def pack(value: object) -> Markup:
@@ -301,24 +287,22 @@ def light_spans(spans: Iterable[Span], passages: Mapping[str, Passage]) -> Itera
         passage = passages.get(passage_id)
         headings = " > ".join(passage.headings) if passage else ""
         name = f"{passage_id} · {headings}" if headings else passage_id
-        yield {"name": name, "parts": _cut(of_passage, passage)}
-
-
-def _cut(spans: Sequence[Span], passage: Passage | None) -> list[str]:
-    if passage is None or not all(_stands(span, passage) for span in spans):
-        return [part for place, span in enumerate(spans) for part in (" … " if place else "", span.text)]
-    parts, at = [], 0
-    for span in spans:
-        start = span.start - passage.start
-        if start >= at:  # of two that share words the first is lit
-            parts += [passage.text[at:start], span.text]
-            at = start + len(span.text)
-    return [*parts, passage.text[at:]]
-
-
-def _stands(span: Span, passage: Passage) -> bool:
-    start = span.start - passage.start
-    return start >= 0 and passage.text[start : start + len(span.text)] == span.text
+        text, first = (passage.text, passage.start) if passage else ("", 0)
+        places = [(span.start - first, span.start - first + len(span.text)) for span in of_passage]
+        is_there = all(
+            start >= 0 and text[start:end] == span.text for (start, end), span in zip(places, of_passage, strict=True)
+        )
+        parts: list[str] = []
+        if passage is None or not is_there:
+            parts = [part for place, span in enumerate(of_passage) for part in (" … " if place else "", span.text)]
+        else:
+            at = 0
+            for start, end in places:
+                if start >= at:  # of two that share words the first is lit
+                    parts += [text[at:start], text[start:end]]
+                    at = end
+            parts.append(text[at:])
+        yield {"name": name, "parts": parts}
 
 
 _TONES: Final = {"error": "is-fp", "warning": "is-fn"}
@@ -395,10 +379,12 @@ def collect_asked(
         "export_id": export_id,
         "run_id": run_id,
         "samples": [{name: of_samples[sample_id][name] for name in names} for sample_id in sample_ids],
-        "items": [_describe_review(pick, places[pick.item.sample_id]) for pick in picks],
+        "items": [
+            {
+                **{name: getattr(pick.item, name) for name in _ITEM},
+                "sample": places[pick.item.sample_id],
+                "choices": list_choices(pick.item.step, pick.item.source),
+            }
+            for pick in picks
+        ],
     }
-
-
-def _describe_review(pick: Pick, place: int) -> dict[str, Any]:
-    item = {name: getattr(pick.item, name) for name in _ITEM}
-    return {**item, "sample": place, "choices": list_choices(pick.item.step, pick.item.source)}

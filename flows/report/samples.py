@@ -22,7 +22,7 @@ import orjson
 from rapidfuzz import fuzz
 
 from evalhouse.flows.results.output import explain_support, name_support, write_json
-from evalhouse.tasks.comparing.flips import Flip, find_flips
+from evalhouse.tasks.comparing.flips import find_flips
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.rows.report import Row, SampleSlice
 from evalhouse.warehouse.rows.samples import load_turns, plain_turns
@@ -67,7 +67,6 @@ class FlipRecord:
     candidate: SideRecord | None
 
 
-Flips = Mapping[str, Sequence["FlipRecord"]]
 Source = Literal["answer", "ground_truth"]
 _Record = TypeVar("_Record", "FailureRecord", "MeasureRecord", "SampleRecord")
 
@@ -174,28 +173,73 @@ class SharedTexts:
 
 
 def build_samples(rows: SampleSlice, shared: SharedTexts) -> Iterator[SampleRecord]:
-    """The records of a slice, in its order, with what is not as in the other run, where there is one."""
-    flips = _describe_all_flips(find_flips(**rows.of_both)) if rows.of_both else {}
+    """Yield the records of a slice, in its order, with what differs from the other run, where there is one."""
+    # By sample what flipped, was reworded, appeared or vanished. A context with the same verdict at another rank does
+    # not count as a flip here.
+    flips: defaultdict[str, list[FlipRecord]] = defaultdict(list)
+    for sample_id, of_sample in (find_flips(**rows.of_both) if rows.of_both else {}).items():
+        for flip in of_sample:
+            if flip.change != "moved":
+                base, candidate = (_describe_side(flip.kind, side) for side in (flip.base, flip.candidate))
+                record = FlipRecord(kind=_KINDS[flip.kind], change=flip.change, base=base, candidate=candidate)
+                flips[sample_id].append(record)
     shared.add(rows.calls)
-    statements, contexts, measures = _group(rows.statements), _group(rows.contexts), _group(rows.measures)
-    failures, votes, answers = _group(rows.failures), _group(rows.votes), _group(rows.base_answers)
-    calls = _group(rows.calls)
+
+    def group(table: Iterable[Row]) -> defaultdict[str, list[Row]]:
+        by_sample: defaultdict[str, list[Row]] = defaultdict(list)
+        for row in table:
+            by_sample[str(row["sample_id"])].append(row)
+        return by_sample
+
+    statements, contexts, measures = group(rows.statements), group(rows.contexts), group(rows.measures)
+    failures, votes, answers = group(rows.failures), group(rows.votes), group(rows.base_answers)
+    calls = group(rows.calls)
     for sample in rows.samples:
         sample_id = str(sample["sample_id"])
         places = {str(call["call_id"]): place for place, call in enumerate(calls[sample_id])}
-        base = next(iter(answers[sample_id]), None)
+        base_answer = next((row["answer"] for row in answers[sample_id]), None)
+        ids, by_rank = sample["context_ids"] or [], {row["context_rank"]: row for row in contexts[sample_id]}
+        judged_contexts = []
+        for rank, text in enumerate(sample["contexts"] or [], start=1):
+            row = by_rank.get(rank, {})
+            judged_contexts.append(
+                ContextRecord(
+                    text=text,
+                    id=ids[rank - 1] if rank <= len(ids) else None,
+                    useful=row.get("useful"),
+                    reason=row.get("reason"),
+                    call=places.get(row.get("call_id", "")),
+                )
+            )
+        by_item: dict[tuple[str, str], list[tuple[str, int]]] = {}
+        for row in votes[sample_id]:
+            by_item.setdefault((row["step"], row["item_id"]), []).append((row["verdict"], row["n"]))
+        texts_of_calls = []
+        for row in calls[sample_id]:
+            call_text = str(row["call"])
+            if not row["is_undivided"]:
+                texts_of_calls.append(call_text)
+                continue
+            # A request that has no last message is shown as a whole, to be read by a person.
+            call = orjson.loads(call_text)
+            whole = {**call, "request": write_json(orjson.loads(call["request"]))}
+            texts_of_calls.append(write_json(whole, indent=False))
         yield _make(
             SampleRecord,
             sample,
             conversation=plain_turns(load_turns(sample["conversation"])),
-            base_answer=base["answer"] if base and base["answer"] != sample["answer"] else None,
+            base_answer=base_answer if base_answer != sample["answer"] else None,
             metadata=orjson.loads(sample["metadata"]) if sample["metadata"] else None,
-            contexts=tuple(_build_contexts(sample, contexts[sample_id], places)),
+            contexts=tuple(judged_contexts),
             statements=tuple(_build_statement(row, sample, places) for row in statements[sample_id]),
             measures=tuple(_make(MeasureRecord, row, call=places.get(row["call_id"])) for row in measures[sample_id]),
             failures=tuple(_make(FailureRecord, row) for row in failures[sample_id]),
-            votes=tuple(_build_votes(votes[sample_id])),
-            calls=orjson.Fragment(f"[{','.join(map(_write_call, calls[sample_id]))}]"),
+            votes=tuple(
+                VoteRecord(step=step, item=item, votes=tuple(of_item))
+                for (step, item), of_item in by_item.items()
+                if len(of_item) > 1
+            ),
+            calls=orjson.Fragment(f"[{','.join(texts_of_calls)}]"),
             flips=tuple(flips.get(sample_id, ())),
         )
 
@@ -206,34 +250,12 @@ def _make(kind: type[_Record], row: Row, **others: Any) -> _Record:  # noqa: ANN
     return kind(**columns, **others)
 
 
-def _group(rows: Iterable[Row]) -> defaultdict[str, list[Row]]:
-    groups: defaultdict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        groups[str(row["sample_id"])].append(row)
-    return groups
-
-
-def _build_contexts(sample: Row, judged: Sequence[Row], places: Mapping[str, int]) -> Iterator[ContextRecord]:
-    ids = sample["context_ids"] or []
-    by_rank = {row["context_rank"]: row for row in judged}
-    for rank, text in enumerate(sample["contexts"] or [], start=1):
-        row = by_rank.get(rank, {})
-        yield ContextRecord(
-            text=text,
-            id=ids[rank - 1] if rank <= len(ids) else None,
-            useful=row.get("useful"),
-            reason=row.get("reason"),
-            call=places.get(row.get("call_id", "")),
-        )
-
-
 def _build_statement(row: Row, sample: Row, places: Mapping[str, int]) -> StatementRecord:
     joint = tuple(row["joint_ranks"] or ())
     ranks = (*(row["context_ranks"] or ()), *joint)
     calls = {kind: places[call_id] for kind in _KINDS_OF_CALLS if (call_id := row[f"{kind}_call_id"]) in places}
-    statement = row["text"]
     contexts = sample["contexts"] or []
-    spans = {str(rank): find_span(statement, contexts[rank - 1]) for rank in ranks if rank <= len(contexts)}
+    spans = {str(rank): find_span(row["text"], contexts[rank - 1]) for rank in ranks if rank <= len(contexts)}
     return StatementRecord(
         id=row["id"],
         source=row["source"],
@@ -253,23 +275,6 @@ def _build_statement(row: Row, sample: Row, places: Mapping[str, int]) -> Statem
     )
 
 
-def _build_votes(rows: Sequence[Row]) -> Iterator[VoteRecord]:
-    items: dict[tuple[str, str], list[tuple[str, int]]] = {}
-    for row in rows:
-        items.setdefault((row["step"], row["item_id"]), []).append((row["verdict"], row["n"]))
-    for (step, item), votes in items.items():
-        if len(votes) > 1:
-            yield VoteRecord(step=step, item=item, votes=tuple(votes))
-
-
-def _write_call(row: Row) -> str:
-    """A call as JSON; a request that has no last message stands there whole, to be read by a person."""
-    if not row["is_undivided"]:
-        return str(row["call"])
-    call = orjson.loads(row["call"])
-    return write_json({**call, "request": write_json(orjson.loads(call["request"]))}, indent=False)
-
-
 def find_span(statement: str, text: str) -> Span | None:
     """The stretch of `text` that says the statement; None when nothing there is alike enough."""
     words, folded = _fold(statement.strip().rstrip(".。!！?？")), _fold(text)
@@ -284,18 +289,8 @@ def find_span(statement: str, text: str) -> Span | None:
     if alignment is None or len(words) > len(folded):
         # Of a text shorter than the statement the alignment says where in the statement it stands.
         return None if alignment is None else Span(start=0, end=len(text))
-    return _widen(text, alignment.dest_start, alignment.dest_end)
-
-
-@lru_cache(maxsize=64)
-def _fold(text: str) -> str:
-    """The text in small letters, unless that moves its characters (İ becomes two)."""
-    folded = text.lower()
-    return folded if len(folded) == len(text) else text
-
-
-def _widen(text: str, start: int, end: int) -> Span | None:
-    """To whole words, where words have ends that can be seen, and without blanks around them."""
+    # To whole words, where words have ends that can be seen, and without blanks around them.
+    start, end = alignment.dest_start, alignment.dest_end
     while start > 0 and _is_word(text[start - 1]) and _is_word(text[start]):
         start -= 1
     while end < len(text) and _is_word(text[end - 1]) and _is_word(text[end]):
@@ -306,29 +301,16 @@ def _widen(text: str, start: int, end: int) -> Span | None:
     return Span(start=start, end=end) if start < end else None
 
 
+@lru_cache(maxsize=64)
+def _fold(text: str) -> str:
+    """The text in small letters, unless that moves its characters (İ becomes two)."""
+    folded = text.lower()
+    return folded if len(folded) == len(text) else text
+
+
 def _is_word(character: str) -> bool:
     """Letters of scripts that put blanks between words; Chinese would widen to the whole sentence."""
     return character.isalnum() and character < "\u2e80"
-
-
-def _describe_all_flips(flips_of: Mapping[str, Sequence[Flip]]) -> Flips:
-    """By sample what flipped, was reworded, appeared or vanished; samples without are left out.
-
-    A context with the same verdict at another rank does not count as a flip here.
-    """
-    records = {sample_id: tuple(_describe_flips(flips)) for sample_id, flips in flips_of.items()}
-    return {sample_id: flips for sample_id, flips in records.items() if flips}
-
-
-def _describe_flips(flips: Sequence[Flip]) -> Iterator[FlipRecord]:
-    for flip in flips:
-        if flip.change != "moved":
-            yield FlipRecord(
-                kind=_KINDS[flip.kind],
-                change=flip.change,
-                base=_describe_side(flip.kind, flip.base),
-                candidate=_describe_side(flip.kind, flip.candidate),
-            )
 
 
 def _describe_side(kind: str, item: Mapping[str, Any] | None) -> SideRecord | None:

@@ -3,7 +3,6 @@
 The report shows them, and so does the run's page of `evalhouse ui`.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -38,7 +37,6 @@ from evalhouse.flows.results.preferences import (
 )
 from evalhouse.flows.results.run_origin import HEADLINE, explain_joint_split, explain_sampling, explain_stand_in
 from evalhouse.tasks.comparing.paired import ROUNDING
-from evalhouse.tasks.comparing.parts import Part
 from evalhouse.tasks.comparing.retrieval import describe_retrieval_moves
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics
@@ -96,25 +94,39 @@ def build_head(
     pass, none where no gate decided; `forgotten` says which of its texts are gone."""
     moves = _sort_moves(against)
     outcome = gate[0]["gate"] if gate else None
-    result = f"{_describe_run_result(causes, metrics)}{_sum_up_moves(moves, against)}."
-    problems = []
+    n_judged = next((int(row["n_of"]) for row in causes if row["cause"] != _UNJUDGED), 0)
+    n_wrong = sum(row["n_samples"] for row in causes if _place_cause(row) == 0)
+    if n_wrong and n_judged:
+        have = "has" if n_wrong == 1 else "have"
+        share = write_share(n_wrong / n_judged)
+        result = f"{n_wrong:,} of {write_count(n_judged, 'judged answer')} {have} a problem ({share})"
+    elif n_judged:
+        result = f"No problem was found in {write_count(n_judged, 'judged answer')}"
+    else:
+        # What can be said where no sample has the verdicts that causes rest on.
+        result = "Nothing can be said of the answers: no sample was judged"
+        scored = {str(row["metric"]): row for row in metrics if row["mean"] is not None}
+        for name in sort_headline(list(scored))[:1]:
+            n_scored = write_count(scored[name]["n_scored"], "sample")
+            result = f"{name} is {write_value(scored[name]['mean'])} over {n_scored}"
+    further = [f"{forgotten.words[:1].upper()}{forgotten.words[1:]}."] if forgotten else []
+    if outcome is not None:
+        failed = [check for check in gate if check["outcome"] == "failed"] or [check for check in gate if check["kind"]]
+        named = [f"{name_check(check)}, found {write_amount(check['kind'], check['value'])}" for check in failed]
+        more = f"; and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+        why = f": {'; '.join(named[:_MOST_NAMED])}{more}" if outcome != "passed" and named else ""
+        further.append(f"The gate {outcome}{why}.")
     for row in rank_causes([row for row in causes if _place_cause(row) == 0], ())[:1]:
-        problems.append(f"Most often, in {write_count(row['n_samples'], 'sample')}: {row['name']}. {row['meaning']}")
+        further.append(f"Most often, in {write_count(row['n_samples'], 'sample')}: {row['name']}. {row['meaning']}")
+    further.extend(_describe_moves(moves, against))
     # How far the result can be relied on.
-    doubts = []
-    if 0 < _count_judged(causes) < _FEW:
-        doubts.append("So few answers tell little: as many others may look different.")
+    if 0 < n_judged < _FEW:
+        further.append("So few answers tell little: as many others may look different.")
     if n_unjudged := sum(row["n_samples"] for row in causes if row["cause"] == _UNJUDGED):
         lack = "lacks" if n_unjudged == 1 else "lack"
-        doubts.append(f"{write_count(n_unjudged, 'sample')} {lack} verdicts that a cause rests on.")
-    further = (
-        *([f"{forgotten.words[:1].upper()}{forgotten.words[1:]}."] if forgotten else ()),
-        *_describe_gate(outcome, gate),
-        *problems,
-        *_describe_moves(moves, against),
-        *doubts,
-    )
-    return Head(tone=_find_tone(moves, outcome), result=result, further=further)
+        further.append(f"{write_count(n_unjudged, 'sample')} {lack} verdicts that a cause rests on.")
+    result = f"{result}{_sum_up_moves(moves, against)}."
+    return Head(tone=_find_tone(moves, outcome), result=result, further=tuple(further))
 
 
 def build_pair_head(against: Against) -> Head:
@@ -141,7 +153,8 @@ def lay_against(pair: RunPair, called: str, compare: Compare = compare_plainly) 
     # That two runs were measured with something else, in half a sentence; empty where they were not.
     pairs = ((name, getattr(pair.base, name), getattr(pair.candidate, name)) for name in YARDSTICKS)
     changed = ", ".join(f"{name} {old or 'none'} → {new or 'none'}" for name, old, new in pairs if old != new)
-    if otherwise := (f"measured otherwise ({changed}), so what differs may be no change of the bot" if changed else ""):
+    if changed:
+        otherwise = f"measured otherwise ({changed}), so what differs may be no change of the bot"
         return Against(called=called, name=name, otherwise=otherwise)
     return Against(called=called, name=name, comparison=compare(pair))
 
@@ -180,8 +193,13 @@ def write_share(share: float | None) -> str:
 
 
 def explain_metrics(names: Sequence[str], files: Mapping[str, MetricFile]) -> dict[str, str]:
-    """What each metric means, by name; those without a file here are left out."""
-    return {name: _explain(files[name]) for name in names if name in files}
+    """Return what each metric means, by name; those without a file here are left out."""
+    explained = {}
+    for name in names:
+        if name in files:
+            text = files[name].meaning or files[name].description.removeprefix(_SAYS).partition(";")[0]
+            explained[name] = f"{text[:1].upper()}{text[1:]}".rstrip(".")
+    return explained
 
 
 def sort_headline(names: Sequence[str]) -> list[str]:
@@ -189,35 +207,8 @@ def sort_headline(names: Sequence[str]) -> list[str]:
     return sorted(names, key=lambda name: HEADLINE.index(name) if name in HEADLINE else len(HEADLINE))
 
 
-def _explain(file: MetricFile) -> str:
-    text = file.meaning or file.description.removeprefix(_SAYS).partition(";")[0]
-    return f"{text[:1].upper()}{text[1:]}".rstrip(".")
-
-
 def _place_cause(row: Row) -> int:
     return 2 if row["cause"] in FINE else 1 if row["cause"] == _UNJUDGED else 0
-
-
-def _describe_run_result(causes: Sequence[Row], metrics: Sequence[Row]) -> str:
-    """How many answers have a problem, without a full stop; or that it cannot be said."""
-    n_judged, n_wrong = _count_judged(causes), sum(row["n_samples"] for row in causes if _place_cause(row) == 0)
-    if not n_judged:
-        # What can be said where no sample has the verdicts that causes rest on.
-        scored = {str(row["metric"]): row for row in metrics if row["mean"] is not None}
-        for name in sort_headline(list(scored))[:1]:
-            return (
-                f"{name} is {write_value(scored[name]['mean'])} over {write_count(scored[name]['n_scored'], 'sample')}"
-            )
-        return "Nothing can be said of the answers: no sample was judged"
-    if not n_wrong:
-        return f"No problem was found in {write_count(n_judged, 'judged answer')}"
-    have = "has" if n_wrong == 1 else "have"
-    share = write_share(n_wrong / n_judged)
-    return f"{n_wrong:,} of {write_count(n_judged, 'judged answer')} {have} a problem ({share})"
-
-
-def _count_judged(causes: Sequence[Row]) -> int:
-    return next((int(row["n_of"]) for row in causes if row["cause"] != _UNJUDGED), 0)
 
 
 def _sort_moves(against: Against | None) -> dict[str, list[MetricComparison]]:
@@ -260,29 +251,20 @@ def _join_moves(moves: Mapping[str, Sequence[MetricComparison]]) -> str:
         return "no sample has a score in both, so that nothing can be said of better or worse"
     if moves.keys() == {"same"}:
         return "no score differs"
-    said = "no metric is better or worse beyond chance"
+    summary = "no metric is better or worse beyond chance"
     if any(way in moves for way in _CLEAR):
-        said = "; ".join(f"{way} in {_name_metrics(moves[way]) if way in moves else 'none'}" for way in _CLEAR)
+        by_way = []
+        for way in _CLEAR:
+            metrics = moves.get(way, ())
+            named = [f"{metric.metric} ({write_change(metric.paired.difference)})" for metric in metrics[:_MOST_NAMED]]
+            n_more = len(metrics) - len(named)
+            more = f" and {write_count(n_more, 'more metric')}" if n_more else ""
+            by_way.append(f"{way} in {', '.join(named) or 'none'}{more}")
+        summary = "; ".join(by_way)
     n_otherwise = len(moves.get("otherwise", ()))
     if not n_otherwise:
-        return said
-    return f"{said}; not said of {write_count(n_otherwise, 'metric')} with another judge, prompt or formula"
-
-
-def _name_metrics(metrics: Sequence[MetricComparison]) -> str:
-    named = [f"{metric.metric} ({write_change(metric.paired.difference)})" for metric in metrics[:_MOST_NAMED]]
-    n_more = len(metrics) - len(named)
-    return ", ".join(named) + (f" and {write_count(n_more, 'more metric')}" if n_more else "")
-
-
-def _describe_gate(gate: str | None, checks: Sequence[Row]) -> Iterator[str]:
-    if gate is None:
-        return
-    failed = [check for check in checks if check["outcome"] == "failed"] or [check for check in checks if check["kind"]]
-    named = [f"{name_check(check)}, found {write_amount(check['kind'], check['value'])}" for check in failed]
-    more = f"; and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
-    why = f": {'; '.join(named[:_MOST_NAMED])}{more}" if gate != "passed" and named else ""
-    yield f"The gate {gate}{why}."
+        return summary
+    return f"{summary}; not said of {write_count(n_otherwise, 'metric')} with another judge, prompt or formula"
 
 
 def _find_tone(moves: Mapping[str, Sequence[MetricComparison]], gate: str | None) -> Tone:
@@ -322,20 +304,76 @@ def describe_run(
     preferences = describe_preferences(warehouse, run, with_samples=False)
     # What its head says, its causes and scores, and why they moved.
     metrics = sort_by_metric(summary.metrics, run.metrics)
-    other = base or _find_previous(warehouse, metrics)
+    # Without a base, the run before this one in its series; None for the first.
+    previous = max((row["previous_run_id"] for row in metrics if row["previous_run_id"]), default=None)
+    other = base or (find_run(warehouse, previous) if previous else None)
     pair = RunPair(warehouse, other, run) if other else None
     comparison = compare(pair) if base and pair else None
     counted = read_causes(warehouse, run.run_id)
     names = sort_headline([str(row["metric"]) for row in metrics])
-    rows = {row["name"]: row for row in (_describe_metric(row, comparison) for row in metrics)}
+    compared_by_name = {metric.metric: metric for metric in comparison.metrics} if comparison else {}
+    rows = {}
+    for row in metrics:
+        name, mean = str(row["metric"]), row["mean"]
+        compared = compared_by_name.get(name)
+        base_mean = compared.mean_base if compared else None
+        cells = {
+            "name": name,
+            "strip": draw_interval(row, base_mean if _is_share(base_mean) else None) if _is_share(mean) else None,
+            "mean": write_value(mean),
+            "interval": write_interval(row["ci_low"], row["ci_high"]),
+            "n_scored": row["n_scored"],
+            "n_unscored": row["n_unscored"],
+            "is_low": row["better"] == "low",
+            "is_main": name in HEADLINE,
+        }
+        if compared:
+            paired = compared.paired
+            cells |= {
+                "base_mean": write_value(compared.mean_base),
+                "change": write_change(paired.difference),
+                "change_interval": write_interval(paired.ci_low, paired.ci_high),
+                "p": write_p(paired.p_adjusted),
+                "verdict": paired.verdict,
+                "n_common": paired.n,
+                "n_higher": paired.n_higher,
+                "n_lower": paired.n_lower,
+            }
+        else:
+            is_alike = row["same_yardstick"] is not False
+            cells |= {
+                "change": write_change(row["change"]),
+                "note": write_shared(row) if is_alike else "measured otherwise",
+            }
+        rows[name] = cells
+    unscored: dict[str, list[Row]] = {}
+    for row in summary.unscored:
+        unscored.setdefault(row["reason"], []).append(row)
+    preferred = []
+    if preferences:
+        # The tables of a run that preferred one of two answers.
+        tables = [lay_out_result(preferences), lay_out_position(preferences), lay_out_left_out(preferences)]
+        for place, (columns, table) in enumerate(tables):
+            if table:
+                remarks = () if place else list_remarks(preferences)
+                preferred.append(
+                    {"columns": columns, "rows": [[*map(write_value, row)] for row in table], "remarks": remarks}
+                )
     described = {
         "base": base,
         **describe_about(run),
-        "unscored": _describe_unscored(summary.unscored),
+        "unscored": [
+            {
+                "reason": reason,
+                "metrics": ", ".join(f"{row['metric']} {row['n_samples']}" for row in of_reason),
+                "example": next((row["example"] for row in of_reason if row["example"]), ""),
+            }
+            for reason, of_reason in unscored.items()
+        ],
         "stand_in": " ".join(filter(None, (explain_stand_in(run), explain_sampling(warehouse, run)))),
         "costs_note": explain_joint_split(summary.costs),
         "costs": [{**row, "cost": write_cost(row)} for row in summary.costs],
-        "preferences": _lay_out_preferences(preferences) if preferences else [],
+        "preferences": preferred,
         "flips": [{**row, "percent": write_share(row["flip_rate"])} for row in summary.flips],
         "head": build_head(
             counted,
@@ -350,7 +388,7 @@ def describe_run(
         ),
         "causes": rank_causes(counted, read_causes(warehouse, other.run_id) if other else ()),
         "other": other,
-        "metrics": [rows[name] | {"is_main": name in HEADLINE} for name in names],
+        "metrics": [rows[name] for name in names],
         "meanings": explain_metrics(names, load_metrics(run.metric_folder)),
         "parts": describe_parts(comparison, names) if comparison else (),
         "warnings": comparison.warnings if comparison else (),
@@ -359,20 +397,6 @@ def describe_run(
     if preferences:
         described["head"] = replace(described["head"], result=f"{write_result(preferences)}.")
     return described
-
-
-def _lay_out_preferences(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The tables of a run that preferred one of two answers."""
-    tables = [lay_out_result(document), lay_out_position(document), lay_out_left_out(document)]
-    return [
-        {
-            "columns": columns,
-            "rows": [[*map(write_value, row)] for row in rows],
-            "remarks": () if place else list_remarks(document),
-        }
-        for place, (columns, rows) in enumerate(tables)
-        if rows
-    ]
 
 
 def draw_charts(
@@ -407,94 +431,41 @@ def describe_about(run: RunRow) -> dict[str, Any]:
     }
 
 
-def _find_previous(warehouse: Warehouse, metrics: Sequence[Row]) -> RunRow | None:
-    """The run before this one in its series; None for the first."""
-    previous = max((row["previous_run_id"] for row in metrics if row["previous_run_id"]), default=None)
-    return find_run(warehouse, previous) if previous else None
-
-
-def _describe_metric(row: Row, comparison: Comparison | None) -> dict[str, Any]:
-    name, mean = str(row["metric"]), row["mean"]
-    compared = next((metric for metric in comparison.metrics if metric.metric == name), None) if comparison else None
-    base_mean = compared.mean_base if compared else None
-    cells = {
-        "name": name,
-        "strip": draw_interval(row, base_mean if _is_share(base_mean) else None) if _is_share(mean) else None,
-        "mean": write_value(mean),
-        "interval": write_interval(row["ci_low"], row["ci_high"]),
-        "n_scored": row["n_scored"],
-        "n_unscored": row["n_unscored"],
-        "is_low": row["better"] == "low",
-    }
-    if compared:
-        paired = compared.paired
-        return cells | {
-            "base_mean": write_value(compared.mean_base),
-            "change": write_change(paired.difference),
-            "change_interval": write_interval(paired.ci_low, paired.ci_high),
-            "p": write_p(paired.p_adjusted),
-            "verdict": paired.verdict,
-            "n_common": paired.n,
-            "n_higher": paired.n_higher,
-            "n_lower": paired.n_lower,
-        }
-    is_alike = row["same_yardstick"] is not False
-    return cells | {
-        "change": write_change(row["change"]),
-        "note": write_shared(row) if is_alike else "measured otherwise",
-    }
-
-
 def describe_parts(comparison: Comparison, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Why the means moved, by metric in the order of the names; those that nothing moved are left out."""
-    return [
-        _describe_parts(metric, parts)
-        for metric in sorted(comparison.metrics, key=lambda one: names.index(one.metric))
-        if metric.change is not None and (parts := _list_moved(metric))
-    ]
+    """Return why the means moved, by metric in the order of the names; those that nothing moved are left out.
 
-
-def _describe_parts(compared: MetricComparison, parts: Sequence[Part]) -> dict[str, Any]:
-    """The chart of the parts of a mean's change and their numbers; the last row is the sum."""
-    rows = [
-        {
-            "name": name_part(part.name),
-            "n": part.n,
-            "n_moved": part.n_moved,
-            "value": write_change(part.value),
-            "also": write_also(part.also),
-        }
-        for part in parts
-    ]
-    total = {"name": ALL_PARTS, "n": "", "n_moved": "", "value": write_change(compared.change), "also": ""}
-    return {
-        "metric": compared.metric,
-        "base": write_value(compared.mean_base),
-        "candidate": write_value(compared.mean_candidate),
-        "change": write_change(compared.change),
-        "floor": write_value(compared.noise_floor) if (compared.noise_floor or 0) >= _LEAST_SHOWN else None,
-        "chart": draw_parts(parts, low_is_good=compared.better == "low"),
-        "rows": [*rows, total],
-    }
-
-
-def _list_moved(compared: MetricComparison) -> list[Part]:
-    """What moved the mean, the most first."""
-    moved = [part for part in compared.parts if part.n_moved and abs(part.value) > ROUNDING]
-    return sorted(moved, key=lambda part: -abs(part.value))
+    A chart shows the parts of a mean's change; of their numbers the last row is the sum.
+    """
+    described = []
+    for compared in sorted(comparison.metrics, key=lambda metric: names.index(metric.metric)):
+        moved = [part for part in compared.parts if part.n_moved and abs(part.value) > ROUNDING]
+        if compared.change is None or not moved:
+            continue
+        parts = sorted(moved, key=lambda part: -abs(part.value))
+        rows: list[dict[str, Any]] = [
+            {
+                "name": name_part(part.name),
+                "n": part.n,
+                "n_moved": part.n_moved,
+                "value": write_change(part.value),
+                "also": write_also(part.also),
+            }
+            for part in parts
+        ]
+        total = {"name": ALL_PARTS, "n": "", "n_moved": "", "value": write_change(compared.change), "also": ""}
+        described.append(
+            {
+                "metric": compared.metric,
+                "base": write_value(compared.mean_base),
+                "candidate": write_value(compared.mean_candidate),
+                "change": write_change(compared.change),
+                "floor": write_value(compared.noise_floor) if (compared.noise_floor or 0) >= _LEAST_SHOWN else None,
+                "chart": draw_parts(parts, low_is_good=compared.better == "low"),
+                "rows": [*rows, total],
+            }
+        )
+    return described
 
 
 def _is_share(value: float | None) -> bool:
     return value is not None and 0 <= value <= 1
-
-
-def _describe_unscored(rows: Sequence[Row]) -> list[dict[str, str]]:
-    metrics: defaultdict[str, list[str]] = defaultdict(list)
-    examples: dict[str, str] = {}
-    for row in rows:
-        metrics[row["reason"]].append(f"{row['metric']} {row['n_samples']}")
-        examples[row["reason"]] = examples.get(row["reason"]) or row["example"] or ""
-    return [
-        {"reason": reason, "metrics": ", ".join(counts), "example": examples[reason]}
-        for reason, counts in metrics.items()
-    ]
