@@ -6,7 +6,7 @@ end is higher than of four in twelve, and still nobody should look there first.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from itertools import groupby
 from typing import Annotated, Any, Final, Literal
 
@@ -33,7 +33,6 @@ from evalhouse.warehouse.rows.documents import (
     read_uses,
 )
 from evalhouse.warehouse.rows.runs import find_run
-from evalhouse.warehouse.store import Warehouse
 
 router = APIRouter()
 LEAST_JUDGED: Final = 10
@@ -42,6 +41,9 @@ _ROWS: Final = 50
 _MOST_NIGHTS: Final = 30
 _MOST_SAMPLES: Final = 100
 _MOST_VERSIONS: Final = 10
+_DRAWN: Final = {
+    "n_retrieved": "retrieved for so many samples", "n_useful": "useful in", "n_misleads": "misleads in",
+}  # fmt: skip
 Show = Literal["all", "misleading", "useless", "missed", "unretrieved"]
 Sort = Literal["misleads", "useful", "retrieved", "truth", "missed", "rank", "id"]
 
@@ -100,13 +102,17 @@ def show_documents(
     start = (page - 1) * _ROWS
     shown = found.slice(start, _ROWS)
     texts = read_document_texts(warehouse, row.run_id, shown["document"].to_list()) if len(shown) else {}
-    address = _make_address(row.run_id, runs=runs, words=words, show=show, sort=sort)
+    given: dict[str, object] = {"runs": runs, "words": words, "show": show, "sort": sort}
+
+    def address(**other: object) -> str:
+        return link(f"/runs/{row.run_id}/documents", **{**given, **other})
+
     return render(
         request,
         "documents.html",
         run=row,
         run_ids=run_ids,
-        given={"runs": runs, "words": words, "show": show, "sort": sort},
+        given=given,
         shown=SHOWN,
         counts={name: uses.filter(kept).height for name, kept in _KEPT.items()},
         rows=[describe_use(use, row.run_id, runs) | {"text": texts.get(use["document"])} for use in shown.to_dicts()],
@@ -119,11 +125,6 @@ def show_documents(
         least=LEAST_JUDGED,
         is_judged=bool(uses["n_judged"].sum()),
     )
-
-
-def _make_address(run_id: str, **given: object) -> Callable[..., str]:
-    """The page's own address with something else in it."""
-    return lambda **other: link(f"/runs/{run_id}/documents", **{**given, **other})
 
 
 @router.get("/runs/{run}/document")
@@ -181,7 +182,11 @@ def show_document(
         samples=samples[:_MOST_SAMPLES],
         n_samples=len(samples),
         nights=nights,
-        charts=_draw_nights(nights) if len(nights) > 1 else [],
+        charts=[
+            {"name": what, "chart": draw_amounts(nights, [night[name] for night in nights], what=what, form="{:g}")}
+            for name, what in _DRAWN.items()
+            if len(nights) > 1
+        ],
     )
 
 
@@ -229,15 +234,6 @@ def _write_part(use: Mapping[str, Any], hits: str, counted: str, name: str) -> d
     return {"count": f"{use[hits]:,} of {use[counted]:,}", "share": share}
 
 
-def _draw_nights(nights: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Bars over the nights: how often it was retrieved, useful and misleading."""
-    names = {"n_retrieved": "retrieved for so many samples", "n_useful": "useful in", "n_misleads": "misleads in"}
-    return [
-        {"name": what, "chart": draw_amounts(nights, [night[name] for night in nights], what=what, form="{:g}")}
-        for name, what in names.items()
-    ]
-
-
 _FILTERS: Final = ("kind", "language", "reason")
 _MOST: Final = 500
 
@@ -267,31 +263,27 @@ def show_testset(request: Request, set_hash: str) -> Response:
     left = warehouse.read_rows(read_query("ui/testset_left"), found)
     rejected = warehouse.read_rows(read_query("ui/testset_rejected"), rejected_of)
     questions = warehouse.read_rows(read_query("ui/testset_questions"), by_words)
+    # By filter the values that there are, with how many have them.
+    unset: dict[str, object] = {"set_hash": set_hash, "kind": None}
+    all_questions = warehouse.read_rows(read_query("ui/testset_questions"), {**unset, "language": None})
+    all_rejected = warehouse.read_rows(read_query("ui/testset_rejected"), {**unset, "reason": None})
+    counts = {
+        "kind": Counter(str(row["kind"]) for row in all_questions),
+        "language": Counter(str(row["language"]) for row in all_questions),
+        "reason": Counter(str(row["reason"]) for row in all_rejected),
+    }
     return render(
         request,
         "testset.html",
         version=version,
         wanted=wanted,
-        choices=_read_choices(warehouse, set_hash),
+        choices={name: {value: f"{value} ({n})" for value, n in sorted(of.items())} for name, of in counts.items()},
         questions=[{**row, "spans": _read_json(row["spans"]) or []} for row in questions[:_MOST]],
         n_questions=len(questions),
         left=[{**row, "before": _read_json(row["before"]) or {}} for row in left],
         rejected=rejected[:_MOST],
         n_rejected=len(rejected),
     )
-
-
-def _read_choices(warehouse: Warehouse, set_hash: str) -> dict[str, dict[str, str]]:
-    """By filter the values that there are, with how many have them."""
-    unset: dict[str, object] = {"set_hash": set_hash, "kind": None}
-    questions = warehouse.read_rows(read_query("ui/testset_questions"), {**unset, "language": None})
-    rejected = warehouse.read_rows(read_query("ui/testset_rejected"), {**unset, "reason": None})
-    counts = {
-        "kind": Counter(str(row["kind"]) for row in questions),
-        "language": Counter(str(row["language"]) for row in questions),
-        "reason": Counter(str(row["reason"]) for row in rejected),
-    }
-    return {name: {value: f"{value} ({n})" for value, n in sorted(of.items())} for name, of in counts.items()}
 
 
 def _read_json(text: object) -> Any:  # noqa: ANN401  # whatever the row has

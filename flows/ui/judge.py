@@ -3,7 +3,7 @@
 What is shown is read of the newest runs and kept in memory until a run, a noise run or a label changes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
@@ -15,7 +15,7 @@ import polars as pl
 from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 
-from evalhouse.flows.report.charts import Chart, draw_amounts
+from evalhouse.flows.report.charts import draw_amounts
 from evalhouse.flows.report.page import collect_asked, pack
 from evalhouse.flows.report.sections import sort_headline, write_share
 from evalhouse.flows.results.agreement import MEASURES, describe_agreement
@@ -34,7 +34,7 @@ from evalhouse.warehouse.rows.reviews import (
     read_sample_items,
     read_texts,
 )
-from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.rows.scores import read_flips
 from evalhouse.warehouse.store import Warehouse
 
@@ -62,24 +62,22 @@ def show_judge(request: Request, series: str = "") -> Response:
     chosen = series or next(iter(names), "")
     # Another whenever something that is said of a judge may be.
     state = str(warehouse.read_rows(read_query("judge/state"))[0]["state"]) if chosen else None
-    told = find_kept(request).find(("judge", chosen), state, lambda: _tell(warehouse, chosen)) if chosen else {}
-    return render(request, "judge.html", series=chosen, names={name: name for name in names}, **told)
 
+    def describe() -> dict[str, Any]:
+        runs: Sequence[Row] = warehouse.read_rows(read_query("judge/runs"), {"series": chosen, "most": _RUNS})
+        return {
+            "runs": runs,
+            "newest": runs[0] if runs else None,
+            "has_noise": bool(runs) and has_noise(runs[0]["judge"], runs[0]["embeddings"]),
+            "agreement": _describe_agreement(warehouse, chosen),
+            "noise": _describe_noise(warehouse, chosen),
+            "changes": _list_changes(warehouse, runs),
+            "moves": _describe_moves(warehouse, [row["run_id"] for row in runs[: _REVIEWED + 1]]),
+            "votes": _describe_votes(warehouse, runs),
+        }
 
-def _tell(warehouse: Warehouse, series: str) -> dict[str, Any]:
-    """Everything the page says of a series."""
-    runs: Sequence[Row] = warehouse.read_rows(read_query("judge/runs"), {"series": series, "most": _RUNS})
-    run_ids = [row["run_id"] for row in runs]
-    return {
-        "runs": runs,
-        "newest": runs[0] if runs else None,
-        "has_noise": bool(runs) and has_noise(runs[0]["judge"], runs[0]["embeddings"]),
-        "agreement": _describe_agreement(warehouse, series),
-        "noise": _describe_noise(warehouse, series),
-        "changes": list(_list_changes(warehouse, runs)),
-        "moves": _describe_moves(warehouse, run_ids[: _REVIEWED + 1]),
-        "votes": _describe_votes(warehouse, runs),
-    }
+    sections = find_kept(request).find(("judge", chosen), state, describe) if chosen else {}
+    return render(request, "judge.html", series=chosen, names={name: name for name in names}, **sections)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,18 +98,28 @@ def _describe_agreement(warehouse: Warehouse, series: str) -> Agreed | None:
         return None
     groupings = [by for by in ("step", "judge", "language") if by == "step" or reviewed[by].n_unique() > 1]
     document = describe_agreement(reviewed, groupings)
-    groups = [
-        {
-            "step": row["step"],
-            "of": "all" if row["by"] == "step" else f"{row['by']} {row['value'] or 'none'}",
-            "n": row["n_verdicts"],
-            "n_samples": row["n_samples"],
-            "measures": [_write_measure(row[name]) for name in MEASURES],
-            "notes": "; ".join(row["notes"]),
-            "confusion": row["confusion"] if row["by"] == "step" else None,
-        }
-        for row in document["judge"]
-    ]
+    groups = []
+    for row in document["judge"]:
+        measures = []  # each a figure and its interval, apart
+        for measure in (row[name] for name in MEASURES):
+            has_interval = measure["value"] is not None and measure["ci_low"] is not None
+            measures.append(
+                {
+                    "value": "–" if measure["value"] is None else f"{measure['value']:.2f}",
+                    "interval": f"{measure['ci_low']:.2f} to {measure['ci_high']:.2f}" if has_interval else "",
+                }
+            )
+        groups.append(
+            {
+                "step": row["step"],
+                "of": "all" if row["by"] == "step" else f"{row['by']} {row['value'] or 'none'}",
+                "n": row["n_verdicts"],
+                "n_samples": row["n_samples"],
+                "measures": measures,
+                "notes": "; ".join(row["notes"]),
+                "confusion": row["confusion"] if row["by"] == "step" else None,
+            }
+        )
     # By run and step how many labels are those of the judge; the newest run first.
     rows = (
         reviewed.group_by("run_id", "step")
@@ -123,26 +131,11 @@ def _describe_agreement(warehouse: Warehouse, series: str) -> Agreed | None:
         .sort("run_id", "step", descending=[True, False])
     )
     low, high = find_share_interval(*(rows[name].to_numpy() for name in ("n_agreeing", "n", "n_samples")))
-    ends = zip(rows.to_dicts(), low.tolist(), high.tolist(), strict=True)
-    return Agreed(
-        document=document,
-        groups=groups,
-        by_run=[{**row, "share": _write_share(row["n_agreeing"] / row["n"], low, high)} for row, low, high in ends],
-        run_ids=run_ids,
-    )
-
-
-def _write_measure(measure: Row) -> dict[str, str]:
-    """A figure and its interval, apart."""
-    if measure["value"] is None:
-        return {"value": "–", "interval": ""}
-    has_interval = measure["ci_low"] is not None
-    interval = f"{measure['ci_low']:.2f} to {measure['ci_high']:.2f}" if has_interval else ""
-    return {"value": f"{measure['value']:.2f}", "interval": interval}
-
-
-def _write_share(share: float, low: float, high: float) -> str:
-    return f"{write_share(share)} ({100 * low:.0f} to {100 * high:.0f})"
+    by_run = []
+    for of_step, start, end in zip(rows.to_dicts(), low.tolist(), high.tolist(), strict=True):
+        share = write_share(of_step["n_agreeing"] / of_step["n"])
+        by_run.append({**of_step, "share": f"{share} ({100 * start:.0f} to {100 * end:.0f})"})
+    return Agreed(document=document, groups=groups, by_run=by_run, run_ids=run_ids)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,16 +159,23 @@ def _describe_noise(warehouse: Warehouse, series: str) -> NoiseTold | None:
     for row in rows:
         by_metric.setdefault(row["metric"], []).append(row)
     names = sort_headline(list(by_metric))
+    charts = []
+    for name in names:
+        of_metric = by_metric[name]
+        if name in HEADLINE and len(of_metric) > 1:
+            # The floor as it was known at each noise run, by it and those before.
+            floors = []
+            for place, row in enumerate(of_metric, start=1):
+                noise = pool_noise(map(_to_noise, of_metric[max(0, place - _POOLED) : place]))
+                floors.append(_find_floor(noise, row["n_of_run"]) if noise else None)
+            named = [{**row, "run_id": row["noise_run_id"]} for row in of_metric]
+            charts.append({"name": name, "chart": draw_amounts(named, floors, what="noise floor", form="{:.4f}")})
     return NoiseTold(
         n_runs=len(run_ids),
         n_pooled=len(pooled),
         metrics=[_pool(name, [row for row in by_metric[name] if row["noise_run_id"] in pooled]) for name in names],
         steps=read_flips(warehouse, pooled),
-        charts=[
-            {"name": name, "chart": _draw_floors(by_metric[name])}
-            for name in names
-            if name in HEADLINE and len(by_metric[name]) > 1
-        ],
+        charts=charts,
     )
 
 
@@ -204,38 +204,28 @@ def _find_floor(noise: Noise, n: int | None) -> float | None:
     return find_floor(noise, n=n, again=np.ones(n, dtype=np.int64), scale=1.0) if n else None
 
 
-def _draw_floors(rows: Sequence[Row]) -> Chart:
-    """The floor as it was known at each noise run, by it and those before."""
-    named = [{**row, "run_id": row["noise_run_id"]} for row in rows]
-    known = [pool_noise(map(_to_noise, rows[max(0, place - _POOLED) : place])) for place in range(1, len(rows) + 1)]
-    floors = [_find_floor(noise, row["n_of_run"]) if noise else None for row, noise in zip(rows, known, strict=True)]
-    return draw_amounts(named, floors, what="noise floor", form="{:.4f}")
-
-
-def _list_changes(warehouse: Warehouse, runs: Sequence[Row]) -> Iterator[Row]:
-    """What verdicts were given by that was another in the run before, the newest first."""
+def _list_changes(warehouse: Warehouse, runs: Sequence[Row]) -> list[Row]:
+    """List what verdicts were given by that was different in the run before, the newest first."""
     asked: dict[str, dict[str, Row]] = {row["run_id"]: {} for row in runs}
     for row in warehouse.read(read_query("judge/asked"), frames={"wanted": _frame(list(asked))}).to_dicts():
         asked[row["run_id"]][row["step"]] = row
+    changes = []
     for now, before in pairwise(runs):
         found = [
             {"what": what, "before": before[name], "now": now[name]}
             for name, what in _YARDSTICKS.items()
             if now[name] != before[name]
         ]
-        found += _compare_asked(asked[before["run_id"]], asked[now["run_id"]])
+        # Prompts and models of the steps that both runs asked; a run that took all from the record heard no model.
+        for step, row in asked[now["run_id"]].items():
+            earlier = asked[before["run_id"]].get(step, {})
+            for name, what in (("prompts", "prompt"), ("models", "model that answered")):
+                if row[name] and earlier.get(name) and row[name] != earlier[name]:
+                    of_step = f"{what} of {step.replace('_', ' ')}"
+                    found.append({"what": of_step, "before": earlier[name], "now": row[name]})
         if found:
-            yield {"run_id": now["run_id"], "started_at": now["started_at"], "changes": found}
-
-
-def _compare_asked(before: Mapping[str, Row], now: Mapping[str, Row]) -> list[dict[str, Any]]:
-    """Prompts and models of the steps that both runs asked; a run that took all from the record heard no model."""
-    return [
-        {"what": f"{what} of {step.replace('_', ' ')}", "before": before[step][name], "now": row[name]}
-        for step, row in now.items()
-        for name, what in (("prompts", "prompt"), ("models", "model that answered"))
-        if step in before and row[name] and before[step][name] and row[name] != before[step][name]
-    ]
+            changes.append({"run_id": now["run_id"], "started_at": now["started_at"], "changes": found})
+    return changes
 
 
 def _describe_moves(warehouse: Warehouse, run_ids: Sequence[str]) -> list[Row]:
@@ -247,32 +237,18 @@ def _describe_moves(warehouse: Warehouse, run_ids: Sequence[str]) -> list[Row]:
     moves = warehouse.read(read_query("judge/moves"), frames={"pairs": pairs, "listed": _frame(run_ids)})
     described = []
     for row in moves.to_dicts():
-        ends = _find_ends(row)
-        described.append(
-            {
-                **row,
-                "before": write_share(row["before"]),
-                "now": write_share(row["now"]),
-                "move": _write_move(row),
-                "is_clear": (ends is not None and (ends[0] > 0 or ends[1] < 0)),
-            }
-        )
+        # In points of a per cent, with the normal interval of the mean of the samples' moves; without one where so few
+        # samples moved that it would be wrong.
+        move = "±0.00" if abs(row["difference"]) < _LEAST_SHOWN else f"{100 * row['difference']:+.2f}"
+        is_clear = False
+        if row["n_otherwise"] >= _LEAST_MOVED:
+            width = _Z * row["deviation"] / sqrt(row["n_samples"])
+            low, high = row["difference"] - width, row["difference"] + width
+            move += f" ({100 * low:+.2f} to {100 * high:+.2f})"
+            is_clear = low > 0 or high < 0
+        before, now = write_share(row["before"]), write_share(row["now"])
+        described.append({**row, "before": before, "now": now, "move": move, "is_clear": is_clear})
     return described
-
-
-def _write_move(row: Row) -> str:
-    """In points of a per cent; without an interval where so few samples moved that it would be wrong."""
-    ends = _find_ends(row)
-    interval = f" ({100 * ends[0]:+.2f} to {100 * ends[1]:+.2f})" if ends else ""
-    return ("±0.00" if abs(row["difference"]) < _LEAST_SHOWN else f"{100 * row['difference']:+.2f}") + interval
-
-
-def _find_ends(row: Row) -> tuple[float, float] | None:
-    """The normal interval of a mean of samples' moves; none where few moved."""
-    if row["n_otherwise"] < _LEAST_MOVED:
-        return None
-    width = _Z * row["deviation"] / sqrt(row["n_samples"])
-    return row["difference"] - width, row["difference"] + width
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -400,20 +376,17 @@ def show_review(request: Request, run: str, export: str = "", reviewer: str = ""
     if not export:
         return render(request, "reviews.html", run=row, exports=list_exports(warehouse, row.run_id))
     try:
-        data = _collect(warehouse, row, export, reviewer.strip())
+        picks = read_asked(warehouse, row, export)
+        texts = read_texts(warehouse, row.run_id, {pick.item.sample_id for pick in picks})
+        answers = read_answers(warehouse, export, reviewer.strip())
     except ReviewError as error:
         raise HTTPException(404, str(error)) from None
+    # As in the file, with what the reviewer has answered before and where to send the answers.
+    data = collect_asked(export, row.run_id, picks, texts)
+    items = [{**item, "own": answers.get(item["item_hash"])} for item in data["items"]]
+    address = link(f"/runs/{row.run_id}/labels")
+    data = {**data, "items": items, "reviewer": reviewer.strip(), "address": address}
     return render(
         request, "review_draw.html", run=row, export_id=export, reviewer=reviewer.strip(), n=len(data["items"]),
         packed=pack(data), is_sent=True, about="verdicts",
     )  # fmt: skip
-
-
-def _collect(warehouse: Warehouse, run: RunRow, export_id: str, reviewer: str) -> dict[str, Any]:
-    """What the script reads: as in the file, with what the reviewer has said before and where to send what is said."""
-    picks = read_asked(warehouse, run, export_id)
-    texts = read_texts(warehouse, run.run_id, {pick.item.sample_id for pick in picks})
-    data = collect_asked(export_id, run.run_id, picks, texts)
-    said = read_answers(warehouse, export_id, reviewer)
-    items = [{**item, "own": said.get(item["item_hash"])} for item in data["items"]]
-    return {**data, "items": items, "reviewer": reviewer, "address": link(f"/runs/{run.run_id}/labels")}

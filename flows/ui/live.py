@@ -128,8 +128,10 @@ def describe_live(reader: LiveReader, run: RunRow) -> dict[str, Any]:
         "failed": f"{progress.n_failed:,}",
         "tokens": f"{progress.n_tokens:,}",
         "cost": cost,
-        **{f"step-{step.step}": _describe_step(step.n_done, n_all, step.n_failed) for step in progress.steps},
     }
+    for step in progress.steps:
+        failed = f", {step.n_failed:,} failed" if step.n_failed else ""
+        texts[f"step-{step.step}"] = f"{step.n_done:,} of {n_all:,}{failed}"
     if any(step.n_done for step in progress.steps):
         texts |= {
             f"mean-{mean.metric}": (
@@ -137,13 +139,16 @@ def describe_live(reader: LiveReader, run: RunRow) -> dict[str, Any]:
             )
             for mean in reader.read_means(run)
         }
+    # Read aloud is every quarter.
+    quarters = ("", "A quarter is done", "Half is done", "Three quarters are done", "All is judged")
+    quarter = quarters[min(int(4 * (progress.share or 0)), 4)]
     values = {f"step-{step.step}": step.n_done / n_all if n_all else 0 for step in progress.steps}
     return {
         "texts": texts,
         "values": {**values, "all": progress.share or 0},
         "steps": [step.step for step in progress.steps],
         "means": list_main(run),
-        "say": describe_warning(run, progress) or _say_share(progress.share),
+        "say": texts["warning"] or quarter,
     }
 
 
@@ -181,17 +186,6 @@ def write_time(time_left: timedelta) -> str:
     if hours >= 48:
         return f"{hours // 24} days"
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
-
-
-def _describe_step(n_done: int, n_all: int, n_failed: int) -> str:
-    failed = f", {n_failed:,} failed" if n_failed else ""
-    return f"{n_done:,} of {n_all:,}{failed}"
-
-
-def _say_share(share: float | None) -> str:
-    """What is worth hearing: every quarter."""
-    quarter = int(4 * (share or 0))
-    return ("", "A quarter is done", "Half is done", "Three quarters are done", "All is judged")[min(quarter, 4)]
 
 
 def _answer(stamp: str, texts: dict[str, str], values: dict[str, float], say: str, every_s: int) -> Response:

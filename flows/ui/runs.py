@@ -23,12 +23,11 @@ from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.gates import read_checks
-from evalhouse.warehouse.rows.history import SeriesData, find_series, read_series
+from evalhouse.warehouse.rows.history import find_series, read_series
 from evalhouse.warehouse.rows.report import Row, Rows, read_summary
 from evalhouse.warehouse.rows.run_pages import find_runs, read_cost_runs, read_values, read_worst
 from evalhouse.warehouse.rows.runs import find_run, now_utc
 from evalhouse.warehouse.rows.told import read_histories, read_marks, read_told
-from evalhouse.warehouse.store import Warehouse
 
 router = APIRouter()
 
@@ -43,7 +42,16 @@ def show_run(request: Request, run: str) -> Response:
         return render(request, "running.html", live=describe_live(find_live(request), row), **describe_about(row))
     summary = read_summary(warehouse, row)
     names = [str(metric["metric"]) for metric in summary.metrics]
-    worst = read_worst(warehouse, row, [name for name in names if name in HEADLINE] or names)
+    worst = []
+    for sample in read_worst(warehouse, row, [name for name in names if name in HEADLINE] or names):
+        # What is wrong with its statement, in words; the colours are those of labels.
+        if sample["label"] == "FN":
+            wrong = "left out"
+        elif sample["label"] == "FP":
+            wrong = "wrong" if sample["supported"] else "wrong, and without support"
+        else:
+            wrong = "without support"
+        worst.append({**sample, "tag": "is-fn" if sample["label"] == "FN" else "is-fp", "wrong": wrong})
     # What a run was made with, by name; what was left as it is by default has no value of its own.
     given = {name: value for name, value in sorted(row.config.items()) if value not in (None, "", [], {})}
     versions = {"code_version": row.code_version, "suite_hash": row.suite_hash, "dataset_hash": row.dataset_hash}
@@ -51,7 +59,7 @@ def show_run(request: Request, run: str) -> Response:
     return render(
         request,
         "run.html",
-        worst=[_describe_worst(sample) for sample in worst],
+        worst=worst,
         charts=draw_charts(read_values(warehouse, row), summary.history, link="/runs/"),
         checks=[
             {**check, "name": name_check(check), "found": write_amount(check["kind"], check["value"])}
@@ -66,15 +74,6 @@ def show_run(request: Request, run: str) -> Response:
         samples_address=link(f"/runs/{row.run_id}/samples"),
         **describe_run(warehouse, row, None, summary, compare=lambda pair: compare_kept(request, pair).comparison),
     )
-
-
-def _describe_worst(sample: Row) -> dict[str, Any]:
-    """A sample with what is wrong with its statement, in words; the colours are those of labels."""
-    if sample["label"] == "FN":
-        return {**sample, "tag": "is-fn", "wrong": "left out"}
-    if sample["label"] == "FP":
-        return {**sample, "tag": "is-fp", "wrong": "wrong" if sample["supported"] else "wrong, and without support"}
-    return {**sample, "tag": "is-fp", "wrong": "without support"}
 
 
 FILTERS: Final = ("kind", "status", "suite", "dataset", "judge", "label", "tag")
@@ -95,12 +94,25 @@ def show_runs(
     page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
 ) -> Response:
     """The runs that the address asks for."""
+    known = (*_WANTED, "sort", "ascending", "page")
+    for name in request.query_params:
+        if name not in known:
+            raise SettingsError(f"runs cannot be found by {name!r}; {suggest(name, known)}")
+    if sort not in SORTS:
+        raise SettingsError(f"runs cannot be sorted by {sort!r}; {suggest(sort, list(SORTS))}")
     wanted = {name: request.query_params.get(name) or None for name in _WANTED}
-    _check(request, sort)
     warehouse = find_warehouse(request)
     order = f"{SORTS[sort]} {'asc' if ascending else 'desc'} nulls last, run_id desc"
     rows = find_runs(warehouse, wanted, order=order, start=(page - 1) * _A_PAGE, most=_A_PAGE)
     n_found = int(rows[0]["n_found"]) if rows else 0
+    # Each run is shown with the mean of its first main metric.
+    means: dict[str, dict[str, Any]] = {}
+    for score in read_told(warehouse, "scores", [str(row["run_id"]) for row in rows]).to_dicts():
+        means.setdefault(score["run_id"], {})[score["metric"]] = score["mean"]
+    for row in rows:
+        of_run = means.get(row["run_id"], {})
+        metric = next((name for name in HEADLINE if of_run.get(name) is not None), None)
+        row |= {"metric": metric, "mean": write_value(of_run[metric]) if metric else "–"}
 
     def address(**changes: object) -> str:
         given: dict[str, object] = {**wanted, "sort": sort if sort != "started" else None, "ascending": ascending}
@@ -114,7 +126,7 @@ def show_runs(
     return render(
         request,
         "runs.html",
-        runs=_add_means(warehouse, rows),
+        runs=rows,
         choices=choices,
         wanted=wanted,
         sort=sort,
@@ -129,27 +141,6 @@ def show_runs(
     )
 
 
-def _check(request: Request, sort: str) -> None:
-    known = (*_WANTED, "sort", "ascending", "page")
-    for name in request.query_params:
-        if name not in known:
-            raise SettingsError(f"runs cannot be found by {name!r}; {suggest(name, known)}")
-    if sort not in SORTS:
-        raise SettingsError(f"runs cannot be sorted by {sort!r}; {suggest(sort, list(SORTS))}")
-
-
-def _add_means(warehouse: Warehouse, rows: Rows) -> Rows:
-    """The runs with the mean of their first main metric."""
-    means: dict[str, dict[str, Any]] = {}
-    for row in read_told(warehouse, "scores", [str(row["run_id"]) for row in rows]).to_dicts():
-        means.setdefault(row["run_id"], {})[row["metric"]] = row["mean"]
-    for row in rows:
-        of_run = means.get(row["run_id"], {})
-        name = next((name for name in HEADLINE if of_run.get(name) is not None), None)
-        row |= {"metric": name, "mean": write_value(of_run[name]) if name else "–"}
-    return rows
-
-
 ADDRESSES: Final = Addresses(run="/runs/", sample="/sample?id=", compare="/compare")
 _LATELY: Final = 30
 """Nights of a spark."""
@@ -162,58 +153,42 @@ def show_all_series(request: Request) -> Response:
     series = warehouse.read_rows(read_query("ui/series"))
     run_ids = warehouse.read(read_query("ui/lately"), {"n_runs": _LATELY}).to_series().to_list()
     means = read_histories(warehouse, run_ids).to_dicts() if run_ids else []
-    problems = _read_problems(warehouse, [str(row["ended_run_id"]) for row in series if row["ended_run_id"]])
+    # By run which share of its judged answers has a problem; none for a run without judged answers.
+    counts: dict[str, tuple[int, int]] = {}
+    newest = [str(row["ended_run_id"]) for row in series if row["ended_run_id"]]
+    for cause in read_told(warehouse, "causes", newest).to_dicts():
+        if cause["cause"] != "not_judged" and cause["n_of"]:
+            n_wrong, _ = counts.get(cause["run_id"], (0, 0))
+            n_new = cause["n_samples"] if cause["cause"] not in FINE else 0
+            counts[cause["run_id"]] = (n_wrong + n_new, cause["n_of"])
+    problems = {run_id: write_share(n_wrong / n) for run_id, (n_wrong, n) in counts.items()}
+    # Of each series the main metrics: the last mean, its change, and the shape of the nights before.
+    described = []
+    for row in series:
+        by_metric: dict[str, list[Row]] = {}
+        for mean in means:
+            if mean["series"] == row["series"] and mean["mean"] is not None:
+                by_metric.setdefault(str(mean["metric"]), []).append(mean)
+        metrics = []
+        for name in [name for name in HEADLINE if name in by_metric] or list(by_metric)[:1]:
+            last = by_metric[name][-1]
+            if last["previous_run_id"] is None:
+                change = ""
+            elif last["same_yardstick"] is False:
+                change = "measured otherwise"
+            else:
+                shared = write_shared(last)
+                change = f"{write_change(last['change'])}{f', {shared}' if shared else ''}"
+            spark = draw_spark(by_metric[name]) if len(by_metric[name]) > 1 else None
+            metrics.append({"name": name, "mean": write_value(last["mean"]), "change": change, "spark": spark})
+        described.append({**row, "metrics": metrics, "problem": problems.get(str(row["ended_run_id"]))})
     return render(
         request,
         "series.html",
-        series=[
-            {
-                **row,
-                "metrics": _describe_means(means, str(row["series"])),
-                "problem": problems.get(str(row["ended_run_id"])),
-            }
-            for row in series
-        ],
+        series=described,
         stands=describe_stands(request),
         stamp=make_stamp(warehouse),
     )
-
-
-def _describe_means(means: Sequence[Row], series: str) -> list[dict[str, Any]]:
-    """The main metrics of a series: the last mean, its change, and the shape of the nights before."""
-    by_metric: dict[str, list[Row]] = {}
-    for row in means:
-        if row["series"] == series and row["mean"] is not None:
-            by_metric.setdefault(str(row["metric"]), []).append(row)
-    names = [name for name in HEADLINE if name in by_metric] or list(by_metric)[:1]
-    return [
-        {
-            "name": name,
-            "mean": write_value(by_metric[name][-1]["mean"]),
-            "change": _write_way(by_metric[name][-1]),
-            "spark": draw_spark(by_metric[name]) if len(by_metric[name]) > 1 else None,
-        }
-        for name in names
-    ]
-
-
-def _write_way(row: Row) -> str:
-    if row["previous_run_id"] is None:
-        return ""
-    if row["same_yardstick"] is False:
-        return "measured otherwise"
-    shared = write_shared(row)
-    return f"{write_change(row['change'])}{f', {shared}' if shared else ''}"
-
-
-def _read_problems(warehouse: Warehouse, run_ids: Sequence[str]) -> Mapping[str, str]:
-    """By run which share of its judged answers has a problem; none for a run without judged answers."""
-    counts: dict[str, tuple[int, int]] = {}
-    for row in read_told(warehouse, "causes", run_ids).to_dicts():
-        if row["cause"] != "not_judged" and row["n_of"]:
-            wrong, _ = counts.get(row["run_id"], (0, 0))
-            counts[row["run_id"]] = (wrong + (row["n_samples"] if row["cause"] not in FINE else 0), row["n_of"])
-    return {run_id: write_share(wrong / n) for run_id, (wrong, n) in counts.items()}
 
 
 @router.get("/series")
@@ -225,7 +200,10 @@ def show_series(request: Request, name: str) -> Response:
         raise WarehouseError(
             f"no series with scores is called {name!r}; {suggest(name, others, otherwise='there are')}"
         )
-    data = _read_kept(request, series)
+    # What looks at the samples of many nights is read again only where one of the nights has changed.
+    run_ids = warehouse.read(read_query("ui/series_runs"), {"series": series}).to_series().to_list()
+    kept, marks = find_kept(request), read_marks(warehouse, run_ids)
+    data = read_series(warehouse, series, lambda name, read: kept.find((series, name), marks, read))
     # What the gate decided on each run, with the checks that did not pass in words.
     checks = warehouse.read_rows(read_query("ui/gates"), {"series": series})
     nights = []
@@ -249,14 +227,6 @@ def show_series(request: Request, name: str) -> Response:
     )
 
 
-def _read_kept(request: Request, series: str) -> SeriesData:
-    """The data of a series; what looks at the samples of many nights only where one of them is another since."""
-    warehouse, kept = find_warehouse(request), find_kept(request)
-    run_ids = warehouse.read(read_query("ui/series_runs"), {"series": series}).to_series().to_list()
-    marks = read_marks(warehouse, run_ids)
-    return read_series(warehouse, series, lambda name, read: kept.find((series, name), marks, read))
-
-
 DAYS: Final = (7, 30, 90, 365)
 _CHARTS: Final = (
     ("Dollars", "priced_usd", "${:,.4g}"),
@@ -269,30 +239,38 @@ _COUNTS: Final = ("n_requests", "n_reused", "n_failed", "tokens", "priced_usd", 
 
 @router.get("/costs")
 def show_costs(request: Request, days: Annotated[int, Query(ge=0, le=100_000)] = 30) -> Response:
-    """The costs of the runs of so many days; of all where it is 0."""
+    """The costs of the runs of so many days; of all where it is 0.
+
+    What the replies from the record would have cost is estimated: each what a priced request of that judge and step
+    cost in these days on average; None where there was none.
+    """
     warehouse = find_warehouse(request)
     runs = read_cost_runs(warehouse, now_utc() - timedelta(days=days) if days else None)
     by_run = {str(run["run_id"]): run for run in runs}
     costs = read_told(warehouse, "costs", list(by_run)).to_dicts() if runs else []
-    rows = [_describe_row(row, by_run[row["run_id"]]) for row in _add_saved(costs, by_run)]
+    rows: list[dict[str, Any]] = []
+    if costs:
+        judges = {run_id: run["judge"] for run_id, run in by_run.items()}
+        frame = pl.DataFrame(costs).with_columns(judge=pl.col("run_id").replace_strict(judges))
+        n_priced = (pl.col("n_requests") - pl.col("n_failed") - pl.col("n_unpriced")).clip(0).sum()
+        of_step = ["judge", "step"]
+        price = pl.when(n_priced.over(of_step) > 0).then(
+            pl.col("priced_usd").sum().over(of_step) / n_priced.over(of_step)
+        )
+        for row in frame.with_columns(saved_usd=pl.col("n_reused") * price).to_dicts():
+            run = by_run[row["run_id"]]
+            tokens = row["prompt_tokens"] + row["completion_tokens"]
+            rows.append({**row, "tokens": tokens, "series": run["series"], "judged": f"{run['judge']} · {row['step']}"})
     of_run = _gather(rows, "run_id")
     nights = [{**run, **_sum(of_run[run["run_id"]])} for run in runs if run["run_id"] in of_run]
     drawn = [(name, [night[key] for night in nights], form) for name, key, form in _CHARTS]
     # What went by batch; empty where nothing did.
     n = sum(run["n_batched"] for run in runs)
-    groups = []
+    tables = []
     for title, key in (("By series", "series"), ("By judge and step", "judged")):
-        # What rows come to by a column, the dearest first.
         sums = [{"name": name, **_sum(of_name)} for name, of_name in _gather(rows, key).items()]
-        groups.append(
-            (
-                title,
-                [
-                    _write(row)
-                    for row in sorted(sums, key=lambda row: (-row["priced_usd"], -row["n_requests"], row["name"]))
-                ],
-            )
-        )
+        sums.sort(key=lambda row: (-row["priced_usd"], -row["n_requests"], row["name"]))  # the dearest first
+        tables.append((title, [_write(row) for row in sums]))
     return render(
         request,
         "costs.html",
@@ -304,37 +282,13 @@ def show_costs(request: Request, days: Annotated[int, Query(ge=0, le=100_000)] =
             for name, values, form in drawn
             if any(values)
         ],
-        tables=groups,
+        tables=tables,
         batches=(
             f"{n:,} requests went by batch, for {write_dollars(sum(run['batched_usd'] for run in runs))}." if n else ""
         ),
         note=explain_joint_split(costs),
         nights=[_write(night) for night in reversed(nights)],
     )
-
-
-def _add_saved(costs: Sequence[Row], runs: Mapping[str, Row]) -> list[dict[str, Any]]:
-    """The rows with what the replies from the record would have cost: each what a priced request of that judge and step
-    cost in these days on average; None where there was none."""
-    if not costs:
-        return []
-    judges = {run_id: run["judge"] for run_id, run in runs.items()}
-    frame = pl.DataFrame(costs).with_columns(judge=pl.col("run_id").replace_strict(judges))
-    n_priced = (pl.col("n_requests") - pl.col("n_failed") - pl.col("n_unpriced")).clip(0)
-    of_step = ["judge", "step"]
-    price = pl.when(n_priced.sum().over(of_step) > 0).then(
-        pl.col("priced_usd").sum().over(of_step) / n_priced.sum().over(of_step)
-    )
-    return frame.with_columns(saved_usd=pl.col("n_reused") * price).to_dicts()
-
-
-def _describe_row(row: Row, run: Row) -> dict[str, Any]:
-    return {
-        **row,
-        "tokens": row["prompt_tokens"] + row["completion_tokens"],
-        "series": run["series"],
-        "judged": f"{run['judge']} · {row['step']}",
-    }
 
 
 def _gather(rows: Sequence[Row], key: str) -> dict[str, list[Row]]:
