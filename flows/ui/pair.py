@@ -1,13 +1,13 @@
 """Two runs side by side: what they were made with, what moved, whether that is more than chance, and why; verdicts
-that flipped, samples, and one sample in both. It is what `evalhouse compare` says.
+that flipped, samples, and one sample in both. The numbers are those of `evalhouse compare`.
 
-A comparison of thousands of samples takes the better part of a second, and so do the verdicts that flipped, most of
-it to read rows that never change again. So both are kept in memory until a score of either run is another; what is
-under way is found again each time.
+A comparison of thousands of samples takes most of a second, and so do the verdicts that flipped. Both are kept in
+memory until a score of either run changes; those of a running run are computed each time.
 """
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Final, Literal
 
@@ -23,8 +23,8 @@ from evalhouse.flows.results.comparison import name_part, write_p
 from evalhouse.flows.results.output import explain_support, name_support, write_interval, write_json, write_value
 from evalhouse.flows.results.run_origin import HEADLINE
 from evalhouse.flows.ui.pages import check_choice, find_kept, find_warehouse, link, render
-from evalhouse.tasks.comparing.flips import WAYS, Flip, list_verdict_flips, match_items
-from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs, rank_samples
+from evalhouse.tasks.comparing.flips import WAYS, list_verdict_flips, match_items
+from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, compare_runs, rank_samples
 from evalhouse.tasks.pipeline.step_inputs import find_graded
 from evalhouse.tasks.reviews.corrected_means import CorrectedPair, explain_uncorrected, pair_corrected
 from evalhouse.warehouse.errors import WarehouseError
@@ -56,34 +56,26 @@ class Sides:
 
 
 def mark_changes(base: str | None, candidate: str | None) -> Sides:
-    """The texts in pieces that are the same and pieces that are not."""
-    if base is None or candidate is None or base == candidate:
-        return Sides(base=_keep(base), candidate=_keep(candidate), differ=base != candidate)
-    before, after = _PIECES.findall(base), _PIECES.findall(candidate)
-    if max(len(before), len(after)) > _MOST_PIECES:
-        return Sides(base=_keep(base), candidate=_keep(candidate), differ=True)
+    """Return the texts in pieces that are the same and pieces that are not."""
+    before, after = _PIECES.findall(base or ""), _PIECES.findall(candidate or "")
+    is_long = max(len(before), len(after)) > _MOST_PIECES
+    if base is None or candidate is None or base == candidate or is_long:
+        whole = [None if text is None else [Piece(text=text, is_other=False)] for text in (base, candidate)]
+        return Sides(base=whole[0], candidate=whole[1], differ=base != candidate)
     sides: tuple[list[Piece], list[Piece]] = ([], [])
     for step in LCSseq.opcodes(before, after):
-        is_other = step.tag != "equal"
-        _add(sides[0], before[step.src_start : step.src_end], is_other)
-        _add(sides[1], after[step.dest_start : step.dest_end], is_other)
+        stretches = before[step.src_start : step.src_end], after[step.dest_start : step.dest_end]
+        for side, pieces in zip(sides, stretches, strict=True):
+            text, is_other = "".join(pieces), step.tag != "equal"
+            if not text:
+                continue
+            # A blank between two words that differ belongs to them.
+            if not is_other and text.isspace() and side and side[-1].is_other:
+                is_other = True
+            if side and side[-1].is_other == is_other:
+                text = side.pop().text + text
+            side.append(Piece(text=text, is_other=is_other))
     return Sides(base=sides[0], candidate=sides[1], differ=True)
-
-
-def _add(side: list[Piece], pieces: Sequence[str], is_other: bool) -> None:
-    text = "".join(pieces)
-    if not text:
-        return
-    # A blank between two words that are others belongs to them.
-    if not is_other and text.isspace() and side and side[-1].is_other:
-        is_other = True
-    if side and side[-1].is_other == is_other:
-        text = side.pop().text + text
-    side.append(Piece(text=text, is_other=is_other))
-
-
-def _keep(text: str | None) -> list[Piece] | None:
-    return None if text is None else [Piece(text=text, is_other=False)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,32 +101,30 @@ def find_pair(request: Request, base: str, candidate: str, runs: Sequence[RunRow
 
 
 def compare_kept(request: Request, pair: RunPair) -> Compared:
-    """The comparison of two runs as `evalhouse compare` makes it."""
-    return find_kept(request).find(("compared", *_name(pair)), _find_state(pair), lambda: _compare(pair))
+    """Return the comparison of two runs as `evalhouse compare` makes it."""
+
+    def compare() -> Compared:
+        comparison = compare_runs(pair, ComparisonSettings())
+        run_ids = comparison.noise_run_ids
+        return Compared(
+            comparison=comparison,
+            noise_steps=read_flips(pair.warehouse, run_ids) if run_ids else [],
+            corrected=pair_corrected(pair.warehouse, pair.base.run_id, pair.candidate.run_id),
+        )
+
+    key = ("compared", pair.base.run_id, pair.candidate.run_id)
+    return find_kept(request).find(key, _find_state(pair), compare)
 
 
 def list_flips_kept(request: Request, pair: RunPair) -> pl.DataFrame:
     """The verdicts that flipped, as `list_verdict_flips` gives them."""
-    return find_kept(request).find(("flips", *_name(pair)), _find_state(pair), lambda: list_verdict_flips(pair))
-
-
-def _name(pair: RunPair) -> tuple[str, str]:
-    return pair.base.run_id, pair.candidate.run_id
+    key = ("flips", pair.base.run_id, pair.candidate.run_id)
+    return find_kept(request).find(key, _find_state(pair), lambda: list_verdict_flips(pair))
 
 
 def _find_state(pair: RunPair) -> tuple[object, ...] | None:
     """None while one of the runs is under way."""
     return None if "running" in (pair.base.status, pair.candidate.status) else pair.read_state()
-
-
-def _compare(pair: RunPair) -> Compared:
-    comparison = compare_runs(pair, ComparisonSettings())
-    run_ids = comparison.noise_run_ids
-    return Compared(
-        comparison=comparison,
-        noise_steps=read_flips(pair.warehouse, run_ids) if run_ids else [],
-        corrected=pair_corrected(pair.warehouse, pair.base.run_id, pair.candidate.run_id),
-    )
 
 
 _NAMES: Final[Mapping[str, str]] = {
@@ -214,8 +204,15 @@ _MOST_SCORES: Final = 6
 def show_pair(request: Request, base: str = "", candidate: str = "", by: str = "") -> Response:
     """Two runs, each by whatever the commands take for one; with one of them alone it is the other of its series."""
     runs = list_runs(find_warehouse(request))
-    if not (base and candidate) and (completed := _complete(runs, base, candidate)):
-        return RedirectResponse(link("/compare", base=completed[0], candidate=completed[1]), 303)
+    if runs and not (base and candidate):
+        # The run before CANDIDATE in its series, or the newest of BASE's; without either the newest run's own.
+        with suppress(WarehouseError):
+            named = pick_run(runs, candidate or base or "latest")
+            of_series = [run for run in runs if is_of_series(run, named)]
+            earlier = [run for run in of_series if run.started_at < named.started_at]
+            before, after = (named, next(iter(of_series), named)) if base else (next(iter(earlier), named), named)
+            if before != after:
+                return RedirectResponse(link("/compare", base=before.run_id, candidate=after.run_id), 303)
     try:
         pair = find_pair(request, base, candidate, runs)
     except (WarehouseError, SettingsError) as error:
@@ -225,7 +222,45 @@ def show_pair(request: Request, base: str = "", candidate: str = "", by: str = "
     comparison = kept.comparison
     names = sort_headline([compared.metric for compared in comparison.metrics])
     check_choice("by", by, names)
-    compared = {one.metric: one for one in comparison.metrics}
+    compared = {metric.metric: metric for metric in comparison.metrics}
+    rows = []
+    for name in names:
+        metric, paired = compared[name], compared[name].paired
+        rows.append(
+            {
+                "name": name,
+                "is_low": metric.better == "low",
+                "base": write_value(metric.common_base),
+                "candidate": write_value(metric.common_candidate),
+                "difference": write_change(paired.difference),
+                "interval": write_interval(paired.ci_low, paired.ci_high),
+                "floor": write_value(metric.noise_floor) if metric.noise_floor else None,
+                "p": write_p(paired.p_adjusted),
+                "verdict": paired.verdict,
+                "n": paired.n,
+                "n_higher": paired.n_higher,
+                "n_lower": paired.n_lower,
+                "scored_base": f"{metric.n_base:,} ({metric.coverage_base:.0%})",
+                "scored_candidate": f"{metric.n_candidate:,} ({metric.coverage_candidate:.0%})",
+            }
+        )
+    # What was judged twice by step and by metric, and how often otherwise; empty without noise runs.
+    noise_rows = [
+        {"name": step["step"], "n": step["n_items"], "n_otherwise": step["n_flipped"], "share": step["flip_rate"]}
+        for step in kept.noise_steps
+    ]
+    for metric in comparison.metrics:
+        noise = metric.noise.measured if metric.noise else None
+        if noise and kept.noise_steps:
+            noise_rows.append(
+                {
+                    "name": metric.metric,
+                    "n": noise.n_pairs,
+                    "n_otherwise": noise.n_changed,
+                    "share": noise.n_changed / noise.n_pairs,
+                    "deviation": write_value(noise.deviation),
+                }
+            )
     return render(
         request,
         "pair.html",
@@ -235,11 +270,11 @@ def show_pair(request: Request, base: str = "", candidate: str = "", by: str = "
         comparison=comparison,
         head=build_pair_head(lay_against(pair, "the base", lambda _: comparison)),
         differences=list_differences(pair),
-        metrics=[describe_metric(compared[name]) for name in names],
+        metrics=rows,
         parts=describe_parts(comparison, names),
         retrieval=[finding.describe() for finding in comparison.retrieval],
         meanings=explain_metrics(names, load_metrics()),
-        noise=describe_noise(kept),
+        noise=noise_rows,
         corrected=kept.corrected,
         corrected_note=explain_uncorrected(pair.candidate.metrics) if kept.corrected else (),
         by_choices={name: name for name in names},
@@ -247,21 +282,6 @@ def show_pair(request: Request, base: str = "", candidate: str = "", by: str = "
         moved=describe_moved(pair, comparison, rank_samples(comparison.moves, by or None)[:_MOST_MOVED]),
         n_moved=comparison.moves["sample_id"].n_unique(),
     )
-
-
-def _complete(runs: Sequence[RunRow], base: str, candidate: str) -> tuple[str, str] | None:
-    """The run before CANDIDATE in its series, or the newest of BASE's; without either the newest run's own."""
-    if not runs:
-        return None
-    try:
-        named = pick_run(runs, candidate or base or "latest")
-    except WarehouseError:
-        return None
-    of_series = [run for run in runs if is_of_series(run, named)]
-    if base and not candidate:
-        return (named.run_id, of_series[0].run_id) if of_series and of_series[0] != named else None
-    earlier = [run for run in of_series if run.started_at < named.started_at]
-    return (earlier[0].run_id, named.run_id) if earlier else None
 
 
 def is_of_series(run: RunRow, other: RunRow) -> bool:
@@ -286,49 +306,12 @@ def describe_form(runs: Sequence[RunRow], base: str, candidate: str, pair: RunPa
     return {"base": base, "candidate": candidate, "choices": choices, "words": WORDS}
 
 
-def describe_metric(compared: MetricComparison) -> dict[str, Any]:
-    """A row of the scores."""
-    paired = compared.paired
-    return {
-        "name": compared.metric,
-        "is_low": compared.better == "low",
-        "base": write_value(compared.common_base),
-        "candidate": write_value(compared.common_candidate),
-        "difference": write_change(paired.difference),
-        "interval": write_interval(paired.ci_low, paired.ci_high),
-        "floor": write_value(compared.noise_floor) if compared.noise_floor else None,
-        "p": write_p(paired.p_adjusted),
-        "verdict": paired.verdict,
-        "n": paired.n,
-        "n_higher": paired.n_higher,
-        "n_lower": paired.n_lower,
-        "scored_base": f"{compared.n_base:,} ({compared.coverage_base:.0%})",
-        "scored_candidate": f"{compared.n_candidate:,} ({compared.coverage_candidate:.0%})",
-    }
-
-
-def describe_noise(kept: Compared) -> list[dict[str, Any]]:
-    """What was judged twice by step and by metric, and how often otherwise; none without noise runs."""
-    steps = [
-        {"name": step["step"], "n": step["n_items"], "n_otherwise": step["n_flipped"], "share": step["flip_rate"]}
-        for step in kept.noise_steps
-    ]
-    metrics = [(compared.metric, compared.noise.measured) for compared in kept.comparison.metrics if compared.noise]
-    return steps + [
-        {
-            "name": name,
-            "n": noise.n_pairs,
-            "n_otherwise": noise.n_changed,
-            "share": noise.n_changed / noise.n_pairs,
-            "deviation": write_value(noise.deviation),
-        }
-        for name, noise in metrics
-        if noise and kept.noise_steps
-    ]
-
-
 def describe_moved(pair: RunPair, comparison: Comparison, sample_ids: Sequence[str]) -> list[dict[str, Any]]:
-    """These samples with their questions and the scores that moved, the furthest first."""
+    """Return these samples with their questions and the scores that moved, the furthest first."""
+
+    def measure_move(row: Mapping[str, Any]) -> float:
+        return 1.0 if row["base"] is None or row["candidate"] is None else abs(row["candidate"] - row["base"])
+
     questions = {row["sample_id"]: row["question"] for row in pair.read_texts(sample_ids).to_dicts()}
     moves: dict[str, list[dict[str, Any]]] = {sample_id: [] for sample_id in sample_ids}
     for row in comparison.moves.to_dicts():
@@ -345,17 +328,13 @@ def describe_moved(pair: RunPair, comparison: Comparison, sample_ids: Sequence[s
                     "candidate": write_value(row["candidate"]),
                     "because": name_part(row["changed"]),
                 }
-                for row in sorted(moves[sample_id], key=_measure_move, reverse=True)[:_MOST_SCORES]
+                for row in sorted(moves[sample_id], key=measure_move, reverse=True)[:_MOST_SCORES]
             ],
             "n_scores": len(moves[sample_id]),
             "link": link("/compare/sample", base=pair.base.run_id, candidate=pair.candidate.run_id, id=sample_id),
         }
         for sample_id in sample_ids
     ]
-
-
-def _measure_move(row: dict[str, Any]) -> float:
-    return 1.0 if row["base"] is None or row["candidate"] is None else abs(row["candidate"] - row["base"])
 
 
 _ROWS: Final = 25
@@ -381,9 +360,26 @@ def show_samples(
     comparison = compare_kept(request, pair).comparison
     names = sort_headline([compared.metric for compared in comparison.metrics])
     check_choice("by", by, names)
-    ranked = rank_samples(comparison.moves, by or None) if which == "moved" else _list_alone(pair, which)
+    if which == "moved":
+        ranked = rank_samples(comparison.moves, by or None)
+    else:
+        other = "candidate" if which == "base" else "base"
+        ranked = pair.read_samples().filter(pl.col(f"in_{which}") & ~pl.col(f"in_{other}"))["sample_id"].to_list()
     start = (page - 1) * _ROWS
     shown = ranked[start : start + _ROWS]
+    if which == "moved":
+        samples = describe_moved(pair, comparison, shown)
+    else:
+        run_id = pair.base.run_id if which == "base" else pair.candidate.run_id
+        questions = {row["sample_id"]: row["question"] for row in pair.read_texts(shown).to_dicts()}
+        samples = [
+            {
+                "sample_id": sample_id,
+                "question": questions.get(sample_id),
+                "link": link(f"/runs/{run_id}/sample", id=sample_id),
+            }
+            for sample_id in shown
+        ]
     given = {"base": base, "candidate": candidate, "which": which, "by": by}
     return render(
         request,
@@ -393,33 +389,13 @@ def show_samples(
         title=_TITLES[which],
         titles=_TITLES,
         choices={name: name for name in names},
-        samples=describe_moved(pair, comparison, shown) if which == "moved" else _describe_alone(pair, which, shown),
+        samples=samples,
         n=len(ranked),
         start=start,
         page=page,
         n_pages=-(-len(ranked) // _ROWS),
         address=lambda number: link("/compare/samples", **given, page=number),
     )
-
-
-def _list_alone(pair: RunPair, side: str) -> list[str]:
-    samples = pair.read_samples()
-    other = "candidate" if side == "base" else "base"
-    return list(samples.filter(pl.col(f"in_{side}") & ~pl.col(f"in_{other}"))["sample_id"])
-
-
-def _describe_alone(pair: RunPair, side: str, sample_ids: list[str]) -> list[dict[str, Any]]:
-    """These samples with their questions, each with the address of its page in its run."""
-    run = pair.base if side == "base" else pair.candidate
-    questions = {row["sample_id"]: row["question"] for row in pair.read_texts(sample_ids).to_dicts()}
-    return [
-        {
-            "sample_id": sample_id,
-            "question": questions.get(sample_id),
-            "link": link(f"/runs/{run.run_id}/sample", id=sample_id),
-        }
-        for sample_id in sample_ids
-    ]
 
 
 _PATH: Final = "/compare/verdicts"
@@ -453,8 +429,16 @@ def show_flips(
     shown = found.slice((page - 1) * _ROWS, _ROWS)
     # A row per step: how many came to be worse and better, each with the address of just these.
     counts = {(step, way): n for step, way, n in counted.group_by("step", "way").len().sort("step", "way").iter_rows()}
-    # What was judged, with both verdicts and their reasons.
-    items = _read_items(pair, shown["sample_id"].unique().to_list()) if len(shown) else {}
+    # What was judged, by run, sample, source and name: statements, contexts and ratings, with their reasons.
+    items: dict[tuple[bool, str, str, str], Mapping[str, Any]] = {}
+    if len(shown):
+        sample_ids = shown["sample_id"].unique().to_list()
+        named = [
+            *((row["source"], row["statement_id"], row) for row in pair.read_statements(sample_ids).to_dicts()),
+            *(("context", str(row["context_rank"]), row) for row in pair.read_contexts(sample_ids).to_dicts()),
+            *(("rating", row["text"], row) for row in pair.read_grades(sample_ids).to_dicts()),
+        ]
+        items = {(row["of_candidate"], row["sample_id"], source, name): row for source, name, row in named}
     rows = []
     for row in shown.to_dicts():
         sides = {
@@ -517,16 +501,6 @@ def _filter(
     return flips
 
 
-def _read_items(pair: RunPair, sample_ids: list[str]) -> dict[tuple[bool, str, str, str], Mapping[str, Any]]:
-    """What these samples have been judged by, by run, sample, source and name: statements, contexts and ratings."""
-    named = [
-        *((row["source"], row["statement_id"], row) for row in pair.read_statements(sample_ids).to_dicts()),
-        *(("context", str(row["context_rank"]), row) for row in pair.read_contexts(sample_ids).to_dicts()),
-        *(("rating", row["text"], row) for row in pair.read_grades(sample_ids).to_dicts()),
-    ]
-    return {(row["of_candidate"], row["sample_id"], source, name): row for source, name, row in named}
-
-
 _SECTIONS: Final = {
     "answer": "Statements of the answer",
     "ground_truth": "Statements of the ground truth",
@@ -534,6 +508,7 @@ _SECTIONS: Final = {
     "rating": "Ratings",
 }
 _TAGS: Final = {"TP": "is-tp", "FP": "is-fp", "FN": "is-fn"}
+_LEAST_CHANGE: Final = 0.0005
 _TEXTS: Final = {"question": "Question", "answer": "Answer", "ground_truth": "Ground truth"}
 
 
@@ -554,6 +529,43 @@ def show_sample(request: Request, base: str, candidate: str, id: str) -> Respons
     steps = pair.list_changed_judges(id)
     names = [name.replace("_", " ") for name in (*_TEXTS, "contexts") if texts[False][name] != texts[True][name]]
     rows = {row["metric"]: row for row in pair.read_sample_scores(id)}
+    scores = []
+    for name in sort_headline(list(rows)):
+        row = rows[name]
+        written = []
+        for value, reason in ((row["base"], row["base_reason"]), (row["candidate"], row["candidate_reason"])):
+            written.append(reason.replace("_", " ") if value is None and reason else write_value(value))
+        change, tone = None, ""
+        if row["base"] is not None and row["candidate"] is not None:
+            change = row["candidate"] - row["base"]
+            if abs(change) >= _LEAST_CHANGE:
+                tone = "worse" if (change < 0) != (row["better"] == "low") else "better"
+        scores.append(
+            {
+                "metric": name,
+                "is_main": name in HEADLINE,
+                "base": written[0],
+                "candidate": written[1],
+                "change": write_change(change),
+                "tone": tone,
+            }
+        )
+    # Both sides of each thing that was judged; a text is shown once where it is the same.
+    sections: dict[str, list[dict[str, Any]]] = {kind: [] for kind in _SECTIONS}
+    for item in items:
+        before, after = item.base, item.candidate
+        marked = mark_changes(before["text"] if before else None, after["text"] if after else None)
+        sections[item.kind].append(
+            {
+                "change": item.change,
+                "is_same": item.change in ("same", "moved"),
+                "text": None if marked.differ else marked.candidate,
+                "sides": [
+                    {"name": name, "pieces": pieces if marked.differ else None, **_describe_side(item.kind, side)}
+                    for name, side, pieces in (("base", before, marked.base), ("candidate", after, marked.candidate))
+                ],
+            }
+        )
     return render(
         request,
         "pair_sample.html",
@@ -563,48 +575,9 @@ def show_sample(request: Request, base: str, candidate: str, id: str) -> Respons
         links={run.run_id: link(f"/runs/{run.run_id}/sample", id=id) for run in (pair.base, pair.candidate)},
         texts={title: mark_changes(texts[False][name], texts[True][name]) for name, title in _TEXTS.items()},
         changed=[*names, *([f"judge, prompt or model ({', '.join(steps)})"] if steps else [])],
-        scores=[
-            {
-                "metric": name,
-                "is_main": name in HEADLINE,
-                "base": _write_score(rows[name]["base"], rows[name]["base_reason"]),
-                "candidate": _write_score(rows[name]["candidate"], rows[name]["candidate_reason"]),
-                **_describe_change(rows[name]),
-            }
-            for name in sort_headline(list(rows))
-        ],
-        sections=[
-            {"title": title, "rows": [_describe_item(item) for item in items if item.kind == kind]}
-            for kind, title in _SECTIONS.items()
-        ],
+        scores=scores,
+        sections=[{"title": title, "rows": sections[kind]} for kind, title in _SECTIONS.items()],
     )
-
-
-def _write_score(value: float | None, reason: str | None) -> str:
-    return reason.replace("_", " ") if value is None and reason else write_value(value)
-
-
-def _describe_change(row: Mapping[str, Any]) -> dict[str, str]:
-    if row["base"] is None or row["candidate"] is None:
-        return {"change": "–", "tone": ""}
-    change = row["candidate"] - row["base"]
-    tone = "" if abs(change) < 0.0005 else "worse" if (change < 0) != (row["better"] == "low") else "better"
-    return {"change": write_change(change), "tone": tone}
-
-
-def _describe_item(item: Flip) -> dict[str, Any]:
-    """Both sides of one thing that was judged; texts stand once where they are the same."""
-    before, after = item.base, item.candidate
-    texts = mark_changes(before["text"] if before else None, after["text"] if after else None)
-    return {
-        "change": item.change,
-        "is_same": item.change in ("same", "moved"),
-        "text": None if texts.differ else texts.candidate,
-        "sides": [
-            {"name": name, "pieces": pieces if texts.differ else None, **_describe_side(item.kind, side)}
-            for name, side, pieces in (("base", before, texts.base), ("candidate", after, texts.candidate))
-        ],
-    }
 
 
 def _describe_side(kind: str, side: Mapping[str, Any] | None) -> dict[str, Any]:

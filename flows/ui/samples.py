@@ -113,9 +113,10 @@ class Wanted:
         """Each filter in words, with what is wanted without it."""
         first = replace(self, page=1)
         for condition in self.where:
-            yield write_condition(condition), replace(first, where=_leave_out(self.where, condition))
+            others = tuple(other for other in self.where if other != condition)
+            yield write_condition(condition), replace(first, where=others)
         for verdict in self.verdicts:
-            yield VERDICTS[verdict], replace(first, verdicts=_leave_out(self.verdicts, verdict))
+            yield VERDICTS[verdict], replace(first, verdicts=tuple(one for one in self.verdicts if one != verdict))
         if self.cause:
             yield f"cause: {self.cause}", replace(first, cause=None)
         if self.label:
@@ -123,13 +124,9 @@ class Wanted:
         if self.language:
             yield f"language: {self.language}", replace(first, language=None)
         for tag in self.tags:
-            yield f"{tag[0]}: {tag[1]}", replace(first, tags=_leave_out(self.tags, tag))
+            yield f"{tag[0]}: {tag[1]}", replace(first, tags=tuple(other for other in self.tags if other != tag))
         if self.words:
             yield f"text: {self.words}", replace(first, words="")
-
-
-def _leave_out(items: tuple[_Item, ...], left_out: _Item) -> tuple[_Item, ...]:
-    return tuple(item for item in items if item != left_out)
 
 
 def write_condition(condition: Condition) -> str:
@@ -159,7 +156,20 @@ def read_wanted(given: Sequence[tuple[str, str]], metrics: Sequence[str], causes
 
     conditions = [read_condition(text, metrics) for text in values.get("where", [])]
     if added := read("where_metric", metrics):
-        conditions.append(_read_added(added, read("where_test", tuple(TESTS)), values.get("where_number")))
+        # The test that the form's own fields name.
+        test, numbers = read("where_test", tuple(TESTS)), values.get("where_number")
+        if test == "unscored":
+            conditions.append(Condition(metric=added, is_change=False, test=test, number=None))
+        elif numbers:
+            number = _read_number(numbers[0])
+            conditions.append(Condition(metric=added, is_change=False, test=test or "<", number=number))
+        else:
+            raise HTTPException(400, f"a number is missing: which {added} is looked for?")
+    page = values.get("page", ["1"])[0]
+    _refuse(
+        not (page.isascii() and page.isdigit() and 0 < len(page) < 7 and int(page)),
+        f"page is {page!r}; it is a number from 1",
+    )
     descending = read("descending", ("yes", "no"))
     return Wanted(
         metric=read("metric", metrics),
@@ -176,7 +186,7 @@ def read_wanted(given: Sequence[tuple[str, str]], metrics: Sequence[str], causes
         ),
         columns=tuple(dict.fromkeys(_choose("column", one, metrics) for one in values.get("column", []))),
         base=values.get("base", [None])[0],
-        page=_read_page(values.get("page", ["1"])[0]),
+        page=int(page),
     )
 
 
@@ -195,15 +205,6 @@ def read_condition(text: str, metrics: Sequence[str]) -> Condition:
     return Condition(metric=metric, is_change=bool(match[2]), test=match[4], number=_read_number(match[5]))
 
 
-def _read_added(metric: str, test: str | None, numbers: Sequence[str] | None) -> Condition:
-    """The test that the form's own fields name."""
-    if test == "unscored":
-        return Condition(metric=metric, is_change=False, test=test, number=None)
-    if not numbers:
-        raise HTTPException(400, f"a number is missing: which {metric} is looked for?")
-    return Condition(metric=metric, is_change=False, test=test or "<", number=_read_number(numbers[0]))
-
-
 def _read_number(text: str) -> float:
     try:
         number = float(text)
@@ -211,14 +212,6 @@ def _read_number(text: str) -> float:
         number = math.nan
     _refuse(not math.isfinite(number), f"{text!r} is not a number such as 0.5")
     return number
-
-
-def _read_page(text: str) -> int:
-    _refuse(
-        not (text.isascii() and text.isdigit() and 0 < len(text) < 7 and int(text)),
-        f"page is {text!r}; it is a number from 1",
-    )
-    return int(text)
 
 
 def _choose(what: str, given: str, allowed: Sequence[str]) -> str:
@@ -238,6 +231,7 @@ PAGE: Final = 50
 MOST_VALUES: Final = 30
 """Metadata with more values than this are no help in choosing among samples."""
 _LONGEST: Final = 300
+_NOT_SCORED: Final = {"value": None, "unscored_reason": "not scored yet", "change": None}
 _MAIN: Final = 5
 
 
@@ -306,35 +300,58 @@ def show_samples(request: Request, run: str) -> Response:
     start = (found.wanted.page - 1) * PAGE
     tags = list_tags(warehouse, found.run, most=MOST_VALUES)
     shown = found.sample_ids[start : start + PAGE]
-    # What a form holds beside its fields: tests and verdicts that are set already, the base, and metadata that has no
-    # field.
     fields = [METADATA + key for key in tags]
     scores = read_found_scores(warehouse, found.run, found.base, shown)
     labelled = count_labelled(warehouse, found.run, shown)
     came_from = urlencode(found.wanted.to_parameters())
+    rows = []
+    for row in read_found(warehouse, found.run, shown):
+        cells = []
+        for name in found.columns:
+            score = scores.get((row["sample_id"], name), _NOT_SCORED)
+            gain = (score["change"] or 0) * (-1 if found.metrics[name] else 1)
+            cells.append(
+                {
+                    "value": write_value(score["value"]),
+                    "reason": score["unscored_reason"],
+                    "change": write_change(score["change"]) if score["change"] else None,
+                    "tone": "better" if gain > 0 else "worse" if gain < 0 else "",
+                }
+            )
+        rows.append(
+            {
+                **row,
+                "link": link(f"/runs/{found.run.run_id}/sample", id=row["sample_id"], list=came_from),
+                "n_labels": labelled.get(row["sample_id"], 0),
+                "answer": shorten(row["answer"], _LONGEST) if row["answer"] else None,
+                "cells": cells,
+            }
+        )
     return render(
-        request, "samples.html", found=found, run=found.run, wanted=found.wanted, n_pages=n_pages, start=start,
-        rows=[
-        {
-            **row,
-            "link": link(f"/runs/{found.run.run_id}/sample", id=row["sample_id"], list=came_from),
-            "n_labels": labelled.get(row["sample_id"], 0),
-            "answer": shorten(row["answer"], _LONGEST) if row["answer"] else None,
-            "cells": [
-                _describe_score(scores.get((row["sample_id"], name)), found.metrics[name]) for name in found.columns
-            ],
-        }
-        for row in read_found(warehouse, found.run, shown)
-    ], causes={cause: load_advice("en")[cause].name for cause in CAUSES},
-        tags=tags, metadata=METADATA, sorts=SORTS, tests=TESTS,
-        verdicts=VERDICTS, labels=LABELS, metric_names=[(name, name) for name in found.metrics],
+        request,
+        "samples.html",
+        found=found,
+        run=found.run,
+        wanted=found.wanted,
+        n_pages=n_pages,
+        start=start,
+        rows=rows,
+        causes={cause: load_advice("en")[cause].name for cause in CAUSES},
+        tags=tags,
+        metadata=METADATA,
+        sorts=SORTS,
+        tests=TESTS,
+        verdicts=VERDICTS,
+        labels=LABELS,
+        metric_names=[(name, name) for name in found.metrics],
+        # What the form holds beside its fields: tests and verdicts that are set already, and metadata without a field.
         kept=[
-        pair
-        for pair in found.wanted.to_parameters()
-        if pair[0] in ("where", "verdict", "base") or (pair[0].startswith(METADATA) and pair[0] not in fields)
-    ],
+            (name, value)
+            for name, value in found.wanted.to_parameters()
+            if name in ("where", "verdict", "base") or (name.startswith(METADATA) and name not in fields)
+        ],
         chips=[(text, found.address(**vars(without))) for text, without in found.wanted.list_filters()],
-    )  # fmt: skip
+    )
 
 
 @router.get("/runs/{run}/samples.csv")
@@ -357,19 +374,6 @@ def _list_cells(row: Mapping[str, Any], found: Found, scores: Scores) -> dict[st
     counts = {name: row.get(f"n_{name}") for name in ("tp", "fp", "fn", "unsupported")}
     changes = {f"change.{name}": score.get("change") for name, score in held.items()} if found.base else {}
     return {**texts, **counts, **{name: score.get("value") for name, score in held.items()}, **changes}
-
-
-def _describe_score(score: Mapping[str, Any] | None, is_low_good: bool) -> dict[str, Any]:
-    if score is None:
-        return {"value": "–", "reason": "not scored yet", "change": None, "tone": ""}
-    change = score["change"]
-    gain = (change or 0) * (-1 if is_low_good else 1)
-    return {
-        "value": write_value(score["value"]),
-        "reason": score["unscored_reason"],
-        "change": write_change(change) if change else None,
-        "tone": "better" if gain > 0 else "worse" if gain < 0 else "",
-    }
 
 
 _LANGUAGE: Final = "en"
@@ -398,22 +402,49 @@ def show_sample(request: Request, run: str, id: str, list: str = "", reviewer: s
     rows = read_sample_scores(warehouse, found.run, id, found.columns)
     nights = {metric: [*of_metric] for metric, of_metric in groupby(rows, key=lambda row: str(row["metric"]))}
     to_run = link("/sample", id=id) + "&run="
-    return render(
-        request, "sample.html", run=row, sample_id=id, base=base, found=found, list=list,
-        steps=_find_steps(found, id, name), reviewer=name,
-        items=list_items(warehouse, row.run_id, id, name) if name else [],
-        data=embed_data(data), question=data["sample"].question,
-        charts=[
+    charts = [
         {
-            "name": name,
-            "value": write_value(nights[name][-1]["mean"]),
-            "chart": draw_history(nights[name], of=f"{name} of sample {id}", link=to_run),
+            "name": metric,
+            "value": write_value(nights[metric][-1]["mean"]),
+            "chart": draw_history(nights[metric], of=f"{metric} of sample {id}", link=to_run),
         }
-        for name in found.columns
-        if len(nights.get(name, ())) > 1 and any(row["mean"] is not None for row in nights[name])
-    ], versions=_list_versions(warehouse, row, id),
-        flow_run=find_flow_run_page(row), command=f"evalhouse lineage {row.run_id} {quote_argument(id)}",
-    )  # fmt: skip
+        for metric in found.columns
+        if len(nights.get(metric, ())) > 1 and any(night["mean"] is not None for night in nights[metric])
+    ]
+    # Where the sample is in its list, from 1, and the addresses beside it; one that has left the list, such as after it
+    # was labelled, is followed by the list's first.
+    ids = found.sample_ids
+    place = ids.index(id) if id in ids else -1
+    parameters = urlencode(replace(found.wanted, page=1).to_parameters())
+    steps: dict[str, Any] = {"place": place + 1, "n": len(ids), "before": None, "next": None}
+    for step, beside in (("before", place - 1), ("next", place + 1)):
+        if 0 <= beside < len(ids):
+            steps[step] = link(f"/runs/{row.run_id}/sample", id=ids[beside], list=parameters, reviewer=name)
+    # The runs in which the answer differs from that of the run before, the newest first.
+    versions = []
+    for answer in read_sample_answers(warehouse, row, id):
+        before = answer["previous_run_id"]
+        sample_address = link(f"/runs/{answer['run_id']}/sample", id=id)
+        pair_address = before and link("/compare", base=before, candidate=answer["run_id"])
+        versions.append({**answer, "sample": sample_address, "pair": pair_address})
+    return render(
+        request,
+        "sample.html",
+        run=row,
+        sample_id=id,
+        base=base,
+        found=found,
+        list=list,
+        steps=steps,
+        reviewer=name,
+        items=list_items(warehouse, row.run_id, id, name) if name else [],
+        data=embed_data(data),
+        question=data["sample"].question,
+        charts=charts,
+        versions=versions,
+        flow_run=find_flow_run_page(row),
+        command=f"evalhouse lineage {row.run_id} {quote_argument(id)}",
+    )
 
 
 def collect(warehouse: Warehouse, found: Found, base: RunRow | None, sample_id: str) -> dict[str, Any]:
@@ -423,53 +454,24 @@ def collect(warehouse: Warehouse, found: Found, base: RunRow | None, sample_id: 
     (record,) = build_samples(rows, shared)
     (summary,) = read_found(warehouse, run, [sample_id])
     scores = read_found_scores(warehouse, run, found.base, [sample_id])
-    cause = summary["cause"]
     of_metric = [scores.get((sample_id, name), {}) for name in found.metrics]
+    values, changes = ([score.get(name) for score in of_metric] for name in ("value", "change"))
+    of_base = [
+        None if value is None or change is None else value - change
+        for value, change in zip(values, changes, strict=True)
+    ]
     return {
         "sample": record,
         "index": {
             "metrics": [*found.metrics],
-            "scores": [[score.get("value")] for score in of_metric],
+            "scores": [[value] for value in values],
             "reasons": [[score.get("unscored_reason")] for score in of_metric],
-            "base": [[_subtract(score.get("value"), score.get("change"))] for score in of_metric]
-            if found.base
-            else None,
-            "causes": [cause],
+            "base": [[value] for value in of_base] if found.base else None,
+            "causes": [summary["cause"]],
             "cause_names": {cause: advice.name for cause, advice in load_advice(_LANGUAGE).items()},
         },
         "fixed": shared.texts,
     }
-
-
-def _subtract(value: float | None, change: float | None) -> float | None:
-    return None if value is None or change is None else value - change
-
-
-def _find_steps(found: Found, sample_id: str, reviewer: str) -> dict[str, Any]:
-    """Where the sample stands in its list, from 1, and the addresses beside it; one that has left the list, say after
-    it was labelled, is followed by the list's first."""
-    ids = found.sample_ids
-    place = ids.index(sample_id) if sample_id in ids else -1
-    around = {"before": ids[place - 1] if place > 0 else None, "next": ids[place + 1] if place + 1 < len(ids) else None}
-    parameters = urlencode(replace(found.wanted, page=1).to_parameters())
-    addresses = {
-        name: other and link(f"/runs/{found.run.run_id}/sample", id=other, list=parameters, reviewer=reviewer)
-        for name, other in around.items()
-    }
-    return {"place": place + 1, "n": len(ids), **addresses}
-
-
-def _list_versions(warehouse: Warehouse, run: RunRow, sample_id: str) -> list[dict[str, Any]]:
-    """The runs in which the answer was another than in the run before, the newest first."""
-    rows = read_sample_answers(warehouse, run, sample_id)
-    return [
-        {
-            **row,
-            "sample": link(f"/runs/{row['run_id']}/sample", id=sample_id),
-            "pair": row["previous_run_id"] and link("/compare", base=row["previous_run_id"], candidate=row["run_id"]),
-        }
-        for row in rows
-    ]
 
 
 def quote_argument(text: str) -> str:
