@@ -8,7 +8,6 @@ escape was forgotten: none is allowed but those that come with evalhouse.
 
 import hmac
 import ipaddress
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -121,7 +120,9 @@ class Guard:
         given = request.query_params.get(_TOKEN)
         if self._access.token is not None and given is not None and self._access.is_token(given):
             return self._let_in(request, is_foreign=is_foreign)
-        if self._access.is_token(_read_bearer(request.headers) or request.cookies.get(self._access.cookie)):
+        scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+        bearer = credentials if scheme.lower() == "bearer" else None
+        if self._access.is_token(bearer or request.cookies.get(self._access.cookie)):
             return None
         if is_foreign:
             return _come_again(_write_address(request))
@@ -145,11 +146,6 @@ def _write_address(request: Request) -> str:
 def _come_again(address: str) -> Response:
     """A page that opens the address from here: to what a link on another site opens, browsers send no strict cookie."""
     return HTMLResponse(f'<!doctype html><meta http-equiv="refresh" content="0; url={escape(address)}">')
-
-
-def _read_bearer(headers: Mapping[str, str]) -> str | None:
-    kind, _, token = headers.get("authorization", "").partition(" ")
-    return token if kind.lower() == "bearer" else None
 
 
 def _refuse(status: int, text: str) -> Response:

@@ -1,8 +1,7 @@
-"""The SQL page: a person's query with its result as table, chart and download; the address keeps the query.
+"""The SQL page: a query with its result as table, chart and download; the address keeps the query.
 
 A query may take long, and what is around its result need not wait for it: a page whose query is not done in a moment is
-sent up to where the result belongs, and the rest when it is there. Who leaves the page or stops its loading ends the
-query.
+sent up to the place of the result, and the rest when the result is there. Leaving the page ends the query.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import IO, Any, Final, Generic, TypeVar
+from typing import IO, Final, Generic, TypeVar
 
 import polars as pl
 import polars.selectors
@@ -68,47 +67,33 @@ def chart_result(frame: pl.DataFrame, x: str, y: str) -> ResultChart | None:
     if unknown:
         x, y = "", ""
     across = x or (xs[0] if xs else SPREAD)
+    n_drawn = frame.height
     if across == SPREAD:
         y = y or ys[0]
-        column = frame[y]
-        numbers = [float(value) for value in column.drop_nulls() if math.isfinite(value)]
+        numbers = [float(value) for value in frame[y].drop_nulls() if math.isfinite(value)]
         chart = draw_distribution(numbers, of=clean_text(y), unit="row") if numbers else None
     else:
         drawn = [y] if y and y != across else [name for name in ys if name != across]
-        by = _find_split(frame, across, texts) if across in times else None
-        # Where a time comes once for each name, lines of all numbers would jump from name to name.
-        names = [across, drawn[0], by] if by else [across, *drawn]
-        chart = _draw_columns(frame.select(names).head(_count_drawn(frame, across)))
+        names = [across, *drawn]
+        if across in times and frame[across].is_duplicated().any():
+            # Where a time comes once for each of a few names, lines of all numbers would jump from name to name.
+            few = (name for name in texts if frame[name].n_unique() <= MOST_SERIES)
+            by = next((name for name in few if not frame.select(across, name).is_duplicated().any()), None)
+            names = [across, drawn[0], by] if by else names
+        n_drawn = min(n_drawn, _MOST_BARS if frame[across].dtype == pl.String else MOST_POINTS)
+        # Numbers as a browser has them, and times as UTC.
+        shown = frame.select(names).head(n_drawn)
+        shown = shown.with_columns(
+            pl.selectors.numeric().cast(pl.Float64),
+            pl.selectors.datetime(time_zone="*").dt.convert_time_zone("UTC").dt.replace_time_zone(None),
+        )
+        chart = draw_result({clean_text(name): column.to_list() for name, column in shown.to_dict().items()})
     if chart is None and not (x or y or unknown):
         return None
-    note = f"there is no column {unknown[0]!r} here to draw" if unknown else _note_rest(frame, across)
+    note = f"the first {n_drawn:,} rows" if n_drawn < frame.height else ""
+    if unknown:
+        note = f"there is no column {unknown[0]!r} here to draw"
     return ResultChart(chart=chart, x=x, y=y, xs=xs, ys=ys, note=note)
-
-
-def _find_split(frame: pl.DataFrame, across: str, texts: Sequence[str]) -> str | None:
-    """The column of few names that tells rows of one time apart; None where each has a time of its own."""
-    if not frame[across].is_duplicated().any():
-        return None
-    few = (name for name in texts if frame[name].n_unique() <= MOST_SERIES)
-    return next((name for name in few if not frame.select(across, name).is_duplicated().any()), None)
-
-
-def _draw_columns(frame: pl.DataFrame) -> Chart | None:
-    """A chart of the columns; of numbers as a browser has them, and times as UTC."""
-    there = frame.with_columns(
-        pl.selectors.numeric().cast(pl.Float64),
-        pl.selectors.datetime(time_zone="*").dt.convert_time_zone("UTC").dt.replace_time_zone(None),
-    )
-    return draw_result({clean_text(name): column.to_list() for name, column in there.to_dict().items()})
-
-
-def _count_drawn(frame: pl.DataFrame, across: str) -> int:
-    return min(frame.height, _MOST_BARS if frame[across].dtype == pl.String else MOST_POINTS)
-
-
-def _note_rest(frame: pl.DataFrame, across: str) -> str:
-    n = frame.height if across == SPREAD else _count_drawn(frame, across)
-    return f"the first {n:,} rows" if n < frame.height else ""
 
 
 MOST_SHOWN: Final = 1000
@@ -167,44 +152,34 @@ def lay_result(frame: pl.DataFrame) -> ResultTable:
         Column(name=name, kind=next((kind for kind, fits in _KINDS.items() if fits(dtype)), "text"))
         for name, dtype in frame.schema.items()
     ]
-    room = _Room()
-    rows = [
-        [_lay_cell(name, value, row, room) for name, value in row.items()]
-        for row in frame.head(min(MOST_SHOWN, max(1, MOST_CELLS // max(1, frame.width)))).iter_rows(named=True)
-    ]
+    room = _MOST_WHOLE
+    rows = []
+    for row in frame.head(min(MOST_SHOWN, max(1, MOST_CELLS // max(1, frame.width)))).iter_rows(named=True):
+        cells = []
+        for name, value in row.items():
+            if value is None:
+                cells.append(Cell(text=None))
+                continue
+            # The page of a run or a sample, by the names that all our tables and views give to their ids.
+            address = None
+            run = value if name.endswith("run_id") else row.get("run_id")
+            if isinstance(value, str) and isinstance(run, str) and _RUN_ID.fullmatch(run):
+                if name.endswith("run_id"):
+                    address = link(f"/runs/{run}")
+                elif name == "sample_id" and value:
+                    address = link(f"/runs/{run}/sample", id=value)
+            text = write_cell(value)
+            if len(text) <= LONG:
+                cells.append(Cell(text=text, address=address))
+                continue
+            whole: str | None = write_json(value) if isinstance(value, list | dict) else text
+            if whole is not None and len(whole) <= room:
+                room -= len(whole)
+            else:
+                whole = None
+            cells.append(Cell(text=text[:LONG], whole=whole, n=len(text), address=address))
+        rows.append(cells)
     return ResultTable(columns=columns, rows=rows)
-
-
-class _Room:
-    """How many characters of folded texts still fit into the page."""
-
-    def __init__(self) -> None:
-        self.left = _MOST_WHOLE
-
-    def keep(self, text: str) -> str | None:
-        """The text, if it fits."""
-        if len(text) > self.left:
-            return None
-        self.left -= len(text)
-        return text
-
-
-def _lay_cell(name: str, value: object, row: Mapping[str, object], room: _Room) -> Cell:
-    if value is None:
-        return Cell(text=None)
-    text = write_cell(value)
-    # Where a run or a sample is shown, by the names that all our tables and views give to their ids.
-    run = value if name.endswith("run_id") else row.get("run_id")
-    if not (isinstance(value, str) and isinstance(run, str) and _RUN_ID.fullmatch(run)):
-        address = None
-    elif name.endswith("run_id"):
-        address = link(f"/runs/{run}")
-    else:
-        address = link(f"/runs/{run}/sample", id=value) if name == "sample_id" and value else None
-    if len(text) <= LONG:
-        return Cell(text=text, address=address)
-    whole = write_json(value) if isinstance(value, list | dict) else text
-    return Cell(text=text[:LONG], whole=room.keep(whole), n=len(text), address=address)
 
 
 _GUIDE: Final = Path(__file__).parents[1] / "guides" / "cookbook.md"
@@ -350,7 +325,22 @@ def _render_result(request: Request, sql: str, x: str, y: str, stop: threading.E
     try:
         frame = answer_apart(find_warehouse(request).location, sql, most_rows=MOST_COUNTED + 1, stop=stop)
     except QueryError as error:
-        mistake = None if error.place is None else _show_place(sql, error.place)
+        mistake = None
+        if (place := error.place) is not None:
+            # The line of the mistake, cut where it is long, in parts: before the mistake, its word, and after it.
+            start, end = sql.rfind("\n", 0, place) + 1, sql.find("\n", place)
+            before, rest = sql[start:place], sql[place : end if end >= 0 else None]
+            match = _WORD.match(rest)
+            word = match[0] if match else ""
+            after = rest[len(word) :]
+            mistake = {
+                "place": len(sql[:place].encode("utf-16-le")) // 2,  # as a script in the page counts
+                "line": sql.count("\n", 0, place) + 1,
+                "column": place - start + 1,
+                "before": ("…" if len(before) > _AROUND else "") + before[-_AROUND:],
+                "word": word,
+                "after": after[:_AROUND] + ("…" if len(after) > _AROUND else ""),
+            }
         return render(request, "sql_error.html", HTTPStatus.BAD_REQUEST, text=str(error), mistake=mistake)
     except WarehouseError as error:
         return render(request, "sql_error.html", HTTPStatus.SERVICE_UNAVAILABLE, text=str(error), mistake=None)
@@ -369,24 +359,6 @@ def _render_result(request: Request, sql: str, x: str, y: str, stop: threading.E
         drawn=chart_result(rows, x, y),
         spread=SPREAD,
     )
-
-
-def _show_place(sql: str, place: int) -> dict[str, Any]:
-    """The line of a mistake, cut where it is long, as what stands before the mistake and what from there on."""
-    start = sql.rfind("\n", 0, place) + 1
-    end = sql.find("\n", place)
-    before, rest = sql[start:place], sql[place : end if end >= 0 else None]
-    match = _WORD.match(rest)
-    word = match[0] if match else ""
-    after = rest[len(word) :]
-    return {
-        "place": len(sql[:place].encode("utf-16-le")) // 2,  # as a script in the page counts
-        "line": sql.count("\n", 0, place) + 1,
-        "column": place - start + 1,
-        "before": ("…" if len(before) > _AROUND else "") + before[-_AROUND:],
-        "word": word,
-        "after": after[:_AROUND] + ("…" if len(after) > _AROUND else ""),
-    }
 
 
 async def _send_when_done(head: bytes, answer: _Answer[HTMLResponse], tail: bytes) -> AsyncIterator[bytes]:
@@ -413,8 +385,10 @@ async def _download(
     if answer.stop.is_set():  # nobody is there to send it to
         file.close()
         return Response()
+    # The comment that the query begins with, in letters that are safe everywhere.
+    name = "-".join(_LETTERS.findall(_find_title(sql).lower()))[:60].strip("-") or "query"
     headers = {
-        "Content-Disposition": f'attachment; filename="{_name_file(sql)}.{kind}"',
+        "Content-Disposition": f'attachment; filename="{name}.{kind}"',
         "Content-Length": str(file.seek(0, 2)),
     }
     return StreamingResponse(_read_chunks(file), media_type=media_type, headers=headers)
@@ -434,12 +408,6 @@ def _read_chunks(file: IO[bytes]) -> Iterator[bytes]:
         file.seek(0)
         while chunk := file.read(_CHUNK):
             yield chunk
-
-
-def _name_file(sql: str) -> str:
-    """A file's name: the comment that the query begins with, in letters that are safe everywhere."""
-    words = _LETTERS.findall(_find_title(sql).lower())
-    return "-".join(words)[:60].strip("-") or "query"
 
 
 def _find_title(sql: str) -> str:
