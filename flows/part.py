@@ -31,8 +31,9 @@ from evalhouse.flows.server.environment import find_api_url
 from evalhouse.flows.server.flow_options import FLOW_OPTIONS
 from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.flows.shards import count_turns, judge_shard, take_turns
-from evalhouse.tasks.asking.embedders import RepeatedJudge, repeat_embeddings
+from evalhouse.tasks.asking.embeddings import repeat_embeddings
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
+from evalhouse.tasks.judge.protocol import RepeatedJudge
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import registered
 from evalhouse.tasks.settings.run import read_settings

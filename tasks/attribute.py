@@ -19,13 +19,8 @@ from collections.abc import Collection, Mapping, Sequence
 from prefect import task
 
 from evalhouse.prompts import TURN_PREFIX, BlockValue, Item
-from evalhouse.tasks.asking.tokens import (
-    ask_in_parts,
-    estimate_items,
-    set_apart,
-    split_by_tokens,
-    split_items,
-)
+from evalhouse.tasks.asking.splitting import ask_in_parts, set_apart, split_by_tokens, split_items
+from evalhouse.tasks.asking.usage import estimate_items
 from evalhouse.tasks.asking.verdicts import (
     Inquiry,
     JudgedItem,

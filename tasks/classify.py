@@ -11,8 +11,9 @@ from itertools import product
 from prefect import task
 
 from evalhouse.prompts import BlockValue, Item
-from evalhouse.tasks.asking.embedders import compare_spelling
-from evalhouse.tasks.asking.tokens import ask_in_parts, estimate_items, split_by_tokens
+from evalhouse.tasks.asking.embeddings import compare_spelling
+from evalhouse.tasks.asking.splitting import ask_in_parts, split_by_tokens
+from evalhouse.tasks.asking.usage import estimate_items
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, Verdicts, ask_verdicts, gather_all, read_labels
 from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.pipeline.live_run import ID_PREFIXES, LiveRun, SampleWork, collect_turns

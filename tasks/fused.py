@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from prefect import task
 
 from evalhouse.prompts import BlockValue, Item, name_support
-from evalhouse.tasks.asking.tokens import estimate_items, estimate_tokens
+from evalhouse.tasks.asking.usage import estimate_items, estimate_tokens
 from evalhouse.tasks.asking.verdicts import Inquiry, Verdicts, gather_all, poll_verdicts, read_joined
 from evalhouse.tasks.attribute import ATTRIBUTE_STEPS, add_supports, attribute_statements, is_support_open
 from evalhouse.tasks.classify import add_labels, classify_statements, is_label_open

@@ -10,15 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from prefect import task
 
 from evalhouse.prompts import BlockValue, Item
-from evalhouse.tasks.asking.tokens import (
-    ask_in_parts,
-    estimate_items,
-    estimate_tokens,
-    leave_room,
-    set_apart,
-    split_items,
-    split_to_judge,
-)
+from evalhouse.tasks.asking.splitting import ask_in_parts, leave_room, set_apart, split_items, split_to_judge
+from evalhouse.tasks.asking.usage import estimate_items, estimate_tokens
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, Verdicts, ask_verdicts, gather_all, read_labels
 from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, collect_turns

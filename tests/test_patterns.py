@@ -47,7 +47,7 @@ OWN = {
 # Foreign, and cut to so many characters before a pattern meets it; functions stand for the patterns within them.
 CUT = {
     "flows/results/gate.py:_quote": 1_000,
-    "tasks/asking/tokens.py:_DATE": 500,  # the name of a model
+    "tasks/asking/usage.py:_DATE": 500,  # the name of a model
     "tasks/asking/verdicts.py:_is_draft": 1_000_000,  # a reply
     "tasks/datasets/rows.py:_spell": 1_000,  # the name of a column
     "tasks/datasets/formats.py:_parse_json": 65_536,

@@ -215,7 +215,7 @@ def check_embeddings(settings: RunSettings) -> CheckResult:
 
 
 def check_prices(settings: RunSettings) -> CheckResult:
-    from evalhouse.tasks.asking.tokens import find_price, load_prices  # noqa: PLC0415
+    from evalhouse.tasks.asking.usage import find_price, load_prices  # noqa: PLC0415
 
     prices, known, unknown = load_prices(settings.prices), [], []
     for model in dict.fromkeys(name.removeprefix("openai:") for name in list_judges(settings.judge)):

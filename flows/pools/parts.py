@@ -18,7 +18,7 @@ from uuid import UUID
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.request import find_code_version
 from evalhouse.flows.server.environment import API_URL, find_api_url
-from evalhouse.tasks.asking.tokens import Usage
+from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.errors import WarehouseBusy

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.parking import Parking
-from evalhouse.tasks.asking.tokens import load_batch_rates
-from evalhouse.tasks.judge.batches import find_batches
+from evalhouse.tasks.asking.usage import load_batch_rates
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.names import list_judges
-from evalhouse.tasks.judge.protocol import Judge
+from evalhouse.tasks.judge.protocol import Judge, find_batches
 from evalhouse.tasks.settings.run import RunSettings, find_deadline
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.rows.calls import BatchLedger, KnownModel, ServedModel, find_known, has_answered, note_served

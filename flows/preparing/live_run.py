@@ -14,11 +14,10 @@ from evalhouse.flows.preparing.batches import add_parking, ask_servers, check_ba
 from evalhouse.flows.preparing.request import RunRequest, make_row
 from evalhouse.prompts import Prompt, Prompts, load_prompts
 from evalhouse.tasks.asking.asker import Asker
-from evalhouse.tasks.asking.embedders import AskedEmbedder, Embedder, HashingEmbedder
-from evalhouse.tasks.asking.embedding_queue import MOST_TOKENS
+from evalhouse.tasks.asking.embeddings import MOST_TOKENS, AskedEmbedder, Embedder, HashingEmbedder
 from evalhouse.tasks.asking.limits import EndpointLimit, choose_timeout
 from evalhouse.tasks.asking.record import CallRecord, Record
-from evalhouse.tasks.asking.tokens import Price, find_price, load_prices
+from evalhouse.tasks.asking.usage import Price, find_price, load_prices
 from evalhouse.tasks.datasets.read import StagedDataset, stage_of
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.forms import JOIN, find_form

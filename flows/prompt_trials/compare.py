@@ -24,7 +24,7 @@ from evalhouse.flows.results.output import make_table, print_line, print_table, 
 from evalhouse.flows.run.estimate import usage_table
 from evalhouse.flows.shards import STEP_TASKS
 from evalhouse.prompts import Item, Prompt, load_prompts
-from evalhouse.tasks.asking.tokens import Usage
+from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.comparing.agreement import VERDICT, Change, compare_changes, list_moves
 from evalhouse.tasks.comparing.bootstrap import Measure
 from evalhouse.tasks.judge.errors import RunCancelled

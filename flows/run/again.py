@@ -79,7 +79,8 @@ async def measure_noise(
 
 async def _measure(run: RunRow, settings: RunSettings, warehouse: Warehouse, judge_again: JudgeAgain) -> NoiseOutcome:
     from evalhouse.flows.preparing.live_run import make_tools  # noqa: PLC0415  # both import what judges
-    from evalhouse.tasks.asking.embedders import RepeatedJudge, repeat_embeddings  # noqa: PLC0415
+    from evalhouse.tasks.asking.embeddings import repeat_embeddings  # noqa: PLC0415
+    from evalhouse.tasks.judge.protocol import RepeatedJudge  # noqa: PLC0415
 
     budget_usd = settings.budget_usd
     if budget_usd is not None:

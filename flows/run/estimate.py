@@ -41,9 +41,9 @@ from evalhouse.flows.results.output import (
 )
 from evalhouse.flows.results.run_origin import explain_surface
 from evalhouse.flows.shards import take_asking_steps
-from evalhouse.tasks.asking.embedders import AskedEmbedder
+from evalhouse.tasks.asking.embeddings import AskedEmbedder
 from evalhouse.tasks.asking.record import ReplyFinder
-from evalhouse.tasks.asking.tokens import Usage
+from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.datasets.read import stage_of
 from evalhouse.tasks.judge.names import find_judge, list_judges
 from evalhouse.tasks.models.make import make_judges

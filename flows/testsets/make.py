@@ -44,7 +44,7 @@ from evalhouse.flows.testsets.set_run import (
     speak,
     write_version,
 )
-from evalhouse.tasks.asking.tokens import Usage
+from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed
 from evalhouse.tasks.judge.names import LEXICAL

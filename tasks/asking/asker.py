@@ -19,7 +19,7 @@ from evalhouse.tasks.asking.limits import EndpointLimit, ReplyTimer, Slot, draw_
 from evalhouse.tasks.asking.parking import Activity, Parking
 from evalhouse.tasks.asking.record import Call, Record
 from evalhouse.tasks.asking.stop_sign import DRAIN_S, StopSign
-from evalhouse.tasks.asking.tokens import Price, Usage, estimate_prompt, guess_tokens, price_reply
+from evalhouse.tasks.asking.usage import Price, Usage, estimate_prompt, guess_tokens, price_reply
 from evalhouse.tasks.judge.errors import (
     CUT_OFF,
     BudgetExhausted,

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from evalhouse.tasks.asking.limits import write_span
-from evalhouse.tasks.judge.batches import BatchLimits, BatchLine, BatchService, BatchState, make_custom_id
 from evalhouse.tasks.judge.errors import (
     BudgetExhausted,
     FatalJudgeError,
@@ -36,7 +35,15 @@ from evalhouse.tasks.judge.errors import (
     TransientJudgeError,
     repeat_error,
 )
-from evalhouse.tasks.judge.protocol import ModelReply, ModelRequest
+from evalhouse.tasks.judge.protocol import (
+    BatchLimits,
+    BatchLine,
+    BatchService,
+    BatchState,
+    ModelReply,
+    ModelRequest,
+    make_custom_id,
+)
 from evalhouse.warehouse.rows.calls import BatchLedger, BatchStatus, StoredBatch
 
 logger = logging.getLogger(__name__)

@@ -6,8 +6,10 @@ on record) and `reply` asks it. The chat models and the lexical judge are equal 
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final, Protocol
 
 import orjson
@@ -158,3 +160,132 @@ def plain_data(data: Mapping[str, BlockValue]) -> dict[str, object]:
         name: value if isinstance(value, str) else [{"id": item.id, "text": item.text} for item in value]
         for name, value in data.items()
     }
+
+
+_ID_LENGTH = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchLimits:
+    """What one batch may hold: requests, and bytes of the file they are sent in."""
+
+    requests: int
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchState:
+    """What the provider says of a batch; `status` is its own word.
+
+    Once it `is_over` nothing more comes of it. `problem` is why none of it was asked; `is_too_much` says that this was
+    for its size, so that less at once may go.
+    """
+
+    provider_id: str
+    status: str
+    is_over: bool = False
+    n_done: int = 0
+    problem: Exception | None = None
+    is_too_much: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchLine:
+    """What came of one request, as the provider sent it; `status` is an HTTP status, None where it was never asked."""
+
+    custom_id: str
+    status: int | None
+    body: bytes = b""
+
+
+class BatchService(Protocol):
+    """A provider's batches. All but `limits`, `write_line` and `read_line` raise Exception."""
+
+    @property
+    def limits(self) -> BatchLimits:
+        """Of one batch."""
+
+    def write_line(self, custom_id: str, request: ModelRequest) -> bytes:
+        """A request as it stands in a batch's file, a line of JSON."""
+
+    def read_line(self, line: BatchLine, request: ModelRequest) -> ModelReply:
+        """The reply in a line of the results; raises what the judge would raise for it."""
+
+    async def create(self, file: Path, tag: str) -> BatchState:
+        """Send a file of lines as a batch that bears `tag`."""
+
+    async def find(self, tag: str, *, since: float, custom_ids: Collection[str]) -> BatchState | None:
+        """The batch with this tag that was created after `since` (seconds of the epoch); None when there is none.
+
+        `custom_ids` are those of its requests, for providers that take no tag.
+        """
+
+    async def look(self, provider_id: str) -> BatchState:
+        """How far a batch is."""
+
+    def fetch(self, provider_id: str) -> AsyncIterator[BatchLine]:
+        """The results of a batch that is over, in whatever order they come."""
+
+    async def cancel(self, provider_id: str) -> None:
+        """Have the provider end a batch soon; what it has answered until then can be fetched."""
+
+    async def close(self) -> None:
+        """Give connections back."""
+
+
+@contextmanager
+def translated(kind: type[Exception], translate: Callable[[Exception], Exception]) -> Iterator[None]:
+    """Within the block errors of a provider's client, all of one `kind`, are raised as ours."""
+    try:
+        yield
+    except kind as error:
+        raise translate(error) from None
+
+
+def describe_lost(provider_id: str) -> BatchState:
+    """Of a batch that the provider no longer has: nothing more comes of it."""
+    return BatchState(provider_id=provider_id, status="not found", is_over=True)
+
+
+def find_batches(judge: Judge) -> BatchService | None:
+    """A judge's batches, where it has been made to go by them."""
+    service: BatchService | None = getattr(judge, "batches", None)
+    return service
+
+
+def make_custom_id(request_hash: str) -> str:
+    """By what a request is known in its batch."""
+    return request_hash[:_ID_LENGTH]
+
+
+class RepeatedJudge:
+    """A judge whose every request counts as one that was never asked, for a noise run.
+
+    The key of a request is made of the judge's own and of the run. So no reply on record answers it, and its reply
+    answers no later run: an unchanged sample would otherwise change its verdict after the night on which it was judged
+    twice.
+    """
+
+    def __init__(self, judge: Judge, run_id: str) -> None:
+        self._judge, self._run_id = judge, run_id
+        self.name, self.model, self.endpoint, self.tasks = judge.name, judge.model, judge.endpoint, judge.tasks
+        self.batches = find_batches(judge)
+
+    @property
+    def window(self) -> int | None:
+        """The judge's."""
+        return find_window(self._judge)
+
+    def prepare(self, question: Question) -> ModelRequest:
+        """The judge's request under a key of this run's own."""
+        request = self._judge.prepare(question)
+        own_key = hashlib.sha256(f"{self._run_id}/{request.request_hash}".encode()).hexdigest()
+        return replace(request, request_hash=own_key)
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        """What the judge says."""
+        return await self._judge.reply(request)
+
+    async def close(self) -> None:
+        """Close the judge's connections."""
+        await self._judge.close()

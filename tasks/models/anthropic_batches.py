@@ -20,9 +20,16 @@ from anthropic.types.messages import MessageBatch, MessageBatchIndividualRespons
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
-from evalhouse.tasks.judge.batches import BatchLimits, BatchLine, BatchState, describe_lost, translated
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeError
-from evalhouse.tasks.judge.protocol import ModelReply, ModelRequest
+from evalhouse.tasks.judge.protocol import (
+    BatchLimits,
+    BatchLine,
+    BatchState,
+    ModelReply,
+    ModelRequest,
+    describe_lost,
+    translated,
+)
 
 T = TypeVar("T")
 Invoke = Callable[[list[BaseMessage], Mapping[str, Any]], Awaitable[BaseMessage]]

@@ -20,7 +20,6 @@ from langchain_openai.chat_models.base import BaseChatOpenAI
 from langsmith.utils import tracing_is_enabled
 
 from evalhouse.tasks.asking.limits import choose_timeout
-from evalhouse.tasks.judge.batches import BatchService
 from evalhouse.tasks.judge.errors import (
     FatalJudgeError,
     JudgeError,
@@ -30,6 +29,7 @@ from evalhouse.tasks.judge.errors import (
 )
 from evalhouse.tasks.judge.logprobs import TOP_LOGPROBS, pack_logprobs
 from evalhouse.tasks.judge.protocol import (
+    BatchService,
     Dropped,
     ModelReply,
     ModelRequest,

@@ -12,7 +12,7 @@ from typing import cast
 
 import openai
 
-from evalhouse.tasks.asking.vectors import pack_embedding, pack_vector
+from evalhouse.tasks.asking.embeddings import pack_embedding, pack_vector
 from evalhouse.tasks.judge.errors import (
     FatalJudgeError,
     RefusedRequest,

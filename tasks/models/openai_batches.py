@@ -13,9 +13,16 @@ import openai
 import orjson
 from openai.types import Batch
 
-from evalhouse.tasks.judge.batches import BatchLimits, BatchLine, BatchState, describe_lost, translated
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeError
-from evalhouse.tasks.judge.protocol import ModelReply, ModelRequest
+from evalhouse.tasks.judge.protocol import (
+    BatchLimits,
+    BatchLine,
+    BatchState,
+    ModelReply,
+    ModelRequest,
+    describe_lost,
+    translated,
+)
 from evalhouse.tasks.models.errors import translate_error
 from evalhouse.warehouse.messages import shorten
 

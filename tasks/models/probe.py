@@ -16,7 +16,7 @@ from typing import Any, Literal
 import orjson
 
 from evalhouse.prompts import Item, Prompt
-from evalhouse.tasks.asking.tokens import count_request
+from evalhouse.tasks.asking.usage import count_request
 from evalhouse.tasks.asking.verdicts import parse_object
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeError, UnsupportedOption, UnusableReply
 from evalhouse.tasks.judge.protocol import Judge, ModelReply, ModelRequest, Question

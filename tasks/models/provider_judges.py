@@ -28,9 +28,9 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableBinding, RunnableSequence
 from pydantic import SecretStr
 
-from evalhouse.tasks.asking.tokens import count_tokens
-from evalhouse.tasks.judge.batches import BatchService
+from evalhouse.tasks.asking.usage import count_tokens
 from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.judge.protocol import BatchService
 from evalhouse.tasks.models.chat import (
     ChatModelJudge,
     make_compatible_judge,

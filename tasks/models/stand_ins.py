@@ -15,9 +15,9 @@ from typing import Any
 import orjson
 
 from evalhouse.prompts import PREFERENCES, Prompt, list_row_reasons, pick_verdict_lists, word_row
+from evalhouse.tasks.asking.embeddings import pack_vector
 from evalhouse.tasks.asking.record import Call, ReplyFinder
-from evalhouse.tasks.asking.tokens import Price, Usage, count_request, count_tokens
-from evalhouse.tasks.asking.vectors import pack_vector
+from evalhouse.tasks.asking.usage import Price, Usage, count_request, count_tokens
 from evalhouse.tasks.judge.forms import find_form
 from evalhouse.tasks.judge.protocol import (
     Judge,

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from evalhouse.prompts import CONVERSATION, TURN_PREFIX, BlockValue, Grade, Item, Prompt
 from evalhouse.tasks.asking.asker import Asker
-from evalhouse.tasks.asking.embedders import AskedEmbedder, Embedder
+from evalhouse.tasks.asking.embeddings import AskedEmbedder, Embedder
 from evalhouse.tasks.asking.parking import Parking
 from evalhouse.tasks.asking.shared_limit import SharedLimits
-from evalhouse.tasks.asking.tokens import Usage, estimate_items, leave_room
+from evalhouse.tasks.asking.splitting import leave_room
+from evalhouse.tasks.asking.usage import Usage, estimate_items
 from evalhouse.tasks.asking.verdicts import JudgedItem, write_verdict
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.settings.run import RunSettings

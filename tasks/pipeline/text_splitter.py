@@ -1,6 +1,6 @@
 """The requests that split a sample's texts into statements: one text at a time, or both texts at once.
 
-A text that no request holds is cut into parts (`asking/tokens`), which are asked about side by side, each with the
+A text that no request holds is cut into parts (`asking/splitting`), which are asked about side by side, each with the
 question. Nothing of the neighbouring parts goes along, because it would come back as statements a second time.
 """
 
@@ -12,7 +12,8 @@ from typing import NoReturn
 import orjson
 
 from evalhouse.prompts import BlockValue, collect_words, list_texts
-from evalhouse.tasks.asking.tokens import ask_in_parts, estimate_tokens, split_to_judge
+from evalhouse.tasks.asking.splitting import ask_in_parts, split_to_judge
+from evalhouse.tasks.asking.usage import estimate_tokens
 from evalhouse.tasks.asking.verdicts import COPIED, gather_all, read_statements
 from evalhouse.tasks.judge.errors import CutReply, JudgeFailed, UnusableReply
 from evalhouse.tasks.judge.protocol import Question

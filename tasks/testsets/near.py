@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from rapidfuzz import fuzz
 from scipy.sparse import csr_array
 
-from evalhouse.tasks.asking.embedders import Embedder
+from evalhouse.tasks.asking.embeddings import Embedder
 from evalhouse.tasks.lexical.split import CHINESE_STOP_CHARACTERS, FUNCTION_WORDS, stem_word
 from evalhouse.tasks.lexical.texts import normalise
 from evalhouse.tasks.testsets.passages import Document, Passage, SentenceSpan, find_sentences

@@ -10,7 +10,7 @@ import pytest
 from live_runs import PROMPTS, ScriptedJudge, lay_out_run, make_settings, read_calls
 
 from evalhouse.tasks.asking.asker import LAST_CHANCE, Asker
-from evalhouse.tasks.asking.tokens import Price
+from evalhouse.tasks.asking.usage import Price
 from evalhouse.tasks.asking.verdicts import read_statements
 from evalhouse.tasks.judge.errors import (
     BudgetExhausted,

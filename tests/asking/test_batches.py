@@ -22,10 +22,10 @@ from evalhouse.flows.serving.backlog import has_left_batch
 from evalhouse.tasks.asking import parking
 from evalhouse.tasks.asking.parking import BatchUnderWay
 from evalhouse.tasks.asking.record import CallRecord
-from evalhouse.tasks.asking.tokens import Price
+from evalhouse.tasks.asking.usage import Price
 from evalhouse.tasks.extract import extract_statements
-from evalhouse.tasks.judge.batches import BatchLine, BatchState
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
+from evalhouse.tasks.judge.protocol import BatchLine, BatchState
 from evalhouse.tasks.models.make import make_judge
 from evalhouse.tasks.pipeline.live_run import LiveRun, make_work
 from evalhouse.warehouse.mover import take_in_orphans

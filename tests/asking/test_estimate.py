@@ -13,7 +13,7 @@ from realistic_judge import make_script
 from evalhouse.flows.preparing.live_run import make_live_run, make_plan
 from evalhouse.flows.run.estimate import Estimate, estimate_run, print_estimate
 from evalhouse.prompts import BlockValue, Item, load_prompts
-from evalhouse.tasks.asking.tokens import Usage
+from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.errors import FatalJudgeError

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from evalhouse.tasks.asking.tokens import Price, find_price, load_prices
+from evalhouse.tasks.asking.usage import Price, find_price, load_prices
 from evalhouse.tasks.judge.errors import FatalJudgeError
 
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalhouse.prompts import Item
-from evalhouse.tasks.asking.tokens import estimate_items, estimate_tokens, split_by_tokens
+from evalhouse.tasks.asking.splitting import split_by_tokens
+from evalhouse.tasks.asking.usage import estimate_items, estimate_tokens
 
 TEXTS = st.text(max_size=60) | st.integers(0, 400).map("word ".__mul__) | st.integers(0, 200).map("灯塔".__mul__)
 

@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from evalhouse.tasks.asking.tokens import Price, count_request, count_tokens, price_reply
+from evalhouse.tasks.asking.usage import Price, count_request, count_tokens, price_reply
 from evalhouse.tasks.judge.protocol import ModelReply
 
 PRICE = Price(input_usd=2.0, output_usd=8.0, cached_usd=0.5)

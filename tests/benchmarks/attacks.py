@@ -35,7 +35,7 @@ from evalhouse.flows.results.output import (
 )
 from evalhouse.flows.results.progress import show_run
 from evalhouse.prompts import BlockValue
-from evalhouse.tasks.asking.tokens import Usage
+from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.asking.verdicts import (
     Inquiry,
     Verdict,

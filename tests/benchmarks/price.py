@@ -46,7 +46,7 @@ from peers import write_samples  # noqa: E402
 from rs_bpe.bpe import openai  # noqa: E402
 
 from evalhouse.prompts import list_row_reasons, load_prompts, word_row  # noqa: E402
-from evalhouse.tasks.asking.tokens import find_price, load_batch_rates, load_prices  # noqa: E402
+from evalhouse.tasks.asking.usage import find_price, load_batch_rates, load_prices  # noqa: E402
 from evalhouse.warehouse.rows.samples import StoredSample  # noqa: E402
 
 METRICS = ("answer_correctness", "context_recall", "context_precision", "faithfulness")

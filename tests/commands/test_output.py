@@ -40,7 +40,7 @@ from evalhouse.flows.results.output import (
 )
 from evalhouse.flows.results.progress import describe_progress, shorten_number
 from evalhouse.flows.results.run_origin import print_responses
-from evalhouse.tasks.asking.tokens import Usage
+from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.pipeline.live_run import Progress
 from evalhouse.warehouse.messages import clean_text, shorten
 from evalhouse.warehouse.queries import read_query

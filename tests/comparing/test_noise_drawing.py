@@ -15,9 +15,10 @@ from noise_house import BASE, CANDIDATE, JUDGE, NoiseHouse
 
 from evalhouse.flows.run.again import measure_noise
 from evalhouse.flows.run.outcome import NoiseOutcome, RunOutcome
-from evalhouse.tasks.asking.embedders import AskedEmbedder, RepeatedJudge
-from evalhouse.tasks.asking.tokens import Usage
+from evalhouse.tasks.asking.embeddings import AskedEmbedder
+from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.comparing.noise import LEAST_SAMPLES
+from evalhouse.tasks.judge.protocol import RepeatedJudge
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs, update_run
 from evalhouse.warehouse.store import Warehouse

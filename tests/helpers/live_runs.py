@@ -23,9 +23,9 @@ from warehouse_runs import is_as_laid, lay_warehouse
 from evalhouse.flows.preparing.live_run import make_limit
 from evalhouse.prompts import load_prompts
 from evalhouse.tasks.asking.asker import Asker
-from evalhouse.tasks.asking.embedders import AskedEmbedder, HashingEmbedder
+from evalhouse.tasks.asking.embeddings import AskedEmbedder, HashingEmbedder
 from evalhouse.tasks.asking.record import CallRecord
-from evalhouse.tasks.asking.tokens import Price
+from evalhouse.tasks.asking.usage import Price
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.attribute import attribute_statements
 from evalhouse.tasks.classify import classify_statements

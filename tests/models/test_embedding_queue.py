@@ -11,9 +11,8 @@ from endpoint import running_endpoint
 from live_runs import lay_out_run, make_settings, open_warehouse, point_to, read_calls
 from warehouse_runs import make_run
 
-from evalhouse.tasks.asking import embedding_queue
-from evalhouse.tasks.asking.embedders import AskedEmbedder
-from evalhouse.tasks.asking.vectors import pack_vector
+from evalhouse.tasks.asking import embeddings
+from evalhouse.tasks.asking.embeddings import AskedEmbedder, pack_vector
 from evalhouse.tasks.judge.errors import JudgeFailed, RefusedRequest, TransientJudgeError
 from evalhouse.tasks.judge.protocol import ModelReply
 from evalhouse.tasks.models.embeddings import EmbeddingModel
@@ -172,7 +171,7 @@ async def test_whoever_waits_no_longer_is_not_asked_for(tmp_path: Path) -> None:
 async def test_texts_wait_for_company_as_long_as_others_are_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedding_queue, "_WAIT_MOST_S", 0.4)
+    monkeypatch.setattr(embeddings, "_WAIT_MOST_S", 0.4)
     model = Model(embed_all)
     point_to("http://127.0.0.1:9/v1")
     async with lay_out_run(tmp_path, make_settings(embeddings="openai:embedder")) as live_run:

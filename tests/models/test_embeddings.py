@@ -11,8 +11,7 @@ from live_runs import lay_out_run, make_settings, point_to, read_calls
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.metrics.pairwise import cosine_similarity
 
-from evalhouse.tasks.asking.embedders import AskedEmbedder, HashingEmbedder
-from evalhouse.tasks.asking.vectors import pack_vector, read_vector
+from evalhouse.tasks.asking.embeddings import AskedEmbedder, HashingEmbedder, pack_vector, read_vector
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed, UnusableReply
 from evalhouse.tasks.models.embeddings import make_embedding_model
 
@@ -103,7 +102,7 @@ async def test_texts_that_cannot_be_compared_fail_and_hang_nobody(monkeypatch: p
     def break_down(_: object) -> None:
         raise MemoryError("no n-grams today")
 
-    monkeypatch.setattr("evalhouse.tasks.asking.embedders._count_ngrams", break_down)
+    monkeypatch.setattr("evalhouse.tasks.asking.embeddings._count_ngrams", break_down)
     embedder = HashingEmbedder()
     async with asyncio.timeout(5):
         results = await asyncio.gather(*(embedder.compare("s", "a", "b") for _ in range(20)), return_exceptions=True)

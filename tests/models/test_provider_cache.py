@@ -12,7 +12,7 @@ from endpoint import Endpoint, running_endpoint
 from live_runs import PROMPTS, judge_samples, lay_out_run, make_sample, make_settings, read_calls
 from provider_calls import KEY, make_question
 
-from evalhouse.tasks.asking.tokens import Price, count_tokens, find_price, load_prices
+from evalhouse.tasks.asking.usage import Price, count_tokens, find_price, load_prices
 from evalhouse.tasks.models.make import make_judge
 from evalhouse.tasks.models.providers import load_providers
 from evalhouse.tasks.models.stand_ins import StandInJudge

@@ -9,7 +9,7 @@ from endpoint_replies import Choice, build_completion, compose_reply
 from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to
 
 from evalhouse.flows.results.run_origin import describe_local, describe_replies, list_troubled, read_replies
-from evalhouse.tasks.asking.tokens import Usage
+from evalhouse.tasks.asking.usage import Usage
 
 
 async def judge(folder: Path, n: int = 4, script: Any = None, **settings: Any) -> tuple[list[dict[str, Any]], Usage]:  # noqa: ANN401

@@ -3,7 +3,8 @@
 import pytest
 
 from evalhouse.prompts import Item
-from evalhouse.tasks.asking.tokens import estimate_items, estimate_tokens, split_by_tokens
+from evalhouse.tasks.asking.splitting import split_by_tokens
+from evalhouse.tasks.asking.usage import estimate_items, estimate_tokens
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.models.make import check_embeddings_name, check_judge_name, make_judge
 from evalhouse.tasks.settings.run import RunSettings

@@ -25,7 +25,7 @@ from live_runs import (
     read_outcomes,
 )
 
-from evalhouse.tasks.asking.tokens import Price
+from evalhouse.tasks.asking.usage import Price
 from evalhouse.tasks.judge.errors import UnusableReply
 from evalhouse.tasks.pipeline.live_run import SampleWork, make_work
 from evalhouse.tasks.similarity import read_questions, regenerate_questions

@@ -26,7 +26,7 @@ from live_runs import (
 )  # fmt: skip
 
 from evalhouse.prompts import BlockValue
-from evalhouse.tasks.asking.tokens import estimate_items, estimate_tokens
+from evalhouse.tasks.asking.usage import estimate_items, estimate_tokens
 from evalhouse.tasks.judge.errors import RefusedRequest
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.live_run import SampleWork

@@ -28,7 +28,7 @@ from live_runs import (
     say_verdicts,
 )  # fmt: skip
 
-from evalhouse.tasks.asking.tokens import Price
+from evalhouse.tasks.asking.usage import Price
 from evalhouse.tasks.judge.errors import RefusedRequest
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.live_run import SampleWork

@@ -7,14 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from evalhouse.prompts import Item
-from evalhouse.tasks.asking.tokens import (
-    estimate_items,
-    estimate_tokens,
-    set_apart,
-    split_items,
-    split_text,
-    split_to_judge,
-)
+from evalhouse.tasks.asking.splitting import set_apart, split_items, split_text, split_to_judge
+from evalhouse.tasks.asking.usage import estimate_items, estimate_tokens
 
 ENGLISH = (
     "The lamp was lit in 1911. It burned oil, then gas; since 1962 it runs on tidal power. Who keeps it? Ode Varn."

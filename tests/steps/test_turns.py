@@ -22,7 +22,7 @@ from live_runs import (
 from rows import Sample, add_samples, fill, open_rows, read, score, value_of
 
 from evalhouse.prompts import Item, load_prompts
-from evalhouse.tasks.asking.tokens import estimate_tokens
+from evalhouse.tasks.asking.usage import estimate_tokens
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.attribute import attribute_statements
 from evalhouse.tasks.classify import classify_statements

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from evalhouse.tasks.asking.embedders import HashingEmbedder
+from evalhouse.tasks.asking.embeddings import HashingEmbedder
 from evalhouse.tasks.testsets.near import QuestionIndex, find_twin
 from evalhouse.tasks.testsets.questions import SetQuestion, Span, Turn
 

@@ -1,37 +1,26 @@
-"""What a request and its reply take in tokens and dollars, estimated without a tokenizer, which would be fetched from
-the network on first use.
+"""What requests take in tokens and dollars: estimates, counts and prices.
 
-There are two counts. The quick one decides where requests are split: English comes to about four characters a token and
-Chinese to a little under one token a character, which is three UTF-8 bytes. The close one stands in where nobody has
-counted, in dry runs and for endpoints that report no usage. Tokenizers of hosted models cut a text into words, numbers,
-runs of punctuation and, of scripts without spaces, single characters; the weights here were fitted to OpenAI's
-o200k_base over our prompts and sample dataset, English and Chinese, where they come within 6 % for any one kind of text
-and 1 % for all; older vocabularies take a third more for Chinese. Prices are a table by model that users can lay their
-own over.
-
-A text that is longer than a request is cut into parts that fit, at the best places there are, with nothing lost. Cuts
-fall between paragraphs where they can, else between sentences, else at commas, between words and at last between
-characters. What belongs together (a code fence, a table, a list, a heading or a line that ends in a colon with what
-follows it) stays together as long as one request holds it.
+There are two estimates. The quick one decides where requests are split. The close one is used where nobody counts, in
+dry runs and for endpoints that report no usage: its weights were fitted to OpenAI's o200k_base over our prompts and
+sample dataset, English and Chinese, where it is within 6 % for any one kind of text and 1 % for all.
 """
 
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
 import yaml
 
 from evalhouse.prompts import Item
-from evalhouse.tasks.judge.errors import FatalJudgeError, TooLong
+from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.protocol import ModelReply
-from evalhouse.tasks.lexical.split import split_sentences
 
 _ASCII_PER_TOKEN = 4.0
 _BYTES_PER_TOKEN = 3.5
@@ -52,28 +41,6 @@ def estimate_size(n_bytes: int, *, is_ascii: bool) -> int:
 def estimate_items(items: Sequence[Item]) -> int:
     """About how many tokens items have in a request, ids included."""
     return sum(estimate_tokens(item.text) + ID_TOKENS for item in items)
-
-
-def leave_room(most: int, *beside: str) -> int:
-    """What is left of `most` tokens beside texts that go into every request whole; half of it at the very least."""
-    return max(most - sum(estimate_tokens(text) for text in beside), most // 2)
-
-
-def split_by_tokens(items: Sequence[Item], most: int) -> list[list[Item]]:
-    """Items in order, in groups of at most `most` tokens; an item larger than that has a group of its own, whole.
-
-    Items of the same id, which are parts of one, never meet in a group.
-    """
-    groups: list[list[Item]] = []
-    filled = 0
-    for item in items:
-        size = estimate_items([item])
-        if not groups or filled + size > most or item.id == groups[-1][-1].id:
-            groups.append([])
-            filled = 0
-        groups[-1].append(item)
-        filled += size
-    return groups
 
 
 # A snapshot of a model costs what the model costs: gpt-4.1-2025-04-14, qwen-plus-20250428. Shorter endings (-2407,
@@ -346,156 +313,3 @@ def price_reply(price: Price, request: str | None, reply: ModelReply) -> float:
         said = count_tokens(reply.text) + count_tokens(reply.thoughts or "")
         completion_tokens = completion_tokens or (round(said) if "messages" in payload else 0)
     return price.cost_usd(prompt_tokens or 0, completion_tokens, reply.cached_tokens, reply.written_tokens) or 0.0
-
-
-_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
-_FENCE = re.compile(r"\s*(```|~~~)")
-_HEADING = re.compile(r"\s*(?:#{1,6}\s|\*\*[^*\n]+\*\*\s*$)")
-_BULLET = re.compile(
-    r"\s*(?:[-*+]\s|[•●▪◦]|[（(]?(?:\d{1,3}|[A-Za-z])[.)]\s|[（(]?(?:\d{1,3}|[一二三四五六七八九十]{1,3})[）、])"
-)
-_ROW = re.compile(r"\s*(?:[|>#]|```|~~~)")
-_BREAK = re.compile(r"(?<=\S)[ \t]*(?:\r\n|\r|\n)(?=[ \t]*\S)")
-_ENDS = tuple(".!?。！？…:：;；|")
-_CLOSERS = "\"'”’」』)）*_ \t"
-_WRAPPED = 60  # characters from which a line that ends no sentence is taken for a wrapped one
-_CLAUSE = re.compile(r".+?(?:[,;:](?=\s)|[，；：]|\n|\Z)", re.DOTALL)
-_SPACED_WORD = re.compile(r"[\s、]*[^\s、]+[\s、]*|[\s、]+")
-
-# Beside parts smaller than this it is the instructions, or the question, that the window does not hold.
-_LEAST_PART = 64
-
-_Cut = Callable[[str], Iterable[str]]
-T = TypeVar("T")
-
-
-def split_text(text: str, most: int) -> list[str]:
-    """A text in parts of at most `most` (at least 1) estimated tokens; joined they are the text again."""
-    if estimate_tokens(text) <= most:
-        return [text]
-    parts: list[str] = []
-    part: list[str] = []
-    n_bytes, is_ascii = 0, True
-    for unit in _cut(text, most, _CUTS):
-        unit_bytes, both_ascii = len(unit.encode()), is_ascii and unit.isascii()
-        if part and estimate_size(n_bytes + unit_bytes, is_ascii=both_ascii) > most:
-            parts.append("".join(part))
-            part, n_bytes, both_ascii = [], 0, unit.isascii()
-        part.append(unit)
-        n_bytes, is_ascii = n_bytes + unit_bytes, both_ascii
-    return [*parts, "".join(part)]
-
-
-def split_to_judge(text: str, most: int) -> list[str]:
-    """The parts of a text that hold more than blanks; a text that fits is one part, whatever it holds."""
-    parts = split_text(text, most)
-    return parts if len(parts) == 1 else [part for part in parts if part.strip()] or parts[:1]
-
-
-async def ask_in_parts(most: int, ask: Callable[[int], Awaitable[T]]) -> T:
-    """What `ask` gives of parts of at most `most` tokens, or of smaller ones where the model's window holds no such.
-
-    Raises TooLong where parts so small are refused that their own length cannot be the reason.
-    """
-    while True:
-        try:
-            return await ask(most)
-        except TooLong:
-            most //= 2
-            if most < _LEAST_PART:
-                raise
-
-
-def set_apart(items: Sequence[Item], *, alone: bool) -> list[Sequence[Item]]:
-    """Items that are judged together, as groups: one for all of them, or one for each where they are judged alone."""
-    return [[item] for item in items] if alone else [items]
-
-
-def split_items(items: Sequence[Item], most: int) -> list[list[Item]]:
-    """Items in order, in groups of at most `most` tokens, for items that may be judged in parts.
-
-    The text of an item that is larger than a group is split over several groups, under the same id in each.
-    """
-    room = max(most - ID_TOKENS, 1)
-    pieces = [Item(id=item.id, text=part) for item in items for part in split_to_judge(item.text, room)]
-    return split_by_tokens(pieces, most)
-
-
-def _cut(text: str, most: int, cuts: Sequence[_Cut]) -> Iterator[str]:
-    """The largest units of a text that fit, in order."""
-    if not cuts or estimate_tokens(text) <= most:
-        yield text
-        return
-    for piece in cuts[0](text):
-        yield from _cut(piece, most, cuts[1:])
-
-
-def _cut_blocks(text: str) -> Iterator[str]:
-    return _cut_at_blank_lines(text, keeps_whole=True)
-
-
-def _cut_paragraphs(text: str) -> Iterator[str]:
-    return _cut_at_blank_lines(text, keeps_whole=False)
-
-
-def _cut_at_blank_lines(text: str, *, keeps_whole: bool) -> Iterator[str]:
-    """Paragraphs with the blank lines behind them; `keeps_whole` is for those within a fence or a list."""
-    block: list[str] = []
-    fence, last = "", ""  # the mark that opened a fence, and the last line that is not blank
-    for line in _LINE.findall(text):
-        begins = bool(block) and bool(line.strip()) and not block[-1].strip()
-        if begins and not (_leads_on(last) or fence or (keeps_whole and _goes_on_with_list(block, line))):
-            yield "".join(block)
-            block = []
-        mark = _FENCE.match(line) if keeps_whole else None
-        if mark and fence in ("", mark[1]):
-            fence = "" if fence else mark[1]
-        block.append(line)
-        last = line if line.strip() else last
-    if block:
-        yield "".join(block)
-
-
-def _leads_on(line: str) -> bool:
-    """Whether a line is worth little without what follows it."""
-    return _HEADING.match(line) is not None or line.rstrip().rstrip(_CLOSERS).endswith((":", "："))
-
-
-def _goes_on_with_list(block: Sequence[str], line: str) -> bool:
-    """Whether a line behind a blank one belongs to the list before it: another item, or more of the last one."""
-    return (line[0] in " \t" or _BULLET.match(line) is not None) and any(_BULLET.match(before) for before in block)
-
-
-def _cut_sentences(text: str) -> Iterator[str]:
-    """Sentences with the space behind them; a line break ends one unless the text was merely wrapped there."""
-    unwrapped = _BREAK.sub(_unwrap, text)
-    start = end = 0
-    for sentence in split_sentences(unwrapped):
-        begin = unwrapped.index(sentence, end)
-        end = begin + len(sentence)
-        if start < begin and text[start:begin].strip():
-            yield text[start:begin]
-            start = begin
-    yield text[start:]
-
-
-def _unwrap(found: re.Match[str]) -> str:
-    """As many blanks in place of a line break in the middle of a sentence; elsewhere the line break."""
-    text, start, end = found.string, found.start(), found.end()
-    line = text[max(text.rfind("\n", 0, start), text.rfind("\r", 0, start)) + 1 : start]
-    if line.rstrip(_CLOSERS).endswith(_ENDS) or _BULLET.match(text, end) or _ROW.match(text, end):
-        return found[0]
-    following = text[end : end + _WRAPPED].lstrip(" \t")[:1]
-    is_wrapped = following.islower() or line[-1] in ",，、" or len(line) >= _WRAPPED
-    return " " * len(found[0]) if is_wrapped else found[0]
-
-
-def _cut_clauses(text: str) -> Iterator[str]:
-    return (found[0] for found in _CLAUSE.finditer(text))
-
-
-def _cut_words(text: str) -> Iterator[str]:
-    return (found[0] for found in _SPACED_WORD.finditer(text))
-
-
-_CUTS: tuple[_Cut, ...] = (_cut_blocks, _cut_paragraphs, _cut_sentences, _cut_clauses, _cut_words, list)

@@ -1,0 +1,368 @@
+"""The similarity in meaning of two texts, by n-grams that are counted here or by an embedding model.
+
+Embedding models take hundreds of texts in one request. So texts are gathered while the run is busy with other
+questions, for two seconds at most, and sent as soon as a request is full or nothing else is being asked. One request
+is one call on record; the vector of each text has a row under the key that the text has alone.
+"""
+
+import asyncio
+import base64
+import math
+import time
+from array import array
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import orjson
+
+from evalhouse.tasks.asking.asker import Asker, share_failure
+from evalhouse.tasks.asking.usage import estimate_tokens
+from evalhouse.tasks.asking.verdicts import gather_all
+from evalhouse.tasks.judge.errors import (
+    JudgeFailed,
+    QuestionRefused,
+    RunCancelled,
+    UnusableReply,
+    repeat_error,
+)
+from evalhouse.tasks.judge.protocol import Question, RepeatedJudge
+
+
+def pack_vector(vector: list[float]) -> str:
+    """A vector as JSON with base64 of 32-bit floats, a quarter of the size of its digits."""
+    return _name_packed(base64.b64encode(array("f", vector).tobytes()).decode())
+
+
+def _name_packed(packed: str) -> str:
+    return orjson.dumps({"embedding_float32_base64": packed}).decode()
+
+
+def pack_embedding(embedding: object) -> str:
+    """An endpoint's `embedding`, numbers or base64 of 32-bit floats; raises UnusableReply for what is neither."""
+    if isinstance(embedding, str):
+        return _name_packed(embedding)
+    try:
+        return pack_vector(embedding)  # type: ignore[arg-type]  # what is no list of numbers is refused by the array
+    except (TypeError, OverflowError):
+        raise UnusableReply(f"the embedding was not a list of numbers: {str(embedding)[:60]!r}") from None
+
+
+def read_vector(text: str) -> "array[float]":
+    """A packed vector; raises UnusableReply for an empty one or another text."""
+    try:
+        vector = array("f")
+        vector.frombytes(base64.b64decode(orjson.loads(text)["embedding_float32_base64"]))
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+        raise UnusableReply("the reply was not a packed vector") from None
+    if not vector or not all(map(math.isfinite, vector)):
+        raise UnusableReply("the vector was empty or not finite")
+    return vector
+
+
+MOST_TEXTS: Final = 256
+"""Texts in one request; OpenAI takes 2,048, servers of one's own often 32, which is found out."""
+MOST_TOKENS: Final = 50_000
+"""About as many tokens of all texts in one request; OpenAI takes 300,000."""
+_PARTS = 4  # of a request that is refused: with few levels, for a run stops after eight refusals and no answer
+_LOOK_S = 0.03
+_WAIT_MOST_S = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Text:
+    """A text that waits since `since` on the monotonic clock; `question` is the one about it alone."""
+
+    question: Question
+    n_tokens: int
+    vector: "asyncio.Future[array[float]]"
+    since: float
+
+
+class EmbeddingQueue:
+    """Gathers texts for `asker`, whose judge is an embedding model. Belongs to one event loop."""
+
+    def __init__(self, asker: Asker, *, most_tokens: int = MOST_TOKENS) -> None:
+        self._asker = asker
+        self._most_tokens = most_tokens
+        self._most_texts = MOST_TEXTS
+        self._open: dict[str, asyncio.Future[None]] = {}
+        self._waiting: list[_Text] = []
+        self._n_seen = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._sending: set[asyncio.Task[bool]] = set()
+        self._n_asking = 0
+
+    async def embed(self, question: Question) -> "array[float]":
+        """The vector of a question's `text`, from the record where it stands there; raises what `Asker.ask` raises."""
+        self._asker.raise_if_stopped()
+        request = self._asker.judge.prepare(question)
+        while (other := self._open.get(request.request_hash)) is not None:
+            await asyncio.wait([other])
+            share_failure(other)
+        mine = self._open[request.request_hash] = asyncio.get_running_loop().create_future()
+        try:
+            recorded = await self._asker.find_on_record(question, request, read_vector)
+            return recorded.value if recorded is not None else await self._add(question)
+        except QuestionRefused as error:
+            mine.set_exception(error)
+            mine.exception()  # looked at: usually nobody else asks about the same text
+            raise
+        finally:
+            del self._open[request.request_hash]
+            mine.cancel()
+
+    async def _add(self, question: Question) -> "array[float]":
+        loop = asyncio.get_running_loop()
+        n_tokens = estimate_tokens(str(question.data["text"]))
+        text = _Text(question=question, n_tokens=n_tokens, vector=loop.create_future(), since=time.monotonic())
+        self._waiting.append(text)
+        if len(self._waiting) >= self._most_texts:
+            self._send_waiting()
+        elif self._timer is None:
+            self._timer = loop.call_later(_LOOK_S, self._look)
+        return await text.vector
+
+    def _look(self) -> None:
+        """Send what waits when it has waited long, or when nothing is under way that might bring more."""
+        self._timer = None
+        if not self._waiting:
+            return
+        is_quiet = len(self._waiting) == self._n_seen and self._asker.activity.n_moving <= self._n_asking
+        self._n_seen = len(self._waiting)
+        if is_quiet or time.monotonic() - self._waiting[0].since >= _WAIT_MOST_S:
+            self._send_waiting()
+        else:
+            self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+
+    def _send_waiting(self) -> None:
+        texts, self._waiting, self._n_seen = self._waiting, [], 0
+        for group in self._group([text for text in texts if not text.vector.done()]):
+            task = asyncio.get_running_loop().create_task(self._send(group))
+            self._sending.add(task)
+            task.add_done_callback(lambda ended, group=group: self._end(ended, group))  # type: ignore[misc]
+
+    def _group(self, texts: Sequence[_Text]) -> list[list[_Text]]:
+        """Texts in order, in groups of what one request takes."""
+        groups: list[list[_Text]] = []
+        n_tokens = 0
+        for text in texts:
+            n_tokens += text.n_tokens
+            if not groups or len(groups[-1]) >= self._most_texts or n_tokens > self._most_tokens:
+                groups.append([])
+                n_tokens = text.n_tokens
+            groups[-1].append(text)
+        return groups
+
+    def _end(self, task: "asyncio.Task[bool]", group: Sequence[_Text]) -> None:
+        """Nobody waits for ever: what ended a group ends all who wait for one of its texts."""
+        self._sending.discard(task)
+        error = RunCancelled("cancelled before a reply came") if task.cancelled() else task.exception()
+        for text in group:
+            if error is not None and not text.vector.done():
+                text.vector.set_exception(error)
+
+    async def _send(self, group: Sequence[_Text]) -> bool:
+        """Ask about a group, in smaller ones where it is refused; whether a request was."""
+        if len(group) > self._most_texts:
+            return any(await asyncio.gather(*map(self._send, self._group(group))))
+        try:
+            odd = await (self._ask_alone(group[0]) if len(group) == 1 else self._ask_together(group))
+        except QuestionRefused as error:
+            if len(group) > 1:
+                await self._split(group)
+            else:
+                _fail(group[0], error)
+            return True
+        # What came for these is not a vector; asked alone they get another chance, and a reason of their own.
+        await asyncio.gather(*(self._send([text]) for text in odd))
+        return False
+
+    async def _split(self, group: Sequence[_Text]) -> None:
+        size = -(-len(group) // _PARTS)
+        first, *others = [group[start : start + size] for start in range(0, len(group), size)]
+        # One of them first: what the endpoint takes of none shall not be sent many times over.
+        are_refused = [await self._send(first), *await asyncio.gather(*map(self._send, others))]
+        if not any(are_refused):
+            self._most_texts = min(self._most_texts, size)
+
+    async def _ask_alone(self, text: _Text) -> Sequence[_Text]:
+        self._n_asking += 1
+        try:
+            answer = await self._asker.ask(text.question, read_vector)
+        finally:
+            self._n_asking -= 1
+        _hand_over(text, answer.value)
+        return ()
+
+    async def _ask_together(self, group: Sequence[_Text]) -> Sequence[_Text]:
+        """One request about all; returns the texts that got no vector of use."""
+        question = Question(
+            step=group[0].question.step, sample_id=None, prompt=None, data={}, parts=[text.question for text in group]
+        )
+        self._n_asking += 1
+        try:
+            answer = await self._asker.ask(question, lambda _: None)
+        finally:
+            self._n_asking -= 1
+        odd: list[_Text] = []
+        for text, part in zip(group, answer.parts, strict=True):
+            try:
+                vector = read_vector(part)
+            except UnusableReply:
+                odd.append(text)
+                continue
+            self._asker.keep_part(text.question, part, of=answer)
+            _hand_over(text, vector)
+        return odd
+
+
+def _hand_over(text: _Text, vector: "array[float]") -> None:
+    if not text.vector.done():  # whoever waited was cancelled
+        text.vector.set_result(vector)
+
+
+def _fail(text: _Text, error: QuestionRefused) -> None:
+    if not text.vector.done():
+        text.vector.set_exception(repeat_error(error))
+
+
+_NGRAM_SIZES = (2, 3, 4)
+
+
+_PAIRS_EVERY_S = 0.02
+
+
+class Embedder(Protocol):
+    """Compares texts. `name` is what users write after `--embeddings`."""
+
+    @property
+    def name(self) -> str:
+        """For example `hashing` or `openai:text-embedding-3-small`."""
+
+    async def compare(self, sample_id: str, text: str, other: str) -> float:
+        """Cosine of the two texts' vectors, clipped to [0, 1]; raises JudgeFailed."""
+
+    async def close(self) -> None:
+        """Give connections back."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pair:
+    """Two texts and the similarity that somebody waits for."""
+
+    texts: tuple[str, str]
+    value: asyncio.Future[float]
+
+
+class HashingEmbedder:
+    """Counted character n-grams: offline, deterministic, no fitting, so that a value never depends on other samples.
+
+    Comparing is work for this process while requests are what it should be busy with. So pairs are put aside and
+    compared some at a time, in between and for a fifth of the time; not in a thread, which would take the
+    interpreter from the event loop at every request.
+    """
+
+    name = "hashing"
+
+    def __init__(self) -> None:
+        self._waiting: deque[_Pair] = deque()
+        self._worked_at = 0.0
+
+    async def compare(self, sample_id: str, text: str, other: str) -> float:
+        """Cosine of the two texts' counts; 0 when one of the texts has no n-gram."""
+        loop = asyncio.get_running_loop()
+        pair = _Pair(texts=(text, other), value=loop.create_future())
+        self._waiting.append(pair)
+        if len(self._waiting) == 1:
+            self._worked_at = time.monotonic()
+            loop.call_later(_PAIRS_EVERY_S, self._compare_waiting)
+        return await pair.value
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    def _compare_waiting(self) -> None:
+        started = time.monotonic()
+        until = started + min(_MOST_AT_A_TIME_S, max(_PAIRS_EVERY_S, started - self._worked_at) / 4)
+        while self._waiting and time.monotonic() < until:
+            _compare_pair(self._waiting.popleft())
+        self._worked_at = time.monotonic()
+        if self._waiting:
+            asyncio.get_running_loop().call_later(_PAIRS_EVERY_S, self._compare_waiting)
+
+
+def _compare_pair(pair: _Pair) -> None:
+    if pair.value.done():  # the caller who waited was cancelled
+        return
+    try:
+        pair.value.set_result(compare_spelling(*pair.texts))
+    except MemoryError as error:  # nobody waits for ever
+        pair.value.set_exception(JudgeFailed(f"the texts could not be compared: {error}"))
+
+
+def compare_spelling(text: str, other: str) -> float:
+    """Cosine of the two texts' counted n-grams, 0 to 1; 0 when one of the texts has none."""
+    left, right = _count_ngrams(text), _count_ngrams(other)
+    shared = sum(times * right[ngram] for ngram, times in left.items() if ngram in right)
+    squares = [sum(times * times for times in counts.values()) for counts in (left, right)]
+    return clip(shared / math.sqrt(math.prod(squares))) if all(squares) else 0.0
+
+
+def _count_ngrams(text: str) -> Counter[str]:
+    """Two to four characters each, within words that a space stands on both sides of, and regardless of case.
+
+    What scikit-learn calls `char_wb`. Importing it costs every run a second, and hashing into a vector of fixed length
+    lets different n-grams meet, which moved values by up to 0.008.
+    """
+    ngrams: list[str] = []
+    for word in text.lower().split():
+        padded = f" {word} "
+        for size in _NGRAM_SIZES:
+            if len(padded) <= size:
+                ngrams.append(padded)
+                break
+            ngrams += [padded[start : start + size] for start in range(len(padded) - size + 1)]
+    return Counter(ngrams)
+
+
+class AskedEmbedder:
+    """Vectors from a model, asked for through an `Asker` of their own, of `most_tokens` of texts at a time."""
+
+    def __init__(self, asker: Asker, *, most_tokens: int = MOST_TOKENS) -> None:
+        self.asker = asker
+        self.name = asker.judge.name
+        self._queue = EmbeddingQueue(asker, most_tokens=most_tokens)
+
+    async def compare(self, sample_id: str, text: str, other: str) -> float:
+        """Cosine of the two texts' vectors, clipped to [0, 1]."""
+        first, second = await gather_all([self._embed(sample_id, text), self._embed(sample_id, other)])
+        if len(first) != len(second):
+            raise JudgeFailed(f"{self.name} gave vectors of {len(first)} and {len(second)} numbers")
+        product = sum(x * y for x, y in zip(first, second, strict=True))
+        length = math.sqrt(sum(x * x for x in first)) * math.sqrt(sum(y * y for y in second))
+        return clip(product / length) if length else 0.0
+
+    async def close(self) -> None:
+        """Close the model's client."""
+        await self.asker.judge.close()
+
+    async def _embed(self, sample_id: str, text: str) -> "array[float]":
+        return await self._queue.embed(
+            Question(step="similarity", sample_id=sample_id, prompt=None, data={"text": text})
+        )
+
+
+def clip(value: float) -> float:
+    """A cosine as a similarity in [0, 1]."""
+    return min(1.0, max(0.0, value))
+
+
+_MOST_AT_A_TIME_S = 0.5
+
+
+def repeat_embeddings(embedder: Embedder | None, run_id: str) -> None:
+    """Let embeddings that are asked of a model be asked again as well."""
+    if isinstance(embedder, AskedEmbedder):
+        embedder.asker.judge = RepeatedJudge(embedder.asker.judge, run_id)
