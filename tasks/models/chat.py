@@ -190,7 +190,19 @@ class ChatModelJudge:
             if self._completions is not None:
                 completion = await self._completions.post(_shape(request.payload))
                 return _read_completion(completion, sent=request.payload)
-            return _read_message(await self._invoke(request.payload), sent=request.payload)
+            messages = [
+                _LANGCHAIN_KINDS[message["role"]](content=message["content"])
+                for message in cast(Sequence[Mapping[str, str]], request.payload["messages"])
+            ]
+            if self._channel is not None:
+                message = await self._channel.invoke(messages, request.payload)
+            else:
+                options: dict[str, Any] = {name: request.payload[name] for name in _OPTIONS if name in request.payload}
+                untouched = {name: request.payload[name] for name in _UNTOUCHED if name in request.payload}
+                message = await self._chat.ainvoke(
+                    messages, **options, **({"extra_body": untouched} if untouched else {})
+                )
+            return _read_message(message, sent=request.payload)
         except JudgeError:
             raise
         except Exception as error:  # a chat model of any maker may raise anything; it becomes one of our errors
@@ -209,14 +221,6 @@ class ChatModelJudge:
         """Close the HTTP client; that of a factory's model is the factory's own affair."""
         if self._close is not None:
             await self._close()
-
-    async def _invoke(self, payload: Mapping[str, object]) -> BaseMessage:
-        if self._channel is not None:
-            return await self._channel.invoke(_to_langchain(payload["messages"]), payload)
-        options: dict[str, Any] = {name: payload[name] for name in _OPTIONS if name in payload}
-        if untouched := {name: payload[name] for name in _UNTOUCHED if name in payload}:
-            options["extra_body"] = untouched
-        return await self._chat.ainvoke(_to_langchain(payload["messages"]), **options)
 
     def translate(self, error: Exception, *, sent: Mapping[str, object]) -> JudgeError:
         """An error of the provider as one of ours; what it refuses of what was `sent` is left out from now on."""
@@ -313,16 +317,30 @@ def make_factory_judge(name: str, settings: RunSettings) -> ChatModelJudge:
     is_schema_taken = is_openai and not getattr(chat, "use_responses_api", None)
     if settings.votes > 1 and temperature == 0 and not is_openai:
         raise FatalJudgeError(f"{name} returned a model of temperature 0, whose votes would all be equal; raise it")
+    if settings.reasoning_effort is not None and "reasoning_effort" not in type(chat).model_fields:
+        raise FatalJudgeError(
+            f"{name} returned a {type(chat).__name__}, which has no reasoning_effort; set what it has in the factory, "
+            "and leave --reasoning-effort out"
+        )
     model = str(getattr(chat, "model_name", None) or getattr(chat, "model", None) or type(chat).__name__)
+    # What the factory chose (temperature, address, …) is part of the key, for it may change a reply. LangChain's
+    # identifying parameters hold no secrets. What is not a plain value counts by its type: an object's text would have
+    # its address in it, and nothing on record would ever be found again.
+    address = getattr(getattr(chat, "root_async_client", None), "base_url", None)
+    chosen = orjson.dumps(
+        [type(chat).__qualname__, str(address), dict(chat._identifying_params)],
+        default=lambda value: type(value).__qualname__,
+        option=orjson.OPT_NON_STR_KEYS,
+    )
     return ChatModelJudge(
         name=name,
         chat=chat,
         endpoint=name,
         model=model,
-        parameters=_read_effort(chat, name, settings),
+        parameters={} if settings.reasoning_effort is None else {"reasoning_effort": settings.reasoning_effort},
         dialect=make_dialect(settings.votes, heat, FORMS[1:] if is_schema_taken else FORMS[-1:]),
         voting=_heat(heat),
-        keyed=_describe_factory_model(chat),
+        keyed=hash_canonical(orjson.loads(chosen)),
     )
 
 
@@ -353,30 +371,6 @@ def make_dialect(
     return Dialect(forms=tuple(forms), max_tokens=max_tokens, needs_temperature=needs if heats else None)
 
 
-def _read_effort(chat: BaseChatModel, name: str, settings: RunSettings) -> dict[str, object]:
-    """The effort as a parameter of a factory's model; raises FatalJudgeError where it has none to set."""
-    if settings.reasoning_effort is None:
-        return {}
-    if "reasoning_effort" not in type(chat).model_fields:
-        raise FatalJudgeError(
-            f"{name} returned a {type(chat).__name__}, which has no reasoning_effort; set what it has in the factory, "
-            "and leave --reasoning-effort out"
-        )
-    return {"reasoning_effort": settings.reasoning_effort}
-
-
-def _describe_factory_model(chat: BaseChatModel) -> str:
-    """What the factory chose (temperature, address, …) as one hash, for it may change a reply.
-
-    LangChain's identifying parameters hold no secrets. What is not a plain value counts by its type: an object's text
-    would have its address in it, and nothing on record would ever be found again.
-    """
-    address = getattr(getattr(chat, "root_async_client", None), "base_url", None)
-    chosen = [type(chat).__qualname__, str(address), dict(chat._identifying_params)]
-    text = orjson.dumps(chosen, default=lambda value: type(value).__qualname__, option=orjson.OPT_NON_STR_KEYS)
-    return hash_canonical(orjson.loads(text))
-
-
 def call_factory(name: str) -> object:
     """Import `module`, call `factory` without arguments; raises FatalJudgeError that says what is missing.
 
@@ -396,11 +390,6 @@ def call_factory(name: str) -> object:
         return cast(object, factory())
     except Exception as error:  # a factory of any maker may raise anything
         raise FatalJudgeError(f"{name} failed with {type(error).__name__}: {shorten(redact(str(error)))}") from error
-
-
-def _to_langchain(messages: object) -> list[BaseMessage]:
-    assert isinstance(messages, Sequence)
-    return [_LANGCHAIN_KINDS[message["role"]](content=message["content"]) for message in messages]
 
 
 def _shape(payload: Mapping[str, object]) -> dict[str, object]:

@@ -80,24 +80,16 @@ class EmbeddingModel:
 
 
 def make_embedding_model(name: str, settings: RunSettings) -> EmbeddingModel:
-    """`openai:MODEL` at its own address or the judge's, or `module:factory`; raises FatalJudgeError."""
+    """Return `openai:MODEL` at its address or the judge's, or `module:factory`; raises FatalJudgeError."""
     kind, _, model = name.partition(":")
-    return _make_openai_model(name, model, settings) if kind == "openai" else _make_factory_model(name, settings)
-
-
-def _read_key(endpoint: str) -> str:
-    """The key for embeddings: with an address of their own one of their own, so that the judge's goes nowhere else."""
-    if os.environ.get(_OWN_ADDRESS):
-        return read_key_variable(_OWN_KEY) or "no-key"
-    return read_openai_key(endpoint).get_secret_value()
-
-
-def _make_openai_model(name: str, model: str, settings: RunSettings) -> EmbeddingModel:
+    if kind != "openai":
+        return _make_factory_model(name)
     endpoint = find_endpoint(_OWN_ADDRESS)
+    # An address of embeddings alone has a key of its own, so that the judge's key goes nowhere else.
+    has_own_address = bool(os.environ.get(_OWN_ADDRESS))
+    key = read_key_variable(_OWN_KEY) or "no-key" if has_own_address else read_openai_key(endpoint).get_secret_value()
     client = openai.AsyncOpenAI(
-        api_key=_read_key(endpoint),
-        base_url=strip_credentials(endpoint),
-        default_headers=make_login_header(endpoint),
+        api_key=key, base_url=strip_credentials(endpoint), default_headers=make_login_header(endpoint)
     )
     posts = Completions(client, "/embeddings")
 
@@ -105,26 +97,22 @@ def _make_openai_model(name: str, model: str, settings: RunSettings) -> Embeddin
         # The form that OpenAI's own client asks for: a quarter of the size.
         answer = await posts.post({"model": model, "input": texts, "encoding_format": "base64"})
         usage, answered_by = answer.body.get("usage"), answer.body.get("model")
-        tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
         return ModelReply(
             text="",
             parts=_pack_all(answer, len(texts)),
             model=answered_by if isinstance(answered_by, str) else None,
-            prompt_tokens=parse_count(tokens),
+            prompt_tokens=parse_count(usage.get("prompt_tokens")) if isinstance(usage, dict) else None,
             completion_tokens=0,
         )
 
-    return EmbeddingModel(
-        name=name,
-        model=model,
-        endpoint=strip_credentials(endpoint),
-        embed=embed,
-        close=posts.close,
-    )
+    return EmbeddingModel(name=name, model=model, endpoint=strip_credentials(endpoint), embed=embed, close=posts.close)
 
 
 def _pack_all(answer: Completion, n_texts: int) -> list[str]:
-    """The embeddings in the order of the texts; of one text the first that came."""
+    """Return the embeddings in the order of the texts; of one text the first that came.
+
+    An embedding that cannot be read is "": the others of the request are of use without it.
+    """
     if n_texts == 1:
         return [pack_embedding(answer.first.get("embedding"))]
     items = [item if isinstance(item, dict) else {} for item in answer.body["data"]]
@@ -132,24 +120,22 @@ def _pack_all(answer: Completion, n_texts: int) -> list[str]:
     places = [item.get("index") for item in items]
     if sorted(place for place in places if isinstance(place, int)) == list(range(n_texts)):
         items.sort(key=lambda item: int(item["index"]))
-    return [_pack_any(item.get("embedding")) for item in items]
-
-
-def _pack_any(embedding: object) -> str:
-    """An embedding, or nothing for one that is none: the others of the request are of use without it."""
-    try:
-        return pack_embedding(embedding)
-    except UnusableReply:
-        return ""
+    packed = []
+    for item in items:
+        try:
+            packed.append(pack_embedding(item.get("embedding")))
+        except UnusableReply:
+            packed.append("")
+    return packed
 
 
 def _check_number(n_vectors: int, n_texts: int) -> None:
-    """Raises RefusedRequest where there is not one vector a text: of fewer texts there may be."""
+    """Raise RefusedRequest where there is not one vector a text: fewer texts may get theirs."""
     if n_vectors != n_texts:
         raise RefusedRequest(f"the endpoint gave {n_vectors} embeddings for {n_texts} texts")
 
 
-def _make_factory_model(name: str, settings: RunSettings) -> EmbeddingModel:
+def _make_factory_model(name: str) -> EmbeddingModel:
     from langchain_core.embeddings import Embeddings  # noqa: PLC0415  # not needed for `hashing`
 
     from evalhouse.tasks.models.chat import call_factory  # noqa: PLC0415

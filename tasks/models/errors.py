@@ -8,7 +8,7 @@ text goes on from here has no key in it.
 
 import codecs
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urljoin
 
@@ -44,7 +44,7 @@ class ErrorBody:
 
 
 def read_error_body(content: bytes) -> ErrorBody:
-    """What a body says. One that is not JSON is its own message, a page of HTML without its tags."""
+    """Return what a body says. One that is not JSON is its own message, a page of HTML without its tags."""
     try:
         body = orjson.loads(content.removeprefix(codecs.BOM_UTF8))
     except orjson.JSONDecodeError:
@@ -55,24 +55,20 @@ def read_error_body(content: bytes) -> ErrorBody:
 
 
 def read_error_field(field: object) -> ErrorBody:
-    """What stands under `error`, or in its place."""
+    """Return what is under `error`, or in its place."""
     if not isinstance(field, Mapping):
         return ErrorBody(message=_write(field))
     code = field.get("code")
+    message = _write(next((field[name] for name in ("message", "detail") if field.get(name)), field))
+    metadata = field.get("metadata")
+    passed_on = _write(metadata.get(_PASSED_ON)) if isinstance(metadata, Mapping) else ""
     return ErrorBody(
-        message=_read_message(field),
+        message=f"{message}: {passed_on}" if passed_on else message,
         code=_write(code),
         kind=_write(field.get("type")),
         param=_write(field.get("param")),
         status=code if isinstance(code, int) and 400 <= code < 600 else None,
     )
-
-
-def _read_message(field: Mapping[str, object]) -> str:
-    message = _write(next((field[name] for name in ("message", "detail") if field.get(name)), field))
-    metadata = field.get("metadata")
-    passed_on = _write(metadata.get(_PASSED_ON)) if isinstance(metadata, Mapping) else ""
-    return f"{message}: {passed_on}" if passed_on else message
 
 
 def _write(value: object) -> str:
@@ -82,7 +78,7 @@ def _write(value: object) -> str:
 
 
 def _read_page(text: str) -> str:
-    """The words of a page of HTML, or a plain text as it is. Each letter is looked at once, however odd the page is."""
+    """Return the words of a page of HTML, or a plain text as it is, in one pass over its letters."""
     if not text.lstrip().startswith("<"):
         return text
     words: list[str] = []
@@ -177,116 +173,66 @@ _WAIT = re.compile(rf"(?:try again in|retry in|retry after|wait) ((?:\d+(?:\.\d+
 _WAIT_PART = re.compile(rf"(\d+(?:\.\d+)?)\s?({_UNIT})")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _ProviderError:
-    """An error with a status as it is looked at here; all but `text` in lower case. `kind` is its `type`."""
-
-    status: int
-    text: str
-    lowered: str
-    code: str
-    kind: str
-    param: str
-    headers: Mapping[str, str]
-
-    @property
-    def is_page(self) -> bool:
-        """Whether a page for people came, as from a proxy or a firewall and never from a model's endpoint."""
-        return self.headers.get("content-type", "").lower().startswith("text/html")
-
-
 def translate_error(
     error: Exception, *, name: str, endpoint: str, variables: Variables = OPENAI_VARIABLES
 ) -> JudgeError:
-    """The error of any chat model as one of ours; `variables` are those that the endpoint and its key come from."""
+    """Return the error of any chat model as one of ours: fatal, transient, or a refusal of this one request.
+
+    `variables` are those that the endpoint and its key come from.
+    """
     if isinstance(error, JudgeError):
         return error
     status = getattr(error, "status_code", None)
     if not isinstance(status, int):
         return _translate_unsent(error, endpoint=endpoint, variables=variables)
     text = shorten(redact(str(getattr(error, "message", None) or error))) or "(nothing more was said)"
-    answer = _ProviderError(
-        status=status,
-        text=text,
-        lowered=text.lower(),
-        code=_read_field(error, "code"),
-        kind=_read_field(error, "type"),
-        param=_read_field(error, "param"),
-        headers=_read_headers(error),
+    words = text.lower()
+    code, kind, param = (str(getattr(error, field, None) or "").lower() for field in ("code", "type", "param"))
+    headers: Mapping[str, str] = (
+        getattr(error, "headers", None) or getattr(getattr(error, "response", None), "headers", None) or {}
     )
-    if _is_unpaid(answer):
+
+    # DashScope gives the code of a used-up quota to a limit per minute ("allocated quota").
+    is_unpaid = _UNPAID_CODE.search(f"{code} {kind}") or (status in (400, 403) and _UNPAID.search(words))
+    if is_unpaid and status < 500 and "allocated quota" not in words:
         return FatalJudgeError(
             f"{endpoint} says the quota for {name} is used up (status {status}): {text}; add credit or raise it there"
         )
-    if status == 500 and (option := _find_unsupported_by_server(answer)):
-        return UnsupportedOption(text, options=[option])
+
+    # What a local server breaks over instead of refusing it: llama.cpp said so of schemas until late 2024, and what
+    # was made of it still does; a chat template may have no system role.
+    if status == 500 and _SCHEMA_REFUSED.search(words):
+        return UnsupportedOption(text, options=["response_format"])
+    if status == 500 and "system role" in words:
+        return UnsupportedOption(text, options=["system"])
+
     if status in _PASSING or (status >= 500 and status not in _WRONG_PLACE):
-        return _translate_passing(answer)
-    return _find_fatal(answer, name=name, endpoint=endpoint, variables=variables) or _translate_refusal(answer)
+        if status == 429 and "request too large" in words:
+            return RefusedRequest(f"too long for the endpoint's limit of tokens a minute: {text}", too_long=True)
+        wait_s = parse_retry_after(headers)
+        if wait_s is None and (match := _WAIT.search(words)):  # as Gemini, Groq and Azure write it
+            parts = _WAIT_PART.findall(match[1])
+            wait_s = sum(float(number) * _UNIT_S["ms" if unit == "ms" else unit[0]] for number, unit in parts)
+        return TransientJudgeError(f"status {status}: {text}", retry_after_s=wait_s, rate_limited=status in (425, 429))
 
-
-def _translate_unsent(error: Exception, *, endpoint: str, variables: Variables) -> JudgeError:
-    """An error without a status: no connection, a connection that broke, or a reply that no client could read."""
-    chain = list(_walk_causes(error))
-    texts = [str(item) for item in chain if str(item)]
-    text = shorten(redact(": ".join(dict.fromkeys(texts))))
-    kinds = {kind.__name__ for item in chain for kind in type(item).__mro__}
-    if kinds.intersection(_WRONG_CERTIFICATE):
-        return FatalJudgeError(
-            f"the certificate of {endpoint} is not trusted: {text}; "
-            f"check {variables.address}, or name a file with the certificates to trust in SSL_CERT_FILE"
-        )
-    unreachable = not kinds.isdisjoint(("ConnectError", "ClientConnectorError"))
-    return TransientJudgeError(f"{type(error).__name__}: {text}", unreachable=unreachable)
-
-
-def _walk_causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__
-
-
-def _is_unpaid(answer: _ProviderError) -> bool:
-    """Whether nothing goes on until somebody pays or raises a limit.
-
-    DashScope gives the code of a used-up quota to a limit per minute ("allocated quota").
-    """
-    if answer.status >= 500 or "allocated quota" in answer.lowered:
-        return False
-    if _UNPAID_CODE.search(f"{answer.code} {answer.kind}"):
-        return True
-    return answer.status in (400, 403) and _UNPAID.search(answer.lowered) is not None
-
-
-def _translate_passing(answer: _ProviderError) -> JudgeError:
-    if answer.status == 429 and "request too large" in answer.lowered:
-        return RefusedRequest(f"too long for the endpoint's limit of tokens a minute: {answer.text}", too_long=True)
-    return TransientJudgeError(
-        f"status {answer.status}: {answer.text}",
-        retry_after_s=_read_retry_after(answer),
-        rate_limited=answer.status in (425, 429),
-    )
-
-
-def _find_fatal(answer: _ProviderError, *, name: str, endpoint: str, variables: Variables) -> FatalJudgeError | None:
-    """What stops the run, with what to do about it."""
-    status, text = answer.status, answer.text
-    is_key = status == 403 and not answer.is_page and not _is_filtered(answer) and not _LOGPROBS.search(answer.lowered)
-    if status == 401 or is_key:
+    # What stops the run, with what to do about it. A page of HTML comes from a proxy or a firewall.
+    is_filtered = bool("content_filter" in code or "content_policy" in code or _FILTER.search(words))
+    is_page = headers.get("content-type", "").lower().startswith("text/html")
+    if status == 401 or (status == 403 and not is_page and not is_filtered and not _LOGPROBS.search(words)):
         return FatalJudgeError(
             f"{endpoint} refused the key for {name} (status {status}): {text}; check {variables.key}"
         )
     if status == 402:
         return FatalJudgeError(
-            f"{endpoint} wants to be paid before {name} answers (status 402): {text}; add credit there"
+            f"{endpoint} requires payment before {name} answers (status 402): {text}; add credit there"
         )
     if 300 <= status < 400:
-        target = redact(urljoin(f"{endpoint}/chat/completions", answer.headers.get("location", "")))
+        target = redact(urljoin(f"{endpoint}/chat/completions", headers.get("location", "")))
         return FatalJudgeError(
             f"{endpoint} redirects to {target} (status {status}), which is not followed; "
             f"set {variables.address} to the address that answers itself"
         )
-    if answer.code in _MODEL_CODES or _NO_MODEL.search(answer.lowered) or (status == 404 and "model" in answer.lowered):
+    if code in _MODEL_CODES or _NO_MODEL.search(words) or (status == 404 and "model" in words):
         return FatalJudgeError(
             f"{endpoint} does not know {name} (status {status}): {text}; name a model that it has, "
             "`evalhouse doctor` asks for a list"
@@ -295,60 +241,40 @@ def _find_fatal(answer: _ProviderError, *, name: str, endpoint: str, variables: 
         return FatalJudgeError(
             f"{endpoint} answers no chat requests (status {status}): {text}; check {variables.address}{variables.usual}"
         )
-    return None
 
-
-def _translate_refusal(answer: _ProviderError) -> JudgeError:
-    """What is wrong with this one request."""
-    too_long = answer.code in ("context_length_exceeded", "string_above_max_length", "exceed_context_size_error")
-    if too_long or answer.status == 413 or _LENGTH.search(answer.lowered):
-        return RefusedRequest(f"too long for the model: {answer.text}", too_long=True)
-    if _is_filtered(answer):
-        return RefusedRequest(f"content filter: {answer.text}")
-    if answer.code in _MISFIT_CODES:
-        return UnusableReply(f"the reply did not fit the schema: {answer.text}")
-    unexplained = RefusedRequest(f"status {answer.status}: {answer.text}", unexplained=True)
-    return _find_unsupported(answer) or unexplained
-
-
-def _is_filtered(answer: _ProviderError) -> bool:
-    coded = "content_filter" in answer.code or "content_policy" in answer.code
-    return coded or _FILTER.search(answer.lowered) is not None
-
-
-def _find_unsupported(answer: _ProviderError) -> UnsupportedOption | None:
-    """Which of our options the endpoint does not take. It names it apart, or in words of its own."""
-    named = _PARAMETERS.get(answer.param, answer.param)
+    # What is wrong with this one request.
+    too_long = code in ("context_length_exceeded", "string_above_max_length", "exceed_context_size_error")
+    if too_long or status == 413 or _LENGTH.search(words):
+        return RefusedRequest(f"too long for the model: {text}", too_long=True)
+    if is_filtered:
+        return RefusedRequest(f"content filter: {text}")
+    if code in _MISFIT_CODES:
+        return UnusableReply(f"the reply did not fit the schema: {text}")
+    # The endpoint names the option apart, or in its message.
+    named = _PARAMETERS.get(param, param)
     options = [
         option
         for option, pattern in _OPTIONS.items()
-        if named.startswith(option) or (not named and pattern.search(answer.lowered))
+        if named.startswith(option) or (not named and pattern.search(words))
     ]
-    is_value = _VALUE.search(answer.lowered) is not None
-    return UnsupportedOption(answer.text, options=options, is_value=is_value) if options else None
+    if options:
+        return UnsupportedOption(text, options=options, is_value=_VALUE.search(words) is not None)
+    return RefusedRequest(f"status {status}: {text}", unexplained=True)
 
 
-def _find_unsupported_by_server(answer: _ProviderError) -> str | None:
-    """What a local server breaks over instead of refusing it."""
-    if _SCHEMA_REFUSED.search(answer.lowered):
-        return "response_format"  # llama.cpp said so until late 2024, and what was made of it then says so still
-    return "system" if "system role" in answer.lowered else None  # a chat template that knows none
-
-
-def _read_field(error: Exception, field: str) -> str:
-    return str(getattr(error, field, None) or "").lower()
-
-
-def _read_headers(error: Exception) -> Mapping[str, str]:
-    return getattr(error, "headers", None) or getattr(getattr(error, "response", None), "headers", None) or {}
-
-
-def _read_retry_after(answer: _ProviderError) -> float | None:
-    """Seconds that the endpoint asks to wait, in a header or, as Gemini, Groq and Azure do, in words."""
-    seconds = parse_retry_after(answer.headers)
-    if seconds is not None:
-        return seconds
-    match = _WAIT.search(answer.lowered)
-    if match is None:
-        return None
-    return sum(float(n) * _UNIT_S["ms" if unit == "ms" else unit[0]] for n, unit in _WAIT_PART.findall(match[1]))
+def _translate_unsent(error: Exception, *, endpoint: str, variables: Variables) -> JudgeError:
+    """Return an error without a status: no connection, one that broke, or a reply that no client could read."""
+    chain: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None:
+        chain.append(cause)
+        cause = cause.__cause__
+    text = shorten(redact(": ".join(dict.fromkeys(str(item) for item in chain if str(item)))))
+    kinds = {kind.__name__ for item in chain for kind in type(item).__mro__}
+    if kinds.intersection(_WRONG_CERTIFICATE):
+        return FatalJudgeError(
+            f"the certificate of {endpoint} is not trusted: {text}; "
+            f"check {variables.address}, or name a file with the certificates to trust in SSL_CERT_FILE"
+        )
+    unreachable = not kinds.isdisjoint(("ConnectError", "ClientConnectorError"))
+    return TransientJudgeError(f"{type(error).__name__}: {text}", unreachable=unreachable)

@@ -14,7 +14,7 @@ package is imported.
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
@@ -30,7 +30,6 @@ from pydantic import SecretStr
 
 from evalhouse.tasks.asking.usage import count_tokens
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.judge.protocol import BatchService
 from evalhouse.tasks.models.chat import (
     ChatModelJudge,
     make_compatible_judge,
@@ -46,49 +45,31 @@ from evalhouse.warehouse.messages import note_secret, redact, shorten
 
 
 def find_answer(error: BaseException) -> StatusError | None:
-    """The provider's answer behind an error; None where there was none, as when no connection was made."""
-    for item in _walk(error):
-        answer = _read_aws(item) or _read_http(item)
-        if answer is not None:
-            return answer
+    """Return the provider's answer behind an error; None where there was none, as when no connection was made."""
+    cause: BaseException | None = error
+    while cause is not None:
+        response = getattr(cause, "response", None)
+        if isinstance(response, dict):  # of botocore
+            metadata, fault = response.get("ResponseMetadata") or {}, response.get("Error") or {}
+            status = metadata.get("HTTPStatusCode")
+            if isinstance(status, int):
+                code = str(fault.get("Code") or "")
+                message = f"{code}: {fault.get('Message') or response.get('message') or ''}"
+                headers = metadata.get("HTTPHeaders") or {}
+                return StatusError(status, headers, ErrorBody(message=message, code=code))
+        # Errors of the connection have a `code` too (aiohttp's), but no `details` of an answer.
+        code = getattr(cause, "code", None) if hasattr(cause, "details") else None
+        named = (getattr(cause, "status_code", None), code, getattr(response, "status_code", None))
+        status = next((value for value in named if isinstance(value, int) and 300 <= value < 600), None)
+        if status is not None:
+            headers = getattr(response, "headers", None)
+            return StatusError(status, headers if isinstance(headers, Mapping) else {}, _read_body(cause, response))
+        cause = cause.__cause__
     return None
 
 
-def _walk(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__
-
-
-def _read_aws(error: BaseException) -> StatusError | None:
-    """An error of botocore, whose answer is a dictionary."""
-    answer = getattr(error, "response", None)
-    if not isinstance(answer, dict):
-        return None
-    metadata, said = answer.get("ResponseMetadata") or {}, answer.get("Error") or {}
-    status = metadata.get("HTTPStatusCode")
-    if not isinstance(status, int):
-        return None
-    code = str(said.get("Code") or "")
-    body = ErrorBody(message=f"{code}: {said.get('Message') or answer.get('message') or ''}", code=code)
-    return StatusError(status, metadata.get("HTTPHeaders") or {}, body)
-
-
-def _read_http(error: BaseException) -> StatusError | None:
-    """An error that has a status itself, or whose response has one."""
-    response = getattr(error, "response", None)
-    # Errors of the connection have a `code` too (aiohttp's), but no `details` of an answer.
-    code = getattr(error, "code", None) if hasattr(error, "details") else None
-    named = (getattr(error, "status_code", None), code, getattr(response, "status_code", None))
-    status = next((value for value in named if isinstance(value, int) and 300 <= value < 600), None)
-    if status is None:
-        return None
-    headers = getattr(response, "headers", None)
-    return StatusError(status, headers if isinstance(headers, Mapping) else {}, _read_body(error, response))
-
-
 def _read_body(error: BaseException, response: object) -> ErrorBody:
-    """What was sent, as the client has parsed it, else as it came."""
+    """Return what was sent, as the client has parsed it, else as it came."""
     for parsed in (getattr(error, "body", None), getattr(error, "details", None)):
         if isinstance(parsed, dict) and parsed:
             return read_error_field(parsed.get("error", parsed))
@@ -120,29 +101,42 @@ class ProviderChannel:
         self.takes_seed = "seed" in provider.options
         self._provider = provider
         self._chat = chat
-        self._invoke = invoke or self._invoke_chat
+        self._invoke = invoke
         self._schemas: dict[bytes, Mapping[str, Any]] = {}
         self._beginnings: set[int] = set()
 
     async def invoke(self, messages: list[BaseMessage], payload: Mapping[str, Any]) -> BaseMessage:
         """Send the request; the message then says in OpenAI's words how it ended."""
-        options = self._write_options(payload)
-        form = payload.get("response_format")
-        if form:
+        names = self._provider.options or _USUAL_OPTIONS
+        options: dict[str, Any] = {theirs: payload[ours] for ours, theirs in names.items() if ours in payload}
+        if self._provider.options_in and options:
+            options = {self._provider.options_in: options}
+        if form := payload.get("response_format"):
             if "json_schema" not in form:
-                # As an endpoint would say it that takes none: then it is asked in words alone.
+                # As an endpoint that takes none would answer: then it is asked in words alone.
                 raise StatusError(400, {}, ErrorBody(message="response_format is not supported without a schema"))
-            options |= self._write_schema(form["json_schema"])
-        return _settle(await self._invoke(self._mark_beginning(messages), options))
+            key = orjson.dumps(form["json_schema"])
+            if key not in self._schemas:
+                if len(self._schemas) >= _SCHEMAS_KEPT:
+                    self._schemas.clear()
+                self._schemas[key] = _bind_schema(self._chat, form["json_schema"])
+            options |= self._schemas[key]
+        invoke = self._invoke or (lambda messages, options: self._chat.ainvoke(messages, **options))
+        message = await invoke(self._mark_beginning(messages), options)
+        metadata = message.response_metadata
+        finish, word = read_ending(metadata)
+        changes: dict[str, Any] = {"response_metadata": {**metadata, "finish_reason": finish, "ended_with": word}}
+        usage, counted = getattr(message, "usage_metadata", None), metadata.get("token_usage") or {}
+        if usage and "input_token_details" not in usage and (details := counted.get("prompt_tokens_details")):
+            # Mistral's package leaves out what its provider reports in OpenAI's words.
+            changes["usage_metadata"] = {**usage, "input_token_details": {"cache_read": details.get("cached_tokens")}}
+        return message.model_copy(update=changes)
 
     def explain(self, error: Exception) -> Exception:
         """The provider's answer behind an error; what its package itself refuses to send counts as refused there."""
         if type(error) is ValueError and "is not supported" in str(error):
             return StatusError(400, {}, ErrorBody(message=str(error)))
         return find_answer(error) or error
-
-    async def _invoke_chat(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> BaseMessage:
-        return await self._chat.ainvoke(messages, **options)
 
     def _mark_beginning(self, messages: list[BaseMessage]) -> list[BaseMessage]:
         """Messages that say how far the provider should keep them: up to the data, which come last.
@@ -162,20 +156,6 @@ class ProviderChannel:
         block = {"type": "text", "text": texts[-1], "cache_control": {"type": "ephemeral"}}
         return [*shared[:-1], shared[-1].model_copy(update={"content": [block]}), data]
 
-    def _write_options(self, payload: Mapping[str, Any]) -> dict[str, Any]:
-        names = self._provider.options or _USUAL_OPTIONS
-        options = {theirs: payload[ours] for ours, theirs in names.items() if ours in payload}
-        return {self._provider.options_in: options} if self._provider.options_in and options else options
-
-    def _write_schema(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The options that carry a schema, as the package itself would bind them to have one replied to."""
-        key = orjson.dumps(asked)
-        if key not in self._schemas:
-            if len(self._schemas) >= _SCHEMAS_KEPT:
-                self._schemas.clear()
-            self._schemas[key] = _bind_schema(self._chat, asked)
-        return self._schemas[key]
-
 
 def _bind_schema(chat: BaseChatModel, asked: Mapping[str, Any]) -> Mapping[str, Any]:
     schema = {"title": asked["name"], **asked["schema"]}
@@ -185,17 +165,6 @@ def _bind_schema(chat: BaseChatModel, asked: Mapping[str, Any]) -> Mapping[str, 
     if not isinstance(first, RunnableBinding) or "tools" in first.kwargs:
         raise FatalJudgeError(f"{type(chat).__name__} sends no schema for its replies; another release may")
     return {name: value for name, value in first.kwargs.items() if name != "ls_structured_output_format"}
-
-
-def _settle(message: BaseMessage) -> BaseMessage:
-    metadata = message.response_metadata
-    finish, word = read_ending(metadata)
-    changes: dict[str, Any] = {"response_metadata": {**metadata, "finish_reason": finish, "ended_with": word}}
-    usage, counted = getattr(message, "usage_metadata", None), metadata.get("token_usage") or {}
-    if usage and "input_token_details" not in usage and (details := counted.get("prompt_tokens_details")):
-        # Mistral's package leaves out what its provider says in OpenAI's words.
-        changes["usage_metadata"] = {**usage, "input_token_details": {"cache_read": details.get("cached_tokens")}}
-    return message.model_copy(update=changes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,6 +204,10 @@ def make_provider_judge(name: str, provider: Provider, model: str, settings: Run
         from evalhouse.tasks.models.anthropic_batches import make_invoke  # noqa: PLC0415  # imports the package
 
         made = replace(made, invoke=make_invoke(made.chat, key=key, address=address))
+    # Schemas are what a package binds; JSON of any shape is not among them.
+    forms = (
+        ["words"] if not made.structured else ["ids", "schema", "words"] if provider.names_ids else ["schema", "words"]
+    )
     parameters, voting = read_parameters(settings)
     judge = ChatModelJudge(
         name=name,
@@ -242,9 +215,7 @@ def make_provider_judge(name: str, provider: Provider, model: str, settings: Run
         endpoint=strip_credentials(made.address) if "://" in made.address else made.address,
         model=model,
         parameters=parameters,
-        dialect=make_dialect(
-            settings.votes, settings.temperature, _list_forms(provider, made), max_tokens="max_tokens"
-        ),
+        dialect=make_dialect(settings.votes, settings.temperature, forms, max_tokens="max_tokens"),
         voting=voting,
         channel=ProviderChannel(provider, made.chat, made.invoke, least_cached=provider.find_least_cached(model)),
         variables=_name_variables(provider),
@@ -252,24 +223,15 @@ def make_provider_judge(name: str, provider: Provider, model: str, settings: Run
         window=read_window(made.chat),
     )
     if by_batch:
-        judge.batches = _make_anthropic_batches(judge, key, address)
+        import anthropic  # noqa: PLC0415
+
+        from evalhouse.tasks.models.anthropic_batches import AnthropicBatches  # noqa: PLC0415
+
+        client = anthropic.AsyncAnthropic(api_key=key, base_url=address, max_retries=0)
+        judge.batches = AnthropicBatches(
+            client, reply=judge.reply, translate=lambda error: judge.translate(error, sent={})
+        )
     return judge
-
-
-def _make_anthropic_batches(judge: ChatModelJudge, key: str, address: str) -> BatchService:
-    import anthropic  # noqa: PLC0415
-
-    from evalhouse.tasks.models.anthropic_batches import AnthropicBatches  # noqa: PLC0415
-
-    client = anthropic.AsyncAnthropic(api_key=key, base_url=address, max_retries=0)
-    return AnthropicBatches(client, reply=judge.reply, translate=lambda error: judge.translate(error, sent={}))
-
-
-def _list_forms(provider: Provider, made: "_Made") -> list[str]:
-    """The forms of a reply: schemas are what a package binds, JSON of any shape is not among them."""
-    if not made.structured:
-        return ["words"]
-    return ["ids", "schema", "words"] if provider.names_ids else ["schema", "words"]
 
 
 def _name_variables(provider: Provider) -> Variables:

@@ -6,7 +6,7 @@ Reasons are those of the worked examples, one after the other: so long is what t
 splits a text is its own affair; here a text has the statements that the lexical judge finds.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import cycle, islice
@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from evalhouse.prompts import PREFERENCES, Prompt, list_row_reasons, pick_verdict_lists, word_row
+from evalhouse.prompts import PREFERENCES, list_row_reasons, pick_verdict_lists, word_row
 from evalhouse.tasks.asking.embeddings import pack_vector
 from evalhouse.tasks.asking.record import Call, ReplyFinder
 from evalhouse.tasks.asking.usage import Price, Usage, count_request, count_tokens
@@ -83,18 +83,16 @@ class DryRecord(NoRecord):
             self.counted[call.request_hash] = RecordedReply(call_id=call.request_hash, reply=call.reply)
             if call.reused_call_id is not None:
                 return call.request_hash  # a part of a call that is counted as a whole
-        self.by_step[call.step] = self.by_step.get(call.step, Usage()) + self._measure(call)
-        return call.request_hash
-
-    def _measure(self, call: Call) -> Usage:
+        known = self.by_step.get(call.step, Usage())
         if call.status == "cached":
-            return Usage(reused=1)
+            self.by_step[call.step] = known + Usage(reused=1)
+            return call.request_hash
         saved_usd = 0.0
         price = self.prices.get(call.judge)
         if price is not None and call.cached_tokens:
             whole, less = (price.cost_usd(call.cached_tokens, 0, n_cached) for n_cached in (0, call.cached_tokens))
             saved_usd = (whole or 0.0) - (less or 0.0)
-        return Usage(
+        self.by_step[call.step] = known + Usage(
             requests=1,
             prompt_tokens=call.prompt_tokens or 0,
             cached_tokens=call.cached_tokens or 0,
@@ -103,6 +101,7 @@ class DryRecord(NoRecord):
             saved_usd=saved_usd,
             unpriced=call.cost_usd is None,
         )
+        return call.request_hash
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +133,11 @@ class StandInJudge:
 
     def prepare(self, question: Question) -> ModelRequest:
         """The request, with the question for the stand-in."""
-        request = self._judge.prepare(question) if self._judge else _name_request(question)
+        if self._judge is not None:
+            request = self._judge.prepare(question)
+        else:
+            parts = [require_prompt(question).name, question.step, plain_data(question.data), question.only]
+            request = ModelRequest(request_hash=hash_canonical(parts), payload={})
         return _QuestionRequest(request_hash=request.request_hash, payload=request.payload, question=question)
 
     async def reply(self, request: ModelRequest) -> ModelReply:
@@ -172,64 +175,44 @@ class StandInJudge:
             await self._judge.close()
 
 
-def _name_request(question: Question) -> ModelRequest:
-    prompt = require_prompt(question)
-    key = hash_canonical([prompt.name, question.step, plain_data(question.data), question.only])
-    return ModelRequest(request_hash=key, payload={})
-
-
 def make_stand_in(question: Question) -> str:
-    """A usable reply to a question for the judge, as JSON; equal questions get equal ones."""
+    """Return a usable reply to a question for the judge, as JSON; equal questions get equal ones."""
     prompt = require_prompt(question)
+    examples = _read_replies(prompt.opening)
+    reply: dict[str, Any]
     if prompt.name in LEXICAL_PROMPTS:
         reply = judge_lexically(prompt.name, plain_data(question.data))
-    elif prompt.rubric is not None:
-        reply = _rate(prompt)
+    elif prompt.rubric is not None and not examples:
+        # The least rating of every criterion.
+        least: dict[str, Callable[[Any], dict[str, Any]]] = {
+            "flag": lambda _: {"verdict": False},
+            "rating": lambda criterion: {"rating": criterion.min},
+            "spread": lambda criterion: {"scores": [{"score": criterion.min, "probability": 1}]},
+            "preference": lambda _: {"verdict": PREFERENCES[-1]},
+        }
+        criteria = prompt.rubric.criteria.items()
+        reply = {name: {"reason": _REASON, **least[criterion.kind](criterion)} for name, criterion in criteria}
     elif prompt.name == "questions":
-        reply = _write_questions(question, prompt)
+        # As many as were asked for, and different ones for each answer, as a model's would be.
+        texts = examples[0]["questions"] if examples and examples[0].get("questions") else [_QUESTION]
+        mark = hash_canonical(plain_data(question.data))[:4]
+        asked = islice(cycle(texts), int(str(question.data["count"])))
+        numbered = [f"{text} {mark} {number}" for number, text in enumerate(asked)]
+        reply = {"reason": _REASON, "noncommittal": False, "questions": numbered}
     else:
-        reply = dict(_read_replies(prompt.opening)[0])
-    return orjson.dumps(_put_in_reasons(reply, prompt)).decode()
-
-
-def _rate(prompt: Prompt) -> dict[str, Any]:
-    """A rating of every criterion: the worked example's, else the least there is."""
-    assert prompt.rubric is not None
-    examples = _read_replies(prompt.opening)
-    if examples:
-        return dict(examples[0])
-    forms = {"flag": lambda _: {"verdict": False}, "rating": lambda criterion: {"rating": criterion.min}}
-    spread = {"spread": lambda criterion: {"scores": [{"score": criterion.min, "probability": 1}]}}
-    preference = {"preference": lambda _: {"verdict": PREFERENCES[-1]}}
-    return {
-        name: {"reason": _REASON, **(forms | spread | preference)[criterion.kind](criterion)}
-        for name, criterion in prompt.rubric.criteria.items()
-    }
-
-
-def _write_questions(question: Question, prompt: Prompt) -> dict[str, Any]:
-    """As many questions as were asked for, and different ones for each answer, as a model's would be."""
-    examples = _read_replies(prompt.opening)
-    texts = examples[0]["questions"] if examples and examples[0].get("questions") else [_QUESTION]
-    mark = hash_canonical(plain_data(question.data))[:4]
-    asked = islice(cycle(texts), int(str(question.data["count"])))
-    numbered = [f"{text} {mark} {number}" for number, text in enumerate(asked)]
-    return {"reason": _REASON, "noncommittal": False, "questions": numbered}
-
-
-def _put_in_reasons(reply: dict[str, Any], prompt: Prompt) -> dict[str, Any]:
-    # Not quite theirs: the very words of an example are taken for a copy of it, and asked for again.
+        reply = dict(examples[0])
+    # Not quite the examples' reasons: the very words of an example are taken for a copy of it, and asked for again.
     reasons = cycle([f"{reason}." for reason in _collect_reasons(prompt.opening)] or [_REASON])
-    lists = pick_verdict_lists(reply, prompt.variables)
-    return reply | {
-        name: [_put_in_reason(verdict, prompt, reasons) for verdict in verdicts] for name, verdicts in lists.items()
+    reasoned = {
+        name: [
+            verdict | {"reason": next(reasons)}
+            if isinstance(verdict, dict)
+            else word_row(verdict, in_favour=verdict[2] == prompt.labels[verdict[0][0]][0], reasons=reasons)
+            for verdict in verdicts
+        ]
+        for name, verdicts in pick_verdict_lists(reply, prompt.variables).items()
     }
-
-
-def _put_in_reason(verdict: Any, prompt: Prompt, reasons: Iterator[str]) -> object:  # noqa: ANN401  # JSON
-    if isinstance(verdict, dict):
-        return verdict | {"reason": next(reasons)}
-    return word_row(verdict, in_favour=verdict[2] == prompt.labels[verdict[0][0]][0], reasons=reasons)
+    return orjson.dumps(reply | reasoned).decode()
 
 
 @lru_cache(maxsize=64)

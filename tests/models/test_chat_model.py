@@ -252,7 +252,7 @@ async def test_what_will_never_work_is_not_sent_again(
         (Raw(status=400, body={"error": {"message": "no such field"}}), JudgeFailed, "status 400: no such field"),
         (Raw(status=400, body={"error": {"message": "x is not a valid model ID"}}), FatalJudgeError, "does not know"),
         (Raw(status=403, body={"error": {"message": "Region not supported"}}), FatalJudgeError, "refused the key"),
-        (Raw(status=402, body={"error": {"message": "Insufficient Balance"}}), FatalJudgeError, "wants to be paid"),
+        (Raw(status=402, body={"error": {"message": "Insufficient Balance"}}), FatalJudgeError, "requires payment"),
     ],
 )
 async def test_refusals_of_many_providers(

@@ -249,7 +249,7 @@ HOPELESS: list[tuple[Raw, str, str]] = [
         "used up (status 403)",
         "add credit",
     ),
-    (Raw(body={"error": {"message": "No credits", "code": 402}}), "wants to be paid", "add credit"),
+    (Raw(body={"error": {"message": "No credits", "code": 402}}), "requires payment", "add credit"),
     (Raw(status=401, body={"detail": "Unauthorized"}), "refused the key", "check OPENAI_API_KEY"),
     (
         Raw(status=403, body={"error": {"message": "Project has no access to it"}}),
