@@ -255,7 +255,7 @@ def test_every_pattern_within_a_function_is_known() -> None:
 
 KNOWN = {
     "tasks/datasets/spans/store.py:_patterns", "tasks/settings/traces.py:_check_pattern",
-    "tasks/settings/run.py:_compile", "tasks/measures/citations.py:pattern",
+    "tasks/settings/run.py:compile_patterns", "tasks/measures/citations.py:pattern",
     "tasks/measures/citations.py:_fold",
     "prompts/render.py:_compile_control_words", "prompts/render.py:_compile_ids", "prompts/render.py:_compile_tags",
     "tasks/lexical/split.py:_compile_silences", "tasks/lexical/texts.py:_compile_bounds",

@@ -1,4 +1,4 @@
-"""Values that a setting names and does not hold, so that they are stored nowhere: `${NAME}` of the environment,
+"""Values that a setting names and does not hold, so that they are not stored: `${NAME}` of the environment,
 `${secret:NAME}` a Secret block and `${variable:NAME}` a variable of the Prefect server."""
 
 import os
@@ -14,18 +14,18 @@ from evalhouse.warehouse.messages import note_secret
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|(?:secret|variable):[A-Za-z0-9_][A-Za-z0-9_-]*")
 NAMED: Final = re.compile(rf"\$\{{({NAME.pattern})\}}")
 """How a text names one; the group is the name."""
-# A server of ours may just be coming up.
+# Our Prefect server may just be starting.
 _PATIENCE_S = 60.0
 _PAUSE_S = 0.5
 _REHEARSING: ContextVar[bool] = ContextVar("rehearsing", default=False)
 
 
 class NamedValueError(Exception):
-    """A value cannot be had from Prefect; says which one and why, and no value."""
+    """Prefect does not give a value; the message states which one and why, and no value."""
 
 
 def describe_name(name: str) -> str:
-    """What a name stands for, and where it would be set."""
+    """Return what a name stands for, and where it would be set."""
     kind, _, rest = name.rpartition(":")
     return {"secret": f"Prefect's Secret block {rest!r}", "variable": f"Prefect's variable {rest!r}"}.get(
         kind, f"the environment's {rest}"
@@ -33,19 +33,41 @@ def describe_name(name: str) -> str:
 
 
 def read_named(name: str) -> str | None:
-    """The value; None where there is none or it is empty. Raises NamedValueError where Prefect cannot be asked."""
+    """Return the value; None if there is none or it is empty. Raises NamedValueError if Prefect cannot be asked."""
     kind, _, rest = name.rpartition(":")
     if not kind:
         return os.environ.get(name) or None
-    value = _ask_prefect(kind, rest)
-    if value is not None and kind == "secret":
-        note_secret(value)
-    return value or None
+    # Prefect is imported only for a value that it has.
+    import httpx  # noqa: PLC0415
+    from prefect.client.orchestration import get_client  # noqa: PLC0415
+    from prefect.exceptions import ObjectNotFound, PrefectException  # noqa: PLC0415
+    from prefect.settings import get_current_settings  # noqa: PLC0415
+
+    if get_current_settings().api.url is None:
+        raise NamedValueError("no Prefect server is configured that could have it; set PREFECT_API_URL")
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            with get_client(sync_client=True) as client:
+                if kind == "variable":
+                    variable = client.read_variable_by_name(rest)
+                    return None if variable is None or variable.value is None else str(variable.value) or None
+                secret = str(client.read_block_document_by_name(rest, "secret").data["value"])
+                note_secret(secret)
+                return secret or None
+        except ObjectNotFound:
+            return None
+        except httpx.ConnectError as error:
+            if time.monotonic() > deadline:
+                raise NamedValueError(f"Prefect's server does not answer: {error}") from None
+            time.sleep(_PAUSE_S)
+        except (httpx.HTTPError, PrefectException) as error:
+            raise NamedValueError(f"Prefect's server does not give it: {type(error).__name__}") from None
 
 
 def fill_variable(name: str) -> None:
-    """Put what an environment variable names into its place, `${secret:NAME}` and `${variable:NAME}`: for keys, which
-    clients of all makers read from there. Raises NamedValueError.
+    """Replace `${secret:NAME}` or `${variable:NAME}` in an environment variable by its value: for keys, which all
+    clients read from there. Raises NamedValueError.
 
     A variable of the environment that names another one is left as it is: a shell does that.
     """
@@ -71,29 +93,3 @@ def nothing_looked_up() -> Iterator[None]:
         yield
     finally:
         _REHEARSING.reset(token)
-
-
-def _ask_prefect(kind: str, name: str) -> str | None:
-    import httpx  # noqa: PLC0415  # Prefect is imported by those who name something there
-    from prefect.client.orchestration import get_client  # noqa: PLC0415
-    from prefect.exceptions import ObjectNotFound, PrefectException  # noqa: PLC0415
-    from prefect.settings import get_current_settings  # noqa: PLC0415
-
-    if get_current_settings().api.url is None:
-        raise NamedValueError("no Prefect server is configured that could have it; set PREFECT_API_URL")
-    deadline = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            with get_client(sync_client=True) as client:
-                if kind == "variable":
-                    variable = client.read_variable_by_name(name)
-                    return None if variable is None or variable.value is None else str(variable.value)
-                return str(client.read_block_document_by_name(name, "secret").data["value"])
-        except ObjectNotFound:
-            return None
-        except httpx.ConnectError as error:
-            if time.monotonic() > deadline:
-                raise NamedValueError(f"Prefect's server does not answer: {error}") from None
-            time.sleep(_PAUSE_S)
-        except (httpx.HTTPError, PrefectException) as error:
-            raise NamedValueError(f"Prefect's server does not give it: {type(error).__name__}") from None

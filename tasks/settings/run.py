@@ -1,6 +1,6 @@
 """The settings of one run: strict, typed, stored whole in `runs.config`.
 
-Secrets are no part of it: they come from the environment when a model is made and are stored nowhere.
+Secrets are not part of it: they come from the environment when a model is made and are not stored.
 """
 
 import json
@@ -22,6 +22,14 @@ from evalhouse.tasks.settings.traces import TRACES, TraceFormat, TraceWindow
 from evalhouse.warehouse.sample_data import SAMPLE
 from evalhouse.warehouse.steps import STEPS
 
+# --- how an answer cites
+#
+# A pattern finds one mark, and its named groups are what the mark cites: `rank`, the number of a context, several as in
+# `2, 3` or `1-3`; `rank0`, a number that counts from 0 whatever the run's setting is; `id`, an id, a URL or the label
+# of a footnote. If a pattern has an id and a number, the number counts in samples whose contexts have no ids. `text` is
+# a part of the mark that belongs to the sentence, as a link's words do. The first match in the answer counts, and of
+# two patterns that match at one place the earlier one.
+
 _NUMBERS: Final = r"\d{1,3}(?:\s*(?:[,，、;；&–—-]|and|和)\s*\^?\d{1,3})*"
 _URL: Final = r"https?://[^\s<>\[\]{}\"'“”‘’。，；：、（）【】「」《》|\\^`]*[\w/#=&%~+-]"
 _WORD: Final = (
@@ -34,7 +42,7 @@ BUILT_IN: Final = (
     rf"(?<!!)\[(?:\^?(?P<rank>{_NUMBERS})\^?|(?P<text>[^\[\]\n]*))\]\(<?(?P<id>[^\s()<>]*(?:\([^\s()]*\)[^\s()<>]*)*)>?(?:\s+\"[^\"\n]*\")?\)",
     # Footnotes: [^1], [^note], Bing's [^1^].
     rf"\[\^(?P<id>(?P<rank>{_NUMBERS})|[\w.:/-]+)\^?\]",
-    # 【4:0†report.pdf】: a place among what a search found, from 0, and a file's name; 【7†L3-L9】: a number and lines.
+    # 【4:0†report.pdf】: a place among search results, from 0, and a file's name; 【7†L3-L9】: a number and lines.
     r"【\d+:(?P<rank0>\d{1,3})†(?P<id>[^【】\n]*)】",
     rf"【(?P<rank>{_NUMBERS})(?:†[^【】\n]*)?】",
     # [1], [2, 3], [1-3] and <sup>1</sup>.
@@ -43,7 +51,7 @@ BUILT_IN: Final = (
     # [doc 3] and [source: 2], then whatever has the form of an id: [handbook-12], [kb/fees.md#2].
     rf"[\[【](?P<id>(?:{_WORD})[\s:：._#-]*(?P<rank>{_NUMBERS}))[\]】]",
     rf"[\[【](?=[^\[\]【】\n]{{0,200}}[-_:/#.])(?=[^\[\]【】\n]{{0,200}}\d)(?P<id>{_ID}(?:\s*[,;，；、]\s*{_ID})*)[\]】]",
-    rf"<?(?P<text>(?P<id>{_URL}))>?",  # it may be what the sentence says
+    rf"<?(?P<text>(?P<id>{_URL}))>?",  # the sentence may state the address
 )
 GROUPS: Final = ("rank", "rank0", "id", "text")
 _CITING: Final = frozenset(GROUPS[:3])
@@ -51,35 +59,36 @@ _CITING: Final = frozenset(GROUPS[:3])
 
 @cache
 def compile_patterns(patterns: tuple[str, ...]) -> Sequence[re.Pattern[str]]:
-    """The patterns, the built-in ones where there are none; raises ValueError that says what is wrong with one."""
-    return [_compile(pattern) for pattern in patterns or BUILT_IN]
+    """Return the compiled patterns, the built-in ones if there are none; raises ValueError for an invalid one."""
+    compiled_patterns = []
+    for pattern in patterns or BUILT_IN:
+        try:
+            compiled = re.compile(pattern)
+        except re.error as error:
+            raise ValueError(
+                f"{pattern!r} is not a regular expression: {error}; a backslash is written as it is in '…'"
+            ) from None
+        names = compiled.groupindex.keys()
+        if not names & _CITING:
+            raise ValueError(f"{pattern!r} names nothing that is cited; write (?P<rank>\\d+) or (?P<id>…) into it")
+        if unknown := sorted(names - set(GROUPS)):
+            raise ValueError(f"{pattern!r} has a group {unknown[0]!r}; allowed are {', '.join(GROUPS)}")
+        if compiled.fullmatch(""):
+            raise ValueError(f"{pattern!r} is found where nothing stands; write what a mark begins with into it")
+        compiled_patterns.append(compiled)
+    return compiled_patterns
 
 
-def _compile(pattern: str) -> re.Pattern[str]:
-    try:
-        compiled = re.compile(pattern)
-    except re.error as error:
-        raise ValueError(
-            f"{pattern!r} is not a regular expression: {error}; a backslash is written as it is in '…'"
-        ) from None
-    names = compiled.groupindex.keys()
-    if not names & _CITING:
-        raise ValueError(f"{pattern!r} names nothing that is cited; write (?P<rank>\\d+) or (?P<id>…) into it")
-    if unknown := sorted(names - set(GROUPS)):
-        raise ValueError(f"{pattern!r} has a group {unknown[0]!r}; allowed are {', '.join(GROUPS)}")
-    if compiled.fullmatch(""):
-        raise ValueError(f"{pattern!r} is found where nothing stands; write what a mark begins with into it")
-    return compiled
-
+# --- settings
 
 _TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)", re.ASCII)
 _SPAN = re.compile(r"(?:(\d{1,4})h)?(?:(\d{1,5})m(?:in)?)?(?:(\d{1,6})s)?", re.ASCII)
 
 
 def find_deadline(written: str, now: datetime) -> datetime:
-    """When it is: the next such time of day after `now` in its zone, or so long after it.
+    """Return the deadline: the next such time of day after `now` in its zone, or a time span after `now`.
 
-    Raises PydanticCustomError, a ValueError, for what is neither.
+    Raises PydanticCustomError, a ValueError, for any other text.
     """
     if time := _TIME.fullmatch(written):
         today = now.replace(hour=int(time[1]), minute=int(time[2]), second=0, microsecond=0)
@@ -101,13 +110,13 @@ _VOTING: Final = tuple(dict.fromkeys(step.task for step in STEPS.values() if "vo
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """Where a setting may be set and what it is about; a field of `RunSettings` without one has these defaults.
+    """Where a setting may be set and what it concerns; a field of `RunSettings` without one has these defaults.
 
-    `place` is where a suite has it, None for what is made for each run; `flag` what the command line has in place of
-    the setting's own name. `environment` is False for what a run is about: it is said for each run, a variable would be
-    forgotten and found in the results. `is_path` is seen from a suite's folder. `judges` is of no use to a run that
-    judges nothing, `belongs_to_run` to one that judges the same samples again. `compares` says whether `prompts
-    compare` takes it from the flags where it is given there, and else from the reviewed run, or is alone to have it.
+    `place` is where a suite has it, None for a setting that is made for each run; `flag` is the option of the command
+    line if it is not the setting's name. `environment` is False for the subject of a run: it is given for each run, for
+    a variable would be forgotten and change the results. `is_path` is relative to a suite's folder. `judges`: of no use
+    to a run that judges nothing; `belongs_to_run`: of no use to one that judges the same samples again. `compares`:
+    `prompts compare` takes it from its flags if it is given there, else from the reviewed run, or always from flags.
     """
 
     place: str | None = TOP
@@ -120,7 +129,7 @@ class Where:
 
 
 class RunSettings(BaseModel):
-    """What a run is made with. Unknown keys are refused."""
+    """The settings of a run. Unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -281,18 +290,18 @@ class RunSettings(BaseModel):
 
     @property
     def runs_before(self) -> tuple[str, ...]:
-        """The run that refreshed the test set before this one, where there was one: the budget is for both."""
+        """The run that refreshed the test set before this one, if any: the budget is for both."""
         return (self.refreshed.run_id,) if self.refreshed is not None and self.refreshed.run_id else ()
 
     @property
     def prefect_tags(self) -> list[str]:
-        """What the flow run and the task runs of a run are found by: its suite, judge, dataset and its own tags."""
+        """The tags by which the flow run and task runs of a run are found: its suite, judge, dataset and tags."""
         suite = [self.suite] if self.suite else []
         return [*suite, f"judge: {self.judge}", f"dataset: {self.dataset}", *self.tags]
 
     @property
     def has_traces(self) -> bool:
-        """Whether the samples are made of traces, so that nobody has written ground truths."""
+        """True if the samples are made of traces, which have no ground truths."""
         return self.format is not None or is_traces(self.dataset)
 
     @field_validator("shard_size")
@@ -366,11 +375,11 @@ WHERE: Final[Mapping[str, Where]] = {
     name: next((part for part in field.metadata if isinstance(part, Where)), Where())
     for name, field in RunSettings.model_fields.items()
 }
-"""By setting, in the model's order."""
+"""The place of each setting, in the model's order."""
 
 
 def read_settings(values: Mapping[str, Any]) -> RunSettings:
-    """Settings as they stand on record, in a run's `config`; raises ValidationError.
+    """Return the settings that are stored in a run's `config`; raises ValidationError.
 
     They are read as JSON, because there a list becomes a tuple and a text never a number.
     """
@@ -378,21 +387,21 @@ def read_settings(values: Mapping[str, Any]) -> RunSettings:
 
 
 def list_settings(chosen: Callable[[Where], object]) -> tuple[str, ...]:
-    """The names of the settings of which this holds."""
+    """Return the names of the settings whose place is chosen."""
     return tuple(name for name, where in WHERE.items() if chosen(where))
 
 
 def leave_out(settings: RunSettings, chosen: Callable[[Where], object]) -> RunSettings:
-    """The settings with the defaults in place of those of which this holds."""
+    """Return the settings with the defaults in place of those whose place is chosen."""
     defaults = {name: RunSettings.model_fields[name].get_default() for name in list_settings(chosen)}
     return settings.model_copy(update=defaults)
 
 
 def is_sample(dataset: object) -> bool:
-    """Whether a dataset's name means the one that ships with evalhouse; a file called `sample` goes before it."""
+    """Return True if a dataset's name means the one of evalhouse; a file called `sample` takes precedence."""
     return dataset == SAMPLE and not Path(SAMPLE).exists()
 
 
 def is_traces(dataset: object) -> bool:
-    """Whether a dataset's name means the traces that were received; a file called `traces` goes before it."""
+    """Return True if a dataset's name means the received traces; a file called `traces` takes precedence."""
     return dataset == TRACES and not Path(TRACES).exists()

@@ -1,4 +1,5 @@
-"""What of a suite goes with each of its runs: the limits of its gate and the notification, strict and typed.
+"""The settings of a suite that belong to each of its runs: the limits of its gate, the notification, and how long runs
+are kept.
 
 They are stored with the run's settings, so that a run that is resumed days later is still judged by the limits it was
 started with.
@@ -22,18 +23,18 @@ _NotNegative = Annotated[float, Field(ge=0)]
 Ending = Literal["completed", "incomplete", "failed", "gate_failed"]
 Format = Literal["json", "slack", "dingtalk", "feishu"]
 PASSED, MEAN_OF_PASSED, PREVIOUS_ANY = "passed", "mean_of_passed", "previous_any"
-"""Baselines that are no run's name: the last run of the series that passed its gate or was accepted, the mean of the
-last of them, and the last completed one whatever its gate said."""
+"""Baselines that are not the name of a run: the last run of the series that passed its gate or was accepted, the mean
+of the last of them, and the last completed one whatever its gate decided."""
 MOST_K = 100
 
 
 def name_scores(suite: str) -> str:
-    """The key of a suite's scores, which are an asset of Prefect's."""
+    """Return the key of a suite's scores, which are an asset in Prefect."""
     return f"evalhouse://suite/{suite}/scores"
 
 
 def explain_low(minimums: Iterable[str], metrics: Mapping[str, MetricFile]) -> str | None:
-    """What is wrong with least means of metrics that are better when low; None where there is none of them."""
+    """Return what is wrong with least means of metrics that are better when low; None if there are none of them."""
     low = [name for name in minimums if name in metrics and metrics[name].better == "low"]
     return f"{', '.join(low)}: better when low; put a limit into [gate.max]" if low else None
 
@@ -76,7 +77,7 @@ class SuiteGate(BaseModel):
     @field_validator("against")
     @classmethod
     def _rename_previous(cls, against: str) -> str:
-        # What `passed` was called while it was the last completed run, which a gate may have refused.
+        # The name of `passed` while it was the last completed run, which a gate may have refused.
         return PASSED if against == "previous" else against
 
     @model_validator(mode="after")
@@ -88,7 +89,7 @@ class SuiteGate(BaseModel):
                 "there is nothing to check; give max_cost, max_latency_p95_ms, min_coverage, or a limit in [gate.min], "
                 "[gate.max], [gate.max_drop], [gate.trend] or [gate.coverage]",
             )
-        # The default may have been written out: that is how a run's config keeps it.
+        # The default may have been written out, as in a run's config.
         if self.against != PASSED and not self.max_drop:
             raise PydanticCustomError(
                 "no_drop", "there is nothing to compare; give a limit in [gate.max_drop], or leave `against` out"
@@ -97,12 +98,12 @@ class SuiteGate(BaseModel):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Every metric that has a limit of its own."""
+        """Every metric that has a limit."""
         return tuple(dict.fromkeys((*self.min, *self.max, *self.max_drop, *(self.trend or ()), *self.coverage)))
 
     @property
     def trends(self) -> dict[str, float]:
-        """The most of a fall over nights, by metric: what is given, else half of what one night may drop.
+        """The largest fall over nights, by metric: the given one, else half of what one night may drop.
 
         A fall that lasts is worse than a bad night, and many nights show a smaller one.
         """
@@ -112,8 +113,8 @@ class SuiteGate(BaseModel):
 
 
 class RefreshedTestset(BaseModel):
-    """What a run's test set went through before the run: the version that was judged, the one it was made from, how
-    many questions became what, and how many proposals wait for a person. `problem` says why it is as it was before."""
+    """The refresh of a run's test set before the run: the version that was judged, the one it was made from, how many
+    questions changed how, and how many proposals wait for a person. `problem` states why it was not refreshed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -127,7 +128,7 @@ class RefreshedTestset(BaseModel):
     problem: str | None = None
 
     def describe(self) -> str:
-        """The same in a sentence."""
+        """Return it in a sentence."""
         version = f"version {self.set_hash}" if self.set_hash else "the version before"
         waiting = (
             f"; {self.n_proposals} proposal{'s' * (self.n_proposals != 1)} for a person" if self.n_proposals else ""
@@ -142,7 +143,7 @@ class RefreshedTestset(BaseModel):
 
 
 class Notify(BaseModel):
-    """Where to post how a run ended. The address is a secret: it is all that posting takes."""
+    """Where to post how a run ended. The address is a secret: posting needs nothing else."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
@@ -175,7 +176,7 @@ class Notify(BaseModel):
         return endings
 
     def note_secrets(self, environ: Mapping[str, str]) -> None:
-        """Have the address, as far as the environment gives it, taken out of whatever is stored."""
+        """Register the address, as far as the environment gives it, as a secret that is never stored."""
         values = {name: environ.get(name, "") for name in NAMED.findall(self.webhook)}
         if all(values.values()):  # what Prefect has is noted when it is read
             note_secret(NAMED.sub(lambda match: values[match[1]], self.webhook).strip())
@@ -184,12 +185,12 @@ class Notify(BaseModel):
 
     @property
     def keeps_secret(self) -> bool:
-        """Whether the address itself is in the environment, so that what is written here may be stored."""
+        """True if the address itself is in the environment, so that this setting may be stored."""
         return NAMED.search(self.webhook) is not None
 
 
 def is_web_address(text: str) -> bool:
-    """Whether this can be posted to: http or https, and a host."""
+    """Return True for an address with http or https and a host."""
     try:
         parts = urlsplit(text)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and text.isprintable() and " " not in text
@@ -201,12 +202,12 @@ _AGE: Final = re.compile(r"([1-9][0-9]{0,4})([dwy])")
 _DAYS: Final = {"d": 1, "w": 7, "y": 365}
 _ALLOWED: Final = "write a number of days, weeks or years, such as 180d, 26w or 2y"
 NEVER: Final = "never"
-# As long as updates without a run are looked for: by its flow run one is known to have been tried.
-_LEAST_HISTORY: Final = timedelta(days=30)
+# As long as updates without a run are looked for: an update counts as tried if it has a flow run.
+_MIN_HISTORY: Final = timedelta(days=30)
 
 
 def read_age(text: str) -> timedelta:
-    """An age as it is written, such as `180d`; raises ValueError that says what is allowed."""
+    """Return an age as it is written, such as `180d`; raises ValueError that states what is allowed."""
     match = _AGE.fullmatch(text)
     if match is None:
         raise ValueError(_ALLOWED)
@@ -214,16 +215,16 @@ def read_age(text: str) -> timedelta:
 
 
 def _check_age(text: str) -> str:
-    if _AGE.fullmatch(text) is None:
-        raise PydanticCustomError("age", "{allowed}", {"allowed": _ALLOWED})
+    try:
+        read_age(text)
+    except ValueError as error:
+        raise PydanticCustomError("age", "{allowed}", {"allowed": str(error)}) from None
     return text
 
 
 def _check_history_age(text: str) -> str:
-    if text == NEVER:
-        return text
-    if _AGE.fullmatch(text) is None or read_age(text) < _LEAST_HISTORY:
-        allowed = f'{_ALLOWED}, at least {_LEAST_HISTORY.days}d, or "{NEVER}"'
+    if text != NEVER and (_AGE.fullmatch(text) is None or read_age(text) < _MIN_HISTORY):
+        allowed = f'{_ALLOWED}, at least {_MIN_HISTORY.days}d, or "{NEVER}"'
         raise PydanticCustomError("history_age", "{allowed}", {"allowed": allowed})
     return text
 
@@ -233,7 +234,7 @@ HistoryAge = Annotated[str, AfterValidator(_check_history_age)]
 
 
 class Retention(BaseModel):
-    """After which age a run of the suite is forgotten; what is not given is kept, but for Prefect's history."""
+    """The ages at which a run of the suite is forgotten; without an age it is kept, except for Prefect's history."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -248,10 +249,10 @@ class Retention(BaseModel):
         return self
 
     def list_ages(self) -> list[tuple[str, bool]]:
-        """The ages at which something is forgotten in the warehouse, each with whether the scores go too."""
+        """Return the ages at which something is forgotten in the warehouse, each with True if the scores go too."""
         return [(age, with_scores) for age, with_scores in ((self.scores, True), (self.texts, False)) if age]
 
 
 def find_cutoff(age: str, now: datetime) -> datetime:
-    """The time before which something is older than this age."""
+    """Return the time before which something is older than this age."""
     return now - read_age(age)

@@ -1,7 +1,7 @@
 """How the application under test is asked: the `[target]` of a suite, strict and typed.
 
-Secrets are no part of it: a header holds `${NAME}`, and the environment's value goes in when a target is made. Whatever
-can be seen to be wrong without asking anybody is refused here, so that a suite names the line.
+Secrets are not stored in it: a header holds `${NAME}`, and the environment's value goes in when a target is made. All
+that is wrong without sending a request is refused here, so that the message names the suite's line.
 """
 
 import re
@@ -28,7 +28,7 @@ MARK = re.compile(r"\{\{\s*+([^{}\s]*+(?:\s++[^{}\s]++)*?)\s*+\}\}")
 VARIABLE = re.compile(r"\$\{([^{}]*)\}")
 METADATA = "metadata."
 GIVEN_MARKS = ("contexts", "context_ids")
-"""Lists that a request holds only where the application is given the contexts to answer from."""
+"""Lists that a request holds only if the application is given the contexts to answer from."""
 CONVERSATION = "conversation"
 """The list of messages before the question; an item of a list that is this mark stands for all of them."""
 _LISTS = (*GIVEN_MARKS, CONVERSATION)
@@ -47,9 +47,8 @@ class TargetSettings(BaseModel):
 
     `body` is a JSON template and `url` may hold the same marks: `{{question}}`, `{{sample_id}}` and `{{metadata.NAME}}`
     stand for the sample's; a text that is a mark alone keeps the value's type. `{{contexts}}` and `{{context_ids}}` are
-    lists that the body holds where the application is to answer from given contexts, `{{conversation}}` is the list of
-    messages before the question. `answer`, `contexts` and
-    `context_ids` are JSONPath (RFC 9535) into the response.
+    lists that the body holds if the application should answer from given contexts, `{{conversation}}` is the list of
+    messages before the question. `answer`, `contexts` and `context_ids` are JSONPath (RFC 9535) into the response.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -79,7 +78,30 @@ class TargetSettings(BaseModel):
     @field_validator("url")
     @classmethod
     def _check_url(cls, url: str | None) -> str | None:
-        if url is not None and (problem := _find_url_problem(url)):
+        if url is None:
+            return None
+        where = MARK.sub("mark", url)
+        try:
+            parts = urlsplit(where)
+            is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+            has_user = parts.username is not None or parts.password is not None
+        except ValueError:  # a port that is not a number, half a bracket
+            is_address, has_user = False, False
+        head = re.match(r"[^:]+://[^/?#]*", url)
+        if not is_address:
+            problem: str | None = f"{cut(url, 120)!r} is not an address; write it like http://localhost:8000/ask"
+        elif has_user:
+            problem = (
+                "a user and a password in the address would be kept on record; "
+                'send them as a header, Authorization = "Basic ${NAME}", with the environment\'s value'
+            )
+        elif any(character.isspace() for character in where):
+            problem = f"{cut(url, 120)!r} has white space in it; write it as %20"
+        elif head and MARK.search(head[0]):
+            problem = "a mark may not stand in the host of the address"
+        else:
+            problem = _find_text_problem(url)
+        if problem:
             raise PydanticCustomError("target_url", "{problem}", {"problem": problem})
         return url
 
@@ -94,16 +116,43 @@ class TargetSettings(BaseModel):
     @classmethod
     def _check_headers(cls, headers: dict[str, str]) -> dict[str, str]:
         for name, value in headers.items():
-            if problem := _find_header_problem(name, value):
+            variables = VARIABLE.findall(value)
+            wrong = [variable for variable in variables if not NAME.fullmatch(variable)]
+            problem = None
+            if not _HEADER_NAME.fullmatch(name):
+                problem = f"{name!r} is not the name of a header"
+            elif wrong:
+                problem = (
+                    f"header {name}: ${{{wrong[0]}}} names no variable of the environment; write it like "
+                    "${BOT_TOKEN}, or ${secret:bot-token} for a Secret block of Prefect"
+                )
+            elif MARK.search(value):
+                allowed = "a header may hold ${NAME} from the environment"
+                problem = f"header {name}: marks belong into body and url; {allowed}"
+            elif any(character in value for character in "\r\n\0"):
+                problem = f"header {name} has a line break in it"
+            elif not variables and is_secret_header(name):
+                problem = (
+                    f"header {name}: its value would be kept on record; write ${{NAME}} for a variable of the "
+                    "environment and set that"
+                )
+            if problem:
                 raise PydanticCustomError("target_header", "{problem}", {"problem": problem})
         return headers
 
     @field_validator("body")
     @classmethod
-    def _check_body(cls, body: Any) -> Any:  # noqa: ANN401  # whatever JSON there is
-        """The template as data: a text is JSON itself."""
+    def _check_body(cls, body: Any) -> Any:  # noqa: ANN401  # any JSON
+        """Return the template as data; one that is a text is parsed as JSON."""
         if isinstance(body, str):
-            body = _parse_body(body)
+            try:
+                body = orjson.loads(body)
+            except orjson.JSONDecodeError as error:
+                raise PydanticCustomError(
+                    "target_body",
+                    "a body that is text has to be JSON, with its marks within quotes, like {example}; {reason}",
+                    {"example": '\'{"query": "{{question}}"}\'', "reason": str(error)},
+                ) from None
         for text in find_texts(body):
             if problem := _find_text_problem(text):
                 raise PydanticCustomError("target_body", "{problem}", {"problem": problem})
@@ -115,38 +164,37 @@ class TargetSettings(BaseModel):
         if len(given) != 1:
             came = " and ".join(given) or "none of them"
             raise PydanticCustomError("target_kind", f"give exactly one of url, callable and runnable; got {came}")
-        if self.url is not None:
-            self._check_question(self.url)
+        unused: tuple[str, ...] = ()
+        if self.url is None:
+            unused = ("method", "headers", "body", "answer", "contexts", "context_ids", "stream")
+        elif self.stream == "text":
+            unused = ("answer", "context_ids")
         fields = type(self).model_fields
-        if unused := [name for name in self._list_unused() if getattr(self, name) != fields[name].get_default()]:
+        if names := [name for name in unused if getattr(self, name) != fields[name].get_default()]:
             raise PydanticCustomError(
                 "target_unused",
                 "{names} would not be used with {reason}; leave it out",
-                {"names": ", ".join(unused), "reason": "stream = 'text'" if self.url is not None else given[0]},
+                {"names": ", ".join(names), "reason": "stream = 'text'" if self.url is not None else given[0]},
             )
         return self
 
-    def _list_unused(self) -> tuple[str, ...]:
-        if self.url is None:
-            return ("method", "headers", "body", "answer", "contexts", "context_ids", "stream")
-        return ("answer", "context_ids") if self.stream == "text" else ()
-
-    def _check_question(self, url: str) -> None:
-        """Every request must hold its question."""
-        if self.body is None and self.method != "GET":
-            return
-        asked = any("question" in MARK.findall(text) for text in (url, *find_texts(self.body)))
-        if not asked:
+    @model_validator(mode="after")
+    def _check_question(self) -> "TargetSettings":
+        """Check that every request holds its question."""
+        if self.url is None or (self.body is None and self.method != "GET"):
+            return self
+        if not any("question" in MARK.findall(text) for text in (self.url, *find_texts(self.body))):
             where = "the url" if self.body is None else "the body"
             raise PydanticCustomError(
                 "target_question",
                 "no request would hold its question; put the mark for it, {mark}, into {where}",
                 {"mark": "{{question}}", "where": where},
             )
+        return self
 
 
 def find_texts(template: object) -> Iterator[str]:
-    """Every text of a JSON template, names of members too."""
+    """Yield every text of a JSON template, names of members too."""
     if isinstance(template, str):
         yield template
     elif isinstance(template, dict):
@@ -159,46 +207,13 @@ def find_texts(template: object) -> Iterator[str]:
 
 
 def is_secret_header(name: str) -> bool:
-    """Whether what a header of this name holds is a secret by custom."""
+    """Return True if the value of a header of this name is usually a secret."""
     words = re.split(r"[-_]", name.lower())
     return name.lower() in _SECRET_HEADERS or words[-1] in _SECRET_ENDS or name.lower().endswith("apikey")
 
 
-def _parse_body(text: str) -> object:
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise PydanticCustomError(
-            "target_body",
-            "a body that is text has to be JSON, with its marks within quotes, like {example}; {reason}",
-            {"example": '\'{"query": "{{question}}"}\'', "reason": str(error)},
-        ) from None
-
-
-def _find_url_problem(url: str) -> str | None:
-    where = MARK.sub("mark", url)
-    try:
-        parts = urlsplit(where)
-        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number, half a bracket
-        is_address = False
-    if not is_address:
-        return f"{cut(url, 120)!r} is not an address; write it like http://localhost:8000/ask"
-    if parts.username is not None or parts.password is not None:
-        return (
-            "a user and a password in the address would be kept on record; "
-            'send them as a header, Authorization = "Basic ${NAME}", with the environment\'s value'
-        )
-    if any(character.isspace() for character in where):
-        return f"{cut(url, 120)!r} has white space in it; write it as %20"
-    head = re.match(r"[^:]+://[^/?#]*", url)
-    if head and MARK.search(head[0]):
-        return "a mark may not stand in the host of the address"
-    return _find_text_problem(url)
-
-
 def _find_text_problem(text: str) -> str | None:
-    """What is wrong with the marks of a template."""
+    """Return what is wrong with the marks of a template."""
     for name in MARK.findall(text):
         if name in _LISTS and not MARK.fullmatch(text):
             mark = f"{{{{{name}}}}}"
@@ -209,26 +224,5 @@ def _find_text_problem(text: str) -> str | None:
         return (
             f"{cut(text, 120)!r} names a variable of the environment, and those go into headers alone, "
             "where they are kept off the record"
-        )
-    return None
-
-
-def _find_header_problem(name: str, value: str) -> str | None:
-    if not _HEADER_NAME.fullmatch(name):
-        return f"{name!r} is not the name of a header"
-    variables = VARIABLE.findall(value)
-    if wrong := [variable for variable in variables if not NAME.fullmatch(variable)]:
-        return (
-            f"header {name}: ${{{wrong[0]}}} names no variable of the environment; write it like ${{BOT_TOKEN}}, "
-            "or ${secret:bot-token} for a Secret block of Prefect"
-        )
-    if MARK.search(value):
-        return f"header {name}: marks belong into body and url; a header may hold ${{NAME}} from the environment"
-    if any(character in value for character in "\r\n\0"):
-        return f"header {name} has a line break in it"
-    if not variables and is_secret_header(name):
-        return (
-            f"header {name}: its value would be kept on record; write ${{NAME}} for a variable of the environment "
-            "and set that"
         )
     return None

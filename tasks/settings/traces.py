@@ -33,7 +33,7 @@ def _check_time(text: str | None) -> str | None:
 
 
 class TraceWindow(BaseModel):
-    """The traces that began in the time before a run. `until` is made for each run: a resumed one has the same."""
+    """The traces that began in the time before a run. `until` is set by each run: a resumed one has the same."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -46,11 +46,11 @@ class TraceWindow(BaseModel):
     )
 
     def end_at(self, now: datetime) -> "TraceWindow":
-        """The same window with its end; one that has an end keeps it."""
+        """Return the same window with its end; one that has an end keeps it."""
         return self if self.until is not None else self.model_copy(update={"until": now.isoformat()})
 
     def find_bounds(self, now: datetime) -> tuple[datetime, datetime]:
-        """From when to when, the end not included."""
+        """Return begin and end, the end not included."""
         match = _SPAN.fullmatch(self.last)
         assert match is not None  # it is checked above
         end = datetime.fromisoformat(self.until) if self.until is not None else now
@@ -69,8 +69,8 @@ PATTERNS: Final[dict[str, str]] = {
     "key": r"\b(?:sk|pk|rk|ghp|gho|xox[abp])[-_][\w-]{16,}|\bAKIA[A-Z0-9]{16}\b"
     r"|\beyJ[\w-]{8,300}\.[\w-]{8,}\.[\w-]+|(?i:bearer)\s+[\w.~+/=-]{16,}",
 }
-"""The built-in patterns of redaction by name; what they find becomes `[name]`. Each goes through any text in a time in
-proportion to its length: what is repeated has an end."""
+"""The built-in patterns of redaction by name; a match becomes `[name]`. Each searches any text in a time in proportion
+to its length: every repetition has an end."""
 
 
 class _Table(BaseModel):
@@ -88,7 +88,7 @@ def _check_pattern(pattern: str) -> str:
 
 
 class OwnPattern(_Table):
-    """A regular expression and what takes the place of what it finds, in which \\1 is its first group."""
+    """A regular expression and the replacement of its matches, in which \\1 is its first group."""
 
     pattern: Annotated[str, AfterValidator(_check_pattern)]
     replacement: str = "[redacted]"
@@ -102,7 +102,7 @@ class OwnPattern(_Table):
 
 
 class Redaction(_Table):
-    """What is taken out of every text of a span before anything of it is stored."""
+    """What is removed from every text of a span before it is stored."""
 
     patterns: tuple[str, ...] = Field(default=(), description=f"built-in patterns: {', '.join(PATTERNS)}")
     own: tuple[OwnPattern, ...] = Field(default=(), description="patterns of your own, each with its replacement")
@@ -118,7 +118,7 @@ class Redaction(_Table):
 
 
 class Sampling(_Table):
-    """Which traces are kept: a share of all, and those that any of the other rules names, whatever the share."""
+    """Which traces are kept: a share of all, and those that another rule names, whatever the share."""
 
     share: float = Field(default=1.0, ge=0, le=1, description="share of all traces, picked by their ids")
     errors: bool = Field(default=True, description="keep each trace that has a span with an error")
@@ -138,7 +138,7 @@ class TraceRetention(_Table):
 
 
 class ReceiverSettings(_Table):
-    """All that a receiver's file may say."""
+    """All settings of a receiver's file."""
 
     sampling: Sampling = Sampling()
     redaction: Redaction = Redaction()
