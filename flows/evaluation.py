@@ -1,12 +1,12 @@
 """The flows of a run: what happens in which order, to an evaluation and to a run that only collects responses.
 
-`evaluate_run` is a flow in its own right: a deployment, or a call from Python, gives it its parameters, and it opens
-the run itself. A command and a suite have opened theirs before: there is something to do while the server comes up.
+A deployment calls `evaluate_run` with its parameters, and the flow opens the run. Commands, suites and `evaluate()`
+have opened theirs before, because there is something to do while Prefect's server comes up.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
 from prefect import flow, tags
@@ -15,8 +15,6 @@ from prefect.context import TagsContext
 from prefect.runtime import flow_run
 
 from evalhouse.flows.preparing.parameters import EvaluateParameters, describe_settings
-from evalhouse.flows.run.prefect_pages import progress_shown
-from evalhouse.flows.run.within_flow import run_within_flow
 from evalhouse.flows.server.flow_options import FLOW_OPTIONS
 from evalhouse.flows.server.interrupts import take_signals_back
 from evalhouse.flows.shards import collect_shards, judge_shards
@@ -40,6 +38,8 @@ async def evaluate_run(parameters: EvaluateParameters = _DEFAULTS) -> "State[Any
     if is_open(parameters.run_id):  # by a command, a suite or a call from Python
         await judge_run(find_live_run(str(parameters.run_id)))
         return None
+    from evalhouse.flows.run.within_flow import run_within_flow  # noqa: PLC0415  # a deployment opens its run here
+
     return await run_within_flow(parameters, take_to_end)
 
 
@@ -63,7 +63,7 @@ async def call_as_flow(live_run: LiveRun, kind: RunKind) -> None:
 
 
 async def take_to_end(live_run: LiveRun, kind: RunKind) -> None:
-    """The same in a flow run that is there already; what comes after the run itself has flow runs of its own."""
+    """Take a live run to its end in the flow run of a deployment; noise and repeats have separate flow runs."""
     if kind in ("noise", "repeats"):
         await call_as_flow(live_run, kind)
     elif kind == "collection":
@@ -73,64 +73,48 @@ async def take_to_end(live_run: LiveRun, kind: RunKind) -> None:
 
 
 async def judge_run(live_run: LiveRun) -> None:
-    """All of an evaluation."""
-    begin_flow(live_run)
-    async with time_limited(live_run), live_run.under_way(), _shown_in_prefect(live_run):
-        with task_tags(live_run):
-            await collect_shards(live_run)
-            await load(live_run.run_id)
-            await judge_shards(live_run)
-            score = await pick_score_task(live_run)
-            await score(live_run.run_id)
-            await publish(live_run.run_id)
+    """Take an evaluation from its dataset to its scores."""
+    async with within_flow_run(live_run):
+        await collect_shards(live_run)
+        await load(live_run.run_id)
+        await judge_shards(live_run)
+        score = await pick_score_task(live_run)
+        await score(live_run.run_id)
+        await publish(live_run.run_id)
 
 
 async def collect_responses(live_run: LiveRun) -> None:
-    """All of a collection."""
-    begin_flow(live_run)
-    async with time_limited(live_run), live_run.under_way(), _shown_in_prefect(live_run):
-        with task_tags(live_run):
-            await collect_shards(live_run)
-            await load(live_run.run_id)
+    """Ask the target, and load its responses as samples."""
+    async with within_flow_run(live_run):
+        await collect_shards(live_run)
+        await load(live_run.run_id)
 
 
 @asynccontextmanager
-async def time_limited(live_run: LiveRun) -> AsyncIterator[None]:
-    """End the block with a TimeoutError, by which Prefect's state is `TimedOut`, when the run takes too long.
+async def within_flow_run(live_run: LiveRun) -> AsyncIterator[None]:
+    """Surround the tasks of a run with its signals, time limit, progress and tags, and store Prefect's id of the run.
 
-    Prefect's own limit, a little later, cancels whatever is awaited from then on, so that shares of limits would not be
-    given back; it is there for what does not end otherwise.
+    A run that takes too long ends with a TimeoutError, by which Prefect's state is `TimedOut`. Prefect's own limit, a
+    little later, is there for what does not end otherwise: it cancels whatever is awaited from then on, so that shares
+    of limits would not be given back.
     """
+    take_signals_back()
+    live_run.flow_run_id = str(flow_run.id)
+    update_run(live_run.warehouse, live_run.run_id, flow_run_id=live_run.flow_run_id)
+    progress: AbstractAsyncContextManager[None] = nullcontext()
+    # Of each task run that has tags Prefect asks the server for limits by that name, which our own has none of.
+    task_tags: AbstractContextManager[object] = TagsContext(current_tags=set())
+    if live_run.across_machines:
+        from evalhouse.flows.run.prefect_pages import progress_shown  # noqa: PLC0415
+
+        progress, task_tags = progress_shown(live_run), tags(*live_run.settings.prefect_tags)
     limit_s = live_run.settings.run_timeout_s
     limit = asyncio.timeout(limit_s)
     try:
-        async with limit:
-            yield
+        async with limit, progress:
+            with live_run.watch(live_run), task_tags:
+                yield
     except TimeoutError:
         if limit.expired():
             raise TimeoutError(f"the run took longer than {limit_s:g} seconds (run_timeout_s)") from None
         raise
-
-
-def _shown_in_prefect(live_run: LiveRun) -> AbstractAsyncContextManager[None]:
-    """The progress, for a server of the user's: nobody looks at one that ends with the run."""
-    return progress_shown(live_run) if live_run.across_machines else nullcontext()
-
-
-@contextmanager
-def task_tags(live_run: LiveRun) -> Iterator[None]:
-    """Tags of a run's task runs. On our own server there are none: for each task run that has tags Prefect asks the
-    server for limits by that name."""
-    if live_run.across_machines:
-        with tags(*live_run.settings.prefect_tags):
-            yield
-    else:
-        with TagsContext(current_tags=set()):
-            yield
-
-
-def begin_flow(live_run: LiveRun) -> None:
-    """Take the signals back from Prefect and put its id of the run on record."""
-    take_signals_back()
-    live_run.flow_run_id = str(flow_run.id)
-    update_run(live_run.warehouse, live_run.run_id, flow_run_id=live_run.flow_run_id)

@@ -15,6 +15,7 @@ from evalhouse.prompts import Prompt
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import UNCACHED, find_live_run
 from evalhouse.warehouse.rows.samples import Staging, has_conversations, renew_samples, take_in_samples
+from evalhouse.warehouse.steps import list_prompts
 from evalhouse.warehouse.tables import Batch, build_frame
 
 if TYPE_CHECKING:
@@ -82,7 +83,9 @@ def find_cluster(live_run: LiveRun) -> str | None:
 def make_prompt_batch(live_run: LiveRun, beside: Sequence[str] = (), *, in_conversation: bool = False) -> Batch | None:
     """Return the rows of the prompts of the run's steps and of others `beside`, also as they are for samples with a
     conversation where there are some; None where there are none."""
-    names = {*live_run.prompt_names, *(prompt.name for prompt in live_run.rubrics), *beside}
+    # A plan falls back on the prompts of its steps.
+    of_steps = list_prompts(live_run.steps | live_run.asking)
+    names = {*of_steps, *(prompt.name for prompt in live_run.rubrics), *beside}
     prompts = [live_run.prompts[name] for name in sorted(names)]
     return make_batch_of(
         live_run, "prompts", [*prompts, *(prompt.in_conversation for prompt in prompts if in_conversation)]

@@ -154,7 +154,7 @@ def check(folder: str | None, language: str) -> int:
     loaded = {} if problems else load_prompts(language, _to_path(folder))
     if folder and not problems:
         # A run's own parts, which the listing of prompts has no need of.
-        from evalhouse.flows.preparing.live_run import find_taken_scores  # noqa: PLC0415
+        from evalhouse.flows.preparing.plan import find_taken_scores  # noqa: PLC0415
         from evalhouse.warehouse.metric_files import load_metrics  # noqa: PLC0415
 
         problems = list(find_taken_scores(loaded.values(), load_metrics()))

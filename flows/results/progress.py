@@ -170,7 +170,7 @@ def count_steps(live_run: "LiveRun") -> int:
     if live_run.collection is not None and live_run.asks_target:
         return live_run.collection.n_asked
     under_way = [work.done for shard in list(live_run.shards.values()) for work in shard.works]
-    n_steps = live_run.n_sample_steps
+    n_steps = len(live_run.tasks)
     return live_run.progress.n_done * n_steps + sum(len(done) for done in under_way if len(done) < n_steps)
 
 
@@ -178,7 +178,7 @@ def count_all_steps(live_run: "LiveRun") -> int | None:
     """How many of these there are; None when there is none."""
     if live_run.collection is not None and live_run.asks_target:
         return live_run.collection.n_to_ask or None
-    return live_run.progress.n_samples * live_run.n_sample_steps or None
+    return live_run.progress.n_samples * len(live_run.tasks) or None
 
 
 def describe_progress(live_run: "LiveRun") -> str:

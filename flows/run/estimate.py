@@ -18,15 +18,8 @@ from typing import Any, TypeVar
 
 from evalhouse.flows.preparing.batches import price_as_batches
 from evalhouse.flows.preparing.collection import find_parent_responses
-from evalhouse.flows.preparing.live_run import (
-    announce_columns,
-    check_history,
-    describe_columns,
-    explain_cold,
-    make_live_run,
-    make_plan,
-    refuse_budget_of_answers,
-)
+from evalhouse.flows.preparing.live_run import check_history, explain_cold, make_live_run, refuse_budget_of_answers
+from evalhouse.flows.preparing.plan import describe_columns, make_plan
 from evalhouse.flows.preparing.request import count_judged
 from evalhouse.flows.preparing.settings import show_target
 from evalhouse.flows.results.output import (
@@ -175,7 +168,7 @@ def estimate_run(settings: RunSettings, *, fill_in: FillIn = list) -> Estimate:
     """
 
     async def take_steps(live_run: LiveRun, record: DryRecord) -> dict[str, Usage]:
-        for notice in announce_columns(staged, live_run):
+        for notice in describe_columns(staged, settings, live_run.metrics, live_run.rubrics):
             print_notice(notice)
         picked = None
         if settings.sample_budget is not None and settings.sample_budget < staged.staging.n_rows:

@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from evalhouse.flows.results.output import print_notice, write_count, write_dollars
-from evalhouse.warehouse.rows.again import RepeatCounts
 from evalhouse.warehouse.rows.runs import RunRow, RunStatus
 
 if TYPE_CHECKING:
     from evalhouse.tasks.asking.usage import Usage
     from evalhouse.tasks.pipeline.live_run import LiveRun
+    from evalhouse.warehouse.rows.again import RepeatCounts
 
 Watch = Callable[["LiveRun"], AbstractContextManager[None]]
 
@@ -113,7 +113,7 @@ class RepeatsOutcome:
     """
 
     outcomes: "Sequence[RunOutcome]" = ()
-    counts: RepeatCounts | None = None
+    counts: "RepeatCounts | None" = None
     problem: str | None = None
 
     @property
@@ -147,10 +147,10 @@ class RepeatsOutcome:
 
     def to_plain(self) -> dict[str, Any]:
         """The same for programs."""
-        counts = self.counts or RepeatCounts(n_questions=0, n_answers=0, n_otherwise=0)
+        counts = asdict(self.counts) if self.counts else dict.fromkeys(("n_questions", "n_answers", "n_otherwise"), 0)
         return {
             "runs": [{"run_id": outcome.run.run_id, "status": outcome.status} for outcome in self.outcomes],
-            **asdict(counts),
+            **counts,
             "requests": self.requests,
             "reused": self.reused,
             "cost_usd": self.cost_usd,

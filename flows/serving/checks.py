@@ -9,7 +9,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 
-from evalhouse.flows.preparing.live_run import check_history, describe_columns, make_plan
+from evalhouse.flows.preparing.live_run import check_history
+from evalhouse.flows.preparing.plan import describe_columns, make_plan
 from evalhouse.flows.preparing.settings import CheckResult, Finding, count_limits, make_finding, show_target
 from evalhouse.flows.preparing.suites import KnowledgeBase, LivingSet, Schedule, Suite, list_fires
 from evalhouse.flows.results.output import write_count

@@ -145,7 +145,7 @@ def run_suite(
         settings = settings.model_copy(update={"refreshed": refreshed})
     with _notified_when_broken_off(suite.notify, suite.name, trigger):
         if settings.gate is not None:  # over metrics that are not scored: refused before anything is asked
-            from evalhouse.flows.preparing.live_run import make_plan  # noqa: PLC0415  # imports what judges
+            from evalhouse.flows.preparing.plan import make_plan  # noqa: PLC0415  # imports what judges
 
             check_suite_gate(settings.gate, make_plan(settings))
         finish = _Finish(settings.warehouse, suite.notify)

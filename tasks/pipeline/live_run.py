@@ -1,15 +1,15 @@
-"""The live run: everything one run works with, made once. Its tasks find it by the run's id (`run_step`).
+"""The live run: what one run works with, and how far it is. Its tasks find it by the run's id (`run_step`).
 
 A run is judged in shards: some tens or hundreds of samples that one set of task runs works on. The steps of a shard run
-side by side and hand over sample by sample: whoever needs a sample's statements awaits them here, so that no sample
+side by side and hand over sample by sample: a step that needs a sample's statements awaits them here, so that no sample
 waits for the slowest of its neighbours. Rows are gathered per sample and written as one batch when all steps are done.
 """
 
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,7 +26,7 @@ from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import MetricFile
 from evalhouse.warehouse.rows.samples import StoredSample, read_samples_between
-from evalhouse.warehouse.steps import arrange_steps, find_extract_prompt, list_prompts, list_tasks
+from evalhouse.warehouse.steps import arrange_steps, find_extract_prompt, list_tasks
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.tables import VERDICT_TABLES, Batch, build_verdict_frames
 
@@ -103,13 +103,13 @@ class SampleWork:
             )
 
     def note_outcome(self, step: str, reason: str | None = None, detail: str | None = None) -> None:
-        """Say how a step ended for this sample: `reason` is None when its verdicts are there."""
+        """Note how a step ended for this sample: `reason` is None when its verdicts are there."""
         if reason in ("no_answer", "no_contexts") and self.sample.target_error is not None:
             reason, detail = "target_failed", self.sample.target_error
         self.add_row("outcomes", step=step, reason=reason, detail=detail)
 
     def has_outcome(self, step: str) -> bool:
-        """Whether it is noted how a step ended."""
+        """Return whether it is noted how a step ended."""
         return any(row["step"] == step for row in self.rows["outcomes"])
 
     async def wait_for_statements(self, source: Source) -> Extraction:
@@ -118,11 +118,11 @@ class SampleWork:
         return await asyncio.shield(self.extractions[source])
 
     def hand_over(self, source: Source, extraction: Extraction) -> None:
-        """Give the statements of one of the texts to whoever waits for them."""
+        """Give the statements of one of the texts to the steps that wait for them."""
         self.extractions[source].set_result(extraction)
 
     def release_waiting(self, error: BaseException) -> None:
-        """No more statements will come: whoever waits for some ends with this error."""
+        """End the steps that wait for statements with this error: no more will come."""
         for future in self.extractions.values():
             if not future.done():
                 future.set_exception(error if isinstance(error, Exception) else RunCancelled("splitting was cancelled"))
@@ -151,7 +151,7 @@ class Before:
 
     @property
     def note(self) -> str | None:
-        """What is said of turns that were left out."""
+        """A sentence about the turns that were left out; None where none were."""
         n = self.n_left_out
         return f"the oldest {n:,} of {n + len(self.turns):,} earlier turns do not fit into a request" if n else None
 
@@ -188,7 +188,7 @@ class Shard:
     tries: Counter[str] = field(default_factory=Counter)
 
     def release_waiting(self, error: BaseException) -> None:
-        """No more statements will come for any sample: whoever waits for some ends with this error."""
+        """End all steps that wait for statements of any sample with this error."""
         for work in self.works:
             work.release_waiting(error)
 
@@ -217,21 +217,17 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Asking:
-    """Who is asked in a run: the judge, and what compares meaning where a metric rests on that."""
+    """What sends the requests of a run: to the judge, and to embeddings where a metric compares meaning."""
 
     asker: Asker
     embedder: Embedder | None
 
 
 @dataclass(kw_only=True)
-class LiveRun:
-    """One run's tools. `steps` are what the chosen metrics need, `session` tells a resumed run's batches apart.
+class RunTools:
+    """What a run works with, made once. `steps` are those that its metrics need, `rubrics` are prompts that grade.
 
-    `open_asking` opens the record of calls and all that asks; the flow does so when it begins. `rubrics` are the
-    prompts by which samples are graded, `collection` is the asking of the application under test where it is asked,
-    and `notices` are for those who watch, which `watch` lets them do. `judge_elsewhere` has shards judged by other
-    machines, by their numbers; None where this process judges. `across_machines` says that the Prefect server is used
-    by others too; `shared_limits` are then what the run holds of the limits there.
+    `open_asking` opens the record of calls and all that asks, when something first asks.
     """
 
     run_id: str
@@ -242,6 +238,70 @@ class LiveRun:
     steps: frozenset[str]
     open_asking: Callable[[], Asking]
     rubrics: tuple[Prompt, ...] = ()
+
+    @cached_property
+    def _asking(self) -> Asking:
+        return self.open_asking()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything can have been asked."""
+        return "_asking" in self.__dict__
+
+    @cached_property
+    def asker(self) -> Asker:
+        """The asker of the default judge, which has those of steps with a judge of their own beside it."""
+        return self._asking.asker
+
+    @cached_property
+    def embedder(self) -> Embedder | None:
+        """What compares meaning; None where no metric rests on that."""
+        return self._asking.embedder
+
+    @property
+    def askers(self) -> tuple[Asker, ...]:
+        """All that send requests in this run."""
+        embedding = [self.embedder.asker] if isinstance(self.embedder, AskedEmbedder) else []
+        return (*self.asker.all, *embedding)
+
+    @property
+    def parkings(self) -> tuple[Parking, ...]:
+        """Where requests wait that go by batch."""
+        return tuple(asker.parking for asker in self.asker.all if asker.parking is not None)
+
+    @property
+    def usage(self) -> Usage:
+        """The requests so far, with their tokens and dollars."""
+        return self.asker.counts if self.is_open else Usage()
+
+    @cached_property
+    def asking(self) -> frozenset[str]:
+        """The steps that samples take: those of the metrics, or what the run's plan has in place of some of them."""
+        return arrange_steps(self.steps, self.settings.plan)
+
+    @cached_property
+    def tasks(self) -> tuple[str, ...]:
+        """The same steps by their tasks, in order."""
+        return list_tasks(self.asking)
+
+    @cached_property
+    def extract_prompt(self) -> Prompt | None:
+        """The prompt that splits both texts of a sample at once, where the run's plan has one."""
+        name = find_extract_prompt(self.steps, self.settings.plan)
+        return None if name is None else self.prompts[name]
+
+
+@dataclass(kw_only=True)
+class LiveRun(RunTools):
+    """A run's tools, and how far it is.
+
+    `staged` is the dataset until it is loaded, `collection` asks the application under test. `notices` are for the
+    person who watches, which `watch` lets them do. `judge_elsewhere` has shards judged by other machines, by their
+    numbers; None where this process judges. `across_machines` says that the Prefect server is used by others too;
+    `shared_limits` are then what the run holds of the limits there. `session` distinguishes the batches of a resumed
+    run; `retrying` are the task runs that are in Prefect's wait before a retry.
+    """
+
     staged: "StagedDataset | None" = None
     collection: "Collection | None" = None
     judge_elsewhere: Callable[[Sequence[int]], Awaitable[None]] | None = None
@@ -255,45 +315,18 @@ class LiveRun:
     progress: Progress = field(default_factory=Progress)
     shards: dict[int, Shard] = field(default_factory=dict)
     measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
-    retrying: set["asyncio.Task[Any] | None"] = field(default_factory=set)  # in Prefect's wait before a retry
+    retrying: set["asyncio.Task[Any] | None"] = field(default_factory=set)
 
     @cached_property
     def _asking(self) -> Asking:
+        def end_waits(*_: object) -> None:
+            for waiting in self.retrying:
+                if waiting is not None:
+                    waiting.cancel()
+
         asking = self.open_asking()
-        asking.asker.stop_sign.listen(lambda *_: self._end_waits())
+        asking.asker.stop_sign.listen(end_waits)
         return asking
-
-    def _end_waits(self) -> None:
-        """End Prefect's waits before a retry: nothing would be asked after them."""
-        for waiting in self.retrying:
-            if waiting is not None:
-                waiting.cancel()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether anything can have been asked."""
-        return "_asking" in self.__dict__
-
-    @cached_property
-    def asker(self) -> Asker:
-        """What asks the judge, of each step its own."""
-        return self._asking.asker
-
-    @property
-    def usage(self) -> Usage:
-        """What was asked so far, and what it took."""
-        return self.asker.counts if self.is_open else Usage()
-
-    @cached_property
-    def embedder(self) -> Embedder | None:
-        """What compares meaning; None where no metric rests on that."""
-        return self._asking.embedder
-
-    @asynccontextmanager
-    async def under_way(self) -> AsyncIterator[None]:
-        """The time in which the run may ask, and is watched."""
-        with self.watch(self):
-            yield
 
     def share_limits(self, shards_at_once: int) -> None:
         """Share the limits with all runs that use the same Prefect server; each shard then waits for its slots."""
@@ -304,7 +337,7 @@ class LiveRun:
         self.shared_limits = SharedLimits(limits, concurrency=concurrency, slots=slots)
 
     def stop(self, error: FatalJudgeError, *, drain_s: float) -> None:
-        """Ask nothing more; what is under way may still finish within `drain_s` seconds."""
+        """Ask nothing more; requests in flight may still finish within `drain_s` seconds."""
         for asker in self.askers:
             asker.stop(error, drain_s=drain_s)
 
@@ -325,50 +358,9 @@ class LiveRun:
         """Whether the application under test is being asked, which comes before all judging."""
         return self.collection is not None and not self.collection.is_over
 
-    @property
-    def askers(self) -> tuple[Asker, ...]:
-        """Whoever sends requests in this run."""
-        embedding = [self.embedder.asker] if isinstance(self.embedder, AskedEmbedder) else []
-        return (*self.asker.all, *embedding)
-
-    @property
-    def parkings(self) -> tuple[Parking, ...]:
-        """Where requests wait that go by batch."""
-        return tuple(asker.parking for asker in self.asker.all if asker.parking is not None)
-
-    @cached_property
-    def asking(self) -> frozenset[str]:
-        """What its samples take: its steps, or what the run's plan has in place of some of them."""
-        return arrange_steps(self.steps, self.settings.plan)
-
-    @cached_property
-    def extract_prompt(self) -> Prompt | None:
-        """What splits both texts of a sample at once, where the run's plan has it so."""
-        name = find_extract_prompt(self.steps, self.settings.plan)
-        return None if name is None else self.prompts[name]
-
-    @cached_property
-    def tasks(self) -> tuple[str, ...]:
-        """The same by their files in `tasks/`, in order."""
-        return list_tasks(self.asking)
-
-    @property
-    def prompt_names(self) -> list[str]:
-        """The prompts that its samples may be judged with, but for rubrics; a plan falls back on those of its steps."""
-        return list_prompts(self.steps | self.asking)
-
-    @cached_property
-    def n_sample_steps(self) -> int:
-        """How many steps a sample has taken when it is done with."""
-        return len(self.tasks)
-
     async def open_shard(self, number: int, first: int, last: int) -> Shard:
-        """Read a shard's samples and keep it under its number until `close_shard`."""
+        """Read a shard's samples and keep it under its number until it is written."""
         samples = await asyncio.to_thread(read_samples_between, self.warehouse, self.run_id, first, last)
         shard = Shard(number=number, first=first, last=last, works=[make_work(sample) for sample in samples])
         self.shards[number] = shard
         return shard
-
-    def close_shard(self, number: int) -> None:
-        """Let go of a shard's samples."""
-        self.shards.pop(number, None)

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from prefect import task
@@ -94,50 +95,37 @@ async def run_step(live_run: LiveRun, shard: Shard, take: SampleStep) -> None:
     """
     name = take.__name__
     shard.tries[name] += 1
-    ORIGIN.set(Origin(flow_run_id=_text(flow_run.id), task_run_id=_text(task_run.id)))
+    # Outside of a flow run, as in a rehearsal, Prefect has no ids.
+    ids = [None if runtime_id is None else str(runtime_id) for runtime_id in (flow_run.id, task_run.id)]
+    ORIGIN.set(Origin(flow_run_id=ids[0], task_run_id=ids[1]))
     LAST_CHANCE.set(shard.tries[name] > RETRIES)
     began_at = time.monotonic()
+
+    async def take_sample(work: SampleWork) -> None:
+        await take(live_run, work)
+        work.done.add(name)
+        if len(work.done) == len(live_run.tasks):
+            live_run.progress.n_done += 1
+
     try:
-        await gather_all([_take(live_run, work, take) for work in shard.works if name not in work.done])
+        await gather_all([take_sample(work) for work in shard.works if name not in work.done])
     finally:
-        if live_run.across_machines:
-            _log_end(live_run, shard, name, time.monotonic() - began_at)
+        if live_run.across_machines:  # a server that ends with the run is not looked at
+            n_done, usage = sum(name in work.done for work in shard.works), live_run.usage
+            again = f", try {shard.tries[name]}" if shard.tries[name] > 1 else ""
+            get_run_logger().info(
+                f"{task_run.name}{again}: {n_done} of {len(shard.works)} samples in {time.monotonic() - began_at:.1f} "
+                f"s; the run so far: {usage.requests:,} requests, {usage.reused:,} reused, {usage.failed:,} failed"
+            )
         live_run.asker.raise_if_stopped()
-
-
-def _log_end(live_run: LiveRun, shard: Shard, name: str, seconds: float) -> None:
-    """A line for the person who follows the run in Prefect; nobody does on a server that ends with the run."""
-    n_done, usage = sum(name in work.done for work in shard.works), live_run.usage
-    again = f", try {shard.tries[name]}" if shard.tries[name] > 1 else ""
-    get_run_logger().info(
-        f"{task_run.name}{again}: {n_done} of {len(shard.works)} samples in {seconds:.1f} s; "
-        f"the run so far: {usage.requests:,} requests, {usage.reused:,} reused, {usage.failed:,} failed"
-    )
 
 
 @task(name="write", task_run_name="write shard {shard}", **UNCACHED)
 async def write(run_id: str, shard: int) -> None:
     """Write the verdicts of a shard's finished samples into the warehouse."""
     live_run = find_live_run(run_id)
-    finished = live_run.shards[shard]
-    finished = Shard(
-        number=finished.number,
-        first=finished.first,
-        last=finished.last,
-        works=[work for work in finished.works if len(work.done) == live_run.n_sample_steps],
-    )
+    works = [work for work in live_run.shards[shard].works if len(work.done) == len(live_run.tasks)]
     key = f"{run_id}/shard-{shard:06d}/{live_run.session}"
-    batch = finished.to_batch(run_id, key=key, replaces=live_run.resumed)
+    batch = replace(live_run.shards[shard], works=works).to_batch(run_id, key=key, replaces=live_run.resumed)
     await asyncio.to_thread(live_run.warehouse.append, batch)
-    live_run.close_shard(shard)
-
-
-async def _take(live_run: LiveRun, work: SampleWork, take: SampleStep) -> None:
-    await take(live_run, work)
-    work.done.add(take.__name__)
-    if len(work.done) == live_run.n_sample_steps:
-        live_run.progress.n_done += 1
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
+    live_run.shards.pop(shard, None)

@@ -11,7 +11,8 @@ from endpoint import running_endpoint
 from live_runs import judge_samples, make_sample, make_settings, open_warehouse, point_to
 from realistic_judge import make_script
 
-from evalhouse.flows.preparing.live_run import make_live_run, make_plan
+from evalhouse.flows.preparing.live_run import make_live_run
+from evalhouse.flows.preparing.plan import make_plan
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.names import find_judge, list_judges, parse_judges
 from evalhouse.tasks.models.make import make_judges

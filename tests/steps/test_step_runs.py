@@ -68,7 +68,7 @@ async def test_a_shard_goes_through_all_steps(tmp_path: Path) -> None:
     async with lay_shard(tmp_path, say_good) as (live_run, shard):
         assert await run_all(live_run) == [None] * 5
         assert live_run.progress.n_done == 3
-        assert all(len(work.done) == live_run.n_sample_steps for work in shard.works)
+        assert all(len(work.done) == len(live_run.tasks) for work in shard.works)
         batch = shard.to_batch("run-1", key="k", replaces=False)
         assert len(batch.tables["outcomes"]) == 3 * 7
 
@@ -165,7 +165,7 @@ async def test_a_step_that_breaks_lets_go_of_those_that_wait_for_it(tmp_path: Pa
         ended = await run_all(live_run)
         assert [type(result) for result in ended[:3]] == [type(error)] * 3
         assert live_run.progress.n_done == 0
-        assert all(len(work.done) < live_run.n_sample_steps for work in shard.works)
+        assert all(len(work.done) < len(live_run.tasks) for work in shard.works)
 
 
 @pytest.mark.usefixtures("quick_backoff")

@@ -235,7 +235,7 @@ async def test_no_row_is_doubled_by_a_try_that_failed_halfway(tmp_path: Path, st
     for work in shard.works:
         assert Counter(str(row["step"]) for row in work.rows["outcomes"]).most_common(1)[0][1] == 1
         assert set(read_outcomes(work).values()) == {None}
-        assert len(work.done) == live_run.n_sample_steps
+        assert len(work.done) == len(live_run.tasks)
     assert {name: count_rows(shard)[name] for name in ("statements", "classifications", "attributions")} == {
         "statements": 12, "classifications": 12, "attributions": 12,
     }  # fmt: skip
