@@ -36,17 +36,36 @@ class Backup:
 def back_up(warehouse: Warehouse, target: str) -> Backup:
     """Copy a warehouse into a new DuckDB file `target`, or into one named after now within the folder `target`.
 
-    Raises WarehouseError where that is there already, or when the copy is not what was copied; WarehouseUnwritable.
+    Raises WarehouseError where that file exists, or when the copy differs from its source; WarehouseUnwritable.
     """
-    path = _find_place(warehouse.location, target)
+    location = warehouse.location
+    path = Path(target).expanduser().resolve()
+    if path.is_dir():
+        stem = location.path.stem if location.lake is None else "lake"
+        path /= f"{stem}-{now_utc():%Y%m%d-%H%M%S}.duckdb"
+    if path.exists():
+        raise WarehouseError(f"{path} is there already, and a backup overwrites nothing; name a new file, or a folder")
     partial = path.with_name(f"{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.unlink(missing_ok=True)
         warehouse.flush()
         tables = _copy(warehouse, partial)
-        _verify(warehouse, partial)
-        _give_name(partial, path)
+        # Open the copy as a warehouse and check its invariants; violations that the source has too are ignored.
+        wrong, known = (
+            {finding.what: finding.detail for finding in check_warehouse(house) if finding.verdict == "wrong"}
+            for house in (Warehouse(str(partial)), warehouse)
+        )
+        for what, detail in wrong.items():
+            if what not in known:
+                raise WarehouseError(f"the copy has something wrong that its source has not: {what}: {detail}")
+        try:
+            # Unlike a rename a link never takes another file's place.
+            path.hardlink_to(partial)
+        except FileExistsError:
+            raise WarehouseError(f"{path} was made meanwhile, and a backup overwrites nothing") from None
+        except OSError:  # a file system without links
+            partial.rename(path)
         return Backup(path=path, tables=tables, n_bytes=path.stat().st_size)
     except OSError as error:
         raise WarehouseUnwritable(f"cannot write {path}: {error.strerror or error}") from None
@@ -55,96 +74,54 @@ def back_up(warehouse: Warehouse, target: str) -> Backup:
             left.unlink(missing_ok=True)
 
 
-def _find_place(location: Location, target: str) -> Path:
-    path = Path(target).expanduser().resolve()
-    if path.is_dir():
-        stem = location.path.stem if location.lake is None else "lake"
-        path /= f"{stem}-{now_utc():%Y%m%d-%H%M%S}.duckdb"
-    if path.exists():
-        raise WarehouseError(f"{path} is there already, and a backup overwrites nothing; name a new file, or a folder")
-    return path
-
-
 def _copy(warehouse: Warehouse, path: Path) -> dict[str, int]:
+    """Copy all tables into a new file and return their rows, counted and hashed on both sides under the lock."""
     location = warehouse.location
     if location.lake is not None:
-        # A file has the tables of a lake and types of its own for some columns.
+        # A file has the tables of a lake, with other types for some columns.
         Warehouse(str(path)).migrate()
     with open_writer(location, patience_s=FLUSH_PATIENCE_S) as connection:
         try:
+            names = [str(row[0]) for row in connection.execute(read_query("upkeep/table_names")).fetchall()]
             if location.lake is None:
                 copy_database(connection, path, _COPY)
             else:
-                _copy_lake(connection, location, path)
-            return _compare(connection, location)
+                # The record of how a lake's tables were made is not that of the file's.
+                names.remove("migrations")
+                _copy_lake(connection, location, path, names)
+            return {name: _compare(connection, name) for name in names}
         except duckdb.Error as error:
             raise explain_failure(location, error) from None
         finally:
             connection.execute(f"detach database if exists {_COPY}")
 
 
-def _copy_lake(connection: duckdb.DuckDBPyConnection, location: Location, path: Path) -> None:
+def _copy_lake(connection: duckdb.DuckDBPyConnection, location: Location, path: Path, names: list[str]) -> None:
     if find_missing(connection, location, load_migrations()):
         raise WarehouseError(
             f"{location.name} lacks what the newest evalhouse adds; bring it up to date first, with "
             f"`evalhouse warehouse compact --warehouse '{location.url}'`"
         )
-    connection.execute(f"attach '{_quote(path)}' as {_COPY}")
+    quoted = str(path).replace("'", "''")
+    connection.execute(f"attach '{quoted}' as {_COPY}")
     connection.begin()
-    for table in _list_tables(connection):
-        if table != "migrations":  # the record of how a lake's tables were made is not that of the file's
-            connection.execute(f"insert into {_COPY}.{table} by name select * from {table}")
+    for name in names:
+        connection.execute(f"insert into {_COPY}.{name} by name select * from {name}")
     connection.commit()
     connection.execute(f"checkpoint {_COPY}")
 
 
-def _compare(connection: duckdb.DuckDBPyConnection, location: Location) -> dict[str, int]:
-    """Rows by table, counted and hashed on both sides while nobody can write."""
-    counts: dict[str, int] = {}
-    for table in _list_tables(connection):
-        if table == "migrations" and location.lake is not None:
-            continue
-        shown = ", ".join(
-            f'"{row[0]}"::varchar'
-            for row in connection.execute(f"select column_name from (describe {table}) order by column_name").fetchall()
-        )
-        sums = [
-            connection.execute(read_query("upkeep/sum").format(table=name, shown=shown)).fetchall()
-            for name in (table, f"{_COPY}.{table}")
-        ]
-        if sums[0] != sums[1]:
-            raise WarehouseError(
-                f"the copy of {table} is not what was copied ({sums[1][0][0]} rows of {sums[0][0][0]}); the disk "
-                "of the backup may be failing: name another place"
-            )
-        counts[table] = int(sums[0][0][0])
-    return counts
-
-
-def _list_tables(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    return [str(row[0]) for row in connection.execute(read_query("upkeep/table_names")).fetchall()]
-
-
-def _verify(warehouse: Warehouse, path: Path) -> None:
-    """Open the copy as a warehouse and look for what must never be; what is wrong at its source is no news."""
-    wrong, known = (
-        {finding.what: finding.detail for finding in check_warehouse(house) if finding.verdict == "wrong"}
-        for house in (Warehouse(str(path)), warehouse)
+def _compare(connection: duckdb.DuckDBPyConnection, name: str) -> int:
+    """Return the rows of a table; raises WarehouseError where the copy has others."""
+    columns = connection.execute(f"select column_name from (describe {name}) order by column_name").fetchall()
+    shown = ", ".join(f'"{column}"::varchar' for (column,) in columns)
+    own, copied = (
+        connection.execute(read_query("upkeep/sum").format(table=table, shown=shown)).fetchall()
+        for table in (name, f"{_COPY}.{name}")
     )
-    for what, detail in wrong.items():
-        if what not in known:
-            raise WarehouseError(f"the copy has something wrong that its source has not: {what}: {detail}")
-
-
-def _give_name(partial: Path, path: Path) -> None:
-    try:
-        # Unlike a rename a link never takes another file's place.
-        path.hardlink_to(partial)
-    except FileExistsError:
-        raise WarehouseError(f"{path} has come to be meanwhile, and a backup overwrites nothing") from None
-    except OSError:  # a file system without links
-        partial.rename(path)
-
-
-def _quote(path: Path) -> str:
-    return str(path).replace("'", "''")
+    if own != copied:
+        raise WarehouseError(
+            f"the copy of {name} is not what was copied ({copied[0][0]} rows of {own[0][0]}); the disk of the backup "
+            "may be failing: name another place"
+        )
+    return int(own[0][0])

@@ -44,8 +44,15 @@ class Compacted:
 
 
 def check_warehouse(warehouse: Warehouse) -> Iterator[Finding]:
-    """Look at everything that can be wrong; raises the errors of a warehouse that cannot be opened at all."""
-    yield _check_migrations(warehouse)
+    """Yield a finding for everything that can be wrong; raises the errors of a warehouse that cannot be opened."""
+    location = warehouse.location
+    applied, newest = warehouse.read("select max(number) from migrations").item(), len(load_migrations())
+    if applied == newest:
+        yield Finding(what="tables", verdict="ok", detail=f"as this evalhouse makes them ({newest} migrations)")
+    else:
+        detail = f"{applied} of {newest} migrations; the next run applies the others"
+        yield Finding(what="tables", verdict="note", detail=detail)
+
     runs = {str(row["status"]): row["n"] for row in warehouse.read_rows(read_query("upkeep/runs"))}
     yield Finding(what="runs", verdict="ok", detail=", ".join(f"{n} {status}" for status, n in runs.items()) or "none")
     ids = {
@@ -54,52 +61,39 @@ def check_warehouse(warehouse: Warehouse) -> Iterator[Finding]:
     }
     for row in warehouse.read_rows(read_query("upkeep/faults").format_map(ids)):
         yield Finding(what=str(row["what"]), verdict="wrong" if row["n"] else "ok", detail=f"{row['n'] or 'none'}")
-    yield from _check_neighbours(warehouse.location)
-    if warehouse.location.lake is not None:
-        yield _check_files(warehouse)
 
-
-def _check_migrations(warehouse: Warehouse) -> Finding:
-    applied = warehouse.read("select max(number) from migrations").item()
-    newest = len(load_migrations())
-    if applied == newest:
-        return Finding(what="tables", verdict="ok", detail=f"as this evalhouse makes them ({newest} migrations)")
-    detail = f"{applied} of {newest} migrations; the next run applies the others"
-    return Finding(what="tables", verdict="note", detail=detail)
-
-
-def _check_neighbours(location: Location) -> Iterator[Finding]:
+    # What is beside the warehouse.
     waiting = len(list_spooled(location.spool_path))
-    detail = f"{waiting} in {location.spool_path}, taken in by the next write" if waiting else "none"
-    yield Finding(what="batches that wait beside it", verdict="note" if waiting else "ok", detail=detail)
     orphans = sum(len(segment.rows) for folder in list_journals(location) for segment in find_orphans(folder))
-    detail = f"{orphans} in {location.journal_path}, taken in by the next run" if orphans else "none"
-    yield Finding(what="replies that dead processes left", verdict="note" if orphans else "ok", detail=detail)
     refused = count_refused(location)
-    detail = f"{refused} in {location.refused_path}; correct them and move them into the journal, or delete them"
-    yield Finding(
-        what="rows that cannot be stored", verdict="note" if refused else "ok", detail=detail if refused else "none"
-    )
+    for what, n, advice in (
+        ("batches that wait beside it", waiting, f"in {location.spool_path}, taken in by the next write"),
+        ("replies that dead processes left", orphans, f"in {location.journal_path}, taken in by the next run"),
+        (
+            "rows that cannot be stored",
+            refused,
+            f"in {location.refused_path}; correct them and move them into the journal, or delete them",
+        ),
+    ):
+        yield Finding(what=what, verdict="note" if n else "ok", detail=f"{n} {advice}" if n else "none")
 
-
-def _check_files(warehouse: Warehouse) -> Finding:
-    """Read every column of every file of a lake: a missing or broken one says so."""
-    names = warehouse.read(read_query("upkeep/table_names"))
-    for name in names["table_name"]:
-        try:
-            with open_reader(warehouse.location) as connection:
-                connection.execute(f"select count(columns(*)) from {name}").fetchall()
-        except duckdb.Error as error:
-            return Finding(what="files", verdict="wrong", detail=f"{name}: {first_line(str(error))}")
-    return Finding(what="files", verdict="ok", detail=f"all of {len(names)} tables can be read")
+    if location.lake is not None:
+        # Every column of every file is read: a missing or broken file says so.
+        names = warehouse.read(read_query("upkeep/table_names"))["table_name"]
+        for name in names:
+            try:
+                with open_reader(location) as connection:
+                    connection.execute(f"select count(columns(*)) from {name}").fetchall()
+            except duckdb.Error as error:
+                yield Finding(what="files", verdict="wrong", detail=f"{name}: {first_line(str(error))}")
+                return
+        yield Finding(what="files", verdict="ok", detail=f"all of {len(names)} tables can be read")
 
 
 def compact_warehouse(warehouse: Warehouse) -> Compacted:
     """Make a warehouse small; raises WarehouseBusy when it is written to or kept open by another program."""
     warehouse.flush()
-    if warehouse.location.lake is None:
-        return _compact_file(warehouse.location)
-    return _compact_lake(warehouse)
+    return _compact_file(warehouse.location) if warehouse.location.lake is None else _compact_lake(warehouse)
 
 
 def _compact_file(location: Location) -> Compacted:
@@ -133,29 +127,23 @@ def copy_database(connection: duckdb.DuckDBPyConnection, path: Path, name: str) 
 
 
 def _compact_lake(warehouse: Warehouse) -> Compacted:
+    """Merge files and forget snapshots, in the order that leaves the least, under the writer's lock."""
     before = _measure_lake(warehouse)
     with open_writer(warehouse.location, patience_s=FLUSH_PATIENCE_S) as connection:
         try:
-            n_forgotten = _tidy_lake(connection)
+            for function in ("flush_inlined_data", "rewrite_data_files", "merge_adjacent_files"):
+                connection.execute(f"call ducklake_{function}('{NAME}')")
+            forgettable = read_query("upkeep/forgettable").format(lake=NAME, forgetting=FORGETTING)
+            snapshots = [row[0] for row in connection.execute(forgettable).fetchall()]
+            if snapshots:
+                connection.execute(f"call ducklake_expire_snapshots('{NAME}', versions => {snapshots})")
+            for function in ("cleanup_old_files", "delete_orphaned_files"):
+                connection.execute(f"call ducklake_{function}('{NAME}', cleanup_all => true)")
         except duckdb.Error as error:
             raise explain_failure(warehouse.location, error) from None
     after = _measure_lake(warehouse)
-    detail = f"{n_forgotten} snapshots forgotten, {before['files']} files before and {after['files']} after"
+    detail = f"{len(snapshots)} snapshots forgotten, {before['files']} files before and {after['files']} after"
     return Compacted(before=before["bytes"], after=after["bytes"], detail=detail)
-
-
-def _tidy_lake(connection: duckdb.DuckDBPyConnection) -> int:
-    """Merge and forget, in the order that leaves the least; how many snapshots were. The writer's lock is held."""
-    connection.execute(f"call ducklake_flush_inlined_data('{NAME}')")
-    connection.execute(f"call ducklake_rewrite_data_files('{NAME}')")
-    connection.execute(f"call ducklake_merge_adjacent_files('{NAME}')")
-    wanted = read_query("upkeep/forgettable").format(lake=NAME, forgetting=FORGETTING)
-    snapshots = [row[0] for row in connection.execute(wanted).fetchall()]
-    if snapshots:
-        connection.execute(f"call ducklake_expire_snapshots('{NAME}', versions => {snapshots})")
-    connection.execute(f"call ducklake_cleanup_old_files('{NAME}', cleanup_all => true)")
-    connection.execute(f"call ducklake_delete_orphaned_files('{NAME}', cleanup_all => true)")
-    return len(snapshots)
 
 
 def _measure_lake(warehouse: Warehouse) -> dict[str, int]:
@@ -190,15 +178,27 @@ class Size:
 
 
 def measure_size(warehouse: Warehouse) -> Size:
-    """What a warehouse takes; raises the errors of one that cannot be read."""
+    """Return what a warehouse takes on disk; raises the errors of one that cannot be read."""
+    is_file = warehouse.location.lake is None
     with open_reader(warehouse.location) as connection:
         try:
-            tables = _measure_file(connection) if warehouse.location.lake is None else _measure_files(connection)
+            if is_file:
+                # Bytes by table, from the blocks of its segments.
+                names = [row[0] for row in connection.execute(read_query("upkeep/table_names")).fetchall()]
+                segments = " union all ".join(
+                    f"select '{name}' as table_name, block_id, additional_block_ids "
+                    f"from pragma_storage_info('{name}') where persistent"
+                    for name in names
+                )
+                sql = read_query("upkeep/file_size").format(segments=segments)
+            else:
+                sql = read_query("upkeep/lake_table_sizes").format(lake=NAME)
+            tables: dict[str, float] = dict(connection.execute(sql).fetchall())
             ((n_samples,),) = connection.execute("select count(*) from run_samples").fetchall()
         except duckdb.Error as error:
             raise explain_failure(warehouse.location, error) from None
     used = sum(tables.values())
-    n_bytes = round(used) if warehouse.location.lake is not None else warehouse.location.path.stat().st_size
+    n_bytes = warehouse.location.path.stat().st_size if is_file else round(used)
     groups: dict[Group, int] = dict.fromkeys(GROUPS, 0)
     for table, size in tables.items():
         groups[find_group(table)] += round(size)
@@ -206,20 +206,5 @@ def measure_size(warehouse: Warehouse) -> Size:
 
 
 def find_group(table: str) -> Group:
-    """The group of a table."""
+    """Return the group of a table."""
     return next((group for group, tables in GROUPS.items() if table in tables), "other")
-
-
-def _measure_file(connection: duckdb.DuckDBPyConnection) -> dict[str, float]:
-    """Bytes by table, from the blocks that its segments stand in."""
-    names = [row[0] for row in connection.execute(read_query("upkeep/table_names")).fetchall()]
-    segments = " union all ".join(
-        f"select '{name}' as table_name, block_id, additional_block_ids "
-        f"from pragma_storage_info('{name}') where persistent"
-        for name in names
-    )
-    return dict(connection.execute(read_query("upkeep/file_size").format(segments=segments)).fetchall())
-
-
-def _measure_files(connection: duckdb.DuckDBPyConnection) -> dict[str, float]:
-    return dict(connection.execute(read_query("upkeep/lake_table_sizes").format(lake=NAME)).fetchall())
