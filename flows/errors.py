@@ -26,7 +26,7 @@ def explain(error: Exception) -> str | None:
 def _known_errors() -> tuple[type[Exception], ...]:
     """The errors whose text is meant for the person at the terminal; none of a module that nobody has imported yet."""
     names = {
-        "evalhouse.flows.server.local": "LocalServerError",
+        "evalhouse.flows.server.environment": "LocalServerError",
         "evalhouse.flows.errors": "SettingsError",
         "evalhouse.flows.serving.notify": "NotifyError",
         "evalhouse.prompts.errors": "PromptError",
@@ -34,7 +34,7 @@ def _known_errors() -> tuple[type[Exception], ...]:
         "evalhouse.tasks.datasets.errors": "DatasetError",
         "evalhouse.tasks.judge.errors": "JudgeError",
         "evalhouse.warehouse.metric_files": "UnknownMetric",
-        "evalhouse.tasks.reviews.label_files": "ReviewError",
+        "evalhouse.tasks.reviews.labels": "ReviewError",
         "evalhouse.tasks.targets.protocol": "TargetError",
         "evalhouse.tasks.testsets.errors": "TestsetError",
         "evalhouse.warehouse.errors": "WarehouseError",

@@ -26,21 +26,22 @@ from evalhouse.flows.preparing.suites import Suite, load_suite, make_kb_source
 from evalhouse.flows.results.output import print_notice
 from evalhouse.flows.results.run_origin import describe_testset, read_silent
 from evalhouse.flows.run.outcome import SuiteOutcome
-from evalhouse.flows.server.api import PrefectApi, PrefectApiError, find_api
+from evalhouse.flows.server.api import PrefectApi, PrefectApiError, describe_outage, find_api, is_outage
 from evalhouse.flows.server.flow_options import FLOW_OPTIONS
 from evalhouse.flows.server.interrupts import wait_for_warehouse
-from evalhouse.flows.server.outages import describe_outage, is_outage
 from evalhouse.flows.serving.backlog import (
+    find_unanswered,
     find_waiting,
     has_left_batch,
     hold_flow_run,
     is_gate_due,
+    put_answered,
     queue_fetching,
+    queue_left,
 )
 from evalhouse.flows.serving.flow_runs import ServedSuite, list_flow_runs, name_flow_run, read_served_suite
 from evalhouse.flows.serving.notify import describe_end, write_page
 from evalhouse.flows.serving.suite_runs import resolve_suite, resume_suite_run, run_suite
-from evalhouse.flows.serving.updates import find_unanswered, put_answered, queue_left
 from evalhouse.tasks.judge.errors import RunCancelled
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse

@@ -11,8 +11,8 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.results.comparison import corrected_pair_table, print_comparison, read_noise_components
 from evalhouse.flows.results.output import print_json, print_line, print_table
 from evalhouse.flows.results.run_origin import find_other_run
-from evalhouse.tasks.comparing.bootstrap import ALPHA
 from evalhouse.tasks.comparing.flips import find_flips
+from evalhouse.tasks.comparing.intervals import ALPHA
 from evalhouse.tasks.comparing.runs import (
     Comparison,
     ComparisonSettings,
@@ -21,7 +21,7 @@ from evalhouse.tasks.comparing.runs import (
     compare_runs,
     rank_samples,
 )
-from evalhouse.tasks.reviews.corrected_means import pair_corrected
+from evalhouse.tasks.reviews.export import pair_corrected
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, find_run

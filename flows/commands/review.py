@@ -36,7 +36,7 @@ from evalhouse.tasks.comparing.agreement import (
     LEAST_LABELS,
     LEAST_SAMPLES,
 )
-from evalhouse.tasks.reviews.corrected_means import CorrectedMean, explain_uncorrected, list_corrected
+from evalhouse.tasks.reviews.export import CorrectedMean, explain_uncorrected, list_corrected
 from evalhouse.warehouse.rows.reviews import Review, list_reviewed_runs, read_reviewed
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.rows.testsets import read_acceptance
@@ -334,8 +334,7 @@ def import_labels(
     questions of a test set make a new version of the set.
     """
     from evalhouse.flows.testsets.review import holds_decisions, import_decisions  # noqa: PLC0415  # as the first
-    from evalhouse.tasks.reviews.label_files import read_label_file  # noqa: PLC0415  # as the first
-    from evalhouse.tasks.reviews.take_in import import_reviews  # noqa: PLC0415  # as the first
+    from evalhouse.tasks.reviews.labels import import_reviews, read_label_file  # noqa: PLC0415  # as the first
 
     read, name = [read_label_file(path) for path in files], (reviewer or "").strip() or None
     if holds_decisions(read):

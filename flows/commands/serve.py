@@ -7,10 +7,11 @@ import click
 from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION
 from evalhouse.flows.results.output import print_json, print_line
 from evalhouse.flows.server.api import find_api
-from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
     from prefect import Flow
+
+    from evalhouse.warehouse.store import Warehouse
 
 
 @click.command()
@@ -82,7 +83,7 @@ def kb_updated(name: str, version: str | None, changed: tuple[str, ...], as_json
 @click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Default: 4210, or a free one.")
 @click.option("--browser/--no-browser", default=None, help="Open a browser. Default: from a terminal, without --host.")
 @WAREHOUSE_OPTION
-def ui(*, host: str, port: int | None, browser: bool | None, warehouse: Warehouse) -> None:
+def ui(*, host: str, port: int | None, browser: bool | None, warehouse: "Warehouse") -> None:
     """Show all runs in a browser, live, until Ctrl-C: series, samples with their verdicts, comparisons, costs, SQL.
 
     It reads the warehouse and writes nothing but a person's labels. Only this machine is answered; with another --host

@@ -44,8 +44,8 @@ from evalhouse.flows.results.run_origin import (
     read_response_counts,
     read_silent,
 )
-from evalhouse.tasks.comparing.components import POWER
-from evalhouse.tasks.reviews.corrected_means import CorrectedMean, list_corrected
+from evalhouse.tasks.comparing.noise import POWER
+from evalhouse.tasks.reviews.export import CorrectedMean, list_corrected
 from evalhouse.warehouse.messages import clean_text, shorten
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query

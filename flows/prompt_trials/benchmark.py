@@ -24,7 +24,7 @@ from evalhouse.flows.results.output import (
 from evalhouse.flows.run.estimate import usage_table
 from evalhouse.flows.run.outcome import Watch
 from evalhouse.tasks.asking.usage import Usage
-from evalhouse.tasks.comparing.bootstrap import Estimate, Measure, average
+from evalhouse.tasks.comparing.intervals import Estimate, Measure, average
 from evalhouse.tasks.judge.names import LEXICAL
 from evalhouse.tasks.models.make import Judges
 from evalhouse.tasks.settings.run import RunSettings

@@ -26,7 +26,7 @@ from evalhouse.flows.shards import STEP_TASKS
 from evalhouse.prompts import Item, Prompt, load_prompts
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.comparing.agreement import VERDICT, Change, compare_changes, list_moves
-from evalhouse.tasks.comparing.bootstrap import Measure
+from evalhouse.tasks.comparing.intervals import Measure
 from evalhouse.tasks.judge.errors import RunCancelled
 from evalhouse.tasks.judge.names import find_judge, is_fixed
 from evalhouse.tasks.pipeline.live_run import Extraction, LiveRun, SampleWork, make_work

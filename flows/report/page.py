@@ -30,7 +30,7 @@ from evalhouse.flows.results.output import (
     write_count,
 )
 from evalhouse.tasks.reviews.export import Export, Pick
-from evalhouse.tasks.reviews.label_files import list_choices
+from evalhouse.tasks.reviews.labels import list_choices
 from evalhouse.tasks.testsets.decisions import LABELS, AskedQuestions
 from evalhouse.tasks.testsets.passages import Passage
 from evalhouse.tasks.testsets.questions import Span

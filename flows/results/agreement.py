@@ -7,7 +7,7 @@ from typing import Any, Final
 import polars as pl
 
 from evalhouse.tasks.comparing.agreement import STEP_LABELS, Group, group_reviewed, measure_judge, measure_people
-from evalhouse.tasks.comparing.bootstrap import Measure
+from evalhouse.tasks.comparing.intervals import Measure
 
 GROUPINGS: Final = ("step", "label", "language", "prompt_version", "judge", "reviewer")
 MEASURES: Final = ("accuracy", "balanced_accuracy", "kappa", "alpha")

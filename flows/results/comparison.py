@@ -22,8 +22,8 @@ from evalhouse.flows.results.output import (
     write_interval,
     write_value,
 )
-from evalhouse.tasks.comparing.components import POWER, describe_components
-from evalhouse.tasks.reviews.corrected_means import CorrectedMean, CorrectedPair
+from evalhouse.tasks.comparing.noise import POWER, describe_components
+from evalhouse.tasks.reviews.export import CorrectedMean, CorrectedPair
 from evalhouse.warehouse.messages import clean_text, shorten
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.again import list_repeats, read_components

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from evalhouse.flows.preparing.request import RunRequest
 from evalhouse.flows.results.output import print_notice
 from evalhouse.flows.run.outcome import Finish, RunOutcome, Watch, explain_incomplete, show_end
+from evalhouse.flows.server.api import describe_outage, is_outage
 from evalhouse.flows.server.environment import find_api_url
 from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.flows.server.local import prefect_server
-from evalhouse.flows.server.outages import describe_outage, is_outage
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeError, RunCancelled
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.engine.connection import writer_kept

@@ -1,10 +1,13 @@
-"""Prefect's HTTP API, as far as announcing an update and serving suites need it, without the second that importing
-Prefect takes: the server and the keys to it are those that Prefect itself would find. And whether that server answers,
-asked before a run is begun and by `doctor`: Prefect would say so in a hundred lines, after the run is on record."""
+"""Prefect's HTTP API as serving suites and announcing an update use it, whether a server answers and wants a key, and
+which errors say that a server or a warehouse was away.
+
+The server and the keys to it are those that Prefect itself would find, without the second that importing Prefect takes.
+"""
 
 import base64
 import json
 import ssl
+import sys
 import time
 import urllib.request
 import uuid
@@ -14,7 +17,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.server.environment import API_URL, LOOPBACK, find_api_url, read_user_settings
+from evalhouse.flows.server.environment import API_URL, LOOPBACK, LocalServerError, find_api_url, read_user_settings
 from evalhouse.warehouse.messages import hide_credentials
 
 TAG: Final = "evalhouse"
@@ -290,3 +293,34 @@ def ask_health(url: str) -> str | None:
     if not answer.is_good:
         return f"status {answer.status}"
     return None if answer.content.strip() == b"true" else _NO_API
+
+
+def is_outage(error: BaseException | None) -> bool:
+    """Return whether an error, its cause, or all errors of a group say that a warehouse or the server was away.
+
+    Such a run has no end of its own; `evalhouse serve` takes it up again, as it does one whose process was killed.
+    """
+    from evalhouse.warehouse.engine.lake import is_broken_catalogue  # noqa: PLC0415  # announcing an update does without
+    from evalhouse.warehouse.errors import WarehouseBusy  # noqa: PLC0415
+
+    if error is None:
+        return False
+    if isinstance(error, BaseExceptionGroup):
+        return all(is_outage(part) for part in error.exceptions)
+    if isinstance(error, WarehouseBusy | LocalServerError):
+        return True
+    if isinstance(error, PrefectApiError):
+        return error.is_silence
+    # Those of httpx come from Prefect's client alone: judges and applications under test have errors of our own.
+    if (httpx := sys.modules.get("httpx")) is not None:
+        if isinstance(error, httpx.HTTPStatusError):
+            return bool(error.response.status_code >= 500)
+        if isinstance(error, httpx.TransportError):
+            return True
+    return is_broken_catalogue(error) or is_outage(error.__cause__)
+
+
+def describe_outage(error: BaseException) -> str:
+    """Return an outage in a line, for an error that has no words for a person."""
+    text = " ".join(str(error).split())
+    return f"the Prefect server cannot be reached ({text or type(error).__name__})"

@@ -31,6 +31,10 @@ _TEST_MODE = (
 )
 
 
+class LocalServerError(Exception):
+    """The local Prefect server did not start, or died. The message ends with what it logged last."""
+
+
 def prefect_home() -> Path:
     """Where Prefect keeps its database and profiles."""
     return Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()

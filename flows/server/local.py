@@ -28,6 +28,7 @@ from typing import IO, Final
 
 from evalhouse.flows.server.environment import (
     API_URL,
+    LocalServerError,
     configure_prefect_environment,
     find_api_url,
     lasting_server_environment,
@@ -54,10 +55,6 @@ _USED_BY_FIRST_FLOW = (
     "prefect.task_engine",
     "prefect.utilities.visualization",
 )
-
-
-class LocalServerError(Exception):
-    """The local Prefect server did not start, or died. The message ends with what it logged last."""
 
 
 class LocalServer:

@@ -1,13 +1,8 @@
 """Serving suites: they are registered with a Prefect server, and this process starts their runs until it is stopped.
 
-The server is the one that is configured, or one of ours that lasts as long as this process. Each run is a process of
-its own that Prefect's runner starts. The order to stop has the runs under way stop in good order and queues their
-resumption; `backlog` finds what an end in bad order has left, and `updates` what no run has answered. What the terminal
-shows of runs is read from the warehouse, which has it however a run was started.
-
-Prefect's record of a suite's flow runs is cut once a day by the age in `[retention]`. With a flow run Prefect deletes
-its task runs and states and, a moment later, its logs; artifacts and flow runs that were started within it stay, and
-so are deleted here before it. Prefect's own vacuum takes everybody's flow runs alike, and is left as the user has it.
+The server is the one that is configured, or one of ours that lasts as long as this process. Each run is a separate
+process that Prefect's runner starts. The order to stop lets the runs under way stop in good order and queues their
+resumption; `backlog` finds what an end in bad order has left and what updates no run has answered.
 """
 
 import asyncio
@@ -15,275 +10,49 @@ import contextlib
 import hashlib
 import os
 import shlex
-import shutil
 import socket
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from evalhouse.flows.errors import BAD_INPUT, SettingsError
 from evalhouse.flows.preparing.suites import Suite, list_fires, load_suite
-from evalhouse.flows.results.output import write_count
 from evalhouse.flows.server.api import (
     KEYLESS,
-    TAG,
     PrefectApi,
     PrefectApiError,
     check_prefect_server,
     find_api,
     is_keyless,
-    tag_run,
 )
 from evalhouse.flows.server.environment import (
     API_URL,
+    LocalServerError,
     configure_prefect_environment,
     configure_serving_environment,
     find_api_url,
     prefect_home,
 )
 from evalhouse.flows.server.interrupts import StopOrders
-from evalhouse.flows.server.local import SERVE_LOG, LocalServer, LocalServerError
-from evalhouse.flows.serving.backlog import is_marked, is_served, queue_resume, sweep_crashed
-from evalhouse.flows.serving.flow_runs import ENDED, ServedSuite, find_named_run, list_flow_runs, read_served_suite
-from evalhouse.flows.serving.notify import describe_failures, describe_trigger
+from evalhouse.flows.server.local import SERVE_LOG, LocalServer
+from evalhouse.flows.serving.backlog import catch_up, is_served, queue_resume, sweep_crashed
+from evalhouse.flows.serving.flow_runs import HistoryLimit, ServedSuite, read_served_suite
+from evalhouse.flows.serving.serve_log import Print, RunLines, ServeLog
 from evalhouse.flows.serving.suite_runs import resolve_suite
-from evalhouse.flows.serving.updates import catch_up
-from evalhouse.tasks.settings.suite import NEVER, Retention, find_cutoff
+from evalhouse.tasks.settings.suite import Retention
 from evalhouse.warehouse.engine.locks import hold_file
-from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing
+from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
 from evalhouse.warehouse.messages import hide_credentials
-from evalhouse.warehouse.rows.gates import list_failures
-from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs, now_utc
+from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
     from prefect import Flow
     from prefect.runner import Runner
-
-
-# Flow runs a step, so that a run under way does not wait long for the database.
-_A_STEP = 10
-# As many as Prefect lists at once.
-_PAGE = 200
-_REST_S: Final = 86_400.0
-_GONE = 404
-
-
-class HistoryLimit:
-    """Deletes what is older than each suite's age, a few flow runs a step, once a day until none is left."""
-
-    def __init__(self, api: PrefectApi, suites: Sequence[tuple[ServedSuite, str]]) -> None:
-        self._api = api
-        self._suites = [(suite, age) for suite, age in suites if age != NEVER]
-        self._n_deleted: Counter[str] = Counter()
-        self._due = time.monotonic()
-
-    def step(self) -> list[str]:
-        """Do what is due; returns a line when the day's work is done, and one when something hinders it until then."""
-        if not self._suites or time.monotonic() < self._due:
-            return []
-        try:
-            if self._delete_some():
-                return []
-        except PrefectApiError as error:
-            self._due = time.monotonic() + _REST_S
-            return [f"Prefect's history is not cut before tomorrow: {' '.join(str(error).split())}"]
-        self._due = time.monotonic() + _REST_S
-        return self._report()
-
-    def _delete_some(self) -> bool:
-        for suite, age in self._suites:
-            n_deleted = delete_old(self._api, suite, before=find_cutoff(age, datetime.now(UTC)))
-            self._n_deleted[suite.name] += n_deleted
-            if n_deleted:
-                return True
-        return False
-
-    def _report(self) -> list[str]:
-        counts = [
-            f"{suite.name} {write_count(self._n_deleted[suite.name], 'flow run')} older than {age}"
-            for suite, age in self._suites
-            if self._n_deleted[suite.name]
-        ]
-        self._n_deleted.clear()
-        return [f"deleted from Prefect's history: {', '.join(counts)}"] if counts else []
-
-
-def delete_old(api: PrefectApi, suite: ServedSuite, *, before: datetime) -> int:
-    """Delete some flow runs of a suite that ended before a time with a zone; returns how many, 0 when none is left."""
-    ended = {"state": {"type": {"any_": ENDED}}, "end_time": {"before_": before.isoformat()}}
-    flow_runs = list_flow_runs(api, suite, **ended)[:_A_STEP]
-    for flow_run in flow_runs:
-        run_id = find_named_run(flow_run, suite.name)
-        # Parts in a work pool are flow runs of a deployment of their own.
-        parts = _list_flow_runs(api, {"tags": {"all_": [TAG, tag_run(run_id)]}, **ended}) if run_id else []
-        for root in [*parts, str(flow_run["id"])]:
-            _delete_tree(api, root)
-    return len(flow_runs)
-
-
-def _delete_tree(api: PrefectApi, flow_run_id: str) -> None:
-    """Delete a flow run, after what was started within it and its artifacts: what is broken off is found again."""
-    children = {"parent_flow_run_id": {"any_": [flow_run_id]}, "deployment_id": {"is_null_": True}}
-    # One of a deployment has a record of its own, which may be somebody else's.
-    for child_id in _list_flow_runs(api, children):
-        _delete_tree(api, child_id)
-    for artifact_id in _list_ids(api, "/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [flow_run_id]}}}):
-        _delete(api, f"/artifacts/{artifact_id}")
-    _delete(api, f"/flow_runs/{flow_run_id}")
-
-
-def _list_flow_runs(api: PrefectApi, conditions: Mapping[str, object]) -> list[str]:
-    return _list_ids(api, "/flow_runs/filter", {"flow_runs": conditions})
-
-
-def _list_ids(api: PrefectApi, path: str, conditions: Mapping[str, object]) -> list[str]:
-    ids: list[str] = []
-    while True:
-        rows = api.post(path, {**conditions, "limit": _PAGE, "offset": len(ids)})
-        ids += [str(row["id"]) for row in rows]
-        if len(rows) < _PAGE:
-            return ids
-
-
-def _delete(api: PrefectApi, path: str) -> None:
-    try:
-        api.delete(path)
-    except PrefectApiError as error:
-        if error.status != _GONE:  # deleted by another hand, or by this request when it was sent before
-            raise
-
-
-Print = Callable[[str], None]
-# Newest runs of a warehouse that are looked at: more do not start between two looks.
-_NEWEST = 50
-# A gate decides in the seconds after its run has ended. One that does not (its process was killed) is not waited for.
-_GATE_TIME: Final = timedelta(minutes=2)
-_MOST_BYTES = 5 * 2**20
-_MOST_OLD = 3
-
-
-class ServeLog:
-    """Says lines at the terminal, with their time, and puts them with their date at the end of a file."""
-
-    def __init__(self, path: Path, say: Print) -> None:
-        self._path, self._say = path, say
-        self.rotate()
-
-    def __call__(self, line: str) -> None:
-        now = datetime.now()
-        self._say(f"{now:%H:%M:%S} {line}")
-        # A full disk must not end the serving.
-        with contextlib.suppress(OSError), self._path.open("a", encoding="utf-8") as log:
-            log.write(f"{now:%Y-%m-%d %H:%M:%S} serve: {line}\n")
-
-    def rotate(self) -> None:
-        """Put a file that has grown large aside, as `NAME.1`; what was there becomes `NAME.2`, and so on."""
-        with contextlib.suppress(OSError):
-            if not self._path.exists() or self._path.stat().st_size <= _MOST_BYTES:
-                return
-            for number in range(_MOST_OLD - 1, 0, -1):
-                with contextlib.suppress(FileNotFoundError):
-                    self._name_old(number).rename(self._name_old(number + 1))
-            # Copied and emptied, because the server goes on writing into the one it has open.
-            shutil.copyfile(self._path, self._name_old(1))
-            with self._path.open("r+b") as log:
-                log.truncate()
-
-    def _name_old(self, number: int) -> Path:
-        return self._path.with_name(f"{self._path.name}.{number}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Kept:
-    """A run and the warehouse that has it."""
-
-    run: RunRow
-    warehouse: Warehouse
-
-
-class RunLines:
-    """Looks at the warehouses of some suites; `read_news` gives what has changed since the look before."""
-
-    def __init__(self, suites: Sequence[ServedSuite]) -> None:
-        self._names = {suite.name for suite in suites}
-        self._urls = sorted({suite.warehouse_url for suite in suites})
-        self._seen: dict[str, RunRow] | None = None
-
-    def list_under_way(self) -> list[RunRow]:
-        """The runs that were under way at the last look."""
-        return [run for run in (self._seen or {}).values() if run.status == "running"]
-
-    def read_news(self) -> list[str]:
-        """A line for each run that has started, ended or gone on, oldest first; at the first look, how the last run of
-        each suite has ended."""
-        all_kept = sorted(self._list_runs(), key=lambda kept: (kept.run.started_at, kept.run.run_id))
-        if self._seen is None:
-            self._seen = {kept.run.run_id: kept.run for kept in all_kept}
-            last = {kept.run.suite: kept for kept in all_kept}
-            return [_describe_last(kept) for kept in last.values() if not is_marked(kept.run)]
-        lines = []
-        for kept in all_kept:
-            if not _is_before_its_gate(kept.run):  # its end is said together with what its gate says
-                lines += _describe_change(self._seen.get(kept.run.run_id), kept)
-                self._seen[kept.run.run_id] = kept.run
-        return lines
-
-    def _list_runs(self) -> list[_Kept]:
-        all_kept = []
-        for warehouse in map(Warehouse, self._urls):
-            with contextlib.suppress(WarehouseMissing):
-                all_kept += [_Kept(run=run, warehouse=warehouse) for run in list_runs(warehouse, limit=_NEWEST)]
-        return [kept for kept in all_kept if kept.run.suite in self._names and not kept.run.is_part_of_run]
-
-
-def _is_before_its_gate(run: RunRow) -> bool:
-    has_gate = run.kind == "evaluation" and run.config.get("gate") is not None and run.gate is None
-    if not has_gate or run.status not in ("completed", "incomplete") or run.finished_at is None:
-        return False
-    return now_utc() - run.finished_at < _GATE_TIME
-
-
-def _describe_last(kept: _Kept) -> str:
-    run = kept.run
-    if run.status == "running":
-        return f"{run.suite}: run {run.run_id}, begun before this start, is still under way"
-    return f"{run.suite}: the last was run {_describe_end(kept)}"
-
-
-def _describe_change(before: RunRow | None, kept: _Kept) -> list[str]:
-    run, lines = kept.run, []
-    if is_marked(run):  # which whoever has found it crashed has said
-        return []
-    if before is None or (before.status != "running" and run.status == "running"):
-        lines.append(f"{run.suite}: run {run.run_id} {'goes on' if before else _describe_start(run)}")
-    # By its time too, for one that is resumed may go on and end between two looks.
-    is_news = before is None or (before.status, before.finished_at) != (run.status, run.finished_at)
-    if run.status != "running" and is_news:
-        lines.append(f"{run.suite}: run {_describe_end(kept)}")
-    return lines
-
-
-def _describe_start(run: RunRow) -> str:
-    return "was started by hand" if run.trigger == "manual" else f"has started {describe_trigger(run)}"
-
-
-def _describe_end(kept: _Kept) -> str:
-    run = kept.run
-    seconds = (run.finished_at - run.started_at).total_seconds() if run.finished_at else 0.0
-    problem = f": {' '.join(run.problem.split())}" if run.problem else ""
-    command = f"evalhouse {'show' if run.status == 'completed' else 'resume'} {run.run_id}"
-    end = f"{run.run_id} {run.status} after {seconds:.0f} s, {write_count(run.n_samples or 0, 'sample')}{problem}"
-    if run.gate is not None:
-        end += f", gate {run.gate}"
-    if run.gate == "failed":
-        end += f": {describe_failures(list_failures(kept.warehouse, run.run_id))}"
-    return end if command in end else f"{end}; {command}"
 
 
 _POLL_S: Final = 2.0

@@ -11,7 +11,7 @@ import orjson
 from evalhouse.flows.preparing.request import NO_JUDGE, begin_run
 from evalhouse.flows.preparing.settings import resolve_settings
 from evalhouse.flows.testsets.set_run import write_version
-from evalhouse.tasks.reviews.label_files import LabelFile, ReviewError
+from evalhouse.tasks.reviews.labels import LabelFile, ReviewError
 from evalhouse.tasks.testsets.decisions import (
     OnRecord,
     Said,

@@ -21,7 +21,7 @@ from evalhouse.flows.report.charts import draw_amounts
 from evalhouse.flows.report.sections import write_share
 from evalhouse.flows.ui.pages import find_warehouse, link, render
 from evalhouse.flows.ui.pair import mark_changes
-from evalhouse.tasks.comparing.wilson import find_share_interval
+from evalhouse.tasks.comparing.intervals import find_share_interval
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.documents import (

@@ -21,11 +21,10 @@ from evalhouse.flows.report.sections import sort_headline, write_share
 from evalhouse.flows.results.agreement import MEASURES, describe_agreement
 from evalhouse.flows.results.run_origin import HEADLINE
 from evalhouse.flows.ui.pages import check_choice, find_kept, find_warehouse, link, render
+from evalhouse.tasks.comparing.intervals import find_share_interval
 from evalhouse.tasks.comparing.noise import Noise, find_floor, has_noise, pool_noise, sum_squares
-from evalhouse.tasks.comparing.wilson import find_share_interval
 from evalhouse.tasks.reviews.export import read_asked
-from evalhouse.tasks.reviews.label_files import ReviewError, list_choices
-from evalhouse.tasks.reviews.take_in import take_label
+from evalhouse.tasks.reviews.labels import ReviewError, list_choices, take_label
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.reviews import (
     list_exports,

@@ -26,7 +26,7 @@ from evalhouse.flows.ui.pages import check_choice, find_kept, find_warehouse, li
 from evalhouse.tasks.comparing.flips import WAYS, list_verdict_flips, match_items
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, compare_runs, rank_samples
 from evalhouse.tasks.pipeline.step_inputs import find_graded
-from evalhouse.tasks.reviews.corrected_means import CorrectedPair, explain_uncorrected, pair_corrected
+from evalhouse.tasks.reviews.export import CorrectedPair, explain_uncorrected, pair_corrected
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.run_pairs import RunPair

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from evalhouse.tasks.comparing.bootstrap import ALPHA
+from evalhouse.tasks.comparing.intervals import ALPHA
 from evalhouse.tasks.comparing.paired import ROUNDING, Paired
 from evalhouse.tasks.comparing.runs import MetricComparison
 from evalhouse.warehouse.metric_files import Better

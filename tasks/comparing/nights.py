@@ -21,8 +21,8 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from evalhouse.tasks.comparing.bootstrap import Floats, Integers
 from evalhouse.tasks.comparing.gate_checks import Check, write_p
+from evalhouse.tasks.comparing.intervals import Floats, Integers
 from evalhouse.tasks.comparing.noise import find_scale, is_judged_alike
 from evalhouse.tasks.comparing.paired import RESAMPLES, ROUNDING, Drop, Paired, compare_paired, turn_to_drop
 from evalhouse.tasks.comparing.parts import Part

@@ -9,8 +9,8 @@ first place counts as much for either answer, and the win rate is free of it.
 What it has for the first place is measured by the same verdicts: the points of the answer in front are 0.5 in the mean
 for a judge that does not look at places, whichever answers are better.
 
-Intervals are those of means of values from 0 to 1 (`wilson`). The sign test counts the groups of samples in which one
-side is ahead: were both alike, either would be as often, and p is exact.
+Intervals are those of means of values from 0 to 1 (`intervals`). The sign test counts the groups of samples in which
+one side is ahead: were both alike, either would be as often, and p is exact.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from evalhouse.tasks.comparing.bootstrap import ALPHA, TIE, Floats, Integers, Measure
-from evalhouse.tasks.comparing.wilson import find_mean_interval, sum_groups
+from evalhouse.tasks.comparing.intervals import ALPHA, TIE, Floats, Integers, Measure, find_mean_interval, sum_groups
 
 Rows = Sequence[Mapping[str, Any]]
 Verdict = Literal["candidate", "base", "undecided"]

@@ -22,7 +22,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from evalhouse.tasks.comparing.wilson import find_share_interval
+from evalhouse.tasks.comparing.intervals import find_share_interval
 from evalhouse.warehouse.messages import shorten
 
 Verdict = Literal["retrieval", "generation", "both", "noise", "judge", "unknown"]

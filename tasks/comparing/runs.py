@@ -13,33 +13,37 @@ import orjson
 import polars as pl
 from numpy.typing import NDArray
 
-from evalhouse.tasks.comparing.bootstrap import Floats, Integers
+from evalhouse.tasks.comparing.intervals import Floats, Integers, find_mean_interval
 from evalhouse.tasks.comparing.noise import MetricNoise, PairNoise, Shift, describe_shifts, find_scale
-from evalhouse.tasks.comparing.paired import RESAMPLES, ROUNDING, Paired, compare_paired
+from evalhouse.tasks.comparing.paired import (
+    RESAMPLES,
+    ROUNDING,
+    Paired,
+    compare_paired,
+    decide,
+    read_estimates,
+    warn_of_sampling,
+)
 from evalhouse.tasks.comparing.parts import (
     INPUTS,
     Cause,
     Flags,
+    MetricMoves,
     PairedSamples,
     Part,
+    RetrievalFinding,
+    RetrievalMove,
     find_causes,
     find_changed_inputs,
     find_changed_judges,
+    find_retrieval,
     join_inputs,
     list_changed_settings,
     list_inputs,
+    list_retrieval_moves,
     name_changes,
     split_difference,
 )
-from evalhouse.tasks.comparing.retrieval import (
-    MetricMoves,
-    RetrievalFinding,
-    RetrievalMove,
-    find_retrieval,
-    list_retrieval_moves,
-)
-from evalhouse.tasks.comparing.sampled import decide, read_estimates, warn_of_sampling
-from evalhouse.tasks.comparing.wilson import find_mean_interval
 from evalhouse.tasks.pipeline.step_inputs import find_graded
 from evalhouse.warehouse.engine.connection import readers_kept
 from evalhouse.warehouse.metric_files import Better

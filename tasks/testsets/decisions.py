@@ -11,8 +11,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from evalhouse.tasks.reviews.label_files import LabelFile, Line, ReviewError, list_problems
-from evalhouse.tasks.reviews.take_in import LineError, check_person, read_time
+from evalhouse.tasks.reviews.labels import (
+    LabelFile,
+    Line,
+    LineError,
+    ReviewError,
+    check_person,
+    list_problems,
+    read_time,
+)
 from evalhouse.tasks.testsets.changes import restore_question
 from evalhouse.tasks.testsets.near import find_differences
 from evalhouse.tasks.testsets.passages import Document, Passage

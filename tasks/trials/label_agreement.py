@@ -19,9 +19,17 @@ from typing import Any, Final, Literal
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from evalhouse.tasks.comparing.agreement import LEAST_EFFECTIVE, LEAST_LABELS, LEAST_SAMPLES
-from evalhouse.tasks.comparing.bootstrap import Estimate, Groups, average
-from evalhouse.tasks.comparing.figures import Labels, compute_ndcg, weigh_auc, weigh_mean, weigh_spearman
+from evalhouse.tasks.comparing.agreement import (
+    LEAST_EFFECTIVE,
+    LEAST_LABELS,
+    LEAST_SAMPLES,
+    Labels,
+    compute_ndcg,
+    weigh_auc,
+    weigh_mean,
+    weigh_spearman,
+)
+from evalhouse.tasks.comparing.intervals import Estimate, Groups, average
 from evalhouse.tasks.lexical.split import stem_word
 from evalhouse.tasks.trials.labelled_sets import AGGREFACT, Kind, Part, Row
 from evalhouse.tasks.trials.labelled_verdicts import TIE_WITHIN, Judged, ScoredLabel

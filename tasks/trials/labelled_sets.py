@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from evalhouse.tasks.datasets.errors import DatasetError
-from evalhouse.tasks.reviews.label_files import read_objects
+from evalhouse.tasks.reviews.labels import read_objects
 
 Kind = Literal["support", "correctness", "relevance", "decomposition", "rubric", "pairwise"]
 Half = Literal["choose", "report", "all"]

@@ -19,7 +19,7 @@ import numpy as np
 import orjson
 
 from evalhouse.flows.results.output import make_table, print_line, print_table
-from evalhouse.tasks.comparing.figures import weigh_spearman
+from evalhouse.tasks.comparing.agreement import weigh_spearman
 from evalhouse.warehouse.store import Warehouse
 
 Row = Mapping[str, Any]

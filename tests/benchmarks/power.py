@@ -17,10 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from evalhouse.tasks.comparing.bootstrap import ALPHA, draw_weights, find_tails
+from evalhouse.tasks.comparing.intervals import ALPHA, draw_weights, find_interval, find_tails
 from evalhouse.tasks.comparing.noise import Noise, find_floor
 from evalhouse.tasks.comparing.paired import Paired, compare_paired
-from evalhouse.tasks.comparing.wilson import find_interval
 
 Floats = NDArray[np.float64]
 

@@ -11,18 +11,16 @@ import pytest
 from evalhouse.tasks.comparing.agreement import (
     STEP_LABELS,
     Agreement,
-    group_reviewed,
-    measure_judge,
-    measure_people,
-)
-from evalhouse.tasks.comparing.bootstrap import find_tails
-from evalhouse.tasks.comparing.figures import (
     balance_accuracy,
     cohen_kappa,
     count_coincidences,
+    group_reviewed,
     krippendorff_alpha,
+    measure_judge,
+    measure_people,
     share_agreeing,
 )
+from evalhouse.tasks.comparing.intervals import find_tails
 
 # Krippendorff (2011), Computing Krippendorff's Alpha-Reliability, section C: four observers, twelve units, five values.
 FOUR_OBSERVERS = (

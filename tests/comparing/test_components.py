@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalhouse.tasks.comparing.components import (
+from evalhouse.tasks.comparing.noise import (
     POWER,
     Components,
     count_questions,

@@ -13,7 +13,7 @@ from rows import Row, Sample, add_samples, fill, open_rows, read, read_metrics, 
 from scipy.optimize import minimize_scalar
 from scipy.stats import t as student
 
-from evalhouse.tasks.reviews.corrected_means import explain_uncorrected
+from evalhouse.tasks.reviews.export import explain_uncorrected
 from evalhouse.warehouse.metric_files import load_metrics
 
 N_RUNS = 400

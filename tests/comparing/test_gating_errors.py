@@ -10,9 +10,9 @@ import pytest
 from gate_comparisons import compare_values
 
 from evalhouse.tasks.comparing.gate_checks import Score, check_drops, check_mean, is_passed
+from evalhouse.tasks.comparing.intervals import find_mean_interval
 from evalhouse.tasks.comparing.noise import Noise, find_floor
 from evalhouse.tasks.comparing.runs import MetricComparison
-from evalhouse.tasks.comparing.wilson import find_mean_interval
 
 N_RUNS = 200
 

@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 
 from evalhouse.flows.results.comparison import write_also
-from evalhouse.tasks.comparing.parts import INPUTS, Flags, join_inputs, list_inputs, split_difference
-from evalhouse.tasks.comparing.retrieval import MetricMoves, find_retrieval
+from evalhouse.tasks.comparing.parts import (
+    INPUTS,
+    Flags,
+    MetricMoves,
+    find_retrieval,
+    join_inputs,
+    list_inputs,
+    split_difference,
+)
 from evalhouse.warehouse.metric_files import load_metrics
 
 N = 40

@@ -14,8 +14,7 @@ import pytest
 from rows import open_rows, read
 from sampled_rows import put_run, rate_doubts
 
-from evalhouse.tasks.comparing.paired import Paired
-from evalhouse.tasks.comparing.sampled import decide
+from evalhouse.tasks.comparing.paired import Paired, decide
 from evalhouse.tasks.pipeline.sampling import draw, make_dice, spread
 from evalhouse.warehouse.metric_files import fill_in_sampled
 from evalhouse.warehouse.queries import read_query

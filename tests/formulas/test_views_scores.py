@@ -13,7 +13,7 @@ import pytest
 from rows import Row, fill, open_rows, read
 from scipy import stats
 
-from evalhouse.tasks.comparing.wilson import find_interval
+from evalhouse.tasks.comparing.intervals import find_interval
 
 REPEATS = 400
 

@@ -21,12 +21,13 @@ import pytest
 from prefect_holder import copy_database
 
 from evalhouse.flows.server.environment import (
+    LocalServerError,
     configure_prefect_environment,
     find_api_url,
     read_user_settings,
     server_environment,
 )
-from evalhouse.flows.server.local import LocalServer, LocalServerError
+from evalhouse.flows.server.local import LocalServer
 
 ROOT = Path(__file__).resolve().parents[2]
 N_TASKS = 50

@@ -14,8 +14,7 @@ import pytest
 from prefect_holder import find_home, find_server
 
 from evalhouse.flows.server.api import TAG, PrefectApi, PrefectApiError, tag_run
-from evalhouse.flows.serving.flow_runs import ServedSuite, name_flow_run
-from evalhouse.flows.serving.serve import _A_STEP, _REST_S, HistoryLimit, delete_old
+from evalhouse.flows.serving.flow_runs import _A_STEP, _REST_S, HistoryLimit, ServedSuite, delete_old, name_flow_run
 
 OLD, YOUNG = timedelta(days=40), timedelta(days=20)
 TIMEOUT_S = 60.0
@@ -163,7 +162,7 @@ def test_a_line_a_day_says_what_was_deleted(records: Records, monkeypatch: pytes
     records.add(age=OLD, deployment_id=suite.deployment_id)
     assert limit.step() == []
     tomorrow = time.monotonic() + _REST_S
-    monkeypatch.setattr("evalhouse.flows.serving.serve.time.monotonic", lambda: tomorrow)
+    monkeypatch.setattr("evalhouse.flows.serving.flow_runs.time.monotonic", lambda: tomorrow)
     assert [limit.step(), limit.step()] == [
         [],
         [f"deleted from Prefect's history: {suite.name} 1 flow run older than 30d"],

@@ -15,8 +15,7 @@ import pytest
 from serve_house import ServeHouse, open_serve_house
 
 from evalhouse.flows.server.api import PrefectApi
-from evalhouse.flows.serving.flow_runs import ServedSuite
-from evalhouse.flows.serving.serve import delete_old
+from evalhouse.flows.serving.flow_runs import ServedSuite, delete_old
 
 pytestmark = pytest.mark.slow
 

@@ -15,9 +15,9 @@ from warehouse_runs import make_run
 
 from evalhouse.flows.preparing.request import Trigger, Update
 from evalhouse.flows.preparing.suites import KnowledgeBase
-from evalhouse.flows.serving import updates
+from evalhouse.flows.serving import backlog as updates
+from evalhouse.flows.serving.backlog import catch_up, find_unanswered, put_answered, queue_left
 from evalhouse.flows.serving.flow_runs import ServedSuite
-from evalhouse.flows.serving.updates import catch_up, find_unanswered, put_answered, queue_left
 from evalhouse.warehouse.rows.runs import insert_run
 from evalhouse.warehouse.store import Warehouse
 

@@ -12,7 +12,7 @@ from corrected_runs import Design, draw, fill_drawn
 from warehouse_runs import lay_warehouse, make_run
 
 from evalhouse.flows.results.comparison import corrected_pair_table
-from evalhouse.tasks.reviews.corrected_means import list_corrected, pair_corrected
+from evalhouse.tasks.reviews.export import list_corrected, pair_corrected
 from evalhouse.warehouse.rows.reviews import list_reviewed_runs, read_reviewed
 from evalhouse.warehouse.rows.runs import insert_run
 from evalhouse.warehouse.store import Warehouse

@@ -20,7 +20,7 @@ from evalhouse.tasks.reviews.export import (
     share_places,
     sort_into_strata,
 )
-from evalhouse.tasks.reviews.label_files import find_label, list_labels
+from evalhouse.tasks.reviews.labels import find_label, list_labels
 
 ITEM = Item(
     item_hash="h",

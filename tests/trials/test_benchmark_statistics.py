@@ -15,8 +15,8 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from evalhouse.tasks.comparing.bootstrap import Estimate, Groups, average
-from evalhouse.tasks.comparing.figures import Labels, compute_ndcg, weigh_auc, weigh_mean, weigh_spearman
+from evalhouse.tasks.comparing.agreement import Labels, compute_ndcg, weigh_auc, weigh_mean, weigh_spearman
+from evalhouse.tasks.comparing.intervals import Estimate, Groups, average
 
 
 def draw_rows(seed: int, n: int = 200) -> tuple[list[bool], list[float]]:

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from stored_house import store_all
 from ui_house import make_client
 
-from evalhouse.tasks.comparing.wilson import find_share_interval
+from evalhouse.tasks.comparing.intervals import find_share_interval
 from evalhouse.warehouse.engine.connection import serving_reads
 from evalhouse.warehouse.rows.documents import list_series_runs, read_document_samples, read_uses
 from evalhouse.warehouse.store import Warehouse

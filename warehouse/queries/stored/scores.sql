@@ -10,7 +10,7 @@
 -- Where all values are equal, at most a share 1 - 0.025 ^ (1 / n) of further ones differ, as none of n does (Clopper and
 -- Pearson 1934, Biometrika 26(4)), and by no more than to 0 or to 1; as much is left open where most values are at an end
 -- of the scale, and fewer than six are off it. A metric on another scale has Student's interval. The same in Python:
--- `tasks/comparing/wilson.py`.
+-- `tasks/comparing/intervals.py`.
 with sums as (
     select
         run_id,
