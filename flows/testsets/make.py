@@ -9,11 +9,11 @@ depend on documents and settings alone: the same command again finds every reply
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from math import ceil
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from evalhouse.flows.errors import INCOMPLETE, SettingsError
 from evalhouse.flows.prompt_trials.session import Session, open_session, rehearse
@@ -27,7 +27,6 @@ from evalhouse.flows.results.output import (
     write_count,
 )
 from evalhouse.flows.results.progress import show_run
-from evalhouse.flows.run.outcome import Watch
 from evalhouse.flows.testsets.set_run import (
     EXPECTED,
     PLAN,
@@ -100,11 +99,12 @@ class MakeRequest:
 
 @dataclass(kw_only=True)
 class Making:
-    """A set in the making: what was kept, and how all candidates ended. `others` are the questions that no further one
-    may repeat: those that were kept and those that the set has already."""
+    """A set while it is made: the questions that were kept, and how all candidates ended.
+
+    `others` are the questions that no further one may repeat: those that were kept and those of the set before.
+    """
 
     spoken: Spoken
-    near: NearPassages
     others: QuestionIndex
     kept: list[SetQuestion] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -114,138 +114,108 @@ class Making:
 
     @property
     def by_kind(self) -> Counter[str]:
-        """How many of each kind were kept."""
+        """The number of kept questions of each kind."""
         return Counter(question.kind for question in self.kept)
 
-    @property
-    def n_candidates(self) -> int:
-        """How many were written."""
-        return self.outcomes.total()
-
-    def draw(self, drafter: Drafter, wanted: Mapping[QuestionKind, int]) -> list[Draft]:
-        """Drafts for what is still wanted of each kind, and some more; none for a kind that has none left."""
-        missing = {kind: n - self.by_kind[kind] for kind, n in wanted.items()}
-        return [draft for kind, n in missing.items() if n > 0 for draft in drafter.draw(kind, ceil(n * _BEYOND))]
-
-    def keep(self, question: SetQuestion) -> None:
-        """Take a question into the set."""
-        self.kept.append(question)
-        self.others.add(question)
-
     def note_failure(self, error: JudgeFailed) -> None:
-        """Something was left without a usable reply; nothing more is asked once the budget is spent."""
+        """Count a request without a usable reply; nothing more is asked once the budget is spent."""
         self.n_failed += 1
         if isinstance(error, BudgetExhausted):
             self.problem = str(error)
 
 
-@dataclass(frozen=True, kw_only=True)
-class MakeOutcome:
-    """What came of it; `problem` says what ended the asking early."""
-
-    run_id: str
-    making: Making
-    usage: Usage
-    problem: str | None
-
-
-def make_set(request: MakeRequest, watch: Watch) -> MakeOutcome:
-    """Make a set; raises FatalJudgeError when the judge cannot be asked at all."""
-    run = begin_set_run(request.settings, n_samples=request.n, source=request.source, command=request.command)
-    with open_session(request.settings, PLAN, run=run) as session:
-        making = session.carry_out(partial(make_questions, request=request), watch)
-        session.has_failures = making.n_failed > 0 or making.problem is not None
-        usage = session.usage
-    return MakeOutcome(run_id=run.run_id, making=making, usage=usage, problem=session.problem or making.problem)
-
-
-def estimate_set(request: MakeRequest) -> Usage:
-    """What making the set would take, less what is on record, when every question stands; nothing is asked."""
-    return rehearse(request.settings, PLAN, partial(_make_dry, request=request))
-
-
-async def _make_dry(session: Session, request: MakeRequest) -> Usage:
-    await make_questions(session, request)
-    return session.usage
-
-
 async def make_questions(session: Session, request: MakeRequest, kept: Sequence[SetQuestion] = ()) -> Making:
-    """Questions as asked for; none of them repeats another or one of those that are `kept` already."""
+    """Make questions as requested; none of them repeats another or one of those that are `kept` already."""
     sources = [one for one in request.passages if request.only is None or one.passage_id in request.only]
     spoken = await speak(session, APART_PROMPTS, (one.language for one in sources), named=request.language)
     live_run = spoken.own
     drafter = Drafter(passages=sources, near=request.near, seed=request.seed)
     wanted = share_out(request.n, request.shares)
-    making = Making(spoken=spoken, near=request.near, others=QuestionIndex(kept))
+    making = Making(spoken=spoken, others=QuestionIndex(kept))
     session.expect(request.n, "questions")
+
+    async def write(draft: Draft) -> list[Candidate]:
+        try:
+            return await write_candidates(spoken.about(draft.passages[0].language), draft)
+        except JudgeFailed as error:
+            making.note_failure(error)
+            return []
+
+    async def check(checked: Checked) -> None:
+        try:
+            if await _note_twin(making, checked):
+                language = checked.candidate.passages[0].language
+                await check_by_judge(spoken.about(language), checked, request.near)
+        except JudgeFailed as error:
+            checked.failure = str(error)
+            making.note_failure(error)
+
     for number in range(1, _MOST_ROUNDS + 1):
-        drafts = making.draw(drafter, wanted)
-        if not drafts or making.problem is not None or making.n_candidates >= _MOST_TRIED * request.n:
+        missing = {kind: n - making.by_kind[kind] for kind, n in wanted.items()}
+        drafts = [draft for kind, n in missing.items() if n > 0 for draft in drafter.draw(kind, ceil(n * _BEYOND))]
+        if not drafts or making.problem is not None or making.outcomes.total() >= _MOST_TRIED * request.n:
             break
-        written = await gather_all([_write(making, draft) for draft in drafts])
+        written = await gather_all([write(draft) for draft in drafts])
         candidates = [check_words(candidate) for of_draft in written for candidate in of_draft]
-        await gather_all([_check(making, candidate) for candidate in candidates if candidate.reason is None])
+        await gather_all([check(candidate) for candidate in candidates if candidate.reason is None])
         # In the order of the drafts, so that the same documents and settings give the same set.
-        ended = [await _end(making, checked, wanted, by_document=request.by_document) for checked in candidates]
+        rows = [await _settle(making, checked, wanted, by_document=request.by_document) for checked in candidates]
         session.live_run.progress.n_done = len(making.kept)
         if session.dry is not None:
             break
-        rows = list_rows(live_run.run_id, ended)
-        await asyncio.to_thread(append_testset_rows, live_run.warehouse, live_run.run_id, f"round {number}", rows)
+        checks = {checked.candidate.candidate_id: checked.checks for checked in candidates}
+        tables = {
+            "testset_candidates": [{"run_id": live_run.run_id, **row} for row in rows],
+            "testset_checks": list_check_rows(live_run.run_id, checks),
+        }
+        await asyncio.to_thread(append_testset_rows, live_run.warehouse, live_run.run_id, f"round {number}", tables)
     return making
 
 
-async def _write(making: Making, draft: Draft) -> list[Candidate]:
-    try:
-        return await write_candidates(making.spoken.about(draft.passages[0].language), draft)
-    except JudgeFailed as error:
-        making.note_failure(error)
-        return []
-
-
-async def _check(making: Making, checked: Checked) -> None:
-    """What asks the judge, unless the question is like one that was kept before."""
-    try:
-        if await _note_twin(making, checked):
-            language = checked.candidate.passages[0].language
-            await check_by_judge(making.spoken.about(language), checked, making.near)
-    except JudgeFailed as error:
-        checked.failure = str(error)
-        making.note_failure(error)
-
-
 async def _note_twin(making: Making, checked: Checked) -> bool:
-    """Put on record whether a kept question asks the same; returns whether none does."""
+    """Record whether a kept question asks the same; return whether none does."""
     embedder = making.spoken.own.embedder
     assert embedder is not None
     twin = await find_twin(to_question(checked), making.others, embedder)
     return checked.note("duplicate", twin is None, f"asks the same as {twin}" if twin else "no other asks the same")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ended:
-    """A candidate and how it ended; `question` is what stands in the set where it was kept."""
+async def _settle(
+    making: Making, checked: Checked, wanted: Mapping[QuestionKind, int], *, by_document: bool
+) -> dict[str, Any]:
+    """Keep a candidate that passed all checks, as far as its kind is wanted and no other of its round asks the same.
 
-    checked: Checked
-    outcome: Literal["kept", "rejected", "surplus", "failed"]
-    question: SetQuestion | None = None
-
-
-async def _end(making: Making, checked: Checked, wanted: Mapping[QuestionKind, int], *, by_document: bool) -> Ended:
-    """Keep a candidate that stands, as far as its kind is wanted and no other of its round asks the same."""
-    kind = checked.candidate.kind
-    ended = Ended(checked=checked, outcome="failed" if checked.failure else "rejected")
+    Returns its row of the warehouse.
+    """
+    candidate = checked.candidate
+    outcome, question = "failed" if checked.failure else "rejected", None
     if checked.failure is None and checked.reason is None:
-        if making.by_kind[kind] >= wanted.get(kind, 0):
-            ended = replace(ended, outcome="surplus")
+        if making.by_kind[candidate.kind] >= wanted.get(candidate.kind, 0):
+            outcome = "surplus"
         elif await _note_twin(making, checked):
-            question = to_question(checked, by_document=by_document)
-            making.keep(question)
-            ended = replace(ended, outcome="kept", question=question)
-    making.outcomes[ended.outcome] += 1
+            outcome, question = "kept", to_question(checked, by_document=by_document)
+            making.kept.append(question)
+            making.others.add(question)
+    making.outcomes[outcome] += 1
     if checked.reason is not None:
         making.reasons[checked.reason] += 1
-    return ended
+    failed = checked.failed
+    return {
+        "candidate_id": candidate.candidate_id,
+        "kind": candidate.kind,
+        "language": candidate.passages[0].language,
+        "passage_ids": [passage.passage_id for passage in candidate.passages],
+        "question": candidate.question,
+        "ground_truth": candidate.ground_truth or None,
+        "conversation": dump_json([asdict(turn) for turn in candidate.conversation]),
+        "spans": dump_json([asdict(span) for span in checked.spans]),
+        "reference_ids": [passage.passage_id for passage in checked.references],
+        "outcome": outcome,
+        "reason": failed.name if failed else None,
+        "detail": checked.failure or (failed.detail if failed else None),
+        "question_id": question.id if question else None,
+        "call_id": candidate.call_id,
+    }
 
 
 def to_question(checked: Checked, *, by_document: bool = False) -> SetQuestion:
@@ -264,38 +234,6 @@ def to_question(checked: Checked, *, by_document: bool = False) -> SetQuestion:
     )
 
 
-def list_rows(run_id: str, ended: Sequence[Ended]) -> dict[str, list[dict[str, Any]]]:
-    """Candidates and what they stood, as rows of the warehouse."""
-    return {
-        "testset_candidates": [_to_row(run_id, one) for one in ended],
-        "testset_checks": list_check_rows(
-            run_id, {one.checked.candidate.candidate_id: one.checked.checks for one in ended}
-        ),
-    }
-
-
-def _to_row(run_id: str, ended: Ended) -> dict[str, Any]:
-    checked, candidate = ended.checked, ended.checked.candidate
-    failed = checked.failed
-    return {
-        "run_id": run_id,
-        "candidate_id": candidate.candidate_id,
-        "kind": candidate.kind,
-        "language": candidate.passages[0].language,
-        "passage_ids": [passage.passage_id for passage in candidate.passages],
-        "question": candidate.question,
-        "ground_truth": candidate.ground_truth or None,
-        "conversation": dump_json([asdict(turn) for turn in candidate.conversation]),
-        "spans": dump_json([asdict(span) for span in checked.spans]),
-        "reference_ids": [passage.passage_id for passage in checked.references],
-        "outcome": ended.outcome,
-        "reason": failed.name if failed else None,
-        "detail": checked.failure or (failed.detail if failed else None),
-        "question_id": ended.question.id if ended.question else None,
-        "call_id": candidate.call_id,
-    }
-
-
 STAND_IN = (
     "The lexical judge writes cloze-like questions and compares words: a stand-in that shows how everything works and "
     "costs nothing. Questions to rely on need a model: --judge openai:MODEL."
@@ -304,23 +242,26 @@ STAND_IN = (
 
 @dataclass(frozen=True, kw_only=True)
 class MadeSet:
-    """A set as it was written, and how its candidates ended."""
+    """A set as it was written, and how its candidates ended; `problem` is what ended the asking early."""
 
     path: Path
     request: MakeRequest
-    outcome: MakeOutcome
+    run_id: str
+    making: Making
+    usage: Usage
+    problem: str | None
     test_set: TestSet
 
     @property
     def status(self) -> int:
-        """The command's exit status; there may be fewer questions than were asked for."""
-        return 0 if len(self.outcome.making.kept) >= self.request.n else INCOMPLETE
+        """The command's exit status; there may be fewer questions than requested."""
+        return 0 if len(self.making.kept) >= self.request.n else INCOMPLETE
 
     def to_plain(self) -> dict[str, Any]:
-        """As JSON has it."""
-        making = self.outcome.making
+        """Return the set as JSON has it."""
+        making = self.making
         return {
-            "run_id": self.outcome.run_id,
+            "run_id": self.run_id,
             "path": str(self.path),
             "manifest": str(find_manifest(self.path)),
             "set_hash": self.test_set.set_hash,
@@ -328,17 +269,17 @@ class MadeSet:
             "n_questions": len(making.kept),
             "kinds": dict(making.by_kind),
             "languages": dict(Counter(question.language for question in making.kept)),
-            "n_candidates": making.n_candidates,
+            "n_candidates": making.outcomes.total(),
             "outcomes": dict(making.outcomes),
             "turned_down": dict(making.reasons),
             "n_failed": making.n_failed,
-            "problem": self.outcome.problem,
-            "calls": self.outcome.usage.pick(*USED),
+            "problem": self.problem,
+            "calls": self.usage.pick(*USED),
         }
 
     def print(self) -> None:
-        """As a person reads it."""
-        making = self.outcome.making
+        """Print the set for a person."""
+        making = self.making
         kept, wanted = making.by_kind, share_out(self.request.n, self.request.shares)
         documents = {span.document_id for question in making.kept for span in question.spans}
         print_line(
@@ -352,80 +293,89 @@ class MadeSet:
         print_table(make_table(["kind", "#questions", "#asked for"], rows))
         turned_down = [[reason, n] for reason, n in making.reasons.most_common()]
         print_section("Turned down, by the check they did not stand", ["check", "#candidates"], turned_down)
-        print_calls(self.outcome.usage)
-        if self.status == INCOMPLETE:
-            print_notice(self._explain_shortage())
-        run_id = self.outcome.run_id
+        print_calls(self.usage)
+        if self.status == INCOMPLETE and self.problem is not None:
+            again = f"evalhouse resume {self.run_id}"
+            print_notice(f"Stopped before all were made: {self.problem}; {again} goes on from here.")
+        elif self.status == INCOMPLETE:
+            missing = {kind: n - kept[kind] for kind, n in wanted.items()}
+            kinds = ", ".join(f"{n} {kind}" for kind, n in missing.items() if n > 0)
+            failed = f", {making.n_failed} without a usable reply" if making.n_failed else ""
+            print_notice(
+                f"Fewer than asked for ({kinds} missing): the documents gave no more that stand all checks after "
+                f"{making.outcomes.total():,} candidates{failed}. More documents, other --kinds or a stronger judge "
+                "help."
+            )
         print_line(f"next: evalhouse run {self.path} …   (or as the dataset of a suite that asks your bot)")
         print_line(
             '      evalhouse query "select reason, detail, question from testset_candidates '
-            f"where run_id = '{run_id}' and outcome = 'rejected'\""
-        )
-
-    def _explain_shortage(self) -> str:
-        making = self.outcome.making
-        if self.outcome.problem is not None:
-            again = f"evalhouse resume {self.outcome.run_id}"
-            return f"Stopped before all were made: {self.outcome.problem}; {again} goes on from here."
-        missing = {kind: n - making.by_kind[kind] for kind, n in share_out(self.request.n, self.request.shares).items()}
-        kinds = ", ".join(f"{n} {kind}" for kind, n in missing.items() if n > 0)
-        failed = f", {making.n_failed} without a usable reply" if making.n_failed else ""
-        return (
-            f"Fewer than asked for ({kinds} missing): the documents gave no more that stand all checks after "
-            f"{making.n_candidates:,} candidates{failed}. More documents, other --kinds or a stronger judge help."
+            f"where run_id = '{self.run_id}' and outcome = 'rejected'\""
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SetPlan:
-    """A set that can be made: everything that can be refused has been looked at."""
+    """A set that can be made: everything that can be refused has been checked."""
 
     path: Path
     request: MakeRequest
     notices: tuple[str, ...]
 
     def print_estimate(self, *, as_json: bool) -> None:
-        """What making it would take when every candidate stands; nothing is asked."""
-        usage = estimate_set(self.request)
+        """Print what making it would take when every candidate is kept; nothing is asked."""
+        usage, text = self._estimate()
         if as_json:
             print_json({"n_asked": self.request.n, **usage.pick(*EXPECTED)})
             return
-        print_line(f"{self._describe(usage)}. Nothing was asked.")
+        print_line(f"{text}. Nothing was asked.")
 
-    def _describe(self, usage: Usage) -> str:
-        n_passages = len(self.request.passages)
-        return (
-            f"{write_count(self.request.n, 'question')} from {write_count(n_passages, 'passage')} of "
-            f"{write_count(len(self.request.documents), 'document')}: "
-            f"{describe_expected(self.request.settings.judge, usage)}, and up to four times as much where most "
-            "candidates are turned down"
+    def _estimate(self) -> tuple[Usage, str]:
+        request = self.request
+
+        async def ask(session: Session) -> Usage:
+            await make_questions(session, request)
+            return session.usage
+
+        usage = rehearse(request.settings, PLAN, ask)
+        return usage, (
+            f"{write_count(request.n, 'question')} from {write_count(len(request.passages), 'passage')} of "
+            f"{write_count(len(request.documents), 'document')}: {describe_expected(request.settings.judge, usage)}, "
+            "and up to four times as much where most candidates are turned down"
         )
 
     def make(self) -> MadeSet:
-        """Make it and write it; raises FatalJudgeError when the judge cannot be asked."""
-        if self.request.settings.judge != LEXICAL:
-            print_notice(self._describe(estimate_set(self.request)))
-        with show_run() as watch:
-            outcome = make_set(self.request, watch)
+        """Make the set and write it; raises FatalJudgeError when the judge cannot be asked."""
+        request, settings = self.request, self.request.settings
+        if settings.judge != LEXICAL:
+            print_notice(self._estimate()[1])
+        run = begin_set_run(settings, n_samples=request.n, source=request.source, command=request.command)
+        with show_run() as watch, open_session(settings, PLAN, run=run) as session:
+            making = session.carry_out(partial(make_questions, request=request), watch)
+            session.has_failures = making.n_failed > 0 or making.problem is not None
+            usage = session.usage
         manifest = Manifest(
-            source=self.request.source,
-            passages=hash_passages(self.request.passages),
+            source=request.source,
+            passages=hash_passages(request.passages),
             asked={
-                "n": self.request.n,
-                "n_passages": len(self.request.passages),
-                "kinds": dict(self.request.shares),
-                "seed": self.request.seed,
-                "references": "documents" if self.request.by_document else "passages",
+                "n": request.n,
+                "n_passages": len(request.passages),
+                "kinds": dict(request.shares),
+                "seed": request.seed,
+                "references": "documents" if request.by_document else "passages",
             },
-            judge=self.request.settings.judge,
+            judge=settings.judge,
         )
-        questions = tuple(outcome.making.kept)
-        new = [Change(id=question.id, change="new") for question in questions]
-        warehouse = Warehouse(self.request.settings.warehouse)
-        test_set = write_version(
-            warehouse, outcome.run_id, self.path, TestSet(questions=questions, manifest=manifest), new
+        new = [Change(id=question.id, change="new") for question in making.kept]
+        test_set = TestSet(questions=tuple(making.kept), manifest=manifest)
+        return MadeSet(
+            path=self.path,
+            request=request,
+            run_id=run.run_id,
+            making=making,
+            usage=usage,
+            problem=session.problem or making.problem,
+            test_set=write_version(Warehouse(settings.warehouse), run.run_id, self.path, test_set, new),
         )
-        return MadeSet(path=self.path, request=self.request, outcome=outcome, test_set=test_set)
 
 
 def plan_set(
