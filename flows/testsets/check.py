@@ -6,7 +6,7 @@ The requests depend on the set, the documents and the settings alone: the same c
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Final
 
@@ -22,12 +22,10 @@ from evalhouse.flows.results.output import (
     write_count,
 )
 from evalhouse.flows.results.progress import show_run
-from evalhouse.flows.run.outcome import Watch
 from evalhouse.flows.testsets.set_run import (
     EXPECTED,
     PLAN,
     USED,
-    Spoken,
     begin_set_run,
     describe_expected,
     list_check_rows,
@@ -46,8 +44,6 @@ from evalhouse.tasks.testsets.findings import (
     MEANINGS,
     Base,
     CheckedQuestion,
-    FindingName,
-    SetCheck,
     check_alone,
     check_in_documents,
     check_twin,
@@ -80,128 +76,47 @@ class CheckRequest:
         return None if self.documents is None else Base(self.documents)
 
 
-@dataclass(kw_only=True)
-class Checking:
-    """A set while it is checked."""
+async def check_questions(session: Session, request: CheckRequest) -> tuple[list[CheckedQuestion], str | None]:
+    """Return all questions with what was checked of them, and the problem that ended the asking early.
 
-    spoken: Spoken
-    checked: list[CheckedQuestion]
-    problem: str | None = None
-    _by_id: dict[str, GivenQuestion] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._by_id = {one.question.id: one.question for one in self.checked}
-
-    @property
-    def n_failed(self) -> int:
-        """Questions that could not be checked to the end."""
-        return sum(one.failure is not None for one in self.checked)
-
-    def find(self, question_id: str) -> GivenQuestion:
-        """A question by its id."""
-        return self._by_id[question_id]
-
-    def note_failure(self, one: CheckedQuestion, error: JudgeFailed) -> None:
-        """A question was left without a usable reply; nothing more is asked once the budget is spent."""
-        one.failure = str(error)
-        if isinstance(error, BudgetExhausted):
-            self.problem = str(error)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckOutcome:
-    """What came of it; `problem` says what ended the asking early."""
-
-    request: CheckRequest
-    run_id: str
-    checked: Sequence[CheckedQuestion]
-    usage: Usage
-    problem: str | None
-
-    @property
-    def n_failed(self) -> int:
-        """Questions that could not be checked to the end."""
-        return sum(one.failure is not None for one in self.checked)
-
-    @property
-    def by_finding(self) -> Counter[FindingName]:
-        """How often each thing was found."""
-        return Counter(finding.name for one in self.checked for finding in one.findings)
-
-    @property
-    def documents(self) -> Counter[str] | None:
-        """How many questions each document has; None without documents."""
-        if self.request.documents is None:
-            return None
-        counts = Counter({document.document_id: 0 for document in self.request.documents})
-        counts.update(name for one in self.checked for name in one.documents)
-        return counts
-
-
-def check_set(request: CheckRequest, watch: Watch) -> CheckOutcome:
-    """Check a set; raises FatalJudgeError when the judge cannot be asked at all."""
-    n_samples, path = len(request.questions), request.path
-    run = begin_set_run(request.settings, n_samples=n_samples, source=path, command=request.command)
-    run = replace(run, dataset_hash=request.content_hash)
-    with open_session(request.settings, PLAN, run=run) as session:
-        checking = session.carry_out(partial(_check_all, request=request), watch)
-        session.has_failures = checking.n_failed > 0
-        usage = session.usage
-        rows = list_check_rows(run.run_id, {one.question.id: one.checks for one in checking.checked})
-        append_testset_rows(session.live_run.warehouse, run.run_id, "check", {"testset_checks": rows})
-    return CheckOutcome(
-        request=request,
-        run_id=run.run_id,
-        checked=checking.checked,
-        usage=usage,
-        problem=session.problem or checking.problem,
-    )
-
-
-def estimate_check(request: CheckRequest) -> Usage:
-    """What checking the set would take at most, less what is on record; nothing is asked."""
-    return rehearse(request.settings, PLAN, partial(_check_dry, request=request))
-
-
-async def _check_dry(session: Session, request: CheckRequest) -> Usage:
-    await _check_all(session, request)
-    return session.usage
-
-
-async def _check_all(session: Session, request: CheckRequest) -> Checking:
+    A question may be left without a usable reply, and then has a `failure`.
+    """
     languages = (question.language for question in request.questions)
     spoken = await speak(session, ("answer_question",), languages, named=request.language)
     base = request.base
-    checking = Checking(spoken=spoken, checked=[_begin(question, base) for question in request.questions])
-    session.expect(len(checking.checked), "questions")
+    checked = [
+        CheckedQuestion(
+            question=question,
+            checks=list(check_alone(question, base)),
+            documents=base.find_documents(question) if base is not None else set(),
+        )
+        for question in request.questions
+    ]
+    session.expect(len(checked), "questions")
     index = QuestionIndex(request.questions)
+    by_id = {question.id: question for question in request.questions}
+    problem: str | None = None
 
     async def finish(place: int, one: CheckedQuestion) -> None:
+        nonlocal problem
+        live_run = spoken.about(one.question.language)
+        assert live_run.embedder is not None
         try:
-            await _check_twins(checking, index, one, place)
+            async for twin in index.list_twins(one.question, live_run.embedder, before=place):
+                if await check_twin(live_run, one, by_id[twin.id], twin):
+                    break
+            else:
+                one.note("duplicate", True, "no earlier question asks the same")
             if base is not None:
-                await check_in_documents(spoken.about(one.question.language), one, base)
+                await check_in_documents(live_run, one, base)
         except JudgeFailed as error:
-            checking.note_failure(one, error)
+            one.failure = str(error)
+            if isinstance(error, BudgetExhausted):
+                problem = str(error)
         session.note_done()
 
-    await gather_all([finish(place, one) for place, one in enumerate(checking.checked)])
-    return checking
-
-
-def _begin(question: GivenQuestion, base: Base | None) -> CheckedQuestion:
-    documents = base.find_documents(question) if base is not None else set[str]()
-    return CheckedQuestion(question=question, checks=list(check_alone(question, base)), documents=documents)
-
-
-async def _check_twins(checking: Checking, index: QuestionIndex, one: CheckedQuestion, place: int) -> None:
-    """Note the first earlier question that asks the same; raises JudgeFailed."""
-    live_run = checking.spoken.about(one.question.language)
-    assert live_run.embedder is not None
-    async for twin in index.list_twins(one.question, live_run.embedder, before=place):
-        if await check_twin(live_run, one, checking.find(twin.id), twin):
-            return
-    one.note("duplicate", True, "no earlier question asks the same")
+    await gather_all([finish(place, one) for place, one in enumerate(checked)])
+    return checked, problem
 
 
 STAND_IN: Final = (
@@ -214,29 +129,38 @@ _SHORT: Final = 160
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """A finding and its question."""
-
-    one: CheckedQuestion
-    check: SetCheck
-
-
-@dataclass(frozen=True, kw_only=True)
 class CheckedSet:
-    """A set that was checked."""
+    """A set that was checked; `problem` is what ended the asking early."""
 
-    outcome: CheckOutcome
+    request: CheckRequest
+    run_id: str
+    checked: Sequence[CheckedQuestion]
+    usage: Usage
+    problem: str | None
 
     @property
-    def found(self) -> list[Found]:
+    def findings(self) -> list[dict[str, Any]]:
         """All findings, the gravest kind first, in the order of the set within a kind."""
-        found = [Found(one=one, check=check) for one in self.outcome.checked for check in one.findings]
-        return sorted(found, key=lambda one: FINDINGS.index(one.check.name))
+        findings = [
+            {
+                "id": one.question.id,
+                "finding": check.name,
+                "severity": weigh(check.name),
+                "detail": check.detail,
+                "others": list(check.others),
+                "question": one.question.question,
+                "ground_truth": one.question.ground_truth,
+                "call_id": check.call_id,
+            }
+            for one in self.checked
+            for check in one.findings
+        ]
+        return sorted(findings, key=lambda finding: FINDINGS.index(finding["finding"]))
 
     @property
     def counts(self) -> list[dict[str, Any]]:
-        """By finding how many questions it was found of."""
-        counts = self.outcome.by_finding
+        """The number of questions with each finding."""
+        counts = Counter(finding.name for one in self.checked for finding in one.findings)
         return [
             {"finding": name, "severity": weigh(name), "meaning": MEANINGS[name], "n": counts[name]}
             for name in FINDINGS
@@ -244,125 +168,92 @@ class CheckedSet:
         ]
 
     @property
+    def coverage(self) -> dict[str, Any]:
+        """The number of questions of each kind, in each language, and about each document where there are any."""
+        kinds = Counter(one.question.kind for one in self.checked)
+        documents: dict[str, int] | None = None
+        if self.request.documents is not None:
+            about = Counter(name for one in self.checked for name in one.documents)
+            documents = {document.document_id: 0 for document in self.request.documents} | about
+        return {
+            "kinds": {kind: kinds[kind] for kind in KINDS},
+            "kinds_are_guessed": not all(one.question.given_kind for one in self.checked),
+            "languages": dict(Counter(one.question.language for one in self.checked)),
+            "documents": documents,
+            "documents_without_a_question": documents and [name for name, n in documents.items() if not n],
+        }
+
+    @property
+    def failed(self) -> list[dict[str, Any]]:
+        """The questions that could not be checked to the end."""
+        return [{"id": one.question.id, "why": one.failure} for one in self.checked if one.failure]
+
+    @property
     def status(self) -> int:
         """The command's exit status."""
-        if self.outcome.n_failed or self.outcome.problem:
+        if self.failed or self.problem:
             return INCOMPLETE
-        return GATE_FAILED if self.outcome.by_finding else 0
+        return GATE_FAILED if self.counts else 0
 
     def to_plain(self) -> dict[str, Any]:
-        """As JSON has it."""
-        outcome, request = self.outcome, self.outcome.request
-        documents = outcome.documents
+        """Return all that was found as JSON has it."""
         return {
-            "run_id": outcome.run_id,
-            "set": request.path,
-            "documents": request.source,
-            "n_questions": len(request.questions),
-            "n_with_findings": sum(bool(one.findings) for one in outcome.checked),
+            "run_id": self.run_id,
+            "set": self.request.path,
+            "documents": self.request.source,
+            "n_questions": len(self.request.questions),
+            "n_with_findings": sum(bool(one.findings) for one in self.checked),
             "counts": self.counts,
-            "findings": [_describe(found) for found in self.found],
-            "coverage": {
-                "kinds": _count_kinds(outcome.checked),
-                "kinds_are_guessed": not all(one.question.given_kind for one in outcome.checked),
-                "languages": dict(Counter(one.question.language for one in outcome.checked)),
-                "documents": dict(documents) if documents is not None else None,
-                "documents_without_a_question": _list_bare(documents),
-            },
-            "failed": [{"id": one.question.id, "why": one.failure} for one in outcome.checked if one.failure],
-            "problem": outcome.problem,
-            "calls": outcome.usage.pick(*USED),
+            "findings": self.findings,
+            "coverage": self.coverage,
+            "failed": self.failed,
+            "problem": self.problem,
+            "calls": self.usage.pick(*USED),
         }
 
     def print(self) -> None:
-        """As a person reads it."""
-        outcome, request = self.outcome, self.outcome.request
-        n_with = sum(bool(one.findings) for one in outcome.checked)
+        """Print what was found for a person."""
+        request, findings, coverage = self.request, self.findings, self.coverage
+        n_with = sum(bool(one.findings) for one in self.checked)
         against = f" against {write_count(len(request.documents), 'document')}" if request.documents is not None else ""
         print_line(
             f"{request.path}: {write_count(len(request.questions), 'question')}{against}, judged by "
             f"{request.settings.judge}; " + (f"something was found of {n_with:,}" if n_with else "nothing was found"),
             bold=True,
         )
-        rows = [
-            [row["severity"], row["finding"], row["n"], row["meaning"], _name_questions(self.found, row["finding"])]
-            for row in self.counts
-        ]
+        rows = []
+        for count in self.counts:
+            ids = [finding["id"] for finding in findings if finding["finding"] == count["finding"]]
+            rows.append([count["severity"], count["finding"], count["n"], count["meaning"], list_names(ids, 3)])
         print_section("Findings", ["severity", "finding", "#questions", "what it means", "of"], rows)
-        listed = [
-            [
-                found.one.question.id,
-                found.check.name,
-                f"{shorten(found.one.question.question, _SHORT)} – {shorten(found.check.detail, 2 * _SHORT)}",
-            ]
-            for found in self.found
-        ]
-        print_section("What was found", ["question", "finding", "detail"], listed[:_SHOWN])
-        if len(listed) > _SHOWN:
-            print_line(f"and {len(listed) - _SHOWN:,} more: --json or --html FILE has them all")
-        self._print_coverage()
-        self._print_end()
-
-    def _print_coverage(self) -> None:
-        kinds = _count_kinds(self.outcome.checked)
-        is_guessed = not all(one.question.given_kind for one in self.outcome.checked)
+        listed = []
+        for finding in findings[:_SHOWN]:
+            text = f"{shorten(finding['question'], _SHORT)} – {shorten(finding['detail'], 2 * _SHORT)}"
+            listed.append([finding["id"], finding["finding"], text])
+        print_section("What was found", ["question", "finding", "detail"], listed)
+        if len(findings) > _SHOWN:
+            print_line(f"and {len(findings) - _SHOWN:,} more: --json or --html FILE has them all")
         print_line()
-        print_table(
-            make_table(
-                ["kind", "#questions"], list(kinds.items()), title=f"Kinds{' (by their words)' if is_guessed else ''}"
-            )
-        )
-        documents = self.outcome.documents
-        if documents is None:
-            return
-        bare = _list_bare(documents) or []
-        print_line()
-        print_line(f"{len(documents) - len(bare):,} of {write_count(len(documents), 'document')} have a question")
-        if bare:
-            print_line(f"without one: {list_names(bare, 10)}")
-
-    def _print_end(self) -> None:
-        outcome = self.outcome
-        print_calls(outcome.usage)
-        if outcome.problem or outcome.n_failed:
-            failed = [one.question.id for one in outcome.checked if one.failure]
-            why = outcome.problem or next(one.failure for one in outcome.checked if one.failure)
+        title = f"Kinds{' (by their words)' if coverage['kinds_are_guessed'] else ''}"
+        print_table(make_table(["kind", "#questions"], list(coverage["kinds"].items()), title=title))
+        documents, bare = coverage["documents"], coverage["documents_without_a_question"]
+        if documents is not None:
+            print_line()
+            print_line(f"{len(documents) - len(bare):,} of {write_count(len(documents), 'document')} have a question")
+            if bare:
+                print_line(f"without one: {list_names(bare, 10)}")
+        print_calls(self.usage)
+        failed = self.failed
+        if self.problem or failed:
+            ids = [one["id"] for one in failed]
             print_notice(
-                f"{write_count(len(failed), 'question')} could not be checked to the end ({list_names(failed, 5)}): "
-                f"{why}; the same command goes on from here."
+                f"{write_count(len(failed), 'question')} could not be checked to the end ({list_names(ids, 5)}): "
+                f"{self.problem or failed[0]['why']}; the same command goes on from here."
             )
         print_line(
             '      evalhouse query "select candidate_id, name, detail from testset_checks '
-            f"where run_id = '{outcome.run_id}' and not passed\""
+            f"where run_id = '{self.run_id}' and not passed\""
         )
-
-
-def _describe(found: Found) -> dict[str, Any]:
-    question, check = found.one.question, found.check
-    return {
-        "id": question.id,
-        "finding": check.name,
-        "severity": weigh(check.name),
-        "detail": check.detail,
-        "others": list(check.others),
-        "question": question.question,
-        "ground_truth": question.ground_truth,
-        "call_id": check.call_id,
-    }
-
-
-def _name_questions(found: Sequence[Found], name: str) -> str:
-    return list_names([one.one.question.id for one in found if one.check.name == name], 3)
-
-
-def _count_kinds(checked: Sequence[CheckedQuestion]) -> dict[str, int]:
-    """Questions of each kind, those without one too."""
-    counts = Counter(one.question.kind for one in checked)
-    return {kind: counts[kind] for kind in KINDS}
-
-
-def _list_bare(documents: Mapping[str, int] | None) -> list[str] | None:
-    return None if documents is None else [name for name, n in documents.items() if not n]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -373,27 +264,40 @@ class CheckPlan:
     notices: tuple[str, ...]
 
     def print_estimate(self, *, as_json: bool) -> None:
-        """What checking it would take at most; nothing is asked."""
-        usage = estimate_check(self.request)
+        """Print what checking it would take at most; nothing is asked."""
+        usage, text = self._estimate()
         if as_json:
             print_json({"n_questions": len(self.request.questions), **usage.pick(*EXPECTED)})
             return
-        print_line(f"{self._describe(usage)}. Nothing was asked.")
+        print_line(f"{text}. Nothing was asked.")
 
-    def _describe(self, usage: Usage) -> str:
-        documents = self.request.documents
-        against = f" against {write_count(len(documents), 'document')}" if documents is not None else ""
-        return (
-            f"{write_count(len(self.request.questions), 'question')}{against}: "
-            f"{describe_expected(self.request.settings.judge, usage)}"
-        )
+    def _estimate(self) -> tuple[Usage, str]:
+        request = self.request
+
+        async def ask(session: Session) -> Usage:
+            await check_questions(session, request)
+            return session.usage
+
+        usage = rehearse(request.settings, PLAN, ask)
+        against = f" against {write_count(len(request.documents), 'document')}" if request.documents is not None else ""
+        expected = describe_expected(request.settings.judge, usage)
+        return usage, f"{write_count(len(request.questions), 'question')}{against}: {expected}"
 
     def check(self) -> CheckedSet:
-        """Check it; raises FatalJudgeError when the judge cannot be asked."""
-        if self.request.settings.judge != LEXICAL:
-            print_notice(self._describe(estimate_check(self.request)))
-        with show_run() as watch:
-            return CheckedSet(outcome=check_set(self.request, watch))
+        """Check the set; raises FatalJudgeError when the judge cannot be asked."""
+        request, settings = self.request, self.request.settings
+        if settings.judge != LEXICAL:
+            print_notice(self._estimate()[1])
+        run = begin_set_run(settings, n_samples=len(request.questions), source=request.path, command=request.command)
+        run = replace(run, dataset_hash=request.content_hash)
+        with show_run() as watch, open_session(settings, PLAN, run=run) as session:
+            checked, problem = session.carry_out(partial(check_questions, request=request), watch)
+            session.has_failures = any(one.failure is not None for one in checked)
+            usage = session.usage
+            rows = list_check_rows(run.run_id, {one.question.id: one.checks for one in checked})
+            append_testset_rows(session.live_run.warehouse, run.run_id, "check", {"testset_checks": rows})
+        problem = session.problem or problem
+        return CheckedSet(request=request, run_id=run.run_id, checked=checked, usage=usage, problem=problem)
 
 
 def plan_check(
