@@ -141,14 +141,21 @@ def draw_parts(parts: Sequence[Part], *, low_is_good: bool) -> Chart:
     for part in parts:
         ends.append(ends[-1] + part.value)
     names = [name_part(part.name) for part in parts]
-    low, high = _find_room(ends)
+    # Round numbers hold all bars: whole steps of 1, 2 or 5 times a power of ten.
+    size = (max(ends) - min(ends)) / _MOST_STEPS or 0.01
+    power = 10.0 ** math.floor(math.log10(size))
+    step = next(times * power for times in (1, 2, 5, 10) if times * power >= size * (1 - ROUNDING))
+    first, last = math.floor(min(ends) / step + ROUNDING), math.ceil(max(ends) / step - ROUNDING)
+    low, high = round(first * step, 12), round(max(last, first + 1) * step, 12)
+    gains = [-part.value if low_is_good else part.value for part in parts]
+    ways = ["even" if abs(gain) <= ROUNDING else "up" if gain > 0 else "down" for gain in gains]
     texts = [f"{write_change(part.value)}, {part.n_moved} of {part.n} samples moved" for part in parts]
     data = {
         "names": [*names, ALL_PARTS],
         "from": [*ends[:-1], 0.0],
         "to": [*ends[1:], ends[-1]],
         "texts": [*texts, write_change(ends[-1])],
-        "ways": [*(_name_way(-part.value if low_is_good else part.value) for part in parts), "all"],
+        "ways": [*ways, "all"],
         "x": [[value, f"{value:+g}" if value else "0"] for value in sorted({low, 0.0, high})],
     }
     changes = ", ".join(f"{name} {write_change(part.value)}" for name, part in zip(names, parts, strict=True))
@@ -161,7 +168,14 @@ def draw_result(columns: Mapping[str, Sequence[Any]]) -> Chart | None:
     Over time or a number there is a line for each column of numbers, or, where one column of numbers stands beside one
     of few names, for each name. By name there is a bar a row, as long as the first column of numbers says.
     """
-    kinds = {name: _find_kind(values) for name, values in columns.items()}
+    # Columns hold numbers, times, texts, or something that is not drawn.
+    drawable: dict[str, tuple[type, ...]] = {"number": (int, float, Decimal), "time": (date,), "text": (str,)}
+    kinds: dict[str, str] = {}
+    for name, values in columns.items():
+        given = [value for value in values if value is not None]
+        fitting = (kind for kind, types in drawable.items() if all(isinstance(value, types) for value in given))
+        is_flag = any(isinstance(value, bool) for value in given)
+        kinds[name] = "other" if is_flag or not given else next(fitting, "other")
     times, texts, numbers = ([name for name in kinds if kinds[name] == kind] for kind in ("time", "text", "number"))
     x = next(iter(times or texts or numbers[: len(numbers) > 1]), None)
     ys = [name for name in numbers if name != x][:MOST_SERIES]
@@ -169,7 +183,17 @@ def draw_result(columns: Mapping[str, Sequence[Any]]) -> Chart | None:
         return None
     by = [name for name in texts if name != x and 1 < len(set(columns[name])) <= MOST_SERIES]
     split = by[0] if by and len(ys) == 1 else None
-    shown = {name: _write_plain(columns[name][:MOST_POINTS]) for name in (x, *ys, *([split] if split else []))}
+    shown: dict[str, list[Any]] = {}
+    for name in (x, *ys, *([split] if split else [])):
+        # Values as JSON has them; a time in ISO form, as UTC.
+        shown[name] = []
+        for value in columns[name][:MOST_POINTS]:
+            if isinstance(value, datetime):
+                shown[name].append(value.isoformat())
+            elif isinstance(value, date):
+                shown[name].append(datetime(value.year, value.month, value.day).isoformat())
+            else:
+                shown[name].append(float(value) if isinstance(value, Decimal) else value)
     data = {"x": x, "ys": ys, "by": split, "over": kinds[x], "columns": shown}
     n = len(shown[x])
     of = "" if n == len(columns[x]) else f", the first of {len(columns[x])}"
@@ -239,42 +263,6 @@ def _find_tenths(values: Sequence[float | None]) -> tuple[float, float]:
     scored = [value for value in values if value is not None]
     low, high = math.floor(min(scored) * 10), math.ceil(max(scored) * 10)
     return low / 10, max(high, low + 2) / 10
-
-
-def _find_room(ends: Sequence[float]) -> tuple[float, float]:
-    """Round numbers that hold all bars: whole steps of 1, 2 or 5 times a power of ten."""
-    low, high = min(ends), max(ends)
-    size = (high - low) / _MOST_STEPS or 0.01
-    power = 10.0 ** math.floor(math.log10(size))
-    step = next(times * power for times in (1, 2, 5, 10) if times * power >= size * (1 - ROUNDING))
-    first, last = math.floor(low / step + ROUNDING), math.ceil(high / step - ROUNDING)
-    return round(first * step, 12), round(max(last, first + 1) * step, 12)
-
-
-def _name_way(value: float) -> str:
-    return "even" if abs(value) <= ROUNDING else "up" if value > 0 else "down"
-
-
-def _find_kind(values: Sequence[Any]) -> str:
-    """What a column holds: numbers, times, texts, or something that is not drawn."""
-    there = [value for value in values if value is not None]
-    kinds: dict[str, tuple[type, ...]] = {"number": (int, float, Decimal), "time": (date,), "text": (str,)}
-    fitting = (name for name, kind in kinds.items() if all(isinstance(value, kind) for value in there))
-    is_flag = any(isinstance(value, bool) for value in there)
-    return "other" if is_flag or not there else next(fitting, "other")
-
-
-def _write_plain(values: Sequence[Any]) -> list[Any]:
-    """Values as JSON has them; a time in milliseconds since 1970, as UTC."""
-    plain_values = []
-    for value in values:
-        if isinstance(value, date):
-            at = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
-            plain_value = at.isoformat()
-        else:
-            plain_value = float(value) if isinstance(value, Decimal) else value
-        plain_values.append(plain_value)
-    return plain_values
 
 
 def _clean(value: Any) -> Any:  # noqa: ANN401  # whatever is to become JSON

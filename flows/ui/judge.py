@@ -208,7 +208,7 @@ def _list_changes(warehouse: Warehouse, runs: Sequence[Row]) -> list[Row]:
     asked: dict[str, dict[str, Row]] = {row["run_id"]: {} for row in runs}
     for row in warehouse.read(read_query("judge/asked"), frames={"wanted": _frame(list(asked))}).to_dicts():
         asked[row["run_id"]][row["step"]] = row
-    changes = []
+    changes: list[Row] = []
     for now, before in pairwise(runs):
         found = [
             {"what": what, "before": before[name], "now": now[name]}
@@ -216,12 +216,12 @@ def _list_changes(warehouse: Warehouse, runs: Sequence[Row]) -> list[Row]:
             if now[name] != before[name]
         ]
         # Prompts and models of the steps that both runs asked; a run that took all from the record heard no model.
-        for step, row in asked[now["run_id"]].items():
+        for step, answered in asked[now["run_id"]].items():
             earlier = asked[before["run_id"]].get(step, {})
             for name, what in (("prompts", "prompt"), ("models", "model that answered")):
-                if row[name] and earlier.get(name) and row[name] != earlier[name]:
+                if answered[name] and earlier.get(name) and answered[name] != earlier[name]:
                     of_step = f"{what} of {step.replace('_', ' ')}"
-                    found.append({"what": of_step, "before": earlier[name], "now": row[name]})
+                    found.append({"what": of_step, "before": earlier[name], "now": answered[name]})
         if found:
             changes.append({"run_id": now["run_id"], "started_at": now["started_at"], "changes": found})
     return changes
@@ -234,7 +234,7 @@ def _describe_moves(warehouse: Warehouse, run_ids: Sequence[str]) -> list[Row]:
     # Each run beside the one after it in the list, newest first.
     pairs = _frame(run_ids[:-1]).with_columns(previous_run_id=pl.Series(run_ids[1:], dtype=pl.String))
     moves = warehouse.read(read_query("judge/moves"), frames={"pairs": pairs, "listed": _frame(run_ids)})
-    described = []
+    described: list[Row] = []
     for row in moves.to_dicts():
         # In points of a per cent, with the normal interval of the mean of the samples' moves; without one where so few
         # samples moved that it would be wrong.

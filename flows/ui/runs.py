@@ -205,7 +205,7 @@ def show_series(request: Request, name: str) -> Response:
     kept, marks = find_kept(request), read_marks(warehouse, run_ids)
     data = read_series(warehouse, series, lambda name, read: kept.find((series, name), marks, read))
     # What the gate decided on each run, with the checks that did not pass in words.
-    checks = warehouse.read_rows(read_query("ui/gates"), {"series": series})
+    checks: Sequence[Row] = warehouse.read_rows(read_query("ui/gates"), {"series": series})
     nights = []
     for (run_id, started_at, gate), group in groupby(
         checks, key=lambda row: (row["run_id"], row["started_at"], row["gate"])

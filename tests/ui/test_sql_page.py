@@ -11,7 +11,6 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -38,8 +37,9 @@ select null as nothing, '' as empty, 'NULL' as word, [1, 2] as list, {'a': 'b'} 
 """
 
 
-answer_here = partial(answer_statement, timeout_s=20)
-"""As `answer_apart` does, without a process: a third of a second less a query."""
+def answer_here(location: Location, text: str, *, stop: threading.Event, most_rows: int | None = None) -> pl.DataFrame:
+    """As `answer_apart` does, without a process: a third of a second less a query."""
+    return answer_statement(location, text, timeout_s=20, most_rows=most_rows)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ It is read from DuckDB's own catalogue, so that it holds a metric's tables and t
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -58,7 +58,11 @@ class Catalog:
 def read_catalog(location: Location) -> Catalog:
     """Read the catalogue; raises WarehouseMissing, WarehouseBusy, or WarehouseError for what is not a warehouse."""
     # A lake keeps no comments on the columns of its views; they are those of the files the views are laid from.
-    written = {} if location.lake is None else _read_view_comments()
+    written = {}
+    if location.lake is not None:
+        for script in view_scripts():
+            for view, name, comment in _VIEW_COMMENT.findall(script.sql):
+                written[view, name] = comment.replace("''", "'")
     with open_reader(location) as connection:
         columns: dict[str, list[Column]] = {}
         for table, name, kind, comment in connection.execute(read_query("catalog/columns")).fetchall():
@@ -68,18 +72,11 @@ def read_catalog(location: Location) -> Catalog:
             Relation(name=name, kind=kind, comment=comment, columns=tuple(columns.get(name, ())))
             for name, kind, comment in connection.execute(read_query("catalog/relations")).fetchall()
         )
-        keywords = _list_words(connection, read_query("catalog/keywords"))
-        functions = _list_words(connection, read_query("catalog/functions"))
+        keywords, functions = (
+            tuple(word for (word,) in connection.execute(read_query(query)).fetchall())
+            for query in ("catalog/keywords", "catalog/functions")
+        )
     return Catalog(relations=relations, keywords=keywords, functions=functions)
-
-
-def _read_view_comments() -> dict[tuple[str, str], str]:
-    comments = (match.groups() for script in view_scripts() for match in _VIEW_COMMENT.finditer(script.sql))
-    return {(view, column): comment.replace("''", "'") for view, column, comment in comments}
-
-
-def _list_words(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[str, ...]:
-    return tuple(word for (word,) in connection.execute(sql).fetchall())
 
 
 _DESCRIBED_AT_END = re.compile(r"\A\s*\\d\s+\w*\Z")
@@ -99,69 +96,50 @@ class Suggestion:
     comment: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Candidate:
-    name: str
-    note: str
-    comment: str | None = None
-
-
 def suggest_words(before: str, after: str, catalog: Catalog) -> list[Suggestion]:
-    """What may stand between the two texts, the likeliest first; each word once, in whatever letters it begins.
+    """Return what may come between the two texts, the likeliest first; each word once, in any case of its letters.
 
     Within a string or a comment that is nothing.
     """
     word = re.split(r"\W", before)[-1]
-    # Whether a letter typed behind the text would be a part of no word: DuckDB splits off no string that is open, and
-    # no comment.
-    if _DESCRIBED_AT_END.match(before):
-        quoted = False
-    else:
+    if not _DESCRIBED_AT_END.match(before):
+        # DuckDB makes no token of a string that is open, nor of a comment: a letter typed there is part of no word.
         tokens = duckdb.tokenize(f"{before}x")
-        quoted = not tokens or tokens[-1][0] < len(before.encode()) - len(word.encode())
-    if quoted:
-        return []
-    suggestions: dict[str, Suggestion] = {}
-    for candidate in _list_candidates(before, after, catalog):
-        if candidate.name.lower().startswith(word.lower()):
-            if candidate.note == "keyword":
-                text = candidate.name.upper() if word.isupper() else candidate.name
-            else:
-                text = candidate.name if candidate.note == "function" else write_name(candidate.name, catalog)
-            suggestion = Suggestion(text=text, n_replaced=len(word), note=candidate.note, comment=candidate.comment)
-            suggestions.setdefault(text, suggestion)
-    return list(suggestions.values())
-
-
-def _list_candidates(before: str, after: str, catalog: Catalog) -> Iterator[_Candidate]:
-    relations = [_Candidate(name=one.name, note=one.kind, comment=one.comment) for one in catalog.relations]
-    named = _find_named(f"{before} {after}", catalog)
-    if owner := _OWNER_AT_END.search(before):
-        yield from _list_columns([relation for name, relation in named if name == owner[1].strip('"').lower()])
-    elif _DESCRIBED_AT_END.match(before) or _TABLE_AT_END.search(before):
-        yield from relations
-    else:
-        yield from _list_columns([relation for _, relation in named] or catalog.relations)
-        yield from (_Candidate(name=word, note="keyword") for word in catalog.keywords)
-        yield from relations
-        yield from (_Candidate(name=name, note="function") for name in catalog.functions)
-
-
-def _list_columns(relations: Sequence[Relation]) -> Iterator[_Candidate]:
-    for relation in relations:
-        for column in relation.columns:
-            note = f"{relation.name}, {column.type.lower()}"
-            yield _Candidate(name=column.name, note=note, comment=column.comment)
-
-
-def _find_named(text: str, catalog: Catalog) -> list[tuple[str, Relation]]:
-    """The tables and views that the text names, by their own names and by what they are called there."""
-    relations = {relation.name.lower(): relation for relation in catalog.relations}
-    named = []
-    for match in _NAMED.finditer(text):
-        if relation := relations.get(match[1].lower()):
+        if not tokens or tokens[-1][0] < len(before.encode()) - len(word.encode()):
+            return []
+    # The tables and views that the text names, by their own names and by their aliases.
+    by_name = {relation.name.lower(): relation for relation in catalog.relations}
+    named: list[tuple[str, Relation]] = []
+    for match in _NAMED.finditer(f"{before} {after}"):
+        if relation := by_name.get(match[1].lower()):
             named += [(name.lower(), relation) for name in match.groups() if name]
-    return named
+    relations = [(relation.name, relation.kind, relation.comment) for relation in catalog.relations]
+    # Each candidate is a name, a note on what it is, and a comment.
+    candidates: list[tuple[str, str, str | None]] = []
+    owners: Sequence[Relation] = [relation for _, relation in named] or catalog.relations
+    owner = _OWNER_AT_END.search(before)
+    if owner:
+        owners = [relation for name, relation in named if name == owner[1].strip('"').lower()]
+    if not owner and (_DESCRIBED_AT_END.match(before) or _TABLE_AT_END.search(before)):
+        candidates += relations
+    else:
+        for relation in owners:
+            candidates += [
+                (column.name, f"{relation.name}, {column.type.lower()}", column.comment) for column in relation.columns
+            ]
+        if not owner:
+            candidates += [(keyword, "keyword", None) for keyword in catalog.keywords]
+            candidates += relations
+            candidates += [(name, "function", None) for name in catalog.functions]
+    suggestions: dict[str, Suggestion] = {}
+    for name, note, comment in candidates:
+        if name.lower().startswith(word.lower()):
+            if note == "keyword":
+                text = name.upper() if word.isupper() else name
+            else:
+                text = name if note == "function" else write_name(name, catalog)
+            suggestions.setdefault(text, Suggestion(text=text, n_replaced=len(word), note=note, comment=comment))
+    return list(suggestions.values())
 
 
 def write_name(name: str, catalog: Catalog) -> str:

@@ -1,11 +1,7 @@
-"""`query`: a person's SQL over the warehouse, read-only and shut in.
+"""SQL that others wrote, run in the query process: read-only, without files, network or settings.
 
-One SELECT or EXPLAIN on a read-only connection that can reach no other file, no network and no Python object,
-cannot change its own settings, and is stopped when it takes too long. What DuckDB itself types as SELECT is one:
-WITH, FROM, VALUES, TABLE, DESCRIBE, SHOW, SUMMARIZE, and PIVOT when it lists its values.
-
-What a person may type is one of these, or a backslash with `d` or `d NAME`, answered alike at the command line and in
-the browser.
+It is one SELECT or EXPLAIN; what DuckDB types as SELECT is one: WITH, FROM, VALUES, TABLE, DESCRIBE, SHOW, SUMMARIZE,
+and PIVOT when it lists its values. At the command line and in the browser a backslash with `d` or `d NAME` is too.
 """
 
 import json
@@ -13,7 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import date
 from itertools import pairwise
 from pathlib import Path
@@ -49,7 +45,6 @@ _SPILLED_PER_MEMORY = 4
 # How often a running query is looked at: is it to be stopped, has it run too long?
 _WATCH_S = 0.05
 _DEEPEST = 20  # lists within lists: Arrow refuses more than 64
-# Types that Polars has not: shown as DuckDB writes them.
 _FOREIGN_TYPE = re.compile(r"\b(INTERVAL|UNION|BIT|BIGNUM|VARIANT|GEOMETRY|TIME WITH TIME ZONE)\b")
 
 
@@ -59,7 +54,6 @@ def run_query(
     *,
     timeout_s: float = 300.0,
     memory_mb: int | None = None,
-    stop: threading.Event | None = None,
     most_rows: int | None = None,
     spill: Path | None = None,
 ) -> pl.DataFrame:
@@ -68,8 +62,8 @@ def run_query(
     Raises QueryError with DuckDB's own words where it has some.
 
     Without `memory_mb` DuckDB takes up to four fifths of the machine's memory. Intervals and other types that Polars
-    has not come as text. Another thread stops the query by setting `stop`. What memory does not hold is put into the
-    folder `spill`, up to a limit, and otherwise beside the warehouse.
+    has not come as text. What memory does not hold is put into the folder `spill`, up to a limit, and otherwise beside
+    the warehouse.
 
     The query can name two runs: getvariable('latest') is the id of the newest evaluation, getvariable('previous') that
     of the one before.
@@ -81,8 +75,13 @@ def run_query(
             connection.execute("set temp_directory = $folder", {"folder": str(spill)})
         if spill is not None and memory_mb is not None:
             connection.execute(f"set max_temp_directory_size = '{_SPILLED_PER_MEMORY * memory_mb}MB'")
-        _name_runs(connection)
-        return run_shut_in(connection, sql, timeout_s=timeout_s, memory_mb=memory_mb, stop=stop, most_rows=most_rows)
+        # A variable is a value before the query is planned, unlike a subquery, so that a filter by it reaches the
+        # tables: over a long history the causes of one run come in 0.3 s and not in a minute. A file without our table
+        # of runs, or with one from before runs had kinds, is queried without these names.
+        with suppress(duckdb.CatalogException, duckdb.BinderException):
+            for place, name in enumerate(("latest", "previous"), start=1):
+                connection.execute(f"set variable {name} = ({_NEWEST})[{place}]")
+        return run_shut_in(connection, sql, timeout_s=timeout_s, memory_mb=memory_mb, most_rows=most_rows)
 
 
 def run_shut_in(
@@ -91,16 +90,15 @@ def run_shut_in(
     *,
     timeout_s: float,
     memory_mb: int | None = None,
-    stop: threading.Event | None = None,
     most_rows: int | None = None,
 ) -> pl.DataFrame:
     """As `run_query`, on a connection that is shut in from here on; no more than `most_rows` rows are fetched.
 
     Rows are fetched beside DuckDB's own memory, so that its limit does not hold them.
     """
-    # First of all: DuckDB reads the files of an IMPORT DATABASE while it only takes the text apart.
     if memory_mb:
         connection.execute(f"set memory_limit = '{memory_mb}MB'")
+    # Before the text is parsed: for that alone DuckDB reads the files of an IMPORT DATABASE.
     for setting in _SANDBOX:
         connection.execute(setting)
     try:
@@ -109,9 +107,9 @@ def run_shut_in(
         text = sql.encode()
         tokens = duckdb.tokenize(sql)
         words = []
-        for (start, kind), (end, _) in pairwise([*tokens, (len(text), None)]):
+        for (start, token), (end, _) in pairwise([*tokens, (len(text), None)]):
             match = _WORD.match(text[start:end].decode(errors="replace"))
-            if match and kind != duckdb.token_type.comment:
+            if match and token != duckdb.token_type.comment:
                 words.append(match[0].strip('"').lower())
     except duckdb.Error as error:
         raise _explain(error, sql) from None
@@ -128,43 +126,28 @@ def run_shut_in(
     for word, after in pairwise(words):
         if after == "(" and _FORBIDDEN.fullmatch(word):
             raise QueryError(f"the function {word}() is not for queries here; write one SELECT over tables and views")
-    return _run_timed(connection, sql, timeout_s, stop or threading.Event(), most_rows)
-
-
-def _name_runs(connection: duckdb.DuckDBPyConnection) -> None:
-    """Set the variables that name runs.
-
-    Unlike a subquery a variable is a value before the query is planned, so that a filter by it reaches the tables:
-    over a long history the causes of one run come in 0.3 s and not in a minute.
-    """
-    try:
-        for place, name in enumerate(("latest", "previous"), start=1):
-            connection.execute(f"set variable {name} = ({_NEWEST})[{place}]")
-    except (duckdb.CatalogException, duckdb.BinderException):
-        # A file without our table of runs, or with one from before runs had kinds, is queried without these names.
-        return
-
-
-def _run_timed(
-    connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float, stop: threading.Event, most_rows: int | None
-) -> pl.DataFrame:
-    with limiting_time(connection, sql, timeout_s, stop):
-        relation = _show_foreign_types(connection.sql(sql))
+    with limiting_time(connection, sql, timeout_s):
+        relation = connection.sql(sql)
+        # Types that Polars does not have are shown as DuckDB writes them.
+        as_text = [
+            '"' + name.replace('"', '""') + '"'
+            for name, kind in zip(relation.columns, relation.types, strict=True)
+            if _FOREIGN_TYPE.search(str(kind)) or _is_nested_deeper(kind, _DEEPEST)
+        ]
+        if as_text:
+            relation = relation.select(f"* replace ({', '.join(f'{name}::varchar as {name}' for name in as_text)})")
         return (relation if most_rows is None else relation.limit(most_rows)).pl()
 
 
 @contextmanager
-def limiting_time(
-    connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float, stop: threading.Event | None = None
-) -> Iterator[None]:
+def limiting_time(connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float) -> Iterator[None]:
     """Interrupt the statement `sql` that this block runs when it takes too long; raises QueryError for its errors."""
-    over, stop = threading.Event(), stop or threading.Event()
-    deadline = time.monotonic() + timeout_s
+    over, deadline = threading.Event(), time.monotonic() + timeout_s
 
     def interrupt() -> None:
-        # Again and again: DuckDB forgets an interrupt that comes before it has begun to execute.
+        # Repeatedly: DuckDB forgets an interrupt that comes before it has begun to execute.
         while not over.wait(_WATCH_S):
-            if stop.is_set() or time.monotonic() >= deadline:
+            if time.monotonic() >= deadline:
                 connection.interrupt()
 
     watch = threading.Thread(target=interrupt, name="evalhouse-query-watch", daemon=True)
@@ -172,8 +155,6 @@ def limiting_time(
     try:
         yield
     except duckdb.InterruptException:
-        if stop.is_set():
-            raise QueryStopped("the query was stopped") from None
         raise QueryStopped(
             f"the query was stopped after {timeout_s:g} s; narrow it, or give it longer by `evalhouse query --timeout`"
         ) from None
@@ -181,8 +162,14 @@ def limiting_time(
         text = _one_line(_describe(error)["text"])
         raise QueryStopped(f"{text}; narrow the query, or give it more by `evalhouse query --memory-limit`") from None
     except duckdb.Error as error:
-        # The place that a relation tells, if any, is one in a text that DuckDB wrote; planning ours once more finds it.
-        raise QueryError(_one_line(_describe(error)["text"]), place=_find_place(connection, sql)) from None
+        # The place that a relation names, if any, is one in a text that DuckDB wrote; planning ours again finds it.
+        place, plan = None, "explain "
+        try:
+            connection.execute(plan + sql)
+        except duckdb.Error as again:
+            place = _explain(again, plan + sql).place
+        place = None if place is None else max(0, place - len(plan))
+        raise QueryError(_one_line(_describe(error)["text"]), place=place) from None
     except pl.exceptions.PolarsError as error:
         raise QueryError(_one_line(str(error))) from None
     finally:
@@ -190,33 +177,11 @@ def limiting_time(
         watch.join()
 
 
-def _show_foreign_types(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
-    quoted = [
-        '"' + name.replace('"', '""') + '"'
-        for name, kind in zip(relation.columns, relation.types, strict=True)
-        if _FOREIGN_TYPE.search(str(kind)) or _is_nested_deeper(kind, _DEEPEST)
-    ]
-    if not quoted:
-        return relation
-    return relation.select(f"* replace ({', '.join(f'{name}::varchar as {name}' for name in quoted)})")
-
-
 def _is_nested_deeper(kind: duckdb.sqltypes.DuckDBPyType, levels: int) -> bool:
     if kind.id not in ("list", "array", "struct", "map"):
         return False
     parts = [part for _, part in kind.children if isinstance(part, duckdb.sqltypes.DuckDBPyType)]  # or an array's size
     return levels == 0 or any(_is_nested_deeper(part, levels - 1) for part in parts)
-
-
-def _find_place(connection: duckdb.DuckDBPyConnection, sql: str) -> int | None:
-    """Where planning the SELECT fails, None where it does not."""
-    plan = "explain "
-    try:
-        connection.execute(plan + sql)
-    except duckdb.Error as error:
-        place = _explain(error, plan + sql).place
-        return None if place is None else max(0, place - len(plan))
-    return None
 
 
 def _explain(error: duckdb.Error, sql: str) -> QueryError:
@@ -255,7 +220,6 @@ def answer_statement(
     *,
     timeout_s: float,
     memory_mb: int | None = None,
-    stop: threading.Event | None = None,
     most_rows: int | None = None,
     spill: Path | None = None,
 ) -> pl.DataFrame:
@@ -271,9 +235,7 @@ def answer_statement(
             columns = ["column", "type", "comment"]
             rows = [[entry.name, entry.type, entry.comment] for entry in catalog.find(name).columns]
         return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String), orient="row")
-    frame = run_query(
-        location, text, timeout_s=timeout_s, memory_mb=memory_mb, stop=stop, most_rows=most_rows, spill=spill
-    )
+    frame = run_query(location, text, timeout_s=timeout_s, memory_mb=memory_mb, most_rows=most_rows, spill=spill)
     _check_times(frame)
     # Sums of whole numbers as whole numbers: DuckDB gives 128 bits for them, which come as decimals.
     sums = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.Decimal) and dtype.scale == 0]
@@ -330,7 +292,24 @@ def query_tables(
     }
     with duckdb.connect(":memory:", config=settings) as connection:
         for name, source in tables.items():
-            _make_table(connection, name, source)
+            try:
+                if isinstance(source, str):
+                    reader = _FILES.get(Path(source).suffix.lower())
+                    if reader is None:
+                        raise TableError(f"table {name!r} is at {source!r}; files may end in {', '.join(_FILES)}")
+                    made_of, parameters = f"{reader}(?)", [source]
+                else:
+                    given = pl.DataFrame(
+                        source["rows"], schema=source["columns"], orient="row", infer_schema_length=None
+                    )
+                    connection.register(_GIVEN, given)
+                    made_of, parameters = _GIVEN, []
+                quoted = '"' + name.replace('"', '""') + '"'
+                connection.execute(f"create table {quoted} as select * from {made_of}", parameters)
+                connection.unregister(_GIVEN)
+            # ValueError: numbers of more than 64 bits, which Arrow has not.
+            except (duckdb.Error, pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
+                raise TableError(f"table {name!r} cannot be made: {first_line(str(error))}") from None
         if setup:
             connection.execute("set enable_external_access = false")
             try:
@@ -345,23 +324,3 @@ def query_tables(
     frame = frame.with_columns(pl.col(pl.Float32).cast(pl.String).cast(pl.Float64))
     _check_times(frame)
     return frame
-
-
-def _make_table(connection: duckdb.DuckDBPyConnection, name: str, source: Mapping[str, Any] | str) -> None:
-    if isinstance(source, str):
-        reader = _FILES.get(Path(source).suffix.lower())
-        if reader is None:
-            raise TableError(f"table {name!r} is at {source!r}; files may end in {', '.join(_FILES)}")
-        made_of, parameters = f"{reader}(?)", [source]
-    else:
-        made_of, parameters = _GIVEN, []
-    quoted = '"' + name.replace('"', '""') + '"'
-    try:
-        if not isinstance(source, str):
-            frame = pl.DataFrame(source["rows"], schema=source["columns"], orient="row", infer_schema_length=None)
-            connection.register(_GIVEN, frame)
-        connection.execute(f"create table {quoted} as select * from {made_of}", parameters)
-        connection.unregister(_GIVEN)
-    # ValueError: numbers of more than 64 bits, which Arrow has not.
-    except (duckdb.Error, pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
-        raise TableError(f"table {name!r} cannot be made: {first_line(str(error))}") from None
