@@ -5,19 +5,21 @@
     assert result.mean("faithfulness") > 0.8
 
 The run is that of `evalhouse run`, with the same settings, the same environment variables and the same warehouse, so
-that what was answered once is never paid for again. It takes place in a child process (`run.call_process`): a notebook
-has an event loop of its own, and Prefect reads its settings only once a process. The first evaluation starts that
-process and its Prefect server, and those after it find both.
+that what was answered once is never paid for again. It takes place in a child process (`run.call_process`), and not in
+a thread: a caller may fork, may use Prefect with a server of its own, and may bring a judge that ends its process, as a
+crash in a native library does; and Prefect reads its settings once a process. The first evaluation starts the child and
+its Prefect server, and those after it find both.
 """
 
 # ruff: noqa: PLC0415  # the package imports this file, and a reading command must not pay for Polars and the settings
 import asyncio
+import difflib
 import html
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,14 +28,15 @@ if TYPE_CHECKING:
     import polars as pl
 
     from evalhouse.flows.preparing.request import RunRequest
-    from evalhouse.flows.run.call_words import CallWords
     from evalhouse.flows.run.open_run import RunFlow
     from evalhouse.flows.run.outcome import Finish, RunOutcome, Watch
     from evalhouse.tasks.pipeline.live_run import LiveRun
-    from evalhouse.tasks.settings.run import RunSettings
     from evalhouse.warehouse.rows.runs import RunStatus
 
     Samples = Sequence[Mapping[str, Any]] | pl.DataFrame | str | os.PathLike[str]
+
+
+_SAMPLES = "samples"
 
 
 class EvaluationError(Exception):
@@ -194,70 +197,108 @@ def evaluate(samples: "Samples", *, metrics: Sequence[str] | str = (), **setting
     """
     from evalhouse.flows.errors import SettingsError
     from evalhouse.flows.preparing.settings import resolve_settings, split_list
-    from evalhouse.flows.run.call_words import SAMPLES, CallWords, SamplesError, explain_unknown, lay_samples
-
-    if (problem := explain_unknown(settings)) is not None:
-        raise SettingsError(problem)
-    chosen = split_list(metrics, "metrics") if isinstance(metrics, str) else tuple(metrics)
-    with tempfile.TemporaryDirectory(prefix="evalhouse-") as folder:
-        try:
-            source = lay_samples(samples, Path(folder))
-        except SamplesError as error:
-            raise EvaluationError(str(error)) from None
-        words = CallWords(source)
-        dataset = os.fspath(samples) if isinstance(samples, str | os.PathLike) else SAMPLES
-        try:
-            resolved = resolve_settings({**settings, "dataset": dataset, "metrics": chosen})
-        except SettingsError as error:
-            raise SettingsError(words.translate(str(error))) from None
-        return _run_apart(resolved.settings, source, words)
-
-
-def _run_apart(settings: "RunSettings", source: str | None, words: "CallWords") -> Evaluation:
     from evalhouse.flows.results.progress import ProgressLine
     from evalhouse.flows.run.call_process import RunnerGone, run_apart
+    from evalhouse.tasks.settings.run import RunSettings
+    from evalhouse.warehouse.messages import list_names
+    from evalhouse.warehouse.names import settings_as_arguments
 
+    if unknown := [name for name in settings if name not in RunSettings.model_fields]:
+        known = list(RunSettings.model_fields)
+        close = [match for name in unknown for match in difflib.get_close_matches(name, known, n=1)]
+        advice = f"did you mean {list_names(close)}?" if close else f"known: {', '.join(known)}"
+        raise SettingsError(f"evaluate() has no setting {list_names(unknown)}; {advice}")
     line = ProgressLine()
 
     def listen(message: Mapping[str, Any]) -> None:
         if "progress" in message:
             line.show(*message["progress"])
         elif "said" in message:
-            line.say(words.translate(message["said"]))
+            line.say(message["said"])
         elif message.get("interrupted"):
             line.say(f"stopped; go on with: evalhouse resume {message['interrupted']['run_id']}\n")
 
-    request = {"settings": settings.model_dump_json(), "source": source, "wants_progress": line.is_watched}
-    try:
-        message = run_apart(request, listen)
-    except RunnerGone as gone:
-        raise EvaluationError(str(gone)) from None
-    finally:
-        line.clear()
+    with tempfile.TemporaryDirectory(prefix="evalhouse-") as folder, settings_as_arguments():
+        source = _write_samples(samples, Path(folder))
+        dataset = os.fspath(samples) if isinstance(samples, str | os.PathLike) else _SAMPLES
+        chosen = split_list(metrics, "metrics") if isinstance(metrics, str) else tuple(metrics)
+        resolved = resolve_settings({**settings, "dataset": dataset, "metrics": chosen}).settings
+        request = {"settings": resolved.model_dump_json(), "source": source, "wants_progress": line.is_watched}
+        try:
+            message = run_apart(request, listen)
+        except RunnerGone as gone:
+            raise EvaluationError(str(gone)) from None
+        finally:
+            line.clear()
     if "error" in message:
-        raise EvaluationError(words.translate(message["error"]))
-    ended = message.get("ended") or message["interrupted"]
-    problem = ended["problem"] and words.translate(ended["problem"])
-    return Evaluation(**{**ended, "problem": problem}, warehouse=settings.warehouse)
+        raise EvaluationError(message["error"])
+    return Evaluation(**(message.get("ended") or message["interrupted"]), warehouse=resolved.warehouse)
+
+
+def _write_samples(samples: Any, folder: Path) -> str | None:  # noqa: ANN401  # whatever a caller takes for samples
+    """Write the samples into a file of `folder` and return its path; None for the name of a dataset.
+
+    Raises EvaluationError for what cannot be read as samples.
+    """
+    if isinstance(samples, str | os.PathLike):
+        return None
+    if hasattr(samples, "__arrow_c_stream__"):
+        import polars as pl
+
+        path = folder / "samples.parquet"
+        pl.DataFrame(samples).write_parquet(path)
+        return str(path)
+    if isinstance(samples, Mapping) or not isinstance(samples, Iterable):
+        raise EvaluationError(
+            f"samples is a {type(samples).__name__}; give a list of dictionaries, a frame, or the name of a dataset: "
+            'evaluate([{"question": "…", "answer": "…"}])'
+        )
+    import orjson
+
+    rows = []
+    for place, sample in enumerate(samples):
+        if not isinstance(sample, Mapping):
+            raise EvaluationError(
+                f"samples[{place}] is a {type(sample).__name__}; each is a dictionary with a question"
+            )
+        try:
+            rows.append(orjson.dumps(dict(sample), option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
+        except TypeError as error:
+            raise EvaluationError(
+                f"samples[{place}]: {error}; what a sample holds are texts, numbers, lists and dictionaries of these"
+            ) from None
+    if not rows:
+        raise EvaluationError("samples is empty; give at least one dictionary with a question")
+    path = folder / "samples.jsonl"
+    path.write_bytes(b"".join(rows))
+    return str(path)
 
 
 def answer_calls() -> None:
     """Run evaluations for the process that has started this one: what the child of `evaluate` does."""
     from evalhouse.flows.run.call_process import answer_requests
+    from evalhouse.warehouse.names import settings_as_arguments
 
-    answer_requests(_run_request)
+    with settings_as_arguments():
+        answer_requests(_answer_call)
 
 
-def _run_request(request: dict[str, Any], send: "Callable[[dict[str, Any]], None]") -> dict[str, Any]:
+def _answer_call(request: dict[str, Any], send: "Callable[[dict[str, Any]], None]") -> dict[str, Any]:
+    """Run one evaluation; `send` reports how far it is."""
     # Imported while the server comes up, which takes longer.
     import polars as pl
 
     from evalhouse.flows.preparing.request import RunRequest
     from evalhouse.flows.results.progress import count_all_steps, count_steps, describe_progress, repeating, show_run
+    from evalhouse.tasks.datasets.formats import open_source
     from evalhouse.tasks.settings.run import RunSettings
 
     settings = RunSettings.model_validate_json(request["settings"])
-    source = request["source"]
+    samples = None
+    if (path := request["source"]) is not None:
+        is_frame = path.endswith(".parquet")
+        opened = open_source(pl.read_parquet(path) if is_frame else path, settings.encoding)
+        samples = replace(opened, name=_SAMPLES, place="row" if is_frame else _SAMPLES)
     with show_run() as watch:
 
         @contextmanager
@@ -269,8 +310,6 @@ def _run_request(request: dict[str, Any], send: "Callable[[dict[str, Any]], None
             with watch(live_run), repeating(report) if request["wants_progress"] else nullcontext():
                 yield
 
-        is_frame = source is not None and source.endswith(".parquet")
-        samples = pl.read_parquet(source) if is_frame else source
         outcome = start_run(RunRequest(settings=settings, source=samples), watch=watch_both)
     ended = {"run_id": outcome.run.run_id, "status": outcome.status, "problem": outcome.problem}
     return {"interrupted" if outcome.status == "cancelled" else "ended": ended}

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.names import suggest
+from evalhouse.warehouse.names import name_setting, suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.steps import GRADE_STEP, STEPS, add_earlier
 
@@ -479,10 +479,11 @@ def plan_run(wanted: Sequence[str], metrics: dict[str, MetricFile], *, embedding
 
 def _explain_unfit(metric: MetricFile, embeddings: str | None) -> str:
     if metric.embeddings == "hashing":
-        return f"metric {metric.name!r} compares spelling, and embeddings is {embeddings!r}; take --embeddings hashing"
+        hashing = name_setting("embeddings", "hashing")
+        return f"metric {metric.name!r} compares spelling, and embeddings is {embeddings!r}; take {hashing}"
     return (
         f"metric {metric.name!r} compares meaning, and embeddings is {embeddings!r}, which compares spelling; name a "
-        "model with --embeddings openai:MODEL, or take surface_similarity"
+        f"model with {name_setting('embeddings', 'openai:MODEL')}, or take surface_similarity"
     )
 
 

@@ -39,6 +39,7 @@ from evalhouse.warehouse.engine.migrate import apply_migrations, load_migrations
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable, first_line
 from evalhouse.warehouse.location import Location, parse_location
 from evalhouse.warehouse.metric_files import read_stored
+from evalhouse.warehouse.names import name_setting
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.tables import VERDICT_TABLES, Batch
 
@@ -156,7 +157,7 @@ class Warehouse:
             except (duckdb.CatalogException, duckdb.BinderException) as error:
                 raise WarehouseError(
                     f"{self.location.name} is not an evalhouse warehouse, or one of another version "
-                    f"({first_line(str(error))}); name another file with --warehouse"
+                    f"({first_line(str(error))}); name another file with {name_setting('warehouse')}"
                 ) from None
             except duckdb.Error as error:
                 raise explain_failure(self.location, error) from None
@@ -313,7 +314,7 @@ def _check_room(location: Location) -> None:
     except OSError as error:
         raise WarehouseUnwritable(
             f"there is no room for replies beside {folder}, {_ROOM_MB} MB at least are needed "
-            f"({error.strerror or error}); make room, or name another place with --warehouse"
+            f"({error.strerror or error}); make room, or name another place with {name_setting('warehouse')}"
         ) from None
 
 

@@ -14,6 +14,7 @@ from evalhouse.tasks.judge.names import list_judges
 from evalhouse.tasks.judge.protocol import Judge, find_batches
 from evalhouse.tasks.settings.run import RunSettings, find_deadline
 from evalhouse.warehouse.messages import shorten
+from evalhouse.warehouse.names import name_setting
 from evalhouse.warehouse.rows.calls import BatchLedger, KnownModel, ServedModel, find_known, has_answered, note_served
 from evalhouse.warehouse.store import Warehouse
 
@@ -26,15 +27,21 @@ def check_batch(settings: RunSettings) -> None:
     """Refuse a batch that nobody takes, and a deadline for nothing; raises FatalJudgeError."""
     if not settings.batch:
         if settings.deadline is not None:
-            raise FatalJudgeError("--deadline says how long to wait for a batch; give --batch too, or leave it out")
+            raise FatalJudgeError(
+                f"{name_setting('deadline')} says how long to wait for a batch; give {name_setting('batch')} too, or "
+                "leave it out"
+            )
         return
     if settings.pool is not None:
-        raise FatalJudgeError("--batch asks for all samples of a run at once, from one process; leave out --pool")
+        raise FatalJudgeError(
+            f"{name_setting('batch')} asks for all samples of a run at once, from one process; leave out "
+            f"{name_setting('pool')}"
+        )
     rates = load_batch_rates(settings.prices)
     if not any(_find_rate(name, rates) for name in list_judges(settings.judge)):
         raise FatalJudgeError(
             f"{settings.judge!r} takes no batches; judges that do: {', '.join(f'{name}:MODEL' for name in rates)}; "
-            "name one of them with --judge, or leave --batch out"
+            f"name one of them with {name_setting('judge')}, or leave {name_setting('batch')} out"
         )
 
 
@@ -157,5 +164,6 @@ def _explain(judge: "ChatModelJudge", identity: str | None, known: KnownModel, w
         return []
     return [
         f"note: {judge.endpoint} says that {judge.model!r} is {shorten(identity)}, which is kept from this run on. "
-        f"Replies of {judge.name} on record are from before: they are taken for this model's; --fresh asks anew."
+        f"Replies of {judge.name} on record are from before: they are taken for this model's; "
+        f"{name_setting('fresh')} asks again."
     ]

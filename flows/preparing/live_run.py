@@ -33,6 +33,7 @@ from evalhouse.tasks.settings.run import RunSettings, is_traces
 from evalhouse.tasks.settings.traces import TraceWindow
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.metric_files import Plan
+from evalhouse.warehouse.names import name_setting
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run, now_utc, refuse_forgotten
@@ -130,7 +131,8 @@ def explain_cold(settings: RunSettings, warehouse: Warehouse, run_id: str = "") 
     return (
         f"note: {settings.judge} was asked at temperature 0, once the default, in every run on record "
         f"({rows[0]['n_runs']:,}, the last {rows[0]['last_run_id']}). None is sent now unless it is set, so that their "
-        "replies are not found and all is asked again; --temperature 0 (in a suite `temperature = 0`) finds them."
+        f"replies are not found and all is asked again; {name_setting('temperature', '0')} (in a suite `temperature "
+        "= 0`) finds them."
     )
 
 
@@ -188,8 +190,10 @@ def refuse_budget_of_answers(settings: RunSettings) -> None:
     """Raise FatalJudgeError for a budget of samples where answers are not in the dataset."""
     if settings.sample_budget is not None and (settings.target is not None or settings.responses is not None):
         raise FatalJudgeError(
-            "a budget of samples (--sample-budget) picks them by the answers in the dataset, and this run takes its "
-            "answers from a target or another run; use --limit, or write the answers into a dataset first"
+            f"a budget of samples ({name_setting('sample_budget')}) picks them by the answers in the dataset, and "
+            "this run takes its "
+            f"answers from a target or another run; use {name_setting('limit')}, or write the answers into a dataset "
+            "first"
         )
 
 
@@ -345,7 +349,8 @@ def check_budget(run_id: str, settings: RunSettings, judges: Judges, warehouse: 
     unpriced = [judge.model for judge in judges.all if find_price(prices, judge.model) is None]
     if settings.budget_usd is not None and unpriced:
         raise FatalJudgeError(
-            f"there is no price for {unpriced[0]!r}, so a budget cannot be kept; name a price file with --prices"
+            f"there is no price for {unpriced[0]!r}, so a budget cannot be kept; name a price file with "
+            f"{name_setting('prices')}"
         )
     if settings.budget_usd is None or warehouse is None:
         return 0.0

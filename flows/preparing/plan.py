@@ -23,6 +23,7 @@ from evalhouse.warehouse.metric_files import (
     resolve_parameters,
     write_rubric_metric,
 )
+from evalhouse.warehouse.names import name_setting
 from evalhouse.warehouse.steps import (
     GRADE_STEP,
     PLANS,
@@ -68,7 +69,8 @@ def pick_rubrics(plan: Plan, prompts: Prompts, way: str) -> tuple[Prompt, ...]:
         rubric = prompts[name].rubric if name in prompts else None
         if rubric is None:
             raise FatalJudgeError(
-                f"there is no rubric {name!r} in this language; add {name}.yaml to a folder of prompts (--prompts)"
+                f"there is no rubric {name!r} in this language; add {name}.yaml to a folder of prompts "
+                f"({name_setting('prompts')})"
             )
         if rubric.is_of_pairs:
             raise FatalJudgeError(f"the rubric {name!r} prefers one of two answers; `evalhouse prefer` asks by it")

@@ -18,6 +18,7 @@ from evalhouse.warehouse.store import Warehouse
 if TYPE_CHECKING:
     import polars as pl
 
+    from evalhouse.tasks.datasets.formats import DatasetSource
     from evalhouse.tasks.datasets.read import StagedDataset
     from evalhouse.warehouse.metric_files import Plan
 
@@ -79,7 +80,7 @@ class RunRequest:
     settings: RunSettings
     kind: RunKind = "evaluation"
     trigger: Trigger = BY_HAND
-    source: "str | pl.DataFrame | None" = None
+    source: "str | pl.DataFrame | DatasetSource | None" = None
     resumed: RunRow | None = None
     holds: str | None = None
     wait_s: float = 0.0

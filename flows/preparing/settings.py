@@ -28,6 +28,7 @@ from evalhouse.flows.errors import explain
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.warehouse.messages import hide_credentials
+from evalhouse.warehouse.names import name_flag, name_setting
 
 _PREFIX = "EVALHOUSE_"
 _LISTS = tuple(name for name, field in RunSettings.model_fields.items() if get_origin(field.annotation) is tuple)
@@ -148,15 +149,15 @@ def validate_settings(values: Mapping[str, Any], origins: Mapping[str, str]) -> 
 
 
 def find_flag(name: str) -> str:
-    """What a person writes on the command line to set this."""
-    return WHERE[name].flag or f"--{name.replace('_', '-')}"
+    """Return what the caller writes to set this: a flag, or an argument of `evaluate`."""
+    return name_setting(name).removesuffix("=")
 
 
 def find_variable(name: str) -> str | None:
     """The environment variable of a setting; None for those that only flags set."""
     if not WHERE[name].environment:
         return None
-    flag = find_flag(name).removeprefix("--") if name not in _LISTS else name
+    flag = name_flag(name).removeprefix("--") if name not in _LISTS else name
     return f"{_PREFIX}{flag.upper().replace('-', '_')}"
 
 

@@ -38,6 +38,7 @@ from evalhouse.tasks.judge.errors import (
     repeat_error,
 )
 from evalhouse.tasks.judge.protocol import Judge, ModelReply, ModelRequest, Question
+from evalhouse.warehouse.names import name_setting
 from evalhouse.warehouse.steps import find_task
 
 T = TypeVar("T")
@@ -523,7 +524,7 @@ class Asker:
         attempts.waited_s += wait_s
         if attempts.waited_s > self.limit.max_wait_s:
             most, waited = (write_span(seconds) for seconds in (self.limit.max_wait_s, attempts.waited_s))
-            raise JudgeFailed(f"{why}: {waited} in all, and --max-wait is {most}")
+            raise JudgeFailed(f"{why}: {waited} in all, and {name_setting('max_wait_s')} is {most}")
         # With jitter: many who were told the same shall not return as one.
         await self.stop_sign.sleep(wait_s * random.uniform(1.0, 1.1))
 

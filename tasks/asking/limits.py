@@ -18,6 +18,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed, repeat_error
+from evalhouse.warehouse.names import name_setting
 
 logger = logging.getLogger(__name__)
 
@@ -296,8 +297,8 @@ class EndpointLimit:
         if now + seconds > since + self.max_wait_s:
             after = f", after {write_span(now - since)} in which nothing went through" if now - since >= 1 else ""
             message = (
-                f"{why}: a wait of {write_span(seconds)} more{after}, and --max-wait is {write_span(self.max_wait_s)}; "
-                "raise it, or go on later with `evalhouse resume`"
+                f"{why}: a wait of {write_span(seconds)} more{after}, and {name_setting('max_wait_s')} "
+                f"is {write_span(self.max_wait_s)}; raise it, or go on later with `evalhouse resume`"
             )
             self.close(JudgeFailed(message))
             raise JudgeFailed(message)

@@ -23,6 +23,7 @@ from evalhouse.tasks.datasets.errors import Complain
 from evalhouse.tasks.datasets.rows import RUN_MARKS, ColumnPath, Columns, ColumnUse, Field, RawRow, hash_json
 from evalhouse.tasks.datasets.values import MISSING, RECORDED_COLUMNS, find_text, is_absent, is_recorded, open_cell
 from evalhouse.warehouse.messages import list_names, name_kind, quote_value
+from evalhouse.warehouse.names import name_setting
 
 Role = Literal["user", "assistant", "tool", "system"]
 Which = Literal["all", "last"]
@@ -467,7 +468,8 @@ class _TurnRows:
             return value
         steps = find_text(opened, name)
         if steps is None:
-            raise UnreadableConversation(f"{path.name} holds more than the text of its {name}; name it with --map")
+            named = name_setting("mapping")
+            raise UnreadableConversation(f"{path.name} holds more than the text of its {name}; name it with {named}")
         return path.step_into(steps).find(self.row.values)
 
     def _name(self, located: Mapping[Field, ColumnPath]) -> tuple[str, bool]:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import BinaryIO, Final
 
+from evalhouse.warehouse.names import name_setting
+
 _CHUNK: Final = 2**16
 _SAMPLED: Final = 2**22  # bytes of lines with more than ASCII that the encoding is found by
 _MARKS: Final = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
@@ -79,7 +81,7 @@ def propose(line: bytes) -> str:
             continue
         place = next((at for at, letter in enumerate(text) if letter > "\x7f"), 0)
         readings.setdefault(text[max(0, place - 12) : place + 12].strip(), name)
-    return ", ".join(f"{reading!r} with --encoding {name}" for reading, name in readings.items())
+    return ", ".join(f"{reading!r} with {name_setting('encoding', name)}" for reading, name in readings.items())
 
 
 class Utf8Bytes(io.RawIOBase):

@@ -41,6 +41,7 @@ from evalhouse.warehouse.engine.table_source import TableSourceError, read_table
 from evalhouse.warehouse.errors import WarehouseUrlError
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.messages import list_names, name_kind, quote_value
+from evalhouse.warehouse.names import name_setting
 
 _MAX_LINE = 2**28  # bytes of one JSON Lines row or one line of CSV: a file without line ends must not fill the memory
 _MAX_CELL = 2**26  # characters of one CSV cell: more is a quote that is never closed
@@ -443,12 +444,14 @@ _ALLOWED = (
 )
 
 
-def open_source(source: str | Path | pl.DataFrame, encoding: str | None = None) -> DatasetSource:
+def open_source(source: str | Path | pl.DataFrame | DatasetSource, encoding: str | None = None) -> DatasetSource:
     """Return the source of a dataset, of which no more than the start is read. Raises DatasetError."""
     if encoding is not None and not check_known(encoding):
         allowed = "utf-8, utf-16, cp1252, gb18030, latin-1 and the others that Python knows"
         to_do = "name the one that the file was saved in"
-        raise refuse_dataset(f"--encoding {encoding} is not known", allowed=allowed, to_do=to_do)
+        raise refuse_dataset(f"{name_setting('encoding', encoding)} is not known", allowed=allowed, to_do=to_do)
+    if isinstance(source, DatasetSource):
+        return source
     if isinstance(source, pl.DataFrame):
         opened = DatasetSource(name="the Polars frame", place="row", tabular=True, read=partial(read_frame, source))
     elif not isinstance(source, str | Path):
@@ -463,7 +466,9 @@ def open_source(source: str | Path | pl.DataFrame, encoding: str | None = None) 
             raise refuse_dataset(came, allowed="a file you may read", to_do="check path and rights") from error
     if encoding is not None and opened.file is None:
         to_do = "leave it out: this one states itself how its texts are written"
-        raise refuse_dataset(f"--encoding {encoding} for {opened.name}", allowed="text files", to_do=to_do)
+        raise refuse_dataset(
+            f"{name_setting('encoding', encoding)} for {opened.name}", allowed="text files", to_do=to_do
+        )
     return opened
 
 

@@ -21,7 +21,7 @@ import polars as pl
 
 from evalhouse.tasks.datasets.conversations import TurnCutter, Which
 from evalhouse.tasks.datasets.encodings import is_utf8, propose, weigh
-from evalhouse.tasks.datasets.errors import Complain, DatasetError, Problems, ReadingStopped, refuse_dataset
+from evalhouse.tasks.datasets.errors import Complain, DatasetError, Problems, ReadingStopped, name_row, refuse_dataset
 from evalhouse.tasks.datasets.formats import DatasetSource, open_source
 from evalhouse.tasks.datasets.rows import (
     Columns,
@@ -37,13 +37,14 @@ from evalhouse.tasks.datasets.spans.store import open_stored
 from evalhouse.tasks.settings.run import RunSettings, is_sample, is_traces
 from evalhouse.tasks.settings.traces import TRACES, TraceWindow
 from evalhouse.warehouse.messages import list_names
+from evalhouse.warehouse.names import name_setting
 from evalhouse.warehouse.rows.samples import Staging, dump_turns
 from evalhouse.warehouse.sample_data import SAMPLE_PATH
 from evalhouse.warehouse.store import Warehouse
 
 __all__ = ["DatasetError", "DuplicateIds", "RepeatedId", "SampleRow", "read_samples"]
 
-Source = str | Path | pl.DataFrame
+Source = str | Path | pl.DataFrame | DatasetSource
 Open = Callable[[Source, str | None], DatasetSource]
 """Opens a dataset, with the encoding of its text where one was named."""
 _NO_MAPPING: Mapping[str, str] = MappingProxyType({})
@@ -67,7 +68,7 @@ class StagedDataset:
     notes: tuple[str, ...] = ()
 
 
-def stage_of(settings: RunSettings, source: "str | pl.DataFrame | None" = None) -> StagedDataset:
+def stage_of(settings: RunSettings, source: "str | pl.DataFrame | DatasetSource | None" = None) -> StagedDataset:
     """Read the dataset of the settings, or another source in its place, into staging; raises DatasetError.
 
     With a trace format its rows are spans, and the samples are made of its traces; so are those of a warehouse.
@@ -77,7 +78,7 @@ def stage_of(settings: RunSettings, source: "str | pl.DataFrame | None" = None) 
     def open_as(source: Source, encoding: str | None) -> DatasetSource:
         if is_traces(settings.dataset) and source == TRACES:
             if encoding is not None:
-                came = f"--encoding {encoding} for traces"
+                came = f"{name_setting('encoding', encoding)} for traces"
                 raise refuse_dataset(came, allowed="text files", to_do="leave it out")
             return open_stored(Warehouse(settings.warehouse), settings.traces or TraceWindow(), tally)
         opened = open_source(source, encoding)
@@ -95,7 +96,7 @@ def stage_of(settings: RunSettings, source: "str | pl.DataFrame | None" = None) 
 
 
 def stage_dataset(
-    source: str | pl.DataFrame,
+    source: str | pl.DataFrame | DatasetSource,
     *,
     mapping: Mapping[str, str],
     limit: int | None,
@@ -123,7 +124,7 @@ def resolve_source(source: str) -> str:
     return str(SAMPLE_PATH) if is_sample(source) else source
 
 
-def _find_encoding(source: str | pl.DataFrame, error: DatasetError) -> str:
+def _find_encoding(source: str | pl.DataFrame | DatasetSource, error: DatasetError) -> str:
     """Return the encoding of a text file that was refused as not UTF-8; raises that error again if none is certain."""
     file = open_source(source).file
     if file is None or file.encoding is not None:
@@ -140,7 +141,7 @@ def _find_encoding(source: str | pl.DataFrame, error: DatasetError) -> str:
 
 
 def _stage(
-    source: str | pl.DataFrame,
+    source: str | pl.DataFrame | DatasetSource,
     *,
     mapping: Mapping[str, str],
     limit: int | None,
@@ -180,7 +181,7 @@ def _stage(
 
 
 def read_samples(
-    source: str | Path | pl.DataFrame,
+    source: str | Path | pl.DataFrame | DatasetSource,
     *,
     mapping: Mapping[str, str] = _NO_MAPPING,
     limit: int | None = None,
@@ -273,7 +274,7 @@ class _Reading:
             names = list_names(self._columns.names_of("question"))
             text = f"no question column; columns: {list_names(list(self._seen))}; read as the question: {names}"
             form = guess_format(self._seen)
-            traces = [f"are these traces? --format {form} reads them"] if form else []
+            traces = [f"are these traces? {name_setting('format', form)} reads them"] if form else []
             text = "; ".join([text, *traces, *suggest_columns(["question"], list(self._seen))])
             raise ReadingStopped(None, "columns", text)
 
@@ -285,12 +286,13 @@ class _Reading:
         if unseen:
             raise self._miss_mapped(unseen)
         for repeated in self._ids.find_repeated(self._read_given_ids):
-            text = f"id {repeated.given_id!r} is that of {self._source.place} {repeated.first_row:,} already"
+            text = f"id {repeated.given_id!r} is that of {name_row(self._source.place, repeated.first_row)} already"
             self._problems.add(repeated.row, "duplicate_id", text)
         self._problems.count_unlisted(self._ids.n_untracked)
 
     def _miss_mapped(self, missing: list[str]) -> ReadingStopped:
-        text = f"no column for --map {', '.join(missing)}; columns: {list_names(list(self._seen))}"
+        mapped = ", ".join([name_setting("mapping", missing[0]), *missing[1:]])
+        text = f"no column for {mapped}; columns: {list_names(list(self._seen))}"
         return ReadingStopped(None, "columns", text)
 
     def _read_given_ids(self) -> Iterator["GivenId"]:

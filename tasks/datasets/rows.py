@@ -39,7 +39,7 @@ from evalhouse.tasks.datasets.values import (
     read_text,
 )
 from evalhouse.warehouse.messages import list_names, name_kind, quote_value
-from evalhouse.warehouse.names import suggest
+from evalhouse.warehouse.names import name_setting, suggest
 from evalhouse.warehouse.rows.samples import Turn, plain_turns
 
 Field = Literal[
@@ -215,7 +215,7 @@ class ColumnUse:
         """Return all of it in a line. `is_asked`: a target gives answers and contexts, so no column needs to."""
         parts = []
         if self.encoding:
-            how = "" if self.was_named else ", found by its bytes (--encoding names another)"
+            how = "" if self.was_named else f", found by its bytes ({name_setting('encoding')} names another)"
             parts.append(f"read as {self.encoding}{how}")
         for column, (n, n_samples) in self._conversations.items():
             samples, conversations = "sample" + "s" * (n_samples != 1), "conversation" + "s" * (n != 1)
@@ -266,7 +266,7 @@ def suggest_columns(missing: Iterable[Field], names: list[str]) -> list[str]:
         column = next(chain(likely, close), None)
         if column is not None:
             theirs = "ground_truths" if column in ("answers", "references") else field
-            suggestions.append(f"is {column!r} the {field}? --map {theirs}={column} reads it")
+            suggestions.append(f"is {column!r} the {field}? {name_setting('mapping', f'{theirs}={column}')} reads it")
     return suggestions
 
 
@@ -287,15 +287,18 @@ class Columns:
         for ours, theirs in mapping.items():
             if ours not in FIELDS:
                 raise refuse_dataset(
-                    f"--map {ours}={theirs}: {ours!r} is not one of our fields; {suggest(ours, FIELDS)}",
+                    f"{name_setting('mapping', f'{ours}={theirs}')}: {ours!r} is not one of our fields; "
+                    f"{suggest(ours, FIELDS)}",
                     allowed=list_names(FIELDS),
-                    to_do="write --map ours=theirs; a column that is none of these is kept as metadata without being "
+                    to_do=f"write {name_setting('mapping', 'ours=theirs')}; a column that is none of these is kept "
+                    "as metadata without being "
                     "mapped",
                 )
             if not theirs.strip():
                 raise refuse_dataset(
-                    f"--map {ours}= names no column",
-                    allowed=f"--map {ours}=COLUMN, where a place inside one is written outputs.answer or answers[0]",
+                    f"{name_setting('mapping', f'{ours}=')} names no column",
+                    allowed=f"{name_setting('mapping', f'{ours}=COLUMN')}, where a place inside one is written "
+                    "outputs.answer or answers[0]",
                     to_do="name the column",
                 )
         self.use = use or ColumnUse()
@@ -351,8 +354,9 @@ class Columns:
                 None,
                 "two_meanings",
                 "'outputs' beside 'inputs' is the reference in a LangSmith dataset and the bot's answer in an export "
-                f"of its runs, and no other column says which this is (--map ground_truth={path.name}, or "
-                f"--map answer={path.name})",
+                "of its runs, and no other column says which this is ("
+                f"{name_setting('mapping', f'ground_truth={path.name}')}, or "
+                f"{name_setting('mapping', f'answer={path.name}')})",
             )
         located["ground_truth"] = located.pop("answer")
 
@@ -440,7 +444,7 @@ class _OpenRow:
         if steps is not None:
             return read_text(self.take(field, path.step_into(steps)), field, self.say)
         self.take(field)
-        places = [f"--map {field}={place}" for place in islice(list_texts(opened, path.name), 3)]
+        places = [name_setting("mapping", f"{field}={place}") for place in islice(list_texts(opened, path.name), 3)]
         to_do = f"; which text is it? {', '.join(places)}, …" if places else ""
         came = f"{field} is {name_kind(opened)} in {path.name!r}, not one text: {quote_value(opened)}"
         self.say("not_text", f"{came}{to_do}")

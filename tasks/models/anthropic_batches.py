@@ -30,6 +30,7 @@ from evalhouse.tasks.judge.protocol import (
     describe_lost,
     translated,
 )
+from evalhouse.warehouse.names import name_setting
 
 T = TypeVar("T")
 Invoke = Callable[[list[BaseMessage], Mapping[str, Any]], Awaitable[BaseMessage]]
@@ -177,7 +178,8 @@ class AnthropicBatches:
     def _translate_error(self, error: Exception) -> JudgeError:
         if isinstance(error, anthropic.NotFoundError):
             return FatalJudgeError(
-                f"{self._client.base_url} has no message batches (status 404); leave --batch out, or check "
+                f"{self._client.base_url} has no message batches (status 404); leave {name_setting('batch')} out, or "
+                "check "
                 "ANTHROPIC_BASE_URL"
             )
         return self._translate(error)

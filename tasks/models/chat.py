@@ -51,6 +51,7 @@ from evalhouse.tasks.models.openai_batches import OpenAIBatches
 from evalhouse.tasks.models.providers import compiles_schemas, is_openai
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.messages import redact, shorten
+from evalhouse.warehouse.names import name_setting
 from evalhouse.warehouse.steps import REPLY_VERSIONS
 
 _OPTIONS = ("temperature", "max_completion_tokens", "seed", "logprobs", "top_logprobs", "reasoning_effort")
@@ -320,7 +321,7 @@ def make_factory_judge(name: str, settings: RunSettings) -> ChatModelJudge:
     if settings.reasoning_effort is not None and "reasoning_effort" not in type(chat).model_fields:
         raise FatalJudgeError(
             f"{name} returned a {type(chat).__name__}, which has no reasoning_effort; set what it has in the factory, "
-            "and leave --reasoning-effort out"
+            f"and leave {name_setting('reasoning_effort')} out"
         )
     model = str(getattr(chat, "model_name", None) or getattr(chat, "model", None) or type(chat).__name__)
     # What the factory chose (temperature, address, …) is part of the key, for it may change a reply. LangChain's

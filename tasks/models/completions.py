@@ -32,6 +32,7 @@ from evalhouse.tasks.models.errors import (
 )
 from evalhouse.tasks.models.providers import check_address, read_key_variable
 from evalhouse.warehouse.messages import note_secret
+from evalhouse.warehouse.names import name_setting
 
 _DEFAULT_ENDPOINT = "https://api.openai.com/v1"
 # A long reply with its log-probabilities has some six megabytes.
@@ -59,7 +60,7 @@ def read_openai_key(endpoint: str) -> SecretStr:
     if endpoint == _DEFAULT_ENDPOINT:
         raise FatalJudgeError(
             "OPENAI_API_KEY is not set; set it, set OPENAI_BASE_URL to an endpoint that needs none, "
-            "or use --judge lexical"
+            f"or use {name_setting('judge', 'lexical')}"
         )
     return SecretStr("no-key")
 

@@ -19,6 +19,7 @@ import orjson
 
 from evalhouse.tasks.judge.errors import NOT_TAKEN, FatalJudgeError, JudgeError, RefusedRequest, UnsupportedOption
 from evalhouse.tasks.judge.protocol import Dropped
+from evalhouse.warehouse.names import name_setting
 
 # In the order in which they are given up; each name is also how it is told from the others.
 _IDS, _SCHEMA, _OBJECT, _WORDS = "ids", "schema", "json_object", "words"
@@ -124,8 +125,8 @@ class Dialect:
                 )
             if option == "reasoning_effort" and is_value:
                 return FatalJudgeError(
-                    f"the endpoint does not take --reasoning-effort {sent[option]}: {words}; name another, or none "
-                    "at all"
+                    f"the endpoint does not take {name_setting('reasoning_effort', str(sent[option]))}: {words}; name "
+                    "another, or none at all"
                 )
             self._left_out.add(option)
             return self._drop(option, words)

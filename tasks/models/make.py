@@ -24,6 +24,7 @@ from evalhouse.tasks.models.local import LOCAL_TASKS, parse_classifier
 from evalhouse.tasks.models.providers import find_provider, list_prefixes, load_providers
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import Plan
+from evalhouse.warehouse.names import name_setting
 from evalhouse.warehouse.steps import JUDGED_TASKS, PLANS, add_earlier, arrange_steps, list_tasks
 
 
@@ -193,10 +194,11 @@ def make_judges(settings: RunSettings, plan: Plan) -> Judges:
             continue
         resting = [metric.name for metric in plan.metrics if set(list_tasks(add_earlier(metric.needs))) & set(unable)]
         for_what = f" ({', '.join(resting)})" if resting else ""
+        of_steps = ",".join(f"{task}=openai:MODEL" for task in unable)
         raise FatalJudgeError(
             f"the judge {judge.name!r} cannot take the step{'s' if len(unable) > 1 else ''} {', '.join(unable)}"
             f"{for_what}, only {', '.join(name for name in JUDGED_TASKS if _is_able(judge, name))}; name another "
-            f"judge, for all steps or with --judge {','.join(f'{task}=openai:MODEL' for task in unable)}, or leave "
+            f"judge, for all steps or with {name_setting('judge', of_steps)}, or leave "
             "these metrics out"
         )
     return judges

@@ -25,6 +25,7 @@ from evalhouse.tasks.judge.protocol import (
 )
 from evalhouse.tasks.models.errors import translate_error
 from evalhouse.warehouse.messages import shorten
+from evalhouse.warehouse.names import name_setting
 
 LIMITS: Final = BatchLimits(requests=50_000, size=200_000_000)
 _PATH: Final = "/v1/chat/completions"
@@ -111,7 +112,7 @@ class OpenAIBatches:
         if isinstance(error, openai.NotFoundError):
             return FatalJudgeError(
                 f"{self._endpoint} has no batches for {self._name} (status 404): {shorten(error.message)}; "
-                "leave --batch out, or check OPENAI_BASE_URL"
+                f"leave {name_setting('batch')} out, or check OPENAI_BASE_URL"
             )
         return translate_error(error, name=self._name, endpoint=self._endpoint)
 

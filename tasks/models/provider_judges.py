@@ -42,6 +42,7 @@ from evalhouse.tasks.models.errors import ErrorBody, Variables, read_error_body,
 from evalhouse.tasks.models.providers import Provider, read_ending
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.messages import note_secret, redact, shorten
+from evalhouse.warehouse.names import name_setting
 
 
 def find_answer(error: BaseException) -> StatusError | None:
@@ -196,7 +197,7 @@ def make_provider_judge(name: str, provider: Provider, model: str, settings: Run
     except Exception as error:  # a package of any maker may raise anything
         raise FatalJudgeError(f"{name} cannot be asked: {shorten(redact(str(error)))}") from error
     if settings.reasoning_effort is not None and "reasoning_effort" not in provider.options:
-        raise FatalJudgeError(f"{name} has no effort that could be set; leave --reasoning-effort out")
+        raise FatalJudgeError(f"{name} has no effort that could be set; leave {name_setting('reasoning_effort')} out")
     for field in provider.unset:
         setattr(made.chat, field, None)
     by_batch = settings.batch and provider.name == "anthropic"

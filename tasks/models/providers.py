@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.settings.named_values import NamedValueError, fill_variable
 from evalhouse.warehouse.messages import note_secret, redact
+from evalhouse.warehouse.names import name_setting
 
 # Where OpenAI's models answer at Azure.
 _AZURE_HOSTS = (".openai.azure.com", ".cognitiveservices.azure.com")
@@ -104,7 +105,8 @@ class Provider:
             note_secret(secret)
         key = next((value for name in self.keys if (value := values[name])), None)
         if key is None and self.keys and (address == self.address or not self.address):
-            raise FatalJudgeError(f"{self.keys[0]} is not set; set it to your key for {judge}, or use --judge lexical")
+            lexical = name_setting("judge", "lexical")
+            raise FatalJudgeError(f"{self.keys[0]} is not set; set it to your key for {judge}, or use {lexical}")
         return key or "no-key"
 
 

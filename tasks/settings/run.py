@@ -19,6 +19,7 @@ from evalhouse.tasks.judge.names import LEXICAL, find_judge, is_fixed, parse_jud
 from evalhouse.tasks.settings.suite import Notify, RefreshedTestset, SuiteGate, is_web_address
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.settings.traces import TRACES, TraceFormat, TraceWindow
+from evalhouse.warehouse.names import name_setting
 from evalhouse.warehouse.sample_data import SAMPLE
 from evalhouse.warehouse.steps import STEPS
 
@@ -112,15 +113,14 @@ _VOTING: Final = tuple(dict.fromkeys(step.task for step in STEPS.values() if "vo
 class Where:
     """Where a setting may be set and what it concerns; a field of `RunSettings` without one has these defaults.
 
-    `place` is where a suite has it, None for a setting that is made for each run; `flag` is the option of the command
-    line if it is not the setting's name. `environment` is False for the subject of a run: it is given for each run, for
-    a variable would be forgotten and change the results. `is_path` is relative to a suite's folder. `judges`: of no use
-    to a run that judges nothing; `belongs_to_run`: of no use to one that judges the same samples again. `compares`:
-    `prompts compare` takes it from its flags if it is given there, else from the reviewed run, or always from flags.
+    `place` is where a suite has it, None for a setting that is made for each run. `environment` is False for the
+    subject of a run: it is given for each run, for a variable would be forgotten and change the results. `is_path` is
+    relative to a suite's folder. `judges`: of no use to a run that judges nothing; `belongs_to_run`: of no use to one
+    that judges the same samples again. `compares`: `prompts compare` takes it from its flags if it is given there,
+    else from the reviewed run, or always from flags.
     """
 
     place: str | None = TOP
-    flag: str | None = None
     environment: bool = True
     is_path: bool = False
     judges: bool = False
@@ -133,8 +133,8 @@ class RunSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    dataset: Annotated[str, Where(flag="DATASET", environment=False, is_path=True)] = "sample"
-    mapping: Annotated[dict[str, str], Where(place="[map]", flag="--map", environment=False)] = {}
+    dataset: Annotated[str, Where(environment=False, is_path=True)] = "sample"
+    mapping: Annotated[dict[str, str], Where(place="[map]", environment=False)] = {}
     encoding: Annotated[str | None, Where(environment=False)] = Field(
         default=None, description="encoding of a text file; None finds it where it is certain"
     )
@@ -169,7 +169,7 @@ class RunSettings(BaseModel):
         default=None, description="folder with metric SQL files of your own"
     )
     metric_settings: Annotated[
-        dict[str, dict[str, float]], Where(place="[metric_settings]", flag="--set", environment=False, judges=True)
+        dict[str, dict[str, float]], Where(place="[metric_settings]", environment=False, judges=True)
     ] = {}
     suite: Annotated[str | None, Where(place=None, environment=False)] = None
     suite_hash: Annotated[str | None, Where(place=None, environment=False)] = None
@@ -188,9 +188,9 @@ class RunSettings(BaseModel):
     only_affected: Annotated[bool, Where(place="[trigger]", environment=False, belongs_to_run=True)] = Field(
         default=False, description="ask the target only where the last contexts cite a changed document"
     )
-    noise_share: Annotated[
-        float, Where(place="[noise] as `share`", flag="--noise", judges=True, belongs_to_run=True)
-    ] = Field(default=0.0, ge=0, le=1, description="share of unchanged samples that are judged again to measure noise")
+    noise_share: Annotated[float, Where(place="[noise] as `share`", judges=True, belongs_to_run=True)] = Field(
+        default=0.0, ge=0, le=1, description="share of unchanged samples that are judged again to measure noise"
+    )
     gate: Annotated[SuiteGate | None, Where(place="[gate]", environment=False, judges=True, belongs_to_run=True)] = (
         Field(default=None, description="limits that the run of a suite has to keep")
     )
@@ -199,7 +199,7 @@ class RunSettings(BaseModel):
     )
     label: Annotated[str | None, Where(belongs_to_run=True)] = None
     href: str | None = None
-    tags: Annotated[tuple[str, ...], Where(flag="--tag")] = ()
+    tags: Annotated[tuple[str, ...], Where()] = ()
     concurrency: Annotated[int, Where(place=LIMITS, compares="given")] = Field(
         default=16, ge=1, le=4096, description="requests in flight at once"
     )
@@ -209,25 +209,23 @@ class RunSettings(BaseModel):
     tpm: Annotated[int | None, Where(place=LIMITS, compares="given")] = Field(
         default=None, ge=1, description="tokens per minute, of requests and replies together"
     )
-    budget_usd: Annotated[float | None, Where(place=LIMITS, flag="--budget", judges=True, compares="always")] = Field(
-        default=None, gt=0
-    )
+    budget_usd: Annotated[float | None, Where(place=LIMITS, judges=True, compares="always")] = Field(default=None, gt=0)
     prices: Annotated[str | None, Where(is_path=True, judges=True, compares="given")] = Field(
         default=None, description="file with prices of your own"
     )
-    timeout_s: Annotated[float | None, Where(place=LIMITS, flag="--timeout", compares="given")] = Field(
+    timeout_s: Annotated[float | None, Where(place=LIMITS, compares="given")] = Field(
         default=None, gt=0, description="seconds one request may take; 60, and 600 on this machine or its network"
     )
     attempts: Annotated[int, Where(place=LIMITS, compares="given")] = Field(
         default=5, ge=1, le=50, description="times one question is asked before it is given up"
     )
-    max_wait_s: Annotated[float, Where(place=LIMITS, flag="--max-wait", compares="given")] = Field(
+    max_wait_s: Annotated[float, Where(place=LIMITS, compares="given")] = Field(
         default=3600.0, gt=0, description="seconds to wait for an endpoint that asks to and lets nothing through"
     )
-    run_timeout_s: Annotated[float | None, Where(place=LIMITS, flag="--run-timeout", belongs_to_run=True)] = Field(
+    run_timeout_s: Annotated[float | None, Where(place=LIMITS, belongs_to_run=True)] = Field(
         default=None, gt=0, description="seconds a flow run may take before Prefect ends it; the run can be resumed"
     )
-    task_timeout_s: Annotated[float | None, Where(place=LIMITS, flag="--task-timeout", belongs_to_run=True)] = Field(
+    task_timeout_s: Annotated[float | None, Where(place=LIMITS, belongs_to_run=True)] = Field(
         default=None, gt=0, description="seconds one step may take for a shard before Prefect ends its task run"
     )
     temperature: Annotated[float | None, Where(compares="given")] = Field(
@@ -365,8 +363,8 @@ class RunSettings(BaseModel):
             who = "the lexical judge" if judges == {LEXICAL} else " and ".join(sorted(judges))
             raise PydanticCustomError(
                 "equal_votes",
-                "{who} says the same each time; name a model with --judge, or take one vote",
-                {"who": who},
+                "{who} says the same each time; name a model with {judge}, or take one vote",
+                {"who": who, "judge": name_setting("judge")},
             )
         return votes
 

@@ -30,6 +30,7 @@ from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.protocol import FirstQuestions, Response, Target, TargetError, TargetQuestion
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.mover import Mover
+from evalhouse.warehouse.names import name_setting
 from evalhouse.warehouse.rows.calls import StoredResponse, read_brought_responses, read_last_asked, read_responses
 from evalhouse.warehouse.rows.runs import RunRow, list_runs
 from evalhouse.warehouse.rows.samples import (
@@ -303,7 +304,8 @@ def refuse_missing(parent: RunRow, n_missing: int, first: str, n_samples: int) -
     have = "has" if n_missing == 1 else "have"
     return FatalJudgeError(
         f"{n_missing} of {n_samples} questions {have} no response in run {parent.run_id} (the first: {first}); go on "
-        f"with `evalhouse resume {parent.run_id}` where it did not finish, or run without --responses to ask them"
+        f"with `evalhouse resume {parent.run_id}` where it did not finish, or run without "
+        f"{name_setting('responses')} to ask them"
     )
 
 

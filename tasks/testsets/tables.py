@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from evalhouse.tasks.datasets.encodings import weigh
-from evalhouse.tasks.datasets.errors import ADVICE, ProblemKind, ReadingStopped
+from evalhouse.tasks.datasets.errors import ProblemKind, ReadingStopped, advise
 from evalhouse.tasks.datasets.formats import DatasetSource, open_source
 from evalhouse.tasks.datasets.rows import ColumnPath, RawRow
 from evalhouse.tasks.datasets.values import MISSING, is_empty, read_id, read_text
@@ -27,7 +27,6 @@ NAMES: Final[Mapping[Column, tuple[str, ...]]] = {
 }
 _PATHS: Final = {column: [ColumnPath(name) for name in names] for column, names in NAMES.items()}
 _ADVICE: Final[Mapping[ProblemKind, str]] = {
-    **ADVICE,
     "not_an_object": 'every row is a JSON object such as {"id": "p1", "text": "…"}; wrap or remove the others',
     "columns": f"a passage has an id ({', '.join(NAMES['id'])}) and a text ({', '.join(NAMES['text'])}); "
     "document and title may stand beside them",
@@ -71,7 +70,7 @@ def read_passages(source: str | Path, encoding: str | None = None) -> list[Docum
         if found is not None:
             table, rows = _read_all(open_source(source, found))
     if table.problems:
-        raise refuse_all(table.name, table.problems, [_ADVICE[kind] for kind in table.kinds])
+        raise refuse_all(table.name, table.problems, [_ADVICE.get(kind) or advise(kind) for kind in table.kinds])
     return list(_make_documents(rows))
 
 

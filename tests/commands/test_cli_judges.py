@@ -14,7 +14,7 @@ from endpoint import Endpoint, running_endpoint
 
 from evalhouse.flows.preparing.settings import resolve_settings
 from evalhouse.flows.preparing.suites import load_suite
-from evalhouse.flows.run.call_words import CallWords
+from evalhouse.warehouse.names import name_setting, settings_as_arguments
 
 MIXED = "openai:judge,classify=openai:other,attribute=lexical"
 METRICS = "factual_f1,faithfulness,context_precision"
@@ -176,17 +176,21 @@ def test_doctor_looks_at_every_judge(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "of_call"),
+    ("name", "value", "flag", "argument"),
     [
-        ("name one with --judge grade=openai:MODEL, or", 'name one with judge="grade=openai:MODEL", or'),
-        (
-            "with --judge relevancy=openai:MODEL,grade=openai:MODEL, or",
-            'with judge="relevancy=openai:MODEL,grade=openai:MODEL", or',
-        ),
-        ("read it with --map question=input.text", 'read it with mapping={"question": "input.text"}'),
-        ("use --judge lexical", 'use judge="lexical"'),
-        ("--judge: got", "judge: got"),
+        ("judge", None, "--judge", "judge="),
+        ("judge", "lexical", "--judge lexical", 'judge="lexical"'),
+        ("judge", "grade=openai:MODEL", "--judge grade=openai:MODEL", 'judge="grade=openai:MODEL"'),
+        ("mapping", "question=input.text", "--map question=input.text", 'mapping={"question": "input.text"}'),
+        ("max_wait_s", None, "--max-wait", "max_wait_s="),
+        ("budget_usd", None, "--budget", "budget_usd="),
+        ("noise_share", "0.05", "--noise 0.05", 'noise_share="0.05"'),
     ],
 )
-def test_from_python_judges_are_named_as_arguments(message: str, of_call: str) -> None:
-    assert CallWords(None).translate(message) == of_call
+def test_settings_are_written_as_their_caller_gives_them(
+    name: str, value: str | None, flag: str, argument: str
+) -> None:
+    assert name_setting(name, value) == flag
+    with settings_as_arguments():
+        assert name_setting(name, value) == argument
+    assert name_setting(name, value) == flag

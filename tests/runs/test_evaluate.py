@@ -13,7 +13,6 @@ from prefect_holder import find_server
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.evaluate import Evaluation, EvaluationError, evaluate
-from evalhouse.flows.run.call_words import CallWords
 from evalhouse.warehouse.store import Warehouse
 
 SAMPLES = [
@@ -137,15 +136,6 @@ def test_an_error_speaks_of_the_call(
     assert told in str(caught.value)
     assert "--" not in str(caught.value)
     assert "evalhouse-" not in str(caught.value)
-
-
-def test_a_command_to_be_typed_stays_a_command() -> None:
-    words = CallWords("/tmp/evalhouse-1/samples.jsonl")
-    command = "go on with a higher one: evalhouse resume r1 --budget USD"
-    assert words.translate(command) == command
-    assert words.translate("take --embeddings hashing, or --prices FILE; --no-such") == (
-        'take embeddings="hashing", or prices= FILE; --no-such'
-    )
 
 
 def test_printed_it_is_its_means_and_in_a_notebook_a_table(result: Evaluation) -> None:

@@ -36,6 +36,7 @@ from evalhouse.warehouse.errors import (
     first_line,
 )
 from evalhouse.warehouse.location import Location
+from evalhouse.warehouse.names import name_setting
 
 remember_absence()
 # Without these DuckDB reaches for the network when it is shown, say, an SQLite file.
@@ -487,5 +488,5 @@ def _explain_refusal(location: Location, error: duckdb.Error) -> WarehouseError:
         return explained
     return WarehouseError(
         f"{location.path} is not a warehouse that DuckDB {duckdb.__version__} can open ({first_line(str(error))}); "
-        "name another file with --warehouse"
+        f"name another file with {name_setting('warehouse')}"
     )

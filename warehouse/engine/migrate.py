@@ -18,6 +18,7 @@ from evalhouse.warehouse.engine.connection import explain_failure, open_reader, 
 from evalhouse.warehouse.errors import MigrationError, WarehouseBusy, WarehouseMissing, WarehouseUnwritable, first_line
 from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.metric_files import view_scripts
+from evalhouse.warehouse.names import name_setting
 from evalhouse.warehouse.queries import read_query
 
 _NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
@@ -132,7 +133,7 @@ def find_missing(
         if names:
             raise MigrationError(
                 f"{location.name} holds tables that evalhouse did not make ({', '.join(names[:5])}); "
-                "name another file with --warehouse"
+                f"name another file with {name_setting('warehouse')}"
             ) from None
         rows = []
     applied = {int(number): str(sha256) for number, sha256 in rows}
@@ -140,7 +141,7 @@ def find_missing(
     if newest > len(wanted):
         raise MigrationError(
             f"the warehouse was written by a newer evalhouse (its migration {newest}, ours end at {len(wanted)}); "
-            "update evalhouse or name another file with --warehouse"
+            f"update evalhouse or name another file with {name_setting('warehouse')}"
         )
     for migration in wanted:
         if applied.get(migration.number, migration.sha256) != migration.sha256:

@@ -30,6 +30,7 @@ from evalhouse.tasks.datasets.spans.samples import REASONS, LeftOut, Reason, joi
 from evalhouse.tasks.datasets.spans.span import Blame, Span, Tree
 from evalhouse.tasks.datasets.spans.vendors import read_langfuse, read_langsmith
 from evalhouse.tasks.settings.traces import TraceFormat
+from evalhouse.warehouse.names import name_setting
 
 _MAX_NAMED: Final = 3  # traces that are named of those left out for one reason
 _MAX_DOCUMENT: Final = 2**28  # bytes of a file that is one JSON object
@@ -149,7 +150,7 @@ def read_traces(source: DatasetSource, form: TraceFormat, tally: Tally) -> Datas
         for raw in _read_rows(source, complain):
 
             def blame(text: str, row: int = raw.row) -> None:
-                complain(row, "no_span", f"{text} (--format {form})")
+                complain(row, "no_span", f"{text} ({name_setting('format', form)})")
 
             yield from FORMATS[form](raw.values, blame)
 
