@@ -1,23 +1,21 @@
-"""The record of calls during a run: what was asked before, and every new call kept before its reply is used.
+"""The record of calls during a run: the replies that are on record, and every new call, kept before its reply is used.
 
-Many questions at once take few look-ups: whatever is asked for while one runs makes the next, and requests that a
-filter over all keys on record rules out are not looked up at all. Opening the warehouse to look a request up takes some
-20 ms of CPU, ten times what the call itself costs, and most requests of a night with new answers have never been asked.
-Keeping is done by the warehouse's mover.
+Opening the warehouse takes 20 ms of CPU, ten times what a call costs here, and most requests of a night with new
+answers have never been asked. So the keys of all requests on record are read once, and the replies to known requests
+are looked up many at a time.
 """
 
 import asyncio
-import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from mmap import mmap
 from typing import Protocol, TypeVar
 
-import polars as pl
+import numpy as np
+from numpy.typing import NDArray
 
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.warehouse.errors import WarehouseBusy
@@ -81,37 +79,8 @@ class Record(Protocol):
 
 T = TypeVar("T")
 
-_LOOK_UP_MOST = 2000
+_MAX_LOOK_UP = 2000
 _GATHER_S = 0.01
-# Eight megabytes: a million keys are mistaken for known in 1 of 1,000 cases, ten millions in 1 of 15.
-_BITS = 26
-
-
-_MASK = (1 << _BITS) - 1
-
-
-class KeyFilter:
-    """A Bloom filter of fixed size: a set of 64-bit hashes that may affirm by mistake and never denies by mistake."""
-
-    def __init__(self) -> None:
-        # Pages of it come into being when a bit in them is set; eight megabytes of zeros take 5 ms to write.
-        self._bits = mmap(-1, 1 << (_BITS - 3))
-
-    def add(self, key: int) -> None:
-        """Affirm this key from now on."""
-        bits = self._bits
-        # The key is a hash already, so two stretches of it are as good as two hashes of it.
-        for place in (key & _MASK, (key >> _BITS) & _MASK):
-            bits[place >> 3] |= 1 << (place & 7)
-
-    def update(self, keys: Iterable[int]) -> None:
-        """Affirm these keys from now on."""
-        for key in keys:
-            self.add(key)
-
-    def __contains__(self, key: int) -> bool:
-        low, high = key & _MASK, (key >> _BITS) & _MASK
-        return bool(self._bits[low >> 3] >> (low & 7) & self._bits[high >> 3] >> (high & 7) & 1)
 
 
 class ReplyFinder:
@@ -120,62 +89,54 @@ class ReplyFinder:
     def __init__(self, warehouse: Warehouse, *, only_run: str | None = None) -> None:
         self._warehouse = warehouse
         self._only_run = only_run
-        self._filter = KeyFilter()
-        self._filter_filled = asyncio.Lock()
-        self._filter_is_filled = False
+        self._reading_keys: asyncio.Task[NDArray[np.uint64]] | None = None
+        self._new_keys: set[int] = set()
         self._wanted: dict[str, asyncio.Future[RecordedReply | None]] = {}
         self._looking_up: asyncio.Task[None] | None = None
 
     def expect(self, request_key: int) -> None:
         """A reply to the request with this key is on record from now on."""
-        self._filter.add(request_key)
+        self._new_keys.add(request_key)
 
     async def find(self, request_hash: str) -> RecordedReply | None:
-        """The reply on record for a request, or None; raises WarehouseError when the warehouse cannot be read."""
-        if not self._filter_is_filled:
-            await self._fill_filter()
-        if make_request_key(request_hash) not in self._filter:
+        """Return the reply on record for a request, or None; raises WarehouseError when it cannot be read."""
+        if self._reading_keys is None:
+            self._reading_keys = asyncio.create_task(self._read_patiently(self._read_keys))
+        # Shielded, because other callers wait for the same.
+        keys, key = await asyncio.shield(self._reading_keys), make_request_key(request_hash)
+        place = keys.searchsorted(np.uint64(key))
+        if key not in self._new_keys and (place == len(keys) or keys[place] != key):
             return None
         future = self._wanted.get(request_hash)
         if future is None:
             future = self._wanted[request_hash] = asyncio.get_running_loop().create_future()
             if self._looking_up is None:
                 self._looking_up = asyncio.create_task(self._look_up())
-                self._looking_up.add_done_callback(_look_at_error)
-        # Shielded, because another caller that needs the same reply waits for the same future.
         return await asyncio.shield(future)
 
-    async def _fill_filter(self) -> None:
-        async with self._filter_filled:
-            if not self._filter_is_filled:
-                keys = await self._read_patiently(self._read_keys)
-                await asyncio.to_thread(self._filter.update, keys)
-                self._filter_is_filled = True
-
-    def _read_keys(self) -> pl.Series:
-        return read_request_keys(self._warehouse, only_run=self._only_run)
+    def _read_keys(self) -> "NDArray[np.uint64]":
+        return read_request_keys(self._warehouse, only_run=self._only_run).sort().to_numpy()
 
     async def _look_up(self) -> None:
+        """Look up what is asked for within a moment together, until nothing is; an error goes to all who wait."""
         try:
             while self._wanted:
-                # What is asked for within this moment is looked up together.
                 await asyncio.sleep(_GATHER_S)
-                batch = dict(list(self._wanted.items())[:_LOOK_UP_MOST])
+                batch = dict(list(self._wanted.items())[:_MAX_LOOK_UP])
                 read = partial(find_replies, self._warehouse, batch.keys(), only_run=self._only_run)
                 replies = await self._read_patiently(read)
                 for request_hash, future in batch.items():
                     del self._wanted[request_hash]
                     future.set_result(replies.get(request_hash))
+        except (Exception, asyncio.CancelledError) as error:
+            for future in self._wanted.values():
+                future.set_exception(
+                    error if isinstance(error, Exception) else RunCancelled("the look-up was cancelled")
+                )
+                future.exception()  # looked at, so that asyncio does not report it where no question waits any more
+            self._wanted.clear()
         finally:
             self._looking_up = None
-            self._fail_all(sys.exception())
-
-    def _fail_all(self, error: BaseException | None) -> None:
-        """Nobody waits for a look-up that failed: all who wait get its error."""
-        for future in self._wanted.values():
-            future.set_exception(error if isinstance(error, Exception) else RunCancelled("the look-up was cancelled"))
-            future.exception()  # looked at, so that asyncio does not report it when nobody waits any more
-        self._wanted.clear()
 
     async def _read_patiently(self, read: Callable[[], T]) -> T:
         """Read in a thread, again and again while another program keeps the file, up to a minute."""
@@ -186,12 +147,6 @@ class ReplyFinder:
             except WarehouseBusy:
                 if time.monotonic() > deadline:
                     raise
-
-
-def _look_at_error(task: "asyncio.Task[None]") -> None:
-    """Those who wait have the error already; asyncio shall not report it once more."""
-    if not task.cancelled():
-        task.exception()
 
 
 class CallRecord:

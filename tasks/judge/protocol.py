@@ -199,7 +199,7 @@ class BatchLine:
 
 
 class BatchService(Protocol):
-    """A provider's batches. All but `limits`, `write_line` and `read_line` raise Exception."""
+    """A provider's batches. All but `limits`, `write_line` and `read_line` raise JudgeError."""
 
     @property
     def limits(self) -> BatchLimits:

@@ -1,7 +1,6 @@
 """The record of a run: what was asked is found again at once, later, and in another run; nobody waits for ever."""
 
 import asyncio
-import random
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -14,7 +13,7 @@ import orjson
 import pytest
 from live_runs import open_warehouse
 
-from evalhouse.tasks.asking.record import ORIGIN, Call, CallRecord, KeyFilter, Origin
+from evalhouse.tasks.asking.record import ORIGIN, Call, CallRecord, Origin
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.protocol import hash_canonical
 from evalhouse.warehouse.engine.connection import open_writer
@@ -242,14 +241,3 @@ async def test_keeping_is_fast_enough_for_the_event_loop(warehouse: Warehouse) -
         for number in range(1000):
             record.keep(make_call(number, request=f'"{"x" * 8000}"', reply="y" * 1000))
         assert (time.perf_counter() - started) / 1000 < 0.001
-
-
-def test_the_filter_never_denies_what_was_added_and_rarely_affirms_what_was_not() -> None:
-    draw = random.Random(1)
-    known = [draw.getrandbits(64) for _ in range(100_000)]
-    others = [draw.getrandbits(64) for _ in range(20_000)]
-    keys = KeyFilter()
-    keys.update(known)
-    assert all(key in keys for key in known)
-    assert sum(key in keys for key in others) < 20
-    assert 0 not in KeyFilter()
