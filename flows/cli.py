@@ -68,9 +68,9 @@ class _Evalhouse(LazyGroup):
 
             ctx.with_resource(hold_server())
         elif args[0] in _READING:
-            from evalhouse.warehouse.engine.connection import readers_kept  # noqa: PLC0415  # as above
+            from evalhouse.warehouse.engine.connection import one_reader  # noqa: PLC0415  # as above
 
-            ctx.with_resource(readers_kept())
+            ctx.with_resource(one_reader())
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:

@@ -52,7 +52,7 @@ _OPENING = frozenset({
     "machines", "ui",
     "test_bad_machine.py", "test_batch_runs.py", "test_cookbook.py", "test_evaluate.py", "test_held_warehouse.py",
     "test_history_nights.py", "test_kills.py", "test_query_apart.py", "test_runner.py",
-    "test_running.py", "test_shared_reads.py", "test_warehouse_connection.py", "test_warehouse_migrate.py",
+    "test_running.py", "test_warehouse_connection.py", "test_warehouse_migrate.py",
     "test_warehouse_query.py", "test_warehouse_spool.py",
 })  # fmt: skip
 # Rooms whose tests are about making one.

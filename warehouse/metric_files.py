@@ -8,7 +8,6 @@ correct its mean, and what it means to a person who knows none of this; its body
 metrics need.
 """
 
-import hashlib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,8 +23,6 @@ from evalhouse.warehouse.names import name_setting, suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.steps import GRADE_STEP, STEPS, add_earlier
 
-STORED_VIEWS: Final = {"scores": "run_scores", "causes": "sample_causes", "costs": "run_costs"}
-"""By part of what is stored of runs the view that reads it."""
 OPTIONAL_STEPS: Final = tuple(step.name for step in STEPS.values() if step.optional)
 
 Better = Literal["high", "low"]
@@ -260,9 +257,7 @@ def _list_scripts(metrics: Mapping[str, MetricFile]) -> list[ViewScript]:
     texts["sample_steps"] = texts["sample_steps"].replace("$steps", steps).replace("$names", ", ".join(STEPS))
     texts["verdicts"] = texts["verdicts"].replace("$further", _select_further(texts["verdicts"]))
     texts["metric_steps"] = metric_steps_sql(metrics)
-    for part, view in STORED_VIEWS.items():
-        texts["stored_rules"] = texts["stored_rules"].replace(f"$hash_of_{part}", _hash_rules(part, texts))
-        texts[view] = texts[view].replace(f"(${part})", f"(\n{read_stored(part)})")
+    texts["run_costs"] = texts["run_costs"].replace("($costs)", f"(\n{read_stored('costs')})")
     texts["sampled_means"] = fill_in_sampled(texts["sampled_means"])
     components = read_query("repeats/components")
     texts["noise_components"] = texts["noise_components"].replace("($components)", f"(\n{components})")
@@ -292,18 +287,6 @@ def fill_in_sampled(sql: str) -> str:
     for name in ("sampled", "sampled_terms"):
         sql = sql.replace(f"(${name})", f"(\n{read_query(f'stored/{name}')})")
     return sql
-
-
-def _hash_rules(part: str, views: Mapping[str, str]) -> str:
-    """A hash of all that a part is computed by, without what is said of it."""
-    code = _drop_remarks(read_stored(part))
-    read = [views[name].partition("comment on")[0] for name in sorted(views) if re.search(rf"\b{name}\b", code)]
-    code = " ".join([code, *map(_drop_remarks, read)])
-    return hashlib.sha256(code.encode()).hexdigest()[:16]
-
-
-def _drop_remarks(sql: str) -> str:
-    return " ".join(re.sub(r"--[^\n]*", "", sql).split())
 
 
 def metric_steps_sql(metrics: Mapping[str, MetricFile]) -> str:

@@ -6,14 +6,6 @@ analyst's open notebook; whatever else a run reads and writes waits until the fi
 
 A spooled batch is a folder of Parquet files, written under a name of its own and then renamed, so that a folder with a
 final name is always whole; it loses that name again before it is removed.
-
-What is told of a run again and again (means, causes, costs) is stored when it ends, beside what it is computed from.
-Each part is a table that a view of the same rows reads: `stored_scores` (view `run_scores`), `stored_causes`
-(`sample_causes`, and so `run_causes`) and `stored_costs` (`run_costs`). A row in `stored_parts` says that a run's part
-is stored and by which rules; whoever writes what it is computed from takes that row away in the same transaction
-(`forget`), and the views compute for themselves until it is stored again (`store_open`). So they never disagree. To
-plan the computation takes longer than to do it for a few samples: small runs are stored many at a time, with the end of
-a later run.
 """
 
 import contextlib
@@ -25,23 +17,20 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal
 
 import duckdb
 import polars as pl
 
+from evalhouse.warehouse.derived import derive_again
 from evalhouse.warehouse.engine.connection import explain_failure, open_reader, open_writer
 from evalhouse.warehouse.engine.lake import describe_commit
 from evalhouse.warehouse.engine.migrate import apply_migrations, load_migrations, migrate
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable, first_line
 from evalhouse.warehouse.location import Location, parse_location
-from evalhouse.warehouse.metric_files import read_stored
 from evalhouse.warehouse.names import name_setting
-from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.tables import VERDICT_TABLES, Batch
+from evalhouse.warehouse.tables import Batch
 
 WRITE_PATIENCE_S = 5.0
 FLUSH_PATIENCE_S = 60.0
@@ -220,14 +209,14 @@ def write_batch(connection: duckdb.DuckDBPyConnection, batch: Batch) -> None:
     """Write a batch within the open transaction, unless its key is known."""
     if not enter_batch(connection, batch.key, batch.run_id):
         return
-    if batch.run_id is not None:
-        forget(connection, batch.run_id, batch.tables)
     if batch.replaces and batch.run_id is not None:
         delete_rows(connection, batch.tables, batch.run_id, batch.replaces)
     for table, frame in batch.tables.items():
         if table == "responses" and batch.run_id is not None:  # takes the place of an earlier one of the same run
             delete_rows(connection, (table,), batch.run_id, frame["sample_id"].to_list())
         insert_frame(connection, table, _pick_new_prompts(connection, frame) if table == "prompts" else frame)
+    if batch.run_id is not None:
+        derive_again(connection, batch.run_id, batch.tables)
 
 
 def _pick_new_prompts(connection: duckdb.DuckDBPyConnection, frame: pl.DataFrame) -> pl.DataFrame:
@@ -332,90 +321,3 @@ def _fill(file: int) -> None:
     for _ in range(_ROOM_MB):
         if os.write(file, block) != len(block):
             raise OSError("no space left")
-
-
-Part = Literal["scores", "causes", "costs"]
-RESTS_ON: Final[Mapping[Part, frozenset[str]]] = {
-    "scores": frozenset({"scores", "run_samples"}),
-    "causes": frozenset({*VERDICT_TABLES, "run_samples", "kb_updates"}),
-    "costs": frozenset({"llm_calls"}),
-}
-"""By part the tables that it is computed from; causes also from those of earlier runs of the series."""
-FEW_SAMPLES: Final = 50
-"""Runs with fewer samples in all are left to the views."""
-CHUNK_SAMPLES: Final = 20_000
-"""Samples that are computed in one transaction, beside those of the run that has just ended."""
-MOST_SAMPLES: Final = 40_000
-"""A run with more samples has its causes computed whenever they are asked for: they would not fit into a writer."""
-_BYTES_PER_SAMPLE: Final = 25_000  # twice what 30,000 samples of 7 statements each took
-_WRITER_MIB: Final = 180
-
-
-def forget(connection: duckdb.DuckDBPyConnection, run_id: str, written: Collection[str]) -> None:
-    """Note within the open transaction that rows of a run are written to these tables: what rests on them is stale."""
-    parts = [part for part, tables in RESTS_ON.items() if not tables.isdisjoint(written)]
-    if parts and connection.execute("select 1 from stored_parts limit 1").fetchone():
-        connection.execute(read_query("stored/forget"), {"run_id": run_id, "parts": parts})
-
-
-def store(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str], parts: Collection[Part]) -> None:
-    """Compute these parts of these runs and store them in place of what was there, within the open transaction."""
-    connection.execute("create or replace temp table open_runs as select unnest(?::varchar[]) as run_id", [run_ids])
-    for part in parts:
-        for table, where in ((f"stored_{part}", ""), ("stored_parts", f"part = '{part}' and")):
-            connection.execute(f"delete from {table} where {where} run_id in (select run_id from open_runs)")
-        connection.execute(f"insert into stored_{part} by name\n{read_stored(part)}")
-        connection.execute(read_query("stored/note"), {"part": part})
-    connection.execute("drop table temp.open_runs")
-
-
-def store_scored(connection: duckdb.DuckDBPyConnection, run_id: str, n_samples: int) -> None:
-    """Store what a run was scored to in the transaction that scores it; of a small run that is left to `store_open`."""
-    if n_samples >= FEW_SAMPLES:
-        parts: tuple[Part, ...] = ("scores", "causes") if n_samples <= MOST_SAMPLES else ("scores",)
-        with _room_for(connection, n_samples if "causes" in parts else 0):
-            store(connection, [run_id], parts)
-
-
-def store_open(connection: duckdb.DuckDBPyConnection, run_id: str | None = None) -> int:
-    """Store what is not yet stored of runs that have ended, and of the run that is named, the newest first.
-
-    Returns how many runs are left to another transaction; 0 where they have too few samples to be worth it.
-    """
-    wanted = {"parts": list(RESTS_ON), "run_id": run_id, "most_samples": MOST_SAMPLES}
-    rows = connection.execute(read_query("stored/open"), wanted).fetchall()
-    if sum(n_samples for _, n_samples, _ in rows) < FEW_SAMPLES:
-        return 0
-    taken = _take_chunk(rows)
-    by_parts: dict[tuple[Part, ...], list[str]] = {}
-    for run, _, missing in taken:
-        by_parts.setdefault(tuple(missing), []).append(run)
-    with _room_for(connection, sum(n_samples for _, n_samples, missing in taken if "causes" in missing)):
-        for parts, runs in by_parts.items():
-            store(connection, runs, parts)
-    return len(rows) - len(taken)
-
-
-def _take_chunk(rows: Sequence[tuple[str, int, list[Part]]]) -> Sequence[tuple[str, int, list[Part]]]:
-    """As many runs as one transaction takes, one at least."""
-    n_samples = 0
-    for place, (_, n, _) in enumerate(rows):
-        n_samples += n
-        if place and n_samples > CHUNK_SAMPLES:
-            return rows[:place]
-    return rows
-
-
-@contextmanager
-def _room_for(connection: duckdb.DuckDBPyConnection, n_samples: int) -> Iterator[None]:
-    """Give a writer, which has little memory, what it takes to compute the causes of so many samples."""
-    needed = n_samples * _BYTES_PER_SAMPLE // 2**20
-    if needed <= _WRITER_MIB:
-        yield
-        return
-    ((before,),) = connection.execute("select current_setting('memory_limit')").fetchall()
-    connection.execute(f"set memory_limit = '{needed}MiB'")
-    try:
-        yield
-    finally:
-        connection.execute(f"set memory_limit = '{before}'")

@@ -12,7 +12,7 @@ from evalhouse.flows.preparing.settings import parse_metric_settings, split_list
 from evalhouse.flows.results.output import make_table, print_json, print_line, print_table
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics, plan_run, resolve_parameters
-from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_forgotten, find_run, list_runs, store_ended, update_run
+from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_forgotten, find_run, list_runs, update_run
 from evalhouse.warehouse.rows.scores import score_run
 from evalhouse.warehouse.store import Warehouse
 
@@ -69,8 +69,6 @@ def rescore(
         unchanged = [name for name in rescoring.run.metrics if name in rescoring.left_out]
         names = [*(metric.name for metric in rescoring.metrics), *unchanged]
         update_run(warehouse, run_id, metrics=names, config=rescoring.settings.model_dump(mode="json"))
-    if rescorings:
-        store_ended(warehouse)
     if as_json:
         print_json([_describe(rescoring) for rescoring in rescorings])
     elif rescorings:

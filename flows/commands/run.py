@@ -61,7 +61,7 @@ from evalhouse.flows.results.run_origin import (
 from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.flows.server.local import hold_server
 from evalhouse.tasks.judge.names import LEXICAL, parse_judges
-from evalhouse.warehouse.engine.connection import readers_kept
+from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.metric_files import load_metrics, plan_run, resolve_parameters
 from evalhouse.warehouse.queries import read_query
@@ -198,7 +198,7 @@ def resume(run: str, warehouse: str | None, as_json: bool, **flags: object) -> i
 def report_outcome(suite_outcome: "SuiteOutcome", url: str, *, as_json: bool) -> int:
     """Print how a run ended, and its gate where it has one, and return the exit status."""
     outcome, run, warehouse = suite_outcome.outcome, suite_outcome.outcome.run, Warehouse(url)
-    with readers_kept():
+    with one_reader():
         of_run = {"run_id": run.run_id, "metrics": list(run.metrics)}
         rows = warehouse.read_rows(read_query("runs/means"), of_run)
         if as_json:

@@ -82,14 +82,11 @@ def compact(warehouse: Warehouse, as_json: bool) -> int:
     """Make the warehouse smaller without losing a row.
 
     A DuckDB file is written again from the start. In a lake small files are merged, snapshots are dropped except the
-    last of each run, and files that nothing needs are removed. Writers wait meanwhile. What is stored of runs that have
-    ended (means, causes, costs) is stored where it is missing, as after an update of evalhouse.
+    last of each run, and files that nothing needs are removed. Writers wait meanwhile.
     """
-    from evalhouse.warehouse.rows.runs import store_ended  # noqa: PLC0415
     from evalhouse.warehouse.upkeep.check_and_compact import compact_warehouse  # noqa: PLC0415
 
     warehouse.migrate()
-    store_ended(warehouse)
     done = compact_warehouse(warehouse)
     if as_json:
         document = {"bytes_before": done.before, "bytes_after": done.after, "detail": done.detail}

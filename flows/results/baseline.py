@@ -11,13 +11,13 @@ from typing import Any, Final
 from evalhouse.flows.results.diagnosis import load_advice
 from evalhouse.flows.results.output import escape_markdown, write_count, write_value
 from evalhouse.tasks.settings.suite import MEAN_OF_PASSED, PASSED, PREVIOUS_ANY
-from evalhouse.warehouse.engine.connection import readers_kept
+from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.rows.derived import read_causes, read_shared_with
 from evalhouse.warehouse.rows.gates import Acceptance, Decision, Night, Origin, list_acceptances
 from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow, find_run, list_runs
-from evalhouse.warehouse.rows.told import read_causes, read_of_causes, read_shared_with
 from evalhouse.warehouse.store import Warehouse
 
 NAMES = (PASSED, MEAN_OF_PASSED, PREVIOUS_ANY)
@@ -171,7 +171,7 @@ def list_means(warehouse: Warehouse, run: RunRow) -> list[dict[str, Any]]:
 
 def read_moves(warehouse: Warehouse, run: RunRow) -> Moves | None:
     """What moved against the run before; None for the first of a series."""
-    with readers_kept():  # to open the warehouse for each read takes as long as what is read
+    with one_reader():  # to open the warehouse for each read takes as long as what is read
         previous = find_previous(warehouse, run)
         if previous is None:
             return None
@@ -181,7 +181,7 @@ def read_moves(warehouse: Warehouse, run: RunRow) -> Moves | None:
         pair = {"candidate": run.run_id, "base": previous.run_id, "most": _MOST_SAMPLES}
         fallen = warehouse.read_rows(read_query("history/worse"), pair)
         wanted = {"run_id": run.run_id, "sample_ids": [row["sample_id"] for row in fallen]}
-        rows = read_of_causes(warehouse, "diagnosis/of_samples", wanted).to_dicts() if fallen else []
+        rows = warehouse.read(read_query("diagnosis/of_samples"), wanted).to_dicts() if fallen else []
         causes = {row["sample_id"]: row for row in rows}
         return Moves(
             previous=previous,

@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, cast, get_args
 import yaml
 
 from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.rows.derived import read_causes, read_derived
 from evalhouse.warehouse.rows.runs import RunRow
-from evalhouse.warehouse.rows.told import read_causes, read_of_causes, read_told
 from evalhouse.warehouse.store import Warehouse
 
 Cause = Literal[
@@ -81,9 +81,9 @@ def read_diagnosis(
         "language": language,
         "thresholds": {str(row["threshold"]): row["value"] for row in warehouse.read_rows(_THRESHOLDS)},
         "causes": [_advise(row, language) for row in counted if row["cause"] in causes],
-        "not_judged": read_of_causes(warehouse, "diagnosis/unjudged", of_run).to_dicts() if has_unjudged else [],
+        "not_judged": warehouse.read(read_query("diagnosis/unjudged"), of_run).to_dicts() if has_unjudged else [],
         "trend": _read_trend(warehouse, run, causes, n_runs, counted),
-        "samples": read_of_causes(warehouse, "diagnosis/samples", picked).to_dicts() if n_samples else [],
+        "samples": warehouse.read(read_query("diagnosis/samples"), picked).to_dicts() if n_samples else [],
     }
 
 
@@ -98,7 +98,7 @@ def _read_trend(
     """One entry a run, oldest first."""
     series = warehouse.read_rows(read_query("diagnosis/series"), {"run_id": run.run_id, "n_runs": n_runs})
     counted = {str(row["run_id"]): of_this if row["run_id"] == run.run_id else [] for row in series}
-    others = read_told(warehouse, "causes", counted.keys() - {run.run_id})
+    others = read_derived(warehouse, "causes", counted.keys() - {run.run_id})
     for row in others.sort("precedence").to_dicts():
         counted[row["run_id"]].append(row)
     trend = []

@@ -21,7 +21,6 @@ from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.flows.server.local import prefect_server
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeError, RunCancelled
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.warehouse.engine.connection import writer_kept
 from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
 from evalhouse.warehouse.mover import take_in_orphans
@@ -30,7 +29,6 @@ from evalhouse.warehouse.rows.runs import (
     RunKind,
     RunRow,
     RunStatus,
-    end_run,
     hold_suite,
     insert_run,
     now_utc,
@@ -44,8 +42,6 @@ if TYPE_CHECKING:
 
 # How long requests in flight may still take after Ctrl-C.
 _DRAIN_S = 3.0
-# A run of at most so many samples is usually over before another program needs the file that it keeps open.
-_SHORT = 50
 
 RunFlow = Callable[["LiveRun", RunKind], Coroutine[Any, Any, None]]
 """Takes a live run to its end in Prefect."""
@@ -202,17 +198,15 @@ class OpenRun:
         A served run that an outage has interrupted keeps the status `running`: `evalhouse serve` takes it for one whose
         process was killed, and resumes it.
         """
-        is_short = run.n_samples is not None and run.n_samples <= _SHORT
-        with writer_kept(self.warehouse.location) if is_short else nullcontext():
-            problem: BaseException | None = None
-            try:
-                problem = await self._run_flow(live_run, run.kind)
-            except KeyboardInterrupt:
-                problem = RunCancelled(f"stopped by {self.interrupts.taken}")
-            except BaseException as error:  # whatever ends the run, the journal is emptied and the end is written
-                self._write_end(live_run, run, error)
-                raise
-            return self._write_end(live_run, run, problem)
+        problem: BaseException | None = None
+        try:
+            problem = await self._run_flow(live_run, run.kind)
+        except KeyboardInterrupt:
+            problem = RunCancelled(f"stopped by {self.interrupts.taken}")
+        except BaseException as error:  # whatever ends the run, the journal is emptied and the end is written
+            self._write_end(live_run, run, error)
+            raise
+        return self._write_end(live_run, run, problem)
 
     async def _run_flow(self, live_run: "LiveRun", kind: RunKind) -> Exception | None:
         """Run the flow, with the signals of the terminal turned into an orderly stop; return what it ended with."""
@@ -272,7 +266,7 @@ class OpenRun:
                 update_run(live_run.warehouse, run.run_id, problem=text)
             else:
                 run = replace(run, status=status, finished_at=now_utc())
-                end_run(live_run.warehouse, run.run_id, status=status, finished_at=run.finished_at, problem=text)
+                update_run(live_run.warehouse, run.run_id, status=status, finished_at=run.finished_at, problem=text)
         except WarehouseError as error:
             # Replies are in the journal and the verdicts follow from them: there is a run to resume.
             problem = problem or error

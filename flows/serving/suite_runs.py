@@ -22,7 +22,7 @@ from evalhouse.flows.run.outcome import RunOutcome, SuiteOutcome, Watch, explain
 from evalhouse.flows.serving.backlog import has_left_batch
 from evalhouse.flows.serving.notify import describe_end, notify_of_break, notify_of_end
 from evalhouse.tasks.settings.suite import Notify, SuiteGate, explain_low, find_cutoff
-from evalhouse.warehouse.engine.connection import readers_kept
+from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.gates import Night, list_nights, record_decision
@@ -159,7 +159,7 @@ def check_suite_gate(gate: SuiteGate, plan: Plan) -> None:
         raise SettingsError(f"[gate.min] {problem}")
 
 
-@readers_kept()
+@one_reader()
 def decide_suite_gate(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | None:
     """Decide on a run that has ended and put the outcome on record.
 

@@ -4,7 +4,6 @@ import sys
 import webbrowser
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from http import HTTPStatus
 from typing import Final
 
@@ -13,35 +12,37 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.server.listening import find_token, listen, write_address
 from evalhouse.flows.ui import documents, judge, live, pair, runs, samples, sql
 from evalhouse.flows.ui.guard import HEADERS, Access, Guard, is_loopback
-from evalhouse.flows.ui.kept_pages import KeptPages, OneReading
-from evalhouse.flows.ui.pages import Kept, find_asset, link, render
-from evalhouse.warehouse.engine.connection import serving_reads
+from evalhouse.flows.ui.pages import Kept, find_asset, render
+from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.errors import QueryError, WarehouseBusy, WarehouseError, WarehouseMissing
-from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.sandbox.query_process import serving_queries
 from evalhouse.warehouse.store import Warehouse
 
-_N_SERIES: Final = 3
 
+class OneReader:
+    """The middleware that has a page read by one connection, which is closed before the first byte is sent.
 
-def list_common(warehouse: Warehouse) -> list[str]:
-    """Addresses, as links have them, of pages that everybody asks for, which are made before anybody does, those first
-    that come first for most; raises WarehouseError."""
-    rows = [row for row in warehouse.read_rows(read_query("ui/series")) if row["ended_run_id"]][:_N_SERIES]
-    return [
-        "/",
-        *(link(f"/runs/{row['ended_run_id']}") for row in rows),
-        *(link("/series", name=row["series"]) for row in rows),
-        "/runs",
-        *(link(f"/runs/{row['ended_run_id']}/{part}") for row in rows[:1] for part in ("samples", "documents")),
-        "/costs",
-        "/judge",
-    ]
+    What is read while a response is being sent, as of a download, opens the warehouse for each read.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        with one_reader() as end:
+
+            async def send_after(message: Message) -> None:
+                end()
+                await send(message)
+
+            await self._app(scope, receive, send_after)
 
 
 _PAGES: Final = (live, runs, samples, judge, documents, pair, sql)
@@ -55,8 +56,7 @@ def create_app(warehouse: Warehouse, access: Access) -> FastAPI:
     app.state.warehouse = warehouse
     app.state.kept = Kept()
     app.state.live = live.LiveReader(warehouse)
-    app.add_middleware(KeptPages, warehouse=warehouse, list_common=partial(list_common, warehouse))
-    app.add_middleware(OneReading)
+    app.add_middleware(OneReader)
     app.add_middleware(Guard, access=access)
     for page in _PAGES:
         app.include_router(page.router)
@@ -147,5 +147,5 @@ def serve_pages(
     )  # fmt: skip
     if opens_browser or (opens_browser is None and token is None and sys.stdout.isatty()):
         webbrowser.open(address)
-    with listening, serving_reads(warehouse.location), serving_queries(), suppress(KeyboardInterrupt):
+    with listening, serving_queries(), suppress(KeyboardInterrupt):
         server.run(sockets=[listening])

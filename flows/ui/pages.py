@@ -8,7 +8,6 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable
-from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -63,8 +62,6 @@ _FOLDERS: Final = (
     Path(__file__).parents[1] / "report" / "assets",
 )
 _TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-AS_OF_PLACE: Final = b"<!-- as of -->"
-"""Where a page says as of when it is, which whoever keeps it may write into it; no text of a dataset reads so."""
 _FOREVER: Final = "public, max-age=31536000, immutable"
 
 
@@ -73,11 +70,6 @@ def render(request: Request, template: str, /, status: int = 200, **values: obje
     page = _load_templates().get_template(template)
     name = find_warehouse(request).location.name
     return HTMLResponse(page.render(path=request.url.path, warehouse=name, **values), status_code=status)
-
-
-def write_as_of(time: datetime) -> bytes:
-    """What a page says that may not show what has been written since."""
-    return f'<p class="as-of">As of {time:%H:%M:%S} UTC; a run may have written since.</p>'.encode()
 
 
 def find_warehouse(request: Request) -> Warehouse:

@@ -17,17 +17,17 @@ from evalhouse.flows.results.gate import name_check, write_amount
 from evalhouse.flows.results.output import write_dollars, write_json, write_shared, write_value
 from evalhouse.flows.results.run_origin import HEADLINE, explain_joint_split
 from evalhouse.flows.ui.live import describe_live, describe_stands, find_live, make_stamp
-from evalhouse.flows.ui.pages import find_flow_run_page, find_kept, find_warehouse, link, render
+from evalhouse.flows.ui.pages import find_flow_run_page, find_warehouse, link, render
 from evalhouse.flows.ui.pair import compare_kept
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.rows.derived import read_derived, read_histories
 from evalhouse.warehouse.rows.gates import read_checks
 from evalhouse.warehouse.rows.history import find_series, read_series
 from evalhouse.warehouse.rows.report import Row, Rows, read_summary
 from evalhouse.warehouse.rows.run_pages import find_runs, read_cost_runs, read_values, read_worst
 from evalhouse.warehouse.rows.runs import find_run, now_utc
-from evalhouse.warehouse.rows.told import read_histories, read_marks, read_told
 
 router = APIRouter()
 
@@ -107,7 +107,7 @@ def show_runs(
     n_found = int(rows[0]["n_found"]) if rows else 0
     # Each run is shown with the mean of its first main metric.
     means: dict[str, dict[str, Any]] = {}
-    for score in read_told(warehouse, "scores", [str(row["run_id"]) for row in rows]).to_dicts():
+    for score in read_derived(warehouse, "scores", [str(row["run_id"]) for row in rows]).to_dicts():
         means.setdefault(score["run_id"], {})[score["metric"]] = score["mean"]
     for row in rows:
         of_run = means.get(row["run_id"], {})
@@ -156,7 +156,7 @@ def show_all_series(request: Request) -> Response:
     # By run which share of its judged answers has a problem; none for a run without judged answers.
     counts: dict[str, tuple[int, int]] = {}
     newest = [str(row["ended_run_id"]) for row in series if row["ended_run_id"]]
-    for cause in read_told(warehouse, "causes", newest).to_dicts():
+    for cause in read_derived(warehouse, "causes", newest).to_dicts():
         if cause["cause"] != "not_judged" and cause["n_of"]:
             n_wrong, _ = counts.get(cause["run_id"], (0, 0))
             n_new = cause["n_samples"] if cause["cause"] not in FINE else 0
@@ -201,9 +201,7 @@ def show_series(request: Request, name: str) -> Response:
             f"no series with scores is called {name!r}; {suggest(name, others, otherwise='there are')}"
         )
     # What looks at the samples of many nights is read again only where one of the nights has changed.
-    run_ids = warehouse.read(read_query("ui/series_runs"), {"series": series}).to_series().to_list()
-    kept, marks = find_kept(request), read_marks(warehouse, run_ids)
-    data = read_series(warehouse, series, lambda name, read: kept.find((series, name), marks, read))
+    data = read_series(warehouse, series)
     # What the gate decided on each run, with the checks that did not pass in words.
     checks: Sequence[Row] = warehouse.read_rows(read_query("ui/gates"), {"series": series})
     nights = []
@@ -247,7 +245,7 @@ def show_costs(request: Request, days: Annotated[int, Query(ge=0, le=100_000)] =
     warehouse = find_warehouse(request)
     runs = read_cost_runs(warehouse, now_utc() - timedelta(days=days) if days else None)
     by_run = {str(run["run_id"]): run for run in runs}
-    costs = read_told(warehouse, "costs", list(by_run)).to_dicts() if runs else []
+    costs = read_derived(warehouse, "costs", list(by_run)).to_dicts() if runs else []
     rows: list[dict[str, Any]] = []
     if costs:
         judges = {run_id: run["judge"] for run_id, run in by_run.items()}

@@ -45,7 +45,7 @@ from evalhouse.tasks.comparing.parts import (
     split_difference,
 )
 from evalhouse.tasks.pipeline.step_inputs import find_graded
-from evalhouse.warehouse.engine.connection import readers_kept
+from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.metric_files import Better
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.again import read_answer_means
@@ -163,7 +163,7 @@ class _Column:
         return ~np.isnan(self.moves)
 
 
-@readers_kept()
+@one_reader()
 def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     """Compare two runs; raises ComparisonError for a cluster column that no common sample has."""
     samples = PairedSamples(pair.read_samples())

@@ -39,8 +39,7 @@ sys.path[:0] = [str(ROOT / "tests" / "helpers"), str(ROOT / "tests" / "benchmark
 from history import SUITE, Size  # noqa: E402
 from history_nights import METRICS, write_nights  # noqa: E402
 
-from evalhouse.warehouse.rows.runs import store_ended  # noqa: E402
-from evalhouse.warehouse.store import Warehouse, forget  # noqa: E402
+from evalhouse.warehouse.store import Warehouse  # noqa: E402
 
 MEDIAN_MS, MOST_MS = 500, 1500
 NO_ANSWER = 0
@@ -102,7 +101,6 @@ def write_night(path: str, run_id: str, live: str, seconds: float, results: Conn
         first = len(took) * PER_BATCH
         values = {"live": live, "run": run_id, "ids": [f"tide-{first + n}" for n in range(1, PER_BATCH + 1)]}
         with warehouse.writing(patience_s=60) as connection:
-            forget(connection, live, TABLES)
             for table in TABLES:
                 if table in known:
                     connection.execute(
@@ -271,7 +269,6 @@ def main() -> None:
             write_nights(kept, size)
         shutil.copyfile(kept, path)
         Warehouse(str(path)).migrate()
-        store_ended(Warehouse(str(path)))
         os.environ.pop("EVALHOUSE_WAREHOUSE", None)
         measure(path, args)
 

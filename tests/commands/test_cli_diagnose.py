@@ -17,8 +17,6 @@ from cli_process import Finished, Place, show_in_terminal
 from rich.cells import cell_len
 
 from evalhouse.flows.results.diagnosis import Cause, load_advice
-from evalhouse.warehouse.rows.runs import list_runs
-from evalhouse.warehouse.store import Warehouse, store
 
 Ask = Callable[..., Finished]
 _OWN_STYLES = re.compile(r"\x1b\[[0-9;]*m")
@@ -69,10 +67,7 @@ EXPECTED = {
 
 @pytest.fixture(scope="module")
 def ferry(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Place:
-    """A warehouse with three nights of one dataset, of which the first had a bot that refused everything.
-
-    Their causes are stored, as those of all but the newest small runs are; those of the house's runs are not.
-    """
+    """A warehouse with three nights of one dataset, of which the first had a bot that refused everything."""
     folder = tmp_path_factory.mktemp("ferry")
     place = Place(folder=folder, variables={"PREFECT_HOME": str(prefect_home)})
     rows = [LEFT_OUT, MISSED, FOUND_ELSEWHERE, LACKING, FINE, REFUSED, MADE_UP, BAY]
@@ -81,10 +76,6 @@ def ferry(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Place
         write_dataset(folder, night, "ferry.jsonl")
         finished = place.call("run", "ferry.jsonl", "--judge", "lexical", "--json")
         assert finished.status == 0, finished.stderr
-    warehouse = Warehouse(str(folder / "evalhouse.duckdb"))
-    run_ids = [run.run_id for run in list_runs(warehouse)]
-    with warehouse.writing() as connection:
-        store(connection, run_ids, ("causes",))
     return place
 
 

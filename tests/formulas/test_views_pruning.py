@@ -8,7 +8,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from rows import Sample, add_samples, fill, list_steps, open_rows, read_metrics
+from rows import Sample, add_samples, derive_all, fill, list_steps, open_rows, read_metrics
 
 RUNS = [f"r{n:02}" for n in range(40)]
 ONE_RUN = Sample(
@@ -31,6 +31,9 @@ ROWS_OF_ONE_RUN = {
     "scores": 2,
     "llm_calls": 1,
     "responses": 1,
+    "stored_scores": 2,
+    "stored_causes": 1,
+    "stored_costs": 1,
 }
 LOOK_BACK = {"sample_causes", "run_causes", "earlier_support"}  # at no more earlier runs than cause_thresholds says
 VIEWS = [
@@ -83,6 +86,7 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
         votes = [{"step": "rank", "item_id": "C1", "vote": n, "verdict": "useful", "agrees": True} for n in (1, 2, 3)]
         fill(filled, "votes", *({**key, **vote} for key in keys for vote in votes))
         filled.execute("update context_verdicts set call_id = 'c-' || run_id")
+        derive_all(filled)
         yield filled
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final
 
 import duckdb
+from rows import derive_all
 from warehouse_runs import lay_warehouse
 
-from evalhouse.warehouse.rows.runs import store_ended
 from evalhouse.warehouse.store import Warehouse
 
 SUITE: Final = "nightly"
@@ -359,4 +359,5 @@ def write_nights(path: Path, size: Size) -> None:
         for sql in (*_MADE, *_WRITTEN, _SCORES.replace("{entries}", entries)):
             connection.execute(sql, {name: value for name, value in values.items() if f"${name}" in sql})
         connection.execute("checkpoint")
-    store_ended(Warehouse(str(path)))
+    with Warehouse(str(path)).writing() as writing:
+        derive_all(writing)

@@ -18,6 +18,7 @@ import orjson
 import polars as pl
 
 import evalhouse.warehouse
+from evalhouse.warehouse.derived import derive
 from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics, resolve_parameters, view_scripts
 from evalhouse.warehouse.steps import GRADE_STEP, STEPS
@@ -32,6 +33,9 @@ class Together(tuple[int, ...]):
     """In a Support the ranks of contexts that support a statement only together."""
 
 
+_READS_DERIVED = re.compile(
+    r"\b(?:run_scores|run_causes|run_costs|sample_causes|score_history|score_chain|corrected_scores)\b"
+)
 # So many rows are read faster as text than as a frame.
 _FEW = 6
 _TO_COME = "a run whose row is yet to come"
@@ -207,9 +211,15 @@ class RowsToCome:
                 connection.begin()
                 for table, rows in self._rows:
                     fill(connection, table, *rows)
+                derive_all(connection)
                 connection.commit()
             self._rows.clear()
         return warehouse
+
+
+def derive_all(con: duckdb.DuckDBPyConnection) -> None:
+    """Compute means, causes and costs of all runs, as the runs themselves do when they end."""
+    derive(con, [run_id for (run_id,) in con.execute("select run_id from runs").fetchall()])
 
 
 def _name_way(table: str, row: Row) -> Row:
@@ -316,5 +326,7 @@ def reason_of(metric: str, sample: Sample, **settings: float) -> str:
 
 
 def read(con: duckdb.DuckDBPyConnection, sql: str) -> list[dict[str, object]]:
-    """Rows of a query as dictionaries."""
+    """Rows of a query as dictionaries, after what it reads has been derived."""
+    if _READS_DERIVED.search(sql):
+        derive_all(con)
     return con.sql(sql).pl().to_dicts()

@@ -4,28 +4,19 @@ is stored is read in a tenth of the time that the views take to be planned."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 
-import duckdb
 from cli_house import House, copy_house
 from filelock import FileLock
+from rows import derive_all
 
-from evalhouse.warehouse.store import RESTS_ON, Warehouse, store
+from evalhouse.warehouse.store import Warehouse
 
 
 def store_all(path: Path | str) -> None:
-    """Store all parts of all runs of a warehouse anew, however few samples they have."""
+    """Derive means, causes and costs of all runs of a warehouse."""
     with Warehouse(str(path)).writing() as connection:
-        store(connection, [run_id for (run_id,) in connection.execute("select run_id from runs").fetchall()], RESTS_ON)
-
-
-def forget_changed(connection: duckdb.DuckDBPyConnection, statements: Iterable[str]) -> None:
-    """After statements that no run of ours wrote: what rests on the tables they name no longer holds."""
-    text = " ".join(statements)
-    for part, tables in RESTS_ON.items():
-        if any(table in text for table in tables):
-            connection.execute("delete from stored_parts where part = ?", [part])
+        derive_all(connection)
 
 
 def copy_stored_house(folder: Path, prefect_home: Path) -> House:

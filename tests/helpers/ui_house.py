@@ -13,7 +13,6 @@ from starlette.testclient import TestClient
 
 from evalhouse.flows.ui.app import create_app
 from evalhouse.flows.ui.guard import Access
-from evalhouse.warehouse.engine.connection import serving_reads
 from evalhouse.warehouse.store import Warehouse
 
 PORT = 4210
@@ -36,14 +35,13 @@ def serve_ui(path: Path | str, *, token: str | None = None) -> Iterator[str]:
     port = int(listening.getsockname()[1])
     config.app = create_app(Warehouse(str(path)), Access(port=port, token=token))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    with serving_reads(Warehouse(str(path)).location):
-        thread.start()
-        while not server.started:
-            assert thread.is_alive()
-            time.sleep(0.01)
-        try:
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.should_exit = True
-            thread.join(timeout=10)
-            listening.close()
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(timeout=10)
+        listening.close()

@@ -326,7 +326,7 @@ def test_a_chart_that_cannot_be_drawn_says_what_it_would_show_and_the_others_are
     assert page.problems.pop().find("TypeError") >= 0
 
 
-def read_told(page: Page) -> str:
+def read_derived(page: Page) -> str:
     """What stands beside the point that is pointed at."""
     text: str = page.evaluate("document.querySelector('.tip').hidden ? '' : document.querySelector('.tip').textContent")
     return text
@@ -338,18 +338,18 @@ def test_the_mouse_and_the_keyboard_say_what_a_point_is_and_lead_to_its_run(page
           document.querySelector('#trend-few .dot circle').getBoundingClientRect())
     """)
     page.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-    assert read_told(page) == "run-0\n0.500 (0.400 to 0.600), n 9\njudged by lexical"
+    assert read_derived(page) == "run-0\n0.500 (0.400 to 0.600), n 9\njudged by lexical"
     page.send("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
-    assert read_told(page) == ""
+    assert read_derived(page) == ""
     page.evaluate("document.querySelector('#trend-few .plot').focus()")
     for key in ("End", "ArrowLeft"):
         page.press(key)
-    assert read_told(page) == "run-3\n0.700 (0.600 to 0.800), n 9\njudged by lexical\njudge: a → b"
+    assert read_derived(page) == "run-3\n0.700 (0.600 to 0.800), n 9\njudged by lexical\njudge: a → b"
     assert page.evaluate("document.querySelector('[role=status]').textContent").startswith("run-3\n0.700")
     page.press("Enter")
     assert page.evaluate("location.hash") == "#run/run-3"
     page.press("Escape")
-    assert read_told(page) == ""
+    assert read_derived(page) == ""
     page.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
     for kind in ("mousePressed", "mouseReleased"):
         page.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
@@ -367,7 +367,7 @@ def test_a_finger_s_first_touch_says_what_a_point_is_and_the_second_goes_there(p
         page.send("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
         page.send("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
         page.evaluate("new Promise((done) => setTimeout(done, 50))")
-        assert read_told(page).startswith("run-0\n")
+        assert read_derived(page).startswith("run-0\n")
         addresses.append(page.evaluate("location.hash"))
     assert addresses == ["", "#run/run-0"]
 

@@ -17,7 +17,7 @@ import pytest
 from cli_house import HOSTILE, HOSTILE_ID, MARKUP, N_JUDGED, House
 from cli_process import Finished
 from report_pages import ReportPage
-from stored_house import forget_changed
+from rows import derive_all
 
 from evalhouse.warehouse.metric_files import load_metrics
 
@@ -60,7 +60,7 @@ def change(url: str, *statements: str, **values: object) -> None:
     with duckdb.connect(url) as connection:
         for sql in statements:
             connection.execute(sql, values or None)
-        forget_changed(connection, statements)
+        derive_all(connection)
 
 
 def select(ask: Ask, sql: str) -> list[dict[str, Any]]:

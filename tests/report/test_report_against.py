@@ -13,6 +13,7 @@ from cli_house import House
 from cli_process import Finished, Place, call_here
 from history_nights import Size, write_nights
 from report_pages import ReportPage
+from rows import derive_all
 
 from evalhouse.flows.report.charts import draw_parts
 from evalhouse.flows.results.run_origin import HEADLINE
@@ -114,9 +115,9 @@ def test_both_words_of_a_flipped_statement_stand_side_by_side(
     with duckdb.connect(str(copy)) as connection:
         ((label,),) = connection.execute(f"select label from classifications {of_one}").fetchall()
         other = "FP" if label == "TP" else "TP"
-        connection.execute("delete from stored_parts")
         connection.execute(f"update classifications set label = '{other}', reason = 'Thought again.' {of_one}")
         connection.execute(f"delete from statements {of_one.replace('A1', 'A2')}")
+        derive_all(connection)
     changed = report_against(capsys, copy, tmp_path)
     flips = changed.sample("tide-1")["flips"]
     assert len(flips) == len(page.sample("tide-1")["flips"]) + 2

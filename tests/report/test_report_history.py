@@ -15,6 +15,7 @@ import pytest
 from cli_process import Finished, Place, call_here
 from history_nights import METRICS, SUITE, Size, write_nights
 from report_pages import Element, ReportPage
+from rows import derive_all
 
 from evalhouse.flows.report import charts
 from evalhouse.warehouse.metric_files import load_metrics
@@ -57,9 +58,9 @@ def changed(few: Path, tmp_path: Path) -> Callable[..., Path]:
     def change(*statements: str) -> Path:
         path = Path(shutil.copy(few, tmp_path / "copy.duckdb"))
         with duckdb.connect(str(path)) as connection:
-            for sql in (*statements, "delete from stored_parts"):
+            for sql in statements:
                 connection.execute(sql)
-            connection.execute("delete from stored_parts")  # no run of ours wrote, to take the marks away
+            derive_all(connection)
         return path
 
     return change

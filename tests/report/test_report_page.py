@@ -17,6 +17,7 @@ from browser import Browser, Page, PageError
 from cli_house import HOSTILE_ID, ROWS, House
 from clipping import find_clipped
 from history_nights import Size, write_nights
+from rows import derive_all
 from stored_house import store_all
 
 from evalhouse.warehouse.metric_files import load_metrics
@@ -479,13 +480,12 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> str:
     with duckdb.connect(str(path)) as connection:
         for column in ("label", "dataset", "judge", "problem", "kb_version"):
             connection.execute(f"update runs set {column} = $1", [word])
-        connection.execute("delete from stored_parts")
         connection.execute("update scores set metric = 'a_metric_of_my_own_with_a_long_name' where metric = 'mrr'")
-        connection.execute("delete from stored_parts")  # what was stored of the runs is no longer so
         tables = """select table_name from duckdb_tables() join duckdb_columns() using (table_name)
                     where column_name = 'sample_id'"""
         for (table,) in connection.execute(tables).fetchall():
             connection.execute(f"update {table} set sample_id = sample_id || $1 where sample_id like '%7'", [word])
+        derive_all(connection)
     return str(path)
 
 

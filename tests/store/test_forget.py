@@ -13,6 +13,7 @@ from cli_house import HOSTILE_ID, ROWS, House, write_metric
 from cli_process import Finished
 from history_nights import Size, write_nights
 from kept_open import let_go
+from stored_house import store_all
 from warehouse_processes import count_rows, run_script
 
 from evalhouse.tasks.comparing.runs import ComparisonSettings, compare_runs
@@ -42,7 +43,7 @@ _FURTHER_KILLS = (
 _STAY = {
     "runs": "*", "prompts": "*", "batches": "*", "migrations": "*", "kb_updates": "*", "noise": "*", "scores": "*",
     "gate_decisions": "*", "gate_checks": "*", "gate_acceptances": "*", "provider_batches": "*", "batch_requests": "*",
-    "served_models": "*", "stored_parts": "*", "stored_scores": "*", "stored_causes": "*", "stored_costs": "*",
+    "served_models": "*", "stored_scores": "*", "stored_causes": "*", "stored_costs": "*",
     "testset_versions": "*", "review_picks": "*", "sample_picks": "*", "sample_signals": "*",
     "forgotten": "*", "forgotten_items": "*", "forgotten_traces": "*",
     "citations": {"run_id", "sample_id", "statement_id", "call_id"},
@@ -115,7 +116,7 @@ def _name_run(*run_ids: str, with_scores: bool = False) -> Rule:
 
 def _read_figures(warehouse: Warehouse) -> dict[str, list[tuple[object, ...]]]:
     """All that is counted and compared of all runs, computed again, without a word of any text."""
-    _change(warehouse, "delete from stored_parts")
+    store_all(warehouse.location.path)
     views = {
         "scores": "from run_scores order by all",
         "causes": "from sample_causes order by all",

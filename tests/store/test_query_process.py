@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from warehouse_processes import count_rows, make_batch, make_warehouse
 
-from evalhouse.warehouse.engine.connection import serving_reads
 from evalhouse.warehouse.errors import QueryError, QueryStopped, WarehouseBusy
 from evalhouse.warehouse.sandbox import query_process
 from evalhouse.warehouse.sandbox.query_process import answer_apart, serving_queries
@@ -28,7 +27,7 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
     """A served warehouse with a batch in it, and a process ready for each query."""
     made = make_warehouse(tmp_path_factory.mktemp("apart"))
     made.append(make_batch("first"))
-    with serving_reads(made.location), serving_queries():
+    with serving_queries():
         yield made
 
 

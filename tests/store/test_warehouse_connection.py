@@ -5,14 +5,16 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import duckdb
 import pytest
+from filelock import FileLock
 from warehouse_processes import BIND_RIGHTS, count_rows, held_file, make_batch, make_warehouse, run_script
 
 from evalhouse.warehouse.engine import connection as engine
-from evalhouse.warehouse.engine.connection import open_reader, open_writer, readers_kept, writer_kept
+from evalhouse.warehouse.engine.connection import one_reader, open_reader, open_writer
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable
 from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.store import Warehouse
@@ -207,7 +209,7 @@ def test_reads_after_each_other_share_one_opening_until_a_writer_comes(
     monkeypatch.setattr(
         duckdb, "connect", lambda *a, _connect=duckdb.connect, **k: opened.append(k) or _connect(*a, **k)
     )
-    with readers_kept():
+    with one_reader():
         for _ in range(3):
             assert count_rows(warehouse, "batches") == 0
         assert len(opened) == 1
@@ -223,7 +225,7 @@ def test_reads_after_each_other_share_one_opening_until_a_writer_comes(
 def test_a_kept_reader_lets_writers_in_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evalhouse.warehouse.engine.connection._KEPT_S", 0.0)
     warehouse = make_warehouse(tmp_path)
-    with readers_kept():
+    with one_reader():
         connections = []
         for _ in range(2):
             with open_reader(warehouse.location) as connection:
@@ -231,83 +233,67 @@ def test_a_kept_reader_lets_writers_in_after_a_while(tmp_path: Path, monkeypatch
         assert connections[0] is not connections[1]
 
 
-def count_openings(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """From now on, whether each opening was to read."""
-    connect, openings = duckdb.connect, list[bool]()
+def test_one_reader_that_is_ended_keeps_no_file(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    with one_reader() as end:
+        assert count_rows(warehouse, "batches") == 0
+        end()
+        for _ in range(2):
+            with duckdb.connect(str(warehouse.location.path)):
+                pass
+            assert count_rows(warehouse, "batches") == 0
 
-    def counted(*arguments: object, **keywords: object) -> duckdb.DuckDBPyConnection:
-        openings.append(bool(keywords.get("read_only")))
-        return connect(*arguments, **keywords)
 
-    monkeypatch.setattr(duckdb, "connect", counted)
-    return openings
+def test_reader_lets_a_waiting_writer_go_first_but_not_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_LET_FIRST_S", 0.5)
+    warehouse = make_warehouse(tmp_path)
+    with FileLock(warehouse.location.lock_path):
+        began = time.monotonic()
+        assert count_rows(warehouse, "batches") == 0
+        assert time.monotonic() - began >= 0.5
 
 
-OPEN_WITHIN_SECONDS = """
-import duckdb, sys, time
-ends_at = time.monotonic() + 20
-while True:
-    try:
-        duckdb.connect(sys.argv[1]).close()
-        break
-    except duckdb.IOException:
-        if time.monotonic() > ends_at:
-            raise
-        time.sleep(0.01)
+WRITES = """
+for number in range(int(sys.argv[3])):
+    began = time.monotonic()
+    Warehouse(PATH).append_now(make_batch(f"{sys.argv[2]}-{number}"), patience_s=20)
+    print(time.monotonic() - began, flush=True)
 """
 
 
-def wait_until_others_may_open(path: Path) -> None:
-    ended = run_script(OPEN_WITHIN_SECONDS, path)
-    assert ended.code == 0, ended.errors
-
-
-def test_a_short_run_opens_its_file_once_for_what_follows_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "_IDLE_S", 0.5)  # on a busy machine nothing follows at once
-    monkeypatch.setattr(engine, "_LONGEST_S", 60.0)
+@pytest.mark.slow
+def test_readers_and_writers_all_get_their_turn(tmp_path: Path) -> None:
+    """Threads that read without a pause, two processes that write without one, and labels from this process."""
     warehouse = make_warehouse(tmp_path)
-    openings = count_openings(monkeypatch)
-    with writer_kept(warehouse.location):
-        for number in range(3):
-            warehouse.append(make_batch(f"r{number}"))
-            assert count_rows(warehouse, "batches") == number + 1
-        wait_until_others_may_open(warehouse.location.path)
-        assert openings == [False]
-        assert count_rows(warehouse, "batches") == 3
-        assert openings == [False, True]
-        warehouse.append(make_batch("r9"))
-    wait_until_others_may_open(warehouse.location.path)
-    assert openings == [False, True, False]
-    assert count_rows(warehouse, "batches") == 4
+    warehouse.append(make_batch("first"))
+    is_over = threading.Event()
+    waits: list[float] = []
 
+    def read() -> None:
+        last = 0
+        while not is_over.is_set():
+            began = time.monotonic()
+            with one_reader():
+                counts = [count_rows(warehouse, table) for table in ("batches", "batches", "outcomes", "statements")]
+            waits.append(time.monotonic() - began)
+            assert counts[0] == counts[1] >= last
+            assert counts[2] == counts[3] == 3 * counts[0]
+            last = counts[0]
 
-def test_nobody_keeps_a_file_for_longer_than_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    warehouse = make_warehouse(tmp_path)
-    openings = count_openings(monkeypatch)
-    now = time.monotonic()
-    monkeypatch.setattr(engine.time, "monotonic", lambda: now)
-    with writer_kept(warehouse.location):
-        warehouse.append(make_batch("r1"))
-        now += 1.1
-        warehouse.append(make_batch("r2"))
-        assert openings == [False]
-        warehouse.append(make_batch("r3"))
-        assert openings == [False, False]
-
-
-def test_what_failed_is_not_handed_on_and_own_readers_get_a_file_of_their_own(tmp_path: Path) -> None:
-    warehouse = make_warehouse(tmp_path)
-    with writer_kept(warehouse.location):
-        with pytest.raises(WarehouseError, match="no_such_table"), warehouse.writing() as connection:
-            connection.execute("create table kept (a int); from no_such_table")
-        warehouse.append(make_batch("r1"))
-        with pytest.raises(WarehouseError, match="no_such_table"):
-            warehouse.read("from no_such_table")
-        with pytest.raises(WarehouseError, match="kept"):
-            warehouse.read("from kept")
-        warehouse.append(make_batch("r2"))
-        with open_reader(warehouse.location, is_own=True) as own, pytest.raises(duckdb.InvalidInputException):
-            own.execute("create table kept (a int)")
-        assert count_rows(warehouse, "batches") == 2
+    with ThreadPoolExecutor(8) as pool:
+        readings = [pool.submit(read) for _ in range(5)]
+        path = warehouse.location.path
+        writers = [pool.submit(run_script, WRITES, path, name, "20") for name in ("a", "b")]
+        for number in range(10):
+            warehouse.append_now(make_batch(f"own-{number}"), patience_s=20)
+            time.sleep(0.2)
+        ended = [writer.result() for writer in writers]
+        is_over.set()
+        assert [reading.result() for reading in readings] == [None] * 5
+    assert [end.code for end in ended] == [0, 0], ended
+    writes = [float(line) for end in ended for line in end.output.split()]
+    assert max(writes) < 4, writes
+    assert max(waits) < 4
+    assert count_rows(warehouse, "batches") == 51

@@ -11,16 +11,6 @@ from starlette.testclient import TestClient
 from stored_house import copy_stored_house
 from ui_house import make_client, serve_ui
 
-from evalhouse.flows.ui import kept_pages
-from evalhouse.warehouse.engine.connection import serving_reads
-from evalhouse.warehouse.store import Warehouse
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However busy the machine is: nobody is shown a page as it was before what a test has just written."""
-    monkeypatch.setattr(kept_pages, "_PATIENCE_S", 60.0)
-
 
 @pytest.fixture(scope="session")
 def house(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> House:
@@ -36,10 +26,9 @@ def opened_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def client(house: House) -> Iterator[TestClient]:
-    """As `evalhouse ui` does, it reads through one open file: to open it takes more than half of most pages' time."""
-    with serving_reads(Warehouse(str(house.path)).location):
-        yield make_client(str(house.path))
+def client(house: House) -> TestClient:
+    """A client of `evalhouse ui` over that warehouse."""
+    return make_client(str(house.path))
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from stored_house import store_all
 from ui_house import make_client
 
 from evalhouse.tasks.comparing.intervals import find_share_interval
-from evalhouse.warehouse.engine.connection import serving_reads
 from evalhouse.warehouse.rows.documents import list_series_runs, read_document_samples, read_uses
 from evalhouse.warehouse.store import Warehouse
 
@@ -29,9 +27,8 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
 
 
 @pytest.fixture(scope="module")
-def client(warehouse: Warehouse) -> Iterator[TestClient]:
-    with serving_reads(warehouse.location):
-        yield make_client(str(warehouse.location.path))
+def client(warehouse: Warehouse) -> TestClient:
+    return make_client(str(warehouse.location.path))
 
 
 def read_main(client: TestClient, address: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +16,6 @@ from ui_house import make_client
 from warehouse_runs import make_run
 
 from evalhouse.flows.ui.pair import list_differences, mark_changes
-from evalhouse.warehouse.engine.connection import serving_reads
 from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.runs import find_run, insert_run
 from evalhouse.warehouse.rows.scores import score_run
@@ -28,11 +26,10 @@ PAIR = f"base={BASE}&candidate={CANDIDATE}"
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+def client(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
     warehouse = make_pair(tmp_path_factory.mktemp("pair"))
     store_all(warehouse.location.path)
-    with serving_reads(warehouse.location):
-        yield make_client(str(warehouse.location.path))
+    return make_client(str(warehouse.location.path))
 
 
 def read_main(client: TestClient, address: str) -> str:

@@ -10,8 +10,9 @@ import duckdb
 import pytest
 from cli_house import House
 from cli_process import call_here
+from rows import derive_all
 from starlette.testclient import TestClient
-from stored_house import copy_stored_house, forget_changed
+from stored_house import copy_stored_house
 from ui_house import make_client
 
 
@@ -38,7 +39,7 @@ def test_a_request_for_two_texts_says_under_which_step_it_counts(
     with duckdb.connect(str(own.path)) as con:
         statement = "update llm_calls set step = 'fused' where step = 'classify'"
         con.execute(statement)
-        forget_changed(con, [statement])
+        derive_all(con)
     assert all(said in make_client(str(own.path)).get(page).text for page in pages)
     assert said in call_here(capsys, "show", own.run_id, "--warehouse", str(own.path)).stdout
 

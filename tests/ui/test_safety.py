@@ -7,7 +7,6 @@ import json
 import re
 import socket
 import unicodedata
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote
@@ -19,8 +18,6 @@ from history_nights import Size, write_nights
 from starlette.testclient import TestClient
 from ui_house import PORT, TOKEN, make_client, serve_ui
 
-from evalhouse.warehouse.engine.connection import serving_reads
-from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.store import Warehouse
 
 OWN = f"http://127.0.0.1:{PORT}"
@@ -81,9 +78,8 @@ def poisoned(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def client(poisoned: str) -> Iterator[TestClient]:
-    with serving_reads(parse_location(poisoned)):
-        yield make_client(poisoned)
+def client(poisoned: str) -> TestClient:
+    return make_client(poisoned)
 
 
 @pytest.fixture(scope="module")

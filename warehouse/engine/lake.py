@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 import duckdb
 
 from evalhouse.warehouse.engine.locks import hold
-from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnreachable, first_line
+from evalhouse.warehouse.errors import WarehouseError, WarehouseMissing, WarehouseUnreachable, first_line
 from evalhouse.warehouse.location import Lake, Location
 
 _CATALOGUES = {"postgres": "postgres_scanner", "sqlite": "sqlite_scanner"}
@@ -38,7 +38,6 @@ _RETRY_S = 0.2
 _BUSY_MS = 10_000
 # One thread and little memory for writers, as for a plain file; those that serve pages are several.
 _FOR_WRITING: Mapping[str, str | int] = {"threads": 1, "memory_limit": "256MB"}
-_FOR_SERVING: Mapping[str, str | int] = {"threads": 2, "memory_limit": "1GB"}
 _NO_LAKE = ("does not exist", "no such table", "unable to open database")
 _UNREACHABLE = ("unable to connect", "could not connect", "connection refused", "server closed", "timeout expired")
 # What the end of the server looks like in the middle of something; the second is DuckDB's word for no answer at all.
@@ -79,10 +78,7 @@ def open_lake_reader(
         with contextlib.closing(connect()) as connection:
             yield connection
         return
-    with (
-        _take_turn(location, lake, deadline),
-        borrow_connection(lake, read_only=True, connect=connect) as connection,
-    ):
+    with borrow_connection(lake, read_only=True, connect=connect) as connection:
         yield connection
 
 
@@ -143,9 +139,7 @@ def _find_config(location: Location, *, read_only: bool) -> dict[str, str | bool
         "autoload_known_extensions": False,
         "temp_directory": str(location.spill_path),
     }
-    if read_only:
-        return config | dict(_FOR_SERVING if location.lake in _serving else {})
-    return config | dict(_FOR_WRITING)
+    return config if read_only else config | dict(_FOR_WRITING)
 
 
 def _attach(
@@ -242,46 +236,8 @@ def _quote(text: str) -> str:
 _PROBE: Final = f"select count(*), bit_xor(hash(t)) from __ducklake_metadata_{NAME}.ducklake_inlined_data_tables as t"
 
 
-# Of each lake, for reading as for writing. Each has two connections to PostgreSQL, which allows a hundred by itself.
-_MOST_IDLE: Final = 1
-# A process that serves pages keeps so many to read with, and its threads wait for one of them.
-_MOST_SERVING: Final = 4
-_serving: dict[Lake, threading.BoundedSemaphore] = {}
-
-
-@contextmanager
-def more_readers(lake: Lake) -> Iterator[None]:
-    """Keep some connections to read with within this block, for many threads."""
-    if lake in _serving:
-        yield
-        return
-    _serving[lake] = threading.BoundedSemaphore(_MOST_SERVING)
-    try:
-        yield
-    finally:
-        del _serving[lake]
-        _close_idle(lake)
-
-
-@contextmanager
-def _take_turn(location: Location, lake: Lake, deadline: float) -> Iterator[None]:
-    turns = _serving.get(lake)
-    if turns is None:
-        yield
-        return
-    if not turns.acquire(timeout=max(0.0, deadline - time.monotonic())):
-        raise WarehouseBusy(f"{location.name} is read by too many at once; try again", who="own thread")
-    try:
-        yield
-    finally:
-        turns.release()
-
-
-def _close_idle(lake: Lake) -> None:
-    with _guard:
-        for key in [key for key in _idle if key.lake == lake and key.read_only]:
-            for kept in _idle.pop(key):
-                kept.connection.close()
+# Of each lake. Each has two connections to PostgreSQL, which allows a hundred by itself.
+_MOST_IDLE: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -359,7 +315,7 @@ def _take(key: _Key) -> _Kept | None:
 def _give_back(key: _Key, kept: _Kept) -> None:
     with _guard:
         all_kept = _idle.setdefault(key, [])
-        if len(all_kept) < (_MOST_SERVING if key.read_only and key.lake in _serving else _MOST_IDLE):
+        if len(all_kept) < (_MOST_IDLE if key.read_only else 1):
             all_kept.append(kept)
             return
     kept.connection.close()

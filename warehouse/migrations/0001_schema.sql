@@ -628,20 +628,6 @@ comment on column batch_requests.batch_id is 'Batch, as in provider_batches.';
 comment on column batch_requests.run_id is 'Run that sent it.';
 comment on column batch_requests.request_hash is 'Request, as in llm_calls; its first 32 characters are its custom_id.';
 
--- One row per run and part of what is told of it that was stored.
-create table stored_parts (
-    run_id     varchar not null,
-    part       varchar not null,
-    rules      varchar not null,
-    stored_at  timestamp not null
-);
-
-comment on table stored_parts is 'One row per run and part of what is told of it that was stored; the view stored_runs has those that are up to date.';
-comment on column stored_parts.run_id is 'Run.';
-comment on column stored_parts.part is 'scores, causes or costs: which of the tables stored_scores, stored_causes and stored_costs.';
-comment on column stored_parts.rules is 'What they were computed by, as in stored_rules.';
-comment on column stored_parts.stored_at is 'When, UTC.';
-
 -- One row per run and metric.
 create table stored_scores (
     run_id          varchar not null,
@@ -658,7 +644,7 @@ create table stored_scores (
     n_clusters      bigint
 );
 
-comment on table stored_scores is 'One row per run and metric: rows of run_scores, which was asked at the end of the run.';
+comment on table stored_scores is 'One row per run and metric: what the view run_scores reads, computed when the run is scored.';
 comment on column stored_scores.run_id is 'Run.';
 comment on column stored_scores.metric is 'Metric.';
 comment on column stored_scores.mean is 'As in run_scores.';
@@ -687,7 +673,7 @@ create table stored_causes (
     other_rules    varchar[]
 );
 
-comment on table stored_causes is 'One row per sample of a run: rows of sample_causes, which was asked at the end of the run.';
+comment on table stored_causes is 'One row per sample of a run: what the view sample_causes reads, computed when the run is scored.';
 comment on column stored_causes.run_id is 'Run.';
 comment on column stored_causes.sample_id is 'Sample.';
 comment on column stored_causes.ordinal is 'As in sample_causes.';
@@ -717,7 +703,7 @@ create table stored_costs (
     priced_usd         double not null
 );
 
-comment on table stored_costs is 'One row per run and step: rows of run_costs, which was asked at the end of the run.';
+comment on table stored_costs is 'One row per run and step: what the view run_costs reads, computed when the run ends.';
 comment on column stored_costs.run_id is 'Run.';
 comment on column stored_costs.step is 'Step.';
 comment on column stored_costs.n_calls is 'As in run_costs.';

@@ -8,7 +8,6 @@ import polars as pl
 
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import RunRow
-from evalhouse.warehouse.rows.told import read_of_causes
 from evalhouse.warehouse.store import Warehouse
 
 Rows = list[dict[str, Any]]
@@ -66,14 +65,14 @@ def find_samples(warehouse: Warehouse, run: RunRow, search: Search) -> list[str]
         "words": [word.lower() for word in search.words],
         "reads_texts": bool(search.words or search.language or search.tags),
     }
-    found = read_of_causes(warehouse, "ui/find_samples", parameters, frames=frames)
+    found = warehouse.read(read_query("ui/find_samples"), parameters, frames=frames)
     return found["sample_id"].to_list()
 
 
 def read_found(warehouse: Warehouse, run: RunRow, sample_ids: Sequence[str]) -> Rows:
     """Texts, cause and counts of these samples of a run, in their order."""
     frames = {"slice": _lay_slice(sample_ids)}
-    return read_of_causes(warehouse, "ui/found_samples", {"run_id": run.run_id}, frames=frames).to_dicts()
+    return warehouse.read(read_query("ui/found_samples"), {"run_id": run.run_id}, frames=frames).to_dicts()
 
 
 def count_labelled(warehouse: Warehouse, run: RunRow, sample_ids: Sequence[str]) -> dict[str, int]:

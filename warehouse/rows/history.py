@@ -5,26 +5,24 @@ over all of it; whatever needs rows of single samples is read of a few runs alon
 `flows/report/history.py` makes the page.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.rows.derived import read_derived, read_score_history, read_shared_with
 from evalhouse.warehouse.rows.report import Row, Rows
-from evalhouse.warehouse.rows.told import read_score_history, read_shared_with, read_told
 from evalhouse.warehouse.store import Warehouse
 
 CAUSE_RUNS: Final = 14
-"""Newest runs whose causes are told: of one that has none stored they take a quarter of a second at 3,000 samples."""
+"""Newest runs whose causes are shown."""
 FLAKY_RUNS: Final = 30
 """Newest runs in which flaky samples are looked for."""
 MOST_SAMPLES: Final = 20
 """Samples listed of each kind."""
 SINCE: Final = timedelta(days=7)
 """How far back the run lies that the newest is laid beside, where there is one."""
-
-Keep = Callable[[str, Callable[[], Rows]], Rows]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +44,7 @@ class SeriesData:
     flaky: Rows
     since: Row | None
     newest: Row
-    shared: dict[str, Row]
+    shared: Mapping[str, Row]
     worse: Rows
 
 
@@ -60,11 +58,8 @@ def find_series(warehouse: Warehouse, wanted: str) -> tuple[str | None, list[str
     return next((series for series in meant if series in all_series), None), all_series
 
 
-def read_series(warehouse: Warehouse, series: str, keep: Keep = lambda _, read: read()) -> SeriesData:
-    """Everything about a series of which at least one run has scores.
-
-    `keep` is given the name of what takes long and what reads it; by default it is read each time.
-    """
+def read_series(warehouse: Warehouse, series: str) -> SeriesData:
+    """Read everything about a series of which at least one run has scores."""
     of_series = {"series": series}
     runs = warehouse.read_rows(read_query("history/runs"), of_series)
     run_ids = [str(run["run_id"]) for run in runs]
@@ -79,42 +74,32 @@ def read_series(warehouse: Warehouse, series: str, keep: Keep = lambda _, read: 
         means=means,
         costs=_read_costs(warehouse, run_ids),
         latencies={str(row["run_id"]): row for row in warehouse.read_rows(read_query("history/latencies"), of_series)},
-        prompts=keep("prompts", lambda: warehouse.read_rows(read_query("history/prompts"), of_series)),
+        prompts=warehouse.read_rows(read_query("history/prompts"), of_series),
         causes=_read_causes(warehouse, [str(run["run_id"]) for run in with_scores[-CAUSE_RUNS:]]),
-        flaky=keep(
-            "flaky",
-            lambda: warehouse.read_rows(
-                read_query("history/flaky"), {**of_series, "n_runs": FLAKY_RUNS, "most": MOST_SAMPLES}
-            ),
+        flaky=warehouse.read_rows(
+            read_query("history/flaky"), {**of_series, "n_runs": FLAKY_RUNS, "most": MOST_SAMPLES}
         ),
         since=since,
         newest=newest,
-        shared={
-            str(row["metric"]): row for row in keep("shared", lambda: _read_shared(warehouse, newest, since, means))
-        }
-        if since
-        else {},
-        worse=keep("worse", lambda: warehouse.read_rows(read_query("history/worse"), {**pair, "most": MOST_SAMPLES}))
-        if since
-        else [],
+        shared=_read_shared(warehouse, newest, since, means) if since else {},
+        worse=warehouse.read_rows(read_query("history/worse"), {**pair, "most": MOST_SAMPLES}) if since else [],
     )
 
 
-def _read_shared(warehouse: Warehouse, newest: Row, since: Row, means: Rows) -> Rows:
+def _read_shared(warehouse: Warehouse, newest: Row, since: Row, means: Rows) -> dict[str, dict[str, Any]]:
     metrics = [str(row["metric"]) for row in means if row["run_id"] == newest["run_id"]]
-    shared = read_shared_with(warehouse, str(newest["run_id"]), str(since["run_id"]), metrics)
-    return list(shared.values())
+    return read_shared_with(warehouse, str(newest["run_id"]), str(since["run_id"]), metrics)
 
 
 def _read_costs(warehouse: Warehouse, run_ids: Sequence[str]) -> dict[str, Row]:
     """By run what it asked of models and what that cost; the runs that asked for something."""
-    frames = {"told_costs": read_told(warehouse, "costs", run_ids)}
-    return {str(row["run_id"]): row for row in warehouse.read(read_query("history/costs"), frames=frames).to_dicts()}
+    rows = warehouse.read_rows(read_query("history/costs"), {"run_ids": list(run_ids)})
+    return {str(row["run_id"]): row for row in rows}
 
 
 def _read_causes(warehouse: Warehouse, run_ids: Sequence[str]) -> dict[str, Rows]:
     """By run how many samples have which cause."""
-    rows = read_told(warehouse, "causes", run_ids).sort("precedence").to_dicts()
+    rows = read_derived(warehouse, "causes", run_ids).sort("precedence").to_dicts()
     return {run_id: [row for row in rows if row["run_id"] == run_id] for run_id in run_ids}
 
 

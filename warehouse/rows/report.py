@@ -15,13 +15,13 @@ from typing import Any, Final
 
 import polars as pl
 
-from evalhouse.warehouse.engine.connection import readers_kept
+from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.rows.derived import read_derived, read_score_history
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
-from evalhouse.warehouse.rows.told import read_of_causes, read_score_history, read_told
 from evalhouse.warehouse.store import Warehouse
 
 Row = Mapping[str, Any]
@@ -84,7 +84,7 @@ def read_summary(warehouse: Warehouse, run: RunRow) -> RunSummary:
     return RunSummary(
         metrics=_read_metrics(warehouse, run.run_id, history),
         history=history.to_dicts(),
-        costs=read_told(warehouse, "costs", [run.run_id]).sort("step").to_dicts(),
+        costs=read_derived(warehouse, "costs", [run.run_id]).sort("step").to_dicts(),
         flips=warehouse.read_rows(read_query("report/flips"), of_run) if was_voted(run) else [],
         unscored=warehouse.read_rows(read_query("report/unscored"), of_run),
         gate=read_gate(warehouse, run.run_id),
@@ -95,7 +95,7 @@ def _read_metrics(warehouse: Warehouse, run_id: str, history: pl.DataFrame) -> R
     """The means of a run, each with the change since the run before it in its series."""
     names = ("metric", "change", "n_shared", "previous_n_scored", "previous_run_id", "same_yardstick")
     changes = history.filter(pl.col("run_id") == run_id).select(names)
-    return read_told(warehouse, "scores", [run_id]).join(changes, on="metric", how="left").to_dicts()
+    return read_derived(warehouse, "scores", [run_id]).join(changes, on="metric", how="left").to_dicts()
 
 
 def read_sample_scores(warehouse: Warehouse, run: RunRow, base: RunRow | None) -> SampleScores:
@@ -104,7 +104,7 @@ def read_sample_scores(warehouse: Warehouse, run: RunRow, base: RunRow | None) -
     of_base = {**of_run, "base": base.run_id} if base else None
     return SampleScores(
         scores=warehouse.read_rows(read_query("report/scores"), of_run),
-        causes=dict(read_of_causes(warehouse, "report/causes", of_run).iter_rows()),
+        causes=dict(warehouse.read(read_query("report/causes"), of_run).iter_rows()),
         base_scores=warehouse.read_rows(read_query("report/base_scores"), of_base) if of_base else [],
     )
 
@@ -119,7 +119,7 @@ def read_slices(
 ) -> Generator[SampleSlice, None, None]:
     """The run's samples in its order, so many at a time."""
     of_run, start = {"run_id": run.run_id}, 0
-    with readers_kept():
+    with one_reader():
         while True:
             places = warehouse.read(read_query("report/slice_places"), {**of_run, "start": start, "n": size})
             if places.is_empty():

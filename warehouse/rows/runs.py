@@ -11,15 +11,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import duckdb
-
 from evalhouse.warehouse import messages
+from evalhouse.warehouse.derived import derive
 from evalhouse.warehouse.engine.locks import SWEPT_S, hold
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.steps import SEPARATE
-from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, store_open
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 from evalhouse.warehouse.tables import Batch, build_frame
 
 WORDS: Final = ("latest", "previous", "latest-completed", "previous-completed")
@@ -106,42 +105,23 @@ def insert_run(warehouse: Warehouse, run: RunRow) -> None:
 
 
 def update_run(warehouse: Warehouse, run_id: str, *, patience_s: float = FLUSH_PATIENCE_S, **columns: object) -> None:
-    """Set columns of one run, `config` as a mapping; raises WarehouseError when it is not on record."""
+    """Set columns of one run, `config` as a mapping, and store its costs where it ends.
+
+    Raises WarehouseError when there is no such run.
+    """
     unknown = columns.keys() - {field.name for field in fields(RunRow)}
     if unknown:
         raise KeyError(f"cannot set {', '.join(sorted(unknown))} of a run")
     if "config" in columns:
         columns["config"] = _write_config(columns["config"])
     with warehouse.writing(patience_s=patience_s, run_id=run_id) as connection:
-        _set_columns(connection, warehouse, run_id, columns)
-
-
-def end_run(warehouse: Warehouse, run_id: str, **columns: object) -> None:
-    """Set columns of a run that has ended, and store what is not yet stored of it and of other runs."""
-    with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
-        _set_columns(connection, warehouse, run_id, columns)
-        n_left = store_open(connection, run_id)
-    if n_left:
-        store_ended(warehouse)
-
-
-def store_ended(warehouse: Warehouse) -> None:
-    """Store what is not yet stored of all runs that have ended: after an update of evalhouse that is all of them, some
-    4,000 samples a second."""
-    n_left = 1
-    while n_left:
-        with warehouse.writing(patience_s=FLUSH_PATIENCE_S) as connection:
-            n_left = store_open(connection)
-
-
-def _set_columns(
-    connection: duckdb.DuckDBPyConnection, warehouse: Warehouse, run_id: str, columns: Mapping[str, object]
-) -> None:
-    # Asked first, because a lake's updates return nothing.
-    if not connection.execute("select 1 from runs where run_id = ?", [run_id]).fetchone():
-        raise WarehouseError(f"run {run_id} is not on record in {warehouse.location.name}")
-    assignments = ", ".join(f'"{name}" = ?' for name in columns)
-    connection.execute(f"update runs set {assignments} where run_id = ?", [*_to_plain(columns), run_id])
+        # Asked first, because a lake's updates return nothing.
+        if not connection.execute("select 1 from runs where run_id = ?", [run_id]).fetchone():
+            raise WarehouseError(f"run {run_id} is not on record in {warehouse.location.name}")
+        assignments = ", ".join(f'"{name}" = ?' for name in columns)
+        connection.execute(f"update runs set {assignments} where run_id = ?", [*_to_plain(columns), run_id])
+        if columns.get("status", "running") != "running":
+            derive(connection, [run_id], ["costs"])
 
 
 def list_runs(

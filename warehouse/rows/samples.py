@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 
 from evalhouse.warehouse.errors import WarehouseUnwritable
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, forget, write_batch
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, write_batch
 from evalhouse.warehouse.tables import Batch, build_frame
 
 CLUSTER_COLUMNS: Final = ("conversation_id", "thread_id", "session_id", "document_id", "doc_id", "group_id")
@@ -192,7 +192,6 @@ def take_in_samples(
         loaded = connection.execute("select count(*) from run_samples where run_id = ?", [run_id]).fetchone()
         if loaded and loaded[0]:
             return int(loaded[0])
-        forget(connection, run_id, {"run_samples"})
         _insert_staged(connection, run_id, staging, cluster)
         n_samples = staging.n_rows
         if beside is not None and _PICKS in beside.tables:
@@ -218,7 +217,6 @@ def read_earlier_scores(
 def renew_samples(warehouse: Warehouse, run_id: str, staging: Staging, *, cluster: str | None = None) -> None:
     """Put staged rows in the place of those that a run has under the same ids, in one transaction."""
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
-        forget(connection, run_id, {"run_samples"})
         connection.execute(
             "delete from run_samples where run_id = $run_id and ordinal in (select ordinal from read_parquet($parts))",
             {"run_id": run_id, "parts": staging.parts},

@@ -11,12 +11,13 @@ from typing import Any, Final
 import duckdb
 import polars as pl
 
+from evalhouse.warehouse.derived import derive, list_later
 from evalhouse.warehouse.engine.connection import explain_failure
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseUnwritable, first_line
 from evalhouse.warehouse.metric_files import MetricFile, SetMetric, set_metrics
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS
-from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, forget, store_scored
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 
 
 def note_no_noise(warehouse: Warehouse, run_id: str) -> None:
@@ -136,7 +137,8 @@ def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], 
                 except duckdb.Error as error:
                     raise _explain_metric(warehouse, metric.file, error) from None
         if not own:
-            return _finish_scores(connection, run_id, n_samples)
+            return _finish_scores(connection, run_id)
+        derive(connection, [run_id], ["scores"])
     # Not within the transaction: the query process reads what is committed.
     from evalhouse.warehouse.sandbox.own_metrics import select_apart  # noqa: PLC0415  # few runs have one
 
@@ -148,21 +150,23 @@ def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], 
             connection.execute("create or replace temp table metric_scores as from selected_scores")
             connection.unregister("selected_scores")
             _write_scores(connection, run_id, metric)
-        return _finish_scores(connection, run_id, n_samples)
+        return _finish_scores(connection, run_id)
 
 
 def _delete_scores(connection: duckdb.DuckDBPyConnection, run_id: str, metrics: Sequence[SetMetric]) -> None:
-    forget(connection, run_id, {"scores"})
     names = [metric.file.name for metric in metrics]
     connection.execute(
         "delete from scores where run_id = ? and metric in (select unnest(?::varchar[]))", [run_id, names]
     )
 
 
-def _finish_scores(connection: duckdb.DuckDBPyConnection, run_id: str, n_samples: int) -> int:
+def _finish_scores(connection: duckdb.DuckDBPyConnection, run_id: str) -> int:
     """Store what follows from a run's scores; return how many of its samples a judge or the target failed."""
     connection.execute("drop table if exists metric_scores")
-    store_scored(connection, run_id, n_samples)
+    derive(connection, [run_id], ["scores", "causes"])
+    if connection.execute("select 1 from runs where run_id = ? and status = 'running'", [run_id]).fetchone():
+        # A run that was resumed may have other verdicts than before.
+        derive(connection, list_later(connection, [run_id]), ["causes"])
     note_noise(connection, run_id)
     reasons = {"run_id": run_id, "reasons": list(FAILURE_REASONS)}
     failed = connection.execute(read_query("runs/n_failed"), reasons).fetchone()

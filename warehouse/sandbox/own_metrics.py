@@ -8,7 +8,7 @@ from typing import Final
 import duckdb
 import polars as pl
 
-from evalhouse.warehouse.engine.connection import open_reader, reading_apart
+from evalhouse.warehouse.engine.connection import open_reader
 from evalhouse.warehouse.engine.migrate import apply_migrations, load_migrations
 from evalhouse.warehouse.errors import QueryError, WarehouseError
 from evalhouse.warehouse.location import Location, parse_location
@@ -16,7 +16,6 @@ from evalhouse.warehouse.metric_files import MetricFile, SetMetric, set_metrics
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.sandbox.query import limiting_time
 from evalhouse.warehouse.sandbox.query_process import run_apart
-from evalhouse.warehouse.store import FLUSH_PATIENCE_S
 
 _TIMEOUT_S: Final = 300.0
 _TRIAL_TIMEOUT_S: Final = 20.0
@@ -51,16 +50,15 @@ def try_metrics(metrics: Sequence[MetricFile], settings: Mapping[str, Mapping[st
 def select_apart(location: Location, run_id: str, metric: SetMetric, n_samples: int) -> pl.DataFrame:
     """Return the rows of a metric for a run: sample_id, value, unscored_reason; raises WarehouseError that names it."""
     try:
-        with reading_apart(location, patience_s=FLUSH_PATIENCE_S):
-            return run_apart(
-                select_scores,
-                timeout_s=_TIMEOUT_S,
-                memory_mb=max(_MEMORY_MB, n_samples // 1000),
-                max_bytes=None,
-                location=location,
-                sql=metric.file.sql,
-                parameters={"run_id": run_id, **metric.parameters},
-            )
+        return run_apart(
+            select_scores,
+            timeout_s=_TIMEOUT_S,
+            memory_mb=max(_MEMORY_MB, n_samples // 1000),
+            max_bytes=None,
+            location=location,
+            sql=metric.file.sql,
+            parameters={"run_id": run_id, **metric.parameters},
+        )
     except QueryError as error:
         raise WarehouseError(f"metric {metric.file.name!r} ({metric.file.place}) failed: {error}") from None
 

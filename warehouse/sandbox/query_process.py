@@ -28,7 +28,6 @@ import duckdb
 import polars as pl
 
 from evalhouse.warehouse import errors
-from evalhouse.warehouse.engine.connection import reading_apart
 from evalhouse.warehouse.errors import QueryError, QueryStopped, WarehouseBusy, WarehouseError, first_line
 from evalhouse.warehouse.location import Location, parse_location
 from evalhouse.warehouse.sandbox.query import answer_statement
@@ -117,18 +116,17 @@ def answer_apart(
 
     Raises QueryStopped as well, and WarehouseBusy where two other queries are running or a run keeps the file.
     """
-    with reading_apart(location):
-        return run_apart(
-            answer_statement,
-            timeout_s=timeout_s,
-            memory_mb=memory_mb,
-            max_bytes=max_bytes,
-            stop=stop,
-            patience_s=_PATIENCE_S,
-            location=location,
-            text=text,
-            most_rows=most_rows,
-        )
+    return run_apart(
+        answer_statement,
+        timeout_s=timeout_s,
+        memory_mb=memory_mb,
+        max_bytes=max_bytes,
+        stop=stop,
+        patience_s=_PATIENCE_S,
+        location=location,
+        text=text,
+        most_rows=most_rows,
+    )
 
 
 def run_apart(

@@ -18,6 +18,7 @@ import duckdb
 import polars as pl
 
 from evalhouse.warehouse import steps
+from evalhouse.warehouse.derived import derive, list_later
 from evalhouse.warehouse.engine.connection import explain_failure, open_writer
 from evalhouse.warehouse.engine.lake import FORGETTING, NAME
 from evalhouse.warehouse.engine.locks import list_held
@@ -28,7 +29,6 @@ from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.gates import find_user
 from evalhouse.warehouse.rows.runs import make_run_id, now_utc
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, insert_frame
-from evalhouse.warehouse.store import forget as forget_stored
 from evalhouse.warehouse.tables import TABLES, build_frame
 from evalhouse.warehouse.unmoved import JournalReader
 
@@ -406,8 +406,7 @@ def _delete_rows(
     connection: duckdb.DuckDBPyConnection, warehouse: Warehouse, pending: _Pending, run_ids: Sequence[str]
 ) -> None:
     _find_going(connection, warehouse)
-    for run_id in run_ids:
-        forget_stored(connection, run_id, {*TABLES, "scores"})
+    later = [run_id for run_id in list_later(connection, run_ids) if run_id not in pending.run_ids]
     for table in _list_run_tables(connection, pending.sample_id):
         sample, goes = _name_sample(table, pending.sample_id), _GOES.get(table, "true")
         sql = read_query("forget/delete").format(table=table, sample=sample, goes=goes)
@@ -417,6 +416,8 @@ def _delete_rows(
             "update runs set n_samples = (select count(*) from run_samples where run_samples.run_id = runs.run_id) "
             "where run_id in (select run_id from here)"
         )
+        derive(connection, run_ids)
+    derive(connection, later, ["causes"])
 
 
 def _mark_shared(warehouse: Warehouse, day: datetime) -> bool:

@@ -14,7 +14,6 @@ import duckdb
 from evalhouse.warehouse.engine.connection import explain_failure, open_reader
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.runs import store_ended
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 
 _ROWS_AT_ONCE = 20_000
@@ -60,14 +59,11 @@ def move_warehouse(source: Warehouse, target: Warehouse, watch: Watch) -> dict[s
             "`evalhouse warehouse compact --warehouse …`"
         )
     _check_target(source, target)
-    with target.writing(patience_s=FLUSH_PATIENCE_S) as writing:
-        writing.execute("delete from stored_parts")
     counts: dict[str, int] = {}
     # Runs themselves come last: a run that is there is there whole.
     for table in sorted(tables, key=lambda entry: (entry.name == "runs", entry.name)):
         counts[table.name] = _move_table(source, target, table)
         watch(table.name, counts[table.name])
-    store_ended(target)
     return counts
 
 

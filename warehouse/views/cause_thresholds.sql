@@ -1,5 +1,5 @@
--- One row per threshold of the rules that give a sample its cause. To try others, lay this view again: the causes of all of
--- history follow, with no model call, until evalhouse lays its own views again.
+-- One row per threshold of the rules that give a sample its cause. To try others, create this view again and
+-- `evalhouse rescore` the runs, with no model call; they hold until evalhouse creates its own views again.
 create or replace view cause_thresholds as
 with thresholds (threshold, value, meaning) as (
     values

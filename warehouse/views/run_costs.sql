@@ -1,15 +1,15 @@
--- One row per run and step: what it asked of models and what that cost. Those of a run that has ended are stored; they are
--- computed here for what is not.
+-- One row per run and step: what it asked of models and what that cost. Those of a run that has ended are stored; those of
+-- a running one are computed here.
 create or replace view run_costs as
 with open_runs as (
     select run_id
     from runs
-    anti join (from stored_runs where part = 'costs') using (run_id)
+    where status = 'running'
 )
 
 select *
 from stored_costs
-where run_id in (select run_id from stored_runs where part = 'costs')
+where run_id not in (select run_id from open_runs)
 union all by name
 select * from ($costs);
 

@@ -1,27 +1,13 @@
--- One row per run and metric: the mean with an interval, and how many samples stand behind it. Those of a run that has
--- ended are stored; they are computed here for what is not, as `queries/stored/scores.sql` says.
+-- One row per run and metric: the mean with an interval, and how many samples stand behind it. They are computed when the
+-- run is scored, as `queries/stored/scores.sql` says.
 create or replace view run_scores as
-with open_runs as (
-    select run_id
-    from runs
-    anti join (from stored_runs where part = 'scores') using (run_id)
-),
-
-united as (
-    select *
-    from stored_scores
-    where run_id in (select run_id from stored_runs where part = 'scores')
-    union all by name
-    select * from ($scores)
-)
-
 select
-    united.*,
+    stored_scores.*,
     runs.started_at,
     runs.label,
     runs.tags
-from united
-left join runs on runs.run_id = united.run_id;
+from stored_scores
+left join runs on runs.run_id = stored_scores.run_id;
 
 comment on view run_scores is 'One row per run and metric: the mean over its scored samples with a 95 % interval.';
 comment on column run_scores.run_id is 'Run.';

@@ -1,20 +1,10 @@
 -- One row per sample of a run: the one cause that its verdicts point to, and what decided. No model is asked: everything
 -- follows from labels, support, usefulness, ranks, reference ids and votes, by the rules of cause_rules and the numbers of
 -- cause_thresholds. Of what the answer leaves out the largest part decides, and on a tie the part that comes first there.
---
--- A run that has ended has its causes stored; they are computed here for what is not.
+-- They are computed when the run is scored, as `queries/stored/causes.sql` says.
 create or replace view sample_causes as
-with open_runs as (
-    select run_id
-    from runs
-    anti join (from stored_runs where part = 'causes') using (run_id)
-)
-
 select *
-from stored_causes
-where run_id in (select run_id from stored_runs where part = 'causes')
-union all by name
-select * from ($causes);
+from stored_causes;
 
 comment on view sample_causes is 'One row per sample of a run: the one cause that its verdicts point to, and what decided.';
 comment on column sample_causes.run_id is 'Run.';

@@ -23,14 +23,11 @@ from (select count(*) as n from scores group by run_id, sample_id, metric having
 union all
 select 'stored means that are not those of the scores', count(*)
 from stored_scores
-inner join stored_runs using (run_id)
 left join (
     select run_id, metric, avg(value) as mean, count(value) as n_scored from scores group by run_id, metric
 ) as found using (run_id, metric)
-where stored_runs.part = 'scores' and (
-    stored_scores.n_scored is distinct from found.n_scored
+where stored_scores.n_scored is distinct from found.n_scored
     or coalesce(abs(stored_scores.mean - found.mean) > 1e-9 * greatest(1, abs(found.mean)), stored_scores.mean is distinct from found.mean)
-)
 union all
 select 'statements that are there twice', coalesce(sum(n - 1), 0)
 from (select count(*) as n from statements group by run_id, sample_id, statement_id having count(*) > 1)
