@@ -128,7 +128,6 @@ class SpanKeeper:
         """Put items on disk unless their trace is dropped; raises OSError for a full disk. An item that no row can hold
         is reported to `blame`."""
         now, began_at = time.monotonic(), now_utc()
-        redactor = self._redactor
         with self._guard:
             for place, item in enumerate(items):
                 if isinstance(item, Unplaced):
@@ -137,8 +136,7 @@ class SpanKeeper:
                 # Rows have the order in which the items came, which their own times may not show.
                 received_at = began_at + timedelta(microseconds=place)
                 try:
-                    is_span = isinstance(item, Recorded)
-                    row = to_row(redactor.redact(item) if is_span else redactor.redact_logged(item), received_at)
+                    row = to_row(self._redactor.redact(item), received_at)
                 except (TypeError, ValueError, OverflowError, RecursionError) as error:
                     blame(f"span {item.span_id} of trace {item.trace_id} cannot be stored: {error}")
                     continue
@@ -237,39 +235,16 @@ class Refused(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class _Signal:
-    """A kind of request: the name of its message, the field that counts rejected items in an answer, and its readers
-    for JSON and protobuf."""
+    """A kind of request: the name of its message, the field that counts rejected items in an answer, and its reader for
+    JSON."""
 
     message: str
     rejected: str
     read_json: Callable[[Tree, Blame], Iterator[Item]]
-    read_protobuf: Callable[[bytes, Blame], Iterator[Item]]
 
 
-def _read_protobuf_spans(body: bytes, blame: Blame) -> Iterator[Recorded]:
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (  # noqa: PLC0415  # an extra
-        ExportTraceServiceRequest,
-    )
-
-    return read_protobuf(ExportTraceServiceRequest.FromString(body), blame)
-
-
-def _read_protobuf_events(body: bytes, blame: Blame) -> Iterator[Logged | Unplaced]:
-    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (  # noqa: PLC0415  # an extra
-        ExportLogsServiceRequest,
-    )
-
-    return read_protobuf_logs(ExportLogsServiceRequest.FromString(body), blame)
-
-
-_TRACES: Final = _Signal(
-    message="ExportTraceServiceRequest", rejected="rejectedSpans",
-    read_json=read_otlp, read_protobuf=_read_protobuf_spans,
-)  # fmt: skip
-_LOGS: Final = _Signal(
-    message="ExportLogsServiceRequest", rejected="rejectedLogRecords",
-    read_json=read_otlp_logs, read_protobuf=_read_protobuf_events,
-)  # fmt: skip
+_TRACES: Final = _Signal(message="ExportTraceServiceRequest", rejected="rejectedSpans", read_json=read_otlp)
+_LOGS: Final = _Signal(message="ExportLogsServiceRequest", rejected="rejectedLogRecords", read_json=read_otlp_logs)
 _PATHS: Final = {
     "/v1/traces": _TRACES,
     "/v1/logs": _LOGS,
@@ -375,10 +350,20 @@ class Receiver:
             except (orjson.JSONDecodeError, AttributeError, TypeError, KeyError) as error:
                 raise Refused(400, f"not an {signal.message} in JSON: {error}") from None
         else:
-            from google.protobuf.message import DecodeError  # noqa: PLC0415  # an extra
+            # An extra, and only what the signal needs.
+            from google.protobuf.message import DecodeError  # noqa: PLC0415
 
             try:
-                items = list(signal.read_protobuf(body, problems.append))
+                if signal is _TRACES:
+                    from opentelemetry.proto.collector.trace.v1 import trace_service_pb2  # noqa: PLC0415
+
+                    spans = trace_service_pb2.ExportTraceServiceRequest.FromString(body)
+                    items = list(read_protobuf(spans, problems.append))
+                else:
+                    from opentelemetry.proto.collector.logs.v1 import logs_service_pb2  # noqa: PLC0415
+
+                    records = logs_service_pb2.ExportLogsServiceRequest.FromString(body)
+                    items = list(read_protobuf_logs(records, problems.append))
             except DecodeError as error:
                 raise Refused(400, f"not an {signal.message} in protobuf: {error}") from None
         try:
@@ -441,8 +426,19 @@ def serve_receiver(
         take_in_orphans(warehouse)
         receiver = Receiver(keeper=SpanKeeper(warehouse, settings), settings=settings, token=token)
         address = f"{write_address(host, listening)}v1/traces"
-        for line in _introduce(warehouse, settings, address, token if not is_given else None):
-            report(line)
+        sampling, redaction = settings.sampling, settings.redaction
+        rules = f"{sampling.share:.4g} of all traces, and those that a rule names"
+        patterns = [*redaction.patterns, *(f"/{item.pattern}/" for item in redaction.own)]
+        header = f"Bearer%20${TOKEN_VARIABLE}" if is_given else quote(f"Bearer {token}")
+        report(f"evalhouse receive takes traces for {warehouse.location.name} at {address}; Ctrl-C ends it")
+        report(f"kept: {'all traces' if sampling.share == 1 else rules}; redacted: {', '.join(patterns) or 'nothing'}")
+        report("what to tell an application, with http/protobuf or http/json:")
+        report(f"  OTEL_EXPORTER_OTLP_TRACES_ENDPOINT={address}")
+        report(f"  OTEL_EXPORTER_OTLP_TRACES_HEADERS=authorization={header}")
+        logs = f"{address.removesuffix('traces')}logs"
+        report(f"one that captures content as events: both for LOGS as well, with {logs}")
+        if not has_protobuf():
+            report(f"JSON alone is read here; {INSTALL} reads protobuf, which exporters send unless told otherwise")
         server = uvicorn.Server(
             uvicorn.Config(
                 make_app(receiver, report), log_level="critical", access_log=False, server_header=False,
@@ -451,22 +447,3 @@ def serve_receiver(
         )  # fmt: skip
         with suppress(KeyboardInterrupt):
             server.run(sockets=[listening])
-
-
-def _introduce(warehouse: Warehouse, settings: ReceiverSettings, address: str, token: str | None) -> list[str]:
-    """Return lines that state the address, what is kept, and the settings of an exporter."""
-    sampling, redaction = settings.sampling, settings.redaction
-    patterns = [*redaction.patterns, *(f"/{item.pattern}/" for item in redaction.own)]
-    kept = "all traces" if sampling.share == 1 else f"{sampling.share:.4g} of all traces, and those that a rule names"
-    header = quote(f"Bearer {token}") if token else f"Bearer%20${TOKEN_VARIABLE}"
-    lines = [
-        f"evalhouse receive takes traces for {warehouse.location.name} at {address}; Ctrl-C ends it",
-        f"kept: {kept}; redacted: {', '.join(patterns) or 'nothing'}",
-        "what to tell an application, with http/protobuf or http/json:",
-        f"  OTEL_EXPORTER_OTLP_TRACES_ENDPOINT={address}",
-        f"  OTEL_EXPORTER_OTLP_TRACES_HEADERS=authorization={header}",
-        f"one that captures content as events: both for LOGS as well, with {address.removesuffix('traces')}logs",
-    ]
-    if not has_protobuf():
-        lines.append(f"JSON alone is read here; {INSTALL} reads protobuf, which exporters send unless told otherwise")
-    return lines

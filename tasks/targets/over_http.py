@@ -205,7 +205,11 @@ def fill_headers(headers: Mapping[str, str]) -> Headers:
                 raise TargetError(f"{wanted}, which has a line break in it; take that out")
             values[name] = value
         hidden |= values
-        sent[header] = VARIABLE.sub(lambda match, values=values: values[match[1]], template)
+
+        def fill(match: re.Match[str], values: Mapping[str, str] = values) -> str:
+            return values[match[1]]
+
+        sent[header] = VARIABLE.sub(fill, template)
         if is_secret_header(header):
             secret |= set(values)
             for value in values.values():
@@ -314,7 +318,20 @@ class HttpTarget:
                 f"no whole response within {self._timeout_s:g} s; raise timeout_s if it may take longer"
             ) from None
         except aiohttp.ClientError as error:
-            raise self._translate(error) from None
+            cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+            text = shorten(self._headers.redact_error(str(cause))) or "it was closed"
+            if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
+                raise QuestionFailed(
+                    f"no safe connection to {self.name}: {text}; check url, or name a file with the certificates to "
+                    "trust in SSL_CERT_FILE"
+                ) from None
+            if isinstance(error, aiohttp.InvalidURL):
+                text = f"the address is not valid once it is filled in: {text}; check url"
+                raise QuestionFailed(text, unasked=True) from None
+            if isinstance(error, aiohttp.ClientConnectorError):
+                text = f"no connection to {self.name}: {text}; check that it runs there"
+                raise PassingFailure(text, unreached=True) from None
+            raise PassingFailure(f"the connection broke: {type(error).__name__}: {text}") from None
 
     async def _read(self, response: aiohttp.ClientResponse) -> Answer:
         """Return the answer of a successful response; a failure quotes how its body begins, as far as it was read."""
@@ -379,21 +396,6 @@ class HttpTarget:
             text = f"context_ids = {self._context_ids.text!r} matches nothing, although there are contexts"
             raise QuestionFailed(text)
         return make_answer(answer, contexts, ids)
-
-    def _translate(self, error: aiohttp.ClientError) -> QuestionFailed:
-        """Return the failure of a connection that was not made, or broke."""
-        cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-        text = shorten(self._headers.redact_error(str(cause))) or "it was closed"
-        if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
-            return QuestionFailed(
-                f"no safe connection to {self.name}: {text}; check url, or name a file with the certificates to trust "
-                "in SSL_CERT_FILE"
-            )
-        if isinstance(error, aiohttp.InvalidURL):
-            return QuestionFailed(f"the address is not valid once it is filled in: {text}; check url", unasked=True)
-        if isinstance(error, aiohttp.ClientConnectorError):
-            return PassingFailure(f"no connection to {self.name}: {text}; check that it runs there", unreached=True)
-        return PassingFailure(f"the connection broke: {type(error).__name__}: {text}")
 
 
 class TargetSession:

@@ -6,6 +6,7 @@ Langfuse's SDKs; an application may mix them, so of each field the first attribu
 GenAI conventions, which hold prompts and completions apart from the spans, are joined to them once a trace is whole.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -184,6 +185,13 @@ def read_span(recorded: Recorded) -> Span:
         messages = [read_tree(event.get("attributes")).get("exception.message") for event in recorded.events]
         words = recorded.message or next((text for text in messages if isinstance(text, str) and text), None)
         error = words or str(attributes.get("error.type") or _NO_REASON)
+    calls = tuple(list_tool_calls(replied))
+    if kind == "tool":
+        # Langfuse has no name for the tool but the span's.
+        name = read_name(_pick(attributes, _TOOLS)) or (read_name(recorded.name) if _LANGFUSE in attributes else None)
+        arguments = read_tree(given)
+        inner = arguments.get("input_str", arguments.get("inputs", given)) if "kwargs" in arguments else given
+        calls = (make_call(name, inner),) if name else ()
     has_tokens = kind in ("llm", "chain") or bool(replied)
     return Span(
         trace_id=recorded.trace_id,
@@ -199,7 +207,7 @@ def read_span(recorded: Recorded) -> Span:
         answer=answer,
         documents=_find_documents(tree, kind, made),
         passed_on=find_documents(made) if kind == "chain" else None,
-        tool_calls=_find_calls(recorded, given) if kind == "tool" else tuple(list_tool_calls(replied)),
+        tool_calls=calls,
         prompt_tokens=_count(attributes, _PROMPT_TOKENS, "input") if has_tokens else None,
         completion_tokens=_count(attributes, _REPLY_TOKENS, "output") if has_tokens else None,
         model=read_name(_pick(attributes, _MODELS)) if kind == "llm" else None,
@@ -216,10 +224,6 @@ def _count(attributes: Tree, names: Iterable[str], side: Literal["input", "outpu
 def _list_messages(recorded: Recorded, tree: Tree) -> tuple[list[Any], list[Any]]:
     """Return the messages that a model was sent, and those that it replied; from attributes, or events of the span."""
 
-    def list_event(attributes: Tree, *names: str) -> list[Any]:
-        # Spring AI lists the texts of all messages, with an empty one for each that has none.
-        return [message for message in list_messages(_pick(attributes, names)) if message != ""]
-
     asked = next((found for name in _ASKED if (found := list_messages(_look_up(tree, name)))), [])
     replied = next((found for name in _REPLIED if (found := list_messages(_look_up(tree, name)))), [])
     for event in () if asked or replied else recorded.events:
@@ -230,8 +234,11 @@ def _list_messages(recorded: Recorded, tree: Tree) -> tuple[list[Any], list[Any]
         elif name == "gen_ai.choice":
             replied = [*replied, {"content": body, **read_tree(attributes.get("message"))}]
         else:
-            asked = asked or list_event(attributes, "gen_ai.input.messages", "gen_ai.prompt")
-            replied = replied or list_event(attributes, "gen_ai.output.messages", "gen_ai.completion")
+            # Spring AI lists the texts of all messages, with an empty one for each that has none.
+            sent = list_messages(_pick(attributes, ("gen_ai.input.messages", "gen_ai.prompt")))
+            received = list_messages(_pick(attributes, ("gen_ai.output.messages", "gen_ai.completion")))
+            asked = asked or [message for message in sent if message != ""]
+            replied = replied or [message for message in received if message != ""]
     # Some conventions leave out the role of a reply.
     return asked, [{"role": "assistant", **reply} if isinstance(reply, Mapping) else reply for reply in replied]
 
@@ -250,15 +257,6 @@ def _find_documents(tree: Tree, kind: Kind, made: object) -> tuple[Document, ...
         replace(document, text=document.text or other.text, id=document.id or other.id)
         for document, other in zip(found, in_output, strict=True)
     )
-
-
-def _find_calls(recorded: Recorded, given: object) -> tuple[Tree, ...]:
-    name = read_name(_pick(recorded.attributes, _TOOLS))
-    if name is None and _LANGFUSE in recorded.attributes:  # which has no name for the tool but the span's
-        name = read_name(recorded.name)
-    arguments = read_tree(given)
-    inner = arguments.get("input_str", arguments.get("inputs", given)) if "kwargs" in arguments else given
-    return (make_call(name, inner),) if name else ()
 
 
 # --- events about spans
@@ -316,6 +314,8 @@ def _add_body(attributes: dict[str, Any], body: object) -> dict[str, Any]:
 
 # --- OTLP
 
+_TRACE_ID: Final = re.compile("[0-9a-fA-F]{32}")
+_SPAN_ID: Final = re.compile("[0-9a-fA-F]{16}")
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -377,7 +377,7 @@ def _to_camel(name: str) -> str:
 def _read_otlp_span(message: Tree, service: str | None) -> Recorded:
     span = read_fields(message)
     trace_id, span_id = str(span.get("traceId")), str(span.get("spanId"))
-    if not _is_id(trace_id, 32) or not _is_id(span_id, 16):
+    if not _TRACE_ID.fullmatch(trace_id) or not _SPAN_ID.fullmatch(span_id):
         raise ValueError(f"a span needs a traceId of 32 and a spanId of 16 hex digits; got {trace_id!r}, {span_id!r}")
     status = read_tree(span.get("status"))
     return Recorded(
@@ -407,7 +407,7 @@ def _read_otlp_log(message: Tree, service: str | None) -> Logged | Unplaced | No
         return None
     if not (trace_id.strip("0") and span_id.strip("0")):
         return Unplaced()
-    if not _is_id(trace_id, 32) or not _is_id(span_id, 16):
+    if not _TRACE_ID.fullmatch(trace_id) or not _SPAN_ID.fullmatch(span_id):
         raise ValueError(f"an event names a traceId of 32 and a spanId of 16 hex digits; got {trace_id!r}, {span_id!r}")
     return Logged(
         trace_id=trace_id.lower(),
@@ -417,10 +417,6 @@ def _read_otlp_log(message: Tree, service: str | None) -> Logged | Unplaced | No
         logged_at=read_time(record.get("timeUnixNano")) or read_time(record.get("observedTimeUnixNano")),
         attributes=_add_body(attributes, _read_any(record.get("body"))),
     )
-
-
-def _is_id(value: str, digits: int) -> bool:
-    return len(value) == digits and all(digit in "0123456789abcdefABCDEF" for digit in value)
 
 
 def _read_attributes(pairs: object) -> dict[str, Any]:
@@ -532,7 +528,21 @@ def read_flat(row: Tree, blame: Blame) -> Recorded | Logged | Unplaced | None:
     """
     service = read_name(read_tree(read_tree(row.get("resource")).get("attributes")).get("service.name"))
     if "observed_timestamp" in row:
-        return _read_flat_log(row, service)
+        attributes = dict(read_tree(row.get("attributes")))
+        trace_id, span_id = _read_id(row.get("trace_id")), _read_id(row.get("span_id"))
+        name = _find_event(row.get("event_name"), attributes)
+        if name is None:
+            return None
+        if not (trace_id.strip("0") and span_id.strip("0")):
+            return Unplaced()
+        return Logged(
+            trace_id=trace_id,
+            span_id=span_id,
+            name=name,
+            service=service,
+            logged_at=read_time(row.get("timestamp")) or read_time(row.get("observed_timestamp")),
+            attributes=_add_body(attributes, row.get("body")),
+        )
     tree = nest(row)
     context = read_tree(tree.get("context"))
     trace_id = _read_id(context.get("trace_id") or row.get("trace_id") or row.get("traceId"))
@@ -558,24 +568,6 @@ def read_flat(row: Tree, blame: Blame) -> Recorded | Logged | Unplaced | None:
         message=read_name(row.get("status_message") or status.get("description")),
         attributes=attributes,
         events=tuple(event for event in read_list(row.get("events")) or [] if isinstance(event, Mapping)),
-    )
-
-
-def _read_flat_log(row: Tree, service: str | None) -> Logged | Unplaced | None:
-    attributes = dict(read_tree(row.get("attributes")))
-    trace_id, span_id = _read_id(row.get("trace_id")), _read_id(row.get("span_id"))
-    name = _find_event(row.get("event_name"), attributes)
-    if name is None:
-        return None
-    if not (trace_id.strip("0") and span_id.strip("0")):
-        return Unplaced()
-    return Logged(
-        trace_id=trace_id,
-        span_id=span_id,
-        name=name,
-        service=service,
-        logged_at=read_time(row.get("timestamp")) or read_time(row.get("observed_timestamp")),
-        attributes=_add_body(attributes, row.get("body")),
     )
 
 

@@ -218,10 +218,8 @@ def find_said(value: object, field: Field, depth: int = 0) -> str | None:
             if key in members and (text := find_said(members[key], field, depth + 1)) is not None:
                 return text
         return find_said(next(iter(members.values())), field, depth + 1) if len(members) == 1 else None
-    return _find_in_list(value, field, depth) if isinstance(value, list | tuple) else None
-
-
-def _find_in_list(value: Sequence[object], field: Field, depth: int) -> str | None:
+    if not isinstance(value, list | tuple):
+        return None
     roles = [_find_role(item) for item in value]
     if any(role is not None for role in roles):
         speaking = _ASKING if field == "question" else _ANSWERING

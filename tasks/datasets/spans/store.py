@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
 
@@ -24,6 +24,7 @@ from evalhouse.warehouse.store import Warehouse
 
 # --- what is kept of received spans
 
+Item = TypeVar("Item", Recorded, Logged)
 _DEEPEST: Final = 50
 _TOO_DEEP: Final = "[nested too deep]"
 
@@ -42,29 +43,19 @@ class Redactor:
         own = [(re.compile(item.pattern), item.replacement) for item in self.redaction.own]
         return [*own, *((re.compile(PATTERNS[name]), f"[{name}]") for name in self.redaction.patterns)]
 
-    def redact(self, recorded: Recorded) -> Recorded:
-        """Return the same span without it; ids, times and status stay."""
+    def redact(self, item: Item) -> Item:
+        """Return the same span or event without it; ids, times and status stay."""
         if not self._patterns:
-            return recorded
-        return replace(
-            recorded,
-            name=self._redact_text(recorded.name),
-            service=None if recorded.service is None else self._redact_text(recorded.service),
-            message=None if recorded.message is None else self._redact_text(recorded.message),
-            attributes=self._redact_value(recorded.attributes),
-            events=tuple(self._redact_value(event) for event in recorded.events),
-        )
-
-    def redact_logged(self, logged: Logged) -> Logged:
-        """Return the same event without it."""
-        if not self._patterns:
-            return logged
-        return replace(
-            logged,
-            name=self._redact_text(logged.name),
-            service=None if logged.service is None else self._redact_text(logged.service),
-            attributes=self._redact_value(logged.attributes),
-        )
+            return item
+        fields: dict[str, Any] = {
+            "name": self._redact_text(item.name),
+            "service": None if item.service is None else self._redact_text(item.service),
+            "attributes": self._redact_value(item.attributes),
+        }
+        if isinstance(item, Recorded):
+            fields["message"] = None if item.message is None else self._redact_text(item.message)
+            fields["events"] = tuple(self._redact_value(event) for event in item.events)
+        return replace(item, **fields)
 
     def _redact_value(self, value: Any, depth: int = 0) -> Any:  # noqa: ANN401  # any value of an attribute
         if isinstance(value, str):
@@ -120,6 +111,7 @@ def to_row(item: Recorded | Logged, received_at: datetime) -> dict[str, Any]:
 
     Times are microseconds of the epoch, as the journal stores them.
     """
+    write = partial(orjson.dumps, default=str, option=orjson.OPT_NON_STR_KEYS)
     received_us = int(received_at.replace(tzinfo=UTC).timestamp() * 1e6)
     row: dict[str, Any] = {"trace_id": item.trace_id, "span_id": item.span_id, "service": item.service}
     if isinstance(item, Logged):
@@ -136,13 +128,9 @@ def to_row(item: Recorded | Logged, received_at: datetime) -> dict[str, Any]:
             "duration_ms": item.duration_ms,
             "status": item.status,
             "message": item.message,
-            "events": _write_json(item.events) if item.events else None,
+            "events": write(item.events).decode() if item.events else None,
         }
-    return row | {"attributes": _write_json(item.attributes), "received_at": received_us}
-
-
-def _write_json(value: object) -> str:
-    return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    return row | {"attributes": write(item.attributes).decode(), "received_at": received_us}
 
 
 def from_row(row: dict[str, Any]) -> Recorded:

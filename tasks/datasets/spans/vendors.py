@@ -56,10 +56,15 @@ def read_langfuse(row: Tree, blame: Blame) -> Iterator[Span]:
     Names are read as the API writes them (traceId) and as exports to a bucket do (trace_id).
     """
     row = _rename(row)
-    held = _list_held(row)
+    held = None
+    if isinstance(row.get("traces"), list):  # a session
+        held = [{"session_id": row.get("id"), **_rename(item)} for item in row["traces"] if isinstance(item, Mapping)]
+    elif not row.keys() & {"id", "trace"}:  # an answer of the API, or a download without its trace
+        held = read_list(row.get("data", row.get("observations")))
     if held is not None:
         for item in held:
-            yield from read_langfuse(item, blame)
+            if isinstance(item, Mapping):
+                yield from read_langfuse(item, blame)
         return
     trace_id = read_name(row.get("trace_id"))
     if trace_id is not None and "type" in row:
@@ -86,16 +91,6 @@ def _rename(row: Tree) -> dict[str, Any]:
 @lru_cache(maxsize=1024)  # bounded: rows may have any names
 def _to_snake(name: str) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
-
-
-def _list_held(row: Tree) -> list[Tree] | None:
-    """Return what an answer of the API, a session, or a download without its trace holds; None for other objects."""
-    if isinstance(row.get("traces"), list):  # a session
-        return [{"session_id": row.get("id"), **_rename(item)} for item in row["traces"] if isinstance(item, Mapping)]
-    if row.keys() & {"id", "trace"}:
-        return None
-    held = read_list(row.get("data", row.get("observations")))
-    return None if held is None else [item for item in held if isinstance(item, Mapping)]
 
 
 def _read_trace(row: Tree, trace_id: str) -> Iterator[Span]:
@@ -147,7 +142,11 @@ def _read_observation(row: Tree, trace_id: str) -> Span:
         calls = recorded.tool_calls
     else:  # an observation's name may hold more than the tool's
         calls = (make_call(recorded.tool_calls[0]["name"] if recorded.tool_calls else name, given),)
-    usage = _find_usage(row)
+    usage = read_tree(row.get("usage_details")) or read_tree(row.get("usage"))
+    if not any(read_count(value) is not None for value in usage.values()):
+        # In older answers of the API tokens are two other fields, in downloads two sums.
+        sums = {"input": row.get("input_usage") or None, "output": row.get("output_usage") or None}
+        usage = {**sums, "prompt_tokens": row.get("prompt_tokens"), "completion_tokens": row.get("completion_tokens")}
     prompt_tokens, completion_tokens = count_tokens(usage, "input"), count_tokens(usage, "output")
     started_at, ended_at = read_time(row.get("start_time")), read_time(row.get("end_time"))
     is_retrieval, is_llm = kind in ("retriever", "reranker"), kind == "llm"
@@ -174,15 +173,6 @@ def _read_observation(row: Tree, trace_id: str) -> Span:
         session=read_name(row.get("session_id")) or recorded.session,
         service=_find_service(metadata),
     )
-
-
-def _find_usage(row: Tree) -> Tree:
-    """Return tokens by kind; in older answers of the API they are two other fields, in downloads two sums."""
-    usage = read_tree(row.get("usage_details")) or read_tree(row.get("usage"))
-    if any(read_count(value) is not None for value in usage.values()):
-        return usage
-    sums = {"input": row.get("input_usage") or None, "output": row.get("output_usage") or None}
-    return {**sums, "prompt_tokens": row.get("prompt_tokens"), "completion_tokens": row.get("completion_tokens")}
 
 
 def _find_kind(row: Tree, recorded: Span, made: object) -> Kind:
