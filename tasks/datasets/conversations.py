@@ -367,38 +367,36 @@ class TurnCutter:
     def _find_messages(self, values: Mapping[str, object]) -> tuple[ColumnPath, list[object]] | None:
         """Return the place of a row's conversation, and its messages; None if the row is a single turn."""
         located = self.columns.locate(values)
+        if "question" in self.columns.mapped and "question" in located:
+            return None
         if "question" in located:
-            return None if "question" in self.columns.mapped else self._find_in_question(located["question"], values)
+            path = located["question"]
+            is_recorded_column = path.root in RECORDED_COLUMNS
+            value = path.find(values)
+            if isinstance(value, str) and not (self.tabular or is_recorded_column):
+                return None
+            value = open_cell(value) if is_recorded_column else value
+            items = open_messages(value)
+            if items is None or not _has_roles(items):
+                return None
+            if is_recorded_column and find_text(value, "question") is not None:
+                return None
+            try:
+                turns = cut_turns(read_messages(items))
+            except UnreadableConversation:
+                turns = None
+            if turns is not None and not any(turn.question.strip() for turn in turns):
+                return None
+            # A text with one question and no answer is the text of a prompt.
+            if isinstance(value, str) and not (turns and (len(turns) > 1 or turns[0].answer)):
+                return None
+            return (path.step_into(["messages"]) if isinstance(value, Mapping) else path), items
         paths = [located["conversation"]] if "conversation" in located else []
         for path in (*paths, *map(ColumnPath, _WHOLE)):
             items = open_messages(path.find(values))
             if items is not None:
                 return path, items
         return None
-
-    def _find_in_question(
-        self, path: ColumnPath, values: Mapping[str, object]
-    ) -> tuple[ColumnPath, list[object]] | None:
-        """Return the conversation that the question's column holds in place of one question."""
-        value = path.find(values)
-        is_recorded_column = path.root in RECORDED_COLUMNS
-        if isinstance(value, str) and not (self.tabular or is_recorded_column):
-            return None
-        value = open_cell(value) if is_recorded_column else value
-        items = open_messages(value)
-        if items is None or not _has_roles(items):
-            return None
-        if is_recorded_column and find_text(value, "question") is not None:
-            return None
-        try:
-            turns = cut_turns(read_messages(items))
-        except UnreadableConversation:
-            turns = None
-        if turns is not None and not any(turn.question.strip() for turn in turns):
-            return None
-        if isinstance(value, str) and not (turns and (len(turns) > 1 or turns[0].answer)):  # the text of a prompt
-            return None
-        return (path.step_into(["messages"]) if isinstance(value, Mapping) else path), items
 
 
 @dataclass(kw_only=True)
@@ -422,7 +420,14 @@ class _TurnRows:
         self._deal("ground_truth", located)
         self._deal("contexts", located)
         of_last = {name: self._take(name, located) for name in _OF_LAST}
-        name, has_id = self._name(located)
+        given = self._take("id", located)
+        self.use.renamed.pop("id", None)
+        if is_absent(given):
+            given = next((self._shared[name] for name in _NAMES if not is_absent(self._shared.get(name))), None)
+        has_id = not is_absent(given)
+        if not has_id:
+            given = hash_json([message.text for message in self.messages if message.role == "user"], 16)
+        name = str(int(given) if isinstance(given, float) and given.is_integer() else given)
         self.path.drop_from(self._shared)
         shared = {"conversation_id": name, **self._shared}
         # Another column that is known by a field's name would be read for every turn.
@@ -471,16 +476,6 @@ class _TurnRows:
             named = name_setting("mapping")
             raise UnreadableConversation(f"{path.name} holds more than the text of its {name}; name it with {named}")
         return path.step_into(steps).find(self.row.values)
-
-    def _name(self, located: Mapping[Field, ColumnPath]) -> tuple[str, bool]:
-        """Return the conversation's name, its id or a hash of what the user wrote, and True if it is an id."""
-        given = self._take("id", located)
-        self.use.renamed.pop("id", None)
-        if is_absent(given):
-            given = next((self._shared[name] for name in _NAMES if not is_absent(self._shared.get(name))), None)
-        if is_absent(given):
-            return hash_json([message.text for message in self.messages if message.role == "user"], 16), False
-        return str(int(given) if isinstance(given, float) and given.is_integer() else given), True
 
     def _add_answer(self, located: Mapping[Field, ColumnPath]) -> None:
         """Add the answer beside the messages, if they end with a question."""

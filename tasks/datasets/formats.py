@@ -164,7 +164,12 @@ def read_json_lines(file: DataFile, complain: Complain) -> Iterator[RawRow]:
         if n_rows == 1 and line.lstrip().startswith(b"["):
             raise ReadingStopped(number, "not_an_object", "a JSON list, where JSON Lines was expected: name it .json")
         try:
-            value = _parse_line(line)
+            try:
+                value: object = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                # Python writes NaN for nothing, which only its own parser reads.
+                value = json.loads(line.decode())
+                json.dumps(value, ensure_ascii=False).encode()
         except UnicodeDecodeError as error:
             complain(number, "not_utf8", _describe_byte(line, error.start, error.start))
         except UnicodeEncodeError:
@@ -178,16 +183,6 @@ def read_json_lines(file: DataFile, complain: Complain) -> Iterator[RawRow]:
                 yield RawRow(row=number, values=value)
             else:
                 complain(number, "not_an_object", f"{name_kind(value)}, not a JSON object: {quote_value(value)}")
-
-
-def _parse_line(line: bytes) -> object:
-    try:
-        value: object = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        # Python writes NaN for nothing, which only its own parser reads.
-        value = json.loads(line.decode())
-        json.dumps(value, ensure_ascii=False).encode()
-    return value
 
 
 def read_json(file: DataFile, complain: Complain) -> Iterator[RawRow]:
@@ -375,18 +370,6 @@ def _read_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[RawRow]:
                 yield RawRow(row=number, values=values)
 
 
-def read_frame(frame: pl.DataFrame, complain: Complain) -> Iterator[RawRow]:
-    """Yield the rows of a Polars frame."""
-    for number, values in enumerate(frame.iter_rows(named=True, buffer_size=TABLE_BATCH), start=1):
-        yield RawRow(row=number, values=values)
-
-
-def read_workbook(path: Path, sheet: str, complain: Complain) -> Iterator[RawRow]:
-    """Yield the rows of a sheet of a workbook."""
-    for number, values in read_sheet(path, sheet):
-        yield RawRow(row=number, values=values)
-
-
 def read_duckdb(path: Path, table: str, complain: Complain) -> Iterator[RawRow]:
     """Yield the rows of a table in a DuckDB file. Raises DatasetError when the file or the table cannot be read."""
     number = 0
@@ -453,7 +436,13 @@ def open_source(source: str | Path | pl.DataFrame | DatasetSource, encoding: str
     if isinstance(source, DatasetSource):
         return source
     if isinstance(source, pl.DataFrame):
-        opened = DatasetSource(name="the Polars frame", place="row", tabular=True, read=partial(read_frame, source))
+        frame = source
+
+        def read_frame(_: Complain) -> Iterator[RawRow]:
+            for number, values in enumerate(frame.iter_rows(named=True, buffer_size=TABLE_BATCH), start=1):
+                yield RawRow(row=number, values=values)
+
+        opened = DatasetSource(name="the Polars frame", place="row", tabular=True, read=read_frame)
     elif not isinstance(source, str | Path):
         came = f"a {type(source).__module__}.{type(source).__name__} is not a dataset"
         raise refuse_dataset(came, allowed=_ALLOWED, to_do="save it to a file, or turn it into a polars.DataFrame")
@@ -479,7 +468,12 @@ def _open_named(name: str, encoding: str | None) -> DatasetSource:
         file, part = name, ""
     if file.lower().endswith(EXCEL_ENDINGS):
         _check_file(Path(file), file)
-        return DatasetSource(name=name, place="row", tabular=True, read=partial(read_workbook, Path(file), part))
+
+        def read_workbook(_: Complain) -> Iterator[RawRow]:
+            for number, values in read_sheet(Path(file), part):
+                yield RawRow(row=number, values=values)
+
+        return DatasetSource(name=name, place="row", tabular=True, read=read_workbook)
     if file.startswith("duckdb://"):
         try:
             path = parse_location(file).path
@@ -519,26 +513,19 @@ def _open_file(path: Path, name: str, encoding: str | None) -> DatasetSource:
             line, _, following = _read_start(file).partition(b"\n")
             if following.lstrip().startswith(b"{") and isinstance(orjson.loads(line), dict):
                 form = FORMATS[".jsonl"]
-    return DatasetSource(
-        name=name,
-        place=form.place,
-        tabular=form.tabular,
-        read=partial(_read_file, form.read, file, ending),
-        file=None if form.place == "row" else file,
-    )
 
+    def read(complain: Complain) -> Iterator[RawRow]:
+        try:
+            yield from form.read(file, complain)
+        except UnicodeDecodeError as error:
+            text = f"the file is not {file.encoding}: {error.reason} (0x{error.object[error.start]:02x})"
+            raise ReadingStopped(None, "not_utf8", text) from error
+        except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
+            words = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ReadingStopped(None, "unreadable", f"cannot be read as {ending}: {words}") from error
 
-def _read_file(
-    read: Callable[[DataFile, Complain], Iterator[RawRow]], file: DataFile, ending: str, complain: Complain
-) -> Iterator[RawRow]:
-    try:
-        yield from read(file, complain)
-    except UnicodeDecodeError as error:
-        text = f"the file is not {file.encoding}: {error.reason} (0x{error.object[error.start]:02x})"
-        raise ReadingStopped(None, "not_utf8", text) from error
-    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
-        words = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ReadingStopped(None, "unreadable", f"cannot be read as {ending}: {words}") from error
+    source_file = None if form.place == "row" else file
+    return DatasetSource(name=name, place=form.place, tabular=form.tabular, read=read, file=source_file)
 
 
 def _check_file(path: Path, name: str) -> None:

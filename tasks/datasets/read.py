@@ -267,9 +267,8 @@ class _Reading:
     def _check_columns(self, raw_rows: list[RawRow]) -> None:
         """Stop at once where no later row can help: no question, or a mapped column that a table does not have."""
         self._seen = {name: None for raw in raw_rows for name in raw.values}
-        impossible = self._columns.list_impossible(raw_rows[0].values) if self._source.tabular else []
-        if impossible:
-            raise self._miss_mapped(impossible)
+        if self._source.tabular:
+            self._check_mapped(self._columns.list_awaited(raw_rows[0].values))
         if not any("question" in self._columns.locate(raw.values) for raw in raw_rows):
             names = list_names(self._columns.names_of("question"))
             text = f"no question column; columns: {list_names(list(self._seen))}; read as the question: {names}"
@@ -282,25 +281,25 @@ class _Reading:
         """Check what only the whole dataset shows: rows at all, each mapped column, each id once."""
         if self._n_rows == 0 and not self._problems:
             raise ReadingStopped(None, "no_rows", "no rows")
-        unseen = self._columns.list_unseen()
-        if unseen:
-            raise self._miss_mapped(unseen)
-        for repeated in self._ids.find_repeated(self._read_given_ids):
+        self._check_mapped(self._columns.list_awaited())
+
+        def read_given_ids() -> Iterator[GivenId]:
+            # The first reading reported all problems.
+            for raw in self._read_rows(lambda _row, _kind, _text: None, ColumnUse()):
+                given_id = read_given_id(raw, self._columns)
+                if given_id is not None:
+                    yield GivenId(row=raw.row, given_id=given_id)
+
+        for repeated in self._ids.find_repeated(read_given_ids):
             text = f"id {repeated.given_id!r} is that of {name_row(self._source.place, repeated.first_row)} already"
             self._problems.add(repeated.row, "duplicate_id", text)
         self._problems.count_unlisted(self._ids.n_untracked)
 
-    def _miss_mapped(self, missing: list[str]) -> ReadingStopped:
-        mapped = ", ".join([name_setting("mapping", missing[0]), *missing[1:]])
-        text = f"no column for {mapped}; columns: {list_names(list(self._seen))}"
-        return ReadingStopped(None, "columns", text)
-
-    def _read_given_ids(self) -> Iterator["GivenId"]:
-        # The first reading reported all problems.
-        for raw in self._read_rows(lambda _row, _kind, _text: None, ColumnUse()):
-            given_id = read_given_id(raw, self._columns)
-            if given_id is not None:
-                yield GivenId(row=raw.row, given_id=given_id)
+    def _check_mapped(self, missing: list[str]) -> None:
+        if missing:
+            mapped = ", ".join([name_setting("mapping", missing[0]), *missing[1:]])
+            text = f"no column for {mapped}; columns: {list_names(list(self._seen))}"
+            raise ReadingStopped(None, "columns", text)
 
 
 def _batch(rows: Iterable[RawRow], size: int) -> Iterator[list[RawRow]]:

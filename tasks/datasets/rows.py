@@ -114,14 +114,11 @@ class ColumnPath:
         steps = name.replace("[", ".").replace("]", "").split(".")
         self.root = steps[0]
         self._inner: list[str | int] = [int(step) if _PLACE.fullmatch(step) else step for step in steps[1:]]
+        self.is_nested = bool(self._inner)
 
     def step_into(self, steps: Iterable[str | int]) -> "ColumnPath":
         """Return a place further inside."""
         return ColumnPath(".".join(map(str, (self.name, *steps))))
-
-    @property
-    def is_nested(self) -> bool:
-        return bool(self._inner)
 
     def find(self, row: Mapping[str, object]) -> object:
         """Return the value there, or MISSING. A column of exactly this name comes first: flattened tables have them."""
@@ -150,10 +147,6 @@ class ColumnPath:
             del rest[root]
         else:
             rest[root] = remainder
-
-    def is_column_of(self, names: Mapping[str, object]) -> bool:
-        """Return True if a table with these columns can have this one."""
-        return self.name in names or (self.is_nested and self.root in names)
 
 
 def _leave_out(value: object, inner: list[str | int]) -> object:
@@ -337,36 +330,33 @@ class Columns:
             if field not in located and field not in self.mapped:
                 names = [spelled[_spell(path.name)] for path in paths if _spell(path.name) in spelled]
                 located |= {field: ColumnPath(names[0])} if names else {}
-        self._settle_outputs(located, row)
+        answer = located.get("answer")
+        if answer is not None and answer.root == "outputs" and "inputs" in row and "answer" not in self.mapped:
+            # `outputs` is the answer of a bot's run, or the reference of a dataset.
+            is_run = not RUN_MARKS.isdisjoint(row)
+            if not is_run and {"ground_truth", "ground_truths", "contexts"}.isdisjoint(located):
+                if _EXAMPLE_MARKS.isdisjoint(row):
+                    raise ReadingStopped(
+                        None,
+                        "two_meanings",
+                        "'outputs' beside 'inputs' is the reference in a LangSmith dataset and the bot's answer in an "
+                        "export of its runs, and no other column says which this is ("
+                        f"{name_setting('mapping', f'ground_truth={answer.name}')}, or "
+                        f"{name_setting('mapping', f'answer={answer.name}')})",
+                    )
+                located["ground_truth"] = located.pop("answer")
         if len(self._shapes) < _MAX_SHAPES and not any(root in row for root in self._nested_roots):
             self._shapes[shape] = located
         return located
 
-    def _settle_outputs(self, located: dict[Field, ColumnPath], row: Mapping[str, object]) -> None:
-        """Decide what `outputs` beside `inputs` is: the answer of a bot's run, or the reference of a dataset."""
-        path = located.get("answer")
-        if path is None or path.root != "outputs" or "inputs" not in row or "answer" in self.mapped:
-            return
-        if not RUN_MARKS.isdisjoint(row) or not {"ground_truth", "ground_truths", "contexts"}.isdisjoint(located):
-            return
-        if _EXAMPLE_MARKS.isdisjoint(row):
-            raise ReadingStopped(
-                None,
-                "two_meanings",
-                "'outputs' beside 'inputs' is the reference in a LangSmith dataset and the bot's answer in an export "
-                "of its runs, and no other column says which this is ("
-                f"{name_setting('mapping', f'ground_truth={path.name}')}, or "
-                f"{name_setting('mapping', f'answer={path.name}')})",
-            )
-        located["ground_truth"] = located.pop("answer")
-
-    def list_unseen(self) -> list[str]:
-        """Return the mappings whose column no row had so far, as `ours=theirs`."""
-        return [f"{field}={path.name}" for field, path in self._awaited.items()]
-
-    def list_impossible(self, row: Mapping[str, object]) -> list[str]:
-        """Return the mappings whose column a table with rows like this one cannot have, as `ours=theirs`."""
-        return [f"{field}={path.name}" for field, path in self._awaited.items() if not path.is_column_of(row)]
+    def list_awaited(self, row: Mapping[str, object] | None = None) -> list[str]:
+        """Return the mappings whose column no row had so far, as `ours=theirs`; with a row of a table only those whose
+        column no row of it can have."""
+        return [
+            f"{field}={path.name}"
+            for field, path in self._awaited.items()
+            if row is None or not (path.name in row or (path.is_nested and path.root in row))
+        ]
 
 
 # --- rows

@@ -150,8 +150,20 @@ def read_contexts(value: object, say: Say, *, tabular: bool) -> ContextList:
         return ContextList(texts=cast(list[str], items), ids=None, rest=None)
     texts, ids, rest = [], [], []
     for rank, item in enumerate(items, start=1):
-        others = dict(item) if isinstance(item, dict) else {}
-        texts.append(_take_context_text(item, others, rank, say))
+        others: dict[str, object] = dict(item) if isinstance(item, dict) else {}
+        text: object = item
+        if isinstance(item, dict):
+            key = next((key for key in TEXT_KEYS if item.get(key) is not None), None)
+            text = MISSING if key is None else others.pop(key)
+        if isinstance(text, int | float) and not (isinstance(text, bool) or is_absent(text)):
+            text = str(text)
+        if text is MISSING:
+            say("contexts", f"context {rank} has no text; it has: {list_names(list(others), 10)}")
+        elif is_absent(text):
+            say("contexts", f"context {rank} is null")
+        elif not isinstance(text, str):
+            say("contexts", f"context {rank} is {name_kind(text)}, not text: {quote_value(text)}")
+        texts.append(text if isinstance(text, str) else "")
         own_id = others.pop("id", None)
         inner = others.get("metadata")
         if is_empty(own_id) and isinstance(inner, dict) and "id" in inner:  # where LangChain's documents have it
@@ -160,26 +172,6 @@ def read_contexts(value: object, say: Say, *, tabular: bool) -> ContextList:
         ids.append(read_id(own_id, f"the id of context {rank}", say) or "")
         rest.append({key: other for key, other in others.items() if other is not None})
     return ContextList(texts=texts, ids=ids if any(ids) else None, rest=rest if any(rest) else None)
-
-
-def _take_context_text(item: object, others: dict[str, object], rank: int, say: Say) -> str:
-    """Return the text of a context, which is taken out of its `others`; "" after a complaint."""
-    text = item
-    if isinstance(item, dict):
-        key = next((key for key in TEXT_KEYS if item.get(key) is not None), None)
-        if key is None:
-            say("contexts", f"context {rank} has no text; it has: {list_names(list(item), 10)}")
-            return ""
-        text = others.pop(key)
-    if isinstance(text, str):
-        return text
-    if is_absent(text):
-        say("contexts", f"context {rank} is null")
-    elif isinstance(text, int | float) and not isinstance(text, bool):
-        return str(text)
-    else:
-        say("contexts", f"context {rank} is {name_kind(text)}, not text: {quote_value(text)}")
-    return ""
 
 
 # --- metadata
@@ -263,40 +255,37 @@ def read_conversation(value: object, say: Say, *, tabular: bool) -> Conversation
     turns = []
     n_system = 0
     for place, item in enumerate(items, start=1):
-        if isinstance(item, dict) and item.get("role") in _SYSTEM:
+
+        def complain(_: object, text: str, place: int = place) -> None:
+            say("conversation", f"turn {place} of the conversation: {text}")
+
+        if not isinstance(item, dict):
+            complain(None, f"it is {name_kind(item)}, not an object: {quote_value(item)}")
+            continue
+        if item.get("role") in _SYSTEM:
             n_system += 1
-        elif (turn := _read_turn(item, place, say, tabular=tabular)) is not None:
-            turns.append(turn)
+            continue
+        role = _ROLES.get(str(item.get("role")))
+        if role is None:
+            came = f"has the role {quote_value(item['role'])}" if "role" in item else "has no role"
+            complain(None, f"it {came}; allowed: {_ALLOWED}")
+            continue
+        content = next((item[key] for key in ("text", "content") if not is_absent(item.get(key))), None)
+        parts = [part.get("text") for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+        if isinstance(content, list) and len(parts) == len(content) and all(isinstance(part, str) for part in parts):
+            content = "\n".join(cast(list[str], parts))
+        text = read_text(content, "its text", complain)
+        if text is None and is_empty(content):
+            complain(None, f"it has no text; it has: {list_names(list(item), 8)}")
+        contexts = read_contexts(item.get("contexts"), complain, tabular=tabular)
+        given_ids = read_ids(item.get("context_ids"), "context_ids", complain, tabular=tabular)
+        ids = contexts.ids if given_ids is None else given_ids
+        if role == "user" and not (contexts.texts is None and ids is None):
+            complain(None, "it is the user's and has contexts; only an assistant's turn may have them")
+        if ids is not None and len(ids) != len(contexts.texts or ()):
+            complain(None, f"it has {len(ids)} context_ids for {len(contexts.texts or ())} contexts")
+        turns.append(Turn(role=role, text=text or "", contexts=contexts.texts, context_ids=ids))
     return Conversation(turns=turns or None, n_system=n_system)
-
-
-def _read_turn(item: object, place: int, say: Say, *, tabular: bool) -> Turn | None:
-    def complain(_: object, text: str) -> None:
-        say("conversation", f"turn {place} of the conversation: {text}")
-
-    if not isinstance(item, dict):
-        complain(None, f"it is {name_kind(item)}, not an object: {quote_value(item)}")
-        return None
-    role = _ROLES.get(str(item.get("role")))
-    if role is None:
-        came = f"has the role {quote_value(item['role'])}" if "role" in item else "has no role"
-        complain(None, f"it {came}; allowed: {_ALLOWED}")
-        return None
-    content = next((item[key] for key in ("text", "content") if not is_absent(item.get(key))), None)
-    if isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content):
-        parts = [part.get("text") for part in content]
-        content = "\n".join(cast(list[str], parts)) if all(isinstance(part, str) for part in parts) else content
-    text = read_text(content, "its text", complain)
-    if text is None and is_empty(content):
-        complain(None, f"it has no text; it has: {list_names(list(item), 8)}")
-    contexts = read_contexts(item.get("contexts"), complain, tabular=tabular)
-    given_ids = read_ids(item.get("context_ids"), "context_ids", complain, tabular=tabular)
-    ids = contexts.ids if given_ids is None else given_ids
-    if role == "user" and not (contexts.texts is None and ids is None):
-        complain(None, "it is the user's and has contexts; only an assistant's turn may have them")
-    if ids is not None and len(ids) != len(contexts.texts or ()):
-        complain(None, f"it has {len(ids)} context_ids for {len(contexts.texts or ())} contexts")
-    return Turn(role=role, text=text or "", contexts=contexts.texts, context_ids=ids)
 
 
 # --- texts in objects that tracing tools record

@@ -419,13 +419,22 @@ class Collection:
                 self.n_taken += 1
                 response = settled[sample.sample_id]
             elif failure:
-                self._keep(stop_sign, _make_row(sample, status="failed", error=failure, attempts=0))
+                self._keep(stop_sign, sample_id=sample.sample_id, status="failed", error=failure, attempts=0)
                 self.n_failed += 1
                 continue
             elif on_record is not None:
                 self.n_taken += 1
                 response = on_record
-                self._keep(stop_sign, _make_taken_row(sample, response))
+                self._keep(
+                    stop_sign,
+                    sample_id=sample.sample_id,
+                    answer=response.answer,
+                    contexts=response.contexts,
+                    context_ids=response.context_ids,
+                    status="failed" if response.status == "failed" else "reused",
+                    error=response.error,
+                    reused_run_id=response.asked_run_id,
+                )
             else:
                 is_new = True
                 response = await self._ask(stop_sign, sample, said)
@@ -445,19 +454,31 @@ class Collection:
             response = _hold_to_given(question, await self._send(stop_sign, question))
             failed = response.error is not None
             ids = response.context_ids if response.context_ids and any(response.context_ids) else None
-            row = _make_row(
-                sample,
-                status="failed" if failed else "ok",
-                error=response.error,
+            stored = StoredResponse(
+                sample_id=sample.sample_id,
                 # White space is the empty answer, a refusal.
                 answer=None if failed else response.answer if (response.answer or "").strip() else "",
                 contexts=None if failed or response.contexts is None else list(response.contexts),
                 context_ids=None if failed or ids is None else list(ids),
+                status="failed" if failed else "ok",
+                error=response.error,
                 latency_ms=response.latency_ms,
+                asked_run_id=self.run_id,
+                question=None,
+                metadata_json=None,
+            )
+            self._keep(
+                stop_sign,
+                sample_id=stored.sample_id,
+                answer=stored.answer,
+                contexts=stored.contexts,
+                context_ids=stored.context_ids,
+                status=stored.status,
+                error=stored.error,
+                latency_ms=stored.latency_ms,
                 attempts=response.attempts,
                 asked_at=int(asked_at * 1e6),
             )
-            self._keep(stop_sign, row)
             if self.first is not None and not (self.has_answers and sample.sample_id in self._failed_before):
                 try:
                     self.first.note(response)
@@ -465,9 +486,7 @@ class Collection:
                     raise _stop(stop_sign, str(error)) from None
         self.n_asked += 1
         self.n_failed += failed
-        names = ("sample_id", "answer", "contexts", "context_ids", "status", "error", "latency_ms")
-        values = {name: row[name] for name in names}
-        return StoredResponse(**values, asked_run_id=self.run_id, question=None, metadata_json=None)
+        return stored
 
     async def _send(self, stop_sign: StopSign, question: TargetQuestion) -> Response:
         if self.target is None:
@@ -487,7 +506,8 @@ class Collection:
         except TargetError as error:
             raise _stop(stop_sign, str(error)) from None
 
-    def _keep(self, stop_sign: StopSign, row: Mapping[str, object]) -> None:
+    def _keep(self, stop_sign: StopSign, **row: object) -> None:
+        """Store a row of `responses` on disk."""
         try:
             self.record.keep({"run_id": self.run_id, **row})
         except OSError as error:
@@ -514,24 +534,6 @@ def _stop(stop_sign: StopSign, problem: str) -> FatalJudgeError:
     error = FatalJudgeError(problem)
     stop_sign.give(error)
     return error
-
-
-def _make_row(sample: StoredSample, **values: object) -> dict[str, Any]:
-    """Return a row of `responses`."""
-    return {"sample_id": sample.sample_id, **values}
-
-
-def _make_taken_row(sample: StoredSample, response: StoredResponse) -> dict[str, Any]:
-    """Return a row of `responses` for one that another run asked for."""
-    return _make_row(
-        sample,
-        answer=response.answer,
-        contexts=response.contexts,
-        context_ids=response.context_ids,
-        status="failed" if response.status == "failed" else "reused",
-        error=response.error,
-        reused_run_id=response.asked_run_id,
-    )
 
 
 def _hold_to_given(question: TargetQuestion, response: Response) -> Response:
