@@ -33,14 +33,6 @@ LATEST_ARGUMENT = click.argument("run", metavar="[RUN]", default="latest")
 
 FORMATS = ("html", "csv", "jsonl")
 """Of what people fill in."""
-
-
-def count_option(*names: str, default: int, text: str, least: int = 0) -> Callable[[_Command], _Command]:
-    """An option for a whole number of at least `least`."""
-    kind = click.IntRange(min=least)
-    return click.option(*names, type=kind, default=default, show_default=True, metavar="N", help=text)
-
-
 UNDECIDED_OPTION = click.option(
     "--undecided",
     type=click.Choice(["pass", "fail"]),
@@ -53,6 +45,30 @@ PLAN_OPTION = click.option(
     metavar="separate|fused",
     help="fused: one request for what classify, attribute and rank ask. Default: separate.",
 )
+REASONING_OPTION = click.option(
+    "--reasoning-effort", metavar="E", help="How long a reasoning model thinks: none, minimal, low, … max."
+)
+DRY_RUN_OPTION = click.option(
+    "--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing."
+)
+FRESH_OPTION = click.option("--fresh", is_flag=True, default=None, help="Ask again even where replies are on record.")
+_describe_warehouse = partial(
+    click.option,
+    "--warehouse",
+    metavar="URL",
+    help="Where everything is kept: a path, duckdb:///path, or a lake like "
+    "ducklake:sqlite:/folder/catalog.sqlite?data=/folder. "
+    f"Default: ${WAREHOUSE_VARIABLE}, or {DEFAULT_URL}.",
+)
+WAREHOUSE_URL_OPTION = _describe_warehouse()
+_SECTIONS: dict[click.Parameter, str | None] = {}
+"""The section of help that an option belongs to."""
+
+
+def count_option(*names: str, default: int, text: str, least: int = 0) -> Callable[[_Command], _Command]:
+    """An option for a whole number of at least `least`."""
+    kind = click.IntRange(min=least)
+    return click.option(*names, type=kind, default=default, show_default=True, metavar="N", help=text)
 
 
 def temperature_option(default: str) -> Callable[[_Command], _Command]:
@@ -61,13 +77,6 @@ def temperature_option(default: str) -> Callable[[_Command], _Command]:
 
 
 TEMPERATURE_OPTION = temperature_option("none is sent")
-REASONING_OPTION = click.option(
-    "--reasoning-effort", metavar="E", help="How long a reasoning model thinks: none, minimal, low, … max."
-)
-DRY_RUN_OPTION = click.option(
-    "--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing."
-)
-FRESH_OPTION = click.option("--fresh", is_flag=True, default=None, help="Ask again even where replies are on record.")
 SEED_OPTION = count_option("--seed", default=0, text="Seed of what is drawn at random.")
 
 
@@ -82,21 +91,8 @@ def _open_warehouse(_: click.Context, __: click.Parameter, flag: str | None) -> 
     return Warehouse(find_warehouse(flag))
 
 
-_describe_warehouse = partial(
-    click.option,
-    "--warehouse",
-    metavar="URL",
-    help="Where everything is kept: a path, duckdb:///path, or a lake like "
-    "ducklake:sqlite:/folder/catalog.sqlite?data=/folder. "
-    f"Default: ${WAREHOUSE_VARIABLE}, or {DEFAULT_URL}.",
-)
-WAREHOUSE_URL_OPTION = _describe_warehouse()
 WAREHOUSE_OPTION = _describe_warehouse(callback=_open_warehouse)
 """The warehouse itself, not its URL."""
-
-
-_SECTIONS: dict[click.Parameter, str | None] = {}
-"""The section of help that an option belongs to."""
 
 
 def join_options(

@@ -46,6 +46,7 @@ from evalhouse.warehouse.store import Warehouse
 if TYPE_CHECKING:
     from evalhouse.flows.testsets.review import DecidedSet, ImportedDecisions
     from evalhouse.tasks.reviews.export import Export, ExportRequest
+_SET = click.argument("path", metavar="SET", type=click.Path(path_type=Path))
 
 
 @click.group(cls=LazyGroup)
@@ -55,9 +56,6 @@ def review() -> None:
     `export` writes verdicts to label, as a page for the browser or a table, `questions` the questions of a test set;
     `import` takes in what people said.
     """
-
-
-_SET = click.argument("path", metavar="SET", type=click.Path(path_type=Path))
 
 
 @review.command(short_help="Ask people about the questions of a test set: keep, mend or drop.")

@@ -33,6 +33,23 @@ from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
     from evalhouse.warehouse.rows.runs import RunRow
+_JUDGE_OPTION = click.option(
+    "--judge",
+    metavar="J",
+    help="Who writes and checks the questions: openai:MODEL, another PROVIDER:MODEL, module:factory or lexical.",
+)
+_asking_options = join_options(
+    click.option("--embeddings", metavar="E", help="What finds questions that are alike: openai:MODEL or hashing."),
+    click.option("--language", metavar="en|zh", help="Language of all prompts. Default: that of each passage."),
+    click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace the built-in ones."),
+    TEMPERATURE_OPTION,
+    REASONING_OPTION,
+    click.option("--encoding", metavar="NAME", help="Encoding of text files that are not UTF-8."),
+    FRESH_OPTION,
+    DRY_RUN_OPTION,
+)
+"""What `make` and `refresh` share: how they ask."""
+_SHORT = 120
 
 
 @click.group(cls=LazyGroup)
@@ -79,24 +96,6 @@ def carry_out(plan: _Plan, act: Callable[[], _Done], *, dry_run: bool, as_json: 
     else:
         done.print()
     return done.status
-
-
-_JUDGE_OPTION = click.option(
-    "--judge",
-    metavar="J",
-    help="Who writes and checks the questions: openai:MODEL, another PROVIDER:MODEL, module:factory or lexical.",
-)
-_asking_options = join_options(
-    click.option("--embeddings", metavar="E", help="What finds questions that are alike: openai:MODEL or hashing."),
-    click.option("--language", metavar="en|zh", help="Language of all prompts. Default: that of each passage."),
-    click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace the built-in ones."),
-    TEMPERATURE_OPTION,
-    REASONING_OPTION,
-    click.option("--encoding", metavar="NAME", help="Encoding of text files that are not UTF-8."),
-    FRESH_OPTION,
-    DRY_RUN_OPTION,
-)
-"""What `make` and `refresh` share: how they ask."""
 
 
 @testset.command()
@@ -291,9 +290,6 @@ def check(
         return checked
 
     return carry_out(plan, act, dry_run=dry_run, as_json=as_json, stopped="what came is on record")
-
-
-_SHORT = 120
 
 
 @testset.command(short_help="Show what became of a test set's questions from one version to another.")

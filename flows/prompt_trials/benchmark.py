@@ -46,6 +46,21 @@ from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.steps import SEPARATE
 
+_FIGURES: Final[tuple[Figure, ...]] = get_args(Figure)
+_NAMES: Final[Mapping[Figure, str]] = {
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced",
+    "kappa": "κ",
+    "f1": "F1",
+    "auc": "AUC",
+    "ndcg": "nDCG",
+    "correlation": "ρ",
+    "match": "match",
+}
+_TOTAL: Final = "all sets"
+_MOST_FAILURES: Final = 5
+_USED: Final = ("requests", "reused", "failed", "unreadable", "prompt_tokens", "completion_tokens", "cost_usd")
+
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedPart:
@@ -123,22 +138,6 @@ def plan_parts(parts: Sequence[Part], plan: str) -> Plan:
         raise SettingsError("no row is left to judge; take another --half, or more folders")
     steps = frozenset(step for part in parts for step in list_steps(part.kind, plan))
     return Plan(metrics=(), steps=steps)
-
-
-_FIGURES: Final[tuple[Figure, ...]] = get_args(Figure)
-_NAMES: Final[Mapping[Figure, str]] = {
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced",
-    "kappa": "κ",
-    "f1": "F1",
-    "auc": "AUC",
-    "ndcg": "nDCG",
-    "correlation": "ρ",
-    "match": "match",
-}
-_TOTAL: Final = "all sets"
-_MOST_FAILURES: Final = 5
-_USED: Final = ("requests", "reused", "failed", "unreadable", "prompt_tokens", "completion_tokens", "cost_usd")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,6 +47,10 @@ from evalhouse.warehouse.store import Warehouse
 BUILT_IN = "built-in"
 _COMPARED = (*REVIEWED_PROMPTS, *(str(plan.prompt) for plan in PLANS.values()))
 _ITEM = ("run_id", "sample_id", "step", "item_id")
+ALL = "all"
+_MOST_MOVES = 20
+_SIDES = ("old", "new")
+_USED = ("requests", "reused", "failed", "prompt_tokens", "completion_tokens", "cost_usd")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -338,12 +342,6 @@ def _join(reviewed: pl.DataFrame, sides: Sequence[_Side]) -> pl.DataFrame:
         labels = pl.DataFrame(rows, schema=dict.fromkeys((*_ITEM, name), pl.String))
         frame = frame.join(labels, on=list(_ITEM), how="left", maintain_order="left")
     return frame
-
-
-ALL = "all"
-_MOST_MOVES = 20
-_SIDES = ("old", "new")
-_USED = ("requests", "reused", "failed", "prompt_tokens", "completion_tokens", "cost_usd")
 
 
 @dataclass(frozen=True, kw_only=True)

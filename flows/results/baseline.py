@@ -23,6 +23,11 @@ from evalhouse.warehouse.store import Warehouse
 NAMES = (PASSED, MEAN_OF_PASSED, PREVIOUS_ANY)
 # Undecided drops that say nothing of how much worse a run is.
 _OTHER_YARDSTICKS = ("other_judge", "other_formula")
+_MOST_SAMPLES: Final = 5
+_LONGEST: Final = 160
+_LEAST: Final = 0.0005  # what three decimals show
+_UNMOVED: Final[Mapping[str, Any]] = {"change": 0.0}
+_NO_FAULTS: Final = frozenset({"fine", "refused_rightly"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,33 +51,27 @@ def find_baseline(warehouse: Warehouse, run: RunRow, against: str, *, k: int, ni
     if against in (PASSED, MEAN_OF_PASSED):
         good = [night for night in nights if night.is_baseline][-(k if against == MEAN_OF_PASSED else 1) :]
         accepted = next((night.accepted for night in good if night.accepted), None)
-        missing = None if good else explain_none(run)
+        missing = None
+        if not good:
+            missing = (
+                f"no earlier run of {name_series(run)} has passed its gate, so there is nothing to compare with; the "
+                "first that passes is the baseline, or one that `evalhouse gate --accept RUN` accepts"
+            )
         return Baseline(against=against, runs=tuple(night.run for night in good), accepted=accepted, missing=missing)
     if against == PREVIOUS_ANY:
         base = find_previous(warehouse, run)
-        message = f"there is no earlier completed run of {name_series(run)} to compare with"
     else:
-        base, message = _find_named(warehouse, run, against)
+        try:
+            base = find_run(warehouse, against)
+        except WarehouseError as error:
+            return Baseline(against=against, missing=f"the baseline cannot be found: {error}")
+        if base.run_id == run.run_id:
+            return Baseline(against=against, missing=f"the baseline {against!r} is this run itself")
     if base is None:
+        message = f"there is no earlier completed run of {name_series(run)} to compare with"
         return Baseline(against=against, missing=message)
     acceptances = list_acceptances(warehouse, base.run_id)
     return Baseline(against=against, runs=(base,), accepted=acceptances[-1] if acceptances else None)
-
-
-def _find_named(warehouse: Warehouse, run: RunRow, name: str) -> tuple[RunRow | None, str]:
-    try:
-        base = find_run(warehouse, name)
-    except WarehouseError as error:
-        return None, f"the baseline is not to be found: {error}"
-    return (None, f"the baseline {name!r} is this run itself") if base.run_id == run.run_id else (base, "")
-
-
-def explain_none(run: RunRow) -> str:
-    """Why there is no baseline yet, and how there comes to be one."""
-    return (
-        f"no earlier run of {name_series(run)} has passed its gate, so there is nothing to compare with; the first "
-        "that passes is the baseline, or one that `evalhouse gate --accept RUN` accepts"
-    )
 
 
 def name_series(run: RunRow) -> str:
@@ -124,13 +123,6 @@ def make_decision(document: Mapping[str, Any], origin: Origin) -> Decision:
     )
 
 
-_MOST_SAMPLES: Final = 5
-_LONGEST: Final = 160
-_LEAST: Final = 0.0005  # what three decimals show
-_UNMOVED: Final[Mapping[str, Any]] = {"change": 0.0}
-_NO_FAULTS: Final = frozenset({"fine", "refused_rightly"})
-
-
 @dataclass(frozen=True, kw_only=True)
 class Difference:
     """What a run has other than the run before; `is_break` where it makes their scores another measure."""
@@ -176,7 +168,9 @@ def read_moves(warehouse: Warehouse, run: RunRow) -> Moves | None:
         if previous is None:
             return None
         columns = (*YARDSTICKS, "kb_name", "kb_version", "suite_hash")
-        before, after = ({name: getattr(one, name) for name in columns} for one in (previous, run))
+        sides = [{name: getattr(side, name) for name in columns} for side in (previous, run)]
+        advice = load_advice("en")
+        before = {row["cause"]: row["n_samples"] for row in read_causes(warehouse, previous.run_id)}
         means = list_means(warehouse, run)
         pair = {"candidate": run.run_id, "base": previous.run_id, "most": _MOST_SAMPLES}
         fallen = warehouse.read_rows(read_query("history/worse"), pair)
@@ -187,62 +181,50 @@ def read_moves(warehouse: Warehouse, run: RunRow) -> Moves | None:
             previous=previous,
             means=means,
             changes=read_shared_with(warehouse, run.run_id, previous.run_id, [str(row["metric"]) for row in means]),
-            differences=list(list_differences(before, after)),
-            causes=_read_causes(warehouse, run, previous),
+            differences=list(list_differences(*sides)),
+            causes={
+                advice[row["cause"]].name: (before.get(row["cause"], 0), row["n_samples"])
+                for row in read_causes(warehouse, run.run_id)
+                if row["cause"] not in _NO_FAULTS and row["n_samples"] != before.get(row["cause"], 0)
+            },
             samples=[{**row, **causes.get(row["sample_id"], {"cause": None, "evidence": None})} for row in fallen],
         )
 
 
-def _read_causes(warehouse: Warehouse, run: RunRow, previous: RunRow) -> dict[str, tuple[int, int]]:
-    advice = load_advice("en")
-    before = {row["cause"]: row["n_samples"] for row in read_causes(warehouse, previous.run_id)}
-    return {
-        advice[row["cause"]].name: (before.get(row["cause"], 0), row["n_samples"])
-        for row in read_causes(warehouse, run.run_id)
-        if row["cause"] not in _NO_FAULTS and row["n_samples"] != before.get(row["cause"], 0)
-    }
-
-
 def write_moves(moves: Moves) -> list[str]:
-    """The same as lines of Markdown."""
-    start = f"{moves.previous.started_at:%Y-%m-%d %H:%M}"
+    """Write the same as lines of Markdown."""
+    lines = [f"## Against run `{moves.previous.run_id}` of {moves.previous.started_at:%Y-%m-%d %H:%M} UTC"]
+
+    def add_list(title: str, items: Sequence[str]) -> None:
+        if items:
+            lines.extend(["", title, "", *(f"- {item}" for item in items)])
+
     moved = [row for row in moves.means if abs(moves.changes.get(row["metric"], _UNMOVED)["change"]) >= _LEAST]
+    if moved:
+        lines += ["", "| metric | mean | change | over |", "| --- | --- | --- | --- |"]
+    for row in moved:
+        shared = moves.changes[row["metric"]]
+        cells = (escape_markdown(row["metric"]), write_value(row["mean"]), f"{shared['change']:+.3f}")
+        lines.append(f"| {' | '.join(cells)} | {write_count(shared['n_shared'], 'sample')} |")
     still = [row["metric"] for row in moves.means if row["metric"] in moves.changes and row not in moved]
-    table = [_write_metric(row, moves.changes[row["metric"]]) for row in moved]
-    return [
-        f"## Against run `{moves.previous.run_id}` of {start} UTC",
-        *(["", "| metric | mean | change | over |", "| --- | --- | --- | --- |", *table] if table else []),
-        *(["", f"As before: {escape_markdown(', '.join(still))}."] if still else []),
-        *_write_list("Measured or made otherwise than then:", [_write_difference(one) for one in moves.differences]),
-        *_write_list("Causes, then → now:", [_write_cause(name, *counts) for name, counts in moves.causes.items()]),
-        *_write_list("Fallen furthest:", [_write_sample(sample) for sample in moves.samples]),
-    ]
-
-
-def _write_list(title: str, items: Sequence[str]) -> list[str]:
-    return ["", title, "", *(f"- {item}" for item in items)] if items else []
-
-
-def _write_metric(row: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
-    over = write_count(shared["n_shared"], "sample")
-    return f"| {escape_markdown(row['metric'])} | {write_value(row['mean'])} | {shared['change']:+.3f} | {over} |"
-
-
-def _write_difference(difference: Difference) -> str:
-    note = " (so the means are not comparable)" if difference.is_break else ""
-    return f"{escape_markdown(difference.text)}{note}"
-
-
-def _write_cause(name: str, before: int, now: int) -> str:
-    return f"{escape_markdown(name)}: {before:,} → {now:,}"
-
-
-def _write_sample(sample: Mapping[str, Any]) -> str:
-    """The metric that fell most, and why: the cause that verdicts point to, what decided, whether its input changed."""
-    move = sample["moves"][0]
-    fall = f"{move['metric']} {write_value(move['before'])} → {write_value(move['after'])}"
-    why = [] if sample["cause"] in (None, "not_judged") else [load_advice("en")[sample["cause"]].name]
-    why += [sample["evidence"]] if why and sample["evidence"] else []
-    why += ["its answer or contexts changed" if sample["input_changed"] else "nothing of it changed"]
-    text = f"{sample['sample_id']}, {fall}: {'; '.join(why)}. {sample['question'] or ''}"
-    return escape_markdown(shorten(text, 2 * _LONGEST))
+    if still:
+        lines += ["", f"As before: {escape_markdown(', '.join(still))}."]
+    differences = []
+    for difference in moves.differences:
+        note = " (so the means are not comparable)" if difference.is_break else ""
+        differences.append(f"{escape_markdown(difference.text)}{note}")
+    add_list("Measured or made otherwise than then:", differences)
+    causes = [f"{escape_markdown(name)}: {before:,} → {now:,}" for name, (before, now) in moves.causes.items()]
+    add_list("Causes, then → now:", causes)
+    samples = []
+    for sample in moves.samples:
+        # The metric that fell most, and why: the cause that verdicts point to, what decided, whether its input changed.
+        move = sample["moves"][0]
+        fall = f"{move['metric']} {write_value(move['before'])} → {write_value(move['after'])}"
+        why = [] if sample["cause"] in (None, "not_judged") else [load_advice("en")[sample["cause"]].name]
+        why += [sample["evidence"]] if why and sample["evidence"] else []
+        why += ["its answer or contexts changed" if sample["input_changed"] else "nothing of it changed"]
+        text = f"{sample['sample_id']}, {fall}: {'; '.join(why)}. {sample['question'] or ''}"
+        samples.append(escape_markdown(shorten(text, 2 * _LONGEST)))
+    add_list("Fallen furthest:", samples)
+    return lines

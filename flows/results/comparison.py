@@ -31,6 +31,36 @@ from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 
 Row = Mapping[str, Any]
+_CHANGED = {
+    "question": "question",
+    "answer": "answer",
+    "contexts": "contexts",
+    "ground_truth": "ground truth",
+    "judge": "judge or prompt",
+    "formula": "formula",
+}
+_ALSO = {
+    "question": "another question",
+    "answer": "another answer",
+    "contexts": "other contexts",
+    "ground_truth": "another ground truth",
+}
+_PARTS = {
+    "noise": "judge's own noise",
+    "added": "samples added",
+    "removed": "samples removed",
+    "newly_scored": "scored only in candidate",
+    "no_longer_scored": "scored only in base",
+}
+_KINDS = {"answer": "answer says", "ground_truth": "truth says", "context": "context", "rating": "rating"}
+_MOST_SCORES = 6
+# What a narrow terminal does without, in this order.
+_DROPPED = (("#scored in base", "#in candidate"), ("#base", "#candidate"), ("#common",), ("#p",))
+# Letters of a text among several samples; a sample shown by itself has its texts whole.
+_SHORT = 160
+_SHORT_CONTEXT = 60
+_WHOLE = 100_000
+_SMALLEST_P = 0.001
 
 
 def read_noise_components(
@@ -42,11 +72,30 @@ def read_noise_components(
     other texts, for a metric that the run has no components of, and for a run that asked nothing again.
     """
     rows = read_components(warehouse, run.run_id)
-    if drops and not rows:
-        raise SettingsError(_explain_none(warehouse, run))
-    gate = run.config.get("gate") or {}
-    wanted = _parse_drops(drops, [row["metric"] for row in rows]) if drops else gate.get("max_drop") or {}
-    return describe_components(rows, wanted, power=power)
+    if not drops:
+        gate = run.config.get("gate") or {}
+        return describe_components(rows, gate.get("max_drop") or {}, power=power)
+    if not rows and list_repeats(warehouse, run.run_id):
+        raise SettingsError(f"--drop: no answer of run {run.run_id} to a question asked again has a score")
+    if not rows:
+        raise SettingsError(
+            f"--drop: run {run.run_id} asked no question twice, so the bot's own variation is unknown; set "
+            "`repeats` in the [target] of its suite"
+        )
+    metrics = [row["metric"] for row in rows]
+    sizes = {}
+    for text in drops:
+        metric, separator, number = (part.strip() for part in text.partition("="))
+        try:
+            size = float(number)
+        except ValueError:
+            size = math.nan
+        if not separator or not size > 0 or math.isinf(size):
+            raise SettingsError(f"--drop got {text!r}; write METRIC=NUMBER with a number above 0, like factual_f1=0.02")
+        if metric not in metrics:
+            raise SettingsError(f"--drop: no answers were scored again by {metric!r}; {suggest(metric, metrics)}")
+        sizes[metric] = size
+    return describe_components(rows, sizes, power=power)
 
 
 def read_components_of(warehouse: Warehouse, run: RunRow, drops: Mapping[str, float]) -> list[dict[str, Any]]:
@@ -101,66 +150,7 @@ def describe_shares(row: Row) -> str:
     return f"{row['metric']} varies by {shares} of the variance ({row['n_repeated']} questions asked again)"
 
 
-def _parse_drops(texts: Sequence[str], metrics: Sequence[str]) -> dict[str, float]:
-    drops = {}
-    for text in texts:
-        metric, separator, number = (part.strip() for part in text.partition("="))
-        try:
-            drop = float(number)
-        except ValueError:
-            drop = math.nan
-        if not separator or not drop > 0 or math.isinf(drop):
-            raise SettingsError(f"--drop got {text!r}; write METRIC=NUMBER with a number above 0, like factual_f1=0.02")
-        if metric not in metrics:
-            raise SettingsError(f"--drop: no answers were scored again by {metric!r}; {suggest(metric, metrics)}")
-        drops[metric] = drop
-    return drops
-
-
-def _explain_none(warehouse: Warehouse, run: RunRow) -> str:
-    if list_repeats(warehouse, run.run_id):
-        return f"--drop: no answer of run {run.run_id} to a question asked again has a score"
-    return (
-        f"--drop: run {run.run_id} asked no question twice, so the bot's own variation is unknown; set "
-        "`repeats` in the [target] of its suite"
-    )
-
-
-Document = Mapping[str, Any]
-
-_CHANGED = {
-    "question": "question",
-    "answer": "answer",
-    "contexts": "contexts",
-    "ground_truth": "ground truth",
-    "judge": "judge or prompt",
-    "formula": "formula",
-}
-_ALSO = {
-    "question": "another question",
-    "answer": "another answer",
-    "contexts": "other contexts",
-    "ground_truth": "another ground truth",
-}
-_PARTS = {
-    "noise": "judge's own noise",
-    "added": "samples added",
-    "removed": "samples removed",
-    "newly_scored": "scored only in candidate",
-    "no_longer_scored": "scored only in base",
-}
-_KINDS = {"answer": "answer says", "ground_truth": "truth says", "context": "context", "rating": "rating"}
-_MOST_SCORES = 6
-# What a narrow terminal does without, in this order.
-_DROPPED = (("#scored in base", "#in candidate"), ("#base", "#candidate"), ("#common",), ("#p",))
-# Letters of a text among several samples; a sample shown by itself has its texts whole.
-_SHORT = 160
-_SHORT_CONTEXT = 60
-_WHOLE = 100_000
-_SMALLEST_P = 0.001
-
-
-def print_comparison(document: Document) -> None:
+def print_comparison(document: Row) -> None:
     """Print everything: the runs, warnings, differences, why they are there, and the samples that moved most.
 
     Of a sample that was asked for by its id, which is the one that has its texts, nothing but the sample.
@@ -180,7 +170,7 @@ def print_comparison(document: Document) -> None:
         return
     if not any("texts" in sample for sample in document["moved"]):
         scored = [metric for metric in document["metrics"] if metric["n_base"] or metric["n_candidate"]]
-        rows: list[dict[str, object]] = [
+        differences: list[dict[str, object]] = [
             {
                 "metric": metric["metric"],
                 "#base": metric["common_base"],
@@ -202,20 +192,31 @@ def print_comparison(document: Document) -> None:
         # The columns that stand side by side; `--json` has all.
         available = make_console().width
         # Where no sample was judged again, or nothing is known of the judge, there is no column of zeros or dashes.
-        columns = [column for column in rows[0] if column != "#noise floor" or any(row[column] for row in rows)]
+        has_floor = any(row["#noise floor"] for row in differences)
+        columns = [column for column in differences[0] if column != "#noise floor" or has_floor]
         for dropped in ((), *_DROPPED):
             columns = [column for column in columns if column not in dropped]
-            table = make_table(columns, [[row[column] for column in columns] for row in rows], title=title)
+            table = make_table(columns, [[row[column] for column in columns] for row in differences], title=title)
             if table.width <= available:
                 break
         print_table(table)
         if scored and len(scored) < len(document["metrics"]):
             neither = [metric["metric"] for metric in document["metrics"] if metric not in scored]
             print_line(f"note: scored in neither run: {', '.join(neither)}")
-        _print_parts(document)
+        rows = [
+            [metric["metric"], _write_difference(metric["change"]), name_part(part["name"]), part["n"], part["n_moved"],
+             _write_difference(part["value"]), write_also(part["also"])]
+            for metric in document["metrics"]
+            for part in sorted(metric["parts"], key=lambda part: -abs(part["value"]))
+            if part["n_moved"]
+        ]  # fmt: skip
+        columns = ["metric", "#mean moved by", "because of", "#samples", "#moved", "#adds", "of these samples"]
+        if not any(row[-1] for row in rows):
+            columns, rows = columns[:-1], [row[:-1] for row in rows]
+        print_section("Why the means over all scored samples moved", columns, rows)
+        for finding in document["retrieval"]:
+            print_line(finding["text"])
         _print_noise(document)
-        print_components(document["components"])
-        _print_all_answers(document)
     for sample in document["moved"]:
         _print_sample(sample)
     # The command that shows one sample whole, to be pasted: an id is the dataset's own, so it is quoted.
@@ -226,27 +227,9 @@ def print_comparison(document: Document) -> None:
         print_line(f"next: evalhouse compare {runs} --sample {sample}")
 
 
-def _print_parts(document: Document) -> None:
-    rows = [
-        [metric["metric"], _write_difference(metric["change"]), name_part(part["name"]), part["n"], part["n_moved"],
-         _write_difference(part["value"]), write_also(part["also"])]
-        for metric in document["metrics"]
-        for part in sorted(metric["parts"], key=lambda part: -abs(part["value"]))
-        if part["n_moved"]
-    ]  # fmt: skip
-    columns = ["metric", "#mean moved by", "because of", "#samples", "#moved", "#adds", "of these samples"]
-    if not any(row[-1] for row in rows):
-        columns, rows = columns[:-1], [row[:-1] for row in rows]
-    print_section("Why the means over all scored samples moved", columns, rows)
-    for finding in document["retrieval"]:
-        print_line(finding["text"])
-
-
-def _print_noise(document: Document) -> None:
-    """How often the judge contradicts itself, by step and by metric: what the noise floors come from."""
+def _print_noise(document: Row) -> None:
+    """Print how often judge and bot contradict themselves: what the noise floors and the components come from."""
     noise = document["noise"]
-    if not noise["steps"]:
-        return
     # `--json` also has the metrics in which it never contradicted itself.
     metrics = [(metric["metric"], metric["noise"]) for metric in document["metrics"] if metric["noise"]]
     rows: list[list[object]] = [
@@ -259,11 +242,10 @@ def _print_noise(document: Document) -> None:
     ]
     n_runs = len(noise["run_ids"])
     title = f"The judge against itself: what was judged twice, in {n_runs} noise run{'' if n_runs == 1 else 's'}"
-    print_section(title, ["step or metric", "#judged twice", "#otherwise", "#share", "#deviation"], rows)
-
-
-def _print_all_answers(document: Document) -> None:
-    """The difference over all answers, of the metrics whose scores wavered."""
+    if noise["steps"]:
+        print_section(title, ["step or metric", "#judged twice", "#otherwise", "#share", "#deviation"], rows)
+    print_components(document["components"])
+    # The difference over all answers, of the metrics whose scores wavered.
     wavering = {row["metric"] for row in document["components"] if row["n_otherwise"]}
     rows = [
         [row["metric"], row["base"], row["candidate"], _write_difference(row["difference"]),
@@ -288,7 +270,7 @@ def write_also(also: Mapping[Any, int]) -> str:
     return "; ".join(f"{n} also had {_ALSO[cause]}" for cause, n in also.items())
 
 
-def _print_sample(sample: Document) -> None:
+def _print_sample(sample: Row) -> None:
     print_line()
     print_line(f"sample {sample['sample_id']}", bold=True)
     for metric, score in list(sample["scores"].items())[: None if "texts" in sample else _MOST_SCORES]:
@@ -329,7 +311,7 @@ def _print_text(name: str, before: str | None, after: str | None) -> None:
         print_line(f"{name}, candidate: {write_value(after)}")
 
 
-def _write_item(kind: str, item: Document | None) -> tuple[str, str]:
+def _write_item(kind: str, item: Row | None) -> tuple[str, str]:
     """What was judged with its verdict, and the reasons for it."""
     if item is None:
         return "–", "–"
@@ -337,7 +319,7 @@ def _write_item(kind: str, item: Document | None) -> tuple[str, str]:
     return _write_verdict(kind, item), " / ".join(filter(None, reasons)) or "–"
 
 
-def _write_verdict(kind: str, item: Document) -> str:
+def _write_verdict(kind: str, item: Row) -> str:
     if kind == "rating":
         return f"{item['text']} {item['rating']:g} of {item['scale_max']:g}"
     if kind == "context":

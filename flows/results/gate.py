@@ -76,14 +76,23 @@ def decide(
     settings: ComparisonSettings,
     undecided: Literal["pass", "fail"],
 ) -> dict[str, Any]:
-    """All checks and the gate's outcome, as --json prints it.
+    """Check all limits and return the checks with the gate's outcome, as --json prints it.
 
     A baseline that is missing leaves drops undecided; `nights` are those before, for trends. Raises ComparisonError
     where the runs cannot be compared as asked.
     """
-    comparison = _compare(warehouse, run, baseline, limits, settings)
+    comparison: Comparison | None = None
+    if len(baseline.runs) == 1:
+        # p is adjusted over the drops that are checked, and over no others.
+        of_drops = replace(settings, metrics=frozenset(limits.drops))
+        comparison = compare_runs(RunPair(warehouse, baseline.runs[0], run), of_drops)
+    elif baseline.runs:
+        metrics = list(limits.drops)
+        laid = lay_side_by_side(warehouse, run, baseline.runs, metrics=metrics, cluster=settings.cluster)
+        comparison = compare_with_mean(laid, settings)
     comparisons = {compared.metric: compared for compared in comparison.metrics} if comparison else {}
     rows: list[dict[str, Any]] = warehouse.read_rows(read_query("gate/costs"), {"run_id": run.run_id})
+    latencies: list[dict[str, Any]] = warehouse.read_rows(read_query("gate/latency"), {"run_id": run.run_id})
     checks = check_all(
         limits,
         scores=scores,
@@ -93,7 +102,7 @@ def decide(
             n_unpriced=sum(row["n_unpriced"] for row in rows),
             n_estimated=sum(row["n_estimated"] for row in rows),
         ),
-        latency=_read_latency(warehouse, run),
+        latency=Latency(**latencies[0]) if latencies else Latency(),
     )
     if baseline.missing is not None:
         checks = [
@@ -111,7 +120,10 @@ def decide(
             else check
             for check in checks
         ]
-    checks += _check_trends(warehouse, run, nights, limits, settings)
+    if limits.trends:
+        earlier = pick_nights([night.run for night in nights])
+        laid = lay_side_by_side(warehouse, run, earlier, metrics=list(limits.trends), cluster=settings.cluster)
+        checks += check_trends(limits.trends, laid.nights, seed=settings.seed, resamples=settings.resamples)
     return {
         "outcome": "passed" if is_passed(checks, undecided=undecided) else "failed",
         "undecided": undecided,
@@ -121,33 +133,10 @@ def decide(
         "baseline": baseline.describe(),
         "cluster": comparison.cluster if comparison else None,
         "seed": settings.seed,
-        "warnings": _list_warnings(run, comparison),
+        "warnings": list(comparison.warnings if comparison is not None else warn_of_status(run)),
         "checks": [asdict(check) for check in sorted(checks, key=lambda check: OUTCOMES.index(check.outcome))],
         "components": read_components_of(warehouse, run, limits.drops),
     }
-
-
-def _compare(
-    warehouse: Warehouse, run: RunRow, baseline: Baseline, limits: Limits, settings: ComparisonSettings
-) -> Comparison | None:
-    if not baseline.runs:
-        return None
-    if len(baseline.runs) == 1:
-        # p is adjusted over the drops that are checked, and over no others.
-        settings = replace(settings, metrics=frozenset(limits.drops))
-        return compare_runs(RunPair(warehouse, baseline.runs[0], run), settings)
-    laid = lay_side_by_side(warehouse, run, baseline.runs, metrics=list(limits.drops), cluster=settings.cluster)
-    return compare_with_mean(laid, settings)
-
-
-def _check_trends(
-    warehouse: Warehouse, run: RunRow, nights: Sequence[Night], limits: Limits, settings: ComparisonSettings
-) -> list[Check]:
-    if not limits.trends:
-        return []
-    earlier = pick_nights([night.run for night in nights])
-    laid = lay_side_by_side(warehouse, run, earlier, metrics=list(limits.trends), cluster=settings.cluster)
-    return check_trends(limits.trends, laid.nights, seed=settings.seed, resamples=settings.resamples)
 
 
 def read_scores(warehouse: Warehouse, run: RunRow, *, cluster: str | None = None) -> dict[str, Score]:
@@ -192,9 +181,14 @@ def print_gate(document: Mapping[str, Any], *, names_run: bool = True) -> None:
     alike: dict[tuple[object, ...], list[Document]] = {}
     for check in document["checks"]:
         if check["outcome"] != "passed":
-            names = ("kind", "limit", "outcome", "value", "ci_low", "ci_high", "detail")
-            alike.setdefault(tuple(check[name] for name in names), []).append(check)
-    if checks := [_join(group) if len(group) > 1 else group[0] for group in alike.values()]:
+            keys = ("kind", "limit", "outcome", "value", "ci_low", "ci_high", "detail")
+            alike.setdefault(tuple(check[key] for key in keys), []).append(check)
+    checks = []
+    for group in alike.values():
+        names = ", ".join(str(check["metric"]) for check in group)
+        joined = {"metric": f"{len(group)} metrics", "names": names} if len(group) > 1 else {}
+        checks.append({**group[0], **joined})
+    if checks:
         print_table(make_table(columns, [_make_cells(columns, check) for check in checks]))
         for check in checks:
             if "names" in check:
@@ -202,14 +196,19 @@ def print_gate(document: Mapping[str, Any], *, names_run: bool = True) -> None:
         for line in list_explanations(document):
             print_line(line)
         print_line()
-    for line in list_passed(document):
-        print_line(line)
+    # The checks that passed, a line for each kind and limit: `passed, mean at least 0.800: factual_f1 0.912`.
+    passed: dict[str, dict[str, list[str]]] = {}
+    for check in document["checks"]:
+        if check["outcome"] == "passed":
+            value = write_amount(check["kind"], check["value"])
+            passed.setdefault(_name_limit(check), {}).setdefault(value, []).append(check["metric"] or "")
+    for limit, values in passed.items():
+        shown = []
+        for value, metrics in values.items():
+            names = ", ".join(metrics) if len(metrics) <= _MOST_NAMED else f"{len(metrics)} metrics"
+            shown.append(f"{names} {value}".strip())
+        print_line(f"passed, {limit}: {', '.join(shown)}")
     print_line(describe_verdict(document), bold=True)
-
-
-def _join(checks: Sequence[Document]) -> Document:
-    names = ", ".join(str(check["metric"]) for check in checks)
-    return {**checks[0], "metric": f"{len(checks)} metrics", "names": names}
 
 
 def list_explanations(document: Document) -> list[str]:
@@ -219,23 +218,6 @@ def list_explanations(document: Document) -> list[str]:
     }
     rows = [row for row in document["components"] if row["metric"] in unpassed]
     return [line for row in rows for line in (describe_shares(row), *list_plans([row]))]
-
-
-def list_passed(document: Document) -> list[str]:
-    """The checks that passed, a line for each kind and limit: `passed, mean at least 0.800: factual_f1 0.912`."""
-    found: dict[str, dict[str, list[str]]] = {}
-    for check in document["checks"]:
-        if check["outcome"] == "passed":
-            value = write_amount(check["kind"], check["value"])
-            found.setdefault(_name_limit(check), {}).setdefault(value, []).append(check["metric"] or "")
-    return [
-        f"passed, {limit}: {', '.join(f'{_name_metrics(names)} {value}'.strip() for value, names in values.items())}"
-        for limit, values in found.items()
-    ]
-
-
-def _name_metrics(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= _MOST_NAMED else f"{len(names)} metrics"
 
 
 def list_baseline(document: Document) -> list[str]:
@@ -273,17 +255,6 @@ def _make_cells(columns: Sequence[str], check: Document) -> list[str]:
         "why": check["detail"],
     }
     return [cells[column] for column in columns]
-
-
-def _read_latency(warehouse: Warehouse, run: RunRow) -> Latency:
-    rows: list[dict[str, Any]] = warehouse.read_rows(read_query("gate/latency"), {"run_id": run.run_id})
-    return Latency(**rows[0]) if rows else Latency()
-
-
-def _list_warnings(run: RunRow, comparison: Comparison | None) -> list[str]:
-    if comparison is not None:
-        return list(comparison.warnings)
-    return list(warn_of_status(run))
 
 
 def _describe_run(run: RunRow) -> dict[str, Any]:
@@ -360,7 +331,8 @@ def describe_verdict(document: Document) -> str:
 def write_junit(document: Document) -> bytes:
     """JUnit XML: one test case a check. Failed is a failure; undecided is one too where it fails, else skipped."""
     checks: Sequence[Document] = document["checks"]
-    endings = [_find_ending(document, check) for check in checks]
+    undecided = "failure" if document["undecided"] == "fail" else "skipped"
+    endings = [{"failed": "failure", "passed": "passed", "undecided": undecided}[check["outcome"]] for check in checks]
     counts = {"tests": str(len(checks)), "failures": str(endings.count("failure")), "errors": "0", "time": "0"}
     suites = ElementTree.Element("testsuites", {"name": "evalhouse gate", **counts})
     run = document["run"]
@@ -394,12 +366,6 @@ def write_junit(document: Document) -> bytes:
     return written + b"\n"
 
 
-def _find_ending(document: Document, check: Document) -> str:
-    if check["outcome"] == "passed":
-        return "passed"
-    return "failure" if check["outcome"] == "failed" or document["undecided"] == "fail" else "skipped"
-
-
 def _clean_xml(text: str) -> str:
     return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", clean_text(text))
 
@@ -408,7 +374,13 @@ def write_markdown(document: Document) -> str:
     """A summary for a pull request: the verdict, the runs, warnings, and a table of all checks."""
     mark = "✅" if document["outcome"] == "passed" else "❌"
     lines = [f"### {mark} evalhouse {describe_verdict(document)}", ""]
-    lines += [f"- {side}: {_name_run(document[side])}" for side in _SIDES if document[side]]
+    for side in _SIDES:
+        if run := document[side]:
+            label = f" ({_quote(run['label'])})" if run["label"] else ""
+            lines.append(
+                f"- {side}: {_quote(run['run_id'])}{label}, {run['n_samples']} samples of {_quote(run['dataset'])}, "
+                f"judge {_quote(run['judge'])}"
+            )
     lines += [f"- {_quote(line)}" for line in list_baseline(document)]
     lines += [f"- ⚠️ {_quote(warning)}" for warning in document["warnings"]]
     lines += [f"- {_quote(line)}" for line in list_explanations(document)]
@@ -420,14 +392,6 @@ def write_markdown(document: Document) -> str:
         marked = {**check, "outcome": _MARKS[check["outcome"]], "metric": _quote(check["metric"]).replace("|", r"\|")}
         lines.append(f"| {' | '.join(_make_cells(columns, marked))} |")
     return "\n".join(lines) + "\n"
-
-
-def _name_run(run: Document) -> str:
-    label = f" ({_quote(run['label'])})" if run["label"] else ""
-    return (
-        f"{_quote(run['run_id'])}{label}, {run['n_samples']} samples of {_quote(run['dataset'])}, "
-        f"judge {_quote(run['judge'])}"
-    )
 
 
 def _quote(text: str | None) -> str:

@@ -40,6 +40,9 @@ _MIN_WIDTH = 12
 _LONGEST_CELL = 400
 # Rich takes a millisecond a row: a longer result of a query is printed unwrapped.
 _MAX_WRAPPED_ROWS = 500
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = r"\A[=+\-@\t\r]"
+FORMATS = ("table", "csv", "json", "jsonl", "markdown", "parquet")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -328,11 +331,6 @@ def _without_large_numbers(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_without_large_numbers(item) for item in value]
     return value
-
-
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-_FORMULA = r"\A[=+\-@\t\r]"
-FORMATS = ("table", "csv", "json", "jsonl", "markdown", "parquet")
 
 
 def write_frame(frame: "pl.DataFrame", kind: str) -> str:

@@ -29,6 +29,10 @@ _WEIGHTED = "answer_correctness"
 _SHOWN_DOCUMENTS = 10
 _SHOWN_ERRORS = 10
 _LONGEST_ERROR = 600  # the help stands at an error's end
+# Of fewer replies nothing is said, and of a share below this one neither.
+_LEAST_REPLIES = 4
+_TOO_MANY = 0.5
+Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,13 +216,6 @@ def _describe_trigger(run: RunRow) -> str | None:
     if run.trigger == "schedule":
         return "schedule"
     return f"hand, for an update of {update.strip()}" if update else None
-
-
-# Of fewer replies nothing is said, and of a share below this one neither.
-_LEAST_REPLIES = 4
-_TOO_MANY = 0.5
-
-Rows = Sequence[Mapping[str, Any]]
 
 
 def read_replies(warehouse: Warehouse, run_id: str) -> list[dict[str, Any]]:

@@ -55,6 +55,18 @@ _SIDES: Final = ("a", "b", "tie")
 # Words that a single person's or a recorded judge's verdict begins with.
 _YES = re.compile(r"\W*(yes|true|correct|supported|useful|right)\b", re.IGNORECASE)
 _NO = re.compile(r"\W*(no|false|incorrect|unsupported|partial|not|wrong|useless)\b", re.IGNORECASE)
+# What a person rates, by what we measure.
+DIMENSIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "faithfulness": ("faithfulness",),
+    "groundedness": ("faithfulness",),
+    "completeness": ("factual_recall",),
+    "comprehensiveness": ("factual_recall",),
+    "correctness": ("factual_f1", "accuracy"),
+    "accuracy": ("factual_f1", "accuracy"),
+    "overall": ("factual_f1", "accuracy"),
+    "win-rate": ("factual_f1", "accuracy"),
+}
+_WHO: Final = "published: "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -398,19 +410,6 @@ def match_statements(ours: Sequence[str], theirs: Sequence[str]) -> float:
     return 2 * matched / (len(ours) + len(theirs))
 
 
-# What a person rates, by what we measure.
-DIMENSIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "faithfulness": ("faithfulness",),
-    "groundedness": ("faithfulness",),
-    "completeness": ("factual_recall",),
-    "comprehensiveness": ("factual_recall",),
-    "correctness": ("factual_f1", "accuracy"),
-    "accuracy": ("factual_f1", "accuracy"),
-    "overall": ("factual_f1", "accuracy"),
-    "win-rate": ("factual_f1", "accuracy"),
-}
-
-
 def list_unrated(part: Part) -> tuple[str, ...]:
     """The dimensions that people rated and nothing of ours measures."""
     if part.kind != "rubric":
@@ -515,9 +514,6 @@ def measure_splits(part: Part, judged: Sequence[Judged], *, seed: int) -> SetAgr
         others=others,
         labels=counts,
     )
-
-
-_WHO: Final = "published: "
 
 
 @cache

@@ -34,6 +34,7 @@ LANGUAGES: Final = ("en", "zh")
 AGGREFACT: Final = "LLM-AggreFact"
 _AGGREFACT_COLUMNS: Final = frozenset(("dataset", "doc", "claim", "label"))
 _LISTED = 10
+_Check = Callable[[Any], str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +87,6 @@ class Labelled:
 
     parts: tuple[Part, ...]
     passed_over: tuple[str, ...]
-
-
-_Check = Callable[[Any], str | None]
 
 
 def _is_number(value: object) -> bool:

@@ -54,6 +54,9 @@ GRADED_BY: Final = "accuracy"
 """The rubric that a model rates rows of kind rubric by."""
 _JOINED: Final = {classify_statements: "classify", attribute_statements: "attribute_answer", rank_contexts: "rank"}
 """What a plan asks in one request, with the step whose verdicts are held against people's."""
+_Step = Callable[[LiveRun, SampleWork], Awaitable[None]]
+# Judges whose reasons begin with how near it was.
+_SCORES: Final[Mapping[str, Callable[[str], float | None]]] = {LEXICAL: read_score, LOCAL: read_pair_score}
 
 
 def list_steps(kind: Kind, plan: str) -> frozenset[str]:
@@ -89,7 +92,6 @@ class _NoVerdict(Exception):
     """A step gave none; says why."""
 
 
-_Step = Callable[[LiveRun, SampleWork], Awaitable[None]]
 _Judge = Callable[[LiveRun, str, Row], Awaitable[Judged]]
 
 
@@ -291,10 +293,6 @@ def _score(live_run: LiveRun, step: str, verdict: Mapping[str, Any], *, yes: boo
     read = _SCORES.get(live_run.asker.find(step).judge.name.partition(":")[0])
     score = read(str(verdict["reason"])) if read else None
     return float(yes) if score is None else score
-
-
-# Judges whose reasons begin with how near it was.
-_SCORES: Final[Mapping[str, Callable[[str], float | None]]] = {LEXICAL: read_score, LOCAL: read_pair_score}
 
 
 def _to_number(value: object) -> float:

@@ -23,6 +23,18 @@ from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.samples import StoredSample
 
 _AT_ONCE: Final = 500
+STEP: Final = "prefer"
+BUILT_IN: Final = "preference"
+"""The rubric that is taken where none is named."""
+Side = Literal["base", "candidate"]
+SIDES: Final[Sequence[Side]] = ("base", "candidate")
+_SAME: Final = "the answers are the same"
+_MISSING: Final = {
+    (True, True): "no_answer",
+    (True, False): "no_base_answer",
+    (False, True): "no_candidate_answer",
+}
+"""What an outcome says where an answer is missing: the base's, the candidate's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,20 +166,6 @@ def _name_cluster(sample: StoredSample, column: str | None) -> str | None:
 def _read_members(text: str | None) -> Mapping[str, Any]:
     members: Mapping[str, Any] = orjson.loads(text) if text else {}
     return members
-
-
-STEP: Final = "prefer"
-BUILT_IN: Final = "preference"
-"""The rubric that is taken where none is named."""
-Side = Literal["base", "candidate"]
-SIDES: Final[Sequence[Side]] = ("base", "candidate")
-_SAME: Final = "the answers are the same"
-_MISSING: Final = {
-    (True, True): "no_answer",
-    (True, False): "no_base_answer",
-    (False, True): "no_candidate_answer",
-}
-"""What an outcome says where an answer is missing: the base's, the candidate's."""
 
 
 @dataclass(frozen=True, kw_only=True)

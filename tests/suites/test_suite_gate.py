@@ -273,7 +273,7 @@ def test_a_baseline_may_be_a_label_and_is_missed_without_an_error(store: Warehou
     limits = {"against": "release", "max_drop": {"factual_f1": 0.02}}
     missed = decide(store, add_night(store, "night-1", 10, gate_limits=limits))
     assert missed["checks"][0]["outcome"] == "undecided"
-    assert missed["checks"][0]["detail"].startswith("the baseline is not to be found: no run fits 'release'")
+    assert missed["checks"][0]["detail"].startswith("the baseline cannot be found: no run fits 'release'")
     add_night(store, "base", 0, label="release")
     assert decide(store, add_night(store, "night-2", 20, gate_limits=limits))["against"]["run_id"] == "base"
     own = decide(store, add_night(store, "night-3", 30, gate_limits={**limits, "against": "night-3"}))
