@@ -24,7 +24,7 @@ from evalhouse.flows.results.output import (
 from evalhouse.flows.run.estimate import usage_table
 from evalhouse.flows.run.outcome import Watch
 from evalhouse.tasks.asking.usage import Usage
-from evalhouse.tasks.comparing.intervals import Estimate, Measure, average
+from evalhouse.tasks.comparing.intervals import Estimate, average
 from evalhouse.tasks.judge.names import LEXICAL
 from evalhouse.tasks.models.make import Judges
 from evalhouse.tasks.settings.run import RunSettings
@@ -79,7 +79,7 @@ class JudgedPart:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkOutcome:
-    """What came of it. `problem` says what ended the asking early: rows that were not reached have no verdict."""
+    """The verdicts on all sets. `problem` ended the asking early: rows that were not reached have no verdict."""
 
     run_id: str
     parts: Sequence[JudgedPart]
@@ -98,14 +98,18 @@ def run_benchmark(settings: RunSettings, parts: Sequence[Part], watch: Watch) ->
 
 
 def estimate_benchmark(settings: RunSettings, parts: Sequence[Part]) -> list[Usage]:
-    """What asking about each part would take, less what is on record, with nothing asked and nothing written."""
+    """Return what asking about each part would take, less what is on record; nothing is asked or written."""
     judged = rehearse(settings, plan_parts(parts, settings.plan), partial(_ask_in_turn, parts=parts))
     return [sum((one.usage for one in judged if one.part is part), start=Usage()) for part in parts]
 
 
 async def _ask_in_turn(session: Session, parts: Sequence[Part]) -> list[JudgedPart]:
-    """All parts, one after the other; where the settings name another plan by the separate one and by that."""
-    turns = [(part, plan) for part in parts for plan in _list_plans(part, session.live_run.settings.plan)]
+    """Ask about all parts, one after the other, by the separate plan and by another one that the settings name."""
+    turns = [(part, SEPARATE) for part in parts]
+    for place, part in reversed(list(enumerate(parts, start=1))):
+        plan = session.live_run.settings.plan
+        if list_steps(part.kind, plan) != list_steps(part.kind, SEPARATE):
+            turns.insert(place, (part, plan))
     session.expect(sum(len(part.rows) for part, _ in turns), "rows")
     judged_parts: list[JudgedPart] = []
     for part, plan in turns:
@@ -124,12 +128,6 @@ async def _ask_in_turn(session: Session, parts: Sequence[Part]) -> list[JudgedPa
         judged = await judge_part(live_run, part, session.note_done)
         judged_parts.append(JudgedPart(part=part, judged=judged, usage=session.usage - before, plan=plan))
     return judged_parts
-
-
-def _list_plans(part: Part, plan: str) -> list[str]:
-    """Once only where nothing rests on how it is asked."""
-    is_alike = list_steps(part.kind, plan) == list_steps(part.kind, SEPARATE)
-    return [SEPARATE] if is_alike else [SEPARATE, plan]
 
 
 def plan_parts(parts: Sequence[Part], plan: str) -> Plan:
@@ -166,16 +164,20 @@ class Report:
     @property
     def totals(self) -> list[Total]:
         """One for each kind, and one for each thing that people rated; where two plans asked, of either and between."""
-        groups: dict[str, list[SetAgreement]] = {}
+        groups: dict[tuple[str, str], list[Line]] = {}
         for result in self.sets:
             kind = f"{result.part.kind}: {result.about}" if result.about else result.part.kind
-            groups.setdefault(kind, []).append(result)
-        return [
-            _total(kind, who, [line for line in lines if line.who == who])
-            for kind, sets in groups.items()
-            for lines in [[line for result in sets for line in (result.judge, *result.others)]]
-            for who in dict.fromkeys(line.who for line in lines if line.is_own or line.who == JUDGE)
-        ]
+            for line in (result.judge, *result.others):
+                if line.is_own or line.who == JUDGE:
+                    groups.setdefault((kind, line.who), []).append(line)
+        totals = []
+        for (kind, who), lines in groups.items():
+            of_sets = {name: [line.figures[name] for line in lines if name in line.figures] for name in _FIGURES}
+            means = {name: average(estimates) for name, estimates in of_sets.items()}
+            figures = {name: mean for name, mean in means.items() if mean is not None}
+            n = sum(line.n for line in lines)
+            totals.append(Total(kind=kind, who=who, n_sets=len(lines), n=n, figures=figures))
+        return totals
 
     @property
     def usage(self) -> Usage:
@@ -188,7 +190,7 @@ class Report:
         return sum(part.n_failed for part in self.outcome.parts)
 
     def to_plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the report as JSON has it."""
         return {
             "judge": self.settings.judge,
             "model": self.model,
@@ -232,7 +234,7 @@ class Report:
         }
 
     def print(self) -> None:
-        """As a person reads it."""
+        """Print the report for a person."""
         half = "" if self.half == "all" else f", half `{self.half}` of each set"
         print_line(f"{self.model} against people{half}; 95 % intervals, drawn by groups of rows")
         print_line()
@@ -247,7 +249,10 @@ class Report:
             for result in sets:
                 name, judge = f"{result.part.name}, {result.about}" if result.about else result.part.name, result.judge
                 cells = _write(judge.figures, shown)
-                rows.append([name, result.part.language, "the judge", f"{judge.n:,}", *cells, _mind(result)])
+                lacks = "without what it rests on" if result.part.kind == "rubric" else "without a verdict"
+                missing = [f"{judge.n_missing} {lacks}"] if judge.n_missing else []
+                mind = "; ".join((*missing, *result.notes)) or None
+                rows.append([name, result.part.language, "the judge", f"{judge.n:,}", *cells, mind])
                 for other in result.others:
                     cells = _write(other.figures, shown, bare=not other.is_own)
                     rows.append(["", "", shorten(other.who, 40), f"{other.n:,}", *cells, None])
@@ -272,7 +277,34 @@ class Report:
             costs.append(([_TOTAL, "", n_rows, n_left_out, sum(row.n_failed for row in parts)], self.usage))
         print_table(usage_table(columns, costs, _USED, title="Costs"))
         print_line()
-        _print_rest(self)
+        self._print_notes()
+
+    def _print_notes(self) -> None:
+        if self.settings.plan != SEPARATE and self.settings.judge == LEXICAL:
+            print_line(
+                "The lexical judge decides on each thing by itself, so that another plan changes nothing: the "
+                "difference says nothing of a model."
+            )
+        for name, dimensions in {judged.part.name: list_unrated(judged.part) for judged in self.outcome.parts}.items():
+            if dimensions:
+                print_line(f"{name}: nothing here measures {', '.join(dimensions)}, which people rated as well.")
+        for line in explain_published([judged.part for judged in self.outcome.parts]):
+            print_line(line)
+        if self.passed_over:
+            print_line(
+                f"Passed over, for their columns make no kind: {len(self.passed_over)} sets (--json names them)."
+            )
+        print_line(f"The calls are those of run {self.outcome.run_id}.")
+        failures = dict.fromkeys(
+            row.failure for part in self.outcome.parts for row in part.judged if row.failure is not None
+        )
+        for failure in list(failures)[:_MOST_FAILURES]:
+            print_notice(f"without a verdict: {shorten(failure, 200)}")
+        if self.n_failed:
+            print_notice(
+                f"{self.n_failed} rows have no verdict, and the figures leave them out; the same command asks for "
+                "these alone"
+            )
 
 
 def make_report(
@@ -284,7 +316,7 @@ def make_report(
     half: Half,
     seed: int,
 ) -> Report:
-    """Measure what came of the asking."""
+    """Measure how far the verdicts agree with people."""
     # Another seed for each set, so that the draws of two have nothing to do with each other.
     others = {id(judged.part): judged for judged in outcome.parts if judged.plan != SEPARATE}
     sets = [
@@ -314,20 +346,16 @@ def _measure_plans(judged: JudgedPart, other: JudgedPart | None, *, seed: int) -
         {result.about: result.judge for result in _measure_part(part, list(of_plan), seed=seed)}
         for of_plan in (zip(*both, strict=True) if both else ((), ()))
     )
-    return [
-        replace(result, others=(*_compare_plans(before[result.about], after[result.about], other.plan), *result.others))
-        if result.about in before and result.about in after
-        else result
-        for result in results
-    ]
-
-
-def _compare_plans(before: Line, after: Line, plan: str) -> Iterator[Line]:
-    """The line of a plan and its difference from the separate one; over equal decisions both have the same draws."""
-    yield replace(after, who=f"plan {plan}", is_own=True)
-    if before.n == after.n:
-        figures = {name: after.figures[name] - before.figures[name] for name in before.figures if name in after.figures}
-        yield replace(after, who=f"{plan} - separate", is_own=True, figures=figures)
+    for place, result in enumerate(results):
+        if result.about not in before or result.about not in after:
+            continue
+        old, new = before[result.about].figures, after[result.about]
+        lines = [replace(new, who=f"plan {other.plan}", is_own=True)]
+        if before[result.about].n == new.n:  # over equal decisions both have the same draws
+            figures = {name: new.figures[name] - old[name] for name in old if name in new.figures}
+            lines.append(replace(new, who=f"{other.plan} - separate", is_own=True, figures=figures))
+        results[place] = replace(result, others=(*lines, *result.others))
+    return results
 
 
 def _measure_part(part: Part, judged: Sequence[Judged], *, seed: int) -> list[SetAgreement]:
@@ -372,15 +400,6 @@ def describe_plainly(judge: str, parts: Sequence[Part], costs: Sequence[Usage]) 
     }
 
 
-def _total(kind: str, who: str, lines: Sequence[Line]) -> Total:
-    figures: dict[Figure, Estimate] = {}
-    for name in _FIGURES:
-        mean = average([line.figures[name] for line in lines if name in line.figures])
-        if mean is not None:
-            figures[name] = mean
-    return Total(kind=kind, who=who, n_sets=len(lines), n=sum(line.n for line in lines), figures=figures)
-
-
 def _describe_line(line: Line) -> dict[str, Any]:
     return {"who": line.who, "n": line.n, "n_missing": line.n_missing, "figures": _describe_figures(line.figures)}
 
@@ -389,46 +408,12 @@ def _describe_figures(figures: Mapping[Figure, Estimate]) -> dict[str, Any]:
     return {name: asdict(figure.measure) for name, figure in figures.items()}
 
 
-def _mind(result: SetAgreement) -> str | None:
-    what = "without what it rests on" if result.part.kind == "rubric" else "without a verdict"
-    missing = [f"{result.judge.n_missing} {what}"] if result.judge.n_missing else []
-    return "; ".join((*missing, *result.notes)) or None
-
-
 def _write(figures: Mapping[Figure, Estimate], shown: Sequence[Figure], *, bare: bool = False) -> Iterator[str | None]:
     for name in shown:
-        yield _write_measure(figures[name].measure, bare=bare) if name in figures else None
-
-
-def _write_measure(measure: Measure, *, bare: bool) -> str | None:
-    if measure.value is None:
-        return None
-    if bare or measure.ci_low is None or measure.ci_high is None:
-        return write_number(measure.value)
-    return f"{measure.value:.2f} ({measure.ci_low:.2f} to {measure.ci_high:.2f})"
-
-
-def _print_rest(report: Report) -> None:
-    if report.settings.plan != SEPARATE and report.settings.judge == LEXICAL:
-        print_line(
-            "The lexical judge decides on each thing by itself, so that another plan changes nothing: the difference "
-            "says nothing of a model."
-        )
-    for name, dimensions in {judged.part.name: list_unrated(judged.part) for judged in report.outcome.parts}.items():
-        if dimensions:
-            print_line(f"{name}: nothing here measures {', '.join(dimensions)}, which people rated as well.")
-    for said in explain_published([judged.part for judged in report.outcome.parts]):
-        print_line(said)
-    if report.passed_over:
-        print_line(f"Passed over, for their columns make no kind: {len(report.passed_over)} sets (--json names them).")
-    print_line(f"The calls are those of run {report.outcome.run_id}.")
-    failures = dict.fromkeys(
-        row.failure for part in report.outcome.parts for row in part.judged if row.failure is not None
-    )
-    for failure in list(failures)[:_MOST_FAILURES]:
-        print_notice(f"without a verdict: {shorten(failure, 200)}")
-    if report.n_failed:
-        print_notice(
-            f"{report.n_failed} rows have no verdict, and the figures leave them out; the same command asks for these "
-            "alone"
-        )
+        measure = figures[name].measure if name in figures else None
+        if measure is None or measure.value is None:
+            yield None
+        elif bare or measure.ci_low is None or measure.ci_high is None:
+            yield write_number(measure.value)
+        else:
+            yield f"{measure.value:.2f} ({measure.ci_low:.2f} to {measure.ci_high:.2f})"

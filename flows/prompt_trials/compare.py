@@ -111,14 +111,9 @@ def find_prompt_set(warehouse: Warehouse, source: str, language: str) -> PromptS
     Raises SettingsError for a source that is none of these, and PromptError for a folder that would be refused.
     """
     if source == BUILT_IN or Path(source).is_dir():
-        prompts: Mapping[str, Prompt] = load_prompts(language, None if source == BUILT_IN else Path(source))
-    else:
-        prompts = _load_from_record(warehouse, source, language)
-    return PromptSet(source=source, prompts={name: prompts[name] for name in _COMPARED})
-
-
-def _load_from_record(warehouse: Warehouse, source: str, language: str) -> Mapping[str, Prompt]:
-    """Prompts as they were asked with; those that the hash or version does not name are the built-in ones."""
+        prompts = load_prompts(language, None if source == BUILT_IN else Path(source))
+        return PromptSet(source=source, prompts={name: prompts[name] for name in _COMPARED})
+    # Prompts that the hash or version does not name are the built-in ones.
     rows = [row for row in find_prompts(warehouse, source, language) if row["prompt"] in _COMPARED]
     names = [row["prompt"] for row in rows]
     if not rows:
@@ -133,7 +128,8 @@ def _load_from_record(warehouse: Warehouse, source: str, language: str) -> Mappi
     with tempfile.TemporaryDirectory(prefix="evalhouse-prompts-") as folder:
         for row in rows:
             (Path(folder) / f"{row['prompt']}.yaml").write_text(row["template"], encoding="utf-8")
-        return load_prompts(language, Path(folder))
+        prompts = load_prompts(language, Path(folder))
+    return PromptSet(source=source, prompts={name: prompts[name] for name in _COMPARED})
 
 
 def plan_comparison(
@@ -145,8 +141,19 @@ def plan_comparison(
     """
     prompts = _find_differing(settings, old, new)
     newest = sorted(runs, key=lambda run: run.started_at, reverse=True)
-    configs = {run.run_id: _derive_settings(settings, run) for run in newest}
-    asked = {run_id: _find_prompts(config) for run_id, config in configs.items()}
+    configs: dict[str, RunSettings] = {}
+    asked: dict[str, dict[str, str]] = {}  # by run and reviewed step the prompt that asks for its verdicts
+    for run in newest:
+        # The run's own settings for what its requests hold, and those of this comparison for how they are asked.
+        own = read_settings(run.config)
+        names = ("metrics", "metric_files", "votes", "contexts_alone", "request_tokens", "plan")
+        changes = {name: getattr(own, name) for name in names}
+        config = settings.model_copy(update={**changes, "embeddings": "hashing", "prompts": None})
+        configs[run.run_id] = config
+        asked[run.run_id] = {name: name for name in REVIEWED_PROMPTS}
+        for name in arrange_steps(make_plan(config).steps, config.plan) & PLANS.keys():
+            joins = {find_step(joined).task: str(PLANS[name].prompt) for joined in PLANS[name].joins}
+            asked[run.run_id] |= joins
     reviewed = read_reviewed(warehouse, list(configs)).filter(
         pl.struct("run_id", "step").is_in(
             [
@@ -201,24 +208,8 @@ def _find_differing(settings: RunSettings, old: PromptSet, new: PromptSet) -> tu
     return prompts
 
 
-def _find_prompts(settings: RunSettings) -> dict[str, str]:
-    """By reviewed step the prompt that asks for its verdicts in a run with these settings."""
-    prompts = {name: name for name in REVIEWED_PROMPTS}
-    for name in arrange_steps(make_plan(settings).steps, settings.plan) & PLANS.keys():
-        prompts |= {find_step(joined).task: str(PLANS[name].prompt) for joined in PLANS[name].joins}
-    return prompts
-
-
 def _pick(names: Sequence[str], wanted: Collection[str]) -> tuple[str, ...]:
     return tuple(name for name in names if name in wanted)
-
-
-def _derive_settings(settings: RunSettings, run: RunRow) -> RunSettings:
-    """The run's own settings for what its requests hold, and those of this comparison for how they are asked."""
-    own = read_settings(run.config)
-    names = ("metrics", "metric_files", "votes", "contexts_alone", "request_tokens", "plan")
-    changes = {name: getattr(own, name) for name in names}
-    return settings.model_copy(update={**changes, "embeddings": "hashing", "prompts": None})
 
 
 def compare_prompts(plan: ComparisonPlan, *, seed: int) -> PromptComparison:
@@ -235,7 +226,17 @@ def compare_prompts(plan: ComparisonPlan, *, seed: int) -> PromptComparison:
             sides = session.carry_out(partial(_ask_both, plan=plan))
     except RunCancelled as error:
         raise RunCancelled(f"{error}; what came is kept") from None
-    frame = _join(plan.reviewed, sides)
+    # The reviewed verdicts with the labels of both sides; NULL where the judge failed.
+    frame = plan.reviewed.with_columns(item_id=pl.coalesce("statement_id", pl.format("C{}", "context_rank")))
+    for name, side in zip(("old_label", "new_label"), sides, strict=True):
+        rows = [
+            {"run_id": run_id, "sample_id": verdict.sample_id, "step": verdict.step, "item_id": verdict.item_id,
+             name: verdict.label}
+            for run_id, verdicts in side.verdicts.items()
+            for verdict in verdicts
+        ]  # fmt: skip
+        labels = pl.DataFrame(rows, schema=dict.fromkeys((*_ITEM, name), pl.String))
+        frame = frame.join(labels, on=list(_ITEM), how="left", maintain_order="left")
     judged = frame.drop_nulls(["old_label", "new_label"])
     return PromptComparison(
         run_id=run.run_id,
@@ -266,7 +267,16 @@ async def _ask_both(session: Session, plan: ComparisonPlan) -> list[_Side]:
         before = session.usage
         verdicts: dict[str, list[ItemVerdict]] = {}
         for reviewed_run, texts in plan.texts.items():
-            live_run = await session.fit(_shape(session.live_run, words, plan.configs[reviewed_run]))
+            steps = make_plan(plan.configs[reviewed_run])
+            live_run = await session.fit(
+                replace(
+                    session.live_run,
+                    settings=plan.configs[reviewed_run],
+                    prompts={**session.live_run.prompts, **words.prompts},
+                    metrics=steps.metrics,
+                    steps=steps.steps,
+                )
+            )
             verdicts[reviewed_run] = await judge_again(live_run, texts, plan.asked[reviewed_run])
         sides.append(_Side(usage=session.usage - before, verdicts=verdicts))
     return sides
@@ -277,71 +287,38 @@ async def judge_again(live_run: LiveRun, texts: Sequence[JudgedTexts], steps: Se
 
     `steps` are files in `tasks/`, which are named like what they ask with.
     """
-    works = [_lay_out(of_sample) for of_sample in texts]
+    works: list[SampleWork] = []
+    for of_sample in texts:
+        # A sample whose statements are those of its run.
+        work = make_work(of_sample.sample)
+        for source in work.extractions:
+            rows = [row for row in of_sample.splits if row["source"] == source]
+            reason = next((str(row["reason"]) for row in rows if row["reason"] is not None), None)
+            items = tuple(Item(id=str(row["statement_id"]), text=str(row["text"])) for row in rows)
+            work.hand_over(source, Extraction(items=items) if reason is None else Extraction(reason=reason))
+        works.append(work)
     await asyncio.gather(*(STEP_TASKS[step].take(live_run, work) for work in works for step in steps))
-    return [verdict for work in works for verdict in _read(work)]
-
-
-def _lay_out(texts: JudgedTexts) -> SampleWork:
-    """A sample whose statements are those of its run."""
-    work = make_work(texts.sample)
-    for source in work.extractions:
-        work.hand_over(source, _to_extraction([row for row in texts.splits if row["source"] == source]))
-    return work
-
-
-def _to_extraction(rows: Sequence[Mapping[str, object]]) -> Extraction:
-    reason = next((str(row["reason"]) for row in rows if row["reason"] is not None), None)
-    if reason is not None:
-        return Extraction(reason=reason)
-    return Extraction(items=tuple(Item(id=str(row["statement_id"]), text=str(row["text"])) for row in rows))
-
-
-def _read(work: SampleWork) -> list[ItemVerdict]:
-    rows = [("classify", row["statement_id"], row["label"]) for row in work.rows["classifications"]]
-    rows += [
-        ("attribute", row["statement_id"], "supported" if row["supported"] else "unsupported")
-        for row in work.rows["attributions"]
-    ]
-    rows += [
-        ("rank", f"C{row['context_rank']}", "useful" if row["useful"] else "not_useful")
-        for row in work.rows["context_verdicts"]
-    ]
-    sample_id = work.sample.sample_id
-    return [
-        ItemVerdict(sample_id=sample_id, step=step, item_id=str(item), label=str(label)) for step, item, label in rows
-    ]
+    verdicts: list[ItemVerdict] = []
+    for work in works:
+        labels = [("classify", row["statement_id"], row["label"]) for row in work.rows["classifications"]]
+        labels += [
+            ("attribute", row["statement_id"], "supported" if row["supported"] else "unsupported")
+            for row in work.rows["attributions"]
+        ]
+        labels += [
+            ("rank", f"C{row['context_rank']}", "useful" if row["useful"] else "not_useful")
+            for row in work.rows["context_verdicts"]
+        ]
+        sample_id = work.sample.sample_id
+        verdicts += [
+            ItemVerdict(sample_id=sample_id, step=step, item_id=str(item), label=str(label))
+            for step, item, label in labels
+        ]
+    return verdicts
 
 
 def _plan(plan: ComparisonPlan) -> Plan:
     return make_plan(next(iter(plan.configs.values())))
-
-
-def _shape(live_run: LiveRun, words: PromptSet, settings: RunSettings) -> LiveRun:
-    """The live run with the words of one side and the steps that a reviewed run took."""
-    plan = make_plan(settings)
-    return replace(
-        live_run,
-        settings=settings,
-        prompts={**live_run.prompts, **words.prompts},
-        metrics=plan.metrics,
-        steps=plan.steps,
-    )
-
-
-def _join(reviewed: pl.DataFrame, sides: Sequence[_Side]) -> pl.DataFrame:
-    """The reviewed verdicts with the labels of both sides; NULL where the judge failed."""
-    frame = reviewed.with_columns(item_id=pl.coalesce("statement_id", pl.format("C{}", "context_rank")))
-    for name, side in zip(("old_label", "new_label"), sides, strict=True):
-        rows = [
-            {"run_id": run_id, "sample_id": verdict.sample_id, "step": verdict.step, "item_id": verdict.item_id,
-             name: verdict.label}
-            for run_id, verdicts in side.verdicts.items()
-            for verdict in verdicts
-        ]  # fmt: skip
-        labels = pl.DataFrame(rows, schema=dict.fromkeys((*_ITEM, name), pl.String))
-        frame = frame.join(labels, on=list(_ITEM), how="left", maintain_order="left")
-    return frame
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -442,7 +419,7 @@ def compare_prompt_sets(
     names = list_reviewed_runs(warehouse) if reviewed == ALL else [reviewed]
     if not names:
         raise SettingsError(
-            "nobody has reviewed a verdict yet; `evalhouse review export latest` picks some for a person to label"
+            "no verdict has been reviewed yet; `evalhouse review export latest` picks some for a person to label"
         )
     runs = [find_run(warehouse, name) for name in names]
     newest = max(runs, key=lambda run: run.started_at)
