@@ -105,11 +105,12 @@ def estimate_benchmark(settings: RunSettings, parts: Sequence[Part]) -> list[Usa
 
 async def _ask_in_turn(session: Session, parts: Sequence[Part]) -> list[JudgedPart]:
     """Ask about all parts, one after the other, by the separate plan and by another one that the settings name."""
-    turns = [(part, SEPARATE) for part in parts]
-    for place, part in reversed(list(enumerate(parts, start=1))):
-        plan = session.live_run.settings.plan
-        if list_steps(part.kind, plan) != list_steps(part.kind, SEPARATE):
-            turns.insert(place, (part, plan))
+    other = session.live_run.settings.plan
+    turns: list[tuple[Part, str]] = []
+    for part in parts:
+        turns.append((part, SEPARATE))
+        if list_steps(part.kind, other) != list_steps(part.kind, SEPARATE):
+            turns.append((part, other))
     session.expect(sum(len(part.rows) for part, _ in turns), "rows")
     judged_parts: list[JudgedPart] = []
     for part, plan in turns:

@@ -1,7 +1,8 @@
 """`doctor --try`: what a judge's endpoint can, by four small requests, and what a run will therefore do with it.
 
-What is asked and seen is in `tasks/models/probe.py`, what the server says of itself in `tasks/models/serving.py`; here
-it is said in words. The price is said before anything is asked, and nothing is written to a warehouse.
+What is asked and seen is in `tasks/models/probe.py`, what the server reports about itself in
+`tasks/models/serving.py`; here both are put into words. The price is printed before anything is asked, and nothing is
+written to a warehouse.
 """
 
 import asyncio
@@ -55,8 +56,8 @@ class TrialPlan:
         """Requests, tokens and dollars; None dollars where a price is not known."""
         prices = load_prices(self.settings.prices)
         counts = [_make_probe(settings, judge).count_tokens() for settings, judge in self.judges]
-        found = [find_price(prices, judge.model) for _, judge in self.judges]
-        costs = [price.cost_usd(*count) if price else None for price, count in zip(found, counts, strict=True)]
+        known_prices = [find_price(prices, judge.model) for _, judge in self.judges]
+        costs = [price.cost_usd(*count) if price else None for price, count in zip(known_prices, counts, strict=True)]
         known = [cost for cost in costs if cost is not None]
         return {
             "requests": N_REQUESTS * len(self.judges),
@@ -69,20 +70,28 @@ class TrialPlan:
         """A sentence for the person who is about to pay for it."""
         if not self.judges:
             return f"--try: {self.settings.judge} is built in or a classifier, so there is nothing to find out"
-        told = self.estimate()
+        estimate = self.estimate()
         names = ", ".join(settings.judge for settings, _ in self.judges)
-        cost = told["cost_usd"] if isinstance(told["cost_usd"], float) else None
+        cost = estimate["cost_usd"] if isinstance(estimate["cost_usd"], float) else None
         return (
-            f"{told['requests']} small requests to {names}, about {told['prompt_tokens']:,} + "
-            f"{told['completion_tokens']:,} tokens, cost {write_dollars(cost)}"
+            f"{estimate['requests']} small requests to {names}, about {estimate['prompt_tokens']:,} + "
+            f"{estimate['completion_tokens']:,} tokens, cost {write_dollars(cost)}"
         )
 
     def run(self) -> list[JudgeTrial]:
         """Ask all judges, one after the other."""
-        return asyncio.run(self._run())
 
-    async def _run(self) -> list[JudgeTrial]:
-        return [await _try_judge(settings, judge) for settings, judge in self.judges]
+        async def ask_all() -> list[JudgeTrial]:
+            tried = []
+            for settings, judge in self.judges:
+                trial = await _make_probe(settings, judge).run()
+                # Afterwards, when the model is loaded: some servers know its window only then.
+                is_openai = settings.judge.startswith("openai:")
+                serving = await read_serving(judge.model) if is_openai and trial.problem is None else Serving()
+                tried.append(JudgeTrial(settings=settings, endpoint=judge.endpoint or "", trial=trial, serving=serving))
+            return tried
+
+        return asyncio.run(ask_all())
 
 
 def plan_trials(settings: RunSettings) -> TrialPlan:
@@ -101,14 +110,6 @@ def plan_trials(settings: RunSettings) -> TrialPlan:
 def _make_probe(settings: RunSettings, judge: Judge) -> Probe:
     prompts = load_prompts(settings.language, Path(settings.prompts) if settings.prompts else None)
     return Probe(judge, prompts["rank"], settings.timeout_s)
-
-
-async def _try_judge(settings: RunSettings, judge: Judge) -> JudgeTrial:
-    trial = await _make_probe(settings, judge).run()
-    # Afterwards, when the model is loaded: some servers know its window only then.
-    is_openai = settings.judge.startswith("openai:")
-    serving = await read_serving(judge.model) if is_openai and trial.problem is None else Serving()
-    return JudgeTrial(settings=settings, endpoint=judge.endpoint or "", trial=trial, serving=serving)
 
 
 def to_document(tried: Sequence[JudgeTrial]) -> list[dict[str, object]]:
@@ -131,7 +132,11 @@ def print_report(tried: Sequence[JudgeTrial]) -> None:
         if trial.problem is not None:
             print_notice(f"{item.settings.judge}: {trial.problem}")
             continue
-        rows = [[seen.ability, seen.status, seen.detail] for seen in trial.seen] + [_make_window_row(item.serving)]
+        rows: list[list[object]] = [[seen.ability, seen.status, seen.detail] for seen in trial.seen]
+        if item.serving.window is None:
+            rows.append(["context window", "unknown", "the server does not say"])
+        else:
+            rows.append(["context window", f"{item.serving.window:,}", f"tokens, says {item.serving.said_at}"])
         print_section(f"Tried {item.settings.judge}", ["what", "can it", "seen"], rows)
         asked = write_count(trial.n_answered, "request")
         print_line(
@@ -144,45 +149,28 @@ def print_report(tried: Sequence[JudgeTrial]) -> None:
             print_line(f"- {line}")
 
 
-def _make_window_row(serving: Serving) -> list[object]:
-    if serving.window is None:
-        return ["context window", "unknown", "the server does not say"]
-    return ["context window", f"{serving.window:,}", f"tokens, says {serving.said_at}"]
-
-
 def list_consequences(item: JudgeTrial) -> list[str]:
-    """What a run does with this judge, a sentence each; nothing where the trial came to nothing."""
-    if item.trial.problem is not None:
+    """Return what a run does with this judge, a sentence each; nothing where the trial failed."""
+    trial, settings = item.trial, item.settings
+    if trial.problem is not None:
         return []
-    # What is lost by what the endpoint does not take.
-    lines = []
-    cannot = {seen.ability for seen in item.trial.seen if seen.status == "no"}
+    words = _FORM_WORDS[trial.form]
+    if trial.is_held:
+        lines = [f"Form of replies: {words}, and the endpoint holds the model to it."]
+    else:
+        lines = [f"Form of replies: {words}; what is missing in a reply or wrong is asked for again."]
+    if "temperature" in trial.refused:
+        lines.append("Temperature: none is sent, for it is refused.")
+    elif settings.temperature is None:
+        lines.append("Temperature: none is sent, so the model's own counts.")
+    else:
+        lines.append(f"Temperature: {settings.temperature:g} is sent.")
+    cannot = {seen.ability for seen in trial.seen if seen.status == "no"}
     if "seed" in cannot:
         lines.append("Seeds are left out: votes (--votes) are taken all the same, and cannot be repeated exactly.")
     if "log-probabilities" in cannot:
         lines.append("Log-probabilities are left out: with --logprobs grades are the ratings as the model says them.")
-    return [
-        _describe_form(item.trial),
-        _describe_sampling(item),
-        *lines,
-        _describe_pace(item),
-        _describe_window(item),
-    ]
-
-
-def _describe_form(trial: Trial) -> str:
-    words = _FORM_WORDS[trial.form]
-    if trial.is_held:
-        return f"Form of replies: {words}, and the endpoint holds the model to it."
-    return f"Form of replies: {words}; what is missing in a reply or wrong is asked for again."
-
-
-def _describe_sampling(item: JudgeTrial) -> str:
-    temperature = item.settings.temperature
-    if "temperature" in item.trial.refused:
-        return "Temperature: none is sent, for it is refused."
-    sent = "none is sent, so the model's own counts" if temperature is None else f"{temperature:g} is sent"
-    return f"Temperature: {sent}."
+    return [*lines, _describe_pace(item), _describe_window(item)]
 
 
 def _describe_pace(item: JudgeTrial) -> str:
@@ -218,8 +206,8 @@ def _describe_window(item: JudgeTrial) -> str:
         )
     if item.settings.context_window is not None and item.settings.context_window <= window:
         return f"Length: what is longer than --context-window {item.settings.context_window} goes out in smaller parts."
-    told = "" if item.serving.is_found_by_runs else f"with --context-window {window} "
+    flag = "" if item.serving.is_found_by_runs else f"with --context-window {window} "
     return (
-        f"Length: up to {most:,} tokens of data go into one request, more than the window holds: {told}what is longer "
+        f"Length: up to {most:,} tokens of data go into one request, more than the window holds: {flag}what is longer "
         "goes out in smaller parts; or serve the model with a larger window."
     )

@@ -58,7 +58,43 @@ def preview_prompt(prompt: Prompt, settings: RunSettings, sample_id: str | None)
             f"{prompt.name} is asked of two answers, by `evalhouse prefer`, and about no single sample; leave out "
             "--sample and --dataset to see its words"
         )
-    return asyncio.run(_preview(prompt, settings, _find_sample(settings, sample_id)))
+    sample = _find_sample(settings, sample_id)
+    questions: dict[str, Question] = {}
+    way = find_plan(prompt.name)
+    # What limits or repeats the asking changes no message.
+    quiet = settings.model_copy(
+        update={"rpm": None, "tpm": None, "budget_usd": None, "votes": 1, "embeddings": "hashing", "plan": way}
+    )
+    asking = find_asking_steps(prompt.name) if way == SEPARATE else PLANS[way].joins
+    plan = Plan(metrics=(), steps=add_earlier(asking))
+    # The judge sends nothing: what it is asked is put into `questions`.
+    judges = Judges(default=StandInJudge(None, heard=questions))
+    live_run = make_live_run("preview", quiet, plan, judges, Warehouse(settings.warehouse), record=NoRecord())
+
+    async def take_steps() -> SampleWork:
+        work = make_work(sample)
+        await take_asking_steps(live_run, work)
+        return work
+
+    work = asyncio.run(take_steps())
+    requests = tuple(
+        PreviewedRequest(step=question.step, messages=question.prompt.render(question.data, note=question.instruction))
+        for question in questions.values()
+        if question.prompt is not None and question.prompt.name == prompt.name
+    )
+    why_none = None
+    if not requests:
+        # How the steps ended that had nothing to ask, or what settled the matter without a judge.
+        outcomes = [row for row in work.rows["outcomes"] if row["reason"]]
+        ended = [f"{row['step']}: {row['reason']} {row['detail'] or ''}".strip() for row in outcomes]
+        settled = [str(row["reason"]).strip() for table in ("grades", "classifications") for row in work.rows[table]]
+        why_none = "; ".join(dict.fromkeys(ended or settled)) or "there is nothing to judge"
+    return Preview(
+        sample_id=sample.sample_id,
+        requests=requests,
+        has_stand_ins=bool(requests) and any(name.endswith("_statements") for name in prompt.variables),
+        why_none=why_none,
+    )
 
 
 def _find_sample(settings: RunSettings, sample_id: str | None) -> StoredSample:
@@ -74,38 +110,3 @@ def _find_sample(settings: RunSettings, sample_id: str | None) -> StoredSample:
         staged.staging.discard()
     advice = suggest(sample_id or "", ids, otherwise="it has")
     raise SettingsError(f"dataset {settings.dataset} has no sample {sample_id!r}; {advice}")
-
-
-async def _preview(prompt: Prompt, settings: RunSettings, sample: StoredSample) -> Preview:
-    questions: dict[str, Question] = {}
-    # A live run with the steps that the prompt is asked in; what is asked there is put into `questions`.
-    way = find_plan(prompt.name)
-    # What limits or repeats the asking changes no message.
-    quiet = settings.model_copy(
-        update={"rpm": None, "tpm": None, "budget_usd": None, "votes": 1, "embeddings": "hashing"} | {"plan": way}
-    )
-    asking = find_asking_steps(prompt.name) if way == SEPARATE else PLANS[way].joins
-    plan = Plan(metrics=(), steps=add_earlier(asking))
-    judges = Judges(default=StandInJudge(None, heard=questions))
-    live_run = make_live_run("preview", quiet, plan, judges, Warehouse(settings.warehouse), record=NoRecord())
-    work = make_work(sample)
-    await take_asking_steps(live_run, work)
-    requests = tuple(
-        PreviewedRequest(step=question.step, messages=question.prompt.render(question.data, note=question.instruction))
-        for question in questions.values()
-        if question.prompt is not None and question.prompt.name == prompt.name
-    )
-    return Preview(
-        sample_id=sample.sample_id,
-        requests=requests,
-        has_stand_ins=bool(requests) and any(name.endswith("_statements") for name in prompt.variables),
-        why_none=None if requests else _explain_nothing(work),
-    )
-
-
-def _explain_nothing(work: SampleWork) -> str:
-    """How the steps ended that had nothing to ask, or what settled the matter without a judge."""
-    ended = [f"{row['step']}: {row['reason']} {row['detail'] or ''}" for row in work.rows["outcomes"] if row["reason"]]
-    settled = [str(row["reason"]) for table in ("grades", "classifications") for row in work.rows[table]]
-    reasons = dict.fromkeys(part.strip() for part in ended or settled)
-    return "; ".join(reasons) or "there is nothing to judge"
