@@ -30,7 +30,6 @@ from evalhouse.tasks.judge.errors import RunCancelled
 from evalhouse.tasks.judge.forms import find_form
 from evalhouse.tasks.judge.names import LEXICAL, LOCAL, find_judge
 from evalhouse.tasks.load import make_batch_of
-from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.settings.run import RunSettings, leave_out, read_settings
 from evalhouse.tasks.trials.preferences import (
     BUILT_IN,
@@ -57,7 +56,7 @@ _PLAN: Final = Plan(metrics=(), steps=frozenset({STEP}))
 
 @dataclass(frozen=True, kw_only=True)
 class PreferenceGate:
-    """The least win rate that is allowed the candidate, and what comes of one that may keep it or not."""
+    """The lowest win rate that the candidate may have, and what an undecided one does to the gate."""
 
     least: float
     undecided: Literal["pass", "fail"]
@@ -68,7 +67,7 @@ class PreferPlan:
     """What is to be asked: which pairs, by which rubric of `settings.prompts`, with what kept from the judge.
 
     `base` and `candidate` are what the sides are called: runs by their ids, or columns. `row` has the columns of the
-    run that say where its pairs are from. `resumed` is a run of this plan that was stopped, and goes on.
+    run that say where its pairs are from. `resumed` is a run of this plan that was stopped and is continued.
     """
 
     settings: RunSettings
@@ -82,7 +81,7 @@ class PreferPlan:
     resumed: RunRow | None = None
 
     def describe(self) -> dict[str, Any]:
-        """What stands on record beside the settings."""
+        """Return what is recorded beside the settings."""
         return {
             "base": self.base,
             "candidate": self.candidate,
@@ -95,7 +94,7 @@ class PreferPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class PreferOutcome:
-    """How it ended; `problem` says what ended the asking early, before which nothing is decided on."""
+    """The outcome of asking; `problem` ended it early, and then nothing is decided."""
 
     run: RunRow
     usage: Usage
@@ -139,58 +138,53 @@ def prepare_asking(settings: RunSettings, rubric: str | None) -> tuple[RunSettin
 
 
 def prefer(plan: PreferPlan, watch: Watch) -> PreferOutcome:
-    """Ask about all pairs; raises FatalJudgeError when the judge cannot be asked at all."""
-    run = plan.resumed or _begin(plan)
+    """Ask about all pairs, and decide on the gate; raises FatalJudgeError when the judge cannot be asked at all."""
+    run = plan.resumed
+    if run is None:
+        begun = begin_run("prefer", plan.settings, n_samples=plan.pairs.n)
+        run = replace(begun, **plan.row, config={**begun.config, "prefer": plan.describe()})
     with open_session(plan.settings, _PLAN, run=run, resumes=plan.resumed is not None) as session:
         session.has_failures = session.carry_out(partial(_ask_all, plan=plan), watch)
-    is_decided = plan.gate is not None and session.problem is None
+    gate_failed = False
+    if plan.gate is not None and session.problem is None:
+        # The candidate's win rate against the least one allowed; what is decided is recorded.
+        warehouse = Warehouse(plan.settings.warehouse)
+        summary = summarise_preferences(read_preferences(warehouse, run.run_id))
+        rate = summary.win_rate
+        score = Score(
+            mean=rate.value, ci_low=rate.ci_low, ci_high=rate.ci_high, n_scored=summary.n, n_samples=plan.pairs.n,
+            cluster=plan.pairs.cluster, n_clusters=summary.n_clusters if plan.pairs.cluster else None,
+        )  # fmt: skip
+        check = check_mean("min", plan.rubric, plan.gate.least, score)
+        gate_failed = not is_passed([check], undecided=plan.gate.undecided)
+        decision = Decision(
+            run_id=run.run_id,
+            origin="hand",
+            outcome="failed" if gate_failed else "passed",
+            is_baseline=False,
+            undecided=plan.gate.undecided,
+            against=plan.base,
+            base_run_ids=[plan.base] if run.parent_run_id else [],
+            checks=[asdict(check)],
+        )
+        record_decision(warehouse, decision)
     return PreferOutcome(
         run=run,
         usage=session.usage,
         has_failures=session.has_failures,
         problem=session.problem,
-        gate_failed=is_decided and not decide_preference(Warehouse(plan.settings.warehouse), run, plan),
+        gate_failed=gate_failed,
     )
-
-
-def decide_preference(warehouse: Warehouse, run: RunRow, plan: PreferPlan) -> bool:
-    """Hold the candidate's win rate against the least one allowed; whether it passes is on record and returned."""
-    assert plan.gate is not None
-    summary = summarise_preferences(read_preferences(warehouse, run.run_id))
-    rate = summary.win_rate
-    score = Score(
-        mean=rate.value, ci_low=rate.ci_low, ci_high=rate.ci_high, n_scored=summary.n, n_samples=plan.pairs.n,
-        cluster=plan.pairs.cluster, n_clusters=summary.n_clusters if plan.pairs.cluster else None,
-    )  # fmt: skip
-    check = check_mean("min", plan.rubric, plan.gate.least, score)
-    passes = is_passed([check], undecided=plan.gate.undecided)
-    decision = Decision(
-        run_id=run.run_id,
-        origin="hand",
-        outcome="passed" if passes else "failed",
-        is_baseline=False,
-        undecided=plan.gate.undecided,
-        against=plan.base,
-        base_run_ids=[plan.base] if run.parent_run_id else [],
-        checks=[asdict(check)],
-    )
-    record_decision(warehouse, decision)
-    return passes
-
-
-def _begin(plan: PreferPlan) -> RunRow:
-    begun = begin_run("prefer", plan.settings, n_samples=plan.pairs.n)
-    return replace(begun, **plan.row, config={**begun.config, "prefer": plan.describe()})
 
 
 def estimate_preferences(plan: PreferPlan) -> Usage:
-    """What asking would take, less what is on record, with nothing asked and nothing written."""
-    return rehearse(plan.settings, _PLAN, partial(_ask_dry, plan=plan))
+    """Return what asking would take, less what is on record; nothing is asked or written."""
 
+    async def ask(session: Session) -> Usage:
+        await _ask_all(session, plan)
+        return session.usage
 
-async def _ask_dry(session: Session, plan: PreferPlan) -> Usage:
-    await _ask_all(session, plan)
-    return session.usage
+    return rehearse(plan.settings, _PLAN, ask)
 
 
 async def _ask_all(session: Session, plan: PreferPlan) -> bool:
@@ -212,31 +206,28 @@ async def _ask_all(session: Session, plan: PreferPlan) -> bool:
         return verdicts
 
     for part, pairs in enumerate(plan.pairs.read(), start=1):
-        came = await asyncio.gather(*map(ask, pairs), return_exceptions=True)
-        verdicts = [one for one in came if isinstance(one, PairVerdicts)]
-        has_failed = has_failed or any(one.has_failed for one in verdicts)
+        outcomes = await asyncio.gather(*map(ask, pairs), return_exceptions=True)
+        verdicts = [outcome for outcome in outcomes if isinstance(outcome, PairVerdicts)]
+        has_failed = has_failed or any(verdict.has_failed for verdict in verdicts)
         if session.dry is None:
-            await asyncio.to_thread(_write, live_run, part, verdicts)
+            await asyncio.to_thread(
+                append_preferences,
+                live_run.warehouse,
+                live_run.run_id,
+                f"{live_run.session}/{part}",
+                [row for verdict in verdicts for row in verdict.preferences],
+                [verdict.outcome for verdict in verdicts if verdict.outcome],
+                replaces=[verdict.pair.sample.sample_id for verdict in verdicts] if live_run.resumed else (),
+            )
             if in_conversation and any(pair.sample.conversation_json for pair in pairs):
                 # Written each time under one key, and so once.
                 await asyncio.to_thread(live_run.warehouse.append, in_conversation)
-        for one in came:
-            if isinstance(one, BaseException):
-                raise one
-        if None in came:
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        if None in outcomes:
             break
     return has_failed
-
-
-def _write(live_run: LiveRun, part: int, verdicts: Sequence[PairVerdicts]) -> None:
-    append_preferences(
-        live_run.warehouse,
-        live_run.run_id,
-        f"{live_run.session}/{part}",
-        [row for one in verdicts for row in one.preferences],
-        [one.outcome for one in verdicts if one.outcome],
-        replaces=[one.pair.sample.sample_id for one in verdicts] if live_run.resumed else (),
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,10 +298,10 @@ def plan_columns(
 
 
 def plan_again(held: ExitStack, run: RunRow, changes: Mapping[str, Any], url: str) -> PreferPlan:
-    """Go on with a run of kind prefer, with its own settings but for `changes`; raises as the others do, and
+    """Resume a run of kind prefer, with its own settings but for `changes`; raises as the others do, and
     SettingsError where its dataset has changed since."""
     warehouse = Warehouse(url)
-    refuse_forgotten(warehouse, run, "give the command again: there is nothing left to go on with")
+    refuse_forgotten(warehouse, run, "give the command again: there is nothing left to resume")
     own = read_settings({**_pick_known(run), **changes, "warehouse": url})
     asked = run.config["prefer"]
     settings, rubric = prepare_asking(own, asked["rubric"])
