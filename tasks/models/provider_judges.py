@@ -59,8 +59,8 @@ def find_answer(error: BaseException) -> StatusError | None:
                 headers = metadata.get("HTTPHeaders") or {}
                 return StatusError(status, headers, ErrorBody(message=message, code=code))
         # Errors of the connection have a `code` too (aiohttp's), but no `details` of an answer.
-        code = getattr(cause, "code", None) if hasattr(cause, "details") else None
-        named = (getattr(cause, "status_code", None), code, getattr(response, "status_code", None))
+        own_code = getattr(cause, "code", None) if hasattr(cause, "details") else None
+        named = (getattr(cause, "status_code", None), own_code, getattr(response, "status_code", None))
         status = next((value for value in named if isinstance(value, int) and 300 <= value < 600), None)
         if status is not None:
             headers = getattr(response, "headers", None)
