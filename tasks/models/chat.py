@@ -200,9 +200,9 @@ class ChatModelJudge:
             else:
                 options: dict[str, Any] = {name: request.payload[name] for name in _OPTIONS if name in request.payload}
                 untouched = {name: request.payload[name] for name in _UNTOUCHED if name in request.payload}
-                message = await self._chat.ainvoke(
-                    messages, **options, **({"extra_body": untouched} if untouched else {})
-                )
+                if untouched:
+                    options["extra_body"] = untouched
+                message = await self._chat.ainvoke(messages, **options)
             return _read_message(message, sent=request.payload)
         except JudgeError:
             raise
