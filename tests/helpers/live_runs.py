@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
-import polars as pl
 from kept_open import catch_up, put_off
 from warehouse_runs import is_as_laid, lay_warehouse
 
@@ -181,7 +181,7 @@ def _open_record(warehouse: Warehouse, run_id: str, *, fresh: bool) -> CallRecor
     """A record that knows without opening it that there is nothing in a warehouse which nobody has written to."""
     record = CallRecord(warehouse, run_id, fresh=fresh)
     read, path = record._finder._read_keys, warehouse.location.path
-    none = pl.Series("request_key", [], dtype=pl.UInt64)
+    none = np.array([], dtype=np.uint64)
     record._finder._read_keys = lambda: none if is_as_laid(path) else read()
     return record
 
