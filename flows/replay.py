@@ -11,14 +11,19 @@ the same two runs was answered is taken from there, and what it scored is not ju
 where one stopped.
 """
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.evaluate import load_flow
+from evalhouse.flows.preparing.request import RunRequest, begin_run
+from evalhouse.flows.run.open_run import open_run
 from evalhouse.flows.run.outcome import RunOutcome, Watch
 from evalhouse.flows.server.local import hold_server
 from evalhouse.tasks.comparing.replay import (
@@ -26,14 +31,17 @@ from evalhouse.tasks.comparing.replay import (
     NEW,
     OLD,
     Contexts,
+    DocumentChange,
     Finding,
     Move,
     judge_move,
+    list_document_changes,
     name_documents,
 )
 from evalhouse.tasks.settings.run import RunSettings, leave_out, read_settings
 from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.tasks.targets.collection import describe_application
+from evalhouse.tasks.targets.collection import describe_application, make_messages, make_target
+from evalhouse.tasks.targets.protocol import TargetQuestion
 from evalhouse.warehouse.messages import list_names
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.again import (
@@ -41,33 +49,17 @@ from evalhouse.warehouse.rows.again import (
     read_replay_samples,
     read_replay_scores,
     read_usage,
+    tag_replay,
 )
-from evalhouse.warehouse.rows.calls import sum_cost
+from evalhouse.warehouse.rows.calls import StoredResponse, read_responses, sum_cost
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import YARDSTICKS
+from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow, insert_run, update_run
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS, StoredSample
 from evalhouse.warehouse.rows.scores import list_noise_runs, read_noise_differences
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
-    pass
-import asyncio
-from functools import cached_property
-from typing import TYPE_CHECKING
-
-from evalhouse.flows.evaluate import load_flow
-from evalhouse.flows.preparing.request import RunRequest, begin_run
-from evalhouse.flows.run.open_run import open_run
-from evalhouse.tasks.comparing.replay import DocumentChange, list_document_changes
-from evalhouse.tasks.targets.collection import make_messages, make_target
-from evalhouse.tasks.targets.protocol import TargetQuestion
-from evalhouse.warehouse.rows.again import tag_replay
-from evalhouse.warehouse.rows.calls import StoredResponse, read_responses
-from evalhouse.warehouse.rows.runs import RunRow, insert_run, update_run
-
-if TYPE_CHECKING:
     from evalhouse.tasks.datasets.read import StagedDataset
-    from evalhouse.tasks.pipeline.live_run import LiveRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,43 +103,66 @@ class ReplayRun:
 
     def carry_out(self, watch: Watch | None) -> RunOutcome:
         """Ask, and judge what was answered."""
-        parent = self.pair.candidate.run_id
-        request = RunRequest(settings=self.settings, kind="replay", holds=parent)
-        with open_run(request, load_flow, watch=watch) as opened:
-            self._end_killed()
-            live_run, run = self._prepare(opened.warehouse)
-            return asyncio.run(opened.carry_out(live_run, run))
-
-    def _end_killed(self) -> None:
-        """Replays that say they are running, which no process does any more while this one holds their parent."""
-        for run in self.earlier:
-            if run.status == "running":
-                problem = "its process ended before its end; the same command took up what was answered"
-                update_run(self.pair.warehouse, run.run_id, status="failed", problem=problem)
-
-    def _prepare(self, warehouse: Warehouse) -> "tuple[LiveRun, RunRow]":
         from evalhouse.flows.preparing.collection import make_collection  # noqa: PLC0415  # all import what judges
         from evalhouse.flows.preparing.live_run import make_tools  # noqa: PLC0415
 
-        row = begin_run(
-            "replay", self.settings, parent=self.pair.candidate.run_id,
-            tags=(tag_replay(self.pair.base.run_id), self.what), n_samples=len(self.asks), repeats=self.pair.candidate,
-        )  # fmt: skip
-        run = replace(row, trigger="manual")
         assert self.settings.target is not None
-        target = make_target(self.settings.target)
-        live_run = make_tools(self.settings, "replay").make_live_run(run.run_id, warehouse)
-        known = EarlierAnswers(warehouse=self.pair.warehouse, run_ids=tuple(run.run_id for run in self.earlier))
+        parent = self.pair.candidate.run_id
+        request = RunRequest(settings=self.settings, kind="replay", holds=parent)
+        with open_run(request, load_flow, watch=watch) as opened:
+            for run in self.earlier:
+                if run.status == "running":  # which no process does any more while this one holds their parent
+                    problem = "its process ended before its end; the same command took up what was answered"
+                    update_run(self.pair.warehouse, run.run_id, status="failed", problem=problem)
+            row = begin_run(
+                "replay", self.settings, parent=parent, tags=(tag_replay(self.pair.base.run_id), self.what),
+                n_samples=len(self.asks), repeats=self.pair.candidate,
+            )  # fmt: skip
+            run = replace(row, trigger="manual")
+            target = make_target(self.settings.target)
+            live_run = make_tools(self.settings, "replay").make_live_run(run.run_id, opened.warehouse)
+            known = EarlierAnswers(warehouse=self.pair.warehouse, run_ids=tuple(run.run_id for run in self.earlier))
+            try:
+                live_run.staged = self._stage()
+                live_run.progress.n_samples = len(self.asks)
+                live_run.progress.what = "answers to given contexts"
+                live_run.collection = make_collection(live_run, run, target, None, known=known, pose=pose_given)
+                insert_run(opened.warehouse, run)
+            except BaseException:  # whatever stops it, Ctrl-C too: the record is closed
+                live_run.asker.record.close()
+                raise
+            return asyncio.run(opened.carry_out(live_run, run))
+
+    def _stage(self) -> "StagedDataset":
+        """Return the questions as a dataset, each under the id of its ask."""
+        from evalhouse.tasks.datasets.read import StagedDataset  # noqa: PLC0415  # reads every kind of file
+        from evalhouse.tasks.datasets.rows import ColumnUse  # noqa: PLC0415
+        from evalhouse.warehouse.rows.samples import Staging  # noqa: PLC0415
+
+        rows: list[dict[str, object]] = [
+            {
+                "ordinal": place,
+                "given_id": ask.ask_id,
+                "sample_id": ask.ask_id,
+                "input_hash": ask.of.sample.input_hash,
+                "question": ask.of.sample.question,
+                "answer": None,
+                "ground_truth": ask.of.sample.ground_truth,
+                "contexts": list(ask.contexts.texts),
+                "context_ids": list(ask.contexts.ids) if any(ask.contexts.ids) else None,
+                "reference_context_ids": ask.of.sample.reference_context_ids,
+                "metadata": ask.of.sample.metadata_json,
+                "conversation": ask.of.sample.conversation_json,
+            }
+            for place, ask in enumerate(self.asks, start=1)
+        ]
+        staging = Staging()
         try:
-            live_run.staged = _stage(self.asks)
-            live_run.progress.n_samples = len(self.asks)
-            live_run.progress.what = "answers to given contexts"
-            live_run.collection = make_collection(live_run, run, target, None, known=known, pose=pose_given)
-            insert_run(warehouse, run)
-        except BaseException:  # whatever stops it, Ctrl-C too: the record is closed
-            live_run.asker.record.close()
+            staging.add(rows)
+        except BaseException:  # whatever stops it, Ctrl-C too: the file of what was staged goes
+            staging.discard()
             raise
-        return live_run, run
+        return StagedDataset(staging=staging, n_samples=len(rows), content_hash="", use=ColumnUse())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,38 +193,6 @@ def pose_given(sample: StoredSample) -> TargetQuestion:
         contexts=tuple(sample.contexts or ()),
         context_ids=tuple(ids) if ids and any(ids) else None,
     )
-
-
-def _stage(asks: Sequence[Ask]) -> "StagedDataset":
-    from evalhouse.tasks.datasets.read import StagedDataset  # noqa: PLC0415  # reads every kind of file
-    from evalhouse.tasks.datasets.rows import ColumnUse  # noqa: PLC0415
-    from evalhouse.warehouse.rows.samples import Staging  # noqa: PLC0415
-
-    staging = Staging()
-    try:
-        staging.add([_to_staged(place, ask) for place, ask in enumerate(asks, start=1)])
-    except BaseException:  # whatever stops it, Ctrl-C too: the file of what was staged goes
-        staging.discard()
-        raise
-    return StagedDataset(staging=staging, n_samples=len(asks), content_hash="", use=ColumnUse())
-
-
-def _to_staged(place: int, ask: Ask) -> dict[str, object]:
-    sample, contexts = ask.of.sample, ask.contexts
-    return {
-        "ordinal": place,
-        "given_id": ask.ask_id,
-        "sample_id": ask.ask_id,
-        "input_hash": sample.input_hash,
-        "question": sample.question,
-        "answer": None,
-        "ground_truth": sample.ground_truth,
-        "contexts": list(contexts.texts),
-        "context_ids": list(contexts.ids) if any(contexts.ids) else None,
-        "reference_context_ids": sample.reference_context_ids,
-        "metadata": sample.metadata_json,
-        "conversation": sample.conversation_json,
-    }
 
 
 USUAL_METRICS: Final = ("factual_f1", "answer_correctness", "accuracy", "relevance_final", "exact_match", "token_f1")
@@ -259,7 +242,14 @@ class Replay:
     def __post_init__(self) -> None:
         self.warehouse: Warehouse = self.pair.warehouse
         self.ids = {"base": self.pair.base.run_id, "candidate": self.pair.candidate.run_id}
-        check_yardsticks(self.pair)
+        for name in YARDSTICKS:  # measured otherwise a score may have moved by that alone
+            was, now = getattr(self.pair.base, name), getattr(self.pair.candidate, name)
+            if was != now:
+                raise SettingsError(
+                    f"the runs were measured with different {name}s ({was} and {now}), which may have moved the "
+                    "scores; judge the answers of the first again as the second was, with `evalhouse run … --responses "
+                    f"{self.pair.base.run_id}`, and replay against that run"
+                )
         self.moves = self._choose_moves()
         self.samples = self._read_samples()
         self.moves = [move for move in self.moves if move.sample_id in self.samples]
@@ -322,19 +312,21 @@ class Replay:
                 yield Ask(ask_id=_name_ask(sample_id, change.arm, 1), of=one, contexts=change.contexts)
 
     def list_findings(self) -> list[Finding]:
-        """What did it, for each move, by what is on record."""
-        return [self._find(move) for move in self.moves]
-
-    def _find(self, move: Move) -> Finding:
-        one = self.samples[move.sample_id]
-        old = None if one.same_contexts else self._read_arm(move, OLD)
-        finding = judge_move(move, old=old, new=self._read_arm(move, NEW), same_answer=one.same_answer)
-        if finding.verdict != "retrieval":
-            return finding
-        values = {change.arm: self.values.get((_name_ask(move.sample_id, change.arm, 1), move.metric))
-                  for change in one.changes}  # fmt: skip
-        documents, note = name_documents(move, one.changes, values, most=self.options.documents)
-        return replace(finding, documents=documents, note=note)
+        """Return what did it, for each move, by what is on record."""
+        findings = []
+        for move in self.moves:
+            sample = self.samples[move.sample_id]
+            old = None if sample.same_contexts else self._read_arm(move, OLD)
+            finding = judge_move(move, old=old, new=self._read_arm(move, NEW), same_answer=sample.same_answer)
+            if finding.verdict == "retrieval":
+                values = {
+                    change.arm: self.values.get((_name_ask(move.sample_id, change.arm, 1), move.metric))
+                    for change in sample.changes
+                }
+                documents, note = name_documents(move, sample.changes, values, most=self.options.documents)
+                finding = replace(finding, documents=documents, note=note)
+            findings.append(finding)
+        return findings
 
     def _list_times(self, one: ReplaySample) -> range:
         """The times that a sample is asked with the same contexts: twice as many where both runs had the same ones, so
@@ -361,7 +353,10 @@ class Replay:
         """The moves that are looked into, those of the widest first, of as many samples as the limit says."""
         scores = self.pair.read_scores().drop_nulls(["base", "candidate"])
         known = sorted(set(scores["metric"]))
-        metrics = self.options.metrics or _pick_usual(known, self.pair.candidate.metrics)
+        usual = [name for name in (*USUAL_METRICS, *self.pair.candidate.metrics) if name in known][:1]
+        metrics = self.options.metrics or tuple(usual)
+        if not metrics:
+            raise SettingsError("the runs have no score in common, so that nothing can have moved")
         for name in metrics:
             if name not in known:
                 raise SettingsError(f"--metric: the runs have no scores of {name!r} in common; {suggest(name, known)}")
@@ -372,20 +367,6 @@ class Replay:
             if row["metric"] in metrics and row["base_version"] == row["candidate_version"]
         ]
         wanted = self.options.sample_ids
-        self._check_samples(wanted, moves)
-        moves = [
-            move for move in moves
-            if (move.sample_id in wanted and abs(move.after - move.before) > 1e-9)
-            or (not wanted and abs(move.after - move.before) >= least[move.metric])
-        ]  # fmt: skip
-        moves.sort(key=lambda move: (-abs(move.after - move.before), move.sample_id, metrics.index(move.metric)))
-        chosen = list(dict.fromkeys(move.sample_id for move in moves))
-        if len(chosen) > self.options.limit:
-            self.left_out["beyond the limit"] = len(chosen) - self.options.limit
-        kept = set(chosen[: self.options.limit])
-        return [move for move in moves if move.sample_id in kept]
-
-    def _check_samples(self, wanted: Sequence[str], moves: Sequence[Move]) -> None:
         for sample_id in wanted:
             of_sample = [move for move in moves if move.sample_id == sample_id]
             if not of_sample:
@@ -397,6 +378,17 @@ class Replay:
                     f"--sample: {sample_id!r} scores the same in both runs, in {list_names(names, 4)}, so there is "
                     "nothing to explain; name another --metric or sample"
                 )
+        moves = [
+            move for move in moves
+            if (move.sample_id in wanted and abs(move.after - move.before) > 1e-9)
+            or (not wanted and abs(move.after - move.before) >= least[move.metric])
+        ]  # fmt: skip
+        moves.sort(key=lambda move: (-abs(move.after - move.before), move.sample_id, metrics.index(move.metric)))
+        chosen = list(dict.fromkeys(move.sample_id for move in moves))
+        if len(chosen) > self.options.limit:
+            self.left_out["beyond the limit"] = len(chosen) - self.options.limit
+        kept = set(chosen[: self.options.limit])
+        return [move for move in moves if move.sample_id in kept]
 
     def find_least(self, metric: str) -> float:
         """The difference from which a score is looked into: what the judge alone stays below in 95 of 100 samples."""
@@ -415,21 +407,31 @@ class Replay:
         sides: dict[str, dict[bool, dict[str, Any]]] = {name: {} for name in wanted}
         for row in read_replay_samples(self.warehouse, **self.ids, sample_ids=wanted):
             sides[row["sample_id"]][row["of_candidate"]] = row
+        columns = ("sample_id", "input_hash", "question", "answer", "ground_truth", "contexts", "context_ids",
+                   "reference_context_ids", "metadata_json", "conversation_json")  # fmt: skip
         samples: dict[str, ReplaySample] = {}
         for sample_id in wanted:
             old, new = sides[sample_id][False], sides[sample_id][True]
             if any(old[name] != new[name] for name in ("question", "ground_truth")):
-                self._leave_out("asked or judged by other texts now")
+                why = "asked or judged by other texts now"
             elif old["conversation_json"] != new["conversation_json"]:
-                self._leave_out("asked after other turns now")
+                why = "asked after other turns now"
             elif old["contexts"] is None or new["contexts"] is None:
-                self._leave_out("without contexts on record")
+                why = "without contexts on record"
             else:
-                samples[sample_id] = _make_sample(old, new)
+                contexts = []
+                for row in (old, new):
+                    texts, ids = tuple(row["contexts"]), tuple(name or "" for name in row["context_ids"] or ())
+                    contexts.append(Contexts(texts=texts, ids=(ids + ("",) * len(texts))[: len(texts)]))
+                samples[sample_id] = ReplaySample(
+                    sample=StoredSample(ordinal=0, **{name: new[name] for name in columns}),
+                    old=contexts[0],
+                    new=contexts[1],
+                    same_answer=old["answer"] == new["answer"],
+                )
+                continue
+            self.left_out[why] = self.left_out.get(why, 0) + 1
         return samples
-
-    def _leave_out(self, why: str) -> None:
-        self.left_out[why] = self.left_out.get(why, 0) + 1
 
     def _find_budget(self) -> float | None:
         """What may still be spent of the budget; None without one."""
@@ -451,7 +453,17 @@ def make_replay(pair: RunPair, options: ReplayOptions, target: TargetSettings | 
             f"run {candidate.run_id} asked no bot: its answers came with its dataset; name a suite whose [target] is "
             "to be asked, with --suite SUITE.toml"
         )
-    _check_takes_contexts(target)
+    if not make_target(target).takes_contexts:
+        where = {
+            "url": 'put "{{contexts}}" into [target] body where a request takes them',
+            "callable": "let the function take an argument `contexts`",
+            "runnable": "let the Runnable's input have a member `contexts`",
+        }
+        how = next(words for name, words in where.items() if getattr(target, name) is not None)
+        raise SettingsError(
+            f"the target cannot be given contexts, so that nothing can be told apart: {how}, or name a suite whose "
+            "[target] does so with --suite SUITE.toml"
+        )
     target = target.model_copy(update={"repeats": 0, "history": "dataset"})
     budget_usd = options.budget_usd if options.budget_usd is not None else settings.budget_usd
     changes = {"target": target, "fresh": False, "budget_usd": budget_usd, "tags": ()}
@@ -459,58 +471,5 @@ def make_replay(pair: RunPair, options: ReplayOptions, target: TargetSettings | 
     return Replay(pair=pair, options=replace(options, budget_usd=budget_usd), target=target, settings=settings)
 
 
-def _check_takes_contexts(settings: TargetSettings) -> None:
-    from evalhouse.tasks.targets.collection import make_target  # noqa: PLC0415  # imports the client
-
-    if make_target(settings).takes_contexts:
-        return
-    where = {
-        "url": 'put "{{contexts}}" into [target] body where a request takes them',
-        "callable": "let the function take an argument `contexts`",
-        "runnable": "let the Runnable's input have a member `contexts`",
-    }
-    how = next(words for name, words in where.items() if getattr(settings, name) is not None)
-    raise SettingsError(
-        f"the target cannot be given contexts, so that nothing can be told apart: {how}, or name a suite whose "
-        "[target] does so with --suite SUITE.toml"
-    )
-
-
-def check_yardsticks(pair: RunPair) -> None:
-    """Refuse runs that were measured with different judges: a score may then have moved by that alone."""
-    for name in YARDSTICKS:
-        was, now = getattr(pair.base, name), getattr(pair.candidate, name)
-        if was != now:
-            raise SettingsError(
-                f"the runs were measured with different {name}s ({was} and {now}), which may have moved the scores; "
-                "judge the answers of the first again as the second was, with `evalhouse run … --responses "
-                f"{pair.base.run_id}`, and replay against that run"
-            )
-
-
-def _make_sample(old: Mapping[str, Any], new: Mapping[str, Any]) -> ReplaySample:
-    names = ("sample_id", "input_hash", "question", "answer", "ground_truth", "contexts", "context_ids",
-             "reference_context_ids", "metadata_json", "conversation_json")  # fmt: skip
-    return ReplaySample(
-        sample=StoredSample(ordinal=0, **{name: new[name] for name in names}),
-        old=_make_contexts(old),
-        new=_make_contexts(new),
-        same_answer=old["answer"] == new["answer"],
-    )
-
-
-def _make_contexts(row: Mapping[str, Any]) -> Contexts:
-    texts = tuple(row["contexts"])
-    ids = tuple(name or "" for name in row["context_ids"] or ())
-    return Contexts(texts=texts, ids=(ids + ("",) * len(texts))[: len(texts)])
-
-
 def _name_ask(sample_id: str, arm: str, time: int) -> str:
     return f"{sample_id}{MARK}{arm}{MARK}{time}"
-
-
-def _pick_usual(known: Sequence[str], metrics: Sequence[str]) -> tuple[str, ...]:
-    usual = next((name for name in (*USUAL_METRICS, *metrics) if name in known), None)
-    if usual is None:
-        raise SettingsError("the runs have no score in common, so that nothing can have moved")
-    return (usual,)

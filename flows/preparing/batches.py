@@ -1,7 +1,7 @@
-"""Whether a run goes by batch, at which price, and what its requests then wait in."""
+"""Whether a run goes by batch, at which price and where its requests wait, and which model a server of yours has."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def check_batch(settings: RunSettings) -> None:
-    """Refuse a batch that nobody takes, and a deadline for nothing; raises FatalJudgeError."""
+    """Refuse a batch that no judge takes, and a deadline without a batch; raises FatalJudgeError."""
     if not settings.batch:
         if settings.deadline is not None:
             raise FatalJudgeError(
@@ -38,7 +38,7 @@ def check_batch(settings: RunSettings) -> None:
             f"{name_setting('pool')}"
         )
     rates = load_batch_rates(settings.prices)
-    if not any(_find_rate(name, rates) for name in list_judges(settings.judge)):
+    if not any(rates.get(name.partition(":")[0]) for name in list_judges(settings.judge)):
         raise FatalJudgeError(
             f"{settings.judge!r} takes no batches; judges that do: {', '.join(f'{name}:MODEL' for name in rates)}; "
             f"name one of them with {name_setting('judge')}, or leave {name_setting('batch')} out"
@@ -46,22 +46,22 @@ def check_batch(settings: RunSettings) -> None:
 
 
 def price_as_batches(askers: Sequence[Asker], settings: RunSettings) -> None:
-    """Let those whose judges take batches count with the price of these, for requests that only stand for some."""
+    """Give the askers whose judges take batches the price of these, for a run that only estimates."""
     rates = load_batch_rates(settings.prices)
     for asker in askers:
-        rate = _find_rate(asker.judge.name, rates)
+        rate = rates.get(asker.judge.name.partition(":")[0])
         asker.price = asker.price.at_rate(rate) if asker.price and rate else asker.price
 
 
 def add_parking(
     asker: Asker, settings: RunSettings, run_id: str, warehouse: Warehouse, *, since: datetime | None = None
 ) -> None:
-    """Let what asks go by batch, where its judge has a service for that; `since` (UTC) the deadline counts, or now."""
+    """Let requests go by batch where the judge has a service for that; the deadline counts from `since`, or now."""
     judge = asker.judge
     service = find_batches(judge)
     if service is None or judge.endpoint is None:
         return
-    rate = _find_rate(judge.name, load_batch_rates(settings.prices)) or 1.0
+    rate = load_batch_rates(settings.prices).get(judge.name.partition(":")[0]) or 1.0
     asker.batch_price = asker.price and asker.price.at_rate(rate)
     begun = since.replace(tzinfo=UTC).astimezone() if since else datetime.now().astimezone()
     deadline = find_deadline(settings.deadline, begun) if settings.deadline else None
@@ -80,90 +80,73 @@ def add_parking(
     asker.stop_sign.listen(asker.parking.stopped)
 
 
-def _find_rate(judge: str, rates: Mapping[str, float]) -> float | None:
-    return rates.get(judge.partition(":")[0])
-
-
 def ask_servers(judges: Sequence[Judge], run_id: str, warehouse: Warehouse) -> list[str]:
-    """Ask the servers of these judges, keep with the run what they say, and return what a person should know of it.
+    """Ask the servers of these judges for their models, store the answers with the run, and return notices about them.
 
-    Raises FatalJudgeError for a run that goes on and began with another model.
+    Replies on record are known by the model's name and address. The first model that was seen under a name has that
+    key, with all that is on record from before a server was first asked; of any other the key has what distinguishes
+    it. So a reply is never taken for that of another model, and none is lost when the first one is served again. Raises
+    FatalJudgeError for a run that is resumed and began with another model.
     """
-    own = _pick_own(judges)
-    notices: list[str] = []
-    for judge, serving in zip(own, _read_all(own), strict=True):
-        notices += _take(judge, serving, run_id, warehouse)
+    from evalhouse.tasks.models.serving import read_at_start  # noqa: PLC0415  # the lexical judge has no server
+
+    async def read_all() -> "list[Serving]":
+        return await asyncio.gather(*(read_at_start(judge) for judge in own))
+
+    own, notices = _list_own_servers(judges), []
+    with ThreadPoolExecutor(1) as threads:  # this thread may have an event loop
+        servings = threads.submit(lambda: asyncio.run(read_all())).result()
+    for judge, serving in zip(own, servings, strict=True):
+        known, identity = find_known(warehouse, run_id, judge.endpoint, judge.model), serving.identity
+        if known.of_run and identity and known.of_run != identity:
+            raise FatalJudgeError(
+                f"{judge.endpoint} has another model as {judge.model!r} now ({shorten(identity)}) than when run "
+                f"{run_id} began ({shorten(known.of_run)}); serve that one again, or start a new run"
+            )
+        if identity is None and serving.window is None:
+            _settle_model(judge, known, known.of_run or known.last, None)
+            continue
+        served = ServedModel(
+            judge=judge.name,
+            endpoint=judge.endpoint,
+            model=judge.model,
+            identity=identity,
+            context_window=serving.window,
+        )
+        note_served(warehouse, run_id, served)
+        _settle_model(judge, known, identity or known.last, serving.window)
+        if identity is not None and known.last is not None and identity != known.last:
+            notices.append(
+                f"note: {judge.endpoint} has another model as {judge.model!r} than in the last run: "
+                f"{shorten(identity)}, before {shorten(known.last)}. What other models answered under this name is not "
+                "used."
+            )
+        elif identity is not None and known.last is None and has_answered(warehouse, judge.name):
+            notices.append(
+                f"note: {judge.endpoint} says that {judge.model!r} is {shorten(identity)}, which is kept from this run "
+                f"on. Replies of {judge.name} on record are from before: they are taken for this model's; "
+                f"{name_setting('fresh')} asks again."
+            )
     return notices
 
 
 def recall_servers(judges: Sequence[Judge], run_id: str, warehouse: Warehouse) -> None:
-    """Let these judges know what is on record of their servers, where none of them is asked now."""
-    for judge in _pick_own(judges):
+    """Give these judges what is on record of their servers, where these are not asked now."""
+    for judge in _list_own_servers(judges):
         if not judge.is_known:
             known = find_known(warehouse, run_id, judge.endpoint, judge.model)
-            _settle(judge, known, known.of_run or known.last, known.context_window)
+            _settle_model(judge, known, known.of_run or known.last, known.context_window)
 
 
-def _pick_own(judges: Sequence[Judge]) -> "list[ChatModelJudge]":
-    from evalhouse.tasks.models.chat import ChatModelJudge  # noqa: PLC0415  # imported by whoever made such a judge
+def _list_own_servers(judges: Sequence[Judge]) -> "list[ChatModelJudge]":
+    from evalhouse.tasks.models.chat import ChatModelJudge  # noqa: PLC0415  # imported by what made such a judge
     from evalhouse.tasks.models.serving import is_own  # noqa: PLC0415
 
     made = [getattr(judge, "made", judge) for judge in judges if is_own(judge)]
     return [judge for judge in made if isinstance(judge, ChatModelJudge)]
 
 
-def _read_all(judges: Sequence[Judge]) -> "list[Serving]":
-    if not judges:
-        return []
-    from evalhouse.tasks.models.serving import read_at_start  # noqa: PLC0415  # the lexical judge has no server
-
-    async def read() -> "list[Serving]":
-        return await asyncio.gather(*(read_at_start(judge) for judge in judges))
-
-    with ThreadPoolExecutor(1) as threads:  # this one may have an event loop of its own
-        return threads.submit(lambda: asyncio.run(read())).result()
-
-
-def _take(judge: "ChatModelJudge", serving: "Serving", run_id: str, warehouse: Warehouse) -> list[str]:
-    known = find_known(warehouse, run_id, judge.endpoint, judge.model)
-    if known.of_run and serving.identity and known.of_run != serving.identity:
-        raise FatalJudgeError(
-            f"{judge.endpoint} has another model as {judge.model!r} now ({shorten(serving.identity)}) than when run "
-            f"{run_id} began ({shorten(known.of_run)}); serve that one again, or start a new run"
-        )
-    if serving.identity is None and serving.window is None:
-        _settle(judge, known, known.of_run or known.last, None)
-        return []
-    served = ServedModel(
-        judge=judge.name,
-        endpoint=judge.endpoint,
-        model=judge.model,
-        identity=serving.identity,
-        context_window=serving.window,
-    )
-    note_served(warehouse, run_id, served)
-    _settle(judge, known, serving.identity or known.last, serving.window)
-    return _explain(judge, serving.identity, known, warehouse)
-
-
-def _settle(judge: "ChatModelJudge", known: KnownModel, identity: str | None, window: int | None) -> None:
+def _settle_model(judge: "ChatModelJudge", known: KnownModel, identity: str | None, window: int | None) -> None:
     judge.is_known = True
     judge.window = window or judge.window
     judge.other_model = identity if known.first not in (None, identity) else None
-
-
-def _explain(judge: "ChatModelJudge", identity: str | None, known: KnownModel, warehouse: Warehouse) -> list[str]:
-    if identity is None or identity == known.last:
-        return []
-    if known.last is not None:
-        return [
-            f"note: {judge.endpoint} has another model as {judge.model!r} than in the last run: {shorten(identity)}, "
-            f"before {shorten(known.last)}. What other models answered under this name is not used."
-        ]
-    if not has_answered(warehouse, judge.name):
-        return []
-    return [
-        f"note: {judge.endpoint} says that {judge.model!r} is {shorten(identity)}, which is kept from this run on. "
-        f"Replies of {judge.name} on record are from before: they are taken for this model's; "
-        f"{name_setting('fresh')} asks again."
-    ]

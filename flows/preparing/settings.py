@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_origin
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.judge.names import LEXICAL, JudgeNames, parse_judges
@@ -76,15 +75,22 @@ def resolve_settings(flags: Mapping[str, Any], *, suite: "Suite | None" = None) 
         elif name in of_suite and suite:
             values[name], origins[name] = of_suite[name], f"{SUITE_ORIGIN}{suite.path.name}"
         if name in _BY_NAME and name in values and of_suite.get(name):
-            values[name] = _add_by_name(of_suite[name], values[name])
+            # Both together; where both have an entry the flag's counts, of tables each of their entries.
+            merged = dict(of_suite[name])
+            for key, value in values[name].items():
+                merged[key] = {**merged[key], **value} if isinstance(merged.get(key), Mapping) else value
+            values[name] = merged
     values["judge"], origins["judge"] = _resolve_judges(flags, suite, dataset=values.get("dataset"))
-    if "embeddings" not in values and values["judge"].startswith("openai:") and _is_openai():
+    address = os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE")
+    # Other endpoints may have no embedding model.
+    is_openai = not address or "//api.openai.com" in address
+    if "embeddings" not in values and values["judge"].startswith("openai:") and is_openai:
         values["embeddings"], origins["embeddings"] = _DEFAULT_EMBEDDINGS, "default beside an openai: judge"
     return Resolved(settings=validate_settings(values, origins), origins=origins)
 
 
 def _resolve_judges(flags: Mapping[str, Any], suite: "Suite | None", *, dataset: object) -> tuple[str, str]:
-    """The text of the judges, and where it came from. Whoever names a default names the judge of all other steps."""
+    """Return the text of the judges, and where it came from: the first that names a default judges all other steps."""
     names, origins = JudgeNames(), []
     suite_origin = f"{SUITE_ORIGIN}{suite.path.name}" if suite else ""
     variable = "EVALHOUSE_JUDGE"
@@ -94,7 +100,10 @@ def _resolve_judges(flags: Mapping[str, Any], suite: "Suite | None", *, dataset:
         (suite.values.get("judge") if suite else None, suite_origin),
     ):
         if given is not None and names.default is None:
-            names = names.lay_over(_parse_judges(given, origin))
+            try:
+                names = names.lay_over(parse_judges(given))
+            except ValueError as error:
+                raise SettingsError(f"{origin}: got {given!r}; {error}") from None
             origins.append(origin)
     if names.default is not None:
         return str(names), ", ".join(origins)
@@ -107,28 +116,15 @@ def _resolve_judges(flags: Mapping[str, Any], suite: "Suite | None", *, dataset:
     return str(replace(names, default=default)), ", ".join([f"default, because {why}", *origins])
 
 
-def _parse_judges(given: Any, origin: str) -> JudgeNames:  # noqa: ANN401  # whatever a caller from Python gives
-    try:
-        return parse_judges(given)
-    except ValueError as error:
-        raise SettingsError(f"{origin}: got {given!r}; {error}") from None
-
-
-def _is_openai() -> bool:
-    """Whether requests go to OpenAI itself. Of another endpoint nobody knows whether it has an embedding model."""
-    address = os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE")
-    return not address or "//api.openai.com" in address
-
-
 def resolve_changes(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags that were given, checked; for a run that has its other settings already. Raises SettingsError."""
+    """Return the flags that were given, checked, for a run that has its other settings. Raises SettingsError."""
     values = {name: value for name, value in flags.items() if value is not None}
     settings = validate_settings(values, {name: find_flag(name) for name in values})
     return {name: getattr(settings, name) for name in values}
 
 
 def check_resumable(run: "RunRow", changes: Mapping[str, Any], settable: Collection[str]) -> None:
-    """Raise SettingsError for a run that there is nothing to go on with, and for `changes` that are not `settable`."""
+    """Raise SettingsError for a run that has completed, and for `changes` that are not `settable`."""
     if run.status == "completed":
         raise SettingsError(f"run {run.run_id} has completed: there is nothing to go on with")
     if odd := [find_flag(name) for name in changes if name not in settable]:
@@ -137,14 +133,19 @@ def check_resumable(run: "RunRow", changes: Mapping[str, Any], settable: Collect
 
 def validate_settings(values: Mapping[str, Any], origins: Mapping[str, str]) -> RunSettings:
     """Check values against the settings' types and bounds; raises SettingsError with every problem."""
+    places = {name: name if origin.startswith("default") else origin for name, origin in origins.items()}
     try:
         settings = RunSettings.model_validate(dict(values), strict=False)
     except ValidationError as error:
-        problems = [_describe(problem, origins) for problem in error.errors()]
+        problems = []
+        for problem in error.errors():
+            name, message = str(problem["loc"][0]), str(problem["msg"])
+            came = f"got {problem['input']!r}; {message[:1].lower()}{message[1:]}"
+            problems.append(f"{places.get(name, name)}: {came}")
         raise SettingsError("; ".join(problems)) from None
     endless = [name for name, value in settings if isinstance(value, float) and math.isinf(value)]
     if endless:
-        raise SettingsError("; ".join(f"{_locate(name, origins)}: got inf; give a finite number" for name in endless))
+        raise SettingsError("; ".join(f"{places.get(name, name)}: got inf; give a finite number" for name in endless))
     return settings
 
 
@@ -154,7 +155,7 @@ def find_flag(name: str) -> str:
 
 
 def find_variable(name: str) -> str | None:
-    """The environment variable of a setting; None for those that only flags set."""
+    """Return the environment variable of a setting; None for those that only flags set."""
     if not WHERE[name].environment:
         return None
     flag = name_flag(name).removeprefix("--") if name not in _LISTS else name
@@ -162,24 +163,15 @@ def find_variable(name: str) -> str | None:
 
 
 def find_unknown_variables() -> dict[str, str | None]:
-    """`EVALHOUSE_*` variables that set nothing, each with the one that was probably meant."""
+    """Return `EVALHOUSE_*` variables that set nothing, each with the one that was probably meant."""
     settings = [variable for name in RunSettings.model_fields if (variable := find_variable(name))]
     variables = [*settings, *_OTHER_VARIABLES]
     unknown = sorted(name for name in os.environ if name.startswith(_PREFIX) and name not in variables)
     return {name: next(iter(difflib.get_close_matches(name, variables, n=1, cutoff=0.8)), None) for name in unknown}
 
 
-def _add_by_name(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Both together; where both have an entry it is the upper one's, for entries that are tables one level deeper."""
-    added = dict(below)
-    for name, value in above.items():
-        under = added.get(name)
-        added[name] = {**under, **value} if isinstance(under, Mapping) else value
-    return added
-
-
 def parse_pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
-    """`a=b` texts as a dictionary; raises SettingsError for a text without `=` or a name given twice."""
+    """Return `a=b` texts as a dictionary; raises SettingsError for a text without `=` or a name given twice."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, separator, value = (part.strip() for part in text.partition("="))
@@ -192,18 +184,24 @@ def parse_pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
 
 
 def parse_metric_settings(texts: tuple[str, ...]) -> dict[str, dict[str, float]]:
-    """`metric.parameter=number` texts by metric; raises SettingsError."""
+    """Return `metric.parameter=number` texts by metric; raises SettingsError."""
     settings: dict[str, dict[str, float]] = {}
     for path, text in parse_pairs(texts, "--set").items():
         metric, separator, parameter = path.partition(".")
         if not separator or not metric or not parameter:
             raise SettingsError(f"--set got {path!r}; write METRIC.PARAMETER=NUMBER")
-        settings.setdefault(metric, {})[parameter] = _parse_number(path, text)
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise SettingsError(f"--set {path} got {text!r}; write a number")
+        settings.setdefault(metric, {})[parameter] = number
     return settings
 
 
 def split_list(text: str | None, option: str = "--metrics") -> tuple[str, ...] | None:
-    """A comma list as a tuple; None stays None. Raises SettingsError for a list of nothing."""
+    """Return a comma list as a tuple; None stays None. Raises SettingsError for a list of nothing."""
     if text is None:
         return None
     parts = tuple(part.strip() for part in text.split(",") if part.strip())
@@ -212,44 +210,24 @@ def split_list(text: str | None, option: str = "--metrics") -> tuple[str, ...] |
     return parts
 
 
-def _parse_number(path: str, text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise SettingsError(f"--set {path} got {text!r}; write a number")
-    return number
-
-
 def _parse_text(name: str, text: str) -> object:
     if name in _LISTS:
         return split_list(text, find_variable(name) or name)
     return None if text.lower() == "none" and name != "reasoning_effort" else text
 
 
-def _describe(problem: ErrorDetails, origins: Mapping[str, str]) -> str:
-    message = str(problem["msg"])
-    return f"{_locate(str(problem['loc'][0]), origins)}: got {problem['input']!r}; {message[:1].lower()}{message[1:]}"
-
-
-def _locate(name: str, origins: Mapping[str, str]) -> str:
-    origin = origins.get(name, "default")
-    return name if origin.startswith("default") else origin
-
-
 def is_suite(argument: str) -> bool:
-    """Whether an argument of `run` or `doctor` names a suite rather than a dataset."""
+    """Return whether an argument of `run` or `doctor` names a suite rather than a dataset."""
     return argument.lower().endswith(".toml")
 
 
 def show_target(target: TargetSettings) -> str:
-    """A target in a word, without credentials."""
+    """Return a target in a word, without credentials."""
     return hide_credentials(target.url) if target.url else str(target.callable or target.runnable)
 
 
 def to_plain_setting(value: object) -> Any:  # noqa: ANN401  # whatever JSON has
-    """A setting as JSON, without secrets: of headers the names alone, of a notification not the address."""
+    """Return a setting as JSON, without secrets: of headers the names alone, of a notification not the address."""
     match value:
         case TargetSettings():
             shown: dict[str, Any] = {**value.model_dump(mode="json"), "headers": sorted(value.headers)}

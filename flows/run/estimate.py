@@ -46,7 +46,7 @@ from evalhouse.tasks.settings.named_values import nothing_looked_up
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.targets.collection import KnownResponses
 from evalhouse.warehouse.metric_files import Plan
-from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs
+from evalhouse.warehouse.rows.runs import find_run, list_runs
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.steps import list_calls
 from evalhouse.warehouse.store import Warehouse
@@ -201,7 +201,19 @@ def estimate_run(settings: RunSettings, *, fill_in: FillIn = list) -> Estimate:
         budget_usd=settings.budget_usd,
         cold=explain_cold(settings, Warehouse(settings.warehouse)),
     )
-    return replace(estimate, noise=_estimate_noise(estimate, settings))
+    usage = estimate.usage
+    asks = usage.requests + usage.reused
+    if not settings.noise_share or not asks:
+        return estimate
+    from evalhouse.tasks.comparing.noise import count_picked, has_noise  # noqa: PLC0415  # imports the statistics
+
+    if not has_noise(settings.judge, settings.embeddings):
+        return estimate
+    # Samples are assumed to need as many requests as they do on average.
+    n_samples = count_picked(estimate.n_samples, settings.noise_share)
+    requests = round(asks * n_samples / estimate.n_samples)
+    cost_usd = None if usage.cost_usd is None or not usage.requests else usage.cost_usd / usage.requests * requests
+    return replace(estimate, noise=NoiseEstimate(n_samples=n_samples, requests=requests, cost_usd=cost_usd))
 
 
 def print_estimate(estimate: Estimate, *, as_json: bool) -> None:
@@ -218,11 +230,14 @@ def print_estimate(estimate: Estimate, *, as_json: bool) -> None:
             usage_table(["judge"], [([name], of_judge) for name, of_judge in estimate.by_judge.items()], _SHOWN)
         )
     print_line()
+    cost = write_dollars(usage.cost_usd)
+    if usage.cached_usd != usage.cost_usd:  # its price shows that the provider has a cache
+        cost += f", or {write_dollars(usage.cached_usd)} if the provider caches what requests have in common"
     tools = f"judged by {estimate.judge}" + (f", embeddings {estimate.embeddings}" if estimate.embeddings else "")
     print_line(
         f"{write_count(estimate.n_samples, 'sample')}, {tools}: {write_count(usage.requests, 'request')} to send and "
         f"{usage.reused:,} replies on record; about {usage.prompt_tokens:,} + {usage.completion_tokens:,} "
-        f"tokens, cost {_write_cost(usage)}. Nothing was asked."
+        f"tokens, cost {cost}. Nothing was asked."
     )
     for note in filter(None, (estimate.stand_in, estimate.cold)):
         print_line(note)
@@ -236,30 +251,6 @@ def print_estimate(estimate: Estimate, *, as_json: bool) -> None:
         print_line(f"That is more than the budget of ${estimate.budget_usd:g}: the run would stop with samples left.")
 
 
-def _estimate_noise(estimate: Estimate, settings: RunSettings) -> NoiseEstimate | None:
-    """None where nothing would be measured. Samples are taken to need as many requests as they do on average."""
-    usage = estimate.usage
-    asks = usage.requests + usage.reused
-    if not settings.noise_share or not asks:
-        return None
-    from evalhouse.tasks.comparing.noise import count_picked, has_noise  # noqa: PLC0415  # imports the statistics
-
-    if not has_noise(settings.judge, settings.embeddings):
-        return None
-    n_samples = count_picked(estimate.n_samples, settings.noise_share)
-    requests = round(asks * n_samples / estimate.n_samples)
-    cost_usd = None if usage.cost_usd is None or not usage.requests else usage.cost_usd / usage.requests * requests
-    return NoiseEstimate(n_samples=n_samples, requests=requests, cost_usd=cost_usd)
-
-
-def _write_cost(usage: Usage) -> str:
-    """The cost, and what it comes to where the provider's cache helps; that there is one shows in its price."""
-    cost = write_dollars(usage.cost_usd)
-    if usage.cached_usd == usage.cost_usd:
-        return cost
-    return f"{cost}, or {write_dollars(usage.cached_usd)} if the provider caches what requests have in common"
-
-
 def usage_table(
     columns: Sequence[str],
     rows: Sequence[tuple[Sequence[object], Usage]],
@@ -268,13 +259,13 @@ def usage_table(
     title: str | None = None,
 ) -> Table:
     """Rows of cells, each with what it takes or took: a column for each of these fields of a usage."""
-    cells = [[*row, *(_write_usage(usage, name) for name in names)] for row, usage in rows]
+
+    def write(usage: Usage, name: str) -> str:
+        value = getattr(usage, name)
+        return write_dollars(value) if name.endswith("_usd") else f"{value:,}"
+
+    cells = [[*row, *(write(usage, name) for name in names)] for row, usage in rows]
     return make_table([*columns, *(_USAGE_COLUMNS[name] for name in names)], cells, title=title)
-
-
-def _write_usage(usage: Usage, name: str) -> str:
-    value = getattr(usage, name)
-    return write_dollars(value) if name.endswith("_usd") else f"{value:,}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -338,9 +329,27 @@ class _Answers:
 
 def print_target_estimate(settings: RunSettings, *, as_json: bool) -> None:
     """Print what a run with a target, or with the responses of an earlier run, would ask of whom."""
-    parent = _find_parent(settings)
-    estimate, answers = (None, None) if parent is None else _estimate_judging(settings, parent)
-    n_samples = answers.n_samples if answers else _count_samples(settings)
+    warehouse = Warehouse(settings.warehouse)
+    # The run whose responses are taken for those to come: the one that is named, else the suite's last that has any.
+    parent = None
+    if settings.responses is not None:
+        parent = find_run(warehouse, settings.responses)
+    elif warehouse.location.path.exists():
+        asked = (run for run in list_runs(warehouse) if run.suite == settings.suite and run.config.get("target"))
+        ended = (run for run in asked if not run.is_part_of_run and run.status in ("completed", "incomplete"))
+        parent = next(ended, None)
+    estimate, answers = None, None
+    if parent is not None:
+        answers = _Answers(known=find_parent_responses(warehouse, parent))
+        estimate = estimate_run(settings, fill_in=answers.fill_in)
+        estimate, n_samples = replace(estimate, n_samples=answers.n_known), answers.n_samples
+    else:
+        staged = stage_of(settings)
+        check_history(settings, staged)
+        staged.staging.discard()
+        for notice in describe_columns(staged, settings, make_plan(settings).metrics):
+            print_notice(notice)
+        n_samples = staged.n_samples
     target = TargetEstimate(
         asked=show_target(settings.target) if settings.target and not settings.responses else None,
         n_questions=0 if settings.responses else n_samples,
@@ -354,11 +363,24 @@ def print_target_estimate(settings: RunSettings, *, as_json: bool) -> None:
         )
         print_json({**judging, "target": asdict(target)})
         return
-    _print_target(target, n_samples)
+    repeats, more = target.repeats, ""
+    if target.asked is not None:
+        if repeats is not None:
+            times = write_count(repeats.n_rounds, "more time")
+            more = f", and {repeats.n_questions:,} of them {times}: {target.n_questions + repeats.n_answers:,} requests"
+        print_line(f"{target.asked} will be asked {target.n_questions:,} questions{more}.")
+    if target.answers_of is None:
+        print_line(
+            "Its answers are not known yet, so nobody can say what judging them will cost. `evalhouse collect` "
+            "asks without judging; afterwards this estimate has answers to use. Nothing was asked."
+        )
+    else:
+        share = f"{target.n_answers_known:,} answers of run {target.answers_of} to these {n_samples:,} questions"
+        print_line(f"Judging is estimated from the {share}; what the application answers differently is asked in full.")
     if estimate is not None:
         print_line()
         print_estimate(estimate, as_json=False)
-    if (repeats := target.repeats) and repeats.requests is not None:
+    if repeats is not None and repeats.requests is not None:
         cost = f", cost {write_dollars(repeats.cost_usd)}" if repeats.cost_usd is not None else ""
         print_line(
             f"On top comes the judging of the {repeats.n_answers:,} repeated answers: at most about "
@@ -380,47 +402,3 @@ def _estimate_repeats(settings: RunSettings, n_samples: int, estimate: Estimate 
     requests = round((usage.requests + usage.reused) * repeats.n_answers / estimate.n_samples)
     cost_usd = None if usage.cost_usd is None or not usage.requests else usage.cost_usd / usage.requests * requests
     return replace(repeats, requests=requests, cost_usd=cost_usd)
-
-
-def _print_target(target: TargetEstimate, n_samples: int) -> None:
-    if target.asked is not None:
-        more = ""
-        if repeats := target.repeats:
-            times = write_count(repeats.n_rounds, "more time")
-            more = f", and {repeats.n_questions:,} of them {times}: {target.n_questions + repeats.n_answers:,} requests"
-        print_line(f"{target.asked} will be asked {target.n_questions:,} questions{more}.")
-    if target.answers_of is None:
-        print_line(
-            "Its answers are not known yet, so nobody can say what judging them will cost. `evalhouse collect` "
-            "asks without judging; afterwards this estimate has answers to use. Nothing was asked."
-        )
-        return
-    share = f"{target.n_answers_known:,} answers of run {target.answers_of} to these {n_samples:,} questions"
-    print_line(f"Judging is estimated from the {share}; what the application answers differently is asked in full.")
-
-
-def _find_parent(settings: RunSettings) -> RunRow | None:
-    """The run whose responses stand in for those to come; the one that is named, else the suite's last that has any."""
-    warehouse = Warehouse(settings.warehouse)
-    if settings.responses is not None:
-        return find_run(warehouse, settings.responses)
-    if not warehouse.location.path.exists():
-        return None
-    asked = (run for run in list_runs(warehouse) if run.suite == settings.suite and run.config.get("target"))
-    ended = (run for run in asked if not run.is_part_of_run and run.status in ("completed", "incomplete"))
-    return next(ended, None)
-
-
-def _estimate_judging(settings: RunSettings, parent: RunRow) -> tuple[Estimate, _Answers]:
-    answers = _Answers(known=find_parent_responses(Warehouse(settings.warehouse), parent))
-    estimate = estimate_run(settings, fill_in=answers.fill_in)
-    return replace(estimate, n_samples=answers.n_known), answers
-
-
-def _count_samples(settings: RunSettings) -> int:
-    staged = stage_of(settings)
-    check_history(settings, staged)
-    staged.staging.discard()
-    for notice in describe_columns(staged, settings, make_plan(settings).metrics):
-        print_notice(notice)
-    return staged.n_samples

@@ -150,7 +150,7 @@ def test_a_callers_own_modules_are_imported_anew(tmp_path: Path, monkeypatch: py
         request = {"environment": dict(os.environ), "folder": str(folder), "path": [str(folder), *sys.path]}
         with monkeypatch.context() as here:
             here.chdir(folder)
-            with call_process._standing_in(request):
+            with call_process.taking_place_of_caller(request):
                 import own_factory  # type: ignore[import-not-found]  # noqa: PLC0415
 
                 seen.append(own_factory.NUMBER)
