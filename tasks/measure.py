@@ -76,7 +76,7 @@ async def _compare_tool_calls(_: LiveRun, work: SampleWork) -> str | None:
 
 
 async def _compare_result_sets(live_run: LiveRun, work: SampleWork) -> str | None:
-    from evalhouse.tasks.pipeline.sql_results import RUBRIC, compare_results
+    from evalhouse.tasks.measures.sql_results import RUBRIC, compare_results
 
     # One at a time: should the process end, it is plain which sample it was measuring.
     async with live_run.measuring:

@@ -61,12 +61,36 @@ def create_app(warehouse: Warehouse, access: Access) -> FastAPI:
     for page in _PAGES:
         app.include_router(page.router)
     app.get("/assets/{name}")(_send_asset)
-    app.exception_handler(HTTPException)(_show_status)
-    app.exception_handler(RequestValidationError)(_show_invalid)
-    for known in (WarehouseError, SettingsError):
-        app.exception_handler(known)(_show_failure)
-    app.exception_handler(Exception)(_show_fault)
+    for kind in (HTTPException, RequestValidationError, WarehouseError, SettingsError, Exception):
+        app.exception_handler(kind)(_show_failure)
     return app
+
+
+def _show_failure(request: Request, error: Exception) -> Response:
+    """Answer with a page that says what went wrong."""
+    status: int = HTTPStatus.BAD_REQUEST
+    text = str(error)
+    match error:
+        case HTTPException():
+            status, text = error.status_code, error.detail
+            if status == HTTPStatus.NOT_FOUND and text in ("", "Not Found"):
+                text = f"there is no page {request.url.path!r}"
+        case RequestValidationError():
+            text = "; ".join(f"{one['loc'][-1]} is {one.get('input')!r}: {one['msg']}" for one in error.errors())
+        case WarehouseBusy() | WarehouseMissing():
+            status = HTTPStatus.SERVICE_UNAVAILABLE
+        case QueryError():
+            pass
+        case WarehouseError() | SettingsError():
+            status = HTTPStatus.NOT_FOUND
+        case _:
+            # A mistake of ours, which is written where ui was started. It is answered outside of the guard.
+            status = HTTPStatus.INTERNAL_SERVER_ERROR
+            text = f"this page failed ({type(error).__name__}); the terminal in which `evalhouse ui` runs says more"
+            response = show_error(request, status, text)
+            response.headers.update(HEADERS)
+            return response
+    return show_error(request, status, text)
 
 
 def _send_asset(name: str) -> Response:
@@ -74,34 +98,6 @@ def _send_asset(name: str) -> Response:
     if found is None:
         raise HTTPException(404, f"there is no file {name!r}")
     return found
-
-
-def _show_failure(request: Request, error: Exception) -> Response:
-    if isinstance(error, WarehouseBusy | WarehouseMissing):
-        status = HTTPStatus.SERVICE_UNAVAILABLE
-    else:
-        status = HTTPStatus.BAD_REQUEST if isinstance(error, QueryError) else HTTPStatus.NOT_FOUND
-    return show_error(request, status, str(error))
-
-
-def _show_fault(request: Request, error: Exception) -> Response:
-    """A mistake of ours; this handler stands before the guard, and what is wrong is written where ui was started."""
-    text = f"this page failed ({type(error).__name__}); the terminal in which `evalhouse ui` runs says more"
-    response = show_error(request, HTTPStatus.INTERNAL_SERVER_ERROR, text)
-    response.headers.update(HEADERS)
-    return response
-
-
-def _show_status(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    text = error.detail if error.status_code != HTTPStatus.NOT_FOUND or error.detail != "Not Found" else ""
-    return show_error(request, error.status_code, text or f"there is no page {request.url.path!r}")
-
-
-def _show_invalid(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    said = "; ".join(f"{one['loc'][-1]} is {one.get('input')!r}: {one['msg']}" for one in error.errors())
-    return show_error(request, HTTPStatus.BAD_REQUEST, said)
 
 
 def show_error(request: Request, status: int, text: str) -> Response:

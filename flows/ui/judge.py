@@ -4,7 +4,6 @@ What is shown is read of the newest runs and kept in memory until a run, a noise
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
 from typing import Annotated, Any, Final
@@ -79,17 +78,8 @@ def show_judge(request: Request, series: str = "") -> Response:
     return render(request, "judge.html", series=chosen, names={name: name for name in names}, **sections)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Agreed:
-    """How far judge and people agree in the reviewed runs; `by_run` is over time."""
-
-    document: Row
-    groups: Sequence[Row]
-    by_run: Sequence[Row]
-    run_ids: Sequence[str]
-
-
-def _describe_agreement(warehouse: Warehouse, series: str) -> Agreed | None:
+def _describe_agreement(warehouse: Warehouse, series: str) -> dict[str, Any] | None:
+    """Return how far judge and people agree in the reviewed runs; `by_run` is over time."""
     of_series = {"series": series, "most": _REVIEWED}
     run_ids: list[str] = warehouse.read(read_query("judge/reviewed_runs"), of_series)["run_id"].to_list()
     reviewed = read_reviewed(warehouse, run_ids)
@@ -134,21 +124,11 @@ def _describe_agreement(warehouse: Warehouse, series: str) -> Agreed | None:
     for of_step, start, end in zip(rows.to_dicts(), low.tolist(), high.tolist(), strict=True):
         share = write_share(of_step["n_agreeing"] / of_step["n"])
         by_run.append({**of_step, "share": f"{share} ({100 * start:.0f} to {100 * end:.0f})"})
-    return Agreed(document=document, groups=groups, by_run=by_run, run_ids=run_ids)
+    return {"document": document, "groups": groups, "by_run": by_run, "run_ids": run_ids}
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoiseTold:
-    """What noise runs say: by metric, pooled over the newest of them, by step, and floors over time as charts."""
-
-    n_runs: int
-    n_pooled: int
-    metrics: Sequence[Row]
-    steps: Sequence[Row]
-    charts: Sequence[Row]
-
-
-def _describe_noise(warehouse: Warehouse, series: str) -> NoiseTold | None:
+def _describe_noise(warehouse: Warehouse, series: str) -> dict[str, Any] | None:
+    """Return what noise runs show: by metric, pooled over the newest of them, by step, and the floors over time."""
     rows: Sequence[Row] = warehouse.read_rows(read_query("judge/noise"), {"series": series, "most": _RUNS})
     run_ids = list(dict.fromkeys(row["noise_run_id"] for row in rows))
     if not run_ids:
@@ -169,13 +149,13 @@ def _describe_noise(warehouse: Warehouse, series: str) -> NoiseTold | None:
                 floors.append(_find_floor(noise, row["n_of_run"]) if noise else None)
             named = [{**row, "run_id": row["noise_run_id"]} for row in of_metric]
             charts.append({"name": name, "chart": draw_amounts(named, floors, what="noise floor", form="{:.4f}")})
-    return NoiseTold(
-        n_runs=len(run_ids),
-        n_pooled=len(pooled),
-        metrics=[_pool(name, [row for row in by_metric[name] if row["noise_run_id"] in pooled]) for name in names],
-        steps=read_flips(warehouse, pooled),
-        charts=charts,
-    )
+    return {
+        "n_runs": len(run_ids),
+        "n_pooled": len(pooled),
+        "metrics": [_pool(name, [row for row in by_metric[name] if row["noise_run_id"] in pooled]) for name in names],
+        "steps": read_flips(warehouse, pooled),
+        "charts": charts,
+    }
 
 
 def _pool(metric: str, rows: Sequence[Row]) -> Row:
@@ -250,16 +230,8 @@ def _describe_moves(warehouse: Warehouse, run_ids: Sequence[str]) -> list[Row]:
     return described
 
 
-@dataclass(frozen=True, kw_only=True)
-class VotesTold:
-    """How often votes were not of one mind: the newest run's steps, and all runs as charts by step."""
-
-    run_id: str
-    steps: Sequence[Row]
-    charts: Sequence[Row]
-
-
-def _describe_votes(warehouse: Warehouse, runs: Sequence[Row]) -> VotesTold | None:
+def _describe_votes(warehouse: Warehouse, runs: Sequence[Row]) -> dict[str, Any] | None:
+    """Return how often votes differed: the newest run's steps, and all runs as charts by step."""
     voted = [row["run_id"] for row in runs if row["votes"] > 1]
     rows = warehouse.read(read_query("judge/votes"), frames={"wanted": _frame(voted)}).to_dicts() if voted else []
     if not rows:
@@ -268,14 +240,14 @@ def _describe_votes(warehouse: Warehouse, runs: Sequence[Row]) -> VotesTold | No
     for row in rows:
         by_step.setdefault(row["step"], []).append(row)
     newest = rows[-1]["run_id"]
-    return VotesTold(
-        run_id=newest,
-        steps=[
+    return {
+        "run_id": newest,
+        "steps": [
             {**row, "flipped": write_share(row["flip_rate"]), "against": write_share(row["against_rate"])}
             for row in rows
             if row["run_id"] == newest
         ],
-        charts=[
+        "charts": [
             {
                 "name": f"{step}: verdicts whose votes differed",
                 "chart": draw_amounts(of_step, [row["flip_rate"] for row in of_step], what=step, form="{:.1%}"),
@@ -283,7 +255,7 @@ def _describe_votes(warehouse: Warehouse, runs: Sequence[Row]) -> VotesTold | No
             for step, of_step in by_step.items()
             if len(of_step) > 1
         ],
-    )
+    }
 
 
 def _frame(run_ids: Sequence[str]) -> pl.DataFrame:

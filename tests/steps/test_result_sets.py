@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from evalhouse.tasks.pipeline import result_sets
-from evalhouse.tasks.pipeline.result_sets import (
+from evalhouse.tasks.measures import sql_results as result_sets
+from evalhouse.tasks.measures.sql_results import (
     ResultSet,
     compare_result_sets,
     must_differ,

@@ -9,6 +9,7 @@ from warehouse_processes import count_rows, make_warehouse
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics, parse_metric, view_scripts
 from evalhouse.warehouse.rows.scores import VIEWS_OF_METRICS, score_run
+from evalhouse.warehouse.sandbox import own_metrics
 from evalhouse.warehouse.sandbox.own_metrics import try_metrics
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.tables import Batch, build_frame
@@ -145,6 +146,23 @@ def test_a_metric_is_tried_without_any_data(columns: str, fault: str) -> None:
     with pytest.raises(WarehouseError, match=rf"^bad\.sql: .*{fault}.*; its SELECT was tried") as raised:
         try_metrics([make_weighted(), bad], {})
     assert "\n" not in str(raised.value)
+
+
+def test_a_metric_that_never_ends_is_stopped_when_it_is_tried_and_when_it_scores(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in ("_TRIAL_TIMEOUT_S", "_TIMEOUT_S"):
+        monkeypatch.setattr(own_metrics, limit, 0.3)
+    hangs = "levenshtein(repeat('a', 2000000), repeat('b', 2000000))"
+    endless = make_metric("endless", _CHOOSE.format(value=hangs, reason="null", join=""))
+    with pytest.raises(WarehouseError, match=r"^endless\.sql: the query was stopped after 0\.3 s"):
+        try_metrics([endless], {})
+    with pytest.raises(WarehouseError, match=r"metric 'endless' \(endless\.sql\) failed: the query was stopped"):
+        score_run(warehouse, "r", [endless], {})
+    crashing = make_metric("crashing", "select * from pandas_scan(NULL)")
+    with pytest.raises(WarehouseError, match="ended the process that it ran in"):
+        try_metrics([crashing], {})
+    assert count_rows(warehouse, "scores") == 0
 
 
 def test_all_metrics_of_ours_and_any_kind_of_number_pass_the_trial() -> None:

@@ -42,6 +42,7 @@ MOST_BYTES: Final = 256 * 2**20
 _MOST_AT_ONCE: Final = 2
 _PATIENCE_S: Final = 10.0
 _LOOK_S: Final = 0.02
+_START_S: Final = 60.0
 # How long the process has to report by itself that the time is over, before it is killed.
 _GRACE_S: Final = 2.0
 # Rows are fetched beside DuckDB's memory, and threads reserve addresses that they never use.
@@ -72,6 +73,47 @@ class _Process:
 
     process: subprocess.Popen[bytes]
     folder: tempfile.TemporaryDirectory[str]
+    is_ready: bool = False
+
+    def ask(self, question: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
+        """Send a question and wait for the reply; raises QueryStopped when the process is killed or ends."""
+        timeout_s = question["timeout_s"]
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # the process has ended, which its status tells
+            self.process.stdin.write(json.dumps(question).encode() + b"\n")
+            self.process.stdin.flush()
+        if not self.is_ready:  # the time of a query begins when its process has loaded what it needs
+            if self._read_line(_START_S, stop) is None:
+                raise QueryStopped(f"the process for queries has not started within {_START_S:g} s; try again")
+            self.is_ready = True
+        line = self._read_line(timeout_s + _GRACE_S, stop)
+        if line is None:
+            raise QueryStopped(f"the query was stopped after {timeout_s:g} s; narrow it")
+        if line.endswith(b"\n"):
+            reply: dict[str, Any] = json.loads(line)
+            return reply
+        status = self.process.wait()
+        name = signal.Signals(-status).name if -status in set(signal.Signals) else f"status {status}"
+        raise QueryStopped(
+            f"the query ended the process that it ran in ({name}): it took more than the {question['memory_mb']} MB of "
+            "memory that it has here, or a function in it is faulty; narrow it"
+        )
+
+    def _read_line(self, seconds: float, stop: threading.Event) -> bytes | None:
+        """Return the next line, None when it does not come in time; raises QueryStopped when `stop` is set."""
+        stdout, lines = self.process.stdout, []
+        assert stdout is not None
+        # In another thread: Python handles a Ctrl-C in this one, and only between two of its waits.
+        reader = threading.Thread(target=lambda: lines.append(stdout.readline()), daemon=True)
+        reader.start()
+        deadline = time.monotonic() + seconds
+        while reader.is_alive():
+            reader.join(_LOOK_S)
+            if stop.is_set():
+                raise QueryStopped("the query was stopped")
+            if time.monotonic() >= deadline:
+                return None
+        return lines[0]
 
     def close(self) -> None:
         """End the process, whatever it is doing."""
@@ -158,8 +200,12 @@ def run_apart(
     try:
         process = _take()
         try:
-            reply = _ask(process, question, stop or threading.Event())
-            frame = _read_frame(process, reply)
+            reply = process.ask(question, stop or threading.Event())
+            frame = None
+            if "file" in reply:
+                path = Path(process.folder.name) / reply["file"]
+                frame = pl.read_ipc(path)  # mapped, so that the file can be removed
+                path.unlink()
         except BaseException:  # also when interrupted: the process must not go on with a query that no one waits for
             process.close()
             raise
@@ -200,46 +246,6 @@ def _start() -> _Process:
     return _Process(process=process, folder=folder)
 
 
-def _ask(process: _Process, question: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
-    """Send a question and wait for the reply; raises QueryStopped when the process is killed or ends."""
-    stdin, stdout = process.process.stdin, process.process.stdout
-    assert stdin is not None
-    assert stdout is not None
-    timeout_s, lines = question["timeout_s"], []
-    deadline = time.monotonic() + timeout_s + _GRACE_S
-    with contextlib.suppress(BrokenPipeError):  # the process has ended, which its status tells
-        stdin.write(json.dumps(question).encode() + b"\n")
-        stdin.flush()
-    # In another thread: Python handles a Ctrl-C in this one, and only between two of its waits.
-    reader = threading.Thread(target=lambda: lines.append(stdout.readline()), name="evalhouse-query-reply", daemon=True)
-    reader.start()
-    while reader.is_alive():
-        reader.join(_LOOK_S)
-        if stop.is_set():
-            raise QueryStopped("the query was stopped")
-        if time.monotonic() >= deadline:
-            raise QueryStopped(f"the query was stopped after {timeout_s:g} s; narrow it")
-    if lines[0].endswith(b"\n"):
-        reply: dict[str, Any] = json.loads(lines[0])
-        return reply
-    status = process.process.wait()
-    name = signal.Signals(-status).name if -status in set(signal.Signals) else f"status {status}"
-    raise QueryStopped(
-        f"the query ended the process that it ran in ({name}): it took more than the {question['memory_mb']} MB of "
-        "memory that it has here, or a function in it is faulty; narrow it"
-    )
-
-
-def _read_frame(process: _Process, reply: dict[str, Any]) -> pl.DataFrame | None:
-    """The rows of a reply, None for that of an error. They are mapped, so that the file can be removed."""
-    if "file" not in reply:
-        return None
-    path = Path(process.folder.name) / reply["file"]
-    frame = pl.read_ipc(path)
-    path.unlink()
-    return frame
-
-
 def main() -> None:
     """Answer questions, one JSON line each, with one JSON line each until standard input ends."""
     folder = Path(sys.argv[1])
@@ -253,6 +259,8 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with contextlib.suppress(OSError):  # the first to be ended when the machine's memory runs out
             Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    replies.write(b"ready\n")
+    replies.flush()
     try:
         for number, line in enumerate(sys.stdin.buffer):
             reply = _answer(json.loads(line), folder, f"{number}.arrow")

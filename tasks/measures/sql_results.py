@@ -1,0 +1,353 @@
+"""SQL answers: the rows they return against those that were expected, and what that proves of two queries.
+
+A sample's `tables` (rows, or paths) and `setup` (a script) are the data that its expected query (the ground truth) and
+the bot's query (the answer) run on; `expected_rows` and `rows` may be given in their place. Queries run in the query
+process, in a DuckDB in memory that holds the sample's tables and nothing else. Rows are compared as values, so that two
+queries of different wording, column names or number types can agree.
+"""
+
+import asyncio
+import datetime
+import decimal
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, permutations, product
+from typing import Any, Final
+
+import numpy as np
+from rapidfuzz.distance import LCSseq
+
+from evalhouse.prompts import Grade
+from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.warehouse.errors import QueryError, QueryStopped, TableError
+from evalhouse.warehouse.rows.samples import StoredSample
+
+_TIMEOUT_S: Final = 20.0
+_MEMORY_MB: Final = 512
+_MAX_BYTES: Final = 64 * 2**20  # of the rows that a query returns
+# Sums in another order differ in the last of their sixteen digits. Those beyond _NOISE are dropped first, so that a
+# half at the end of _DIGITS goes one way in both sums.
+_NOISE, _DIGITS = 15, 12
+_TIME = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d\S*)?$", re.ASCII)
+# How many cells are looked at to find which of several equal columns is which.
+_MOST_CELLS_TRIED = 2_000_000
+
+Cell = Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultSet:
+    """Columns and rows in order."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """Shares from 0 to 1 of the expected rows and columns that were returned, and of the returned that were expected.
+
+    `in_order` is the share of rows that agree in the same order, of the longer set. `note` says in words what differs.
+    """
+
+    row_precision: float
+    row_recall: float
+    column_precision: float
+    column_recall: float
+    in_order: float
+    note: str
+
+    @property
+    def f1(self) -> float:
+        """Harmonic mean of precision and recall of cells, each that of rows times that of columns."""
+        precision = self.row_precision * self.column_precision
+        recall = self.row_recall * self.column_recall
+        return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+
+
+def read_rows(source: object, name: str) -> ResultSet:
+    """Rows given as a list of objects, or as {"columns": [...], "rows": [[...], ...]}; raises TableError."""
+    if isinstance(source, list) and all(isinstance(row, dict) for row in source):
+        columns = tuple(dict.fromkeys(key for row in source for key in row))
+        return ResultSet(columns=columns, rows=tuple(tuple(row.get(key) for key in columns) for row in source))
+    if isinstance(source, dict) and isinstance(source.get("columns"), list) and isinstance(source.get("rows"), list):
+        columns, rows = tuple(map(str, source["columns"])), source["rows"]
+        if all(isinstance(row, list) and len(row) == len(columns) for row in rows):
+            return ResultSet(columns=columns, rows=tuple(map(tuple, rows)))
+    raise TableError(
+        f'{name} is {str(source)[:80]!r}; it must be a list of objects, or {{"columns": […], "rows": [[…], …]}} with '
+        "as many cells in each row as there are columns"
+    )
+
+
+def run_on_tables(sql: str, tables: Mapping[str, Any], *, setup: str = "", timeout_s: float = _TIMEOUT_S) -> ResultSet:
+    """Return the rows of `sql` over `tables` (rows, or a path to CSV, Parquet or JSON) and what `setup` has made.
+
+    `setup` is a script of CREATE and INSERT statements. Raises QueryError when the query fails, is refused or returns
+    more than 100,000 rows, QueryStopped when it takes too long or too much memory or ends its process, and TableError
+    when a table or the script is at fault.
+    """
+    # Few runs have SQL answers.
+    from evalhouse.warehouse.sandbox.query import query_tables  # noqa: PLC0415
+    from evalhouse.warehouse.sandbox.query_process import run_apart  # noqa: PLC0415
+
+    sources: dict[str, object] = {}
+    for name, source in tables.items():
+        given = source if isinstance(source, str) else read_rows(source, f"table {name!r}")
+        sources[name] = given if isinstance(given, str) else {"columns": given.columns, "rows": given.rows}
+    frame = run_apart(
+        query_tables,
+        timeout_s=timeout_s,
+        memory_mb=_MEMORY_MB,
+        max_bytes=_MAX_BYTES,
+        sql=sql,
+        tables=sources,
+        setup=setup,
+    )
+    return ResultSet(columns=tuple(frame.columns), rows=tuple(frame.rows()))
+
+
+def compare_result_sets(expected: ResultSet, made: ResultSet) -> Agreement:
+    """How far two sets agree.
+
+    - Types: numbers of any type are equal by value, whole ones exactly and others to twelve digits; a date is midnight
+      of its day, and a text in ISO form is the time it names; times are UTC; true is not 1.
+    - NULLs are equal to each other, as are NaNs.
+    - Columns are paired by what they hold, those of one name first where that leaves a choice (whatever the case); the
+      order of columns is of no matter.
+    - A row counts as often as it comes. Rows are compared by the paired columns alone.
+    - Two sets without rows agree; a list of no rows has no columns that could differ.
+
+    >>> ab = ResultSet(columns=("a", "b"), rows=((1, "x"), (2, "y")))
+    >>> ba = ResultSet(columns=("n", "a"), rows=(("y", 2.0), ("x", 1.0)))
+    >>> agreement = compare_result_sets(ab, ba)
+    >>> agreement.f1, agreement.in_order
+    (1.0, 0.5)
+    """
+    wanted, given = _settle_rows(expected), _settle_rows(made)
+    if not wanted and not given and not (expected.columns and made.columns):
+        return Agreement(row_precision=1, row_recall=1, column_precision=1, column_recall=1, in_order=1, note="no rows")
+    pairs = _pair_columns(expected, made, wanted, given)
+    wanted, given = _pick(wanted, [place for place, _ in pairs]), _pick(given, [other for _, other in pairs])
+    # Without one common column no row agrees.
+    common = (Counter(wanted) & Counter(given)).total() if pairs else 0
+    in_order = 0
+    if pairs:
+        # Equal rows get one number, and a common subsequence of numbers is found.
+        numbers: dict[Cell, int] = {}
+        numbered = [[numbers.setdefault(row, len(numbers)) for row in rows] for rows in (wanted, given)]
+        in_order = LCSseq.similarity(*numbered)
+    notes = [f"{common} of {len(expected.rows)} expected and {len(made.rows)} returned rows agree"]
+    missing = [name for place, name in enumerate(expected.columns) if place not in {paired for paired, _ in pairs}]
+    extra = [name for place, name in enumerate(made.columns) if place not in {other for _, other in pairs}]
+    notes += [f"missing columns: {', '.join(missing)}"] if missing else []
+    notes += [f"extra columns: {', '.join(extra)}"] if extra else []
+    return Agreement(
+        row_precision=_share(common, len(given)) if given or not wanted else 0.0,
+        row_recall=_share(common, len(wanted)) if wanted or not given else 0.0,
+        column_precision=_share(len(pairs), len(made.columns)),
+        column_recall=_share(len(pairs), len(expected.columns)),
+        in_order=_share(in_order, max(len(wanted), len(given))),
+        note="; ".join(notes),
+    )
+
+
+def _pair_columns(
+    expected: ResultSet,
+    made: ResultSet,
+    wanted_rows: Sequence[tuple[Cell, ...]],
+    given_rows: Sequence[tuple[Cell, ...]],
+) -> list[tuple[int, int]]:
+    """Return the places of columns that belong together: they share most of their values, or else a name."""
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415  # half a second, which few runs need
+
+    wanted = [Counter(row[place] for row in wanted_rows) for place in range(len(expected.columns))]
+    given = [Counter(row[place] for row in given_rows) for place in range(len(made.columns))]
+    # The share of values that two columns have in common, of the longer; 1 when neither has any.
+    alike = np.array(
+        [[_share((own & other).total(), max(own.total(), other.total())) for other in given] for own in wanted]
+    )
+    named = np.array([[own.casefold() == other.casefold() for other in made.columns] for own in expected.columns])
+    placed = np.eye(*alike.shape)
+    worth = alike + named * 1e-3 + placed * 1e-6
+    # Of pairings that are worth the same, the same one whichever side is the expected one.
+    if repr(expected) <= repr(made):
+        rows, columns = linear_sum_assignment(worth, maximize=True)
+    else:
+        columns, rows = linear_sum_assignment(worth.T, maximize=True)
+    groups: dict[Cell, list[tuple[int, int]]] = {}
+    for own, other in zip(rows.tolist(), columns.tolist(), strict=True):
+        if alike[own, other] or named[own, other]:
+            held = (frozenset(wanted[own].items()), frozenset(given[other].items()))
+            groups.setdefault(held, []).append((own, other))
+    # Columns that hold the same values as a whole can be told apart by the rows alone: try their orders, the given one
+    # first, for as many cells as may be looked at.
+    n_cells = (len(wanted_rows) + len(given_rows)) * sum(map(len, groups.values()))
+    n_tries = max(1, _MOST_CELLS_TRIED // max(1, n_cells))
+    best: list[tuple[int, int]] = []
+    most = -1
+    for orders in islice(product(*(permutations([other for _, other in group]) for group in groups.values())), n_tries):
+        pairs = [
+            (own, other)
+            for group, order in zip(groups.values(), orders, strict=True)
+            for (own, _), other in zip(group, order, strict=True)
+        ]
+        sides = _pick(wanted_rows, [own for own, _ in pairs]), _pick(given_rows, [other for _, other in pairs])
+        common = (Counter(sides[0]) & Counter(sides[1])).total()
+        if common > most:
+            best, most = pairs, common
+        if most == min(len(wanted_rows), len(given_rows)):
+            break
+    return sorted(best)
+
+
+def must_differ(expected: ResultSet, made: ResultSet) -> bool:
+    """Whether the two sets are different whatever their columns are called and in which order they come."""
+    if len(expected.columns) != len(made.columns):
+        return True
+    sides = [Counter(_settle_rows(rows)) for rows in (expected, made)]
+    # Most sets that agree have their columns in one order; only the others are worth looking into each row, as a bag of
+    # its values.
+    if sides[0] == sides[1]:
+        return False
+    bags: list[Counter[Cell]] = [Counter(), Counter()]
+    for side, bag in zip(sides, bags, strict=True):
+        for row, times in side.items():
+            bag[frozenset(Counter(row).items())] += times
+    return bags[0] != bags[1]
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 1.0
+
+
+def _pick(rows: Sequence[tuple[Cell, ...]], places: Sequence[int]) -> list[tuple[Cell, ...]]:
+    return [tuple(row[place] for place in places) for row in rows]
+
+
+def _settle_rows(rows: ResultSet) -> list[tuple[Cell, ...]]:
+    return [tuple(map(_settle, row)) for row in rows.rows]
+
+
+def _settle(value: Cell) -> Cell:
+    """Return a value in the form it is compared in, hashable."""
+    kind, settled = type(value).__name__, value
+    match value:
+        case str() if _TIME.match(value):
+            try:
+                return _settle(datetime.datetime.fromisoformat(value))
+            except (ValueError, OverflowError):
+                pass
+        case str() | None | bool() | bytes():
+            pass
+        case int() | float() | decimal.Decimal():
+            kind = "number"
+            if isinstance(value, int):
+                settled = value
+            elif not math.isfinite(value):
+                settled = str(float(value))
+            elif isinstance(value, decimal.Decimal) and value == value.to_integral_value():
+                settled = int(value)
+            else:
+                number = float(f"{float(value):.{_NOISE}g}")
+                settled = int(number) if number.is_integer() else float(f"{number:.{_DIGITS}g}")
+        case datetime.datetime():
+            utc = value if value.tzinfo is None else value.astimezone(datetime.UTC).replace(tzinfo=None)
+            kind, settled = "time", utc.isoformat()
+        case datetime.date():
+            kind, settled = "time", datetime.datetime.combine(value, datetime.time()).isoformat()
+        case list() | tuple():
+            kind, settled = "list", tuple(map(_settle, value))
+        case dict():
+            kind, settled = "struct", tuple(sorted((str(key), _settle(inner)) for key, inner in value.items()))
+        case _:
+            settled = str(value)
+    return kind, settled
+
+
+RUBRIC = "result_sets"
+
+
+def compare_results(sample: StoredSample) -> list[Grade] | str:
+    """Return grades from 0 to 1, or the reason why there are none.
+
+    `row_precision`, `row_recall`, `column_precision`, `column_recall`, and the scores `any_order` (F1 of the cells) and
+    `in_order` (F1 times the share of rows in the expected order). A bot's query that fails scores 0.
+    Raises QueryStopped where it ran over a limit or ended its process, FatalJudgeError for tables that cannot be read.
+    """
+    try:
+        expected = _find_rows(sample, sample.ground_truth, "expected_rows")
+    except QueryError as error:
+        raise FatalJudgeError(f"sample {sample.sample_id}: the expected query fails: {error}") from None
+    except TableError as error:
+        raise FatalJudgeError(f"sample {sample.sample_id}: {error}") from None
+    if expected is None:
+        return "no_ground_truth"
+    try:
+        made = _find_rows(sample, sample.answer, "rows")
+    except QueryStopped as error:
+        raise QueryStopped(f"the bot's query: {error}") from None
+    except QueryError as error:
+        return _grade(f"the bot's query fails: {error}")
+    except TableError as error:
+        if sample.metadata.get("rows") is None:  # then the tables are at fault, and not the bot
+            raise FatalJudgeError(f"sample {sample.sample_id}: {error}") from None
+        return _grade(f"the bot's rows cannot be read: {error}")
+    return _grade(compare_result_sets(expected, made)) if made else "no_answer"
+
+
+async def prove_by_running(sample: StoredSample) -> Grade | None:
+    """Two queries that return different rows on the sample's data are not equivalent; anything else proves nothing.
+
+    A query that fails proves nothing either: it may be written for another database. Raises FatalJudgeError for tables
+    that cannot be read.
+    """
+
+    def run_both() -> Grade | None:
+        try:
+            expected, made = (_run(sample, sql) for sql in (sample.ground_truth, sample.answer))
+        except QueryError:
+            return None
+        except TableError as error:
+            raise FatalJudgeError(f"sample {sample.sample_id}: {error}") from None
+        if expected is None or made is None or not must_differ(expected, made):
+            return None
+        return Grade(
+            criterion="sql_equivalence",
+            rating=0.0,
+            reason=f"run on the sample's data they differ: {compare_result_sets(expected, made).note}",
+            rule="settled by running both",
+        )
+
+    return await asyncio.to_thread(run_both)
+
+
+def _find_rows(sample: StoredSample, sql: str | None, column: str) -> ResultSet | None:
+    """Rows that were given, or those of a query; None when there is neither. Raises QueryError or TableError."""
+    given = sample.metadata.get(column)
+    if given is not None:
+        return read_rows(given, f"column {column}")
+    return _run(sample, sql)
+
+
+def _run(sample: StoredSample, sql: str | None) -> ResultSet | None:
+    tables, setup = sample.metadata.get("tables") or {}, str(sample.metadata.get("setup") or "")
+    if sql is None or not (tables or setup):
+        return None
+    if not isinstance(tables, dict):
+        raise TableError(f"column tables is {str(tables)[:80]!r}; it must be an object: table name to rows or a path")
+    return run_on_tables(sql, tables, setup=setup)
+
+
+def _grade(agreement: Agreement | str) -> list[Grade]:
+    names = ("row_precision", "row_recall", "column_precision", "column_recall", "any_order", "in_order")
+    if isinstance(agreement, str):
+        ratings, note = dict.fromkeys(names, 0.0), agreement
+    else:
+        ratings = {name: getattr(agreement, name) for name in names[:4]}
+        ratings |= {"any_order": agreement.f1, "in_order": agreement.f1 * agreement.in_order}
+        note = agreement.note
+    return [Grade(criterion=name, rating=rating, reason=note) for name, rating in ratings.items()]
