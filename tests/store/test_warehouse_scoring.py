@@ -159,7 +159,7 @@ def test_a_metric_that_never_ends_is_stopped_when_it_is_tried_and_when_it_scores
         try_metrics([endless], {})
     with pytest.raises(WarehouseError, match=r"metric 'endless' \(endless\.sql\) failed: the query was stopped"):
         score_run(warehouse, "r", [endless], {})
-    crashing = make_metric("crashing", "select * from pandas_scan(NULL)")
+    crashing = make_metric("crashing", "select * from pandas_scan(NULL) where run_id = $run_id")
     with pytest.raises(WarehouseError, match="ended the process that it ran in"):
         try_metrics([crashing], {})
     assert count_rows(warehouse, "scores") == 0
