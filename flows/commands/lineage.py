@@ -74,11 +74,21 @@ def lineage(*, names: tuple[str, ...], full: bool, warehouse: Warehouse, as_json
             )
         advice = suggest(metric or "", scored, otherwise="its metrics")
         raise SettingsError(f"run {run_row.run_id} has no score of metric {metric!r} for {sample!r}; {advice}")
-    metadata = _read_metadata(warehouse, run_row.run_id, sample)
+    # All else that was in the sample's row of the dataset.
+    stored = warehouse.read_rows(read_query("lineage/metadata"), {"run_id": run_row.run_id, "sample_id": sample})
+    metadata: Mapping[str, Any] = orjson.loads(str(stored[0]["metadata"])) if stored and stored[0]["metadata"] else {}
     if as_json:
         print_json([{**row, "metadata": metadata} for row in rows])
     else:
-        read = _pick_read(metadata, _list_steps(rows), _read_templates(warehouse, run_row.run_id)) if metadata else {}
+        read = {}
+        if metadata:
+            from evalhouse.tasks.pipeline.step_inputs import list_step_inputs  # noqa: PLC0415  # brings the prompts
+
+            # What of a sample's metadata the steps read, those of rubrics by the texts of their prompts.
+            templates = _read_templates(warehouse, run_row.run_id)
+            rubrics = {f"{GRADE_STEP}{rubric}": [template] for rubric, template in templates.items()}
+            inputs = [name for step in _list_steps(rows) for name in sorted(list_step_inputs(step, rubrics) or ())]
+            read = {name: metadata[name] for name in dict.fromkeys(inputs) if name in metadata}
         # The sample, its scores, and the verdicts of each step once, however many scores rest on them.
         first = rows[0]
         tree = Tree(_join((first["sample_id"], "bold"), f" in run {run_row.run_id} ({run_row.dataset})"))
@@ -165,21 +175,15 @@ def _describe_verdict(row: Row, *, reason: str | None) -> Text | None:
         of = f"[{row['statement_id']}] " if row["statement_id"] else ""
         return _join(of, (f"cites {named} ", "bold"), row["statement"]) if row["statement"] else None
     if row["statement_id"] is not None:
-        verdict = row["label"] if row["label"] is not None else _describe_support(row)
+        verdict = row["label"]
+        if verdict is None and row["supported"] is not None:
+            verdict = f"supported by {name_support(row)}" if row["supported"] else "unsupported"
         return _join(
             f"[{row['statement_id']}] ", (f"{verdict} " if verdict else "", "bold"), row["statement"] or "", why
         )
     if row["context_rank"] is not None and row["useful"] is not None:
         return _join(f"C{row['context_rank']} ", ("useful" if row["useful"] else "not useful", "bold"), why)
     return _join((row["label"], "bold"), why) if row["label"] is not None else None
-
-
-def _describe_support(row: Row) -> str | None:
-    if row["supported"] is None:
-        return None
-    if not row["supported"]:
-        return "unsupported"
-    return f"supported by {name_support(row)}"
 
 
 def _join(*parts: str | tuple[str, str]) -> Text:
@@ -200,7 +204,13 @@ def _read_lineage(warehouse: Warehouse, run_id: str, sample_id: str, metric: str
     sample = {"run_id": run_id, "sample_id": sample_id}
     rows: list[dict[str, Any]] = warehouse.read_rows(read_query("lineage/scores"), {**sample, "metric": metric})
     has_own = any(row["step"] is None for row in rows)
-    own = _find_own_rubrics(warehouse, run_id) if has_own else {}
+    own: Mapping[str, Collection[str]] = {}
+    if has_own:
+        from evalhouse.tasks.pipeline.step_inputs import find_graded  # noqa: PLC0415  # only where there are rubrics
+
+        # The grading step of each score that a rubric gave whose prompt is stored.
+        templates = _read_templates(warehouse, run_id)
+        own = find_graded({f"{GRADE_STEP}{name}": [template] for name, template in templates.items()})
     # The rows come in the order of their metrics.
     scores = {name: list(of_metric) for name, of_metric in groupby(rows, key=lambda row: str(row["metric"]))}
     steps_of = {name: [*_list_splittings(of_metric), *own.get(name, ())] for name, of_metric in scores.items()}
@@ -208,31 +218,6 @@ def _read_lineage(warehouse: Warehouse, run_id: str, sample_id: str, metric: str
     query = read_query("lineage/further")
     further: list[dict[str, Any]] = warehouse.read_rows(query, {**sample, "steps": steps}) if steps else []
     return [row for name, of_metric in scores.items() for row in _add_further(of_metric, further, steps_of[name])]
-
-
-def _find_own_rubrics(warehouse: Warehouse, run_id: str) -> Mapping[str, Collection[str]]:
-    """The grading step of each score that a rubric gave whose prompt is on record."""
-    from evalhouse.tasks.pipeline.step_inputs import find_graded  # noqa: PLC0415  # only where there are such rubrics
-
-    templates = _read_templates(warehouse, run_id)
-    return find_graded({f"{GRADE_STEP}{name}": [template] for name, template in templates.items()})
-
-
-def _read_metadata(warehouse: Warehouse, run_id: str, sample_id: str) -> Mapping[str, Any]:
-    """Whatever else stood in the sample's row of the dataset."""
-    rows = warehouse.read_rows(read_query("lineage/metadata"), {"run_id": run_id, "sample_id": sample_id})
-    text = rows[0]["metadata"] if rows else None
-    metadata: Mapping[str, Any] = orjson.loads(str(text)) if text else {}
-    return metadata
-
-
-def _pick_read(metadata: Mapping[str, Any], steps: Iterable[str], templates: Mapping[str, str]) -> dict[str, Any]:
-    """What of a sample's metadata these steps read, those of rubrics by the texts of their prompts."""
-    from evalhouse.tasks.pipeline.step_inputs import list_step_inputs  # noqa: PLC0415  # brings the prompts
-
-    rubrics = {f"{GRADE_STEP}{rubric}": [template] for rubric, template in templates.items()}
-    names = dict.fromkeys(name for step in steps for name in sorted(list_step_inputs(step, rubrics) or ()))
-    return {name: metadata[name] for name in names if name in metadata}
 
 
 def _list_steps(rows: Iterable[Row]) -> list[str]:

@@ -252,16 +252,13 @@ def _mark(rubric: Rubric | None) -> tuple[str | None, str | None]:
 
 def _describe(prompt: Prompt) -> dict[str, object]:
     names = ("name", "version", "language", "prompt_hash", "description")
-    return {name: getattr(prompt, name) for name in names} | {"rubric": _describe_rubric(prompt.rubric)}
-
-
-def _describe_rubric(rubric: Rubric | None) -> dict[str, object] | None:
-    if rubric is None:
-        return None
-    names = {"kind", "min", "max", "anchors", "better"}
-    criteria = {name: criterion.model_dump(include=names) for name, criterion in rubric.criteria.items()}
-    needs = [names if len(names) > 1 else names[0] for names in rubric.needs]
-    return {"needs": needs, "criteria": criteria, "metrics": rubric.metrics}
+    described: dict[str, object] = {name: getattr(prompt, name) for name in names} | {"rubric": None}
+    if (rubric := prompt.rubric) is not None:
+        fields = {"kind", "min", "max", "anchors", "better"}
+        criteria = {name: criterion.model_dump(include=fields) for name, criterion in rubric.criteria.items()}
+        needs = [needed if len(needed) > 1 else needed[0] for needed in rubric.needs]
+        described["rubric"] = {"needs": needs, "criteria": criteria, "metrics": rubric.metrics}
+    return described
 
 
 def _to_path(folder: str | None) -> Path | None:

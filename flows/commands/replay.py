@@ -20,7 +20,7 @@ from evalhouse.flows.results.output import (
 from evalhouse.flows.results.progress import show_run
 from evalhouse.flows.results.run_origin import find_other_run
 from evalhouse.flows.server.interrupts import wait_for_warehouse
-from evalhouse.tasks.comparing.replay import Finding, count_verdicts
+from evalhouse.tasks.comparing.replay import count_verdicts
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
@@ -160,7 +160,18 @@ def _print(begun: "Replay", document: dict[str, Any]) -> None:
     print_section(
         "What became of the scores with the old contexts",
         ["sample", "metric", "#before", "#after", "#with old contexts", "verdict", "document"],
-        [_list_cells(finding) for finding in findings],
+        [
+            [
+                finding.move.sample_id,
+                finding.move.metric,
+                finding.move.before,
+                finding.move.after,
+                finding.with_old,
+                finding.verdict,
+                ", ".join(finding.documents) or finding.note or "",
+            ]
+            for finding in findings
+        ],
     )
     print_section(
         "What did it",
@@ -184,9 +195,3 @@ def _print(begun: "Replay", document: dict[str, Any]) -> None:
         print_line(f"next: evalhouse replay {base} {candidate}   (goes on with what is missing)")
     else:
         print_line(f"next: evalhouse compare {base} {candidate} --sample {findings[0].move.sample_id}")
-
-
-def _list_cells(finding: Finding) -> list[object]:
-    move = finding.move
-    document = ", ".join(finding.documents) or finding.note or ""
-    return [move.sample_id, move.metric, move.before, move.after, finding.with_old, finding.verdict, document]

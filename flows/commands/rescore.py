@@ -70,7 +70,16 @@ def rescore(
         names = [*(metric.name for metric in rescoring.metrics), *unchanged]
         update_run(warehouse, run_id, metrics=names, config=rescoring.settings.model_dump(mode="json"))
     if as_json:
-        print_json([_describe(rescoring) for rescoring in rescorings])
+        print_json(
+            [
+                {
+                    "run_id": rescoring.run.run_id,
+                    "metrics": [metric.name for metric in rescoring.metrics],
+                    "left_out": dict(rescoring.left_out),
+                }
+                for rescoring in rescorings
+            ]
+        )
     elif rescorings:
         rows = [
             [
@@ -127,11 +136,3 @@ def _plan_rescoring(
             left_out[name] = "the run has no verdicts for it"
     settings = settings.model_copy(update={"metric_settings": merged, "metric_files": folder})
     return Rescoring(run=run, settings=settings, metrics=tuple(scored), left_out=left_out)
-
-
-def _describe(rescoring: Rescoring) -> dict[str, object]:
-    return {
-        "run_id": rescoring.run.run_id,
-        "metrics": [metric.name for metric in rescoring.metrics],
-        "left_out": dict(rescoring.left_out),
-    }

@@ -429,7 +429,9 @@ def agreement(*, runs: tuple[str, ...], by: str, seed: int, warehouse: Warehouse
     Each RUN is a run id, a unique prefix of one, a label, `latest` or `previous`; without one, the runs whose verdicts
     were reviewed. A label counts for every run that has a verdict of the same content.
     """
-    groupings = _parse_groupings(by)
+    groupings = list(dict.fromkeys(name.strip() for name in by.split(",") if name.strip()))
+    if not groupings or not set(groupings) <= set(GROUPINGS):
+        raise SettingsError(f"--by: got {by!r}; known: {', '.join(GROUPINGS)}, several with commas")
     reviewed_runs = [find_run(warehouse, name) for name in (runs or list_reviewed_runs(warehouse))]
     reviewed_runs = list({run.run_id: run for run in reviewed_runs}.values())
     reviewed = read_reviewed(warehouse, [run.run_id for run in reviewed_runs])
@@ -495,14 +497,6 @@ def agreement(*, runs: tuple[str, ...], by: str, seed: int, warehouse: Warehouse
             f"Intervals are 95 %, over samples. Too few is: under {LEAST_EFFECTIVE} verdicts by weight, under "
             f"{LEAST_SAMPLES} samples, or a label given under {LEAST_LABELS} times."
         )
-
-
-def _parse_groupings(text: str) -> list[str]:
-    groupings = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in groupings if name not in GROUPINGS]
-    if unknown or not groupings:
-        raise SettingsError(f"--by: got {text!r}; known: {', '.join(GROUPINGS)}, several with commas")
-    return list(dict.fromkeys(groupings))
 
 
 def _print_people(people: Sequence[Mapping[str, Any]]) -> None:

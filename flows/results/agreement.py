@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from evalhouse.tasks.comparing.agreement import STEP_LABELS, Group, group_reviewed, measure_judge, measure_people
+from evalhouse.tasks.comparing.agreement import STEP_LABELS, group_reviewed, measure_judge, measure_people
 from evalhouse.tasks.comparing.intervals import Measure
 
 GROUPINGS: Final = ("step", "label", "language", "prompt_version", "judge", "reviewer")
@@ -15,12 +15,19 @@ Document = dict[str, Any]
 
 
 def describe_agreement(reviewed: pl.DataFrame, groupings: Sequence[str], *, seed: int = 0) -> Document:
-    """Everything that is known of the agreement, as JSON has it; `reviewed` is that of `read_reviewed`."""
+    """Return all figures of the agreement, as JSON has it; `reviewed` is that of `read_reviewed`."""
     # A verdict that later runs took from the record is the same verdict: it counts once.
     same = ["sample_id", "step", "item_hash", "judge_label", "judge", "prompt_version", "reviewer"]
     rows = reviewed.unique([*same, "statement_id", "context_rank"], keep="first", maintain_order=True)
     steps = [step for step in STEP_LABELS if step in rows["step"]]
-    judged = [_describe_group(by, group, seed) for by in groupings for group in group_reviewed(rows, by)]
+    judged = []
+    for by in groupings:
+        for group in group_reviewed(rows, by):
+            figures = asdict(measure_judge(group.rows, group.step, seed=seed))
+            if by == "label":
+                # Of verdicts with one label of the judge these are settled beforehand.
+                figures |= dict.fromkeys(MEASURES[1:], asdict(Measure(value=None, ci_low=None, ci_high=None)))
+            judged.append({"by": by, "step": group.step, "value": group.value, **figures})
     people = [
         {"step": step, **asdict(measure_people(rows.filter(pl.col("step") == step), step, seed=seed))} for step in steps
     ]
@@ -33,11 +40,3 @@ def describe_agreement(reviewed: pl.DataFrame, groupings: Sequence[str], *, seed
         "judge": judged,
         "people": [agreement for agreement in people if agreement["n_verdicts"]],
     }
-
-
-def _describe_group(by: str, group: Group, seed: int) -> Document:
-    figures = asdict(measure_judge(group.rows, group.step, seed=seed))
-    if by == "label":
-        # Of verdicts with one label of the judge these are settled beforehand.
-        figures |= dict.fromkeys(MEASURES[1:], asdict(Measure(value=None, ci_low=None, ci_high=None)))
-    return {"by": by, "step": group.step, "value": group.value, **figures}

@@ -53,6 +53,14 @@ def describe_preferences(warehouse: Warehouse, run: RunRow, *, with_samples: boo
     summary = summarise_preferences(rows)
     asked = {name: run.config["prefer"][name] for name in ("base", "candidate", "rubric", "without", "cluster")}
     position = asdict(summary.position) | {"leans_to": summary.position.leans_to}
+    # What was decided on the win rate, in the words of a gate; None where no limit was given.
+    checks = read_checks(warehouse, run.run_id)
+    if not checks:
+        gate_lines = None
+    else:
+        of_all = ("gate", "on_undecided")  # each check has what was decided on all of them
+        own = [{name: value for name, value in check.items() if name not in of_all} for check in checks]
+        gate_lines = {"outcome": checks[0]["gate"], "undecided": checks[0]["on_undecided"], "checks": own}
     return {
         **asked,
         "judge": run.judge,
@@ -61,19 +69,9 @@ def describe_preferences(warehouse: Warehouse, run: RunRow, *, with_samples: boo
         **asdict(summary),
         "position": position,
         "left_out": count_left_out(warehouse, run.run_id),
-        "gate": _describe_gate(warehouse, run),
+        "gate": gate_lines,
         "samples": [_describe_sample(row) for row in rows] if with_samples else [],
     }
-
-
-def _describe_gate(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | None:
-    """What was decided on the win rate, in the words of a gate; None where no limit was given."""
-    checks = read_checks(warehouse, run.run_id)
-    if not checks:
-        return None
-    of_all = ("gate", "on_undecided")  # each check has what was decided on all of them
-    own = [{name: value for name, value in check.items() if name not in of_all} for check in checks]
-    return {"outcome": checks[0]["gate"], "undecided": checks[0]["on_undecided"], "checks": own}
 
 
 def _describe_sample(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -99,12 +99,23 @@ def read_response_counts(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | 
 def list_trail(run: RunRow) -> list[str]:
     """What is known of the run's origin, a line each."""
     suite_hash = f" (file {run.suite_hash[:8]})" if run.suite_hash else ""
+    # The schedule, or the update with its version and documents; nothing for a run by hand that follows none.
+    update = run.kb_name or ""
+    update += f" {run.kb_version}" if run.kb_version else ""
+    if run.kb_changed:
+        more = f" and {len(run.kb_changed) - _SHOWN_DOCUMENTS} more" if len(run.kb_changed) > _SHOWN_DOCUMENTS else ""
+        update += f" ({len(run.kb_changed)} changed: {', '.join(run.kb_changed[:_SHOWN_DOCUMENTS])}{more})"
+    started = f"hand, for an update of {update.strip()}" if update else None
+    if run.trigger == "event":
+        started = f"update of {update.strip()}"
+    elif run.trigger == "schedule":
+        started = "schedule"
     named = {
         "label": run.label,
         "link": run.href,
         "tags": ", ".join(run.tags),
         "suite": f"{run.suite}{suite_hash}" if run.suite else None,
-        "started by": _describe_trigger(run),
+        "started by": started,
         "parent run": run.parent_run_id,
         "gate": run.gate,
         "problem": run.problem,
@@ -202,20 +213,6 @@ def print_changes_of_samples(rows: Sequence[Mapping[str, Any]]) -> None:
     columns = ["", "#samples", "#judged again", "#requests sent", "#answered from the record"]
     title = f"Samples since run {rows[0]['previous_run_id']}" if rows else ""
     print_section(title, columns, [[row[name] for name in names] for row in rows])
-
-
-def _describe_trigger(run: RunRow) -> str | None:
-    """The schedule, or the update with its version and documents; None for a run by hand that follows none."""
-    update = run.kb_name or ""
-    update += f" {run.kb_version}" if run.kb_version else ""
-    if run.kb_changed:
-        more = f" and {len(run.kb_changed) - _SHOWN_DOCUMENTS} more" if len(run.kb_changed) > _SHOWN_DOCUMENTS else ""
-        update += f" ({len(run.kb_changed)} changed: {', '.join(run.kb_changed[:_SHOWN_DOCUMENTS])}{more})"
-    if run.trigger == "event":
-        return f"update of {update.strip()}"
-    if run.trigger == "schedule":
-        return "schedule"
-    return f"hand, for an update of {update.strip()}" if update else None
 
 
 def read_replies(warehouse: Warehouse, run_id: str) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ is left out where an order is measured (AUC), for it belongs to neither side.
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -85,7 +85,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class SetAgreement:
-    """What came of one set in one language; `about` is what was measured where a set has several such things.
+    """The agreement on one set in one language; `about` is what was measured where a set has several such things.
 
     `labels` counts what people said, `given` are their labels on the judge's decisions where they gave such.
     """
@@ -101,7 +101,7 @@ class SetAgreement:
 
     @property
     def notes(self) -> list[str]:
-        """What is too small to go by."""
+        """The figures that rest on too little."""
         notes = []
         if self.judge.n < LEAST_EFFECTIVE:
             notes.append(f"too few to tell: {self.judge.n} of {LEAST_EFFECTIVE}")
@@ -129,7 +129,7 @@ class _Decision:
 
 
 def measure_labels(part: Part, judged: Sequence[Judged], *, seed: int) -> SetAgreement:
-    """The agreement on what people gave labels to, beside that of others."""
+    """Measure the agreement on what people gave labels to, beside that of others."""
     ours = [decision for decided in judged for decision in _decide(part, decided.row, decided.verdicts)]
     naive = [
         decision for row in part.rows for decision in _decide(part, row, _say_naively(part, score_naively(part, row)))
@@ -142,13 +142,17 @@ def measure_labels(part: Part, judged: Sequence[Judged], *, seed: int) -> SetAgr
         share = same.measure(weigh_mean([float(decided.human == most) for decided in naive]), is_share=True)
         lines.append(Line(who=f"{MAJORITY} ({most})", n=len(naive), n_missing=0, figures={"accuracy": share}))
     judged_decisions = [decision for decision in ours if decision.verdict is not None]
+    # What people said, as they said it.
+    said = [decision.human for decision in naive]
+    if part.kind in ("support", "correctness"):
+        said = [str(row.data["label"]) for row in part.rows]
     return SetAgreement(
         part=part,
         n_rows=len(part.rows),
         n_groups=len({decision.group for decision in judged_decisions}),
         judge=_measure_line(JUDGE, part, ours, seed),
         others=(*_measure_recorded(part, seed), *lines),
-        labels=_count_human(part, naive),
+        labels=dict(Counter(said).most_common()),
         given=[decision.human for decision in judged_decisions],
     )
 
@@ -225,27 +229,19 @@ def _measure_line(who: str, part: Part, decisions: Sequence[_Decision], seed: in
         if part.kind != "pairwise":
             figures["f1"] = groups.measure(labels.f1)
         if ranks:
-            figures |= _measure_order(part, decided, groups)
+            scores = [decision.verdict.score for decision in decided if decision.verdict is not None]
+            clear = [place for place, decision in enumerate(decided) if not decision.is_partial]
+            if part.kind != "pairwise" and clear:
+                positive = [decided[place].human == _BINARY[part.kind][0] for place in clear]
+                weighed = weigh_auc([scores[place] for place in clear], positive)
+                is_clear = np.array([not decision.is_partial for decision in decided])
+                figures["auc"] = groups.pick(is_clear).measure(weighed)
+            if part.kind == "relevance":
+                figures |= _measure_ndcg(decided, groups.seed)
+            graded = [decision.grade for decision in decided if decision.grade is not None]
+            if len(graded) == len(decided) and len(set(graded)) > 2 and part.kind != "relevance":
+                figures["correlation"] = groups.measure(weigh_spearman(scores, graded))
     return Line(who=who, n=len(decided), n_missing=len(decisions) - len(decided), figures=figures)
-
-
-def _measure_order(part: Part, decided: Sequence[_Decision], groups: Groups) -> dict[Figure, Estimate]:
-    scores = [decision.verdict.score for decision in decided if decision.verdict is not None]
-    figures: dict[Figure, Estimate] = {}
-    if part.kind != "pairwise":
-        yes = _BINARY[part.kind][0]
-        clear = np.array([not decision.is_partial for decision in decided])
-        positive = [decision.human == yes for decision in decided]
-        picked = [place for place, is_clear in enumerate(clear) if is_clear]
-        weighed = weigh_auc([scores[place] for place in picked], [positive[place] for place in picked])
-        if picked:
-            figures["auc"] = groups.pick(clear).measure(weighed)
-    if part.kind == "relevance":
-        figures |= _measure_ndcg(decided, groups.seed)
-    graded = [decision.grade for decision in decided if decision.grade is not None]
-    if len(graded) == len(decided) and len(set(graded)) > 2 and part.kind != "relevance":
-        figures["correlation"] = groups.measure(weigh_spearman(scores, graded))
-    return figures
 
 
 def _measure_ndcg(decided: Sequence[_Decision], seed: int) -> dict[Figure, Estimate]:
@@ -345,22 +341,10 @@ def _read_lead(rated: object) -> list[float]:
     return [sides[0] - sides[1]]
 
 
-def _count_human(part: Part, decisions: Sequence[_Decision]) -> dict[str, int]:
-    """What people said, as they said it."""
-    if part.kind in ("support", "correctness"):
-        return dict(Counter(str(row.data["label"]) for row in part.rows).most_common())
-    return dict(Counter(decision.human for decision in decisions).most_common())
-
-
 def read_judges(row: Row) -> Mapping[str, Any]:
     """What judges said of a row before, by name."""
     judges = row.data.get("llm_judges") or row.data.get("judges")
     return judges if isinstance(judges, Mapping) else {}
-
-
-def name_judges(rows: Iterable[Row]) -> list[str]:
-    """The judges whose verdicts some row holds."""
-    return list(dict.fromkeys(name for row in rows for name in read_judges(row)))
 
 
 def read_words(text: str) -> frozenset[str]:
@@ -448,7 +432,7 @@ def measure_ratings(part: Part, judged: Sequence[Judged], *, seed: int) -> Itera
         for metric in DIMENSIONS.get(dimension.lower(), ()):
             if metric in given:
                 rated = _Rated()
-                names = name_judges(part.rows)
+                names = list(dict.fromkeys(name for row in part.rows for name in read_judges(row)))
                 for result in judged:
                     people = [float(value) for value in result.row.data["scores"].get(dimension, ())]
                     if not people:

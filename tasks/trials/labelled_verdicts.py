@@ -120,7 +120,7 @@ async def judge_part(live_run: LiveRun, part: Part, note_done: Callable[[], None
     return [result for result in results if isinstance(result, Judged)]
 
 
-async def _judge_support(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
+async def judge_support(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
     work = _lay_out(sample_id, row, ground_truth=row.ground_truth or None)
     statement = Item(id="A1", text=str(row.data["statement"]))
     work.hand_over("answer", Extraction(items=(statement,)))
@@ -133,7 +133,7 @@ async def _judge_support(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
     )
 
 
-async def _judge_relevance(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
+async def judge_relevance(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
     work = _lay_out(sample_id, row, ground_truth=row.ground_truth)
     await _take(live_run, work, (rank_contexts,))
     verdicts = [
@@ -146,13 +146,13 @@ async def _judge_relevance(live_run: LiveRun, sample_id: str, row: Row) -> Judge
     return Judged(row=row, verdicts=tuple(verdicts))
 
 
-async def _judge_correctness(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
+async def judge_correctness(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
     compared = await _compare(live_run, sample_id, row, str(row.data["answer"]))
     label = "correct" if _mean(compared.stated) >= CORRECT_FROM else "incorrect"
     return Judged(row=row, verdicts=(ScoredLabel(label=label, score=_mean(compared.scores["G"])),))
 
 
-async def _judge_pair(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
+async def judge_pair(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
     answers = {side: str(row.data[f"answer_{side}"]) for side in "ab"}
     of_a, of_b = await asyncio.gather(
         *(_compare(live_run, f"{sample_id}/{side}", row, text) for side, text in answers.items())
@@ -163,13 +163,13 @@ async def _judge_pair(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
     return Judged(row=row, verdicts=(ScoredLabel(label=label, score=ahead),))
 
 
-async def _judge_split(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
+async def judge_split(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
     work = _lay_out(sample_id, row, answer=str(row.data["text"]))
     await _take(live_run, work, (extract_answer,))
     return Judged(row=row, statements=tuple(str(statement["text"]) for statement in work.rows["statements"]))
 
 
-async def _judge_rated(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
+async def judge_rated(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
     """Metrics that need a ground truth or contexts are left out where there are none."""
     answer, truth = str(row.data["answer"]), row.ground_truth or None
     if not answer.strip():
@@ -182,19 +182,29 @@ async def _judge_rated(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
     # What a row has no texts for says nothing of the judge.
     await _take(live_run, work, splits, forgives=_NOT_THERE)
     await _take(live_run, work, others, forgives=_NOT_THERE)
-    values = {**_measure_facts(work), **_measure_faithfulness(work)}
+    # factual_recall and factual_f1, as the warehouse computes them.
+    labels = [(str(entry["statement_id"])[0], entry["label"]) for entry in work.rows["classifications"]]
+    right, wrong, missed = (labels.count(entry) for entry in (("A", "TP"), ("A", "FP"), ("G", "FN")))
+    values = {}
+    if right + missed:
+        values["factual_recall"] = right / (right + missed)
+    if right + wrong + missed:
+        values["factual_f1"] = right / (right + 0.5 * (wrong + missed))
+    of_answer = [verdict for verdict in work.rows["attributions"] if str(verdict["statement_id"]).startswith("A")]
+    if of_answer:
+        values["faithfulness"] = _mean([float(bool(verdict["supported"])) for verdict in of_answer])
     for grade in work.rows["grades"]:
         values[GRADED_BY] = _to_number(grade["rating"]) / _to_number(grade["scale_max"])
     return Judged(row=row, values=values)
 
 
 _JUDGES: Mapping[Kind, _Judge] = {
-    "support": _judge_support,
-    "correctness": _judge_correctness,
-    "relevance": _judge_relevance,
-    "decomposition": _judge_split,
-    "rubric": _judge_rated,
-    "pairwise": _judge_pair,
+    "support": judge_support,
+    "correctness": judge_correctness,
+    "relevance": judge_relevance,
+    "decomposition": judge_split,
+    "rubric": judge_rated,
+    "pairwise": judge_pair,
 }
 
 
@@ -227,24 +237,6 @@ async def _compare(live_run: LiveRun, sample_id: str, row: Row, answer: str) -> 
         if side == "G":
             stated.append(float(is_right))
     return _Compared(stated=stated, scores=scores)
-
-
-def _measure_facts(work: SampleWork) -> dict[str, float]:
-    """factual_recall and factual_f1, as the warehouse computes them."""
-    labels = [(str(entry["statement_id"])[0], entry["label"]) for entry in work.rows["classifications"]]
-    right, wrong, missed = (labels.count(entry) for entry in (("A", "TP"), ("A", "FP"), ("G", "FN")))
-    values = {}
-    if right + missed:
-        values["factual_recall"] = right / (right + missed)
-    if right + wrong + missed:
-        values["factual_f1"] = right / (right + 0.5 * (wrong + missed))
-    return values
-
-
-def _measure_faithfulness(work: SampleWork) -> dict[str, float]:
-    of_answer = [verdict for verdict in work.rows["attributions"] if str(verdict["statement_id"]).startswith("A")]
-    supported = [float(bool(verdict["supported"])) for verdict in of_answer]
-    return {"faithfulness": _mean(supported)} if supported else {}
 
 
 def _lay_out(sample_id: str, row: Row, *, answer: str | None = None, ground_truth: str | None = None) -> SampleWork:
