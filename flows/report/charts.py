@@ -1,4 +1,4 @@
-"""What the charts of a page show, as data: `assets/charts.js` draws them, in the report as in `evalhouse ui`.
+"""The charts of a page as data: `assets/charts.js` draws them, in the report and in `evalhouse ui`.
 
 A chart prints itself into a page as its data beside a sentence that says what it shows. The sentence is what stands
 there without a script, and what a screen reader reads of the drawing. Points come with their texts, written here, so
@@ -38,7 +38,7 @@ _MOST_STEPS: Final = 4  # of an axis whose labels must stand beside each other
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """Something changed with the run at `place`; a break makes the means on either side incomparable."""
+    """A change with the run at `place`; a break makes the means on either side incomparable."""
 
     place: int
     text: str
@@ -69,7 +69,7 @@ def embed_data(data: object) -> Markup:
 
 
 def draw_history(rows: Sequence[Row], *, of: str, link: str | None = None) -> Chart:
-    """What `of` names over the runs of a series, with intervals, on the whole scale; rows of `score_history` in
+    """Draw what `of` names over the runs of a series, with intervals, on the whole scale; rows of `score_history` in
     time order. A point leads to `link` with the run's id behind it.
 
     Where another judge, language or formula was used a new line begins: means on either side are not comparable.
@@ -95,7 +95,7 @@ def draw_spark(rows: Sequence[Row]) -> Chart:
 
 
 def draw_distribution(values: Sequence[float], *, of: str = "score", unit: str = "sample") -> Chart:
-    """How many samples have which score: bars over equal parts of the range, 0 to 1 where no value leaves it."""
+    """Draw how many samples have which score: bars over equal parts of the range, 0 to 1 where no value leaves it."""
     low, high = _find_range(values)
     counts = [0] * N_BINS
     for value in values:
@@ -117,7 +117,7 @@ def draw_interval(row: Row, base_mean: float | None) -> Chart:
 def draw_amounts(
     rows: Sequence[Row], values: Sequence[float | None], *, what: str, form: str, link: str | None = None
 ) -> Chart:
-    """One bar a run; `form` writes an amount."""
+    """Draw one bar a run; `form` writes an amount."""
     most = max((value for value in values if value is not None), default=0) or 1
     data = _describe_runs(rows, link) | {
         "name": what,
@@ -129,7 +129,7 @@ def draw_amounts(
 
 
 def draw_shares(rows: Sequence[Row], shares: Mapping[str, Sequence[float]], *, link: str | None = None) -> Chart:
-    """Bars of a run each, in which every name has its share; in the order of the names from below."""
+    """Draw a bar for each run, in which every name has its share; in the order of the names from below."""
     values = [_round(values) for values in shares.values()]
     data = _describe_runs(rows, link) | {"names": list(shares), "shares": values}
     return Chart(kind="shares", label=f"Causes of {len(rows)} runs as shares: {', '.join(shares)}", data=data)
@@ -245,7 +245,7 @@ def _number_lines(rows: Sequence[Row]) -> list[int]:
 
 
 def _round(values: Sequence[float | None]) -> list[float | None]:
-    """More digits than are shown or seen would make up most of a page."""
+    """Round to six digits: more would make up most of a page and are not seen."""
     return [None if value is None else float(f"{value:.6g}") for value in values]
 
 
@@ -254,7 +254,7 @@ def _list_ends(rows: Sequence[Row]) -> list[float | None]:
 
 
 def _find_range(values: Sequence[float | None]) -> tuple[float, float]:
-    """0 to 1 where that holds all values, else what they span and 0 or 1."""
+    """Return 0 and 1 where all values are between them, else the range of the values with 0 or 1."""
     scored = [value for value in values if value is not None]
     return min(0.0, *scored, 0.0), max(1.0, *scored, 1.0)
 

@@ -61,7 +61,7 @@ class Block:
 
 @dataclass(kw_only=True)
 class _Index:
-    """What the table shows of each sample, by column in the run's order; the script reads it under these names."""
+    """The table's data of all samples, by column in the run's order; the script reads it under these names."""
 
     metrics: list[str]
     low_is_good: list[bool]
@@ -278,7 +278,7 @@ def build_question_page(asked: AskedQuestions, reviewer: str) -> str:
 
 
 def light_spans(spans: Iterable[Span], passages: Mapping[str, Passage]) -> Iterator[dict[str, Any]]:
-    """Each passage that spans stand in: its name, and its text in parts of which every second one is a span. Of a
+    """Yield each passage that has spans: its name, and its text in parts of which every second one is a span. Of a
     passage that is not at hand, or reads otherwise now, the spans alone."""
     by_passage: dict[str, list[Span]] = {}
     for span in sorted(spans, key=lambda span: span.start):
@@ -371,7 +371,7 @@ def build_review_page(export: Export, reviewer: str) -> str:
 def collect_asked(
     export_id: str, run_id: str, picks: Sequence[Pick], of_samples: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """What the script reads: texts once a sample, and the items in the order of asking."""
+    """Return what the script reads: texts once a sample, and the items in the order of asking."""
     sample_ids = list(dict.fromkeys(pick.item.sample_id for pick in picks))
     places = {sample_id: place for place, sample_id in enumerate(sample_ids)}
     names = ("question", "answer", "ground_truth", "contexts")

@@ -50,7 +50,7 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True)
 class SideRecord:
-    """One run's word: the text, the verdict on it, and its reasons."""
+    """The verdict of one run: the text, the verdict on it, and its reasons."""
 
     text: str
     verdict: str
@@ -59,7 +59,7 @@ class SideRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class FlipRecord:
-    """One thing that is not as it was; None on the side that does not have it."""
+    """A verdict that changed; None on the side that does not have it."""
 
     kind: str
     change: str
@@ -139,7 +139,7 @@ class VoteRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleRecord:
-    """Everything that is shown of one sample; `base_answer` is None where the other run's is the same. `calls` are JSON
+    """The data of one sample's page; `base_answer` is None where the other run's is the same. `calls` are JSON
     as the warehouse writes it."""
 
     sample_id: str
@@ -160,7 +160,7 @@ class SampleRecord:
 
 @dataclass(kw_only=True)
 class SharedTexts:
-    """What requests share with others of their prompt, kept once each under the name it has in calls."""
+    """Texts that requests of a prompt share, kept once each under the name that they have in calls."""
 
     texts: dict[str, str] = field(default_factory=dict)
 

@@ -64,7 +64,7 @@ Compare = Callable[[RunPair], Comparison]
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """The result and what else there is to say; `tone` is good, bad, or unclear where neither can be said."""
+    """The result and further sentences; `tone` is good, bad, or unclear where neither is known."""
 
     tone: Tone
     result: str
@@ -90,8 +90,11 @@ def build_head(
     gate: Sequence[Row],
     forgotten: ForgottenTexts | None = None,
 ) -> Head:
-    """The head of a run: `causes` are rows of `run_causes`, `metrics` of `run_scores`, `gate` the checks that did not
-    pass, none where no gate decided; `forgotten` says which of its texts are gone."""
+    """Build the head of a run.
+
+    `causes` are rows of `run_causes`, `metrics` of `run_scores`, `gate` the checks that did not pass, empty where no
+    gate decided; `forgotten` are the texts that were deleted.
+    """
     moves = _sort_moves(against)
     outcome = gate[0]["gate"] if gate else None
     n_judged = next((int(row["n_of"]) for row in causes if row["cause"] != _UNJUDGED), 0)
@@ -103,7 +106,7 @@ def build_head(
     elif n_judged:
         result = f"No problem was found in {write_count(n_judged, 'judged answer')}"
     else:
-        # What can be said where no sample has the verdicts that causes rest on.
+        # Without a sample that has the verdicts which causes rest on, a metric is named.
         result = "Nothing can be said of the answers: no sample was judged"
         scored = {str(row["metric"]): row for row in metrics if row["mean"] is not None}
         for name in sort_headline(list(scored))[:1]:
@@ -130,7 +133,7 @@ def build_head(
 
 
 def build_pair_head(against: Against) -> Head:
-    """The head of two runs side by side: what became of the retrieval first, since answers follow it."""
+    """Build the head of two runs side by side: changes of the retrieval first, since answers follow it."""
     moves = _sort_moves(against)
     retrieval = describe_retrieval_moves(against.comparison.retrieval_moves) if against.comparison else None
     found = [retrieval[0] if retrieval else "", _sum_up_moves(moves, against).removeprefix("; ")]
@@ -142,7 +145,7 @@ def build_pair_head(against: Against) -> Head:
 
 
 def compare_plainly(pair: RunPair) -> Comparison:
-    """Two runs compared as `evalhouse compare` does."""
+    """Compare two runs as `evalhouse compare` does."""
     return compare_runs(pair, ComparisonSettings())
 
 
@@ -212,7 +215,7 @@ def _place_cause(row: Row) -> int:
 
 
 def _sort_moves(against: Against | None) -> dict[str, list[MetricComparison]]:
-    """By verdict the metrics of a comparison, those that say most first."""
+    """Return the metrics of a comparison by verdict, the main ones first."""
     found: dict[str, list[MetricComparison]] = {}
     for compared in against.comparison.metrics if against and against.comparison else ():
         is_otherwise = any(part.name in _MEASURING and part.n_moved for part in compared.parts)
@@ -225,7 +228,7 @@ def _sort_moves(against: Against | None) -> dict[str, list[MetricComparison]]:
 
 
 def _sum_up_moves(moves: Mapping[str, Sequence[MetricComparison]], against: Against | None) -> str:
-    """How many metrics are better or worse, for the end of the result; empty where that cannot be said."""
+    """Return how many metrics are better or worse, for the end of the result; empty where that is unknown."""
     if against is None or not any(way in moves for way in (*_CLEAR, "same", "undecided")):
         return ""
     n = write_count(sum(map(len, moves.values())), "score")
@@ -246,7 +249,7 @@ def _describe_moves(moves: Mapping[str, Sequence[MetricComparison]], against: Ag
 
 
 def _join_moves(moves: Mapping[str, Sequence[MetricComparison]]) -> str:
-    """What a comparison found, in half a sentence."""
+    """Return the result of a comparison in half a sentence."""
     if not moves:
         return "no sample has a score in both, so that nothing can be said of better or worse"
     if moves.keys() == {"same"}:
@@ -297,9 +300,9 @@ def describe_run(
     *,
     compare: Compare = compare_plainly,
 ) -> dict[str, Any]:
-    """All sections but that of samples and the distributions; `base` is the run to compare with, None for one alone.
+    """Return all sections but that of samples and the distributions.
 
-    `compare` is how runs are compared.
+    `base` is the run to compare with, None for one alone; `compare` compares two runs.
     """
     preferences = describe_preferences(warehouse, run, with_samples=False)
     # What its head says, its causes and scores, and why they moved.
@@ -402,7 +405,7 @@ def describe_run(
 def draw_charts(
     values: Mapping[str, Sequence[float | None]], history: Sequence[Row], *, link: str | None = None
 ) -> list[dict[str, Any]]:
-    """By metric a distribution of its values, where it has any, and the history of its mean if a run went before."""
+    """Draw by metric the distribution of its values, and the history of its mean if there is an earlier run."""
     runs = {metric: list(rows) for metric, rows in groupby(history, key=lambda row: str(row["metric"]))}
     charts = []
     for name in sort_headline(list(values)):
@@ -423,7 +426,7 @@ def draw_charts(
 
 
 def describe_about(run: RunRow) -> dict[str, Any]:
-    """What a run is called, and what it was made of and with."""
+    """Return the run with its heading and its link."""
     return {
         "run": run,
         "heading": run.label or run.dataset or "Run",

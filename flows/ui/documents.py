@@ -90,7 +90,7 @@ def show_documents(
     sort: Sort = "misleads",
     page: Annotated[int, Query(ge=1)] = 1,
 ) -> Response:
-    """The documents of a run, or of it and the runs before it in its series, so many at a time."""
+    """Show the documents of a run, or of it and the runs before it in its series, a page at a time."""
     warehouse = find_warehouse(request)
     row = find_run(warehouse, run)
     run_ids = list_series_runs(warehouse, row.run_id, runs)
@@ -135,7 +135,7 @@ def show_document(
     id: str,  # as in the address
     runs: Annotated[int, Query(ge=1, le=_MOST_NIGHTS)] = 1,
 ) -> Response:
-    """One document: what it did in each sample of the run, and over the nights up to it."""
+    """Show one document: its use in each sample of the run, and over the nights up to it."""
     warehouse = find_warehouse(request)
     row = find_run(warehouse, run)
     samples = read_document_samples(warehouse, row.run_id, id)
@@ -201,7 +201,7 @@ def add_intervals(uses: pl.DataFrame) -> pl.DataFrame:
 
 
 def describe_use(use: Mapping[str, Any], run_id: str, runs: int) -> dict[str, Any]:
-    """What a document did, in the words of a page."""
+    """Return the use of a document in the words of a page."""
     if use["first_rank"] is None:
         ranks = "–"
     elif use["first_rank"] == use["last_rank"]:
@@ -226,7 +226,7 @@ def describe_use(use: Mapping[str, Any], run_id: str, runs: int) -> dict[str, An
 
 
 def _write_part(use: Mapping[str, Any], hits: str, counted: str, name: str) -> dict[str, str]:
-    """How many of how many, and the share's interval in whole per cents."""
+    """Return how many of how many, and the share's interval in whole per cents."""
     if not use[counted]:
         return {"count": "–", "share": ""}
     low, high = use[f"{name}_low"], use[f"{name}_high"]
@@ -240,7 +240,7 @@ _MOST: Final = 500
 
 @router.get("/testsets")
 def show_testsets(request: Request) -> Response:
-    """All sets on record, the one that was changed last first."""
+    """Show all test sets, the one that was changed last first."""
     rows = find_warehouse(request).read_rows(read_query("ui/testsets"))
     sets = [(path, list(versions)) for path, versions in groupby(rows, key=lambda row: str(row["path"]))]
     return render(request, "testsets.html", sets=sets)
@@ -248,7 +248,7 @@ def show_testsets(request: Request) -> Response:
 
 @router.get("/testsets/{set_hash}")
 def show_testset(request: Request, set_hash: str) -> Response:
-    """The questions of a version that the address asks for, what left it, and candidates that were turned down."""
+    """Show the questions of a version that the address asks for, what left it, and candidates that were rejected."""
     for name in request.query_params:
         if name not in _FILTERS:
             raise SettingsError(f"questions cannot be found by {name!r}; {suggest(name, list(_FILTERS))}")

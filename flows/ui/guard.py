@@ -1,4 +1,4 @@
-"""Who may see the pages, and what a browser may do with them.
+"""The guard before the pages: it checks who may see them and what a browser may do with them.
 
 Anyone on this machine may, at its own names; from elsewhere whoever has the token. A page of another site cannot read
 ours under a name it has pointed at this machine (the Host is checked), send anything to it (neither cookies nor posts
@@ -51,23 +51,23 @@ class Access:
 
     @property
     def cookie(self) -> str:
-        """A name of its own for each port: cookies know no ports."""
+        """The name of the cookie, different for each port: cookies know no ports."""
         return f"evalhouse_ui_{self.port}"
 
     def knows_host(self, host: str) -> bool:
-        """Whether a request names this machine itself; with a token any name will do."""
+        """Return whether a request names this machine itself; with a token any name is allowed."""
         if self.token is not None:
             return True
         name, _, port = host.rpartition(":") if host.rstrip("0123456789").endswith(":") else (host, "", "80")
         return port == str(self.port) and is_loopback(name.lower())
 
     def is_token(self, given: str | None) -> bool:
-        """Whether it is the token, compared in a time that tells nothing of it."""
+        """Return whether it is the token, compared in constant time."""
         return self.token is None or (given is not None and hmac.compare_digest(given.encode(), self.token.encode()))
 
 
 def is_loopback(name: str) -> bool:
-    """Whether a name or an address, in brackets or not, is this machine's and no other's."""
+    """Return whether a name or an address, in brackets or not, is this machine's only."""
     if name == _LOCALHOST:
         return True
     with suppress(ValueError):
@@ -101,7 +101,7 @@ class Guard:
         await (self._turn_away(Request(scope)) or self._app)(scope, receive, send_guarded)
 
     def _turn_away(self, request: Request) -> Response | None:
-        """What is answered in place of the page; None where it may be seen."""
+        """Return the response in place of the page; None where the page may be seen."""
         host = request.headers.get("host", "")
         if not self._access.knows_host(host):
             return _refuse(421, f"this is evalhouse ui at http://127.0.0.1:{self._access.port}, and not {host!r}")

@@ -53,12 +53,12 @@ Row = Mapping[str, Any]
 
 @router.get("/judge")
 def show_judge(request: Request, series: str = "") -> Response:
-    """The judge in one series, the newest where none is named."""
+    """Show the judge of one series, the newest where none is named."""
     warehouse = find_warehouse(request)
     names = [str(row["series"]) for row in warehouse.read_rows(read_query("ui/series"))]
     check_choice("series", series, names)
     chosen = series or next(iter(names), "")
-    # Another whenever something that is said of a judge may be.
+    # It changes whenever anything that this page shows may change.
     state = str(warehouse.read_rows(read_query("judge/state"))[0]["state"]) if chosen else None
 
     def describe() -> dict[str, Any]:
@@ -159,7 +159,7 @@ def _describe_noise(warehouse: Warehouse, series: str) -> dict[str, Any] | None:
 
 
 def _pool(metric: str, rows: Sequence[Row]) -> Row:
-    """One metric over several noise runs; the floor is that of two runs as large as the newest."""
+    """Return one metric over several noise runs; the floor is that of two runs as large as the newest."""
     noise = pool_noise(_to_noise(row) for row in rows)
     if noise is None:
         return {"metric": metric, "n": 0, "changed": "–", "deviation": "–", "floor": "–"}
@@ -179,7 +179,7 @@ def _to_noise(row: Row) -> Noise:
 
 
 def _find_floor(noise: Noise, n: int | None) -> float | None:
-    """The largest change that noise alone would reach between two runs of so many samples, all judged anew."""
+    """The largest change that noise alone would reach between two runs of so many samples, all judged again."""
     return find_floor(noise, n=n, again=np.ones(n, dtype=np.int64), scale=1.0) if n else None
 
 
@@ -208,7 +208,7 @@ def _list_changes(warehouse: Warehouse, runs: Sequence[Row]) -> list[Row]:
 
 
 def _describe_moves(warehouse: Warehouse, run_ids: Sequence[str]) -> list[Row]:
-    """How verdicts moved since the run before where texts did not, with the 95 % interval of the move."""
+    """Return how verdicts moved since the run before where texts did not, with the 95 % interval of the move."""
     if len(run_ids) < 2:
         return []
     # Each run beside the one after it in the list, newest first.
@@ -319,7 +319,7 @@ def take(request: Request, run: str, form: Annotated[dict[str, str], Depends(rea
 
 
 def list_items(warehouse: Warehouse, run_id: str, sample_id: str, reviewer: str) -> list[dict[str, Any]]:
-    """The verdicts of a sample as a person may label them, each with what `reviewer` has said and with the others."""
+    """Return the verdicts of a sample as a person may label them, each with the label of `reviewer` and the others."""
     return [
         {
             **item,
@@ -327,8 +327,8 @@ def list_items(warehouse: Warehouse, run_id: str, sample_id: str, reviewer: str)
             "target": item["statement_id"] or f"C{item['context_rank']}",
             "asked": ASKED[f"classify {item['source']}" if item["step"] == "classify" else item["step"]],
             "choices": list_choices(item["step"], item["source"]),
-            "own": next((said for said in item["labels"] if said["reviewer"] == reviewer), None),
-            "others": [said for said in item["labels"] if said["reviewer"] != reviewer],
+            "own": next((label for label in item["labels"] if label["reviewer"] == reviewer), None),
+            "others": [label for label in item["labels"] if label["reviewer"] != reviewer],
         }
         for item in read_sample_items(warehouse, run_id, sample_id)
     ]

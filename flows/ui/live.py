@@ -38,10 +38,10 @@ router = APIRouter()
 _EVERY_S: Final = 2
 _IDLE_S: Final = 15
 _KEPT_S: Final = 1.0
-"""How long an answer serves all who ask."""
+"""Seconds for which an answer is kept for all requests."""
 _MEANS_KEPT_S: Final = 15.0
 _QUIET: Final = timedelta(minutes=10)
-"""A run that was not heard of for so long is said to be quiet where nobody knows whether it is alive."""
+"""A run without news for so long is shown as quiet where it is unknown whether it is alive."""
 
 
 class LiveReader:
@@ -53,12 +53,12 @@ class LiveReader:
         self._kept = Kept()
 
     def read_progress(self, run: RunRow) -> RunProgress:
-        """How far a run is."""
+        """Return how far a run is."""
         read = partial(read_progress, self._warehouse, run, self._journal)
         return self._kept.find(("progress", run.run_id), time.monotonic() // _KEPT_S, read)
 
     def read_means(self, run: RunRow) -> list[MeanSoFar]:
-        """Its main means so far."""
+        """Return the main means of a run so far."""
         read = partial(read_means_so_far, self._warehouse, run, list_main(run))
         return self._kept.find(("means", run.run_id), time.monotonic() // _MEANS_KEPT_S, read)
 
@@ -71,35 +71,35 @@ def find_live(request: Request) -> LiveReader:
 
 @router.get("/live")
 def tell_all(request: Request) -> Response:
-    """How far all runs are that are under way."""
+    """Send how far all running runs are."""
     texts = {f"{run_id}-status": stand for run_id, stand in describe_stands(request).items()}
     return _answer(make_stamp(find_warehouse(request)), texts, {}, "", _EVERY_S if texts else _IDLE_S)
 
 
 @router.get("/runs/{run}/live")
 def tell_one(request: Request, run: str) -> Response:
-    """How far one run is."""
+    """Send how far one run is."""
     row = find_run(find_warehouse(request), run)
     if row.status != "running":
         return _answer(row.status, {}, {}, f"The run is {row.status}", _IDLE_S)
-    told = describe_live(find_live(request), row)
-    return _answer("running", told["texts"], told["values"], told["say"], _EVERY_S)
+    shown = describe_live(find_live(request), row)
+    return _answer("running", shown["texts"], shown["values"], shown["say"], _EVERY_S)
 
 
 def describe_stands(request: Request) -> dict[str, str]:
-    """How far each run is that is under way, by its id."""
+    """Return how far each running run is, by its id."""
     running = list_running(find_warehouse(request))
     return {run.run_id: describe_stand(find_live(request).read_progress(run)) for run in running}
 
 
 def list_running(warehouse: Warehouse) -> list[RunRow]:
-    """The runs that stand as under way."""
+    """List the runs with the status running."""
     rows = warehouse.read_rows(read_query("ui/running"))
     return [find_run(warehouse, str(row["run_id"])) for row in rows]
 
 
 def make_stamp(warehouse: Warehouse) -> str:
-    """Another text whenever a run began or ended."""
+    """Return a text that changes whenever a run begins or ends."""
     (row,) = warehouse.read_rows(read_query("ui/stamp"))
     return str(row["stamp"])
 
@@ -111,7 +111,7 @@ def list_main(run: RunRow) -> list[str]:
 
 
 def describe_live(reader: LiveReader, run: RunRow) -> dict[str, Any]:
-    """What a run's page shows of it while it is under way, by the names that its elements have."""
+    """Return what the page of a running run shows, by the names that its elements have."""
     progress = reader.read_progress(run)
     n_all = progress.n_samples or 0
     if not progress.n_unpriced:
@@ -153,7 +153,7 @@ def describe_live(reader: LiveReader, run: RunRow) -> dict[str, Any]:
 
 
 def describe_stand(progress: RunProgress) -> str:
-    """How far a run is, in a few words."""
+    """Return how far a run is, in a few words."""
     if progress.is_alive is False:
         return f"stopped at {write_share(progress.share)}, no process is at work on it"
     if not any(step.n_done for step in progress.steps) and progress.n_responses:
@@ -164,7 +164,7 @@ def describe_stand(progress: RunProgress) -> str:
 
 
 def describe_warning(run: RunRow, progress: RunProgress) -> str | None:
-    """That nothing comes of a run any more, and since when; None where it goes on."""
+    """Return that a run is silent, and since when; None where it makes progress."""
     ago = now_utc() - progress.last_at
     if progress.is_alive or (progress.is_alive is None and ago < _QUIET):
         return None

@@ -36,7 +36,10 @@ class Kept:
         self._guard = threading.Lock()
 
     def find(self, key: Hashable, state: Hashable, read: Callable[[], T]) -> T:
-        """What was read under this key in this state, or what `read` gives; always that where the state is None."""
+        """Return what was read under this key in this state, or else what `read` returns.
+
+        Where the state is None it is always read.
+        """
         with self._guard:
             known, value = self._entries.get(key, (None, None))
         if state is not None and known == state:
@@ -52,7 +55,7 @@ class Kept:
 
 
 def find_kept(request: Request) -> Kept:
-    """What the app keeps."""
+    """Return what the app keeps."""
     kept: Kept = request.app.state.kept
     return kept
 
@@ -88,7 +91,7 @@ def link(path: str, /, **parameters: object) -> str:
 
 
 def check_choice(name: str, given: str, known: Collection[str]) -> None:
-    """Refuse what an address says that is none of what there is; empty is no choice."""
+    """Raise HTTPException for a value of an address that is not one of the known ones; empty is allowed."""
     if given and given not in known:
         raise HTTPException(400, f"{name} is {given!r}; {suggest(given, list(known))}")
 

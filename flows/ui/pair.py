@@ -1,4 +1,4 @@
-"""Two runs side by side: what they were made with, what moved, whether that is more than chance, and why; verdicts
+"""The pages of two runs side by side: their settings, what moved, whether that is more than chance, and why; verdicts
 that flipped, samples, and one sample in both. The numbers are those of `evalhouse compare`.
 
 A comparison of thousands of samples takes most of a second, and so do the verdicts that flipped. Both are kept in
@@ -150,7 +150,7 @@ _ELSEWHERE: Final = frozenset(field.name for field in fields(RunRow)) | {"plan"}
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One thing that both runs were made with, in words of a page."""
+    """A setting or a property of both runs, in words of a page."""
 
     name: str
     base: str
@@ -158,12 +158,12 @@ class Difference:
 
     @property
     def differs(self) -> bool:
-        """Whether it is not the same in both."""
+        """Whether it differs between the runs."""
         return self.base != self.candidate
 
 
 def list_differences(pair: RunPair) -> list[Difference]:
-    """Everything that is on record of both, in the order of a page; of settings only those that either run has."""
+    """List all properties of both runs, in the order of a page; of settings only those that either run has."""
     differences = []
     for column, name in _NAMES.items():
         differences.append(
@@ -202,7 +202,7 @@ _MOST_SCORES: Final = 6
 
 @router.get("/compare")
 def show_pair(request: Request, base: str = "", candidate: str = "", by: str = "") -> Response:
-    """Two runs, each by whatever the commands take for one; with one of them alone it is the other of its series."""
+    """Show two runs, each by any name that the commands take; with one alone the other is of its series."""
     runs = list_runs(find_warehouse(request))
     if runs and not (base and candidate):
         # The run before CANDIDATE in its series, or the newest of BASE's; without either the newest run's own.
@@ -285,12 +285,12 @@ def show_pair(request: Request, base: str = "", candidate: str = "", by: str = "
 
 
 def is_of_series(run: RunRow, other: RunRow) -> bool:
-    """Whether both are evaluations that are compared from night to night, as `run_series` has them."""
+    """Return whether both are evaluations of one series, as `run_series` has them."""
     return run.series is not None and run.series == other.series
 
 
 def describe_form(runs: Sequence[RunRow], base: str, candidate: str, pair: RunPair | None = None) -> dict[str, Any]:
-    """What stands in the form, and the runs it offers: those of the same series first."""
+    """Return the values of the form, and the runs it offers: those of the same series first."""
     near = pair.candidate if pair else next((run for run in runs if run.run_id in (base, candidate)), None)
     evaluations = [run for run in runs if run.kind == "evaluation"]
     ordered = sorted(evaluations, key=lambda run: not (near and is_of_series(run, near)))
@@ -355,7 +355,7 @@ def show_samples(
     by: str = "",
     page: Annotated[int, Query(ge=1)] = 1,
 ) -> Response:
-    """The samples with another score, or those that one run alone has, so many at a time."""
+    """Show the samples with another score, or those that one run alone has, a page at a time."""
     pair = find_pair(request, base, candidate)
     comparison = compare_kept(request, pair).comparison
     names = sort_headline([compared.metric for compared in comparison.metrics])
@@ -414,7 +414,7 @@ def show_flips(
     around: str = "",
     page: Annotated[int, Query(ge=1)] = 1,
 ) -> Response:
-    """The verdicts that fit all that is given, so many at a time; a table above counts them by step and way."""
+    """Show the verdicts that fit all that is given, a page at a time; a table above counts them by step and way."""
     pair = find_pair(request, base, candidate)
     flips = list_flips_kept(request, pair)
     # By metric of either run the steps it rests on, where one of them has a verdict that flipped.
@@ -514,7 +514,7 @@ _TEXTS: Final = {"question": "Question", "answer": "Answer", "ground_truth": "Gr
 
 @router.get("/compare/sample")
 def show_sample(request: Request, base: str, candidate: str, id: str) -> Response:  # as in the address
-    """One sample that both runs have."""
+    """Show one sample that both runs have."""
     pair = find_pair(request, base, candidate)
     texts = {row["of_candidate"]: row for row in pair.read_texts([id]).to_dicts()}
     if len(texts) < 2:
@@ -581,7 +581,7 @@ def show_sample(request: Request, base: str, candidate: str, id: str) -> Respons
 
 
 def _describe_side(kind: str, side: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Its tags, each with its colour, and its reasons; `is_there` is False where the run does not have it."""
+    """Return its tags, each with its colour, and its reasons; `is_there` is False where the run does not have it."""
     if side is None:
         return {"is_there": False, "tags": (), "reasons": ()}
     if kind == "rating":

@@ -34,7 +34,7 @@ router = APIRouter()
 
 @router.get("/runs/{run}")
 def show_run(request: Request, run: str) -> Response:
-    """One run as a whole; `run` is whatever the commands take for one."""
+    """Show one run as a whole; `run` is any name that the commands take."""
     warehouse = find_warehouse(request)
     row = find_run(warehouse, run)
     if row.status == "running":
@@ -52,7 +52,7 @@ def show_run(request: Request, run: str) -> Response:
         else:
             wrong = "without support"
         worst.append({**sample, "tag": "is-fn" if sample["label"] == "FN" else "is-fp", "wrong": wrong})
-    # What a run was made with, by name; what was left as it is by default has no value of its own.
+    # The settings of the run by name; those left at their defaults have no value.
     given = {name: value for name, value in sorted(row.config.items()) if value not in (None, "", [], {})}
     versions = {"code_version": row.code_version, "suite_hash": row.suite_hash, "dataset_hash": row.dataset_hash}
     shown = {**given, **{name: value for name, value in versions.items() if value}}
@@ -93,7 +93,7 @@ def show_runs(
     ascending: str = "",
     page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
 ) -> Response:
-    """The runs that the address asks for."""
+    """Show the runs that the address asks for."""
     known = (*_WANTED, "sort", "ascending", "page")
     for name in request.query_params:
         if name not in known:
@@ -148,7 +148,7 @@ _LATELY: Final = 30
 
 @router.get("/")
 def show_all_series(request: Request) -> Response:
-    """What there is of each series at a glance, the newest first."""
+    """Show each series at a glance, the newest first."""
     warehouse = find_warehouse(request)
     series = warehouse.read_rows(read_query("ui/series"))
     run_ids = warehouse.read(read_query("ui/lately"), {"n_runs": _LATELY}).to_series().to_list()
@@ -193,7 +193,7 @@ def show_all_series(request: Request) -> Response:
 
 @router.get("/series")
 def show_series(request: Request, name: str) -> Response:
-    """The history of one series; `name` is its own, a suite's or a dataset's."""
+    """Show the history of one series; `name` is that of the series, a suite or a dataset."""
     warehouse = find_warehouse(request)
     series, others = find_series(warehouse, name)
     if series is None:
@@ -210,11 +210,11 @@ def show_series(request: Request, name: str) -> Response:
     ):
         failing = [check for check in group if check["kind"]]
         look = "undecided" if gate == "passed" and failing else gate
-        said = []
+        failed = []
         for check in failing:
             undecided = "undecided: " if check["outcome"] == "undecided" else ""
-            said.append(f"{undecided}{name_check(check)}, found {write_amount(check['kind'], check['value'])}")
-        nights.append({"run_id": run_id, "started_at": started_at, "look": look, "checks": said})
+            failed.append(f"{undecided}{name_check(check)}, found {write_amount(check['kind'], check['value'])}")
+        nights.append({"run_id": run_id, "started_at": started_at, "look": look, "checks": failed})
     return render(
         request,
         "history_of.html",
@@ -237,7 +237,7 @@ _COUNTS: Final = ("n_requests", "n_reused", "n_failed", "tokens", "priced_usd", 
 
 @router.get("/costs")
 def show_costs(request: Request, days: Annotated[int, Query(ge=0, le=100_000)] = 30) -> Response:
-    """The costs of the runs of so many days; of all where it is 0.
+    """Show the costs of the runs of so many days; of all where it is 0.
 
     What the replies from the record would have cost is estimated: each what a priced request of that judge and step
     cost in these days on average; None where there was none.
@@ -290,7 +290,7 @@ def show_costs(request: Request, days: Annotated[int, Query(ge=0, le=100_000)] =
 
 
 def _gather(rows: Sequence[Row], key: str) -> dict[str, list[Row]]:
-    """The rows by what a column says."""
+    """Return the rows by the value of a column."""
     gathered: dict[str, list[Row]] = {}
     for row in rows:
         gathered.setdefault(str(row[key]), []).append(row)
@@ -298,12 +298,12 @@ def _gather(rows: Sequence[Row], key: str) -> dict[str, list[Row]]:
 
 
 def _sum(rows: Sequence[Row]) -> dict[str, Any]:
-    """What rows come to; of what was saved what is known."""
+    """Return the sums of the rows; of what was saved the known part."""
     return {name: sum(row[name] or 0 for row in rows) for name in _COUNTS}
 
 
 def _write(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The amounts as they are read: a sum of dollars that leaves calls out says so."""
+    """Return a row with its amounts as texts; a sum of dollars that leaves calls out says so."""
     unknown = f" and {row['n_unpriced']:,} requests without a known price" if row["n_unpriced"] else ""
     return {
         **row,

@@ -71,7 +71,7 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What an address asks for; None and empty where it says nothing, `page` from 1."""
+    """The filters and the order that an address asks for; None and empty where it has none, `page` from 1."""
 
     metric: str | None = None
     sort: str = "score"
@@ -88,7 +88,7 @@ class Wanted:
     page: int = 1
 
     def to_parameters(self) -> Parameters:
-        """The address that asks for it; what is as it is without being said is left out."""
+        """Return the parameters of the address that asks for it, without those that are at their defaults."""
         descending = None if self.descending is None else "yes" if self.descending else "no"
         single = {
             "words": self.words,
@@ -110,7 +110,7 @@ class Wanted:
         ]
 
     def list_filters(self) -> Iterator[tuple[str, "Wanted"]]:
-        """Each filter in words, with what is wanted without it."""
+        """Yield each filter in words, with the filters without it."""
         first = replace(self, page=1)
         for condition in self.where:
             others = tuple(other for other in self.where if other != condition)
@@ -136,7 +136,7 @@ def write_condition(condition: Condition) -> str:
 
 
 def read_wanted(given: Sequence[tuple[str, str]], metrics: Sequence[str], causes: Sequence[str]) -> Wanted:
-    """What the parameters of an address ask for, of a run with these metrics; empty ones ask for nothing.
+    """Return what the parameters of an address ask for, of a run with these metrics; empty ones ask for nothing.
 
     Raises HTTPException 400 for what is not allowed, with what is.
     """
@@ -242,7 +242,7 @@ class Found:
     run: RunRow
     wanted: Wanted
     metrics: Mapping[str, bool]
-    """By name whether low values are good; those that say most come first."""
+    """By name whether low values are good; the main ones come first."""
     metric: str | None
     base: str | None
     is_descending: bool
@@ -263,7 +263,7 @@ class Found:
 
 
 def find(warehouse: Warehouse, run: RunRow, given: Sequence[tuple[str, str]]) -> Found:
-    """What the parameters of an address ask for; raises HTTPException 400, in words, for what is not allowed."""
+    """Find the samples that the parameters of an address ask for; raises HTTPException 400 for what is not allowed."""
     rows = {str(row["metric"]): row for row in list_run_metrics(warehouse, run)}
     metrics = {name: rows[name]["better"] == "low" for name in sort_headline(sorted(rows))}
     wanted = read_wanted(given, list(metrics), CAUSES)
@@ -287,7 +287,7 @@ def find(warehouse: Warehouse, run: RunRow, given: Sequence[tuple[str, str]]) ->
 
 @router.get("/runs/{run}/samples")
 def show_samples(request: Request, run: str) -> Response:
-    """A page of the samples that are looked for."""
+    """Show a page of the samples that the address asks for."""
     warehouse = find_warehouse(request)
     given = request.query_params.multi_items()
     found = find(warehouse, find_run(warehouse, run), given)
@@ -356,7 +356,7 @@ def show_samples(request: Request, run: str) -> Response:
 
 @router.get("/runs/{run}/samples.csv")
 def save_samples(request: Request, run: str) -> Response:
-    """All samples that are found as a table for a spreadsheet, with all metrics."""
+    """Send all samples that the address asks for as a table for a spreadsheet, with all metrics."""
     from evalhouse.tasks.reviews.export import write_csv  # noqa: PLC0415  # imports the lexical judge
 
     warehouse = find_warehouse(request)
@@ -383,14 +383,16 @@ _LONGEST_LIST: Final = 4000
 
 @router.get("/sample")
 def lead_to_sample(id: str, run: str) -> Response:
-    """The address of a sample with the run at its end, as points of a chart lead there."""
+    """Redirect from the address of a sample with the run at its end, as points of a chart have it."""
     return RedirectResponse(link(f"/runs/{run}/sample", id=id), status_code=303)
 
 
 @router.get("/runs/{run}/sample")
 def show_sample(request: Request, run: str, id: str, list: str = "", reviewer: str = "") -> Response:
-    """A sample by its id; `list` are the parameters of the samples' page that it was found on, and `reviewer` is who
-    labels."""
+    """Show a sample by its id.
+
+    `list` are the parameters of the samples' page that it was found on, `reviewer` is the person who labels.
+    """
     if len(list) > _LONGEST_LIST:
         raise HTTPException(400, f"list has {len(list)} letters, of at most {_LONGEST_LIST}; open the sample by its id")
     warehouse, name = find_warehouse(request), reviewer.strip()
@@ -448,7 +450,7 @@ def show_sample(request: Request, run: str, id: str, list: str = "", reviewer: s
 
 
 def collect(warehouse: Warehouse, found: Found, base: RunRow | None, sample_id: str) -> dict[str, Any]:
-    """What the script draws: the record, what an index of a report says of this one sample, and shared texts."""
+    """Return what the script draws: the record, the index of a report for this one sample, and shared texts."""
     run, shared = found.run, SharedTexts()
     rows = read_one(warehouse, run, base, sample_id)
     (record,) = build_samples(rows, shared)

@@ -134,7 +134,7 @@ class Column:
 
     @property
     def is_number(self) -> bool:
-        """Whether it is set to the right."""
+        """Whether the column is aligned to the right."""
         return self.kind.endswith("number")
 
 
@@ -204,7 +204,7 @@ def read_cookbook() -> str:
 
 @cache
 def read_recipes() -> tuple[Recipe, ...]:
-    """All queries, in their order."""
+    """Return all queries of the cookbook, in their order."""
     return tuple(
         Recipe(title=match["title"], columns=tuple(match["columns"].split(", ")), sql=match["sql"])
         for match in _FENCE.finditer(read_cookbook())
@@ -235,11 +235,11 @@ class _Answer(Generic[_T]):
     def __init__(self, work: Callable[[threading.Event], _T]) -> None:
         self.stop = threading.Event()
         self._future = asyncio.get_running_loop().run_in_executor(None, work, self.stop)
-        # Where nobody waits any more, nobody asks what went wrong either.
+        # An error of work that is no longer waited for is dropped.
         self._future.add_done_callback(lambda future: future.cancelled() or future.exception())
 
     async def wait(self, seconds: float | None) -> bool:
-        """Whether it is done within that time; who gives up waiting, as the server does at its end, ends it."""
+        """Return whether it is done within that time; cancelling the wait ends the work."""
         try:
             done, _ = await asyncio.wait({self._future}, timeout=seconds)
         except asyncio.CancelledError:
@@ -248,13 +248,13 @@ class _Answer(Generic[_T]):
         return bool(done)
 
     def result(self) -> _T:
-        """What came of it, or the error."""
+        """Return the result, or raise the error."""
         return self._future.result()
 
 
 @router.get("/sql")
 async def show_sql(request: Request, q: str = "", x: str = "", y: str = "") -> Response:
-    """The page with the result of `q`, drawn over column `x`, as high as column `y`."""
+    """Show the page with the result of `q`, drawn over column `x`, as high as column `y`."""
     sql = _read_sql(request, q)
     page = await run_in_threadpool(_render_page, request, sql)
     head, waiting, tail = page.split(_MARK)
@@ -269,19 +269,19 @@ async def show_sql(request: Request, q: str = "", x: str = "", y: str = "") -> R
 
 @router.get("/sql.csv")
 async def send_csv(request: Request, q: str = "") -> Response:
-    """All rows as CSV, for spreadsheets too."""
+    """Send all rows as CSV, for spreadsheets too."""
     return await _download(request, q, "csv", "text/csv; charset=utf-8", write_safe_csv)
 
 
 @router.get("/sql.parquet")
 async def send_parquet(request: Request, q: str = "") -> Response:
-    """All rows as Parquet."""
+    """Send all rows as Parquet."""
     return await _download(request, q, "parquet", "application/vnd.apache.parquet", pl.DataFrame.write_parquet)
 
 
 @router.get("/sql/words")
 def list_words(request: Request, before: str = "", after: str = "") -> Response:
-    """What may stand between the two texts."""
+    """Send the words that may come between the two texts."""
     words = suggest_words(before, after, _read_catalog(request))[:_MOST_WORDS]
     return JSONResponse(
         [
@@ -382,7 +382,7 @@ async def _download(
         if await request.is_disconnected():
             answer.stop.set()
     file = answer.result()
-    if answer.stop.is_set():  # nobody is there to send it to
+    if answer.stop.is_set():  # the browser has gone
         file.close()
         return Response()
     # The comment that the query begins with, in letters that are safe everywhere.

@@ -111,7 +111,7 @@ def run_on_tables(sql: str, tables: Mapping[str, Any], *, setup: str = "", timeo
 
 
 def compare_result_sets(expected: ResultSet, made: ResultSet) -> Agreement:
-    """How far two sets agree.
+    """Compare two sets of rows.
 
     - Types: numbers of any type are equal by value, whole ones exactly and others to twelve digits; a date is midnight
       of its day, and a text in ISO form is the time it names; times are UTC; true is not 1.
@@ -205,7 +205,7 @@ def _pair_columns(
 
 
 def must_differ(expected: ResultSet, made: ResultSet) -> bool:
-    """Whether the two sets are different whatever their columns are called and in which order they come."""
+    """Return whether the two sets differ whatever the names and the order of their columns are."""
     if len(expected.columns) != len(made.columns):
         return True
     sides = [Counter(_settle_rows(rows)) for rows in (expected, made)]
@@ -300,7 +300,7 @@ def compare_results(sample: StoredSample) -> list[Grade] | str:
 
 
 async def prove_by_running(sample: StoredSample) -> Grade | None:
-    """Two queries that return different rows on the sample's data are not equivalent; anything else proves nothing.
+    """Return a grade where both queries return different rows on the sample's data; anything else proves nothing.
 
     A query that fails proves nothing either: it may be written for another database. Raises FatalJudgeError for tables
     that cannot be read.

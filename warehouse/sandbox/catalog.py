@@ -48,7 +48,7 @@ class Catalog:
     functions: tuple[str, ...]
 
     def find(self, name: str) -> Relation:
-        """The table or view of that name, in whatever letters; raises QueryError that names similar ones."""
+        """Return the table or view of that name, in any case; raises QueryError that names similar ones."""
         by_name = {relation.name.lower(): relation for relation in self.relations}
         if relation := by_name.get(name.lower()):
             return relation
@@ -143,7 +143,7 @@ def suggest_words(before: str, after: str, catalog: Catalog) -> list[Suggestion]
 
 
 def write_name(name: str, catalog: Catalog) -> str:
-    """The name of a table, view or column as it stands in SQL, in quotes where it needs them."""
+    """Return the name of a table, view or column as it is written in SQL, in quotes where it needs them."""
     if _PLAIN_NAME.fullmatch(name) and name not in catalog.keywords:
         return name
     return '"' + name.replace('"', '""') + '"'

@@ -92,9 +92,9 @@ def run_shut_in(
     memory_mb: int | None = None,
     most_rows: int | None = None,
 ) -> pl.DataFrame:
-    """As `run_query`, on a connection that is shut in from here on; no more than `most_rows` rows are fetched.
+    """Run one statement as `run_query` does, on a connection that is shut in from here on.
 
-    Rows are fetched beside DuckDB's own memory, so that its limit does not hold them.
+    No more than `most_rows` rows are fetched, because they are held beside DuckDB's own memory and its limit.
     """
     if memory_mb:
         connection.execute(f"set memory_limit = '{memory_mb}MB'")
@@ -185,24 +185,24 @@ def _is_nested_deeper(kind: duckdb.sqltypes.DuckDBPyType, levels: int) -> bool:
 
 
 def _explain(error: duckdb.Error, sql: str) -> QueryError:
-    """DuckDB's error as one of ours: what came and what was meant in one line, and where."""
-    said = _describe(error)
-    place = len(sql.encode()[: int(said["position"])].decode(errors="ignore")) if "position" in said else None
-    return QueryError(_one_line(said["text"]), place=place)
+    """Return DuckDB's error as a QueryError of one line, with its place in the SQL."""
+    described = _describe(error)
+    place = len(sql.encode()[: int(described["position"])].decode(errors="ignore")) if "position" in described else None
+    return QueryError(_one_line(described["text"]), place=place)
 
 
 def _describe(error: duckdb.Error) -> dict[str, str]:
-    """What DuckDB says of an error: its `text`, and where it knows it the `position` in bytes."""
+    """Return the `text` of an error, and the `position` in bytes where DuckDB knows it."""
     kind, _, text = str(error).strip().partition(": ")
     try:
-        said = json.loads(text)
-        return {**said, "text": f"{kind}: {said['exception_message']}"}
+        details = json.loads(text)
+        return {**details, "text": f"{kind}: {details['exception_message']}"}
     except (ValueError, TypeError, KeyError):  # some errors come as they are, and the function error() says anything
         return {"text": str(error)}
 
 
 def _one_line(text: str) -> str:
-    """Without the picture of the place and the advice after the first blank line."""
+    """Return the text without the picture of the place and the advice after the first blank line."""
     return " ".join(re.split(r"\n\s*\n|\nLINE ", text.strip())[0].split())
 
 

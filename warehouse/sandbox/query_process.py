@@ -154,7 +154,7 @@ def answer_apart(
     max_bytes: int | None = MOST_BYTES,
     stop: threading.Event | None = None,
 ) -> pl.DataFrame:
-    """As `answer_statement`, in the query process; no more than `max_bytes` of rows.
+    """Return what `answer_statement` returns, from the query process; no more than `max_bytes` of rows.
 
     Raises QueryStopped as well, and WarehouseBusy where two other queries are running or a run keeps the file.
     """
