@@ -171,7 +171,7 @@ def test_every_column_of_every_view_has_a_comment(house: House) -> None:
         assert [column.name for column in view.columns if not column.comment] == [], view.name
 
 
-def test_without_sql_a_terminal_says_what_to_give_and_where_to_write_it(house: House) -> None:
+def test_without_sql_a_terminal_states_what_to_give_and_where_to_write_it(house: House) -> None:
     finished = show_in_terminal(house.place, "query", columns=200)
     assert finished.status == 2
     assert 'evalhouse query "from run_scores"' in finished.stdout
@@ -213,7 +213,7 @@ def test_without_sql_a_terminal_says_what_to_give_and_where_to_write_it(house: H
         (("select [timestamp '294246-01-01'] as far",), "column 'far' holds a time outside"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_message(ask: Ask, arguments: tuple[str, ...], told: str) -> None:
+def test_what_cannot_be_done_is_reported_in_one_message(ask: Ask, arguments: tuple[str, ...], told: str) -> None:
     finished = ask("query", *arguments)
     assert finished.status == 2
     assert finished.stdout == ""

@@ -85,7 +85,7 @@ def test_a_distribution_counts_every_score_once() -> None:
     assert (data["low"], data["high"], data["counts"][0], data["counts"][-1]) == (-2, 8, 1, 1)
 
 
-def test_an_interval_says_its_mean_and_the_other_run_s() -> None:
+def test_an_interval_states_its_mean_and_the_other_run_s() -> None:
     row = history(0.5)[0]
     assert draw_interval(row, 0.7).label == "mean 0.500, 95 % interval 0.400 to 0.600, base 0.700"
     assert draw_interval(row | {"ci_low": None, "ci_high": None}, None).label == "mean 0.500"
@@ -304,7 +304,7 @@ def test_a_chart_is_drawn_when_it_comes_into_view_and_for_paper(page: Page, path
     assert count(page, ".plot") == count(page, ".drawing") + 1, "a result may have two"
 
 
-def test_without_a_script_a_chart_s_place_says_what_it_would_show(page: Page, path: Path) -> None:
+def test_without_a_script_a_chart_s_place_states_what_it_would_show(page: Page, path: Path) -> None:
     page.send("Emulation.setScriptExecutionDisabled", value=True)
     page.send("Page.navigate", url=path.as_uri())
     page.wait_for("document.readyState === 'complete' && !document.documentElement.dataset.ready")
@@ -313,7 +313,7 @@ def test_without_a_script_a_chart_s_place_says_what_it_would_show(page: Page, pa
     assert shown.endswith("Distribution of 4 samples by score from 0 to 1")
 
 
-def test_a_chart_that_cannot_be_drawn_says_what_it_would_show_and_the_others_are_there(page: Page) -> None:
+def test_a_chart_that_cannot_be_drawn_states_what_it_would_show_and_the_others_are_there(page: Page) -> None:
     page.evaluate("""
         document.querySelector('#far script').remove();
         const far = document.getElementById('far');
@@ -356,7 +356,7 @@ def test_the_mouse_and_the_keyboard_say_what_a_point_is_and_lead_to_its_run(page
     assert page.evaluate("location.hash") == "#run/run-0"
 
 
-def test_a_finger_s_first_touch_says_what_a_point_is_and_the_second_goes_there(page: Page) -> None:
+def test_a_finger_s_first_touch_states_what_a_point_is_and_the_second_goes_there(page: Page) -> None:
     x, y = page.evaluate("""
         (({ left, top }) => [left + 3, top + 3])(
           document.querySelector('#trend-few .dot circle').getBoundingClientRect())
@@ -372,7 +372,7 @@ def test_a_finger_s_first_touch_says_what_a_point_is_and_the_second_goes_there(p
     assert addresses == ["", "#run/run-0"]
 
 
-def test_the_numbers_stand_in_a_table_when_asked_for(page: Page) -> None:
+def test_the_numbers_are_in_a_table_when_asked_for(page: Page) -> None:
     assert count(page, ".numbers table") == 0
     page.evaluate("document.querySelector('#trend-few .numbers').open = true")
     page.wait_for("document.querySelector('#trend-few .numbers table')")

@@ -68,7 +68,7 @@ def select(ask: Ask, sql: str) -> list[dict[str, Any]]:
     return rows
 
 
-def test_it_is_written_where_asked_and_says_so(house: House, ask: Ask, tmp_path: Path) -> None:
+def test_it_is_written_where_asked_and_reports_it(house: House, ask: Ask, tmp_path: Path) -> None:
     path = tmp_path / "night.html"
     finished = ask("report", "first night", "-o", str(path))
     assert finished.stdout.startswith(f"wrote {path}: ")
@@ -84,7 +84,7 @@ def test_without_a_name_it_is_named_after_the_run(house: House, ask: Ask) -> Non
     path.unlink()
 
 
-def test_every_score_stands_there_with_its_interval_and_counts(house: House, ask: Ask, page: ReportPage) -> None:
+def test_every_score_is_there_with_its_interval_and_counts(house: House, ask: Ask, page: ReportPage) -> None:
     shown = {row[0]: [row[2], row[-1]] for row in page.rows("scores")}
     metrics = ask("show", house.run_id, "--json").document["metrics"]
     assert shown.keys() == {row["metric"] for row in metrics}
@@ -146,7 +146,7 @@ def test_texts_and_verdicts_come_through_whole(house: House, ask: Ask, page: Rep
         assert statement["ranks"] == (row["context_ranks"] or [])
 
 
-def test_a_statement_is_marked_where_it_stands(page: ReportPage) -> None:
+def test_a_statement_is_marked_where_it_is(page: ReportPage) -> None:
     sample = page.sample("tide-1")
     first = next(statement for statement in sample["statements"] if statement["id"] == "A1")
     span, (rank,) = first["span"], first["ranks"]
@@ -210,7 +210,9 @@ REQUESTS: tuple[tuple[object, object, str | None], ...] = (
 )
 
 
-def test_what_a_request_shares_and_what_is_its_own_is_told_apart_however_it_is_written(url: str, write: Write) -> None:
+def test_what_a_request_shares_and_what_is_its_own_is_distinguished_however_it_is_written(
+    url: str, write: Write
+) -> None:
     bodies = [
         {"model": "m", "messages": [first, last]} if first else {"input": ["a text"], "model": "e"}
         for first, last, _ in REQUESTS

@@ -59,7 +59,7 @@ def check(gate: str, **columns: object) -> dict[str, Any]:
     return {"gate": gate, "kind": None, "metric": None, "limit": None, "value": None, "outcome": None, **columns}
 
 
-def test_the_result_counts_what_is_wrong_and_says_what_is_so_most_often() -> None:
+def test_the_result_counts_what_is_wrong_and_states_what_is_so_most_often() -> None:
     head = build_head(count(hallucinated=17, refused_wrongly=5, refused_rightly=2), metrics=(), against=None, gate=())
     assert head.result == "22 of 40 judged answers have a problem (55 %)."
     assert head.further[0].startswith("Most often, in 17 samples: hallucinated against contexts. The answer states")
@@ -89,7 +89,7 @@ def test_the_result_counts_what_is_wrong_and_says_what_is_so_most_often() -> Non
         ),
     ],
 )
-def test_what_cannot_be_told_is_not_told(causes: Any, metrics: Any, result: str, further: list[str]) -> None:  # noqa: ANN401
+def test_without_verdicts_the_result_claims_nothing(causes: Any, metrics: Any, result: str, further: list[str]) -> None:  # noqa: ANN401
     head = build_head(causes, metrics=metrics, against=None, gate=())
     assert head.result == result
     assert set(further) <= set(head.further)
@@ -133,7 +133,7 @@ def test_what_cannot_be_told_is_not_told(causes: Any, metrics: Any, result: str,
         ),
     ],
 )  # fmt: skip
-def test_better_or_worse_is_said_only_beyond_chance(
+def test_better_or_worse_is_reported_only_beyond_chance(
     moves: list[MetricComparison], tail: str, sentence: str, tone: str
 ) -> None:
     head = build_head(count(hallucinated=4), metrics=(), against=compare(*moves), gate=())
@@ -151,7 +151,7 @@ def test_runs_that_were_measured_otherwise_are_not_held_against_each_other() -> 
     assert head.tone == "unclear"
 
 
-def test_the_gate_has_the_last_word_and_says_which_check_failed() -> None:
+def test_the_gate_has_the_last_word_and_states_which_check_failed() -> None:
     failed = check("failed", kind="min", metric="mrr", limit=0.6, value=0.5, outcome="failed")
     open_one = check("failed", kind="max_drop", metric="chrf", limit=0.1, value=None, outcome="undecided")
     better = compare(move("faithfulness", "better"))
@@ -180,11 +180,11 @@ def test_causes_come_by_size_what_is_wrong_first() -> None:
     ("share", "text"),
     [(0.0, "0 %"), (1.0, "100 %"), (0.004, "0.4 %"), (0.996, "99.6 %"), (0.355, "36 %"), (None, "–")],
 )
-def test_a_share_is_said_as_per_cent(share: float | None, text: str) -> None:
+def test_a_share_is_reported_as_per_cent(share: float | None, text: str) -> None:
     assert write_share(share) == text
 
 
-def test_a_metric_means_what_its_file_says_else_its_first_half_sentence() -> None:
+def test_a_metric_means_what_its_file_states_else_its_first_half_sentence() -> None:
     header = (
         "-- metric: own\n-- version: 1\n-- needs: -\n-- One row per sample of the run: how rude it is; NULL else.\n"
     )

@@ -95,9 +95,7 @@ def select(con: duckdb.DuckDBPyConnection, sql: str, *values: object) -> list[tu
     return con.execute(sql, list(values)).fetchall()
 
 
-def test_every_run_stands_there_with_its_means_the_newest_first(
-    page: ReportPage, con: duckdb.DuckDBPyConnection
-) -> None:
+def test_every_run_is_there_with_its_means_the_newest_first(page: ReportPage, con: duckdb.DuckDBPyConnection) -> None:
     runs = select(con, "select run_id, \"trigger\", gate from runs where kind = 'evaluation' order by started_at desc")
     rows = page.rows("runs")
     assert [row[0] for row in rows] == [run[0] for run in runs]
@@ -130,7 +128,7 @@ def test_a_price_that_is_not_known_is_no_dollar(write: Write, changed: Callable[
     assert "cost unknown: calls in 1 of 10 runs have no known price; the others cost $" in page.source
 
 
-def test_latency_is_drawn_and_stands_in_the_table(page: ReportPage, write: Write, changed: Callable[..., Path]) -> None:
+def test_latency_is_drawn_and_is_in_the_table(page: ReportPage, write: Write, changed: Callable[..., Path]) -> None:
     assert not any("response" in heading.text for heading in page.find("h3")), "nothing was asked in these nights"
     timed = write(
         changed(
@@ -143,7 +141,7 @@ def test_latency_is_drawn_and_stands_in_the_table(page: ReportPage, write: Write
     assert sum("to a response" in heading.text for heading in timed.find("h3")) == 2
 
 
-def test_what_became_another_is_told_with_its_night(page: ReportPage, con: duckdb.DuckDBPyConnection) -> None:
+def test_each_change_is_listed_with_its_night(page: ReportPage, con: duckdb.DuckDBPyConnection) -> None:
     nights = [
         f"{row[0]:%Y-%m-%d %H:%M}" for row in select(con, "select distinct started_at from run_series order by 1")
     ]

@@ -204,7 +204,7 @@ def test_a_statement_leads_to_its_context_and_its_raw_call(
     assert {verdict["id"] for verdict in json.loads(reply)["verdicts"]} == {"A1", "A2", "G1"}
 
 
-def test_reasons_are_told_on_hover_and_on_focus(page: Page, report: Callable[..., Path], house: House) -> None:
+def test_reasons_are_reported_on_hover_and_on_focus(page: Page, report: Callable[..., Path], house: House) -> None:
     page.open(report(house.run_id))
     open_sample(page, "tide-1")
     reason = page.evaluate("(async () => (await store.sample(0)).statements[1].label_reason)()")
@@ -293,7 +293,7 @@ def test_a_cause_leads_to_its_samples(page: Page, report: Callable[..., Path], h
     assert page.evaluate("document.getElementById('samples-title').getBoundingClientRect().top") < 900
 
 
-def test_what_is_shown_stands_in_the_address_and_comes_back_from_it(
+def test_what_is_shown_is_in_the_address_and_comes_back_from_it(
     page: Page, browser: Browser, report: Callable[..., Path], house: House, long_run: str
 ) -> None:
     path = report(house.run_id, "--warehouse", long_run)
@@ -405,7 +405,7 @@ def test_no_text_is_a_formula_in_a_spreadsheet(page: Page, report: Callable[...,
     assert page.evaluate(f"{json.dumps(list(cells))}.map(writeCell)") == list(cells.values())
 
 
-def test_what_a_metric_means_is_told_where_its_name_stands(
+def test_what_a_metric_means_is_reported_where_its_name_is(
     page: Page, report: Callable[..., Path], house: House
 ) -> None:
     page.open(report(house.run_id))

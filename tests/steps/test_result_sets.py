@@ -104,7 +104,7 @@ def test_a_row_counts_as_often_as_it_comes() -> None:
     assert agreement.note == "2 of 3 expected and 4 returned rows agree"
 
 
-def test_the_order_of_rows_is_told_apart_from_their_agreement() -> None:
+def test_the_order_of_rows_is_distinguished_from_their_agreement() -> None:
     one, other = table("x", (1,), (2,), (3,)), table("x", (3,), (1,), (2,))
     assert compare(one, one) == (1, 1)
     assert compare(one, other) == (1, pytest.approx(2 / 3))
@@ -137,7 +137,7 @@ def test_order_and_names_of_columns_are_of_no_matter() -> None:
     assert compare(one, table("name id", (1, "Tern"), (2, "Gull"))) == (1, 1)  # names that mislead
 
 
-def test_columns_of_the_same_values_are_told_apart_by_the_rows() -> None:
+def test_columns_of_the_same_values_are_distinguished_by_the_rows() -> None:
     one = table("a b c", (1, 2, 3), (2, 3, 1), (3, 1, 1))
     for order in ((2, 0, 1), (1, 2, 0), (1, 0, 2)):
         turned = table("x y z", *(tuple(row[place] for place in order) for row in one.rows))

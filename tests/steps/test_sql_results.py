@@ -106,7 +106,7 @@ def test_what_is_not_there_is_the_reason(sample: StoredSample, reason: str) -> N
 @pytest.mark.parametrize(
     "made", [BROKEN, "", "I cannot tell.", "drop table ship", "copy ship to 'x.csv'", f"{ALL}; {ALL}"]
 )
-def test_a_bots_query_that_fails_scores_zero_and_says_why(made: str) -> None:
+def test_a_bots_query_that_fails_scores_zero_and_states_why(made: str) -> None:
     assert set(rate(make_pair(ALL, made)).values()) == {0.0}
     assert explain(make_pair(ALL, made)).startswith("the bot's query fails: ")
 
@@ -233,7 +233,7 @@ async def test_anything_else_proves_nothing(sample: StoredSample) -> None:
     assert await prove_by_running(sample) is None
 
 
-async def test_tables_that_cannot_be_read_are_told_before_anything_is_asked() -> None:
+async def test_tables_that_cannot_be_read_are_reported_before_anything_is_asked() -> None:
     with pytest.raises(FatalJudgeError, match="sample s1: table 'ship' is '7'"):
         await prove_by_running(make_pair(ALL, ALL, tables={"ship": 7}))
 

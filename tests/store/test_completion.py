@@ -43,7 +43,7 @@ def test_keywords_and_functions_follow_in_the_letters_that_were_begun(catalog: C
     assert offer(catalog, "select zzz_nothing") == []
 
 
-def test_a_suggestion_says_what_it_is_and_what_it_means(catalog: Catalog) -> None:
+def test_a_suggestion_states_what_it_is_and_what_it_means(catalog: Catalog) -> None:
     column = suggest_words("select ci_l", " from run_scores", catalog)[0]
     assert (column.text, column.n_replaced, column.note) == ("ci_low", 4, "run_scores, double")
     assert "95 % interval" in str(column.comment)

@@ -41,7 +41,7 @@ def test_rows_come_as_they_do_from_query_while_pages_read(warehouse: Warehouse) 
     assert warehouse.append(make_batch("second"), patience_s=1)
 
 
-def test_what_is_wrong_with_it_is_said(warehouse: Warehouse) -> None:
+def test_what_is_wrong_with_it_is_reported(warehouse: Warehouse) -> None:
     with pytest.raises(QueryError, match="nosuch") as raised:
         answer_apart(warehouse.location, "select nosuch from runs")
     assert raised.value.place == 7

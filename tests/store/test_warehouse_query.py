@@ -217,7 +217,7 @@ def test_no_python_object_can_be_seen(ask: Ask) -> None:
         ("select error('said')", ["said"]),
     ],
 )
-def test_mistakes_are_told_in_one_line(ask: Ask, sql: str, words: list[str]) -> None:
+def test_mistakes_are_reported_in_one_line(ask: Ask, sql: str, words: list[str]) -> None:
     expect_refusal(ask, sql, *words)
 
 
@@ -237,7 +237,7 @@ def test_mistakes_are_told_in_one_line(ask: Ask, sql: str, words: list[str]) -> 
         ("delete from runs", None),
     ],
 )
-def test_a_mistake_is_told_with_its_place(ask: Ask, sql: str, at: str | None) -> None:
+def test_a_mistake_is_reported_with_its_place(ask: Ask, sql: str, at: str | None) -> None:
     with pytest.raises(QueryError) as raised:
         ask(sql)
     if at is None:

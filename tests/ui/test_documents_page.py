@@ -67,7 +67,7 @@ def test_over_several_runs_a_sample_counts_once_in_an_interval(warehouse: Wareho
     )
 
 
-def test_contexts_without_ids_are_told_apart_by_their_texts(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_contexts_without_ids_are_distinguished_by_their_texts(tmp_path_factory: pytest.TempPathFactory) -> None:
     warehouse = make_pair(tmp_path_factory.mktemp("ids"))
     with warehouse.writing() as connection:
         connection.execute("update samples set context_ids = null")
@@ -134,7 +134,7 @@ def test_a_document_has_its_text_its_samples_and_its_nights(client: TestClient) 
         ("/runs/none/documents", 404, "no run fits"),
     ],
 )
-def test_what_is_not_there_is_said(client: TestClient, address: str, status: int, said: str) -> None:
+def test_what_is_not_there_is_reported(client: TestClient, address: str, status: int, said: str) -> None:
     answer = client.get(address)
     assert (answer.status_code, said in html.unescape(answer.text)) == (status, True)
 

@@ -70,7 +70,7 @@ def test_what_another_site_sends_is_refused(path: str, headers: dict[str, str]) 
 
 
 @pytest.mark.parametrize("address", ["/", "/nowhere", "/assets/ui.css"])
-def test_every_response_says_what_a_browser_is_to_keep_to(path: str, address: str) -> None:
+def test_every_response_states_what_a_browser_is_to_keep_to(path: str, address: str) -> None:
     headers = make_client(path).get(address).headers
     policy = headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -82,7 +82,7 @@ def test_every_response_says_what_a_browser_is_to_keep_to(path: str, address: st
     )
 
 
-def test_a_warehouse_that_is_not_there_yet_is_said_and_looked_for_again(path: str) -> None:
+def test_a_warehouse_that_is_not_there_yet_is_reported_and_looked_for_again(path: str) -> None:
     answer = make_client(path).get("/")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
     assert "there is no warehouse at" in answer.text

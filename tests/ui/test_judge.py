@@ -40,7 +40,7 @@ def pair(tmp_path: Path) -> Warehouse:
     return make_pair(tmp_path)
 
 
-def test_what_is_missing_is_said_with_the_command_that_makes_it(pair: Warehouse) -> None:
+def test_what_is_missing_is_reported_with_the_command_that_makes_it(pair: Warehouse) -> None:
     page = read_main(pair)
     for command in ("evalhouse review export latest", "evalhouse run DATASET --noise 0.05", "--votes 3"):
         assert command in page

@@ -118,7 +118,7 @@ def test_nothing_is_overwritten(client: TestClient, warehouse: Warehouse) -> Non
     ],
 )
 @pytest.mark.usefixtures("opened_once")
-def test_a_bad_label_is_said_and_nothing_written(untouched: Warehouse, wrong: dict[str, str], said: str) -> None:
+def test_a_bad_label_is_reported_and_nothing_written(untouched: Warehouse, wrong: dict[str, str], said: str) -> None:
     client = make_client(str(untouched.location.path), headers={"origin": OWN})
     answer = label(client, find_item(untouched, "classify", "A1"), **({"word": "TP", "reviewer": "Ann"} | wrong))
     assert (answer["status"], said in answer["problem"]) == (400, True), answer
@@ -173,7 +173,7 @@ def test_a_label_of_a_chosen_sample_is_no_draw(client: TestClient, warehouse: Wa
     assert {row["probability"] for row in latest} == {drawn.picks[0].probability}
 
 
-def test_what_was_labelled_before_a_draw_stands_for_itself_in_it(client: TestClient, warehouse: Warehouse) -> None:
+def test_what_was_labelled_before_a_draw_is_for_itself_in_it(client: TestClient, warehouse: Warehouse) -> None:
     item = find_item(warehouse, "attribute", "A1")
     label(client, item, "supported")
     drawn = export(warehouse)
@@ -248,7 +248,7 @@ def test_a_draw_is_worked_through_with_the_judge_hidden(page: Page, warehouse: W
     assert page.problems == []
 
 
-def test_a_draw_that_is_not_there_is_said(client: TestClient) -> None:
+def test_a_draw_that_is_not_there_is_reported(client: TestClient) -> None:
     answer = client.get("/runs/r1/review?export=none")
     assert (answer.status_code, "asks nothing of run r1" in answer.text) == (404, True)
 

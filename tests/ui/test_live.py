@@ -113,7 +113,7 @@ def test_a_run_whose_process_is_gone_does_not_stand_as_running_for_ever(tmp_path
 
 
 @pytest.mark.usefixtures("opened_once")
-def test_another_stamp_says_when_a_run_began_or_ended(tmp_path: Path) -> None:
+def test_another_stamp_states_when_a_run_began_or_ended(tmp_path: Path) -> None:
     warehouse = begin(tmp_path)
     client = make_fresh_client(warehouse)
 
@@ -135,7 +135,7 @@ def running(tmp_path: Path) -> Warehouse:
     return begin(tmp_path)
 
 
-def test_the_page_fills_while_the_run_goes_on_and_is_whole_when_it_ends(
+def test_the_page_fills_while_the_run_continues_and_is_whole_when_it_ends(
     tmp_path: Path, running: Warehouse, browser: Browser
 ) -> None:
     async def go(page: Page) -> None:

@@ -106,7 +106,7 @@ def test_all_addresses_that_pages_link_to_are_there(
 @pytest.mark.parametrize(
     "address", ["/nowhere", "/runs/none-such", "/assets/../app.py", "/assets/base.html", "/assets/%2e%2e/app.py"]
 )
-def test_what_is_not_there_is_said(client: TestClient, address: str) -> None:
+def test_what_is_not_there_is_reported(client: TestClient, address: str) -> None:
     answer = client.get(address)
     assert answer.status_code == 404
     assert "notice" in answer.text

@@ -77,14 +77,16 @@ def test_what_is_not_named_is_the_other_run_of_the_series(client: TestClient, gi
         (f"?candidate={BASE}", "name two runs"),
     ],
 )
-def test_what_cannot_be_compared_is_said_above_a_form_that_goes_on(client: TestClient, given: str, said: str) -> None:
+def test_what_cannot_be_compared_is_reported_above_a_form_that_continues(
+    client: TestClient, given: str, said: str
+) -> None:
     answer = client.get(f"/compare{given}")
     assert answer.status_code in (200, 404)
     assert said in answer.text
     assert f'<option value="{CANDIDATE}">' in answer.text
 
 
-def test_what_the_runs_were_made_with_is_told_apart(client: TestClient) -> None:
+def test_what_the_runs_were_made_with_is_distinguished(client: TestClient) -> None:
     page = read_main(client, f"/compare?{PAIR}")
     differing, same = page.partition("The same in both")[0::2]
     assert "setting max_contexts 1 2" in differing
@@ -96,7 +98,7 @@ def test_what_the_runs_were_made_with_is_told_apart(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize(("before", "differs"), [([], None), (["m1"], False), (["m2"], True)])
-def test_a_run_that_asked_no_model_is_not_said_to_have_had_another(before: list[str], differs: bool | None) -> None:
+def test_a_run_that_asked_no_model_is_not_reported_to_have_had_another(before: list[str], differs: bool | None) -> None:
     rows = [
         {"step": "rank", "of_candidate": of_candidate, "prompts": ["rank 1"], "models": models}
         for of_candidate, models in ((False, before), (True, ["m1"]))
@@ -108,7 +110,7 @@ def test_a_run_that_asked_no_model_is_not_said_to_have_had_another(before: list[
     assert found["prompt, rank"] is False
 
 
-def test_why_the_means_moved_and_which_samples_did_stands_there(client: TestClient) -> None:
+def test_why_the_means_moved_and_which_samples_did_is_there(client: TestClient) -> None:
     page = client.get(f"/compare?{PAIR}&by=context_recall").text
     assert "contexts changed" in page
     assert "10 of 24" not in page
@@ -136,7 +138,7 @@ def test_flipped_verdicts_are_counted_by_step_and_way(client: TestClient) -> Non
         ("&around=contexts&page=2", 16, "page 2"),
     ],
 )
-def test_flipped_verdicts_are_found_by_what_the_address_says(
+def test_flipped_verdicts_are_found_by_what_the_address_states(
     client: TestClient, given: str, n: int, holds: str
 ) -> None:
     page = read_main(client, f"/compare/verdicts?{PAIR}{given}")
@@ -151,7 +153,7 @@ def test_better_and_worse_change_places_with_the_runs(client: TestClient) -> Non
     assert "FN → TP classify" in page
 
 
-def test_one_sample_stands_in_both_runs_with_what_differs_marked(client: TestClient) -> None:
+def test_one_sample_is_in_both_runs_with_what_differs_marked(client: TestClient) -> None:
     answer = client.get(f"/compare/sample?{PAIR}&id=ship-01")
     assert "Ship 1 lies at berth <ins>2</ins>. It came at dawn." in answer.text
     page = read_main(client, f"/compare/sample?{PAIR}&id=ship-01")
@@ -180,7 +182,7 @@ def test_samples_that_moved_are_listed_by_how_far(client: TestClient) -> None:
         ("/compare/samples?base=latest&candidate=latest", 404, "both are run"),
     ],
 )
-def test_what_is_not_there_is_said(client: TestClient, address: str, status: int, said: str) -> None:
+def test_what_is_not_there_is_reported(client: TestClient, address: str, status: int, said: str) -> None:
     answer = client.get(address)
     assert (answer.status_code, said in html.unescape(answer.text)) == (status, True)
 

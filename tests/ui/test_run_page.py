@@ -30,7 +30,7 @@ def test_the_worst_samples_stand_first_each_with_the_statement_that_is_wrong(cli
     assert text.index('id="worst"') < text.index('id="causes"') < text.index('id="scores"')
 
 
-def test_a_request_for_two_texts_says_under_which_step_it_counts(
+def test_a_request_for_two_texts_states_under_which_step_it_counts(
     client: TestClient, house: House, tmp_path: Path, prefect_home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said, pages = "counts as extract_answer, with all its tokens", (f"/runs/{house.run_id}", "/costs?days=0")
@@ -63,7 +63,7 @@ def test_runs_are_found_by_their_address_and_two_can_be_compared(client: TestCli
     ("/costs?days=-1", "days"),
     ("/series?name=none-such", "no series with scores is called 'none-such'"),
 ])  # fmt: skip
-def test_an_address_that_asks_for_something_else_is_told_what_there_is(
+def test_an_unknown_value_in_an_address_is_answered_with_the_known_ones(
     client: TestClient, address: str, said: str
 ) -> None:
     answer = client.get(address)
@@ -71,7 +71,7 @@ def test_an_address_that_asks_for_something_else_is_told_what_there_is(
     assert said in html.unescape(answer.text)
 
 
-def test_the_first_page_tells_how_each_series_stands(client: TestClient, house: House) -> None:
+def test_the_first_page_tells_how_each_series_is(client: TestClient, house: House) -> None:
     text = client.get("/").text
     assert 'href="/series?name=dataset%20harbour.jsonl"' in text.replace("+", "%20")
     mean = house.first.document["metrics"]["factual_f1"]["mean"]

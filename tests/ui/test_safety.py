@@ -170,7 +170,7 @@ def test_nothing_that_is_judged_becomes_part_of_a_page(client: TestClient, most_
 
 @pytest.mark.parametrize("every", [14, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("form", FORMS)
-def test_whatever_stands_in_an_address_is_answered_with_a_page(
+def test_whatever_is_in_an_address_is_answered_with_a_page(
     client: TestClient, run_id: str, form: str, every: int
 ) -> None:
     # By default each form takes others of them.

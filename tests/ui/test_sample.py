@@ -44,7 +44,7 @@ def test_a_sample_has_its_record_whatever_its_id(client: TestClient, house: Hous
     assert not re.search("[\x1b\x07\u202e]", markup)
 
 
-def test_a_sample_that_is_not_there_is_said_with_those_like_it(client: TestClient, house: House) -> None:
+def test_a_sample_that_is_not_there_is_reported_with_those_like_it(client: TestClient, house: House) -> None:
     answer = client.get(f"/runs/{house.run_id}/sample?id=tide-2")
     assert answer.status_code == 404
     assert "did you mean tide-1?" in answer.text

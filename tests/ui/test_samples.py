@@ -96,13 +96,13 @@ def test_the_worst_come_first_and_the_unscored_last(client: TestClient, house: H
         ({"sort": "change"}, "name a run to count changes from"),
     ],
 )
-def test_a_bad_filter_is_said(client: TestClient, house: House, asked: dict[str, object], said: str) -> None:
+def test_a_bad_filter_is_reported(client: TestClient, house: House, asked: dict[str, object], said: str) -> None:
     answer = client.get(f"/runs/{house.run_id}/samples?{urlencode(asked, doseq=True)}")
     assert answer.status_code == 400
     assert said in re.sub("&#39;", "'", answer.text)
 
 
-def test_a_form_becomes_an_address_that_says_the_same(client: TestClient, house: House) -> None:
+def test_a_form_becomes_an_address_that_states_the_same(client: TestClient, house: House) -> None:
     given = {"words": "tide", "cause": "", "where_metric": "factual_f1", "where_test": "<", "where_number": "0.50"}
     moved = client.get(f"/runs/{house.run_id}/samples?{urlencode(given)}")
     assert moved.status_code == 303

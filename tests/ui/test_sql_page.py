@@ -77,7 +77,7 @@ def test_without_a_query_there_is_what_can_be_asked(client: TestClient) -> None:
     assert "<h2>Result</h2>" not in page
 
 
-def test_every_kind_of_value_is_told_from_the_others(ask: Ask) -> None:
+def test_every_kind_of_value_is_reported_from_the_others(ask: Ask) -> None:
     answer = ask(KINDS)
     assert answer.status_code == 200
     assert find_cells(answer.text) == [
@@ -132,7 +132,7 @@ def test_of_wide_rows_fewer_are_shown() -> None:
         (10_001, "<b>More than 10,000 rows</b>", 1000),
     ],
 )
-def test_what_is_cut_is_said(ask: Ask, n: int, told: str, n_shown: int) -> None:
+def test_what_is_cut_is_reported(ask: Ask, n: int, told: str, n_shown: int) -> None:
     page = ask(f"select 'x' as x from range({n})").text
     assert told in page
     assert len(find_cells(page)) == n_shown
@@ -162,7 +162,7 @@ def test_runs_and_samples_lead_to_their_pages(ask: Ask, house: House) -> None:
         ("\\d nothing_such", "there is no table or view 'nothing_such'", None),
     ],
 )
-def test_a_mistake_is_said_with_its_place(ask: Ask, q: str, told: str, place: int | None) -> None:
+def test_a_mistake_is_reported_with_its_place(ask: Ask, q: str, told: str, place: int | None) -> None:
     answer = ask(q)
     assert answer.status_code == 400
     result = find_result(answer.text)
@@ -196,14 +196,14 @@ def test_lines_of_a_form_and_hostile_queries_stay_what_they_are(ask: Ask) -> Non
     assert html.unescape(re.search(r"<textarea[^>]*>\n(.*?)</textarea>", page, re.DOTALL)[1]) == q  # type: ignore[index]
 
 
-def test_what_is_too_long_for_an_address_is_said(ask: Ask) -> None:
+def test_what_is_too_long_for_an_address_is_reported(ask: Ask) -> None:
     answer = ask(f"select '{'x' * 40_000}'")
     assert answer.status_code == 414
     assert "30,000 are taken" in answer.text
     assert "evalhouse query --file" in answer.text
 
 
-def test_a_busy_warehouse_is_said_on_the_page(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_warehouse_is_reported_on_the_page(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     def be_busy(*_: object, **__: object) -> pl.DataFrame:
         raise WarehouseBusy("two queries are under way")
 
