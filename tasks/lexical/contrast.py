@@ -440,24 +440,9 @@ def find_exchanged(window: Window) -> list[str]:
         shared = [key for key in ours if key in theirs]
         if many:
             units = {number.key: number.unit for number in _read_sides(sentence) if number.key in theirs}
-            # Numbers of one unit and words that alternate on both sides, but for the most part not with the same
-            # partners
-            balance = 0
-            numbers = [key for key in shared if key[0] == "#"]
-            for i, first in enumerate(numbers):
-                for second in numbers[i + 1 :]:
-                    if units[first] != units[second]:
-                        continue
-                    start, end = shared.index(first), shared.index(second)
-                    middle = [key for key in shared[start + 1 : end] if _may_anchor(key, first)]
-                    for after, outer in ((False, shared[:start]), (True, shared[end + 1 :])):
-                        others = [key for key in outer if _may_anchor(key, first)]
-                        balance += sum(
-                            [_compare_order((first, second), x, y, after, theirs) for x in middle for y in others]
-                        )
-            found += [f"{numbers[0][1:]}/{numbers[1][1:]}"] if balance < 0 else []
+            found += _find_crossed(units, shared, theirs)
         if turns and _turns(other.text) and _tell_voice(sentence.text) == _tell_voice(other.text):
-            # Names, and all that is Chinese, where nothing shows a name
+            # Names, and all that is Chinese, where nothing shows a name.
             names = frozenset(
                 [token.key for token in (*sentence.tokens, *other.tokens) if token.kind in ("name", "chinese")]
             )
@@ -471,6 +456,22 @@ def _place_once(sentence: Sentence) -> dict[str, int]:
     keys = [token.key for token in sentence.tokens if token.weight >= CONTENT_WEIGHT]
     places = {key: place for place, key in enumerate(keys)}
     return places if len(places) == len(keys) else {key: place for key, place in places.items() if keys.count(key) == 1}
+
+
+def _find_crossed(units: Mapping[str, str], shared: Sequence[str], theirs: Mapping[str, int]) -> list[str]:
+    """Numbers of one unit and words that alternate on both sides, but for the most part not with the same partners."""
+    balance = 0
+    numbers = [key for key in shared if key[0] == "#"]
+    for i, first in enumerate(numbers):
+        for second in numbers[i + 1 :]:
+            if units[first] != units[second]:
+                continue
+            start, end = shared.index(first), shared.index(second)
+            middle = [key for key in shared[start + 1 : end] if _may_anchor(key, first)]
+            for after, outer in ((False, shared[:start]), (True, shared[end + 1 :])):
+                others = [key for key in outer if _may_anchor(key, first)]
+                balance += sum([_compare_order((first, second), x, y, after, theirs) for x in middle for y in others])
+    return [f"{numbers[0][1:]}/{numbers[1][1:]}"] if balance < 0 else []
 
 
 def _may_anchor(key: str, number: str) -> bool:

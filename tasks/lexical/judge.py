@@ -20,14 +20,13 @@ from evalhouse.tasks.judge.protocol import (
     require_prompt,
 )
 from evalhouse.tasks.lexical.match import (
-    Relevance,
     Support,
     compare_statements,
     explain_support,
     rate_contexts,
     score_contexts,
 )
-from evalhouse.tasks.lexical.questions import Source, answer_question, read_source, renew_question, write_questions
+from evalhouse.tasks.lexical.questions import answer_question, read_source, renew_question, write_questions
 from evalhouse.tasks.lexical.split import split_sentences, split_statements
 from evalhouse.warehouse.steps import LEXICAL_TASKS, REPLY_VERSIONS
 
@@ -86,14 +85,6 @@ def _read_turns(data: Mapping[str, object]) -> list[_Turn]:
         told = " ".join(one for one in split_sentences(said) if not one.rstrip().endswith(("?", "？")))
         turns.append(_Turn(id=entry.id, role=role, told=told))
     return turns
-
-
-def _extract(data: Mapping[str, object]) -> dict[str, object]:
-    return {"statements": split_statements(_read_text(data, "text"))}
-
-
-def _extract_both(data: Mapping[str, object]) -> dict[str, object]:
-    return {source: split_statements(_read_text(data, source)) for source in ("answer", "ground_truth")}
 
 
 def _classify(data: Mapping[str, object]) -> dict[str, object]:
@@ -171,22 +162,14 @@ def _rank(data: Mapping[str, object]) -> dict[str, object]:
     contexts = _read_items(data, "contexts")
     texts = [context.text for context in contexts]
     rated = rate_contexts(_read_text(data, "question"), _read_text(data, "ground_truth"), texts)
-    verdicts = [
-        {
-            "id": context.id,
-            "reason": _explain_relevance(relevance),
-            "label": "useful" if relevance.useful else "not_useful",
-        }
-        for context, relevance in zip(contexts, rated, strict=True)
-    ]
+    verdicts = []
+    for context, relevance in zip(contexts, rated, strict=True):
+        held = f"{relevance.question_share:.0%} of the question"
+        if relevance.ground_truth_share is not None:
+            held = f"{relevance.ground_truth_share:.0%} of the ground truth and {held}"
+        reason = f"score {relevance.score:.2f}: holds {held}"
+        verdicts.append({"id": context.id, "reason": reason, "label": "useful" if relevance.useful else "not_useful"})
     return {"verdicts": verdicts}
-
-
-def _explain_relevance(rated: Relevance) -> str:
-    question = f"{rated.question_share:.0%} of the question"
-    if rated.ground_truth_share is None:
-        return f"score {rated.score:.2f}: holds {question}"
-    return f"score {rated.score:.2f}: holds {rated.ground_truth_share:.0%} of the ground truth and {question}"
 
 
 def read_score(reason: str) -> float | None:
@@ -213,56 +196,30 @@ def _list_verdicts(reply: Mapping[str, object]) -> list[Any]:
     return verdicts
 
 
-def _write_questions(data: Mapping[str, object]) -> dict[str, object]:
-    kind, count = _read_text(data, "question_kind"), int(_read_text(data, "count"))
-    return {
-        "reason": "cloze-like questions, a stand-in",
-        "questions": write_questions(kind, count, _read_sources(data)),
-    }
-
-
-def _answer_question(data: Mapping[str, object]) -> dict[str, object]:
-    return answer_question(_read_text(data, "question"), _read_sources(data))
-
-
-def _renew_question(data: Mapping[str, object]) -> dict[str, object]:
-    return renew_question(_read_text(data, "question"), _read_text(data, "ground_truth"), _read_sources(data))
-
-
-def _read_sources(data: Mapping[str, object]) -> list[Source]:
-    return [read_source(entry.id, entry.text) for entry in _read_items(data, "contexts")]
-
-
 def _prefer(data: Mapping[str, object]) -> dict[str, object]:
-    """The answer that agrees better, in words alone, with the ground truth, or without one with the contexts."""
-    measure, by = _pick_measure(data)
-    first, second = (measure(_read_text(data, f"{place}_answer")) for place in ("first", "second"))
-    verdict = "tie" if abs(first - second) < _TIE_WITHIN else "first" if first > second else "second"
-    reason = f"by words alone, a stand-in: {by}, first {first:.2f}, second {second:.2f}" if by else _NO_MEASURE
-    return {"preference": {"reason": reason, "verdict": verdict}}
-
-
-def _pick_measure(data: Mapping[str, object]) -> tuple[Callable[[str], float], str]:
-    """What rates an answer, from 0 to 1, and what that is called; empty where there is nothing to measure it by."""
+    """Prefer the answer that agrees better, in words alone, with the ground truth, or without one with the contexts."""
     question, truth = _read_text(data, "question"), split_statements(_read_text(data, "ground_truth"))
     contexts = [context.text for context in _read_items(data, "contexts")]
-    if truth:
-        return lambda answer: _rate_agreement(question, split_statements(answer), truth), "F1 with the ground truth"
-    if contexts:
-        return lambda answer: _rate_grounds(question, split_statements(answer), contexts), "support by the contexts"
-    return lambda _: 0.0, ""
 
+    def measure(answer: list[str]) -> float:
+        if truth:
+            # F1 of how far the statements of either text are in the other.
+            compared = compare_statements(question, answer, truth)
+            sides = (compared.answer, compared.ground_truth)
+            precision, recall = (_mean([support.score for support in side]) for side in sides)
+            return 2 * precision * recall / (precision + recall) if precision and recall else 0.0
+        if contexts:
+            scored = score_contexts(answer, contexts, question)
+            return _mean([max(support.score for support in supports) for supports in scored])
+        return 0.0
 
-def _rate_agreement(question: str, answer: Sequence[str], truth: Sequence[str]) -> float:
-    """F1 of how far either text's statements stand in the other."""
-    compared = compare_statements(question, answer, truth)
-    precision, recall = (_mean([one.score for one in side]) for side in (compared.answer, compared.ground_truth))
-    return 2 * precision * recall / (precision + recall) if precision and recall else 0.0
-
-
-def _rate_grounds(question: str, answer: Sequence[str], contexts: Sequence[str]) -> float:
-    scored = score_contexts(answer, contexts, question)
-    return _mean([max(support.score for support in supports) for supports in scored])
+    answers = (_read_text(data, f"{place}_answer") for place in ("first", "second"))
+    first, second = (measure(split_statements(answer)) for answer in answers)
+    verdict = "tie" if abs(first - second) < _TIE_WITHIN else "first" if first > second else "second"
+    by = "F1 with the ground truth" if truth else "support by the contexts"
+    reason = f"by words alone, a stand-in: {by}, first {first:.2f}, second {second:.2f}"
+    reason = reason if truth or contexts else _NO_MEASURE
+    return {"preference": {"reason": reason, "verdict": verdict}}
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -270,26 +227,36 @@ def _mean(values: Sequence[float]) -> float:
 
 
 _ANSWERS: dict[str, Callable[[Mapping[str, object]], dict[str, object]]] = {
-    "extract": _extract,
     "classify": _classify,
     "attribute": _attribute,
     "rank": _rank,
     "fused": _fuse,
-    "extract_both": _extract_both,
     "turns": _hold_to_turns,
-    "write_question": _write_questions,
-    "answer_question": _answer_question,
-    "renew_question": _renew_question,
     "preference": _prefer,
 }
+_ALSO_ANSWERED = ("extract", "extract_both", "write_question", "answer_question", "renew_question")
 
 
 def judge_lexically(prompt: str, data: Mapping[str, object]) -> dict[str, object]:
-    """The reply to the request named `prompt`, one of `_ANSWERS`, about its wire data."""
-    answer = _ANSWERS.get(prompt)
-    if answer is None:
-        raise ValueError(f"the lexical judge cannot answer the prompt '{prompt}'; it answers: {', '.join(_ANSWERS)}")
-    return answer(data)
+    """Return the reply to the request named `prompt` about its wire data; raises ValueError for any other prompt."""
+    if prompt in _ANSWERS:
+        return _ANSWERS[prompt](data)
+    if prompt not in _ALSO_ANSWERED:
+        answered = ", ".join((*_ALSO_ANSWERED, *_ANSWERS))
+        raise ValueError(f"the lexical judge cannot answer the prompt '{prompt}'; it answers: {answered}")
+    if prompt == "extract":
+        return {"statements": split_statements(_read_text(data, "text"))}
+    if prompt == "extract_both":
+        return {source: split_statements(_read_text(data, source)) for source in ("answer", "ground_truth")}
+    sources = [read_source(entry.id, entry.text) for entry in _read_items(data, "contexts")]
+    if prompt == "write_question":
+        kind, count = _read_text(data, "question_kind"), int(_read_text(data, "count"))
+        questions = write_questions(kind, count, sources)
+        return {"reason": "cloze-like questions, a stand-in", "questions": questions}
+    question = _read_text(data, "question")
+    if prompt == "answer_question":
+        return answer_question(question, sources)
+    return renew_question(question, _read_text(data, "ground_truth"), sources)
 
 
 class LexicalJudge:

@@ -264,19 +264,15 @@ def weigh_evidence(
         evidence.negation_mismatch = find_negation_mismatch(windows, surfaces)
         # The rest costs more to find, and lowers the score only: it is looked for where the score would be a yes.
         if related and combine(evidence, -_SAME_QUESTION) >= SUPPORT_THRESHOLD:
-            _find_contrasts(evidence, related, text)
+            claim, lost = evidence.claim, frozenset(evidence.lost)
+            near = frozenset([key for key in claim.content if key not in lost and key not in text.places])
+            evidence.hedged = find_in_all(find_hedged, related)
+            evidence.measures = find_in_all(find_measures, related)
+            if evidence.cover >= _CLOSE:
+                evidence.substituted = find_in_all(find_substituted, related, near, claim.in_question)
+            if evidence.cover >= _SAME_WORDS:
+                evidence.exchanged = find_in_all(find_exchanged, related)
     return evidence
-
-
-def _find_contrasts(evidence: Evidence, windows: Sequence[Window], text: AnalysedText) -> None:
-    claim, lost = evidence.claim, frozenset(evidence.lost)
-    near = frozenset([key for key in claim.content if key not in lost and key not in text.places])
-    evidence.hedged = find_in_all(find_hedged, windows)
-    evidence.measures = find_in_all(find_measures, windows)
-    if evidence.cover >= _CLOSE:
-        evidence.substituted = find_in_all(find_substituted, windows, near, claim.in_question)
-    if evidence.cover >= _SAME_WORDS:
-        evidence.exchanged = find_in_all(find_exchanged, windows)
 
 
 def _is_foreign(claim: Claim, text: AnalysedText) -> bool:
@@ -397,7 +393,9 @@ def explain_support(support: Support) -> str:
     if evidence is None:
         return "nothing to compare with"
     words = "1 content word" if evidence.n_keys == 1 else f"{evidence.n_keys} content words"
-    parts = [f"{evidence.cover:.0%} of its {words} {_name_place(evidence)}"]
+    verb = "stands" if evidence.n_keys == 1 else "stand"
+    place = "one sentence" if evidence.n_window == 1 else f"{evidence.n_window} neighbouring sentences"
+    parts = [f"{evidence.cover:.0%} of its {words} {verb} in {place}"]
     if not evidence.n_window:
         parts = [f"hardly any of its {words} found"]
     elif evidence.cover < _HARDLY:
@@ -428,11 +426,6 @@ def explain_support(support: Support) -> str:
     return f"score {support.score:.2f}: {whose}" + "; ".join(parts)
 
 
-def _name_place(evidence: Evidence) -> str:
-    verb = "stands" if evidence.n_keys == 1 else "stand"
-    return f"{verb} in {'one sentence' if evidence.n_window == 1 else f'{evidence.n_window} neighbouring sentences'}"
-
-
 def score_contexts(statements: Sequence[str], texts: Sequence[str], question: str = "") -> list[list[Support]]:
     """For each statement the support of each of the texts, which were retrieved together.
 
@@ -443,20 +436,20 @@ def score_contexts(statements: Sequence[str], texts: Sequence[str], question: st
     scored: list[list[Support]] = []
     for statement in statements:
         claims = [read_claim(spelling, asked) for spelling in analyse_texts(read_alternatives(statement))]
-        scored.append([_score_best(claims, text, elsewhere) for text in contexts])
+        best: list[Support] = []
+        for text in contexts:
+            theirs = set(_PERSONAL_WORDS.findall(text.text.lower()))
+            supports: list[Support] = []
+            for claim in claims:
+                # A question is talk, and so is what is about its speaker and hearer where the text is not.
+                talk = claim.statement.text
+                personal = set(_PERSONAL_WORDS.findall(talk.lower()))
+                penalty = _ASKS if talk.rstrip().endswith(("?", "？")) else 0.0
+                penalty += _PERSONAL if personal and not personal <= theirs else 0.0
+                supports.append(_score(claim, text, elsewhere, penalty))
+            best.append(max(supports, key=_by_score))
+        scored.append(best)
     return scored
-
-
-def _score_best(claims: Sequence[Claim], text: AnalysedText, elsewhere: frozenset[str]) -> Support:
-    scores = [_score(claim, text, elsewhere, _rate_talk(claim.statement, text)) for claim in claims]
-    return max(scores, key=_by_score)
-
-
-def _rate_talk(statement: AnalysedText, text: AnalysedText) -> float:
-    """The penalty for a statement that is talk: a question, or of its speaker and hearer where the text is not."""
-    asks = _ASKS if statement.text.rstrip().endswith(("?", "？")) else 0.0
-    personal = set(_PERSONAL_WORDS.findall(statement.text.lower()))
-    return asks + (_PERSONAL if personal and not personal <= set(_PERSONAL_WORDS.findall(text.text.lower())) else 0.0)
 
 
 def read_answer(statement: AnalysedText, question: AnalysedText) -> Claim:

@@ -170,7 +170,12 @@ def answer_question(question: str, sources: Sequence[Source]) -> dict[str, objec
     the first sentence that has all its words of content, and others beside them."""
     quoted = _QUOTED.findall(question)
     if not quoted:
-        return _answer_by_words(question, sources)
+        asked = analyse_text(question).keys
+        for passage in sources:
+            for candidate in passage.sentences:
+                if asked and asked < analyse_text(candidate).keys:
+                    return _answer("a sentence has all words of the question", "contexts", candidate, [passage.id])
+        return _answer("no sentence has all words of the question", "none", "")
     cloze = next((text for text in quoted if BLANK in text), None)
     if cloze is None:
         # What the named sections say, unless the question is about a topic that none of their words are of
@@ -189,15 +194,6 @@ def answer_question(question: str, sources: Sequence[Source]) -> dict[str, objec
     return _answer("no sentence fits the gap", "none", "")
 
 
-def _answer_by_words(question: str, sources: Sequence[Source]) -> dict[str, object]:
-    asked = analyse_text(question).keys
-    for source in sources:
-        for sentence in source.sentences:
-            if asked and asked < analyse_text(sentence).keys:
-                return _answer("a sentence has all words of the question", "contexts", sentence, [source.id])
-    return _answer("no sentence has all words of the question", "none", "")
-
-
 def _answer(reason: str, basis: str, text: str, used: Sequence[str] = ()) -> dict[str, object]:
     return {"reason": reason, "basis": basis, "answer": text, "used": list(used)}
 
@@ -211,7 +207,18 @@ def _share(text: str, sentence: str) -> float:
 def renew_question(question: str, truth: str, sources: Sequence[Source]) -> dict[str, object]:
     """Whether each sentence of a ground truth still stands in the passages, and what stands there in its place."""
     if not truth.strip():
-        return _renew_unanswerable(question, sources)
+        # Whether the passages answer a question now that they did not answer before
+        said = answer_question(question, sources)
+        if said["basis"] != "contexts":
+            return {"reason": said["reason"], "verdict": "still_true", "ground_truth": "", "quotes": []}
+        quotes = [
+            quote
+            for source in sources
+            for sentence in source.sentences
+            if sentence in str(said["answer"])
+            for quote in source.quote(sentence)
+        ]
+        return {"reason": said["reason"], "verdict": "changed", "ground_truth": said["answer"], "quotes": quotes}
     wanted = split_sentences(truth)
     texts = ["\n".join(source.sentences) for source in sources]
     supports = score_contexts(wanted, texts, question) if texts else [[] for _ in wanted]
@@ -225,21 +232,6 @@ def renew_question(question: str, truth: str, sources: Sequence[Source]) -> dict
                 "quotes": quotes}  # fmt: skip
     renewed = _join(places[0][0], [sentence for _, sentence in places])
     return {"reason": "a sentence now says otherwise", "verdict": "changed", "ground_truth": renewed, "quotes": quotes}
-
-
-def _renew_unanswerable(question: str, sources: Sequence[Source]) -> dict[str, object]:
-    """Whether the passages answer a question now that they did not answer before."""
-    said = answer_question(question, sources)
-    if said["basis"] != "contexts":
-        return {"reason": said["reason"], "verdict": "still_true", "ground_truth": "", "quotes": []}
-    quotes = [
-        quote
-        for source in sources
-        for sentence in source.sentences
-        if sentence in str(said["answer"])
-        for quote in source.quote(sentence)
-    ]
-    return {"reason": said["reason"], "verdict": "changed", "ground_truth": said["answer"], "quotes": quotes}
 
 
 def _find_place(sentence: str, sources: Sequence[Source]) -> tuple[Source, str] | None:

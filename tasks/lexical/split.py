@@ -96,30 +96,6 @@ def _sort_endings() -> dict[str, list[tuple[str, int]]]:
 _ENDINGS_BY_LAST = _sort_endings()
 
 
-def _strip_plural(word: str) -> str:
-    if word.endswith("ies") and len(word) > 4:
-        return word[:-3] + "y"
-    if word.endswith(("sses", "shes", "ches", "xes", "zes")):
-        return word[:-2]
-    if word.endswith("s") and not word.endswith(("ss", "us", "is")):
-        return word[:-1]
-    return word
-
-
-def _strip_tense(word: str) -> str:
-    for ending in ("ing", "ed"):
-        if word.endswith(ending):
-            stem = word[: -len(ending)]
-            if len(stem) < 3 or not any(letter in _VOWELS for letter in stem):
-                return word
-            if word.endswith("ied"):
-                return word[:-3] + "y"
-            if stem[-1] == stem[-2] and stem[-1] not in "lsz":
-                return stem[:-1]
-            return stem
-    return word
-
-
 @lru_cache(maxsize=32768)
 def stem_word(word: str) -> str:
     """The stem of a lower-case word: plural, tense and topic-keeping endings off, British -ise as -ize."""
@@ -131,21 +107,31 @@ def stem_word(word: str) -> str:
             return word
         if len(word) > 6:
             word = _BRITISH.sub(r"iz\1", word)
-        word = _strip_tense(_strip_plural(word))
+        if word.endswith("ies") and len(word) > 4:
+            word = word[:-3] + "y"
+        elif word.endswith(("sses", "shes", "ches", "xes", "zes")):
+            word = word[:-2]
+        elif word.endswith("s") and not word.endswith(("ss", "us", "is")):
+            word = word[:-1]
+        tense = next((ending for ending in ("ing", "ed") if word.endswith(ending)), "")
+        stem = word.removesuffix(tense)
+        if tense and len(stem) >= 3 and any(letter in _VOWELS for letter in stem):
+            if word.endswith("ied"):
+                word = word[:-3] + "y"
+            elif stem[-1] == stem[-2] and stem[-1] not in "lsz":
+                word = stem[:-1]
+            else:
+                word = stem
         base = _IRREGULAR_STEMS.get(word, word)
-    return _strip_ending(base)
-
-
-def _strip_ending(word: str) -> str:
-    for ending, shortest in _ENDINGS_BY_LAST.get(word[-1], ()):
-        if word.endswith(ending) and len(word) - len(ending) >= shortest:
-            word = word[: -len(ending)]
+    for ending, shortest in _ENDINGS_BY_LAST.get(base[-1], ()):
+        if base.endswith(ending) and len(base) - len(ending) >= shortest:
+            base = base[: -len(ending)]
             break
-    if len(word) > 4 and word[-1] == word[-2] and word[-1] in "lszt":
-        word = word[:-1]
-    if len(word) > 3 and word[-1] in "ey":
-        word = word[:-1]
-    return word
+    if len(base) > 4 and base[-1] == base[-2] and base[-1] in "lszt":
+        base = base[:-1]
+    if len(base) > 3 and base[-1] in "ey":
+        base = base[:-1]
+    return base
 
 
 def _oppose(pairs: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
@@ -351,95 +337,74 @@ def strip_markup(line: str) -> str:
     return " ".join(line.split())
 
 
-class _BlockReader:
-    """Walks over the lines of a text; `_paragraph` is the prose not yet given out, `_lead` the latest `...:` line."""
-
-    def __init__(self, text: str) -> None:
-        self._lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-        self._position = 0
-        self._lead = ""
-        self._paragraph = ""
-
-    def read(self) -> Iterator[str]:
-        while self._position < len(self._lines):
-            line = self._lines[self._position]
-            self._position += 1
-            if _FENCE.match(line):
-                yield from self._flush()
-                # A fenced block as one block on one line
-                end = self._position
-                while end < len(self._lines) and not _FENCE.match(self._lines[end]):
+def read_blocks(text: str) -> Iterator[str]:
+    """The blocks of a text in order; headings and lead-ins give none of their own, a table row and a code fence one."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    position = 0
+    lead, paragraph = "", ""  # the latest line that ends in a colon, and the prose that is not complete yet
+    while position < len(lines):
+        line = lines[position]
+        position += 1
+        is_fence = _FENCE.match(line) is not None
+        is_header = line.count("|") >= 2 and position < len(lines) and _TABLE_RULE.match(lines[position]) is not None
+        if is_fence or is_header:
+            if paragraph:
+                yield paragraph
+            paragraph = ""
+            end = position
+            if is_fence:
+                while end < len(lines) and not _FENCE.match(lines[end]):
                     end += 1
-                code = " ".join(line.strip() for line in self._lines[self._position : end] if line.strip())
-                self._position = end + 1
+                code = " ".join(code_line.strip() for code_line in lines[position:end] if code_line.strip())
+                position = end + 1
                 if code:
                     yield code
-            elif line.count("|") >= 2 and (
-                self._position < len(self._lines) and _TABLE_RULE.match(self._lines[self._position]) is not None
-            ):
-                yield from self._flush()
-                yield from self._read_table()
-            else:
-                yield from self._read_line(_QUOTE.sub("", line))
-        yield from self._flush()
-
-    def _flush(self) -> Iterator[str]:
-        if self._paragraph:
-            yield self._paragraph
-        self._paragraph = ""
-
-    def _read_table(self) -> Iterator[str]:
-        """`Name: Ann; Age: 3` for each row under the header row."""
-        end = self._position
-        while end < len(self._lines) and "|" in self._lines[end]:
-            end += 1
-        header, *rows = [
-            [strip_markup(cell) for cell in line.strip().strip("|").split("|")]
-            for line in self._lines[self._position - 1 : end]
-            if not _TABLE_RULE.match(line)
-        ]
-        self._position = end
-        for row in rows:
-            cells = [f"{name}: {cell}" if name else cell for name, cell in zip(header, row, strict=False) if cell]
-            if cells:
-                yield ", ".join(cells)
-
-    def _read_line(self, line: str) -> Iterator[str]:
+                continue
+            while end < len(lines) and "|" in lines[end]:
+                end += 1
+            header, *rows = [
+                [strip_markup(cell) for cell in row.strip().strip("|").split("|")]
+                for row in lines[position - 1 : end]
+                if not _TABLE_RULE.match(row)
+            ]
+            position = end
+            for row in rows:  # `Name: Ann, Age: 3`
+                named = zip(header, row, strict=False)
+                cells = [f"{name}: {cell}" if name else cell for name, cell in named if cell]
+                if cells:
+                    yield ", ".join(cells)
+            continue
+        line = _QUOTE.sub("", line)
         heading = _HEADING.match(line)
         bullet = None if heading else _BULLET.match(line)
         plain = strip_markup(line[bullet.end() :] if bullet else line)
-        if bullet or heading or not plain or _RULE.match(line) or not self._continues(plain):
-            yield from self._flush()
+        is_rule = _RULE.match(line) is not None
+        # A text that is wrapped at a fixed width continues in the next line.
+        is_open = bool(paragraph) and not _SENTENCE_END.search(paragraph)
+        continues = (
+            is_open and bool(plain) and (plain[0].islower() or paragraph[-1] in ",，、" or len(paragraph) >= _WRAPPED)
+        )
+        if bullet or heading or is_rule or not continues:
+            if paragraph:
+                yield paragraph
+            paragraph = ""
         if heading:
-            self._lead = ""
-        elif not plain or _RULE.match(line):
-            return
+            lead = ""
+        elif not plain or is_rule:
+            continue
         elif _LEAD_END.search(plain):
             lead = _LEAD_END.sub("", plain)
-            self._lead = lead if count_words(lead) <= _LONGEST_LEAD else ""
+            lead = lead if count_words(lead) <= _LONGEST_LEAD else ""
         elif bullet:
-            self._paragraph = self._complete_item(plain)
+            is_whole = has_verb(plain) or _SENTENCE_END.search(plain) is not None
+            needs_lead = lead and not is_whole and count_words(plain) <= _LONGEST_FRAGMENT
+            paragraph = f"{lead}: {plain}" if needs_lead else plain
         else:
-            joint = "" if not self._paragraph or _HAN.match(plain) else " "
-            self._paragraph += joint + plain
-            self._lead = ""
-
-    def _complete_item(self, item: str) -> str:
-        whole = has_verb(item) or _SENTENCE_END.search(item) is not None
-        if self._lead and not whole and count_words(item) <= _LONGEST_FRAGMENT:
-            return f"{self._lead}: {item}"
-        return item
-
-    def _continues(self, line: str) -> bool:
-        """Whether a line goes on with the sentence of the paragraph before it (text wrapped at a fixed width)."""
-        if not self._paragraph or _SENTENCE_END.search(self._paragraph):
-            return False
-        return line[0].islower() or self._paragraph[-1] in ",，、" or len(self._paragraph) >= _WRAPPED
-
-
-def read_blocks(text: str) -> Iterator[str]:
-    """The blocks of a text in order; headings and lead-ins give none of their own, a table row and a code fence one."""
-    return _BlockReader(text).read()
+            joint = "" if not paragraph or _HAN.match(plain) else " "
+            paragraph += joint + plain
+            lead = ""
+    if paragraph:
+        yield paragraph
 
 
 _LETTER = re.compile(r"[^\W_]")

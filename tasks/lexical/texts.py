@@ -9,7 +9,7 @@ import re
 import threading
 import unicodedata
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import takewhile
@@ -99,84 +99,54 @@ def _read_chinese(text: str) -> float | None:
     return float(total + section + digit) or None
 
 
-def _read_percent(text: str) -> str | None:
-    """`百分之三点五` without its first three characters."""
-    whole, _, tenths = text.partition("点")
-    value = float(whole) if whole.isdigit() else _read_chinese(whole) if whole else None
-    if value is None:
-        return None
-    decimals = "".join(str(_CHINESE_DIGITS.get(character, "")) for character in tenths)
-    return f"#{_show(value + float(f'0.{decimals or 0}'))}%"
-
-
-def _read_digits(text: str, scale: str, percent: bool) -> str:
-    plain = text.replace(",", "")
-    if plain.count(".") > 1 or len(plain) > 15:
-        return f"#{plain}"  # a version or a long identifier: compared as it is written
-    value = float(plain) * _SCALES.get(scale.lower(), 1.0)
-    return f"#{_show(value)}%" if percent else f"#{_show(value)}"
-
-
-def _read_month(text: str) -> str:
-    start = text.lower()[:3]
-    return f"#m{next(i for i, month in enumerate(_MONTHS, 1) if month.startswith(start))}"
-
-
-def _read_ordinal(text: str) -> str:
-    return f"#o{int(text)}" if text.isdigit() else f"#o{_ORDINALS.index(text.lower()) + 1}"
-
-
-def _read_fraction(text: str) -> str:
-    """`two thirds` as `#2/3`."""
-    share, whole = re.split(r"[\s-]", text.lower(), maxsplit=1)
-    part = whole.removesuffix("s")
-    parts = {"half": 2, "halve": 2, "third": 3, "quarter": 4}
-    return f"#{_SMALL[share]}/{parts.get(part) or _ORDINALS.index(part) + 1}"
-
-
-def _read_chinese_fraction(text: str) -> str | None:
-    """`三分之二` as `#2/3`."""
-    whole, share = (_read_chinese(part) for part in text.split("分之"))
-    return None if whole is None or share is None else f"#{_show(share)}/{_show(whole)}"
-
-
-def _mark(prefix: str, value: float | None) -> str | None:
-    return None if value is None else f"{prefix}{_show(value)}"
-
-
-# How a number that stands alone, without scale or percent, is read, by the name of its group in the patterns above.
-_READERS: dict[str, Callable[[str], str | None]] = {
-    "digit_month": lambda text: f"#m{int(text)}",
-    "month": _read_month,
-    "ordinal": _read_ordinal,
-    "word_ordinal": _read_ordinal,
-    "fraction": _read_fraction,
-    "chinese_fraction": _read_chinese_fraction,
-    "chinese_ordinal": lambda text: _mark("#o", _read_chinese(text[1:])),
-    "chinese_month": lambda text: _mark("#m", _read_chinese(text)),
-    "chinese_percent": lambda text: _read_percent(text[3:]),
-    "chinese": lambda text: _mark("#", _read_chinese(text)),
-}
-
-
 @lru_cache(maxsize=16384)
 def read_number(kind: str, text: str, scale: str = "", *, percent: bool = False) -> str | None:
     """The key of a number: `#30`, `#30%`, `3rd` as `#o3`, May as `#m5`; None when the text is no number after all.
 
-    `kind` is the name of the group of a pattern above that matched, `text` what it matched.
+    `kind` is the name of the group of a pattern above that matched, `text` what it matched. Only numbers in digits have
+    a scale, and only these and numbers in English words a percent sign beside them.
     """
-    if kind == "words":
-        total, section = 0.0, 0.0
-        for word in re.split(r"[\s-]+", text.lower()):
-            if word in _SMALL:
-                section += _SMALL[word]
-            elif word == "hundred":
-                section *= 100
-            elif word in _SCALES:
-                total, section = total + section * _SCALES[word], 0.0
-        return f"#{_show(total + section)}" + "%" * percent
-    reader = _READERS.get(kind)
-    return _read_digits(text, scale, percent) if reader is None else reader(text)
+    match kind:
+        case "words":
+            total, section = 0.0, 0.0
+            for word in re.split(r"[\s-]+", text.lower()):
+                if word in _SMALL:
+                    section += _SMALL[word]
+                elif word == "hundred":
+                    section *= 100
+                elif word in _SCALES:
+                    total, section = total + section * _SCALES[word], 0.0
+            return f"#{_show(total + section)}" + "%" * percent
+        case "digit_month":
+            return f"#m{int(text)}"
+        case "month":
+            start = text.lower()[:3]
+            return f"#m{next(i for i, month in enumerate(_MONTHS, 1) if month.startswith(start))}"
+        case "ordinal" | "word_ordinal":
+            return f"#o{int(text)}" if text.isdigit() else f"#o{_ORDINALS.index(text.lower()) + 1}"
+        case "fraction":  # `two thirds` is `#2/3`
+            share, whole = re.split(r"[\s-]", text.lower(), maxsplit=1)
+            part = whole.removesuffix("s")
+            parts = {"half": 2, "halve": 2, "third": 3, "quarter": 4}
+            return f"#{_SMALL[share]}/{parts.get(part) or _ORDINALS.index(part) + 1}"
+        case "chinese_fraction":  # `三分之二` is `#2/3`
+            divisor, dividend = (_read_chinese(number) for number in text.split("分之"))
+            return None if divisor is None or dividend is None else f"#{_show(dividend)}/{_show(divisor)}"
+        case "chinese_percent":  # `百分之三点五`
+            units, _, tenths = text[3:].partition("点")
+            value = float(units) if units.isdigit() else _read_chinese(units) if units else None
+            decimals = "".join(str(_CHINESE_DIGITS.get(character, "")) for character in tenths)
+            return None if value is None else f"#{_show(value + float(f'0.{decimals or 0}'))}%"
+        case "chinese_ordinal" | "chinese_month" | "chinese":
+            value = _read_chinese(text[1:] if kind == "chinese_ordinal" else text)
+            mark = {"chinese_ordinal": "#o", "chinese_month": "#m"}.get(kind, "#")
+            return None if value is None else f"{mark}{_show(value)}"
+        case _:
+            plain = text.replace(",", "")
+            if plain.count(".") > 1 or len(plain) > 15:
+                return f"#{plain}"  # a version or a long identifier: compared as it is written
+            value = float(plain) * _SCALES.get(scale.lower(), 1.0)
+            return f"#{_show(value)}%" if percent else f"#{_show(value)}"
 
 
 TokenKind = Literal["word", "name", "number", "unit", "bound", "chinese", "direction", "negation"]
@@ -500,25 +470,22 @@ def split_clauses(sentence: str) -> list[str]:
     return [part for part in _CLAUSE_ENDS.split(sentence) if part.strip()]
 
 
-def _find_denials(clauses: Iterable[Sequence[Token]]) -> list[tuple[str, ...]]:
-    """For each negation the keys after it in its clause that it may govern."""
-    denials: list[tuple[str, ...]] = []
-    for tokens in clauses:
-        for place, token in enumerate(tokens):
-            if token.kind == "negation":
-                governed = takewhile(lambda other: other.kind != "negation" or other.key == "nor", tokens[place + 1 :])
-                after = [other.key for other in governed if other.weight >= 0.15 and other.key != _LONGER]
-                reach = _CHINESE_REACH if after and not after[0].isascii() else _NEGATION_REACH
-                denials.append(tuple(after[:reach]))
-    return [keys for keys in denials if keys]
-
-
 def read_sentence(text: str) -> Sentence:
     tokens = _read_tokens(text)
     denials: list[tuple[str, ...]] = []
     if any(token.kind == "negation" for token in tokens):
-        clauses = split_clauses(text)
-        denials = _find_denials([tokens] if len(clauses) == 1 else [_read_tokens(clause) for clause in clauses])
+        parts = split_clauses(text)
+        # For each negation the keys after it in its clause that it may govern.
+        for clause in [tokens] if len(parts) == 1 else [_read_tokens(part) for part in parts]:
+            for place, token in enumerate(clause):
+                if token.kind == "negation":
+                    governed = takewhile(
+                        lambda other: other.kind != "negation" or other.key == "nor", clause[place + 1 :]
+                    )
+                    after = [other.key for other in governed if other.weight >= 0.15 and other.key != _LONGER]
+                    reach = _CHINESE_REACH if after and not after[0].isascii() else _NEGATION_REACH
+                    denials.append(tuple(after[:reach]))
+        denials = [keys for keys in denials if keys]
         told = [token for token in tokens if token.kind != "negation"]
         tokens = told or [replace(token, kind="direction", weight=0.4) for token in tokens]
     weights = {token.key: token.weight for token in tokens}
