@@ -29,7 +29,7 @@ _ARTICLES = ("a", "an", "the")
 
 
 def measure_overlap(answer: str, ground_truth: str) -> Mapping[str, float]:
-    """All five by name, each from 0 to 1.
+    """Return all five by name, each from 0 to 1.
 
     - bleu: sentence BLEU of up to four words, orders the shorter text is too short for left out, exponential smoothing
       (sacrebleu's `effective_order`). Papineni et al. 2002; Post 2018.
@@ -45,45 +45,39 @@ def measure_overlap(answer: str, ground_truth: str) -> Mapping[str, float]:
     >>> round(measure_overlap("The Eiffel Tower, in Paris.", "Paris")["token_f1"], 2)
     0.4
     """
-    tokens, truth = _normalise(answer), _normalise(ground_truth)
     is_chinese = bool(_CHINESE.search(answer) or _CHINESE.search(ground_truth))
+
+    def f1(n_common: float, ours: list[str], theirs: list[str]) -> float:
+        return 2 * n_common / (len(ours) + len(theirs)) if n_common else 0.0
+
+    def share(percent: float) -> float:
+        # Sums of logarithms come out a hair above 100 for equal texts.
+        return min(1.0, round(percent / 100, 12))
+
+    words = _split(answer, is_chinese=is_chinese), _split(ground_truth, is_chinese=is_chinese)
+    tokens = _normalise(answer), _normalise(ground_truth)
     return {
-        "bleu": _share(_bleu(is_chinese).sentence_score(answer, [ground_truth]).score),
-        "rouge_l": _rouge_l(_split(answer, is_chinese=is_chinese), _split(ground_truth, is_chinese=is_chinese)),
-        "chrf": _share(_chrf().sentence_score(answer, [ground_truth]).score),
-        "squad_exact_match": float(tokens == truth),
-        "token_f1": _token_f1(tokens, truth),
+        "bleu": share(_bleu(is_chinese).sentence_score(answer, [ground_truth]).score),
+        "rouge_l": f1(LCSseq.similarity(*words), *words),
+        "chrf": share(_chrf().sentence_score(answer, [ground_truth]).score),
+        "squad_exact_match": float(tokens[0] == tokens[1]),
+        "token_f1": f1((Counter(tokens[0]) & Counter(tokens[1])).total(), *tokens),
     }
 
 
 def _normalise(text: str) -> list[str]:
-    """The tokens that SQuAD compares; of a text that is nothing but punctuation and articles, its words as they are."""
-    kept = "".join(letter for letter in text.lower() if not _is_punctuation(letter))
+    """Return the tokens that SQuAD compares; of a text of only punctuation and articles its words as they are."""
+    kept = "".join(
+        letter
+        for letter in text.lower()
+        if letter not in string.punctuation and not unicodedata.category(letter).startswith("P")
+    )
     words = _CHINESE.sub(lambda match: f" {match[0]} ", kept).split()
     return [word for word in words if word not in _ARTICLES] or text.split()
 
 
-def _is_punctuation(letter: str) -> bool:
-    return letter in string.punctuation or unicodedata.category(letter).startswith("P")
-
-
-def _token_f1(answer: list[str], truth: list[str]) -> float:
-    common = (Counter(answer) & Counter(truth)).total()
-    return 2 * common / (len(answer) + len(truth)) if common else 0.0
-
-
-def _share(percent: float) -> float:
-    # Sums of logarithms come out a hair above 100 for equal texts.
-    return min(1.0, round(percent / 100, 12))
-
-
-def _rouge_l(answer: list[str], truth: list[str]) -> float:
-    common = LCSseq.similarity(answer, truth)
-    return 2 * common / (len(answer) + len(truth)) if common else 0.0
-
-
 def _split(text: str, *, is_chinese: bool) -> list[str]:
-    """Lower-case words, and Chinese characters; punctuation is no word."""
+    """Return lower-case words, and Chinese characters, without punctuation."""
     tokens = _tokenizer(is_chinese)(text.lower()).split()
     return [token for token in tokens if any(char.isalnum() for char in token)]
 

@@ -21,7 +21,7 @@ _UNREADABLE = "(unreadable)"
 
 
 class ToolCallError(ValueError):
-    """Expected tool calls are in no shape that is known; the text says what came and what is read."""
+    """Expected tool calls have an unknown shape; the text says what came and what is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class ToolCall:
 
 
 def read_tool_calls(value: object, *, strict: bool) -> list[ToolCall]:
-    """Calls from a list of objects as OpenAI, Anthropic and LangChain have them, or the JSON of one.
+    """Return calls from a list of objects as OpenAI, Anthropic and LangChain have them, or the JSON of one.
 
     `strict`: whatever cannot be read raises ToolCallError. Otherwise it is a call that agrees with none, for it is the
     bot that made it.
@@ -51,7 +51,7 @@ def read_tool_calls(value: object, *, strict: bool) -> list[ToolCall]:
 
 
 def grade_tool_calls(expected: Sequence[ToolCall], made: Sequence[ToolCall]) -> list[Grade]:
-    """Grades from 0 to 1: `names`, `arguments`, `order`, and the scores `in_order` and `any_order`.
+    """Return grades from 0 to 1: `names`, `arguments`, `order`, and the scores `in_order` and `any_order`.
 
     `names` is the F1 of the names alone, `arguments` the mean agreement of paired calls, `order` what pairing in order
     keeps of what pairing in any order gives; each is 1 where there is nothing to go wrong.
@@ -60,47 +60,63 @@ def grade_tool_calls(expected: Sequence[ToolCall], made: Sequence[ToolCall]) -> 
     >>> {grade.criterion: grade.rating for grade in grade_tool_calls([ask, book], [book, ask])}
     {'names': 1.0, 'arguments': 1.0, 'order': 0.5, 'in_order': 0.5, 'any_order': 1.0}
     """
-    agreements = np.array([[_agree(want, call) for call in made] for want in expected]).reshape(
-        len(expected), len(made)
-    )
-    total = len(expected) + len(made)
-    pairs = _pair_anyhow(agreements)
-    free = float(sum(agreements[pair] for pair in pairs))
-    ordered = _pair_in_order(agreements)
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415  # half a second, which few runs need
+
+    def agree(want: ToolCall, call: ToolCall) -> float:
+        if want.name != call.name:
+            return 0.0
+        n_parts = 1 + len(want.arguments.keys() | want.accepted.keys() | call.arguments.keys())
+        return (n_parts - len(_list_wrong(want, call))) / n_parts
+
+    def share(part: float, whole: float) -> float:
+        return float(part / whole) if whole else 1.0
+
+    agreements = np.array([[agree(want, call) for call in made] for want in expected])
+    agreements = agreements.reshape(len(expected), len(made))
+    rows, columns = linear_sum_assignment(agreements, maximize=True)
+    pairs = [(int(row), int(column)) for row, column in zip(rows, columns, strict=True)]
+    # The most that pairs add up to whose calls come in the same order on both sides, as in sequence alignment.
+    best = np.zeros((len(expected) + 1, len(made) + 1))
+    for row, column in np.ndindex(agreements.shape):
+        paired = best[row, column] + agreements[row, column]
+        best[row + 1, column + 1] = max(paired, best[row, column + 1], best[row + 1, column])
+    ordered, free = float(best[-1, -1]), float(sum(agreements[pair] for pair in pairs))
     named = [pair for pair in pairs if expected[pair[0]].name == made[pair[1]].name]
-    note = _describe(expected, made, agreements, named)
-    ratings = {
-        "names": _share(2 * len(named), total),
-        "arguments": _share(sum(agreements[pair] for pair in named), len(named)),
-        "order": _share(ordered, free),
-        "in_order": _share(2 * ordered, total),
-        "any_order": _share(2 * free, total),
+    faults = {
+        "missing": [call.name for place, call in enumerate(expected) if place not in {row for row, _ in named}],
+        "extra": [call.name for place, call in enumerate(made) if place not in {column for _, column in named}],
+        "wrong arguments": [
+            f"{expected[row].name}: {', '.join(_list_wrong(expected[row], made[column]))}"
+            for row, column in named
+            if agreements[row, column] < 1
+        ],
     }
-    return [Grade(criterion=name, rating=float(rating), reason=note) for name, rating in ratings.items()]
-
-
-def _share(part: float, whole: float) -> float:
-    return float(part / whole) if whole else 1.0
-
-
-def _agree(want: ToolCall, call: ToolCall) -> float:
-    if want.name != call.name:
-        return 0.0
-    n_parts = 1 + len(want.arguments.keys() | want.accepted.keys() | call.arguments.keys())
-    return (n_parts - len(_list_wrong(want, call))) / n_parts
+    note = "; ".join(f"{name} {', '.join(items)}" for name, items in faults.items() if items)
+    total = len(expected) + len(made)
+    ratings = {
+        "names": share(2 * len(named), total),
+        "arguments": share(sum(agreements[pair] for pair in named), len(named)),
+        "order": share(ordered, free),
+        "in_order": share(2 * ordered, total),
+        "any_order": share(2 * free, total),
+    }
+    return [
+        Grade(criterion=name, rating=float(rating), reason=note or "all calls as expected")
+        for name, rating in ratings.items()
+    ]
 
 
 def _list_wrong(want: ToolCall, call: ToolCall) -> list[str]:
-    """Names of the arguments that differ, are missing or were not expected."""
+    """Return the names of the arguments that differ, are missing or were not expected."""
+
+    def is_right(name: str) -> bool:
+        given = call.arguments.get(name)
+        if name in want.accepted:
+            return any(_equal(value, given) for value in want.accepted[name])
+        return name in want.arguments and name in call.arguments and _equal(want.arguments[name], given)
+
     names = want.arguments.keys() | want.accepted.keys() | call.arguments.keys()
-    return sorted(name for name in names if not _is_right(want, call, name))
-
-
-def _is_right(want: ToolCall, call: ToolCall, name: str) -> bool:
-    given = call.arguments.get(name)
-    if name in want.accepted:
-        return any(_equal(value, given) for value in want.accepted[name])
-    return (name in want.arguments) and (name in call.arguments) and _equal(want.arguments[name], given)
+    return sorted(name for name in names if not is_right(name))
 
 
 def _equal(one: Any, other: Any) -> bool:  # noqa: ANN401  # JSON values
@@ -116,45 +132,14 @@ def _equal(one: Any, other: Any) -> bool:  # noqa: ANN401  # JSON values
     return bool(one == other)
 
 
-def _pair_anyhow(agreements: np.ndarray) -> list[tuple[int, int]]:
-    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415  # half a second, which few runs need
-
-    rows, columns = linear_sum_assignment(agreements, maximize=True)
-    return [(int(row), int(column)) for row, column in zip(rows, columns, strict=True)]
-
-
-def _pair_in_order(agreements: np.ndarray) -> float:
-    """The most that pairs add up to whose calls come in the same order on both sides (as in sequence alignment)."""
-    best = np.zeros((agreements.shape[0] + 1, agreements.shape[1] + 1))
-    for row in range(agreements.shape[0]):
-        for column in range(agreements.shape[1]):
-            paired = best[row, column] + agreements[row, column]
-            best[row + 1, column + 1] = max(paired, best[row, column + 1], best[row + 1, column])
-    return float(best[-1, -1])
-
-
-def _describe(
-    expected: Sequence[ToolCall], made: Sequence[ToolCall], agreements: np.ndarray, named: Sequence[tuple[int, int]]
-) -> str:
-    """What is missing, what is extra and which arguments are wrong, in words."""
-    missing = [call.name for place, call in enumerate(expected) if place not in {row for row, _ in named}]
-    extra = [call.name for place, call in enumerate(made) if place not in {column for _, column in named}]
-    wrong = [
-        f"{expected[row].name}: {', '.join(_list_wrong(expected[row], made[column]))}"
-        for row, column in named
-        if agreements[row, column] < 1
-    ]
-    faults = {"missing": missing, "extra": extra, "wrong arguments": wrong}
-    return "; ".join(f"{name} {', '.join(items)}" for name, items in faults.items() if items) or "all calls as expected"
-
-
 def _read_call(entry: object, *, strict: bool) -> ToolCall:
     call = entry.get("function", entry) if isinstance(entry, dict) else None
     if isinstance(call, dict) and isinstance(call.get("name"), str):
         given: object = next((call[key] for key in ("args", "arguments", "input") if call.get(key) is not None), {})
         try:
             arguments, accepted = _open_json(given), call.get("accepted") or {}
-            if isinstance(arguments, dict) and _is_accepted(accepted):
+            is_accepted = isinstance(accepted, dict) and all(isinstance(values, list) for values in accepted.values())
+            if isinstance(arguments, dict) and is_accepted:
                 return ToolCall(name=call["name"], arguments=arguments, accepted=accepted)
         except ToolCallError:
             pass
@@ -164,12 +149,8 @@ def _read_call(entry: object, *, strict: bool) -> ToolCall:
     return ToolCall(name=f"{name} {_UNREADABLE}" if isinstance(name, str) else _UNREADABLE)
 
 
-def _is_accepted(accepted: object) -> bool:
-    return isinstance(accepted, dict) and all(isinstance(values, list) for values in accepted.values())
-
-
 def _open_json(value: object) -> object:
-    """What a text holds as JSON; whatever is not a text is taken as it is, and none at all as no arguments."""
+    """Return the JSON value of a text, an empty one as no arguments; what is not a text stays as it is."""
     if not isinstance(value, str):
         return value
     if not value.strip():

@@ -17,6 +17,7 @@ import random
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, Final
 
 from evalhouse.tasks.lexical.match import compare_statements, rate_contexts, score_contexts
@@ -80,18 +81,40 @@ def pick_samples(
     budget: int,
     seed: int,
 ) -> list[Pick]:
-    """All samples, `budget` of them picked. `earlier` has by sample and metric what runs before said."""
-    known = [
-        (sample.ordinal, sample.sample_id, tuple(_find_signals(sample, metrics, earlier.get(sample.sample_id, {}))))
-        for sample in samples
-    ]
-    sizes = [_rate_doubt(signals, earlier.get(sample_id, {})) for _, sample_id, signals in known]
+    """Return all samples, `budget` of them picked. `earlier` has by sample and metric the scores of runs before."""
+    ids: list[tuple[int, str]] = []
+    signals: list[list[Signal]] = []
+    sizes: list[float] = []
+    for sample in samples:
+        of_sample, before = [], earlier.get(sample.sample_id, {})
+        guesses = guess_scores(sample) if any(metric.name not in before for metric in metrics) else {}
+        for metric in metrics:
+            if (score := before.get(metric.name)) is not None:
+                value, origin = min(1.0, max(0.0, score.value)), score.run_id
+            else:
+                # The lexical rules' mean over the steps that the metric rests on.
+                of_steps = [guesses[step] for step in metric.needs if step in guesses] or list(guesses.values())
+                guess = fmean(of_steps) if of_steps else 0.5
+                value, origin = 1 - guess if metric.better == "low" else guess, LEXICAL_ORIGIN
+            of_sample.append(Signal(metric=metric.name, value=value, origin=origin))
+        # How far the sample's scores may lie from their signals, on the mean of its metrics.
+        doubts = [
+            math.sqrt(max(signal.value * (1 - signal.value), _LEAST**2))
+            + (before[signal.metric].spread if signal.metric in before else 0.0)
+            for signal in of_sample
+        ]
+        ids.append((sample.ordinal, sample.sample_id))
+        signals.append(of_sample)
+        sizes.append(sum(doubts) / len(doubts) if doubts else _LEAST)
     probabilities = spread(sizes, budget)
     picked = draw(probabilities, make_dice(seed, probabilities))
     return [
-        Pick(ordinal=ordinal, sample_id=sample_id, probability=probability, picked=place in picked, signals=signals)
-        for place, ((ordinal, sample_id, signals), probability) in enumerate(zip(known, probabilities, strict=True))
-    ]
+        Pick(
+            ordinal=ordinal, sample_id=sample_id, probability=probabilities[place], picked=place in picked,
+            signals=signals[place],
+        )
+        for place, (ordinal, sample_id) in enumerate(ids)
+    ]  # fmt: skip
 
 
 def make_dice(seed: int, probabilities: Sequence[float]) -> random.Random:
@@ -144,58 +167,21 @@ def draw(probabilities: Sequence[float], rng: random.Random) -> set[int]:
     return picked
 
 
-def _rate_doubt(signals: Sequence[Signal], earlier: Mapping[str, EarlierScore]) -> float:
-    """How far a sample's scores may lie from their signals, on the mean of its metrics."""
-    doubts = [
-        math.sqrt(max(signal.value * (1 - signal.value), _LEAST**2)) + _read_spread(earlier.get(signal.metric))
-        for signal in signals
-    ]
-    return sum(doubts) / len(doubts) if doubts else _LEAST
-
-
-def _read_spread(earlier: EarlierScore | None) -> float:
-    return 0.0 if earlier is None else earlier.spread
-
-
-def _find_signals(
-    sample: StoredSample, metrics: Sequence[MetricFile], earlier: Mapping[str, EarlierScore]
-) -> Iterator[Signal]:
-    missing = [metric for metric in metrics if metric.name not in earlier]
-    guesses = guess_scores(sample) if missing else {}
-    for metric in metrics:
-        if metric.name in earlier:
-            score = earlier[metric.name]
-            yield Signal(metric=metric.name, value=min(1.0, max(0.0, score.value)), origin=score.run_id)
-        else:
-            yield Signal(metric=metric.name, value=_guess(metric, guesses), origin=LEXICAL_ORIGIN)
-
-
-def _guess(metric: MetricFile, guesses: Mapping[str, float]) -> float:
-    """What the lexical rules make of a metric: of the steps that it rests on the mean."""
-    found = [guesses[step] for step in metric.needs if step in guesses] or list(guesses.values())
-    guess = sum(found) / len(found) if found else 0.5
-    return 1 - guess if metric.better == "low" else guess
-
-
 def guess_scores(sample: StoredSample) -> Mapping[str, float]:
     """By step how well a sample does by the lexical rules, from 0 to 1: shares of words found, not of verdicts."""
     answer, truth = split_statements(sample.answer or ""), split_statements(sample.ground_truth or "")
     guesses: dict[str, float] = {}
     if answer and truth:
         compared = compare_statements(sample.question, answer, truth)
-        guesses["classify"] = _mean([support.score for support in (*compared.answer, *compared.ground_truth)])
+        guesses["classify"] = fmean([support.score for support in (*compared.answer, *compared.ground_truth)])
     if sample.contexts:
         for step, statements in (("attribute_answer", answer), ("attribute_ground_truth", truth)):
             if statements:
                 scored = score_contexts(statements, sample.contexts, sample.question)
-                guesses[step] = _mean([max(one.score for one in supports) for supports in scored])
+                guesses[step] = fmean([max(one.score for one in supports) for supports in scored])
         rated = rate_contexts(sample.question, sample.ground_truth or "", sample.contexts)
-        guesses["rank"] = _mean([one.score for one in rated])
+        guesses["rank"] = fmean([one.score for one in rated])
     return guesses
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def list_rows(run_id: str, picks: Sequence[Pick]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
