@@ -22,7 +22,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import polars as pl
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Samples = Sequence[Mapping[str, Any]] | pl.DataFrame | str | os.PathLike[str]
 
 
-_SAMPLES = "samples"
+_SAMPLES: Final = "samples"
 
 
 class EvaluationError(Exception):

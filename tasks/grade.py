@@ -41,7 +41,7 @@ async def _grade_by(live_run: LiveRun, work: SampleWork, prompt: Prompt) -> None
     rubric, step, sample = prompt.rubric, f"grade_{prompt.name}", work.sample
     assert rubric is not None
     # By text that the rubric needs the one that is rated: itself, what stands in for it, or None without either.
-    rated = {
+    rated: dict[str, str | None] = {
         need: next((name for name in (need, *stand_ins) if getattr(sample, name) is not None), None)
         for need, *stand_ins in rubric.needs
     }

@@ -149,8 +149,9 @@ class OpenRun:
             if (resumed := self.request.resumed) is not None:
                 run = replace(resumed, status="running", finished_at=None, problem=None)
                 prepared = prepare_again(run, self.request.settings, self.warehouse)
-                begun = {"status": "running", "finished_at": None, "problem": None}
-                put_on_record = partial(update_run, self.warehouse, run.run_id, **begun)
+                put_on_record = partial(
+                    update_run, self.warehouse, run.run_id, status="running", finished_at=None, problem=None
+                )
             else:
                 prepared = prepare_run(self.request, self.warehouse)
                 if _is_new(self.warehouse):

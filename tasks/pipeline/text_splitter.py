@@ -108,7 +108,8 @@ async def split_both(live_run: LiveRun, work: SampleWork) -> BothTexts:
     if not fits or any(extraction.done() for extraction in work.extractions.values()):
         return BothTexts()
     alone = {source: splitters[source].make_question(text) for source, text in texts.items()}
-    question = replace(alone["answer"], data={**alone["answer"].data, **texts})
+    blocks = {str(source): text for source, text in texts.items()}
+    question = replace(alone["answer"], data={**alone["answer"].data, **blocks})
 
     def read(text: str) -> dict[Source, list[str]]:
         return {source: _read_statements(text, question=question, key=source) for source in texts}
