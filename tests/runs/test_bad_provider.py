@@ -251,7 +251,7 @@ def assert_stopped(ended: Finished, told: str, hint: str) -> str:
     return found[1]
 
 
-def test_whatever_stops_a_run_is_said_once_and_mended_it_goes_on(place: Place, endpoint: Endpoint) -> None:
+def test_a_stopped_run_reports_its_cause_once_and_resumes_when_it_is_fixed(place: Place, endpoint: Endpoint) -> None:
     """A quota that is used up, after which the same run completes."""
     write_dataset(place.folder, make_rows(20), "parcels.jsonl")
     endpoint.configure(faults={"insufficient_quota": 1.0})

@@ -128,7 +128,7 @@ def test_a_signal_ends_the_waiting_and_the_run_can_be_resumed(place: Place, endp
     assert count_requests(endpoint) == N_CALLS * N_ROWS
 
 
-def test_waiting_is_said_once_by_all_threads_and_not_done_by_those_outside(tmp_path: Path) -> None:
+def test_all_threads_report_waiting_once_and_those_outside_do_not_wait(tmp_path: Path) -> None:
     warehouse, said = make_warehouse(tmp_path), list[str]()
     with waiting_for_others(said.append, is_stopped=lambda: False):
         contexts = [copy_context() for _ in range(3)]

@@ -47,7 +47,7 @@ def test_replies_at_the_temperature_that_was_the_default_are_not_lost_without_a_
     assert told not in " ".join((later.stdout + later.stderr).split()), "its replies are on record now"
 
 
-def test_what_is_refused_is_said_and_thoughts_are_shown(place: Place, endpoint: Endpoint) -> None:
+def test_refused_options_are_reported_and_thoughts_are_shown(place: Place, endpoint: Endpoint) -> None:
     endpoint.configure(no_temperature=True)
     run = place.call(*RUN, "--temperature", "0.3", "--label", "warm")
     assert run.status == 0, run.stderr
@@ -59,14 +59,14 @@ def test_what_is_refused_is_said_and_thoughts_are_shown(place: Place, endpoint: 
     assert "<think>" not in lineage
 
 
-def test_an_effort_that_nobody_has_is_refused_with_those_there_are(place: Place) -> None:
+def test_an_unknown_effort_is_refused_with_the_known_ones(place: Place) -> None:
     refused = place.call(*RUN, "--reasoning-effort", "huge")
     assert refused.status != 0
     assert "--reasoning-effort: got 'huge'" in refused.stderr
     assert "'none', 'minimal', 'low', 'medium', 'high', 'xhigh' or 'max'" in refused.stderr
 
 
-def test_another_model_under_the_name_is_asked_anew_and_what_is_from_before_is_used(
+def test_another_model_under_a_name_is_asked_again_and_earlier_replies_are_used(
     place: Place, endpoint: Endpoint
 ) -> None:
     """Before anybody asked a server which model it has, nothing on record said whose a reply is."""

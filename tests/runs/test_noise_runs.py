@@ -104,7 +104,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Iter
         yield Nights(Place(folder=folder, variables=variables), endpoint, judge)
 
 
-def test_unchanged_samples_are_judged_again_and_everything_is_asked_anew(nights: Nights) -> None:
+def test_unchanged_samples_are_judged_again_with_new_requests(nights: Nights) -> None:
     assert nights.second.document["calls"]["requests"] == 0, "the night itself is on record"
     noise = nights.noise
     assert (noise["status"], noise["population"], noise["n_samples"]) == ("completed", "unchanged", N_AGAIN)
@@ -190,7 +190,7 @@ def test_a_later_night_takes_no_reply_from_it(nights: Nights, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_whoever_stops_the_noise_run_has_the_run_itself(nights: Nights, tmp_path: Path) -> None:
+def test_stopping_the_noise_run_keeps_the_run_itself(nights: Nights, tmp_path: Path) -> None:
     copied = tmp_path / "copy.duckdb"
     shutil.copy(nights.place.folder / "evalhouse.duckdb", copied)
     endpoint = nights.endpoint
@@ -216,7 +216,7 @@ def test_it_is_not_resumed(nights: Nights) -> None:
     assert "the next run measures it again" in finished.stderr
 
 
-def test_a_change_that_is_all_noise_is_no_finding_and_its_floor_is_told(
+def test_a_change_within_noise_is_not_a_finding_and_its_floor_is_reported(
     nights: Nights, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = (nights.second.document["run_id"], "third", "--warehouse", nights.third)

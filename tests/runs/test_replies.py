@@ -33,7 +33,7 @@ async def test_a_judge_that_is_up_to_everything_is_not_spoken_of(tmp_path: Path)
     )  # fmt: skip
 
 
-async def test_a_step_that_the_judge_cannot_do_is_named_with_what_came(tmp_path: Path) -> None:
+async def test_a_step_that_the_judge_cannot_do_is_named_with_its_reply(tmp_path: Path) -> None:
     def leave_out(asked: Asked) -> dict[str, Any]:
         reply: Any = compose_reply(asked)
         return {"verdicts": reply["verdicts"][:1]}
@@ -66,7 +66,7 @@ async def test_a_server_that_cuts_requests_without_a_word_is_seen_by_its_count(t
     assert line.startswith("the endpoint counted less than half of the tokens of 8 requests")
 
 
-def test_replies_of_a_model_at_a_local_address_are_known_by_its_name_alone_and_that_is_said() -> None:
+def test_replies_of_a_local_model_are_known_by_its_name_alone_which_is_reported() -> None:
     point_to("http://127.0.0.1:8080/v1")
     (line,) = describe_local(Usage(reused=24), "openai:judge")
     assert "24 replies on record were those of 'judge'" in line

@@ -140,7 +140,7 @@ def test_a_forked_process_leaves_those_of_its_parent_alone(tmp_path: Path) -> No
     assert judge(tmp_path) == 0.5
 
 
-def test_a_callers_own_modules_are_imported_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_callers_own_modules_are_imported_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     seen = []
     for number in (1, 2):

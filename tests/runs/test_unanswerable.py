@@ -84,7 +84,7 @@ def test_metrics_that_were_asked_for_by_name_are_listed_whatever_they_found(
     assert "recall_at_k" in ran.stdout.partition("warning: nothing was scored by ")[2].splitlines()[0]
 
 
-def test_the_refusals_of_the_shipped_sample_are_told_apart(nights: tuple[Place, str, str]) -> None:
+def test_the_refusals_of_the_shipped_sample_are_distinguished(nights: tuple[Place, str, str]) -> None:
     """But for the one right refusal that states something beside it, which the contexts bear out."""
     place = nights[0]
     run_id = place.call("run", "sample", "--limit", "62", "--json").document["run_id"]

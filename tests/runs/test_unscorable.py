@@ -43,7 +43,7 @@ ANNOUNCED = [
 ]
 
 
-def test_columns_and_what_they_leave_unscored_are_said_first(place: Place, ended: Finished) -> None:
+def test_columns_and_metrics_they_leave_unscored_are_reported_first(place: Place, ended: Finished) -> None:
     assert ended.stderr.splitlines() == ANNOUNCED
     assert place.call("run", "qa.jsonl", *OPTIONS, "--dry-run").stderr.splitlines() == ANNOUNCED
 
@@ -86,7 +86,7 @@ def test_a_message_about_the_end_names_the_first_of_them(place: Place, ended: Fi
     )
 
 
-def test_a_metric_that_was_named_and_scores_nothing_is_listed_and_told(place: Place) -> None:
+def test_a_named_metric_without_scores_is_listed_with_its_reason(place: Place) -> None:
     ended = place.call("run", "qa.jsonl", *OPTIONS, "--metrics", "factual_f1")
     assert "warning: no sample has ground_truth, without which the metric cannot be scored" in ended.stderr
     assert "\nfactual_f1 " in ended.stdout

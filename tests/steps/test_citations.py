@@ -114,7 +114,7 @@ def test_ids_that_are_lists_of_other_ids_keep_nothing_busy(ids: Sequence[str]) -
     assert read(f"It is so [{ids[0]}, {ids[0]}].", names=names).citations[0].ranks != ()
 
 
-def test_numbers_count_from_zero_where_that_is_said() -> None:
+def test_numbers_count_from_zero_by_setting() -> None:
     assert [one.ranks for one in read("So [0]. So [3]. So [4].", first=0).citations] == [(1,), (4,), ()]
     assert [one.ranks for one in read("So [0, 1].", first=0).citations] == [(1,), (2,)]
 
@@ -346,7 +346,7 @@ async def test_the_judge_reads_no_marks_in_statements_when_citations_are_scored(
     assert not without.rows["citations"]
 
 
-async def test_validity_alone_asks_nobody(tmp_path: Path) -> None:
+async def test_validity_alone_sends_no_request(tmp_path: Path) -> None:
     work, judge = await judge_one(tmp_path, "citation_validity", answer="It is so [1]. It is so [5].")
     assert not judge.asked
     assert [(row["statement_id"], row["context_rank"]) for row in work.rows["citations"]] == [(None, 1), (None, None)]

@@ -123,7 +123,7 @@ async def test_a_reply_about_a_context_that_was_not_sent_along_is_of_no_use(tmp_
 
 
 @pytest.mark.parametrize("step", JUDGED_BY_CONTEXT)
-async def test_one_context_that_cannot_be_judged_fails_the_step_and_is_all_that_is_asked_anew(
+async def test_one_context_that_cannot_be_judged_fails_the_step_and_is_asked_again_alone(
     tmp_path: Path, step: str
 ) -> None:
     def refuse(question: Question) -> str | Exception:
@@ -142,7 +142,7 @@ async def test_one_context_that_cannot_be_judged_fails_the_step_and_is_all_that_
     assert set(read_outcomes(work).values()) == {None}
 
 
-async def test_only_what_sees_contexts_is_asked_anew_when_they_are_set_apart(tmp_path: Path) -> None:
+async def test_only_steps_that_see_contexts_are_asked_again_when_contexts_are_alone(tmp_path: Path) -> None:
     await judge_alone(tmp_path, alone=False)
     judge, _ = await judge_alone(tmp_path)
     assert sorted(question.step for question in judge.asked) == sorted(JUDGED_BY_CONTEXT * 3)

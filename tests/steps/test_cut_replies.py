@@ -114,7 +114,7 @@ async def test_a_text_whose_statements_are_cut_off_is_split(endpoint: Endpoint, 
     assert read_outcomes(work)["extract_answer"] is None
 
 
-async def test_a_draft_in_a_reply_that_was_cut_off_is_no_answer(endpoint: Endpoint, tmp_path: Path) -> None:
+async def test_a_draft_in_a_cut_reply_is_not_an_answer(endpoint: Endpoint, tmp_path: Path) -> None:
     draft = '<think>{"verdicts": [{"id": "C1", "reason": "x", "label": "useful"}, {"id": "C2", "reason": "x", "la'
     once = iter([Choice(content=draft, finish_reason="length")])
 

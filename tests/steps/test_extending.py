@@ -152,7 +152,7 @@ def test_a_metric_and_a_rubric_are_added_as_the_users_own_files(
     assert (metric["mean"], metric["n_scored"], metric["n_unscored"]) == (1.0, 2, 1)
 
 
-def test_the_header_and_the_helper_views_of_a_metric_are_all_told() -> None:
+def test_the_guide_lists_the_header_and_the_helper_views_of_a_metric() -> None:
     part = GUIDE.split("**The header**")[1].split("## A rubric")[0]
     header, views = part.split("**The body**")[0], part.split("**What it can read**")[1]
     assert tuple(re.findall(r"^\| `(\w+)` \|", header, re.MULTILINE)) == HEADER_KEYS

@@ -191,7 +191,7 @@ async def test_a_text_that_was_given_the_words_of_the_other_is_asked_for_again_a
     assert endpoint.stats.requests == n_asked, "what came of asking for both is not asked for again either"
 
 
-async def test_what_both_texts_say_is_no_mixing(endpoint: Endpoint, tmp_path: Path) -> None:
+async def test_statements_of_both_texts_are_not_mixing(endpoint: Endpoint, tmp_path: Path) -> None:
     both = "The light of the tower at Cape Tarn carries 30 km over water."
     work = await judge(tmp_path, make_sample(answer=both, ground_truth=both))
     assert read_statements(work) == {"answer": [both], "ground_truth": [both]}

@@ -58,7 +58,7 @@ def test_a_rating_without_a_reason_is_refused(reason: Any) -> None:  # noqa: ANN
 
 
 @pytest.mark.parametrize("reply", ["7", "[7]", "{}", '{"rating": 7}', '{"accuracy": 7}', "", "It is right."])
-def test_a_bare_number_is_no_reply(reply: str) -> None:
+def test_rejects_a_bare_number_as_reply(reply: str) -> None:
     with pytest.raises(UnusableReply):
         read(reply)
 

@@ -187,7 +187,7 @@ async def test_an_empty_answer_in_place_of_contexts_holds_nothing(tmp_path: Path
     assert (row["rating"], row["reason"], row["rule"]) == (1, "the answer is empty", "settled without asking")
 
 
-async def test_where_low_is_good_nothing_retrieved_is_no_praise(tmp_path: Path) -> None:
+async def test_where_low_is_good_an_empty_retrieval_is_not_praised(tmp_path: Path) -> None:
     criteria = {
         "noise": Criterion.model_validate({"min": 1, "max": 4, "better": "low"}), "fit": Criterion(min=1, max=4),
     }  # fmt: skip

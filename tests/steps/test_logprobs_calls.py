@@ -151,7 +151,7 @@ async def test_an_endpoint_that_refuses_the_option_is_asked_without_it(
     assert ["logprobs" in body for body in endpoint.stats.bodies] == [True, False, False]
 
 
-async def test_an_endpoint_that_gives_none_is_told_of_in_the_grade(endpoint: Endpoint, tmp_path: Path) -> None:
+async def test_the_grade_notes_an_endpoint_without_log_probabilities(endpoint: Endpoint, tmp_path: Path) -> None:
     reply = spread((3, 0.25), (4, 0.75))
     script(endpoint, reply)
     for run_id in ("run-1", "run-2"):

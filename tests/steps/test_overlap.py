@@ -119,6 +119,6 @@ async def test_a_sample_has_all_of_them_on_record(tmp_path: Path) -> None:
         ({"answer": None, "ground_truth": None}, "no_answer"),
     ],
 )
-async def test_without_two_texts_there_is_no_score(tmp_path: Path, changes: dict[str, str | None], reason: str) -> None:
+async def test_one_text_alone_has_no_score(tmp_path: Path, changes: dict[str, str | None], reason: str) -> None:
     work = await measure(tmp_path, **changes)
     assert score_work(work, "rouge_l") == (None, reason)

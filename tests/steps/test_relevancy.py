@@ -188,7 +188,7 @@ def test_questions_come_in_one_line_each() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "none", "[]", '{"questions": ["Why?"]}', '{"reason": "x", "noncommittal": fal'])
-def test_what_is_no_such_object_is_refused(text: str) -> None:
+def test_other_objects_are_refused(text: str) -> None:
     with pytest.raises(UnusableReply):
         read_questions(text, 1)
 

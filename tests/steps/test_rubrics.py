@@ -38,7 +38,7 @@ def settle(content: RubricContent, ratings: Mapping[str, float], **known: Any) -
 # Rules
 
 
-def test_without_rules_what_was_said_counts() -> None:
+def test_without_rules_the_judges_rating_counts() -> None:
     grade = settle(read_section(), {"tone": 7})["tone"]
     assert (grade.said, grade.rating, grade.rule) == (7, 7, None)
     assert (grade.scale_min, grade.scale_max, grade.reason) == (0, 10, "of tone")
@@ -86,7 +86,7 @@ def test_rules_apply_in_their_order_each_to_what_the_ones_before_left() -> None:
     assert [grade.rating for grade in settle(content, {"tone": 6, "truth": 9}).values()] == [6, 9]
 
 
-def test_a_rule_that_changes_nothing_is_not_told() -> None:
+def test_a_rule_that_changes_nothing_is_not_noted() -> None:
     content = read_section(rules=[{"when": {"no_contexts": True}, "set": {"tone": 0}}])
     assert settle(content, {"tone": 0}, has_contexts=False)["tone"].rule is None
 
@@ -182,7 +182,7 @@ FINAL = {"sum": ["tone"], "over": 10, "decimals": 1, "metric": "manners_final"}
         ({"totals": {"final": {**FINAL, "metric": "manners"}}}, "rubric", "'manners' is given 2 times"),
     ],
 )  # fmt: skip
-def test_what_does_not_agree_is_told_once_with_its_key(section: dict[str, Any], key: str, message: str) -> None:
+def test_disagreement_is_reported_once_with_its_key(section: dict[str, Any], key: str, message: str) -> None:
     (problem,) = find_rubric_faults(read_section(**section), variables=VARIABLES, file="manners.yaml")
     assert problem.key == key
     assert message in problem.message

@@ -146,7 +146,7 @@ def test_a_bots_rows_that_cannot_be_read_score_zero() -> None:
         (make_pair(None, ALL, tables={"ship": 7}, expected_rows=[]), "sample s1: table 'ship' is '7'"),
     ],
 )
-def test_what_the_dataset_got_wrong_stops_the_run_and_is_no_fault_of_the_bot(sample: StoredSample, told: str) -> None:
+def test_an_error_of_the_dataset_stops_the_run_and_is_not_the_bots(sample: StoredSample, told: str) -> None:
     with pytest.raises(FatalJudgeError, match=told):
         compare_results(sample)
 

@@ -197,7 +197,7 @@ async def test_a_task_that_is_cancelled_lets_go_of_those_that_wait_for_it(tmp_pa
     assert isinstance(ended[1], RunCancelled)
 
 
-async def test_a_waiting_step_that_is_cancelled_takes_the_statements_from_nobody(tmp_path: Path) -> None:
+async def test_cancelling_a_waiting_step_keeps_the_statements_for_others(tmp_path: Path) -> None:
     async with lay_shard(tmp_path, say_good) as (live_run, shard):
         waiting = asyncio.create_task(attribute_statements(live_run, shard.works[0]))
         await asyncio.sleep(0)
@@ -205,7 +205,7 @@ async def test_a_waiting_step_that_is_cancelled_takes_the_statements_from_nobody
         assert await run_all(live_run) == [None] * 5
 
 
-async def test_stopping_ends_all_tasks_quickly_and_keeps_what_came(tmp_path: Path) -> None:
+async def test_stopping_ends_all_tasks_quickly_and_keeps_all_replies(tmp_path: Path) -> None:
     with running_endpoint(latency=0.2) as endpoint:
         point_to(endpoint.base_url)
         async with lay_shard(tmp_path, None, samples=40, concurrency=8) as (live_run, _):

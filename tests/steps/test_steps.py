@@ -103,7 +103,7 @@ async def test_a_metric_beside_them_may(tmp_path: Path) -> None:
     assert read_useful(work) == {1: True, 2: True, 3: True}
 
 
-async def test_a_step_that_no_metric_needs_asks_nothing_and_waits_for_nobody(tmp_path: Path) -> None:
+async def test_a_step_that_no_metric_needs_neither_asks_nor_waits(tmp_path: Path) -> None:
     judge = ScriptedJudge(say_good)
     async with lay_out_run(tmp_path, judge=judge, metrics=["semantic_similarity"]) as live_run:
         work = make_work(make_sample())
@@ -136,7 +136,7 @@ async def test_a_sample_is_judged_as_soon_as_its_own_statements_are_there(tmp_pa
         await asyncio.wait_for(steps[1], 5)
 
 
-async def test_a_cancelled_step_takes_the_statements_from_nobody(tmp_path: Path) -> None:
+async def test_a_cancelled_step_keeps_the_statements_for_others(tmp_path: Path) -> None:
     async with lay_shard(tmp_path, ScriptedJudge(say_good), n_samples=1) as (live_run, shard):
         (work,) = shard.works
         classifying = asyncio.create_task(classify_statements(live_run, work))
@@ -291,7 +291,7 @@ async def test_a_bug_in_one_sample_is_raised_when_the_others_have_ended(tmp_path
     assert ["rank" in read_outcomes(work) for work in shard.works] == [False, False, True]
 
 
-async def test_a_step_that_asks_nobody_does_not_pass_for_done_in_a_run_that_was_stopped(tmp_path: Path) -> None:
+async def test_a_step_without_requests_is_not_done_in_a_stopped_run(tmp_path: Path) -> None:
     async with lay_shard(tmp_path, ScriptedJudge(say_good)) as (live_run, shard):
         live_run.stop(RunCancelled("stopped by SIGTERM"), drain_s=0.0)
         with pytest.raises(RunCancelled, match="SIGTERM"):

@@ -174,7 +174,7 @@ async def test_a_changed_answer_leaves_the_ground_truth_and_the_ranking_on_recor
             "similarity": "no_answer"}),
     ],
 )  # fmt: skip
-async def test_what_is_missing_is_told_once_for_each_step(
+async def test_missing_texts_are_noted_once_for_each_step(
     endpoint: Endpoint, tmp_path: Path, changes: dict[str, Any], reasons: dict[str, str]
 ) -> None:
     work = await judge_one(tmp_path, make_sample(**changes))
@@ -182,7 +182,7 @@ async def test_what_is_missing_is_told_once_for_each_step(
     assert read_outcomes(work) == DONE | reasons
 
 
-async def test_what_was_not_retrieved_supports_nothing_and_nobody_is_asked(endpoint: Endpoint, tmp_path: Path) -> None:
+async def test_an_empty_retrieval_supports_nothing_without_a_request(endpoint: Endpoint, tmp_path: Path) -> None:
     work = await judge_one(tmp_path, make_sample(contexts=[]))
     assert endpoint.stats.kinds == {"extract": 2, "classify": 1}
     assert read_ranks(work) == {"A1": [], "A2": [], "G1": [], "G2": []}
@@ -193,9 +193,7 @@ async def test_what_was_not_retrieved_supports_nothing_and_nobody_is_asked(endpo
     assert work.rows["context_verdicts"] == []
 
 
-async def test_an_empty_answer_is_a_refusal_and_nobody_is_asked_what_it_says(
-    endpoint: Endpoint, tmp_path: Path
-) -> None:
+async def test_an_empty_answer_is_a_refusal_without_a_request(endpoint: Endpoint, tmp_path: Path) -> None:
     work = await judge_one(tmp_path, make_sample(answer=""))
     assert endpoint.stats.kinds == {"extract": 1, "attribute": 1, "rank": 1}
     assert read_labels(work) == {"G1": "FN", "G2": "FN"}

@@ -226,7 +226,7 @@ def test_lines_that_are_no_sentences_are_cut_at_their_ends() -> None:
 # Blank parts, items and groups
 
 
-def test_nobody_is_asked_about_blanks() -> None:
+def test_blanks_send_no_request() -> None:
     text = "The lamp is lit." + " \n" * 400 + "The oil is low."
     parts = split_to_judge(text, 20)
     assert len(split_text(text, 20)) > 5
