@@ -44,16 +44,19 @@ from evalhouse.tasks.targets.collection import describe_application, make_messag
 from evalhouse.tasks.targets.protocol import TargetQuestion
 from evalhouse.warehouse.messages import list_names
 from evalhouse.warehouse.names import suggest
-from evalhouse.warehouse.rows.again import (
+from evalhouse.warehouse.rows.calls import StoredResponse, read_responses, sum_cost
+from evalhouse.warehouse.rows.run_pairs import RunPair
+from evalhouse.warehouse.rows.runs import (
+    YARDSTICKS,
+    RunRow,
+    insert_run,
     list_replays,
     read_replay_samples,
     read_replay_scores,
     read_usage,
     tag_replay,
+    update_run,
 )
-from evalhouse.warehouse.rows.calls import StoredResponse, read_responses, sum_cost
-from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow, insert_run, update_run
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS, StoredSample
 from evalhouse.warehouse.rows.scores import list_noise_runs, read_noise_differences
 from evalhouse.warehouse.store import Warehouse

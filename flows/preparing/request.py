@@ -111,7 +111,7 @@ def find_unfinished(
             "goes on with both"
         )
     if run.kind == "replay":
-        from evalhouse.warehouse.rows.again import find_replayed_base  # noqa: PLC0415
+        from evalhouse.warehouse.rows.runs import find_replayed_base  # noqa: PLC0415
 
         raise WarehouseError(
             f"run {run.run_id} is of kind replay; what was answered is on record, and its command goes on from there: "

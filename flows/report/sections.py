@@ -40,10 +40,10 @@ from evalhouse.tasks.comparing.paired import ROUNDING
 from evalhouse.tasks.comparing.parts import describe_retrieval_moves
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics
-from evalhouse.warehouse.rows.derived import read_causes
 from evalhouse.warehouse.rows.report import Row, RunSummary
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import YARDSTICKS, ForgottenTexts, RunRow, find_forgotten, find_run
+from evalhouse.warehouse.rows.scores import read_causes
 from evalhouse.warehouse.store import Warehouse
 
 FINE: Final = ("fine", "refused_rightly")

@@ -15,9 +15,9 @@ from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.derived import read_causes, read_shared_with
 from evalhouse.warehouse.rows.gates import Acceptance, Decision, Night, Origin, list_acceptances
 from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow, find_run, list_runs
+from evalhouse.warehouse.rows.scores import read_causes, read_shared_with
 from evalhouse.warehouse.store import Warehouse
 
 NAMES = (PASSED, MEAN_OF_PASSED, PREVIOUS_ANY)

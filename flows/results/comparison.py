@@ -26,8 +26,7 @@ from evalhouse.tasks.comparing.noise import POWER, describe_components
 from evalhouse.tasks.reviews.export import CorrectedMean, CorrectedPair
 from evalhouse.warehouse.messages import clean_text, shorten
 from evalhouse.warehouse.names import suggest
-from evalhouse.warehouse.rows.again import list_repeats, read_components
-from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.rows.runs import RunRow, list_repeats, read_components
 from evalhouse.warehouse.store import Warehouse
 
 Row = Mapping[str, Any]

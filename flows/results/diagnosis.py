@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, cast, get_args
 import yaml
 
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.derived import read_causes, read_derived
 from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.rows.scores import read_causes, read_derived
 from evalhouse.warehouse.store import Warehouse
 
 Cause = Literal[

@@ -27,10 +27,19 @@ from evalhouse.tasks.comparing.parts import list_changed_settings
 from evalhouse.tasks.settings.run import RunSettings, leave_out
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.rows.again import count_repeats, list_asked, list_repeats
 from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow, find_run, insert_run, list_runs, update_run
+from evalhouse.warehouse.rows.runs import (
+    YARDSTICKS,
+    RunRow,
+    count_repeats,
+    find_run,
+    insert_run,
+    list_asked,
+    list_repeats,
+    list_runs,
+    update_run,
+)
 from evalhouse.warehouse.rows.scores import (
     copy_samples,
     count_changed,

@@ -11,7 +11,7 @@ from evalhouse.warehouse.rows.runs import RunRow, RunStatus
 if TYPE_CHECKING:
     from evalhouse.tasks.asking.usage import Usage
     from evalhouse.tasks.pipeline.live_run import LiveRun
-    from evalhouse.warehouse.rows.again import RepeatCounts
+    from evalhouse.warehouse.rows.runs import RepeatCounts
 
 Watch = Callable[["LiveRun"], AbstractContextManager[None]]
 

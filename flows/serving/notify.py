@@ -25,8 +25,8 @@ from evalhouse.flows.server.api import BadAddress, NoAnswer, send_request
 from evalhouse.tasks.settings.named_values import NAMED, NamedValueError, read_named
 from evalhouse.tasks.settings.suite import Ending, Notify, RefreshedTestset, is_web_address
 from evalhouse.warehouse.messages import clean_text, shorten
-from evalhouse.warehouse.rows.derived import read_shared_with
 from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.rows.scores import read_shared_with
 from evalhouse.warehouse.store import Warehouse
 
 Message = dict[str, Any]

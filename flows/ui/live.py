@@ -24,6 +24,7 @@ from evalhouse.flows.ui.pages import Kept, find_warehouse
 from evalhouse.warehouse.messages import clean_text
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.progress import (
+    JournalReader,
     MeanSoFar,
     RunProgress,
     list_metric_files,
@@ -32,7 +33,6 @@ from evalhouse.warehouse.rows.progress import (
 )
 from evalhouse.warehouse.rows.runs import RunRow, find_run, now_utc
 from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.unmoved import JournalReader
 
 router = APIRouter()
 _EVERY_S: Final = 2

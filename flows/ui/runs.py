@@ -22,12 +22,12 @@ from evalhouse.flows.ui.pair import compare_kept
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.derived import read_derived, read_histories
 from evalhouse.warehouse.rows.gates import read_checks
 from evalhouse.warehouse.rows.history import find_series, read_series
+from evalhouse.warehouse.rows.pages import find_runs, read_cost_runs, read_values, read_worst
 from evalhouse.warehouse.rows.report import Row, Rows, read_summary
-from evalhouse.warehouse.rows.run_pages import find_runs, read_cost_runs, read_values, read_worst
 from evalhouse.warehouse.rows.runs import find_run, now_utc
+from evalhouse.warehouse.rows.scores import read_derived, read_histories
 
 router = APIRouter()
 

@@ -27,7 +27,7 @@ from evalhouse.flows.ui.judge import list_items
 from evalhouse.flows.ui.pages import find_flow_run_page, find_warehouse, link, render
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.names import suggest
-from evalhouse.warehouse.rows.found_samples import (
+from evalhouse.warehouse.rows.pages import (
     Condition,
     Scores,
     Search,

@@ -48,9 +48,8 @@ from evalhouse.tasks.pipeline.step_inputs import find_graded
 from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.metric_files import Better
 from evalhouse.warehouse.names import suggest
-from evalhouse.warehouse.rows.again import read_answer_means
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow, find_forgotten
+from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow, find_forgotten, read_answer_means
 from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, NO_CLUSTER
 from evalhouse.warehouse.store import Warehouse
 

@@ -19,8 +19,8 @@ from evalhouse.warehouse.mover import (
     take_in_orphans,
     take_in_segment,
 )
+from evalhouse.warehouse.rows.progress import JournalReader
 from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.unmoved import JournalReader
 
 _MAKE_ROW = """
 from evalhouse.warehouse.mover import Journal

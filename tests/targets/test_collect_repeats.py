@@ -23,8 +23,7 @@ from evalhouse.flows.run.outcome import RepeatsOutcome, RunOutcome
 from evalhouse.tasks.comparing.noise import LEAST_SAMPLES, pick_steadily
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.warehouse.rows.again import list_repeats
-from evalhouse.warehouse.rows.runs import RunRow, insert_run, update_run
+from evalhouse.warehouse.rows.runs import RunRow, insert_run, list_repeats, update_run
 from evalhouse.warehouse.store import Warehouse
 
 N, SHARE, ROUNDS, WAVER = 30, 0.5, 2, 0.4

@@ -11,8 +11,8 @@ from datetime import timedelta
 from typing import Any, Final
 
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.derived import read_derived, read_score_history, read_shared_with
 from evalhouse.warehouse.rows.report import Row, Rows
+from evalhouse.warehouse.rows.scores import read_derived, read_score_history, read_shared_with
 from evalhouse.warehouse.store import Warehouse
 
 CAUSE_RUNS: Final = 14

@@ -19,9 +19,9 @@ from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.derived import read_derived, read_score_history
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.rows.scores import read_derived, read_score_history
 from evalhouse.warehouse.store import Warehouse
 
 Row = Mapping[str, Any]

@@ -27,10 +27,10 @@ from evalhouse.warehouse.mover import take_in_orphans
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.gates import find_user
+from evalhouse.warehouse.rows.progress import JournalReader
 from evalhouse.warehouse.rows.runs import make_run_id, now_utc
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, insert_frame
 from evalhouse.warehouse.tables import TABLES, build_frame
-from evalhouse.warehouse.unmoved import JournalReader
 
 Kind = Literal["text", "texts", "statement", "words", "members", "json", "nothing"]
 _VERDICT_TEXTS: Final[Mapping[str, Kind]] = {
