@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -43,7 +44,10 @@ class _SqlCommand(click.Command):
 def _read_memory(_: click.Context, __: click.Parameter, size: str | None) -> int:
     """Return the MB of a size such as 2GB; without one, half of the machine's memory."""
     if size is None:
-        return max(_LEAST_MB, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**21)
+        available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        with suppress(OSError, ValueError):  # a container may have less; "max" is not a number
+            available = min(available, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+        return max(_LEAST_MB, available // 2**21)
     match = _SIZE.fullmatch(size.strip())
     memory_mb = int(float(match[1]) * _MB[match[2].upper()]) if match else 0
     if memory_mb < 1:
