@@ -27,9 +27,7 @@ _NO_SQL = (
     f"give the SQL as an argument or with --file, for example: {_EXAMPLE}; "
     "to write it with completion, open the SQL page of `evalhouse ui`"
 )
-_LEAST_MB = 500
-_SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([MGT])i?B", re.IGNORECASE)
-_MB = {"M": 1, "G": 1000, "T": 1_000_000}
+_SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([KMGT]i?B|%)", re.IGNORECASE)
 _COMMENT = re.compile(r"--(\s|.*\n)")
 
 
@@ -41,17 +39,16 @@ class _SqlCommand(click.Command):
         return super().parse_args(ctx, [f"\n{arg}" if _COMMENT.match(arg) else arg for arg in args])
 
 
-def _read_memory(_: click.Context, __: click.Parameter, size: str | None) -> int:
-    """Return the MB of a size such as 2GB; without one, half of the machine's memory."""
-    if size is None:
-        available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        with suppress(OSError, ValueError):  # a container may have less; "max" is not a number
-            available = min(available, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
-        return max(_LEAST_MB, available // 2**21)
+def _read_memory(_: click.Context, __: click.Parameter, size: str) -> int:
+    """Return the MB of a size such as 2GB, or of a share of the machine's memory such as 50%."""
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):  # a container may have less; "max" is not a number
+        available = min(available, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    bytes_of = {"%": available / 100, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
     match = _SIZE.fullmatch(size.strip())
-    memory_mb = int(float(match[1]) * _MB[match[2].upper()]) if match else 0
+    memory_mb = int(float(match[1]) * bytes_of[match[2].upper().replace("I", "")] / 1e6) if match else 0
     if memory_mb < 1:
-        raise click.BadParameter(f"{size!r} is not a memory limit; write for example 2GB or 500MB")
+        raise click.BadParameter(f"{size!r} is not a memory limit; write for example 2GB, 500MB or 80%")
     return memory_mb
 
 
@@ -72,8 +69,10 @@ def _read_memory(_: click.Context, __: click.Parameter, size: str | None) -> int
     "--memory-limit",
     "memory_mb",
     callback=_read_memory,
+    default="50%",
+    show_default=True,
     metavar="SIZE",
-    help="Memory it may use, such as 2GB. Default: half of the machine's.",
+    help="Memory it may use, such as 2GB or a share of the machine's.",
 )
 @WAREHOUSE_URL_OPTION
 def query(
