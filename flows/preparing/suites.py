@@ -505,8 +505,14 @@ class _Reading:
         if "dataset" not in self.flat:
             problem = f"there is no `dataset`; name a file, or {_SAMPLE!r} for the dataset that ships with evalhouse"
             self._refuse((), problem)
-        # Nothing is left out of the check because of a judge that is named elsewhere.
-        values = {**self.flat, "judge": _add_judge(self.flat.get("judge", {}))}
+        given = self.flat.get("judge", {})
+        try:
+            # With a default, so that the check covers everything though the judge may be named elsewhere.
+            names = parse_judges(given) if isinstance(given, str) or given else JudgeNames()
+            given = str(replace(names, default=names.default or _ANY_JUDGE))
+        except (AttributeError, ValueError):
+            pass  # the check below reports it
+        values = {**self.flat, "judge": given}
         if values.get("temperature") == "none":
             values = {**values, "temperature": None}
         return self._validate(RunSettings, values, self._places)
@@ -584,37 +590,25 @@ class _Reading:
     def _validate(
         self, model: type[_Model], values: Mapping[str, Any], places: Mapping[str, KeyPath], *, within: KeyPath = ()
     ) -> _Model | None:
-        """A model of the values; as JSON, because there a list becomes a tuple and a text never a number."""
+        """Return a model of the values; as JSON, because there a list becomes a tuple and a text never a number."""
         try:
             return model.model_validate_json(json.dumps(values, ensure_ascii=False))
         except ValidationError as error:
             for problem in error.errors():
-                path = _find_place(problem["loc"], places, within)
+                path = within
+                if problem["loc"]:
+                    name, *rest = problem["loc"]
+                    below = (part for part in rest if part != "[key]")
+                    path = (*places.get(str(name), (*within, name)), *below)
                 self._refuse(path, _explain(problem, path, model))
             return None
 
 
-def _add_judge(given: Any) -> object:  # noqa: ANN401  # whatever the file has
-    """The judges of a suite, with a default; what is wrong with them is found later."""
-    try:
-        names = parse_judges(given) if isinstance(given, str) or given else JudgeNames()
-    except (AttributeError, ValueError):
-        return given
-    return str(replace(names, default=names.default or _ANY_JUDGE))
-
-
-def _find_place(loc: Sequence[str | int], places: Mapping[str, KeyPath], within: KeyPath) -> KeyPath:
-    if not loc:
-        return within
-    name, *rest = loc
-    return (*places.get(str(name), (*within, name)), *(part for part in rest if part != "[key]"))
-
-
 def _explain(problem: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> str:
-    """One error of pydantic's in our words; what came is shown unless it is a table or an address that is secret."""
+    """Return an error of pydantic in our words, with the value unless it is a table or an address that is secret."""
     match problem["type"]:
         case "extra_forbidden":
-            # What a key is unknown to is the table it stands in.
+            # The key is unknown to the table that it is in.
             table = _MODELS.get(problem["loc"][0], model) if len(problem["loc"]) > 1 else model
             return _explain_misplaced(str(path[-1]), tuple(table.model_fields))
         case "missing":
@@ -634,7 +628,7 @@ def _explain_misplaced(key: str, allowed: Sequence[str]) -> str:
 
 
 def _find_path(name: str, text: str, folder: Path) -> str:
-    """A setting that is a path, seen from the suite's folder."""
+    """Return a setting that is a path, relative to the suite's folder."""
     if name == "dataset" and text in (_SAMPLE, TRACES):
         return text
     if name == "warehouse" and _OTHER_URL.match(text):
