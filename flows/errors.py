@@ -13,7 +13,7 @@ GATE_FAILED, BAD_INPUT, INCOMPLETE, INTERRUPTED = 1, 2, 3, 130
 
 
 def explain(error: Exception) -> str | None:
-    """What to say to a person about an error; None for one that should not be, whose traceback is wanted."""
+    """Return the message of an error for a person; None for an unexpected one, whose traceback is shown."""
     if isinstance(error, _known_errors()):
         from evalhouse.warehouse.messages import clean_text  # noqa: PLC0415  # imports orjson, which --help does without
 

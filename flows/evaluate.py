@@ -115,7 +115,7 @@ class Evaluation:
 
     @cached_property
     def verdicts(self) -> "pl.DataFrame":
-        """A row per verdict of whatever step, as in the view `verdicts`, with the judge's reason and its call."""
+        """A row per verdict of any step, as in the view `verdicts`, with the judge's reason and its call."""
         return self._read("select * exclude run_id from verdicts where run_id = $run_id order by sample_id, step")
 
     def report(self, path: str | os.PathLike[str] | None = None) -> Report:

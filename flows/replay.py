@@ -76,7 +76,7 @@ class ReplaySample:
 
     @property
     def same_contexts(self) -> bool:
-        """Whether the bot was given the same texts in the same order."""
+        """Return whether the bot was given the same texts in the same order."""
         return self.old.texts == self.new.texts
 
     @cached_property
@@ -170,7 +170,7 @@ class ReplayRun:
 
 @dataclass(frozen=True, kw_only=True)
 class EarlierAnswers:
-    """What earlier replays of the same runs were answered, the newest first."""
+    """The answers that earlier replays of the same runs got, the newest first."""
 
     warehouse: Warehouse
     run_ids: tuple[str, ...]
@@ -261,7 +261,7 @@ class Replay:
         self.read_scores()
 
     def estimate(self) -> ReplayPlan:
-        """What would be asked, and at most paid."""
+        """Return the questions that would be asked, and the most that would be paid."""
         asks = list(self.list_asks())
         missing = [ask for ask in asks if ask.ask_id not in self.settled]
         n_documents = sum(min(len(one.changes), self.options.documents) for one in self.samples.values())
@@ -291,7 +291,7 @@ class Replay:
 
     @property
     def problem(self) -> str | None:
-        """Why the asking ended before its end."""
+        """The reason why asking stopped early; None otherwise."""
         left = self._find_budget()
         if left is not None and left <= 0:
             return "nothing is left of the budget; give a higher one with --budget"
@@ -437,7 +437,7 @@ class Replay:
         return samples
 
     def _find_budget(self) -> float | None:
-        """What may still be spent of the budget; None without one."""
+        """Return what may still be spent of the budget; None without one."""
         if self.options.budget_usd is None:
             return None
         return self.options.budget_usd - sum(sum_cost(self.warehouse, outcome.run.run_id) for outcome in self.outcomes)

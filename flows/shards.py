@@ -98,7 +98,7 @@ async def take_turns(numbers: Sequence[int], do: Callable[[int], Awaitable[None]
 
 
 def count_turns(concurrency: int, live_run: LiveRun) -> int:
-    """How many shards are worked on at once, for so many requests in flight."""
+    """Return how many shards are worked on at once, for so many requests in flight."""
     return 1 + -(-2 * concurrency // live_run.settings.shard_size)
 
 

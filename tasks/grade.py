@@ -142,7 +142,7 @@ class _Reading:
 
 
 def read_grades(text: str, rubric: Rubric, *, has_contexts: bool) -> list[Grade]:
-    """The grades of a reply after the rubric's rules; raises UnusableReply for what is missing or off its scale."""
+    """Return the grades of a reply after the rubric's rules; raises UnusableReply for missing or invalid ones."""
     reading = _read_reply(text, rubric)
     return _settle(reading.ratings, reading, rubric, has_contexts=has_contexts)
 
@@ -162,7 +162,7 @@ def _settle(ratings: Mapping[str, Rating], reading: _Reading, rubric: Rubric, *,
 
 
 def _read_marked(text: str, rubric: Rubric) -> dict[str, object]:
-    """A rating as `[[7]]` in plain text: the last one counts, for models speak of ratings before they give theirs."""
+    """Return a rating as `[[7]]` in plain text: the last one, as models mention ratings before they give one."""
     (name, criterion), *others = rubric.criteria.items()
     text = text.rpartition(_THOUGHT)[2]
     marked = list(_MARKED.finditer(text))
@@ -201,7 +201,7 @@ def _read_rating(value: object, name: str, *, least: int, most: int) -> float:
 
 
 def _read_spread(entries: object, name: str, *, least: int, most: int) -> float:
-    """The weighted mean of two neighbouring scores; one alone must have all of the probability."""
+    """Return the weighted mean of two neighbouring scores; one alone must have all of the probability."""
     if (
         not isinstance(entries, list)
         or not 1 <= len(entries) <= 2

@@ -31,7 +31,7 @@ def make_scores_asset(suite: str) -> Asset:
 
 
 def list_upstream(live_run: LiveRun) -> list[Asset | str]:
-    """What the scores of a suite were made from: the dataset, and what starts the suite by its updates."""
+    """Return what the scores of a suite were made from: the dataset, and what starts the suite by its updates."""
     settings = live_run.settings
     assets: list[Asset | str] = [Asset(key=name_dataset(settings.dataset))]
     if settings.upstream is not None:
@@ -53,7 +53,7 @@ def name_source(name: str) -> str:
 
 
 def describe_scores(live_run: LiveRun, means: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What is said of the scores of a run: which run and set they are of, their means, and how much is scored."""
+    """Return the metadata of a run's scores: their run and dataset, their means, and how much is scored."""
     run = find_run(live_run.warehouse, live_run.run_id)
     n_samples = {row["metric"]: row["n_scored"] + row["n_unscored"] for row in means}
     return {

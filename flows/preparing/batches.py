@@ -1,4 +1,4 @@
-"""Whether a run goes by batch, at which price and where its requests wait, and which model a server of yours has."""
+"""Batches of a run: whether it goes by them, at which price and where requests wait. And the models of own servers."""
 
 import asyncio
 from collections.abc import Sequence

@@ -122,7 +122,7 @@ class PreparedRun:
 
 
 def explain_cold(settings: RunSettings, warehouse: Warehouse, run_id: str = "") -> str | None:
-    """What a run that sends no temperature cannot find again, where one of 0 was sent until now; None for nothing."""
+    """Return a note for a run without a temperature, where one of 0 was sent until now: its replies are not found."""
     if settings.judge == LEXICAL or settings.temperature is not None or settings.fresh or not warehouse.exists():
         return None
     rows = warehouse.read_rows(read_query("runs/cold"), {"judge": settings.judge, "run_id": run_id})
@@ -198,7 +198,7 @@ def refuse_budget_of_answers(settings: RunSettings) -> None:
 
 
 def _find_responses(settings: RunSettings, warehouse: Warehouse) -> tuple[RunSettings, "Target | None", RunRow | None]:
-    """Where a run's responses come from besides its dataset: a target, or a run, by its full id in the settings."""
+    """Return the settings, and the target or the run that responses come from besides the dataset."""
     if settings.responses is not None:
         parent = find_run(warehouse, settings.responses)
         refuse_forgotten(warehouse, parent, "its responses cannot be judged again: ask the target")

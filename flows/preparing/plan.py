@@ -80,7 +80,7 @@ def pick_rubrics(plan: Plan, prompts: Prompts, way: str) -> tuple[Prompt, ...]:
 
 
 def explain_replaced(settings: RunSettings, steps: frozenset[str]) -> str | None:
-    """What files of the user's own a plan has no use for, where it asks with built-in words in their place."""
+    """Return a note about prompt files of the user that a plan does not use, while it asks with built-in ones."""
     if settings.prompts is None or settings.plan == SEPARATE:
         return None
     folder, plan = Path(settings.prompts), PLANS[settings.plan]
@@ -150,7 +150,7 @@ def find_taken_scores(prompts: Iterable[Prompt], metrics: Mapping[str, MetricFil
 def describe_columns(
     staged: StagedDataset, settings: RunSettings, metrics: Sequence[MetricFile] = (), rubrics: Sequence[Prompt] = ()
 ) -> list[str]:
-    """A line about the columns, then one for each thing to look at."""
+    """Return a line about the columns, then one for each thing to look at."""
     is_asked = settings.target is not None or settings.responses is not None
     missing = staged.use.list_missing(is_asked=is_asked)
     needs = {f"{GRADE_STEP}{prompt.name}": prompt.rubric.needs for prompt in rubrics if prompt.rubric is not None}

@@ -136,7 +136,7 @@ def leave_out_judging(settings: RunSettings) -> RunSettings:
 
 
 def make_row(request: RunRequest, plan: "Plan", staged: "StagedDataset") -> RunRow:
-    """The row of an evaluation or a collection that begins now."""
+    """Return the row of an evaluation or a collection that begins now."""
     settings, trigger = request.settings, request.trigger
     return replace(
         begin_run(
@@ -164,7 +164,7 @@ def make_row(request: RunRequest, plan: "Plan", staged: "StagedDataset") -> RunR
 
 
 def count_judged(settings: RunSettings, staged: "StagedDataset") -> int:
-    """How many samples of a dataset are judged: all, or as many as there is a budget for."""
+    """Return how many samples of a dataset are judged: all, or as many as there is a budget for."""
     return min(staged.n_samples, settings.sample_budget or staged.n_samples)
 
 
@@ -177,7 +177,7 @@ def begin_run(
     tags: Sequence[str] = (),
     repeats: RunRow | None = None,
 ) -> RunRow:
-    """The row of a run of any kind that begins now, with the columns that every kind has.
+    """Return the row of a run of any kind that begins now, with the columns that every kind has.
 
     `repeats` is a run whose other columns (dataset, suite, metrics, trigger) it takes over; `parent` is a run's id.
     """

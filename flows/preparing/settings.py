@@ -51,7 +51,7 @@ class Resolved:
 
     @property
     def judge_was_chosen(self) -> bool:
-        """Whether a person named the judge, rather than its being what is at hand."""
+        """Return whether a person named the judge, rather than its being what is at hand."""
         return not self.origins["judge"].startswith("default")
 
 
@@ -241,7 +241,7 @@ def to_plain_setting(value: object) -> Any:  # noqa: ANN401  # whatever JSON has
 
 
 def write_part(value: TargetSettings | SuiteGate | Notify) -> str:
-    """A table of a suite in a few words."""
+    """Return a table of a suite in a few words."""
     match value:
         case TargetSettings():
             return show_target(value)
@@ -252,7 +252,7 @@ def write_part(value: TargetSettings | SuiteGate | Notify) -> str:
 
 
 def count_limits(gate: SuiteGate) -> str:
-    """How many limits of which kind a gate has."""
+    """Return how many limits of which kind a gate has."""
     kinds: Mapping[str, int] = {
         "least means": len(gate.min),
         "most means": len(gate.max),
@@ -279,7 +279,7 @@ class Finding:
 
 
 def make_finding(what: str, check: Callable[[], CheckResult]) -> Finding:
-    """What a check returns; an error that a person can fix is a finding as well."""
+    """Return the finding of a check; an error that a person can fix is a finding as well."""
     try:
         verdict, detail = check()
     except Exception as error:  # a check may be of anything; what is no person's to fix is raised again

@@ -54,7 +54,7 @@ def check_kb_name(name: str) -> str:
 
 
 def explain_bad_name(name: str) -> str | None:
-    """What is wrong with the name of a knowledge base, and what is allowed; None when it is fine."""
+    """Return what is wrong with the name of a knowledge base, and what is allowed; None when it is fine."""
     if _KB_NAME.fullmatch(name) and len(name) <= 200:
         return None
     return (
@@ -64,7 +64,7 @@ def explain_bad_name(name: str) -> str | None:
 
 
 def explain_bad_asset(key: str) -> str | None:
-    """What is wrong with the key of an asset, and what is allowed; None when it is fine."""
+    """Return what is wrong with the key of an asset, and what is allowed; None when it is fine."""
     if _ASSET_KEY.fullmatch(key) and len(key) <= _LONGEST_KEY:
         return None
     return (
@@ -83,7 +83,7 @@ class UpdateSource:
 
     @property
     def is_asset(self) -> bool:
-        """Whether Prefect announces its updates, and nobody else has to."""
+        """Return whether Prefect announces its updates, and nobody else has to."""
         return self.event == MATERIALIZED
 
 
@@ -100,7 +100,7 @@ def make_asset_source(key: str) -> UpdateSource:
 
 
 def explain_bad_cron(cron: str) -> str | None:
-    """What is wrong with a cron expression, or None for one that Prefect takes and that fires some day."""
+    """Return what is wrong with a cron expression, or None for one that Prefect takes and that fires some day."""
     croniter = _load_croniter()
     # Prefect refuses croniter's own random and hashed fields.
     if any(field.casefold() in ("r", "h") for field in cron.split()):
@@ -115,7 +115,7 @@ def explain_bad_cron(cron: str) -> str | None:
 
 
 def explain_bad_timezone(timezone: str) -> str | None:
-    """What is wrong with the name of a time zone, or None."""
+    """Return what is wrong with the name of a time zone, or None."""
     try:
         ZoneInfo(timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -149,7 +149,7 @@ def _load_croniter() -> ModuleType:
 
 
 def refused_by(explain: Callable[[str], str | None]) -> AfterValidator:
-    """A check of a text by what explains what is wrong with it."""
+    """Return a check of a text from the function that explains what is wrong with it."""
 
     def check(text: str) -> str:
         if wrong := explain(text):
@@ -300,7 +300,7 @@ def find_lines(text: str) -> dict[KeyPath, int | None]:
 
 
 def write_path(path: KeyPath) -> str:
-    """A path as a person would write it: `target.headers.X-Key`, `metrics[2]` for the second item."""
+    """Return a path as a person would write it: `target.headers.X-Key`, `metrics[2]` for the second item."""
     written = ""
     for part in path:
         written += f"[{part + 1}]" if isinstance(part, int) else f".{part}" if written else part
@@ -308,12 +308,12 @@ def write_path(path: KeyPath) -> str:
 
 
 def explain_unknown(key: str, allowed: Sequence[str]) -> str:
-    """What to say about a key that there is not."""
+    """Return the message for an unknown key."""
     return f"there is no such key; {suggest(key, allowed, otherwise='allowed')}"
 
 
 def _read_path(written: str) -> KeyPath:
-    """A dotted key without its quotes and escapes."""
+    """Return a dotted key without its quotes and escapes."""
     path, value = [], tomllib.loads(f"{written} = 0")
     while isinstance(value, dict):
         ((key, value),) = value.items()

@@ -64,7 +64,7 @@ class Runner:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the child still runs."""
+        """Return whether the child still runs."""
         return self._process.poll() is None
 
     def run(self, request: Message, listen: Send) -> Message:

@@ -69,7 +69,7 @@ FillIn = Callable[[Sequence[StoredSample]], list[StoredSample]]
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseEstimate:
-    """What measuring the judge's noise after the run would need on top of it: `n_samples` judged once more.
+    """The requests of measuring the judge's noise after the run, on top of it: `n_samples` judged once more.
 
     `cost_usd` is None as well when the run itself has nothing to send that would show what a request costs.
     """
@@ -81,7 +81,7 @@ class NoiseEstimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a run would need, by step and in all.
+    """The requests of a run, by step and in all.
 
     In `steps` `cached_tokens` are those of the prompt tokens that equal the beginning of an earlier request. `stand_in`
     says where no embedding model compares meaning, `cold` why nothing on record is found.
@@ -107,7 +107,7 @@ class Estimate:
 
     @property
     def by_judge(self) -> dict[str, Usage]:
-        """What each judge would be asked, and the embeddings."""
+        """The requests to each judge, and to the embeddings."""
         sums: dict[str, Usage] = {}
         for step, usage in self.steps.items():
             sums[self.find_judge(step)] = sums.get(self.find_judge(step), Usage()) + usage
@@ -270,7 +270,7 @@ def usage_table(
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatsEstimate:
-    """What asking a share of the questions again would need on top: so many of them, in so many rounds.
+    """The requests of asking a share of the questions again: so many of them, in so many rounds.
 
     `requests` to the judge and their `cost_usd` are what it takes if no answer is what it was, None where nobody knows.
     """

@@ -65,7 +65,7 @@ TAGS: Final[Mapping[Population, str]] = {"unchanged": "of unchanged samples", "a
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseOutcome:
-    """What came of measuring noise.
+    """The result of measuring noise.
 
     `outcome` is how the noise run ended, None when nothing was asked: then `problem` says why, or there is none
     because the judge says the same each time. `n_changed` of `n_samples` have another score in some metric.
@@ -78,7 +78,7 @@ class NoiseOutcome:
     problem: str | None = None
 
     def describe(self) -> str:
-        """What came of it, in a sentence for the person who started the run."""
+        """Return the result in a sentence for the person who started the run."""
         if self.outcome is None:
             text = self.problem or "none: the judge says the same each time"
             return f"judge's noise: {text}" if self.problem is None else f"judge's noise: not measured, {text}"
@@ -91,7 +91,7 @@ class NoiseOutcome:
         return f"{text}; it stopped: {self.problem}" if self.problem else text
 
     def to_plain(self) -> dict[str, Any]:
-        """The same for programs."""
+        """Return the same for programs."""
         outcome = self.outcome
         return {
             "run_id": outcome.run.run_id if outcome else None,
@@ -107,7 +107,7 @@ class NoiseOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatsOutcome:
-    """What came of asking questions again: how each round that was asked now ended, and what all rounds gave.
+    """The result of asking questions again: how each round that was asked now ended, and what all rounds gave.
 
     `counts` is None where the record could not be read; `problem` says why something is missing.
     """
@@ -132,7 +132,7 @@ class RepeatsOutcome:
         return sum(outcome.counts.cost_usd or 0.0 for outcome in self.outcomes)
 
     def describe(self) -> str:
-        """What came of it, in a sentence for the person who started the run."""
+        """Return the result in a sentence for the person who started the run."""
         counts = self.counts
         if counts is None or not counts.n_answers:
             return f"bot's noise: not measured, {self.problem or 'no question was answered again'}"
@@ -146,7 +146,7 @@ class RepeatsOutcome:
         return f"{text}; it stopped: {self.problem}" if self.problem else text
 
     def to_plain(self) -> dict[str, Any]:
-        """The same for programs."""
+        """Return the same for programs."""
         counts = asdict(self.counts) if self.counts else dict.fromkeys(("n_questions", "n_answers", "n_otherwise"), 0)
         return {
             "runs": [{"run_id": outcome.run.run_id, "status": outcome.status} for outcome in self.outcomes],
@@ -167,5 +167,5 @@ class SuiteOutcome:
 
     @property
     def gate_failed(self) -> bool:
-        """Whether the run has a gate and does not pass it."""
+        """Return whether the run has a gate and does not pass it."""
         return self.gate is not None and self.gate["outcome"] == "failed"

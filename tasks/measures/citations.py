@@ -90,7 +90,7 @@ class Sources:
     definitions: Mapping[str, str] = field(default_factory=dict)
 
     def tells_apart(self, name: str) -> bool:
-        """Whether contexts have names of this kind, addresses or other ids: then one that is not known is nobody's."""
+        """Return whether contexts have names of this kind, addresses or other ids: an unknown one then names none."""
         is_address = _ADDRESS.match(name) is not None
         return not name.isdigit() and any((_ADDRESS.match(known) is not None) == is_address for known in self.names)
 

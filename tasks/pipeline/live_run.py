@@ -193,14 +193,14 @@ class Shard:
             work.release_waiting(error)
 
     def to_batch(self, run_id: str, *, key: str, replaces: bool) -> Batch:
-        """All rows of the shard as one batch; `replaces` deletes what an earlier attempt wrote for its samples."""
+        """Return all rows of the shard as one batch; `replaces` deletes those that an earlier attempt wrote."""
         tables = build_verdict_frames(run_id, [work.rows for work in self.works])
         ids = tuple(work.sample.sample_id for work in self.works)
         return Batch(key=key, run_id=run_id, tables=tables, replaces=ids if replaces else ())
 
 
 def make_work(sample: StoredSample) -> SampleWork:
-    """A sample at its start; needs a running event loop."""
+    """Return a sample at its start; needs a running event loop."""
     loop = asyncio.get_running_loop()
     return SampleWork(sample=sample, extractions={"answer": loop.create_future(), "ground_truth": loop.create_future()})
 
@@ -245,7 +245,7 @@ class RunTools:
 
     @property
     def is_open(self) -> bool:
-        """Whether anything can have been asked."""
+        """Return whether anything can have been asked."""
         return "_asking" in self.__dict__
 
     @cached_property
@@ -355,7 +355,7 @@ class LiveRun(RunTools):
 
     @property
     def asks_target(self) -> bool:
-        """Whether the application under test is being asked, which comes before all judging."""
+        """Return whether the application under test is being asked, which comes before all judging."""
         return self.collection is not None and not self.collection.is_over
 
     async def open_shard(self, number: int, first: int, last: int) -> Shard:

@@ -118,7 +118,7 @@ def pick_samples(
 
 
 def make_dice(seed: int, probabilities: Sequence[float]) -> random.Random:
-    """What picks are drawn with: the same for the same seed and probabilities, and else another.
+    """Return the generator that picks are drawn with: the same for the same seed and probabilities, and else another.
 
     Tonight's probabilities rest on what the samples picked last night scored. Drawn by the same numbers, tonight's
     picks would be likelier to be these than their probabilities say, and the estimate would lean.
@@ -168,7 +168,7 @@ def draw(probabilities: Sequence[float], rng: random.Random) -> set[int]:
 
 
 def guess_scores(sample: StoredSample) -> Mapping[str, float]:
-    """By step how well a sample does by the lexical rules, from 0 to 1: shares of words found, not of verdicts."""
+    """Return by step how well a sample does by the lexical rules, from 0 to 1: shares of words, not of verdicts."""
     answer, truth = split_statements(sample.answer or ""), split_statements(sample.ground_truth or "")
     guesses: dict[str, float] = {}
     if answer and truth:
