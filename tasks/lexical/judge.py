@@ -4,7 +4,7 @@ support of a text for a statement, the usefulness of contexts and the short reas
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ from evalhouse.tasks.lexical.match import (
     rate_contexts,
     score_contexts,
 )
-from evalhouse.tasks.lexical.questions import answer_question, read_source, renew_question, write_questions
+from evalhouse.tasks.lexical.questions import Source, answer_question, read_source, renew_question, write_questions
 from evalhouse.tasks.lexical.split import split_sentences, split_statements
 from evalhouse.warehouse.steps import LEXICAL_TASKS, REPLY_VERSIONS
 
@@ -226,37 +226,44 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-_ANSWERS: dict[str, Callable[[Mapping[str, object]], dict[str, object]]] = {
-    "classify": _classify,
-    "attribute": _attribute,
-    "rank": _rank,
-    "fused": _fuse,
-    "turns": _hold_to_turns,
-    "preference": _prefer,
-}
-_ALSO_ANSWERED = ("extract", "extract_both", "write_question", "answer_question", "renew_question")
+_ANSWERED = (
+    "extract", "classify", "attribute", "rank", "fused", "extract_both", "turns", "write_question", "answer_question",
+    "renew_question", "preference",
+)  # fmt: skip
 
 
 def judge_lexically(prompt: str, data: Mapping[str, object]) -> dict[str, object]:
     """Return the reply to the request named `prompt` about its wire data; raises ValueError for any other prompt."""
-    if prompt in _ANSWERS:
-        return _ANSWERS[prompt](data)
-    if prompt not in _ALSO_ANSWERED:
-        answered = ", ".join((*_ALSO_ANSWERED, *_ANSWERS))
-        raise ValueError(f"the lexical judge cannot answer the prompt '{prompt}'; it answers: {answered}")
-    if prompt == "extract":
-        return {"statements": split_statements(_read_text(data, "text"))}
-    if prompt == "extract_both":
-        return {source: split_statements(_read_text(data, source)) for source in ("answer", "ground_truth")}
-    sources = [read_source(entry.id, entry.text) for entry in _read_items(data, "contexts")]
-    if prompt == "write_question":
-        kind, count = _read_text(data, "question_kind"), int(_read_text(data, "count"))
-        questions = write_questions(kind, count, sources)
-        return {"reason": "cloze-like questions, a stand-in", "questions": questions}
-    question = _read_text(data, "question")
-    if prompt == "answer_question":
-        return answer_question(question, sources)
-    return renew_question(question, _read_text(data, "ground_truth"), sources)
+    match prompt:
+        case "extract":
+            return {"statements": split_statements(_read_text(data, "text"))}
+        case "extract_both":
+            return {source: split_statements(_read_text(data, source)) for source in ("answer", "ground_truth")}
+        case "classify":
+            return _classify(data)
+        case "attribute":
+            return _attribute(data)
+        case "rank":
+            return _rank(data)
+        case "fused":
+            return _fuse(data)
+        case "turns":
+            return _hold_to_turns(data)
+        case "preference":
+            return _prefer(data)
+        case "write_question":
+            kind, count = _read_text(data, "question_kind"), int(_read_text(data, "count"))
+            questions = write_questions(kind, count, _read_sources(data))
+            return {"reason": "cloze-like questions, a stand-in", "questions": questions}
+        case "answer_question":
+            return answer_question(_read_text(data, "question"), _read_sources(data))
+        case "renew_question":
+            return renew_question(_read_text(data, "question"), _read_text(data, "ground_truth"), _read_sources(data))
+    raise ValueError(f"the lexical judge cannot answer the prompt '{prompt}'; it answers: {', '.join(_ANSWERED)}")
+
+
+def _read_sources(data: Mapping[str, object]) -> list[Source]:
+    return [read_source(entry.id, entry.text) for entry in _read_items(data, "contexts")]
 
 
 class LexicalJudge:
