@@ -24,7 +24,7 @@ from evalhouse.warehouse.store import Warehouse
 
 # --- what is kept of received spans
 
-Item = TypeVar("Item", Recorded, Logged)
+Item = TypeVar("Item", bound=Recorded | Logged)
 _DEEPEST: Final = 50
 _TOO_DEEP: Final = "[nested too deep]"
 
