@@ -1,19 +1,16 @@
 """Prefect's HTTP API as serving suites and announcing an update use it, whether a server answers and wants a key, and
 which errors say that a server or a warehouse was away.
 
-The server and the keys to it are those that Prefect itself would find, without the second that importing Prefect takes.
+The server and the keys to it are those that Prefect itself would find. Importing this imports no Prefect.
 """
 
-import base64
-import json
 import ssl
 import sys
 import time
 import urllib.request
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal, cast
 from urllib.parse import urlsplit
 
 from evalhouse.flows.errors import SettingsError
@@ -27,15 +24,14 @@ KEYLESS: Final = (
     "who serve suites by it or work for its pools; start it with PREFECT_SERVER_API_AUTH_STRING=user:password and "
     "PREFECT_SERVER_CORS_ALLOWED_ORIGINS set to its own address"
 )
-_TIMEOUT_S = 20.0
 _HEALTH_TIMEOUT_S = 10.0
 _LONGEST_SHOWN = 300
-# A server on SQLite answers with 503 while another process writes. Nothing that is asked here does harm when it is
-# asked twice: events and flow runs have ids and keys of ours.
-_TRY_AGAIN = (429, 502, 503)
-_PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0)
+_PAUSE_S = 2.0
 _NO_API = "what answers there is not Prefect's API, whose address ends in /api"
-_YES = ("1", "true", "yes", "on")
+_ADVICE = {
+    401: "; it requires authentication: set PREFECT_API_AUTH_STRING (user:password), or PREFECT_API_KEY for its Cloud",
+    404: f"; the API's address ends in /api: correct {API_URL}",
+}
 
 
 def tag_run(run_id: str) -> str:
@@ -71,24 +67,29 @@ def send_request(
     timeout_s: float,
     headers: Mapping[str, str] | None = None,
     body: bytes | None = None,
-    context: ssl.SSLContext | None = None,
     most_bytes: int | None = None,
     follows: bool = True,
 ) -> Answer:
     """One HTTP request, by the environment's proxy unless it stays on this machine.
 
-    `context` None trusts this machine's certificates; `most_bytes` None reads the whole body, else about so much of it;
+    `most_bytes` None reads the whole body, else about so much of it;
     `follows` says whether redirects are followed. Raises NoAnswer.
     """
     import httpx  # noqa: PLC0415  # a tenth of a second, which a command's help can do without
 
+    parts = urlsplit(url)
+    proxy = urllib.request.getproxies().get(parts.scheme)
+    if parts.hostname in LOOPBACK or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
+        proxy = None
+    elif proxy and "://" not in proxy:
+        proxy = f"http://{proxy}"
     try:
         with (
             httpx.Client(
-                proxy=_find_proxy(url),
+                proxy=proxy or None,
                 # Not httpx's own reading of the environment: it fails at an ALL_PROXY that nothing here would use.
                 trust_env=False,
-                verify=context or ssl.create_default_context(),
+                verify=ssl.create_default_context(),
                 timeout=timeout_s,
                 follow_redirects=follows,
             ) as client,
@@ -107,14 +108,6 @@ def send_request(
         raise NoAnswer(str(error) or type(error).__name__) from None
 
 
-def _find_proxy(url: str) -> str | None:
-    parts = urlsplit(url)
-    proxy = urllib.request.getproxies().get(parts.scheme)
-    if not proxy or parts.hostname in LOOPBACK or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
-        return None
-    return proxy if "://" in proxy else f"http://{proxy}"
-
-
 class PrefectApiError(SettingsError):
     """The server cannot be asked, or has refused; says which server, what it said, and what to do."""
 
@@ -129,16 +122,20 @@ class PrefectApiError(SettingsError):
 
 
 class PrefectApi:
-    """One server. `post`, `get`, `patch` and `delete` take a path below the API's address and give its JSON.
+    """One server, asked by Prefect's own client, which tries again where a server is busy.
 
-    A server that does not answer at all is asked again for `patience_s` seconds.
+    `post`, `get`, `patch` and `delete` take a path below the API's address and give its JSON. A server that does not
+    answer at all is asked again for `patience_s` seconds. Nothing that is asked here does harm when it is asked twice:
+    events and flow runs have ids and keys of ours.
     """
 
     def __init__(self, settings: Mapping[str, str], *, patience_s: float = 0.0) -> None:
         self.url = settings[API_URL].rstrip("/")
+        self._keys = {
+            "auth_string": settings.get("PREFECT_API_AUTH_STRING"),
+            "api_key": settings.get("PREFECT_API_KEY"),
+        }
         self._patience_s = patience_s
-        self._headers = {"Content-Type": "application/json", **_read_headers(settings)}
-        self._context = _make_context(settings)
 
     def get(self, path: str) -> Any:  # noqa: ANN401  # whatever the server's JSON is
         return self._ask("GET", path, None)
@@ -152,66 +149,33 @@ class PrefectApi:
     def delete(self, path: str) -> None:
         self._ask("DELETE", path, None)
 
-    def _ask(self, method: str, path: str, body: object) -> Any:  # noqa: ANN401
-        deadline, pauses_s = time.monotonic() + self._patience_s, iter(_PAUSES_S)
-        while True:
-            pause_s = next(pauses_s, None)
-            try:
-                return self._ask_once(method, path, body)
-            except PrefectApiError as error:
-                if error.is_silence and time.monotonic() < deadline:
-                    pause_s = pause_s or _PAUSES_S[-1]
-                elif error.status not in _TRY_AGAIN or pause_s is None:
-                    raise
-            time.sleep(pause_s)
+    def _ask(self, method: Literal["GET", "POST", "PATCH", "DELETE"], path: str, body: object) -> Any:  # noqa: ANN401
+        import httpx  # noqa: PLC0415  # these take a second, which a command's help can do without
+        from prefect.client.orchestration import SyncPrefectClient  # noqa: PLC0415
 
-    def _ask_once(self, method: str, path: str, body: object) -> Any:  # noqa: ANN401
-        try:
-            return self._send(method, path, body)
-        except PrefectApiError as error:
-            # A server that guards against foreign browsers wants a token of its own making beside the key.
-            if error.status != 403 or ("csrf" not in str(error).lower() and "client identifier" not in str(error)):
-                raise
-        client = str(uuid.uuid4())
-        token = self._send("GET", f"/csrf-token?client={client}", None)["token"]
-        self._headers |= {"Prefect-Csrf-Client": client, "Prefect-Csrf-Token": token}
-        return self._send(method, path, body)
-
-    def _send(self, method: str, path: str, body: object) -> Any:  # noqa: ANN401
-        data = None if body is None else json.dumps(body, ensure_ascii=False).encode()
-        try:
-            answer = send_request(
-                method,
-                f"{self.url}{path}",
-                timeout_s=_TIMEOUT_S,
-                headers=self._headers,
-                body=data,
-                context=self._context,
-            )
-        except NoAnswer as error:
-            raise self._explain_silence(str(error)) from None
-        if not answer.is_good:
-            raise self._explain_refusal(answer.status, answer.content)
-        try:
-            return json.loads(answer.content) if answer.content else None
-        except ValueError:
-            raise self._explain_silence(_NO_API) from None
-
-    def _explain_silence(self, problem: str) -> PrefectApiError:
-        return PrefectApiError(
-            f"the Prefect server at {hide_credentials(self.url)} cannot be asked: {problem}; start it "
-            f"(`evalhouse serve SUITE.toml --with-server` brings one along), or correct {API_URL}"
-        )
-
-    def _explain_refusal(self, status: int, content: bytes) -> PrefectApiError:
-        reason = content.decode(errors="replace").strip()[:_LONGEST_SHOWN]
-        advice = {
-            401: "; it wants a key: set PREFECT_API_AUTH_STRING (user:password), or PREFECT_API_KEY for Prefect Cloud",
-            404: f"; the API's address ends in /api: correct {API_URL}",
-        }.get(status, "")
+        deadline = time.monotonic() + self._patience_s
         server = hide_credentials(self.url)
-        message = f"the Prefect server at {server} has refused with status {status}: {reason}{advice}"
-        return PrefectApiError(message, status=status)
+        while True:
+            try:
+                # A new client fails at once where nobody listens; one that was connected before waits for a minute.
+                with SyncPrefectClient(self.url, **self._keys) as client:
+                    response = client.request(method, cast("Any", path), json=body)
+                return response.json() if response.content else None
+            except httpx.HTTPStatusError as error:
+                status = error.response.status_code
+                reason = error.response.text.strip()[:_LONGEST_SHOWN]
+                said = f"has refused with status {status}: {reason}{_ADVICE.get(status, '')}"
+                raise PrefectApiError(f"the Prefect server at {server} {said}", status=status) from None
+            except ValueError:
+                problem = _NO_API
+            except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+                problem = str(error) or type(error).__name__
+            if time.monotonic() >= deadline:
+                raise PrefectApiError(
+                    f"the Prefect server at {server} cannot be asked: {problem}; start it "
+                    f"(`evalhouse serve SUITE.toml --with-server` brings one along), or correct {API_URL}"
+                )
+            time.sleep(_PAUSE_S)
 
 
 def find_api(purpose: str, *, patience_s: float = 0.0) -> PrefectApi:
@@ -224,38 +188,6 @@ def find_api(purpose: str, *, patience_s: float = 0.0) -> PrefectApi:
             "or to the address of your own server, such as http://127.0.0.1:4200/api"
         )
     return PrefectApi(settings, patience_s=patience_s)
-
-
-def _read_headers(settings: Mapping[str, str]) -> dict[str, str]:
-    """The credentials, as Prefect's own client sends them."""
-    headers: dict[str, str] = {}
-    custom = settings.get("PREFECT_CLIENT_CUSTOM_HEADERS")
-    if custom:
-        headers |= _parse_headers(custom)
-    if settings.get("PREFECT_API_AUTH_STRING"):
-        encoded = base64.b64encode(settings["PREFECT_API_AUTH_STRING"].encode()).decode()
-        headers["Authorization"] = f"Basic {encoded}"
-    if settings.get("PREFECT_API_KEY"):
-        headers["Authorization"] = f"Bearer {settings['PREFECT_API_KEY']}"
-    return headers
-
-
-def _parse_headers(text: str) -> dict[str, str]:
-    try:
-        headers = json.loads(text)
-    except ValueError:
-        headers = None
-    if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
-        raise SettingsError('PREFECT_CLIENT_CUSTOM_HEADERS is not a JSON object of texts, such as {"X-Team": "search"}')
-    return {str(name): value for name, value in headers.items()}
-
-
-def _make_context(settings: Mapping[str, str]) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=settings.get("PREFECT_API_SSL_CERT_FILE") or None)
-    if settings.get("PREFECT_API_TLS_INSECURE_SKIP_VERIFY", "").lower() in _YES:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def check_prefect_server() -> None:

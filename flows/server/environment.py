@@ -14,6 +14,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -96,8 +97,11 @@ def configure_prefect_environment(api_url: str | None, *, auth_string: str | Non
     """
     if api_url is None:
         _fill(os.environ, "quiet")
-        if key := read_user_settings().get(_KEY):
+        settings = read_user_settings()
+        if key := settings.get(_KEY):
             os.environ[_KEY] = key
+        if urlsplit(settings.get(API_URL, "")).hostname in LOOPBACK:
+            _reach_without_proxy()
         return
     _fill(os.environ, "quiet", "client")
     _use_own_server(api_url, auth_string)
@@ -184,7 +188,11 @@ def _use_own_server(api_url: str, auth_string: str | None) -> None:
     os.environ[API_URL] = api_url
     if auth_string is not None:
         os.environ["PREFECT_API_AUTH_STRING"] = auth_string
-    # This machine is not reached through a proxy. Both spellings, because the lower-case one hides the other.
+    _reach_without_proxy()
+
+
+def _reach_without_proxy() -> None:
+    """Have this machine reached directly. Both spellings, because the lower-case one hides the other."""
     for name in ("NO_PROXY", "no_proxy"):
         hosts = [host for host in os.environ.get(name, "").split(",") if host]
         if "*" not in hosts:

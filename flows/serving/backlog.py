@@ -1,4 +1,4 @@
-"""Runs of a served suite whose process is gone: they are found, marked, and gone on with.
+"""What an end in bad order has left of a served suite: runs whose process is gone, and updates without a run.
 
 A process that works on a flow run holds a lock of the operating system on it, as on the run in the warehouse
 (`evalhouse.warehouse.engine.locks`). Both locks die with the process, so what says "running" and is held by nobody has
@@ -69,6 +69,15 @@ _LOST_WITHIN: Final = timedelta(days=1)
 SEE_LOG: Final = f"see {SERVE_LOG} in Prefect's folder"
 
 
+# Prefect writes an event some seconds after it has acted on it.
+_EVENT_PATIENCE_S = 60.0
+_EVENT_POLL_S = 0.5
+# How much longer than its quiet time the trigger of an update, and what leads from that to a flow run, may take.
+_TRIGGER_TIME: Final = timedelta(seconds=60)
+# A sender's clock that is ahead does not put a run off for long.
+_AT_MOST: Final = timedelta(days=1)
+
+
 @contextmanager
 def hold_flow_run(flow_run_id: str) -> Iterator[None]:
     """Let others see, for this block, that the process of a flow run is alive."""
@@ -76,87 +85,77 @@ def hold_flow_run(flow_run_id: str) -> Iterator[None]:
         yield
 
 
+def _find_lock(flow_run_id: str) -> Path:
+    home = read_user_settings().get("PREFECT_HOME")
+    return (Path(home).expanduser() if home else prefect_home()) / "evalhouse-flow-runs" / f"{flow_run_id}.lock"
+
+
 def sweep_crashed(api: PrefectApi, suites: Sequence[ServedSuite], *, alone: bool = False) -> list[str]:
-    """Mark what has crashed, in Prefect and in the warehouse, and queue flow runs that go on with it.
+    """Mark what has crashed, in Prefect and in the warehouse, and queue flow runs that resume it.
 
     `alone` says that nobody else can be at work on these suites: what shows no sign of life is then dead. Returns a
     line for each thing found.
     """
-    return [line for suite in suites for line in _sweep_suite(api, suite, alone=alone)]
-
-
-def _sweep_suite(api: PrefectApi, suite: ServedSuite, *, alone: bool) -> list[str]:
-    warehouse, lines = Warehouse(suite.warehouse_url), []
-    under_way = list_flow_runs(api, suite, state={"type": {"any_": _UNDER_WAY}})
-    dead = [flow_run for flow_run in under_way if _is_dead(api, flow_run, alone=alone)]
-    # The lock on a run may be lost while its process lives: with the server of a lake's catalogue.
-    alive = {find_named_run(flow_run, suite.name) for flow_run in under_way if flow_run not in dead}
-    crashed = {run.run_id: run for run in _mark_runs(api, warehouse, suite, alive)}
-    for flow_run in dead:
-        _mark_flow_run(api, str(flow_run["id"]))
-        run = _find_run_of(warehouse, flow_run, suite.name)
-        if run is not None and run.status in ("failed", "cancelled"):
-            crashed.setdefault(run.run_id, run)
-    for run in crashed.values():
-        if run.flow_run_id is not None:
-            _name_after(api, suite, run)
-            _mark_flow_run(api, run.flow_run_id)
-        why = f" ({run.problem})" if run.problem else ""
-        lines.append(f"{suite.name}: run {run.run_id} had crashed{why}: {_go_on(api, suite, run)}")
-    lines += [_queue_again(api, suite, flow_run) for flow_run in _list_lost(api, suite)]
-    for run in _list_left(api, warehouse, suite, alive | crashed.keys()):
-        if queue_resume(api, suite, run.run_id):
-            what = "had crashed before its gate" if is_gate_due(run) else "was not taken up to its end"
-            lines.append(f"{suite.name}: run {run.run_id} {what}: it is resumed, {_NOT_AGAIN}")
+    lines: list[str] = []
+    for suite in suites:
+        warehouse = Warehouse(suite.warehouse_url)
+        under_way = list_flow_runs(api, suite, state={"type": {"any_": _UNDER_WAY}})
+        dead = [flow_run for flow_run in under_way if _is_dead(api, flow_run, alone=alone)]
+        # The lock on a run may be lost while its process lives: with the server of a lake's catalogue.
+        alive = {find_named_run(flow_run, suite.name) for flow_run in under_way if flow_run not in dead}
+        crashed = {run.run_id: run for run in _mark_runs(api, warehouse, suite, alive)}
+        for flow_run in dead:
+            _mark_flow_run(api, str(flow_run["id"]))
+            run_id = find_named_run(flow_run, suite.name)
+            for run in _list_runs_of(warehouse, suite.name):
+                if run.run_id == run_id and run.status in ("failed", "cancelled"):
+                    crashed.setdefault(run.run_id, run)
+        lines += [_resume_crashed(api, suite, run) for run in crashed.values()]
+        lines += _queue_lost(api, suite)
+        lines += _resume_left(api, warehouse, suite, alive | crashed.keys())
     return lines
 
 
-def _list_left(
-    api: PrefectApi, warehouse: Warehouse, suite: ServedSuite, known: Collection[str | None]
+def _is_dead(api: PrefectApi, flow_run: Mapping[str, Any], *, alone: bool) -> bool:
+    path = _find_lock(str(flow_run["id"]))
+    if path.exists():
+        return not is_file_held(path)
+    # It has not got as far as its lock, has just ended, or is another machine's.
+    if alone or flow_run["state_type"] not in _ALIVE:
+        return alone
+    return datetime.now(UTC) - find_last_sign(api, flow_run) > SILENCE
+
+
+def _mark_runs(
+    api: PrefectApi, warehouse: Warehouse, suite: ServedSuite, alive: Collection[str | None]
 ) -> list[RunRow]:
-    """Runs of the last day that nobody works on or will: those whose process died between their end and their gate,
-    and those found crashed earlier whose resumption failed before it was one."""
-    since = (datetime.now(UTC) - _LOST_WITHIN).replace(tzinfo=None)
-    ended = [run for run in _list_runs_of(warehouse, suite.name) if run.finished_at and run.finished_at > since]
-    left = [run for run in ended if (is_gate_due(run) or is_marked(run)) and run.run_id not in known]
-    free = [run for run in left if not _is_queued(api, suite, run.run_id) and not _is_held(warehouse, run)]
-    return [run for run in free if is_served(api, suite, run)]
+    """Mark as failed the runs of a suite that say "running" and are held by nobody, except those in `alive`.
 
-
-def is_served(api: PrefectApi, suite: ServedSuite, run: RunRow) -> bool:
-    """Whether a run is for `evalhouse serve` to go on with: an evaluation that the suite's deployment has started, for
-    whatever reason. One that a command started is for the person who gave it."""
-    if run.kind != "evaluation":
-        return False
-    return run.trigger != "manual" or _find_flow_run_of(api, suite, run) is not None
-
-
-def is_gate_due(run: RunRow) -> bool:
-    """Whether a run has ended, and its suite's gate has said nothing of it."""
-    return run.status in ("completed", "incomplete") and run.config.get("gate") is not None and run.gate is None
-
-
-def _is_queued(api: PrefectApi, suite: ServedSuite, run_id: str) -> bool:
-    attempts = list_flow_runs(api, suite, tags={"all_": [f"resume {run_id}"]})
-    return any(flow_run["state_type"] in NOT_ENDED for flow_run in attempts)
-
-
-def _list_served(warehouse: Warehouse, suite: str) -> list[RunRow]:
-    """Evaluations of a suite that nobody started by hand, newest first."""
-    return [run for run in _list_runs_of(warehouse, suite) if run.kind == "evaluation" and run.trigger != "manual"]
-
-
-def _list_runs_of(warehouse: Warehouse, suite: str) -> list[RunRow]:
-    """All runs of a suite, newest first; none of a warehouse that is not there yet."""
-    try:
-        return [run for run in list_runs(warehouse) if run.suite == suite]
-    except WarehouseMissing:
-        return []
-
-
-def _is_held(warehouse: Warehouse, run: RunRow) -> bool:
-    with _tried_to_hold(warehouse, run.run_id) as is_ours:
-        return not is_ours
+    Returns those that were served, as they were before; runs by hand are only marked.
+    """
+    marked: list[RunRow] = []
+    for run in _list_runs_of(warehouse, suite.name):
+        if run.status != "running" or run.run_id in alive:
+            continue
+        is_ours = is_served(api, suite, run)
+        holder = (run.is_part_of_run and run.parent_run_id) or run.run_id
+        with _tried_to_hold(warehouse, holder) as is_held:
+            if not is_held or find_run(warehouse, run.run_id).status != "running":
+                continue
+            why = f" ({run.problem})" if run.problem else ""
+            resume = f"`evalhouse resume {holder}`"
+            problem = f"{_GONE}{why}; {f'{_BY_SERVE}, or {resume}' if is_ours else f'{resume} goes on with it'}"
+            update_run(
+                warehouse,
+                run.run_id,
+                status="failed",
+                problem=problem,
+                finished_at=now_utc(),
+                patience_s=WRITE_PATIENCE_S,
+            )
+        if is_ours:
+            marked.append(run)
+    return marked
 
 
 @contextmanager
@@ -173,15 +172,128 @@ def _tried_to_hold(warehouse: Warehouse, run_id: str) -> Iterator[bool]:
         yield is_ours
 
 
-def _list_lost(api: PrefectApi, suite: ServedSuite) -> list[Mapping[str, Any]]:
-    """Flow runs of the last day that have crashed before their run was on record, and that nothing has replaced."""
+def _mark_flow_run(api: PrefectApi, flow_run_id: str) -> None:
+    """Mark a flow run in Prefect as crashed, unless it has ended there or never was there."""
+    with _unless_unknown():
+        if api.get(f"/flow_runs/{flow_run_id}")["state_type"] not in ENDED:
+            state = {"type": "CRASHED", "name": "Crashed", "message": f"{_GONE}."}
+            api.post(f"/flow_runs/{flow_run_id}/set_state", {"state": state, "force": True})
+
+
+@contextmanager
+def _unless_unknown() -> Iterator[None]:
+    """End the block early where Prefect does not know what the block asks for."""
+    try:
+        yield
+    except PrefectApiError as error:
+        if error.status != 404:
+            raise
+
+
+def _resume_crashed(api: PrefectApi, suite: ServedSuite, run: RunRow) -> str:
+    """Queue the resumption of a run that has crashed, mark its flow run, and return a line about it."""
+    if run.flow_run_id is not None:
+        # A flow run whose process died before it could name it after its run would be taken for one that has no run
+        # yet, and queued again.
+        flow_run = _find_flow_run_of(api, suite, run)
+        if flow_run is not None and find_named_run(flow_run, suite.name) is None:
+            api.patch(f"/flow_runs/{flow_run['id']}", {"name": name_flow_run(suite.name, run.run_id)})
+        _mark_flow_run(api, run.flow_run_id)
+    why = f" ({run.problem})" if run.problem else ""
+    if queue_resume(api, suite, run.run_id):
+        what = f"it is resumed, {_NOT_AGAIN}"
+    else:
+        again = f"`evalhouse resume {run.run_id}` tries once more"
+        what = f"it was resumed {_MOST_RESUMES} times already and is left; {again}"
+    return f"{suite.name}: run {run.run_id} had crashed{why}: {what}"
+
+
+def _queue_lost(api: PrefectApi, suite: ServedSuite) -> list[str]:
+    """Queue again the flow runs of the last day that have crashed before their run was on record.
+
+    Those that were queued again already are left out. Returns a line for each.
+    """
     since = {"after_": (datetime.now(UTC) - _LOST_WITHIN).isoformat()}
-    crashed = list_flow_runs(api, suite, state={"type": {"any_": ["CRASHED"]}}, expected_start_time=since)
-    return [
-        flow_run
-        for flow_run in crashed
-        if find_named_run(flow_run, suite.name) is None and _REPLACED not in flow_run["tags"]
-    ]
+    lines: list[str] = []
+    for flow_run in list_flow_runs(api, suite, state={"type": {"any_": ["CRASHED"]}}, expected_start_time=since):
+        tags = list(flow_run["tags"])
+        if find_named_run(flow_run, suite.name) is not None or _REPLACED in tags:
+            continue
+        n_tries = sum(tag.startswith(_AGAIN) for tag in tags)
+        what = f"it was queued again {_MOST_RESUMES} times already and is left; {SEE_LOG}"
+        if n_tries < _MOST_RESUMES:
+            again = [*tags, f"{_AGAIN}{n_tries + 1}"]
+            key = f"again {flow_run['id']}"
+            create_flow_run(api, suite, flow_run["parameters"], key=key, tags=again, due=_put_off(n_tries))
+            what = "it is queued again"
+        api.patch(f"/flow_runs/{flow_run['id']}", {"tags": [*tags, _REPLACED]})
+        lines.append(f"{suite.name}: a run had crashed before it was on record: {what}")
+    return lines
+
+
+def _resume_left(api: PrefectApi, warehouse: Warehouse, suite: ServedSuite, known: Collection[str | None]) -> list[str]:
+    """Resume runs of the last day that nobody works on or will, except those in `known`; returns a line for each.
+
+    Their process died between their end and their gate, or they were found crashed earlier and the flow run that
+    should have resumed them failed before it did.
+    """
+    since = (datetime.now(UTC) - _LOST_WITHIN).replace(tzinfo=None)
+    lines: list[str] = []
+    for run in _list_runs_of(warehouse, suite.name):
+        is_recent = run.finished_at is not None and run.finished_at > since
+        if not is_recent or not (is_gate_due(run) or is_marked(run)) or run.run_id in known:
+            continue
+        attempts = list_flow_runs(api, suite, tags={"all_": [f"resume {run.run_id}"]})
+        if any(flow_run["state_type"] in NOT_ENDED for flow_run in attempts):
+            continue
+        with _tried_to_hold(warehouse, run.run_id) as is_free:
+            pass
+        if is_free and is_served(api, suite, run) and queue_resume(api, suite, run.run_id):
+            what = "had crashed before its gate" if is_gate_due(run) else "was not taken up to its end"
+            lines.append(f"{suite.name}: run {run.run_id} {what}: it is resumed, {_NOT_AGAIN}")
+    return lines
+
+
+def is_served(api: PrefectApi, suite: ServedSuite, run: RunRow) -> bool:
+    """Return whether `evalhouse serve` may resume a run: an evaluation that the suite's deployment has started, for
+    whatever reason. One that a command started is left to the person who gave it."""
+    if run.kind != "evaluation":
+        return False
+    return run.trigger != "manual" or _find_flow_run_of(api, suite, run) is not None
+
+
+def _find_flow_run_of(api: PrefectApi, suite: ServedSuite, run: RunRow) -> Mapping[str, Any] | None:
+    """Return the flow run of the suite's deployment that worked on a run last; None where that was another's."""
+    if run.flow_run_id is None:
+        return None
+    with _unless_unknown():
+        flow_run: Mapping[str, Any] = api.get(f"/flow_runs/{run.flow_run_id}")
+        if (task_run := flow_run.get("parent_task_run_id")) is not None:
+            flow_run = api.get(f"/flow_runs/{api.get(f'/task_runs/{task_run}')['flow_run_id']}")
+        if flow_run["deployment_id"] == suite.deployment_id:
+            return flow_run
+    return None
+
+
+def is_gate_due(run: RunRow) -> bool:
+    """Return whether a run has ended without a decision of its suite's gate."""
+    return run.status in ("completed", "incomplete") and run.config.get("gate") is not None and run.gate is None
+
+
+def is_marked(run: RunRow) -> bool:
+    """Return whether a run was found crashed, and is resumed."""
+    problem = run.problem or ""
+    if run.status != "failed" or not problem.startswith(_GONE):
+        return False
+    return run.trigger != "manual" or _BY_SERVE in problem
+
+
+def _list_runs_of(warehouse: Warehouse, suite: str) -> list[RunRow]:
+    """Return all runs of a suite, newest first; none of a warehouse that is not there yet."""
+    try:
+        return [run for run in list_runs(warehouse) if run.suite == suite]
+    except WarehouseMissing:
+        return []
 
 
 def queue_resume(api: PrefectApi, suite: ServedSuite, run_id: str) -> bool:
@@ -197,9 +309,13 @@ def queue_resume(api: PrefectApi, suite: ServedSuite, run_id: str) -> bool:
     return True
 
 
+def _put_off(n_tries: int) -> datetime:
+    return datetime.now(UTC) + timedelta(minutes=max(0, n_tries - _AT_ONCE))
+
+
 def queue_fetching(api: PrefectApi, suite: ServedSuite, run_id: str) -> datetime:
     """Queue a flow run that looks whether the batch of a run has come, later each time; returns when it is due."""
-    n_looks = len(_list_fetching(api, suite, run_id))
+    n_looks = len(list_flow_runs(api, suite, tags={"all_": [f"fetch {run_id}"]}))
     due = datetime.now(UTC) + min(_LOOK_FIRST * _LOOK_GROWTH**n_looks, _LOOK_MOST)
     key = f"fetch {run_id} {n_looks + 1}"
     create_flow_run(api, suite, {"resume": run_id}, key=key, tags=[f"fetch {run_id}"], due=due)
@@ -207,155 +323,19 @@ def queue_fetching(api: PrefectApi, suite: ServedSuite, run_id: str) -> datetime
 
 
 def find_waiting(api: PrefectApi, suite: ServedSuite) -> str | None:
-    """The run of a suite that waits for its batch, and will be gone on with; None where there is none."""
-    for run in _list_served(Warehouse(suite.warehouse_url), suite.name)[:_LATEST]:
+    """Return the run of a suite that waits for its batch and will be resumed; None where there is none."""
+    runs = _list_runs_of(Warehouse(suite.warehouse_url), suite.name)
+    for run in [run for run in runs if run.kind == "evaluation" and run.trigger != "manual"][:_LATEST]:
         if has_left_batch(run):
-            queued = _list_fetching(api, suite, run.run_id)
+            queued = list_flow_runs(api, suite, tags={"all_": [f"fetch {run.run_id}"]})
             if any(flow_run["state_type"] in NOT_ENDED for flow_run in queued):
                 return run.run_id
     return None
 
 
 def has_left_batch(run: RunRow) -> bool:
-    """Whether a run was left because nothing is to be done before its batch has come."""
+    """Return whether a run was left because nothing is to be done before its batch has come."""
     return run.status == "cancelled" and (run.problem or "").startswith(WAITS)
-
-
-def _list_fetching(api: PrefectApi, suite: ServedSuite, run_id: str) -> list[Mapping[str, Any]]:
-    return list_flow_runs(api, suite, tags={"all_": [f"fetch {run_id}"]})
-
-
-def _put_off(n_tries: int) -> datetime:
-    return datetime.now(UTC) + timedelta(minutes=max(0, n_tries - _AT_ONCE))
-
-
-def _is_dead(api: PrefectApi, flow_run: Mapping[str, Any], *, alone: bool) -> bool:
-    path = _find_lock(str(flow_run["id"]))
-    if path.exists():
-        return not is_file_held(path)
-    # It has not got as far as its lock, has just ended, or is another machine's.
-    if alone or flow_run["state_type"] not in _ALIVE:
-        return alone
-    return datetime.now(UTC) - find_last_sign(api, flow_run) > SILENCE
-
-
-def is_marked(run: RunRow) -> bool:
-    """Whether a run was found crashed, and is resumed."""
-    problem = run.problem or ""
-    if run.status != "failed" or not problem.startswith(_GONE):
-        return False
-    return run.trigger != "manual" or _BY_SERVE in problem
-
-
-def _mark_runs(
-    api: PrefectApi, warehouse: Warehouse, suite: ServedSuite, alive: Collection[str | None]
-) -> list[RunRow]:
-    """Runs of a suite that say "running" and are held by nobody: failed from now on. Those by hand are only marked.
-
-    They come as they were before; `alive` are not looked at."""
-    all_runs = _list_runs_of(warehouse, suite.name)
-    running = [run for run in all_runs if run.status == "running" and run.run_id not in alive]
-    served = {run.run_id for run in running if is_served(api, suite, run)}
-    marked = [run for run in running if _mark_run(warehouse, run, is_ours=run.run_id in served)]
-    return [run for run in marked if run.run_id in served]
-
-
-def _mark_run(warehouse: Warehouse, run: RunRow, *, is_ours: bool) -> bool:
-    holder = (run.is_part_of_run and run.parent_run_id) or run.run_id
-    with _tried_to_hold(warehouse, holder) as is_held:
-        if not is_held or find_run(warehouse, run.run_id).status != "running":
-            return False
-        why = f" ({run.problem})" if run.problem else ""
-        resume = f"`evalhouse resume {holder}`"
-        problem = f"{_GONE}{why}; {f'{_BY_SERVE}, or {resume}' if is_ours else f'{resume} goes on with it'}"
-        update_run(
-            warehouse,
-            run.run_id,
-            status="failed",
-            problem=problem,
-            finished_at=now_utc(),
-            patience_s=WRITE_PATIENCE_S,
-        )
-    return True
-
-
-def _name_after(api: PrefectApi, suite: ServedSuite, run: RunRow) -> None:
-    """Name the suite's flow run after its run where the process died before it could: otherwise it would be taken for
-    one that has no run yet, and queued again."""
-    flow_run = _find_flow_run_of(api, suite, run)
-    if flow_run is not None and find_named_run(flow_run, suite.name) is None:
-        api.patch(f"/flow_runs/{flow_run['id']}", {"name": name_flow_run(suite.name, run.run_id)})
-
-
-def _find_flow_run_of(api: PrefectApi, suite: ServedSuite, run: RunRow) -> Mapping[str, Any] | None:
-    """The flow run of the suite's deployment that worked on a run last; None where that was somebody else's."""
-    if run.flow_run_id is None:
-        return None
-    with _unless_unknown():
-        flow_run: Mapping[str, Any] = api.get(f"/flow_runs/{run.flow_run_id}")
-        if (task_run := flow_run.get("parent_task_run_id")) is not None:
-            flow_run = api.get(f"/flow_runs/{api.get(f'/task_runs/{task_run}')['flow_run_id']}")
-        if flow_run["deployment_id"] == suite.deployment_id:
-            return flow_run
-    return None
-
-
-def _mark_flow_run(api: PrefectApi, flow_run_id: str) -> None:
-    """Say in Prefect that a flow run has crashed, unless it has ended there or never was there."""
-    with _unless_unknown():
-        if api.get(f"/flow_runs/{flow_run_id}")["state_type"] not in ENDED:
-            state = {"type": "CRASHED", "name": "Crashed", "message": f"{_GONE}."}
-            api.post(f"/flow_runs/{flow_run_id}/set_state", {"state": state, "force": True})
-
-
-@contextmanager
-def _unless_unknown() -> Iterator[None]:
-    """Leave it at that where Prefect does not know what the block asks for."""
-    try:
-        yield
-    except PrefectApiError as error:
-        if error.status != 404:
-            raise
-
-
-def _find_run_of(warehouse: Warehouse, flow_run: Mapping[str, Any], suite: str) -> RunRow | None:
-    run_id = find_named_run(flow_run, suite)
-    if run_id is None:
-        return None
-    return next((run for run in list_runs(warehouse) if run.run_id == run_id), None)
-
-
-def _queue_again(api: PrefectApi, suite: ServedSuite, flow_run: Mapping[str, Any]) -> str:
-    tags, what = list(flow_run["tags"]), f"{suite.name}: a run had crashed before it was on record"
-    n_tries = sum(tag.startswith(_AGAIN) for tag in tags)
-    if n_tries < _MOST_RESUMES:
-        again = [*tags, f"{_AGAIN}{n_tries + 1}"]
-        key = f"again {flow_run['id']}"
-        create_flow_run(api, suite, flow_run["parameters"], key=key, tags=again, due=_put_off(n_tries))
-    api.patch(f"/flow_runs/{flow_run['id']}", {"tags": [*tags, _REPLACED]})
-    if n_tries < _MOST_RESUMES:
-        return f"{what}: it is queued again"
-    return f"{what}: it was queued again {_MOST_RESUMES} times already and is left; {SEE_LOG}"
-
-
-def _go_on(api: PrefectApi, suite: ServedSuite, run: RunRow) -> str:
-    if queue_resume(api, suite, run.run_id):
-        return f"it is resumed, {_NOT_AGAIN}"
-    return f"it was resumed {_MOST_RESUMES} times already and is left; `evalhouse resume {run.run_id}` tries once more"
-
-
-def _find_lock(flow_run_id: str) -> Path:
-    home = read_user_settings().get("PREFECT_HOME")
-    return (Path(home).expanduser() if home else prefect_home()) / "evalhouse-flow-runs" / f"{flow_run_id}.lock"
-
-
-# Prefect writes an event some seconds after it has acted on it.
-_EVENT_PATIENCE_S = 60.0
-_EVENT_POLL_S = 0.5
-# How much longer than its quiet time the trigger of an update, and what leads from that to a flow run, may take.
-_TRIGGER_TIME: Final = timedelta(seconds=60)
-# A sender's clock that is ahead does not put a run off for long.
-_AT_MOST: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -370,7 +350,10 @@ def find_unanswered(api: PrefectApi, suite: ServedSuite, *, event: str | None = 
     """Updates since the suite was first served that no run of it has answered; waits until `event` can be seen."""
     if suite.source is None:
         return Unanswered(updates=(), problems=())
-    answered = _list_answered(suite, suite.source.name)
+    try:
+        answered = list_answered(Warehouse(suite.warehouse_url), suite=suite.name, kb_name=suite.source.name)
+    except WarehouseMissing:
+        answered = frozenset()
     deadline = time.monotonic() + _EVENT_PATIENCE_S
     while True:
         announced = read_updates(api, suite.source, since=suite.served_since)
@@ -410,34 +393,17 @@ def queue_left(api: PrefectApi, suite: ServedSuite, updates: Sequence[Update], t
     Of those that have not, Prefect's trigger is still waiting for the last, and `catch_up` sees to it that it does not
     wait for ever. Without a `trigger` (of a deployment for work pools) nothing is known of waiting.
     """
-    if trigger is not None and datetime.now(UTC) < _make_waiting(updates, trigger).due:
+    if trigger is not None and datetime.now(UTC) < _find_times(updates, trigger)[1]:
         return
     newest = updates[-1].event_id
     create_flow_run(api, suite, {"trigger": "event", "event": newest}, key=f"left {newest}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Waiting:
-    """When the first and the last of some updates came, UTC with a zone, and how long they may wait."""
-
-    oldest: datetime
-    newest: datetime
-    trigger: KnowledgeBase
-
-    @property
-    def quiet(self) -> datetime:
-        """When none will have followed for long enough, if none follows."""
-        return self.newest + timedelta(seconds=self.trigger.debounce_s)
-
-    @property
-    def due(self) -> datetime:
-        """When a run has to begin, quiet or not."""
-        return min(self.quiet, self.oldest + timedelta(seconds=self.trigger.longest_wait_s))
-
-
-def _make_waiting(updates: Sequence[Update], trigger: KnowledgeBase) -> _Waiting:
+def _find_times(updates: Sequence[Update], trigger: KnowledgeBase) -> tuple[datetime, datetime]:
+    """Return when no update will have followed for long enough, and when a run has to begin, quiet or not."""
     oldest, newest = (updates[place].occurred_at.replace(tzinfo=UTC) for place in (0, -1))
-    return _Waiting(oldest=oldest, newest=newest, trigger=trigger)
+    quiet = newest + timedelta(seconds=trigger.debounce_s)
+    return quiet, min(quiet, oldest + timedelta(seconds=trigger.longest_wait_s))
 
 
 def catch_up(
@@ -453,33 +419,20 @@ def catch_up(
     updates = find_unanswered(api, suite).updates
     if not updates:
         return None
-    now, waiting = datetime.now(UTC), _make_waiting(updates, trigger)
-    if not trigger_is_new and not _is_overdue(api, suite, waiting, now):
-        return None
+    now, (quiet, due) = datetime.now(UTC), _find_times(updates, trigger)
+    if not trigger_is_new:
+        # Whether a run should have begun by now. One that began and failed before its run was on record is not tried
+        # again for the same updates, nor sooner than updates may wait: it would fail again.
+        if now < quiet:
+            since, is_late = now - timedelta(seconds=trigger.longest_wait_s), due <= now
+        else:
+            since, is_late = updates[-1].occurred_at.replace(tzinfo=UTC), quiet + _TRIGGER_TIME <= now
+        if not is_late or has_event_run(list_flow_runs(api, suite, start_time={"after_": since.isoformat()})):
+            return None
     newest = updates[-1].event_id
     key = f"caught up {newest} {now:%Y%m%d%H%M%S}"
-    due = max(now, min(waiting.due, now + _AT_MOST))
-    create_flow_run(api, suite, {"trigger": "event", "event": newest}, key=key, due=due)
-    if waiting.due <= now < waiting.quiet:
+    create_flow_run(api, suite, {"trigger": "event", "event": newest}, key=key, due=max(now, min(due, now + _AT_MOST)))
+    if due <= now < quiet:
         waited = f"have waited for {trigger.longest_wait_s:g} s while more came"
         return f"{suite.name}: updates of {trigger.source.name} that {waited}: {len(updates)}; a run is queued"
     return f"{suite.name}: updates of {trigger.source.name} without a run: {len(updates)}; one is queued"
-
-
-def _is_overdue(api: PrefectApi, suite: ServedSuite, waiting: _Waiting, now: datetime) -> bool:
-    """Whether a run should have begun by now. One that began and failed before its run was on record is not tried
-    again for the same updates, nor sooner than updates may wait: it would fail again."""
-    if now < waiting.quiet:
-        since = now - timedelta(seconds=waiting.trigger.longest_wait_s)
-        is_late = waiting.due <= now
-    else:
-        since = waiting.newest
-        is_late = waiting.quiet + _TRIGGER_TIME <= now
-    return is_late and not has_event_run(list_flow_runs(api, suite, start_time={"after_": since.isoformat()}))
-
-
-def _list_answered(suite: ServedSuite, kb_name: str) -> frozenset[str]:
-    try:
-        return list_answered(Warehouse(suite.warehouse_url), suite=suite.name, kb_name=kb_name)
-    except WarehouseMissing:
-        return frozenset()

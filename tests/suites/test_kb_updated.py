@@ -56,7 +56,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         address = urlsplit(self.path)
         if address.path.endswith("/csrf-token"):
-            self._send(200, b'{"token": "the token"}')
+            self._send(200, b'{"token": "the token", "client": "c", "expiration": "2999-01-01T00:00:00Z"}')
             return
         self._send_page(int(parse_qs(address.query)["page-token"][0]))
 
@@ -132,7 +132,7 @@ def test_json_is_one_document(server: EventServer, place: Place) -> None:
 def test_the_keys_are_those_prefect_knows(
     server: EventServer, place: Place, variables: dict[str, str], header: str
 ) -> None:
-    done = place.with_variables(**variables).call("kb-updated", "docs")
+    done = place.with_variables(**variables).call_process("kb-updated", "docs")
     assert done.status == 0, done.stderr
     assert server.events.headers[0]["authorization"] == header
 
@@ -149,7 +149,7 @@ def test_a_server_and_key_in_prefects_profile_are_used(server: EventServer, plac
 
 def test_a_server_that_guards_against_foreign_browsers_gets_its_token(server: EventServer, place: Place) -> None:
     server.events.wants_token = True
-    done = place.call("kb-updated", "docs")
+    done = place.call_process("kb-updated", "docs")
     assert done.status == 0, done.stderr
     assert len(server.events.kept) == 1
 
