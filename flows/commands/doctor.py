@@ -96,7 +96,7 @@ def doctor(
     names = dict(settings)
     findings = [make_finding(what.format_map(names), partial(check, settings)) for what, check in _CHECKS.items()]
     if chosen is not None:
-        from evalhouse.flows.serving.suite_runs import check_suite  # noqa: PLC0415  # imports what asks
+        from evalhouse.flows.serving.suite_checks import check_suite  # noqa: PLC0415  # imports what asks
 
         findings += check_suite(chosen, settings)
     status = BAD_INPUT if any(finding.verdict == "wrong" for finding in findings) else 0

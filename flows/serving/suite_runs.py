@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.evaluate import start_run
 from evalhouse.flows.preparing.request import BY_HAND, RunRequest, Trigger, find_unfinished
 from evalhouse.flows.preparing.settings import SUITE_ORIGIN, Resolved, resolve_settings
@@ -21,142 +20,15 @@ from evalhouse.flows.results.output import print_notice, write_count
 from evalhouse.flows.run.outcome import RunOutcome, SuiteOutcome, Watch, explain_incomplete
 from evalhouse.flows.serving.backlog import has_left_batch
 from evalhouse.flows.serving.notify import describe_end, notify_of_break, notify_of_end
-from evalhouse.tasks.settings.suite import Notify, SuiteGate, explain_low, find_cutoff
+from evalhouse.tasks.settings.suite import Notify, SuiteGate, find_cutoff
 from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.gates import Night, list_nights, record_decision
 from evalhouse.warehouse.rows.runs import RunRow, now_utc
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
     from evalhouse.tasks.comparing.gate_checks import Score
-import asyncio
-import shlex
-from collections.abc import Callable
-from datetime import UTC, datetime
-from pathlib import Path
-
-from evalhouse.flows.preparing.live_run import check_history
-from evalhouse.flows.preparing.plan import describe_columns, make_plan
-from evalhouse.flows.preparing.settings import CheckResult, Finding, count_limits, make_finding, show_target
-from evalhouse.flows.preparing.suites import KnowledgeBase, LivingSet, Schedule, list_fires
-from evalhouse.flows.results.output import write_dollars
-from evalhouse.flows.serving.notify import find_webhook
-from evalhouse.flows.testsets.refresh import RefreshedSet, RefreshPlan, estimate_refresh, plan_refresh
-from evalhouse.prompts.errors import PromptError
-from evalhouse.tasks.datasets.read import stage_of
-from evalhouse.tasks.judge.errors import JudgeError, RunCancelled
-from evalhouse.tasks.settings.run import LIMITS, RunSettings, list_settings
-from evalhouse.tasks.settings.suite import RefreshedTestset
-from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.tasks.targets.collection import make_target
-from evalhouse.tasks.testsets.errors import TestsetError
-from evalhouse.tasks.testsets.sets import read_set
-from evalhouse.warehouse.rows.runs import hold_suite
-
-# How many samples a run takes is no limit of asking.
-_SHARED = {*list_settings(lambda where: where.place == LIMITS), "embeddings", "prompts", "prices", "temperature",
-           "reasoning_effort", "warehouse"} - {"limit", "request_tokens"}  # fmt: skip
-
-
-def refresh_living_set(suite: Suite, settings: RunSettings, *, wait_s: float = 0.0) -> RefreshedTestset | None:
-    """Refresh the suite's test set and print what became of it; None for a suite without one, and for a run over
-    answers that are there already.
-
-    Raises RunCancelled when somebody stopped it, WarehouseError where the run itself could not begin either.
-    """
-    if suite.testset is None or settings.responses is not None:
-        return None
-    with hold_suite(Warehouse(settings.warehouse), suite.name, wait_s=wait_s):
-        refreshed = _refresh(suite.testset, settings)
-    print_notice(refreshed.describe())
-    return refreshed
-
-
-def _refresh(testset: LivingSet, settings: RunSettings) -> RefreshedTestset:
-    try:
-        return _summarise(plan_living_set(testset, settings).refresh())
-    except RunCancelled:
-        raise
-    except (SettingsError, TestsetError, PromptError, JudgeError, OSError) as error:
-        return _explain(settings, str(error))
-
-
-def _explain(settings: RunSettings, problem: str) -> RefreshedTestset:
-    try:
-        test_set = read_set(Path(settings.dataset))
-    except (TestsetError, OSError):
-        return RefreshedTestset(problem=problem)
-    return RefreshedTestset(
-        set_hash=test_set.set_hash,
-        n_questions=len(test_set.questions),
-        n_proposals=len(test_set.manifest.proposals),
-        problem=problem,
-    )
-
-
-def _summarise(refreshed: RefreshedSet) -> RefreshedTestset:
-    outcome, test_set = refreshed.outcome, refreshed.test_set
-    return RefreshedTestset(
-        set_hash=test_set.set_hash,
-        parent_hash=refreshed.request.test_set.set_hash,
-        run_id=outcome.run_id,
-        n_questions=len(test_set.questions),
-        changes={} if outcome.problem else {word: n for word, n in refreshed.counts.items() if n},
-        n_proposals=len(test_set.manifest.proposals),
-        n_failed=outcome.refreshing.n_failed,
-        problem=outcome.problem,
-    )
-
-
-def plan_living_set(testset: LivingSet, settings: RunSettings) -> RefreshPlan:
-    """The refresh that comes before the next run; raises SettingsError, TestsetError for what cannot be used."""
-    judge = testset.judge or settings.judge
-    options = (
-        *(("--accept",) if testset.accept else ()),
-        *(() if testset.new else ("--no-new",)),
-        *(("--coverage", str(testset.coverage)) if testset.coverage else ()),
-        *(("--encoding", testset.encoding) if testset.encoding else ()),
-    )
-    command = ("evalhouse", "testset", "refresh", settings.dataset, testset.documents, "--judge", judge, *options)
-    return plan_refresh(
-        Path(settings.dataset),
-        testset.documents,
-        Path(settings.dataset),
-        coverage=testset.coverage,
-        no_new=not testset.new,
-        accept=testset.accept,
-        encoding=testset.encoding,
-        language=None,
-        command=shlex.join((*command, "--warehouse", settings.warehouse)),
-        flags={name: getattr(settings, name) for name in _SHARED} | {"judge": judge},
-    )
-
-
-def describe_estimate(testset: LivingSet, settings: RunSettings) -> str:
-    """What refreshing before the next run would take; nothing is asked."""
-    plan = plan_living_set(testset, settings)
-    usage = estimate_refresh(plan.request)
-    return (
-        f"test set: {write_count(len(plan.request.looks), 'question')}, {plan.request.n_asked:,} to be asked about "
-        f"after {len(plan.request.base.changed):,} new or changed passages: about {usage.requests:,} requests to "
-        f"{plan.request.settings.judge}, {usage.reused:,} replies on record, cost {write_dollars(usage.cost_usd)}"
-    )
-
-
-def check_suite_gate(gate: SuiteGate, plan: Plan) -> None:
-    """Refuse limits of metrics that the run does not score, or that are the wrong way round; raises SettingsError."""
-    scored = {metric.name for metric in plan.metrics}
-    missing = [name for name in gate.metrics if name not in scored]
-    if missing:
-        raise SettingsError(
-            f"[gate] has limits of {', '.join(missing)}, which the run does not score; it scores: "
-            f"{', '.join(sorted(scored))}"
-        )
-    problem = explain_low(gate.min, {metric.name: metric for metric in plan.metrics})
-    if problem:
-        raise SettingsError(f"[gate.min] {problem}")
 
 
 @one_reader()
@@ -251,11 +123,14 @@ def run_suite(
     """
     settings = resolve_suite(suite, flags=flags or {}, trigger=trigger).settings
     if suite.testset is not None:
+        from evalhouse.flows.serving.suite_checks import refresh_living_set  # noqa: PLC0415  # imports Prefect
+
         refreshed = refresh_living_set(suite, settings, wait_s=wait_s)
         settings = settings.model_copy(update={"refreshed": refreshed})
     with _notified_when_broken_off(suite.notify, suite.name, trigger):
         if settings.gate is not None:  # over metrics that are not scored: refused before anything is asked
             from evalhouse.flows.preparing.plan import make_plan  # noqa: PLC0415  # imports what judges
+            from evalhouse.flows.serving.suite_checks import check_suite_gate  # noqa: PLC0415
 
             check_suite_gate(settings.gate, make_plan(settings))
         finish = _Finish(settings.warehouse, suite.notify)
@@ -342,81 +217,3 @@ def _notified_when_broken_off(notify: Notify | None, name: str, trigger: Trigger
         if notify is not None:
             notify_of_break(notify, name, trigger, str(error))
         raise
-
-
-_N_FIRES = 3
-
-
-def check_suite(suite: Suite, settings: RunSettings) -> list[Finding]:
-    """Findings on the parts that a suite has; `settings` are those of its next run."""
-    checks: dict[str, Callable[[], CheckResult]] = {
-        f"suite {suite.name}": lambda: ("ok", f"{suite.path}, hash {suite.suite_hash[:12]}"),
-        "dataset": partial(_check_dataset, settings),
-    }
-    if settings.target is not None:
-        checks[f"target {show_target(settings.target)}"] = partial(_check_target, settings.target)
-    if suite.schedule is not None:
-        checks[f"schedule {suite.schedule.cron}"] = partial(_describe_schedule, suite.schedule)
-    if suite.trigger is not None:
-        checks[f"trigger {suite.trigger.source.name}"] = partial(_describe_trigger, suite.trigger)
-    if suite.testset is not None:
-        checks[f"testset {suite.testset.documents}"] = partial(_check_testset, suite.testset, settings)
-    if settings.gate is not None:
-        checks["gate"] = partial(_check_gate, settings.gate, settings)
-    if suite.notify is not None:
-        checks["notify"] = partial(_check_notify, suite.notify)
-    return [make_finding(what, check) for what, check in checks.items()]
-
-
-def _check_dataset(settings: RunSettings) -> CheckResult:
-    staged = stage_of(settings)
-    staged.staging.discard()
-    check_history(settings, staged)
-    detail = f"{settings.dataset}: {write_count(staged.n_samples, 'sample')}"
-    if settings.target is None and settings.responses is None and not staged.n_answered:
-        detail += ", none with an answer, and there is no [target] to ask for one"
-        return "wrong", "; ".join([detail, staged.use.describe(is_asked=False), *staged.use.suggest(is_asked=False)])
-    columns, *warnings = describe_columns(staged, settings, make_plan(settings).metrics)
-    return "note" if warnings else "ok", "; ".join([detail, columns, *warnings])
-
-
-def _check_target(target: TargetSettings) -> CheckResult:
-    async def make_and_close() -> None:
-        await make_target(target).close()
-
-    asyncio.run(make_and_close())
-    return "ok", "it can be asked with these settings; whether it answers is not tried"
-
-
-def _describe_schedule(schedule: Schedule) -> CheckResult:
-    fires = list_fires(schedule.cron, schedule.timezone, n=_N_FIRES, after=datetime.now(UTC))
-    times = ", ".join(f"{fire:%a %Y-%m-%d %H:%M %Z}" for fire in fires)
-    return "ok", f"in {schedule.timezone}; next: {times}"
-
-
-def _describe_trigger(trigger: KnowledgeBase) -> CheckResult:
-    asked = "only what cites a changed document is asked" if trigger.only_affected else "everything is asked"
-    waits = f"after {trigger.debounce_s:g} s without another, or {trigger.longest_wait_s:g} s in any case"
-    return "ok", f"an update starts a run {waits}; {asked}"
-
-
-def _check_testset(testset: LivingSet, settings: RunSettings) -> CheckResult:
-    plan = plan_living_set(testset, settings)
-    judge, n_waiting = plan.request.settings.judge, len(plan.request.test_set.manifest.proposals)
-    waiting = f"; {n_waiting} proposals for a person (`evalhouse review questions`)" if n_waiting else ""
-    taken = "taken as they are" if testset.accept else "left for a person"
-    return "ok", (
-        f"{len(plan.request.looks):,} questions; {len(plan.request.base.changed):,} of "
-        f"{len(plan.request.base.passages):,} passages are new or changed; before each run {judge} is asked about what "
-        f"they touch, and proposals are {taken}{waiting}"
-    )
-
-
-def _check_gate(gate: SuiteGate, settings: RunSettings) -> CheckResult:
-    check_suite_gate(gate, make_plan(settings))
-    return "ok", count_limits(gate)
-
-
-def _check_notify(notify: Notify) -> CheckResult:
-    find_webhook(notify)
-    return "ok", f"on {', '.join(notify.on)}; the webhook is not tried"

@@ -107,6 +107,12 @@ def test_announcing_imports_no_prefect() -> None:
     assert not {name for name in ("prefect", "httpx", "pydantic", "duckdb") if f"'{name}'" in done.stdout}
 
 
+def test_serving_settles_nothing_of_prefect_before_its_server_is_known() -> None:
+    listing = "import sys, evalhouse.flows.serving.serve; print('prefect' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", listing], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
 @pytest.fixture
 def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Warehouse]:
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "home"))

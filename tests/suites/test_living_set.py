@@ -17,7 +17,8 @@ from webhook import serve_webhook
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.live_run import make_tools
 from evalhouse.flows.preparing.suites import Suite, load_suite
-from evalhouse.flows.serving.suite_runs import refresh_living_set, resolve_suite
+from evalhouse.flows.serving.suite_checks import refresh_living_set
+from evalhouse.flows.serving.suite_runs import resolve_suite
 from evalhouse.tasks.settings.suite import RefreshedTestset
 from evalhouse.tasks.testsets.sets import read_set
 from evalhouse.warehouse.rows.calls import sum_cost

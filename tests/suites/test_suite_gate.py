@@ -12,7 +12,8 @@ from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.serving.suite_runs import check_suite_gate, decide_suite_gate
+from evalhouse.flows.serving.suite_checks import check_suite_gate
+from evalhouse.flows.serving.suite_runs import decide_suite_gate
 from evalhouse.tasks.settings.suite import SuiteGate
 from evalhouse.warehouse.metric_files import load_metrics, plan_run
 from evalhouse.warehouse.rows.gates import accept_run, find_user
