@@ -1,4 +1,4 @@
-"""`evalhouse run`, `resume`, `collect` and `rescore`: a dataset or a suite judged, continued, asked only, or scored again."""
+"""`evalhouse run`, `resume`, `collect` and `rescore`: judge data, continue, only ask the application, or score again."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext

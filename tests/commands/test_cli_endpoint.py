@@ -118,7 +118,7 @@ def assert_progress_was_shown(screen: str) -> None:
 def test_a_wait_that_the_endpoint_asks_for_is_said_where_there_is_no_terminal(
     place: Place, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "_SAID_FROM_S", 0.5)
+    monkeypatch.setattr(limits, "_LOGGED_FROM_S", 0.5)
     endpoint.configure(rpm=2, rpm_window_s=1.0, retry_after=1.0)
     options = ("--limit", "1", "--metrics", "factual_f1", "--judge", "openai:judge", "--concurrency", "1")
     finished = place.call("run", "berths.jsonl", *options)
