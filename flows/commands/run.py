@@ -1,4 +1,4 @@
-"""`evalhouse run`, `resume`, `collect` and `rescore`: judge data, continue, only ask the application, or score again."""
+"""`evalhouse run`, `resume`, `collect` and `rescore`: judge data, continue, only ask the application, or rescore."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext

@@ -14,6 +14,7 @@ import pytest
 from cli_house import House
 from cli_process import Finished, show_in_terminal
 from kept_open import let_go
+from rows import derive_all
 
 from evalhouse.flows.results.gate import print_gate
 
@@ -32,6 +33,7 @@ class Nights:
     def change(self, sql: str) -> None:
         with duckdb.connect(self.path) as connection:
             connection.execute(sql)
+            derive_all(connection)
 
     def score(self, run: str, metric: str, value: str, version: str = "1", better: str = "high") -> None:
         """Give all samples of a run a score, in SQL over `n`, the number of the sample."""
