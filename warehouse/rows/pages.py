@@ -40,7 +40,6 @@ def read_cost_runs(warehouse: Warehouse, since: datetime | None) -> Rows:
     return warehouse.read_rows(read_query("ui/cost_runs"), {"since": since})
 
 
-Rows = list[dict[str, Any]]
 Scores = Mapping[tuple[str, str], Mapping[str, Any]]
 """By sample and metric: value, unscored_reason and change."""
 _CONDITIONS = {"metric": pl.String, "is_change": pl.Boolean, "test": pl.String, "number": pl.Float64}
