@@ -104,7 +104,16 @@ class EmbeddingQueue:
         mine = self._open[request.request_hash] = asyncio.get_running_loop().create_future()
         try:
             recorded = await self._asker.find_on_record(question, request, read_vector)
-            return recorded.value if recorded is not None else await self._add(question)
+            if recorded is not None:
+                return recorded.value
+            n_tokens, loop = estimate_tokens(str(question.data["text"])), asyncio.get_running_loop()
+            text = _Text(question=question, n_tokens=n_tokens, vector=loop.create_future(), since=time.monotonic())
+            self._waiting.append(text)
+            if len(self._waiting) >= self._most_texts:
+                self._send_waiting()
+            elif self._timer is None:
+                self._timer = loop.call_later(_LOOK_S, self._look)
+            return await text.vector
         except QuestionRefused as error:
             mine.set_exception(error)
             mine.exception()  # looked at: usually nobody else asks about the same text
@@ -112,17 +121,6 @@ class EmbeddingQueue:
         finally:
             del self._open[request.request_hash]
             mine.cancel()
-
-    async def _add(self, question: Question) -> "array[float]":
-        loop = asyncio.get_running_loop()
-        n_tokens = estimate_tokens(str(question.data["text"]))
-        text = _Text(question=question, n_tokens=n_tokens, vector=loop.create_future(), since=time.monotonic())
-        self._waiting.append(text)
-        if len(self._waiting) >= self._most_texts:
-            self._send_waiting()
-        elif self._timer is None:
-            self._timer = loop.call_later(_LOOK_S, self._look)
-        return await text.vector
 
     def _look(self) -> None:
         """Send what waits when it has waited long, or when nothing is under way that might bring more."""
@@ -139,9 +137,18 @@ class EmbeddingQueue:
     def _send_waiting(self) -> None:
         texts, self._waiting, self._n_seen = self._waiting, [], 0
         for group in self._group([text for text in texts if not text.vector.done()]):
+
+            def end(task: "asyncio.Task[bool]", group: Sequence[_Text] = group) -> None:
+                # What ended a group ends all who wait for one of its texts.
+                self._sending.discard(task)
+                error = RunCancelled("cancelled before a reply came") if task.cancelled() else task.exception()
+                for text in group:
+                    if error is not None and not text.vector.done():
+                        text.vector.set_exception(error)
+
             task = asyncio.get_running_loop().create_task(self._send(group))
             self._sending.add(task)
-            task.add_done_callback(lambda ended, group=group: self._end(ended, group))  # type: ignore[misc]
+            task.add_done_callback(end)
 
     def _group(self, texts: Sequence[_Text]) -> list[list[_Text]]:
         """Texts in order, in groups of what one request takes."""
@@ -155,54 +162,37 @@ class EmbeddingQueue:
             groups[-1].append(text)
         return groups
 
-    def _end(self, task: "asyncio.Task[bool]", group: Sequence[_Text]) -> None:
-        """Nobody waits for ever: what ended a group ends all who wait for one of its texts."""
-        self._sending.discard(task)
-        error = RunCancelled("cancelled before a reply came") if task.cancelled() else task.exception()
-        for text in group:
-            if error is not None and not text.vector.done():
-                text.vector.set_exception(error)
-
     async def _send(self, group: Sequence[_Text]) -> bool:
-        """Ask about a group, in smaller ones where it is refused; whether a request was."""
+        """Ask about a group, in smaller ones where it is refused; returns whether a request was."""
         if len(group) > self._most_texts:
             return any(await asyncio.gather(*map(self._send, self._group(group))))
         try:
-            odd = await (self._ask_alone(group[0]) if len(group) == 1 else self._ask_together(group))
+            odd = await self._ask(group)
         except QuestionRefused as error:
-            if len(group) > 1:
-                await self._split(group)
-            else:
-                _fail(group[0], error)
+            if len(group) == 1:
+                if not group[0].vector.done():
+                    group[0].vector.set_exception(repeat_error(error))
+                return True
+            size = -(-len(group) // _PARTS)
+            first, *others = [group[start : start + size] for start in range(0, len(group), size)]
+            # One of them first: what the endpoint takes of none shall not be sent many times over.
+            are_refused = [await self._send(first), *await asyncio.gather(*map(self._send, others))]
+            if not any(are_refused):
+                self._most_texts = min(self._most_texts, size)
             return True
         # What came for these is not a vector; asked alone they get another chance, and a reason of their own.
         await asyncio.gather(*(self._send([text]) for text in odd))
         return False
 
-    async def _split(self, group: Sequence[_Text]) -> None:
-        size = -(-len(group) // _PARTS)
-        first, *others = [group[start : start + size] for start in range(0, len(group), size)]
-        # One of them first: what the endpoint takes of none shall not be sent many times over.
-        are_refused = [await self._send(first), *await asyncio.gather(*map(self._send, others))]
-        if not any(are_refused):
-            self._most_texts = min(self._most_texts, size)
-
-    async def _ask_alone(self, text: _Text) -> Sequence[_Text]:
+    async def _ask(self, group: Sequence[_Text]) -> Sequence[_Text]:
+        """Send one request about all; returns the texts that got no vector of use."""
         self._n_asking += 1
         try:
-            answer = await self._asker.ask(text.question, read_vector)
-        finally:
-            self._n_asking -= 1
-        _hand_over(text, answer.value)
-        return ()
-
-    async def _ask_together(self, group: Sequence[_Text]) -> Sequence[_Text]:
-        """One request about all; returns the texts that got no vector of use."""
-        question = Question(
-            step=group[0].question.step, sample_id=None, prompt=None, data={}, parts=[text.question for text in group]
-        )
-        self._n_asking += 1
-        try:
+            if len(group) == 1:
+                _hand_over(group[0], (await self._asker.ask(group[0].question, read_vector)).value)
+                return ()
+            parts, step = [text.question for text in group], group[0].question.step
+            question = Question(step=step, sample_id=None, prompt=None, data={}, parts=parts)
             answer = await self._asker.ask(question, lambda _: None)
         finally:
             self._n_asking -= 1
@@ -221,11 +211,6 @@ class EmbeddingQueue:
 def _hand_over(text: _Text, vector: "array[float]") -> None:
     if not text.vector.done():  # whoever waited was cancelled
         text.vector.set_result(vector)
-
-
-def _fail(text: _Text, error: QuestionRefused) -> None:
-    if not text.vector.done():
-        text.vector.set_exception(repeat_error(error))
 
 
 _NGRAM_SIZES = (2, 3, 4)
@@ -287,19 +272,16 @@ class HashingEmbedder:
         started = time.monotonic()
         until = started + min(_MOST_AT_A_TIME_S, max(_PAIRS_EVERY_S, started - self._worked_at) / 4)
         while self._waiting and time.monotonic() < until:
-            _compare_pair(self._waiting.popleft())
+            pair = self._waiting.popleft()
+            if pair.value.done():  # the caller who waited was cancelled
+                continue
+            try:
+                pair.value.set_result(compare_spelling(*pair.texts))
+            except MemoryError as error:  # no caller waits for ever
+                pair.value.set_exception(JudgeFailed(f"the texts could not be compared: {error}"))
         self._worked_at = time.monotonic()
         if self._waiting:
             asyncio.get_running_loop().call_later(_PAIRS_EVERY_S, self._compare_waiting)
-
-
-def _compare_pair(pair: _Pair) -> None:
-    if pair.value.done():  # the caller who waited was cancelled
-        return
-    try:
-        pair.value.set_result(compare_spelling(*pair.texts))
-    except MemoryError as error:  # nobody waits for ever
-        pair.value.set_exception(JudgeFailed(f"the texts could not be compared: {error}"))
 
 
 def compare_spelling(text: str, other: str) -> float:

@@ -175,7 +175,7 @@ class EndpointLimit:
         self.in_flight = 0
         self._timeout_s = choose_timeout(timeout_s, "")
         self._concurrency = self._share = concurrency
-        self._capacity = beside._capacity if beside is not None else Capacity(concurrency)
+        self._capacity: Capacity = beside._capacity if beside is not None else Capacity(concurrency)
         self._capacity.limits.append(self)
         self._requests, self._tokens = TokenBucket(rpm), TokenBucket(tpm)
         self._turns: list[tuple[int, int, asyncio.Future[Slot]]] = []  # a heap: number, tokens

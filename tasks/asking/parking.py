@@ -44,7 +44,7 @@ from evalhouse.tasks.judge.protocol import (
     ModelRequest,
     make_custom_id,
 )
-from evalhouse.warehouse.rows.calls import BatchLedger, BatchStatus, StoredBatch
+from evalhouse.warehouse.rows.calls import BatchLedger, BatchStatus
 
 logger = logging.getLogger(__name__)
 
@@ -233,8 +233,13 @@ class Parking:
 
         Raises what stopped the run, and BudgetExhausted.
         """
-        await self._open()
-        self._raise_if_stopped()
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._find_batches())
+            if self._deadline is not None:
+                self._begin(partial(self._keep_deadline, self._deadline))
+        await asyncio.shield(self._opening)
+        if self._stopped_by is not None:
+            raise repeat_error(self._stopped_by)
         if held := self._held.get(request.request_hash):
             return held.popleft()
         if self._late.is_set() and request.request_hash not in self._out:
@@ -289,36 +294,27 @@ class Parking:
         for task in self._tasks - self._ending:
             task.cancel()
 
-    def _raise_if_stopped(self) -> None:
-        if self._stopped_by is not None:
-            raise repeat_error(self._stopped_by)
-
-    async def _open(self) -> None:
-        """Find the batches that are on record, once, before anything is parked."""
-        if self._opening is None:
-            self._opening = asyncio.create_task(self._find_batches())
-            if self._deadline is not None:
-                self._begin(partial(self._keep_deadline, self._deadline))
-        await asyncio.shield(self._opening)
-
     async def _find_batches(self) -> None:
+        """Find the batches that are on record, once, before anything is parked."""
         for left in self._folder.glob("*.jsonl"):  # of a process that was killed
             left.unlink(missing_ok=True)
         for stored in await asyncio.to_thread(self._ledger.list_open):
-            state = await self._find_sent(stored)
+            if stored.provider_id is not None:
+                state: BatchState | None = BatchState(provider_id=stored.provider_id, status="sent")
+            else:  # it was sent, if at all, by a process that died before the answer
+                find = partial(
+                    self.service.find,
+                    stored.batch_id,
+                    since=stored.planned_at,
+                    custom_ids=frozenset(map(make_custom_id, stored.unread)),
+                )
+                state = await self._persist(find)
             if state is None:
                 await self._note(stored.batch_id, "never_sent", None, n=len(stored.unread))
                 continue
             if stored.provider_id is None:
                 await self._note(stored.batch_id, "sent", state, n=len(stored.unread))
             self._follow(stored.batch_id, state.provider_id, stored.planned_at, stored.unread)
-
-    async def _find_sent(self, stored: StoredBatch) -> BatchState | None:
-        """What the provider has of a batch on record; one without an id is looked for by its tag."""
-        if stored.provider_id is not None:
-            return BatchState(provider_id=stored.provider_id, status="sent")
-        ids = frozenset(map(make_custom_id, stored.unread))
-        return await self._persist(lambda: self.service.find(stored.batch_id, since=stored.planned_at, custom_ids=ids))
 
     def _begin(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do something beside; what goes wrong in it stops the run."""
@@ -353,9 +349,14 @@ class Parking:
         n_paid = self._afford(requests.values())
         hashes = list(requests)
         for unpaid in hashes[n_paid:]:
-            self._fail(unpaid, BudgetExhausted("what is left of the budget is not enough for another batch"))
+            parked = self._parked.get(unpaid)
+            if parked is not None and not parked.future.done():
+                parked.future.set_exception(
+                    BudgetExhausted("what is left of the budget is not enough for another batch")
+                )
         kept = {name: requests[name] for name in hashes[:n_paid]}
-        files = await asyncio.to_thread(self._write_files, kept)
+        limits = BatchLimits(requests=self._most_requests, size=self.service.limits.size)
+        files = await asyncio.to_thread(write_files, self._folder, kept, self.service, limits)
         for place, file in enumerate(files):
             if self._late.is_set() or (self._one_at_a_time and place):
                 # Later, or by itself; see `_look_for_round`.
@@ -383,10 +384,6 @@ class Parking:
                 parked.future.set_result(None)
             else:
                 self._unsent[item] = parked.request
-
-    def _write_files(self, requests: Mapping[str, ModelRequest]) -> list[_File]:
-        limits = BatchLimits(requests=self._most_requests, size=self.service.limits.size)
-        return write_files(self._folder, requests, self.service, limits)
 
     async def _send(self, file: _File) -> None:
         batch_id = file.path.stem
@@ -421,7 +418,18 @@ class Parking:
 
     async def _wait_and_fetch(self, batch: _Sent) -> None:
         """Wait for the end of a batch, hand its results out, and note that nothing more comes of it."""
-        state = await self._wait_for_end(batch)
+        wait_s = _LOOK_FIRST_S
+        while True:
+            state = await self._persist(lambda: self.service.look(batch.provider_id))
+            batch.n_done, batch.status = state.n_done, state.status
+            if state.is_over:
+                break
+            if self._late.is_set():  # a batch that is cancelled ends soon
+                await asyncio.sleep(min(wait_s, _LOOK_LATE_S))
+            else:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._late.wait(), wait_s)
+            wait_s = min(_LOOK_MOST_S, wait_s * _LOOK_GROWTH)
         if state.problem is not None and not state.is_too_much:
             await self._note(batch.batch_id, "over", state, n=batch.n_requests)
             raise state.problem
@@ -430,7 +438,13 @@ class Parking:
         self._batches.remove(batch)
         rest = list(batch.open.values())
         if state.is_too_much:
-            self._ask_for_less(batch, state, rest)
+            # The provider has no room for so much at once: half as much from now on, one batch after the other.
+            if batch.n_requests <= 1 or not rest:
+                assert state.problem is not None
+                raise state.problem
+            self._one_at_a_time = True
+            self._most_requests = max(1, batch.n_requests // 2)
+            logger.warning("%s; %s requests at once are tried from now on", state.problem, f"{self._most_requests:,}")
         for item in rest:
             self._out.pop(item, None)
             if not (state.is_too_much or self._late.is_set()):
@@ -439,24 +453,6 @@ class Parking:
             self._put_back(rest)
         await self._note(batch.batch_id, "over", state, n=batch.n_requests)
         self._activity.look()
-
-    async def _wait_for_end(self, batch: _Sent) -> BatchState:
-        wait_s = _LOOK_FIRST_S
-        while True:
-            state = await self._persist(lambda: self.service.look(batch.provider_id))
-            batch.n_done, batch.status = state.n_done, state.status
-            if state.is_over:
-                return state
-            await self._wait_unless_late(wait_s)
-            wait_s = min(_LOOK_MOST_S, wait_s * _LOOK_GROWTH)
-
-    async def _wait_unless_late(self, wait_s: float) -> None:
-        """Until the deadline at most, and only for moments after it: a batch that is cancelled ends soon."""
-        if self._late.is_set():
-            await asyncio.sleep(min(wait_s, _LOOK_LATE_S))
-            return
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._late.wait(), wait_s)
 
     async def _hand_out(self, batch: _Sent, state: BatchState) -> None:
         """Give each result to whoever waits for it; what was handed out already, or is not of this batch, is not."""
@@ -477,20 +473,6 @@ class Parking:
             parked.future.set_result(arrival)
         elif arrival.line is not None:
             self._held.setdefault(request_hash, deque()).append(arrival)
-
-    def _fail(self, request_hash: str, error: JudgeError) -> None:
-        parked = self._parked.get(request_hash)
-        if parked is not None and not parked.future.done():
-            parked.future.set_exception(error)
-
-    def _ask_for_less(self, batch: _Sent, state: BatchState, rest: list[str]) -> None:
-        """The provider has no room for so much at once: half as much from now on, one batch after the other."""
-        if batch.n_requests <= 1 or not rest:
-            assert state.problem is not None
-            raise state.problem
-        self._one_at_a_time = True
-        self._most_requests = max(1, batch.n_requests // 2)
-        logger.warning("%s; %s requests at once are tried from now on", state.problem, f"{self._most_requests:,}")
 
     async def _keep_deadline(self, deadline: float) -> None:
         """Wait for the deadline, and then send what lies here by itself."""
@@ -539,13 +521,11 @@ def write_files(
             line = service.write_line(make_custom_id(request_hash), request)
             if not files or size + len(line) > limits.size or len(files[-1].hashes) >= limits.requests:
                 files.append(_File(path=folder / f"{uuid.uuid4().hex}.jsonl", hashes=[]))
-                stream = opened.enter_context(open(files[-1].path, "wb", opener=_open_privately))
+                stream = opened.enter_context(
+                    open(files[-1].path, "wb", opener=lambda path, flags: os.open(path, flags, 0o600))
+                )
                 size = 0
             stream.write(line)
             files[-1].hashes.append(request_hash)
             size += len(line)
     return files
-
-
-def _open_privately(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
