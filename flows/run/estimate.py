@@ -33,7 +33,6 @@ from evalhouse.flows.results.output import (
     write_dollars,
 )
 from evalhouse.flows.results.run_origin import explain_surface
-from evalhouse.flows.shards import take_asking_steps
 from evalhouse.tasks.asking.embeddings import AskedEmbedder
 from evalhouse.tasks.asking.record import ReplyFinder
 from evalhouse.tasks.asking.usage import Usage
@@ -176,6 +175,9 @@ def estimate_run(settings: RunSettings, *, fill_in: FillIn = list) -> Estimate:
 
             picks = pick_staged(live_run.warehouse, live_run.run_id, settings, live_run.metrics, staged.staging)
             picked = {pick.ordinal for pick in picks if pick.picked}
+        # Imports Prefect, whose settings are not known yet when a command imports this module.
+        from evalhouse.flows.shards import take_asking_steps  # noqa: PLC0415
+
         for first in range(1, staged.staging.n_rows + 1, _SAMPLES_AT_ONCE):
             found = staged.staging.read_between(first, first + _SAMPLES_AT_ONCE - 1)
             samples = fill_in([sample for sample in found if picked is None or sample.ordinal in picked])
