@@ -20,6 +20,7 @@ from evalhouse.warehouse.sandbox.query_process import run_apart
 _TIMEOUT_S: Final = 300.0
 _TRIAL_TIMEOUT_S: Final = 20.0
 _MEMORY_MB: Final = 1000
+_PATIENCE_S: Final = 60.0  # while another process writes
 
 
 def try_metrics(metrics: Sequence[MetricFile], settings: Mapping[str, Mapping[str, float]]) -> None:
@@ -87,7 +88,7 @@ def select_scores(
     spill: Path,
 ) -> pl.DataFrame:
     """Return the rows of a metric's SQL; raises QueryError. It is called in the query process."""
-    with open_reader(location, is_own=True) as connection:
+    with open_reader(location, patience_s=_PATIENCE_S, is_own=True) as connection:
         _set_limits(connection, memory_mb, spill)
         with limiting_time(connection, sql, timeout_s):
             connection.execute(f"create or replace temp table metric_scores as\n{sql}", dict(parameters))
