@@ -183,14 +183,15 @@ def gate(
     checked_run = find_run(warehouse, run)
     _check_status(checked_run)
     scores = read_scores(warehouse, checked_run, cluster=cluster)
-    # A share without a metric is for all that have none of their own.
+    # A share without a metric is for all others that apply to any sample.
     for_all = [text for text in coverages if "=" not in text]
     if len(for_all) > 1:
         raise SettingsError(f"--min-coverage: {' and '.join(for_all)} are both for all metrics; give one")
     shares = _parse_limits("--min-coverage", [text for text in coverages if "=" in text], scores, least=0.0, most=1.0)
     if for_all:
         share = _parse_number("--min-coverage", for_all[0], for_all[0], least=0.0, most=1.0)
-        shares = dict.fromkeys(scores, share) | shares
+        applicable = [name for name, score in scores.items() if score.n_applicable or not score.n_samples]
+        shares = dict.fromkeys(applicable, share) | shares
     limits = Limits(
         minimums=_parse_limits("--min", minimums, scores),
         maximums=_parse_limits("--max", maximums, scores),

@@ -152,7 +152,8 @@ def read_scores(warehouse: Warehouse, run: RunRow, *, cluster: str | None = None
     minimums = {name: row.pop("minimum") for name, row in rows.items()}
     for grouped in group_means(warehouse, run, cluster, minimums) if cluster else ():
         rows[grouped.metric] |= {name: value for name, value in asdict(grouped).items() if name != "metric"}
-    none = {"mean": None, "ci_low": None, "ci_high": None, "n_scored": 0}
+    # A metric that left no row was not computed for any sample.
+    none = {"mean": None, "ci_low": None, "ci_high": None, "n_scored": 0, "n_applicable": n_samples}
     names = dict.fromkeys((*run.metrics, *sorted(rows)))
     return {name: Score(n_samples=n_samples, **rows.get(name, none)) for name in names}
 

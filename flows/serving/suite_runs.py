@@ -78,10 +78,11 @@ def _decide(
 
 
 def _find_coverages(gate: SuiteGate, scores: Mapping[str, "Score"]) -> dict[str, float]:
-    """Shares by metric; `min_coverage` is for all that have none of their own."""
+    """Return shares by metric; `min_coverage` is for all other metrics that apply to any sample of the run."""
     if gate.min_coverage is None:
         return dict(gate.coverage)
-    return {metric: gate.coverage.get(metric, gate.min_coverage) for metric in scores}
+    applicable = [metric for metric, score in scores.items() if score.n_applicable or not score.n_samples]
+    return dict.fromkeys(applicable, gate.min_coverage) | dict(gate.coverage)
 
 
 def forget_old(suite: Suite, warehouse_url: str) -> None:

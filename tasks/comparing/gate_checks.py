@@ -43,8 +43,8 @@ class Score:
     """One metric of the run as `run_scores` has it.
 
     `ci_low` and `ci_high` are None when nothing is scored, and when values leave 0 to 1 and do not differ; `n_samples`
-    are all of the run. `n_clusters` groups by the column `cluster` are what the interval counts, None where each sample
-    counts for itself.
+    are all of the run, `n_applicable` those that are scored or for which something failed. `n_clusters` groups by the
+    column `cluster` are what the interval counts, None where each sample counts for itself.
     """
 
     mean: float | None
@@ -52,6 +52,7 @@ class Score:
     ci_high: float | None
     n_scored: int
     n_samples: int
+    n_applicable: int
     cluster: str | None = None
     n_clusters: int | None = None
     better: Better = "high"
@@ -331,19 +332,26 @@ def _find_other_yardstick(comparison: MetricComparison) -> _Finding | None:
 
 
 def check_coverage(metric: str, limit: float, score: Score) -> Check:
-    """The share of the run's samples that the metric scored: a count, passed or failed. A run without samples fails."""
-    coverage = score.n_scored / score.n_samples if score.n_samples else 0.0
-    is_kept = coverage >= limit - ROUNDING and score.n_samples > 0
+    """Check the share scored of the samples to which the metric applies: a count, passed or failed.
+
+    A sample that lacks by its nature what the metric needs, such as a ground truth, does not count. A metric that
+    applies to no sample fails.
+    """
+    coverage = score.n_scored / score.n_applicable if score.n_applicable else 0.0
+    is_kept = coverage >= limit - ROUNDING and score.n_applicable > 0
+    detail = f"{score.n_scored} of {score.n_applicable} samples are scored"
+    if score.n_applicable < score.n_samples:
+        detail += f"; the metric applies to no more of the {score.n_samples}"
     return Check(
         kind="min_coverage",
         metric=metric,
         limit=limit,
         value=coverage,
-        n=score.n_samples,
+        n=score.n_applicable,
         beyond=limit - coverage,
         outcome="passed" if is_kept else "failed",
         reason=None if is_kept else "beyond_limit",
-        detail=f"{score.n_scored} of {score.n_samples} samples are scored",
+        detail=detail,
     )
 
 

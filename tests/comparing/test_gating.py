@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -30,7 +31,7 @@ from evalhouse.tasks.comparing.runs import MetricComparison
 
 def make_score(mean: float | None, low: float | None, high: float | None, *, n: int = 50, of: int = 60) -> Score:
     """A metric with `n` scored samples `of` all."""
-    return Score(mean=mean, ci_low=low, ci_high=high, n_scored=n, n_samples=of)
+    return Score(mean=mean, ci_low=low, ci_high=high, n_scored=n, n_samples=of, n_applicable=of)
 
 
 def check_drop(comparison: MetricComparison, limit: float) -> Check:
@@ -75,7 +76,16 @@ def test_without_any_interval_a_mean_is_undecided(n_scored: int) -> None:
 
 
 def test_what_is_open_is_told_with_the_groups_that_count() -> None:
-    score = Score(mean=0.7, ci_low=0.5, ci_high=0.8, n_scored=50, n_samples=60, cluster="document_id", n_clusters=10)
+    score = Score(
+        mean=0.7,
+        ci_low=0.5,
+        ci_high=0.8,
+        n_scored=50,
+        n_samples=60,
+        n_applicable=60,
+        cluster="document_id",
+        n_clusters=10,
+    )
     check = check_mean("min", "factual_f1", 0.6, score)
     assert (check.outcome, check.n) == ("undecided", 50)
     assert check.detail == "the limit is inside the interval of 50 samples in 10 groups by document_id"
@@ -217,6 +227,14 @@ def test_coverage_is_a_count_and_always_decided(n_scored: int, n_samples: int, o
     check = check_coverage("mrr", 0.9, make_score(0.5, 0.4, 0.6, n=n_scored, of=n_samples))
     assert (check.outcome, check.n) == (outcome, n_samples)
     assert check.beyond == pytest.approx(beyond)
+
+
+def test_coverage_counts_only_samples_that_the_metric_applies_to() -> None:
+    score = replace(make_score(0.5, 0.4, 0.6, n=9, of=60), n_applicable=10)
+    check = check_coverage("refusal_rate", 0.9, score)
+    assert (check.outcome, check.value, check.n) == ("passed", 0.9, 10)
+    assert check.detail == "9 of 10 samples are scored; the metric applies to no more of the 60"
+    assert check_coverage("refusal_rate", 0.9, replace(score, n_scored=0, n_applicable=0)).outcome == "failed"
 
 
 def test_a_coverage_of_0_still_takes_a_sample() -> None:

@@ -114,7 +114,7 @@ def test_a_mean_of_just_the_minimum_seldom_fails_and_one_far_below_mostly_does()
         n_failed = 0
         for total in n_true:
             low, high = find_mean_interval(np.arange(60) < total, np.arange(60), minimum=0.0) or (None, None)
-            score = Score(mean=total / 60, ci_low=low, ci_high=high, n_scored=60, n_samples=60)
+            score = Score(mean=total / 60, ci_low=low, ci_high=high, n_scored=60, n_samples=60, n_applicable=60)
             n_failed += check_mean("min", "own", 0.8, score).outcome == "failed"
         shares[mean] = n_failed / 1000
     print(f"share of minimums that failed, by true mean: {shares}")

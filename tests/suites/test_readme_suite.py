@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from cli_process import Place
 from target_server import Canned, Sent, answer_json, serving
 
@@ -15,7 +16,12 @@ FACTS = {
 }
 
 
-def test_readme_suite_passes_on_a_good_night_and_fails_on_a_bad_one(tmp_path: Path, prefect_home: Path) -> None:
+@pytest.mark.parametrize(
+    "more", ["", "[gate]\nmin_coverage = 0.9\n"], ids=["as it stands", "with coverage of all metrics"]
+)
+def test_readme_suite_passes_on_a_good_night_and_fails_on_a_bad_one(
+    tmp_path: Path, prefect_home: Path, more: str
+) -> None:
     match = re.search(
         r"<!-- nightly -->\n```toml\n(.*?)```\n<!-- end -->", README.read_text(encoding="utf-8"), re.DOTALL
     )
@@ -31,7 +37,7 @@ def test_readme_suite_passes_on_a_good_night_and_fails_on_a_bad_one(tmp_path: Pa
         return answer_json({"answer": right if is_good else "The harbour is closed on Mondays.", "contexts": [right]})
 
     with serving(answer) as bot:
-        suite = match[1].replace("http://localhost:8099/ask", bot.url)
+        suite = match[1].replace("http://localhost:8099/ask", bot.url).replace("[gate.min]", f"{more}[gate.min]")
         assert suite.count(bot.url) == 1
         (tmp_path / "nightly.toml").write_text(suite, encoding="utf-8")
         good = place.call("run", "nightly.toml", "--judge", "lexical")

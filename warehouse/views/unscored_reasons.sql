@@ -20,10 +20,19 @@ with reasons (reason, precedence, meaning) as (
         ('no_statements', 15, 'there is no statement to take a share of; answer_rate counts samples whose ground truth states something, refusal_rate the others')
 )
 
-select reason, precedence, meaning
+select
+    reason,
+    precedence,
+    meaning,
+    -- What the sample lacks by its nature is no failure: the metric does not apply to it.
+    reason in (
+        'no_answer', 'target_failed', 'judge_failed', 'embedding_failed', 'budget_exhausted', 'cancelled',
+        'too_many_citations', 'measure_failed'
+    ) as is_failure
 from reasons;
 
 comment on view unscored_reasons is 'One row per reason a score can be missing for.';
 comment on column unscored_reasons.reason is 'Reason, as in scores.unscored_reason.';
 comment on column unscored_reasons.precedence is 'Rank from 1; of several reasons for one score the lowest is given.';
 comment on column unscored_reasons.meaning is 'What the reason says, in words.';
+comment on column unscored_reasons.is_failure is 'True when something failed, which counts against the coverage of a gate; false when the metric does not apply to the sample.';
