@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rows import derive_all
 from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 
@@ -47,6 +48,7 @@ def add_night(store: Warehouse, run_id: str, minute: int, value: str = "0.9", **
             f"select '{run_id}', 's' || n, metric, {value}, '1' from {numbers}, unnest($metrics) as of (metric)",
             {"metrics": list(METRICS)},
         )
+        derive_all(connection)
     return find_run(store, run_id)
 
 
