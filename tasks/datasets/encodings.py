@@ -17,6 +17,8 @@ _WESTERN: Final = "cp1252"
 _NEIGHBOURS: Final = ("cp1250", "cp1254", "cp1257")
 _PROPOSED: Final = (_WESTERN, _CHINESE, "cp1250", "cp1251", "big5", "shift_jis", "euc_kr")
 _HIGH: Final = re.compile(rb"[\x80-\xff]+")
+# What DOS code pages have as letters, the Windows ones have as these signs.
+_WITHIN_WORD: Final = re.compile(r"[^\W\d_][„“”‚†‡‰‹›«»•][^\W\d_]")
 
 
 def find_mark(start: bytes) -> str | None:
@@ -48,8 +50,9 @@ def weigh(lines: Iterable[bytes]) -> str | None:
     """Return the encoding of the lines of a file that is not UTF-8, where it is certain; None otherwise.
 
     charset-normalizer names an encoding for nearly any bytes, and in a short file often a wrong one: a French question
-    in cp1252 is cp1250 to it, a Japanese one in Shift JIS is Korean. So its answer counts for Chinese, and where all
-    code pages that it may confuse give the same text. Otherwise the user chooses between the readings of a line.
+    in cp1252 is cp1250 to it, a Japanese one in Shift JIS is Korean. So its answer counts for Chinese alone; cp1252 is
+    certain where all code pages that may be confused with it give the same text. Otherwise the user chooses between the
+    readings of a line.
     """
     from charset_normalizer import from_bytes  # noqa: PLC0415  # few files are not UTF-8
 
@@ -65,10 +68,11 @@ def weigh(lines: Iterable[bytes]) -> str | None:
     candidates = set(match.could_be_from_charset)
     if {_CHINESE, "gbk"} <= candidates:
         return _CHINESE
-    if not {_WESTERN, *_NEIGHBOURS} <= candidates:
+    try:
+        texts = {bytes(data).decode(name) for name in (_WESTERN, *_NEIGHBOURS)}
+    except UnicodeDecodeError:
         return None
-    texts = {bytes(data).decode(name, errors="replace") for name in (_WESTERN, *_NEIGHBOURS)}
-    return _WESTERN if len(texts) == 1 else None
+    return _WESTERN if len(texts) == 1 and not _WITHIN_WORD.search(texts.pop()) else None
 
 
 def propose(line: bytes) -> str:
