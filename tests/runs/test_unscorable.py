@@ -35,9 +35,9 @@ def ended(place: Place) -> Finished:
 
 ANNOUNCED = [
     "columns: question, answer; not found: ground_truth, contexts; kept as metadata: gold, topic",
-    "warning: no sample has ground_truth, without which 18 of the 24 metrics cannot be scored: "
-    "factual_precision, factual_recall, statement_recall, factual_f1 and 14 more",
-    "warning: no sample has contexts, without which 12 of the 24 metrics cannot be scored: "
+    "warning: no sample has ground_truth, without which 19 of the 25 metrics cannot be scored: "
+    "factual_precision, factual_recall, statement_recall, factual_f1 and 15 more",
+    "warning: no sample has contexts, without which 12 of the 25 metrics cannot be scored: "
     "context_recall, context_precision, faithfulness, context_utilization and 8 more",
     "is 'gold' the ground_truth? --map ground_truth=gold reads it",
 ]
@@ -81,7 +81,7 @@ def test_a_message_about_the_end_names_the_first_of_them(place: Place, ended: Fi
     run = find_run(warehouse, ended.stdout.split()[1])
     told = describe_end(run, None, read_silent(warehouse, run).describe(most=2))
     assert told == (
-        f"run {run.run_id} completed, nothing was scored by factual_precision, factual_recall and 16 more "
+        f"run {run.run_id} completed, nothing was scored by factual_precision, factual_recall and 17 more "
         f"(no_ground_truth 2); faithfulness (no_contexts 2); next: evalhouse show {run.run_id}"
     )
 
