@@ -153,7 +153,8 @@ def prefer(plan: PreferPlan, watch: Watch) -> PreferOutcome:
         rate = summary.win_rate
         score = Score(
             mean=rate.value, ci_low=rate.ci_low, ci_high=rate.ci_high, n_scored=summary.n, n_samples=plan.pairs.n,
-            cluster=plan.pairs.cluster, n_clusters=summary.n_clusters if plan.pairs.cluster else None,
+            n_applicable=plan.pairs.n, cluster=plan.pairs.cluster,
+            n_clusters=summary.n_clusters if plan.pairs.cluster else None,
         )  # fmt: skip
         check = check_mean("min", plan.rubric, plan.gate.least, score)
         gate_failed = not is_passed([check], undecided=plan.gate.undecided)

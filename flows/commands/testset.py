@@ -26,12 +26,11 @@ from evalhouse.flows.commands.options import (
 )
 from evalhouse.flows.errors import INTERRUPTED
 from evalhouse.flows.results.output import print_json, print_line, print_notice, print_section, write_count, write_value
-from evalhouse.flows.testsets.review import SetVersion, read_version
-from evalhouse.tasks.testsets.changes import compare_sets
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
+    from evalhouse.flows.testsets.review import SetVersion
     from evalhouse.warehouse.rows.runs import RunRow
 _JUDGE_OPTION = click.option(
     "--judge",
@@ -305,6 +304,8 @@ def diff(*, before: str, after: str, maps: tuple[str, ...], warehouse: Warehouse
     their ids.
     """
     from evalhouse.flows.preparing.settings import parse_pairs  # noqa: PLC0415  # imports all settings
+    from evalhouse.flows.testsets.review import read_version  # noqa: PLC0415  # these import all that asks
+    from evalhouse.tasks.testsets.changes import compare_sets  # noqa: PLC0415
 
     mapping = parse_pairs(maps, "--map")
     old, new = (read_version(warehouse, name, mapping) for name in (before, after))
@@ -340,7 +341,7 @@ def diff(*, before: str, after: str, maps: tuple[str, ...], warehouse: Warehouse
         print_section(difference.capitalize(), ["question", "field", "what changed"], rows)
 
 
-def _name(version: SetVersion) -> str:
+def _name(version: "SetVersion") -> str:
     of_hash = f" ({version.set_hash})" if version.set_hash and version.set_hash != version.name else ""
     return f"{version.name}{of_hash}, {write_count(len(version.questions), 'question')}"
 

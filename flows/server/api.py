@@ -131,7 +131,7 @@ class PrefectApi:
 
     def __init__(self, settings: Mapping[str, str], *, patience_s: float = 0.0) -> None:
         self.url = settings[API_URL].rstrip("/")
-        self._keys = {
+        self._keys: dict[str, Any] = {
             "auth_string": settings.get("PREFECT_API_AUTH_STRING"),
             "api_key": settings.get("PREFECT_API_KEY"),
         }
