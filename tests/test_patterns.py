@@ -41,7 +41,7 @@ OWN = {
     "prompts/prompt_file.py", "prompts/rubric.py",
     "tasks/asking/shared_limit.py", "tasks/lexical/judge.py", "tasks/models/make.py", "tasks/settings/named_values.py",
     "tasks/settings/target.py", "warehouse/engine/connection.py",
-    "warehouse/engine/migrate.py", "warehouse/engine/older.py", "warehouse/location.py", "warehouse/metric_files.py",
+    "warehouse/engine/migrate.py", "warehouse/location.py", "warehouse/metric_files.py",
     "warehouse/sandbox/catalog.py", "warehouse/sandbox/query.py",
 }  # fmt: skip
 # Foreign, and cut to so many characters before a pattern meets it; functions stand for the patterns within them.
@@ -259,7 +259,7 @@ KNOWN = {
     "tasks/measures/citations.py:_fold",
     "prompts/render.py:_compile_control_words", "prompts/render.py:_compile_ids", "prompts/render.py:_compile_tags",
     "tasks/lexical/split.py:_compile_silences", "tasks/lexical/texts.py:_compile_bounds",
-    "tasks/lexical/texts.py:_read_words", "tasks/lexical/texts.py:_read_fraction",
+    "tasks/lexical/texts.py:read_number", "warehouse/names.py:name_flag",
 }  # fmt: skip
 
 

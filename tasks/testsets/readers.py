@@ -33,7 +33,6 @@ _NOT_TEXT: Final = (
     "[role=navigation], [role=search], [role=menu], [role=menubar], [role=contentinfo]"
 )
 _INLINE: Final = ["a", "b", "strong", "em", "i", "del", "s", "img"]
-_TRAILING_SPACE: Final = re.compile(r"[^\S\n]+$", re.MULTILINE)
 _EMPTY_LINES: Final = re.compile(r"\n{3,}")
 
 
@@ -83,7 +82,8 @@ def _write_markdown(main: Tag, title: str) -> str:
         text = converter.convert_soup(main)
     except RecursionError:
         raise UnreadableFile("its elements are nested too deeply", "save it again as Markdown or plain text") from None
-    text = _EMPTY_LINES.sub("\n\n", _TRAILING_SPACE.sub("", text)).strip("\n")
+    text = "\n".join(line.rstrip() for line in text.split("\n"))
+    text = _EMPTY_LINES.sub("\n\n", text).strip("\n")
     title = " ".join(title.split())
     return f"---\ntitle: {title}\n---\n{text}" if title else text
 

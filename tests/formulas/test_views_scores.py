@@ -151,7 +151,7 @@ def test_interval_on_binary_values_covers_the_true_mean(n: int, at_least: float)
     with open_rows() as con:
         runs = (scores_of([1.0] * hits + [0.0] * (n - hits), run_id=f"{hits:02}") for hits in range(n + 1))
         fill(con, "scores", *(row for run in runs for row in run))
-        bounds = con.sql("select ci_low, ci_high from run_scores order by run_id").fetchall()
+        bounds = [(row["ci_low"], row["ci_high"]) for row in read(con, "from run_scores order by run_id")]
     means = [percent / 100 for percent in range(1, 100)]
     coverages = [
         sum(

@@ -9,6 +9,8 @@ import duckdb
 import polars as pl
 from rows import fill
 
+from evalhouse.warehouse.derived import derive
+
 METRIC = "faithfulness"
 Values = Sequence[float]
 
@@ -43,3 +45,4 @@ def put_run(
     )
     con.unregister("given")
     fill(con, "runs", {"run_id": run_id})
+    derive(con, [run_id])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rows import derive_all
 from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 from webhook import Webhook, serve_webhook
@@ -89,6 +90,7 @@ def add_night(store: Warehouse, run_id: str, minute: int, scores: dict[str, list
             "values (?, ?, ?, ?, ?, ?)",
             rows,
         )
+        derive_all(connection)
 
 
 def make_ended(**columns: object) -> RunRow:

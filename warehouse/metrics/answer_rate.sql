@@ -2,8 +2,8 @@
 -- version: 1
 -- needs: classify
 -- meaning: Whether the bot answers where there is an answer
--- One row per sample of the run whose ground truth states something: 1 when the answer states something, right or
--- wrong; 0 when it refuses. NULL with no_statements where the ground truth states nothing. The ground truth alone
+-- One row per sample of the run: where the ground truth states something, 1 when the answer states something, right or
+-- wrong, and 0 when it refuses. NULL with no_statements where the ground truth states nothing. The ground truth alone
 -- decides which samples count, so the denominator stays the same when the answers change.
 with steps as (
     select run_id, sample_id, arg_min(reason, precedence) as reason

@@ -2,9 +2,10 @@
 -- version: 1
 -- needs: classify
 -- meaning: Whether the bot refuses where there is no answer
--- One row per sample of the run whose ground truth states nothing: 1 when the answer states nothing, so that it
--- refuses as it should; 0 when it states something. NULL with no_statements where the ground truth states something.
--- The ground truth alone decides which samples count, so the denominator stays the same when the answers change.
+-- One row per sample of the run: where the ground truth states nothing, 1 when the answer states nothing, so that it
+-- refuses as it should, and 0 when it states something. NULL with no_statements where the ground truth states
+-- something. The ground truth alone decides which samples count, so the denominator stays the same when the answers
+-- change.
 with steps as (
     select run_id, sample_id, arg_min(reason, precedence) as reason
     from sample_steps
