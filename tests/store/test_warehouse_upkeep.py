@@ -101,7 +101,7 @@ def test_reply_that_cannot_be_stored_stops_no_command(
     warehouse: Warehouse = request.getfixturevalue(place)
     url = warehouse.location.url
     run = ("run", str(house.place.folder / "harbour.jsonl"), "--warehouse", url, "--judge", "lexical", "--json")
-    assert ask(*run).status == 0
+    assert house.place.call(*run).status == 0
     script = """
 from call_rows import make_row
 from evalhouse.warehouse.mover import Mover
@@ -111,11 +111,11 @@ mover.keep(make_row(2, prompt_tokens=2**64 - 1))
 kill_self()
 """
     assert run_script(script, warehouse.location.path, url).code == -9
-    again = ask(*run)
+    again = house.place.call(*run)
     assert again.status == 0
     assert "1 row of llm_calls cannot be stored" in again.stderr
     assert f"set aside in {warehouse.location.refused_path}" in again.stderr
-    resumed = ask("resume", again.document["run_id"], "--warehouse", url)
+    resumed = house.place.call("resume", again.document["run_id"], "--warehouse", url)
     assert resumed.status in (0, 2)
     assert "cannot be stored" not in resumed.stderr
     assert warehouse.read("select count(*) from llm_calls where call_id = 'c1'").item() == 1
