@@ -68,7 +68,8 @@ def announce(house: ServeHouse, way: str) -> None:
                 "resource": {"prefect.resource.id": "knowledge-base.curl"},
                 "payload": {"version": "v2", "changed": ["lamp.txt#1"]},
             }
-            post = ["curl", "-sSf", "--noproxy", "*", "-X", "POST", f"{house.api_url}/events"]
+            assert house.auth is not None
+            post = ["curl", "-sSf", "-u", house.auth, "--noproxy", "*", "-X", "POST", f"{house.api_url}/events"]
             data = ["-H", "Content-Type: application/json", "-d", json.dumps([event])]
             subprocess.run([*post, *data], check=True, timeout=60)
 
