@@ -27,7 +27,7 @@ from evalhouse.flows.results.gate import (
 )
 from evalhouse.flows.results.output import print_json, print_line, print_notice, print_text
 from evalhouse.flows.results.run_origin import find_other_run
-from evalhouse.tasks.comparing.gate_checks import Limits, Score
+from evalhouse.tasks.comparing.gate_checks import Limits, Score, cover_all
 from evalhouse.tasks.comparing.runs import ComparisonSettings
 from evalhouse.tasks.settings.suite import MEAN_OF_PASSED, MOST_K, PASSED, PREVIOUS_ANY
 from evalhouse.warehouse.errors import WarehouseError
@@ -190,8 +190,7 @@ def gate(
     shares = _parse_limits("--min-coverage", [text for text in coverages if "=" in text], scores, least=0.0, most=1.0)
     if for_all:
         share = _parse_number("--min-coverage", for_all[0], for_all[0], least=0.0, most=1.0)
-        applicable = [name for name, score in scores.items() if score.n_applicable or not score.n_samples]
-        shares = dict.fromkeys(applicable, share) | shares
+        shares = cover_all(scores, share) | shares
     limits = Limits(
         minimums=_parse_limits("--min", minimums, scores),
         maximums=_parse_limits("--max", maximums, scores),

@@ -28,7 +28,7 @@ from evalhouse.warehouse.rows.runs import RunRow, now_utc
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
-    from evalhouse.tasks.comparing.gate_checks import Score
+    pass
 
 
 @one_reader()
@@ -55,16 +55,18 @@ def _decide(
 ) -> dict[str, Any]:
     # The statistics, which most runs do without.
     from evalhouse.flows.results.gate import decide, read_scores  # noqa: PLC0415
-    from evalhouse.tasks.comparing.gate_checks import Limits  # noqa: PLC0415
+    from evalhouse.tasks.comparing.gate_checks import Limits, cover_all  # noqa: PLC0415
     from evalhouse.tasks.comparing.runs import ComparisonError, ComparisonSettings  # noqa: PLC0415
 
     scores = read_scores(warehouse, run)
+    # `min_coverage` is for all metrics without a limit in [gate.coverage].
+    for_all = {} if gate.min_coverage is None else cover_all(scores, gate.min_coverage)
     limits = Limits(
         minimums=gate.min,
         maximums=gate.max,
         drops=gate.max_drop,
         trends=gate.trends,
-        coverages=_find_coverages(gate, scores),
+        coverages=for_all | dict(gate.coverage),
         cost_usd=gate.max_cost,
         latency_p95_ms=gate.max_latency_p95_ms,
     )
@@ -75,14 +77,6 @@ def _decide(
         # The run is paid for and on record; that it cannot be compared is no reason to lose what can be decided.
         missing = Baseline(against=baseline.against, missing=f"it cannot be compared: {error}")
         return hold(missing, limits=replace(limits, trends={}), settings=ComparisonSettings())
-
-
-def _find_coverages(gate: SuiteGate, scores: Mapping[str, "Score"]) -> dict[str, float]:
-    """Return shares by metric; `min_coverage` is for all other metrics that apply to any sample of the run."""
-    if gate.min_coverage is None:
-        return dict(gate.coverage)
-    applicable = [metric for metric, score in scores.items() if score.n_applicable or not score.n_samples]
-    return dict.fromkeys(applicable, gate.min_coverage) | dict(gate.coverage)
 
 
 def forget_old(suite: Suite, warehouse_url: str) -> None:

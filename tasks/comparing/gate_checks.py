@@ -331,6 +331,11 @@ def _find_other_yardstick(comparison: MetricComparison) -> _Finding | None:
     return None
 
 
+def cover_all(scores: Mapping[str, Score], share: float) -> dict[str, float]:
+    """Return a limit on the coverage of every metric that applies to any sample of the run; of all in a run without."""
+    return {name: share for name, score in scores.items() if score.n_applicable or not score.n_samples}
+
+
 def check_coverage(metric: str, limit: float, score: Score) -> Check:
     """Check the share scored of the samples to which the metric applies: a count, passed or failed.
 
