@@ -58,7 +58,7 @@ def review() -> None:
     """
 
 
-@review.command(short_help="Ask people about the questions of a test set: keep, mend or drop.")
+@review.command(short_help="Ask people about the questions of a test set: keep, fix or drop.")
 @_SET
 @click.argument("docs", metavar="[DOCS]", required=False)
 @click.option("-n", "n", type=click.IntRange(min=1), default=100, show_default=True, help="Questions to decide on.")
@@ -78,7 +78,7 @@ def questions(
     again: bool,
     as_json: bool,
 ) -> None:
-    """Ask people about the questions of SET: keep, mend or drop.
+    """Ask people about the questions of SET: keep, fix or drop.
 
     SET is a file that `testset make` wrote. Proposals of `testset refresh` come first, then questions that nobody has
     decided on. The passages that a question rests on are shown from DOCS; without it they are read where the set was
@@ -139,7 +139,7 @@ def questions(
     if written.suffix == ".html":
         print_line("open it in a browser, decide, download, then `evalhouse review import FILE.jsonl`")
     else:
-        print_line(f"write keep, mend or drop into the column label, then `evalhouse review import {written}`")
+        print_line(f"write keep, fix or drop into the column label, then `evalhouse review import {written}`")
 
 
 def report_import(imported: "ImportedDecisions", *, as_json: bool) -> None:
@@ -150,7 +150,7 @@ def report_import(imported: "ImportedDecisions", *, as_json: bool) -> None:
         return
     for decided in imported.sets:
         counts, taken = decided.counts, decided.taken
-        new = ", ".join(f"{counts[word]} {word}" for word in ("accepted", "mended", "dropped"))
+        new = ", ".join(f"{counts[word]} {word}" for word in ("accepted", "fixed", "dropped"))
         print_line(
             f"{decided.path}: {new}; {taken.n_known} on record before, "
             f"{write_count(imported.n_undecided, 'line')} without a decision"
@@ -177,7 +177,7 @@ def _describe_set(decided: "DecidedSet") -> dict[str, Any]:
         "set": str(decided.path),
         "set_hash": decided.set_hash,
         "run_id": decided.run_id,
-        **{word: counts[word] for word in ("accepted", "mended", "dropped")},
+        **{word: counts[word] for word in ("accepted", "fixed", "dropped")},
         "known": taken.n_known,
         "superseded": taken.n_superseded,
         "outdated": [said.question_id for said in taken.outdated],
@@ -186,12 +186,12 @@ def _describe_set(decided: "DecidedSet") -> dict[str, Any]:
     }
 
 
-@review.command(short_help="Count the questions that people accepted, mended and dropped.")
+@review.command(short_help="Count the questions that people accepted, fixed and dropped.")
 @click.argument("path", metavar="[SET]", required=False, type=click.Path(path_type=Path))
 @JSON_OPTION
 @WAREHOUSE_OPTION
 def acceptance(*, path: Path | None, as_json: bool, warehouse: Warehouse) -> None:
-    """Count what people accepted, mended and dropped, by kind, language and judge.
+    """Count what people accepted, fixed and dropped, by kind, language and judge.
 
     Of all sets on record, or of SET and the versions it came from. Each reviewer's latest decision on a question
     counts.
@@ -210,9 +210,9 @@ def acceptance(*, path: Path | None, as_json: bool, warehouse: Warehouse) -> Non
         return
     print_table(
         make_table(
-            ["kind", "language", "judge", "#decided", "#accepted", "#mended", "#dropped", "#acceptance"],
+            ["kind", "language", "judge", "#decided", "#accepted", "#fixed", "#dropped", "#acceptance"],
             [
-                [row["kind"], row["language"], row["judge"] or "–", row["n"], row["n_accepted"], row["n_mended"],
+                [row["kind"], row["language"], row["judge"] or "–", row["n"], row["n_accepted"], row["n_fixed"],
                  row["n_dropped"], row["n_accepted"] / row["n"]]
                 for row in rows
             ],

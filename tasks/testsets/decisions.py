@@ -1,8 +1,8 @@
 """What people decide on the questions of a set: every line is checked before any counts, and nothing is overwritten.
 
-A decision is about the content that was shown. Where the question has changed since, by a refresh or by somebody else's
-mending, the decision is left out and said to be. Of several decisions on one content the latest counts; the others are
-on record.
+A decision is about the content that was shown. Where the question has changed since, by a refresh or by an earlier
+decision, the decision is left out and reported. Of several decisions on one content the latest counts; the others are
+stored.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,8 +26,9 @@ from evalhouse.tasks.testsets.passages import Document, Passage
 from evalhouse.tasks.testsets.questions import UNANSWERABLE, Decision, SetQuestion, read_question, write_conversation
 from evalhouse.tasks.testsets.sets import Change, TestSet
 
-LABELS: Final = ("keep", "mend", "drop")
-"""What a person can say of a question."""
+LABELS: Final = ("keep", "fix", "drop")
+"""The labels that a reviewer can give a question."""
+_OLD_LABELS: Final = {"mend": "fix"}  # in files of earlier versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +93,7 @@ def pick_questions(
 
 
 def list_question_rows(asked: AskedQuestions, *, reviewer: str) -> list[dict[str, Any]]:
-    """What is asked as lines of a table; a person who mends a question writes into `question` and `ground_truth`."""
+    """What is asked as lines of a table; a reviewer who fixes a question writes into `question` and `ground_truth`."""
     rows = []
     for subject in asked.subjects:
         question, before = subject.question, subject.before
@@ -118,7 +119,7 @@ def list_question_rows(asked: AskedQuestions, *, reviewer: str) -> list[dict[str
     return rows
 
 
-DECIDED: Final = {"keep": "accepted", "mend": "mended", "drop": "dropped"}
+DECIDED: Final = {"keep": "accepted", "fix": "fixed", "drop": "dropped"}
 """The change that a decision makes, by its label."""
 _NAMED: Final = ("set", "set_hash", "question_id", "item_hash")
 
@@ -201,6 +202,7 @@ def read_decisions(files: Sequence[LabelFile], reviewer: str | None, now: dateti
             if missing:
                 raise LineError(f"has no {', '.join(missing)}; leave these columns as they were written")
             label = (line.get("label") or "").casefold()
+            label = _OLD_LABELS.get(label, label)
             if label not in LABELS:
                 raise LineError(f"label is {line.get('label')!r}; it must be one of {', '.join(LABELS)}")
             name = line.get("reviewer") or reviewer
@@ -341,17 +343,17 @@ def _decide(subject: Subject, said: Said) -> SetQuestion | None:
         question.ground_truth,
     )
     word: Decision = "accepted"
-    if said.label == "mend":
-        question, word = _mend(subject, said, differs=differs), "mended"
+    if said.label == "fix":
+        question, word = _fix(subject, said, differs=differs), "fixed"
     elif differs:
-        raise LineError("says keep, and question or ground_truth is another than it was; write mend")
+        raise LineError("is marked keep, but its question or ground_truth was edited; mark it fix")
     return replace(question, decision=word, reviewer=said.reviewer, reviewed_at=said.time)
 
 
-def _mend(subject: Subject, said: Said, *, differs: bool) -> SetQuestion:
+def _fix(subject: Subject, said: Said, *, differs: bool) -> SetQuestion:
     question = subject.question
     if not differs:
-        raise LineError("says mend, and question and ground_truth are as they were; write keep, or change one of them")
+        raise LineError("is marked fix, but nothing was edited; mark it keep, or edit question or ground_truth")
     if question.kind == UNANSWERABLE and said.ground_truth:
         raise LineError("gives a ground truth to a question that the documents do not answer; leave it empty")
     before = subject.before

@@ -14,7 +14,8 @@ from evalhouse.warehouse.rows.samples import plain_turns
 QuestionKind = Literal["fact", "number", "procedure", "several", "comparison", "conversational", "unanswerable"]
 KINDS: Final[tuple[QuestionKind, ...]] = get_args(QuestionKind)
 UNANSWERABLE: Final = "unanswerable"
-Decision = Literal["accepted", "mended"]
+# Sets of earlier versions have "mended" for "fixed"; it stays there, as it is part of a set's hash.
+Decision = Literal["accepted", "fixed", "mended"]
 
 
 @dataclass(frozen=True, kw_only=True)

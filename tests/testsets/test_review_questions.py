@@ -19,6 +19,7 @@ from port_base import write_base
 from evalhouse.tasks.testsets.near import find_differences
 from evalhouse.tasks.testsets.questions import SetQuestion
 from evalhouse.tasks.testsets.sets import Change, TestSet, read_set, write_set
+from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.store import Warehouse
 
 Capture = pytest.CaptureFixture[str]
@@ -85,23 +86,23 @@ def test_what_people_decide_makes_a_new_version(folder: Path, capsys: Capture) -
     before = read_set(Path("questions.jsonl"))
     rows = ask(capsys)
     assert [row["question_id"] for row in rows] == [question.id for question in before.questions]
-    dropped, kept, mended = rows[0], rows[-1], rows[4]
-    dropped["label"], kept["label"], mended["label"] = "drop", "Keep", "mend"
-    dropped["note"], mended["ground_truth"] = "nobody asks this", "As it should be."
+    dropped, kept, fixed = rows[0], rows[-1], rows[4]
+    dropped["label"], kept["label"], fixed["label"] = "drop", "Keep", "fix"
+    dropped["note"], fixed["ground_truth"] = "nobody asks this", "As it should be."
     imported = take(capsys, rows, "--reviewer", "Ann 灯")
     assert imported.status == 0, imported.stderr
     (of_set,) = imported.document["sets"]
-    assert [of_set[name] for name in ("accepted", "mended", "dropped", "known", "outdated")] == [1, 1, 1, 0, []]
+    assert [of_set[name] for name in ("accepted", "fixed", "dropped", "known", "outdated")] == [1, 1, 1, 0, []]
 
     after = read_set(Path("questions.jsonl"))
     version = after.manifest.versions[-1]
     assert (version.hash, version.parent, len(after.questions)) == (of_set["set_hash"], before.set_hash, 9)
     assert {change.id: change.change for change in version.changes} == {
-        dropped["question_id"]: "dropped", kept["question_id"]: "accepted", mended["question_id"]: "mended",
+        dropped["question_id"]: "dropped", kept["question_id"]: "accepted", fixed["question_id"]: "fixed",
     }  # fmt: skip
-    assert {question.id for question in after.questions[:2]} == {kept["question_id"], mended["question_id"]}
-    own = {question.id: question for question in after.questions}[mended["question_id"]]
-    assert (own.ground_truth, own.decision, own.reviewer) == ("As it should be.", "mended", "Ann 灯")
+    assert {question.id for question in after.questions[:2]} == {kept["question_id"], fixed["question_id"]}
+    own = {question.id: question for question in after.questions}[fixed["question_id"]]
+    assert (own.ground_truth, own.decision, own.reviewer) == ("As it should be.", "fixed", "Ann 灯")
 
     again = take(capsys, rows, "--reviewer", "Ann 灯").document["sets"][0]
     assert (again["known"], again["run_id"], again["set_hash"]) == (3, None, of_set["set_hash"])
@@ -111,7 +112,7 @@ def test_what_people_decide_makes_a_new_version(folder: Path, capsys: Capture) -
 
     counted = call_here(capsys, "review", "acceptance", "questions.jsonl", "--json").document
     assert {row["judge"] for row in counted} == {"lexical"}
-    totals = [sum(row[name] for row in counted) for name in ("n", "n_accepted", "n_mended", "n_dropped")]
+    totals = [sum(row[name] for row in counted) for name in ("n", "n_accepted", "n_fixed", "n_dropped")]
     assert totals == [3, 1, 1, 1]
     (row,) = Warehouse(str(folder / "own.duckdb")).read_rows("from question_reviews where decision = 'dropped'")
     assert (row["reviewer"], row["note"], row["kind"]) == ("Ann 灯", "nobody asks this", dropped["kind"])
@@ -127,7 +128,7 @@ def test_proposals_come_first_and_enter_the_set_or_leave_it(folder: Path, capsys
     copies = {name: Path(name).read_bytes() for name in ("questions.jsonl", "questions.testset.json")}
     for label, truth, expected in (
         ("keep", row["ground_truth"], ("It was moved to the south quay.", "accepted")),
-        ("mend", first.ground_truth, (first.ground_truth, "mended")),
+        ("fix", first.ground_truth, (first.ground_truth, "fixed")),
         ("drop", row["ground_truth"], None),
     ):
         for name, content in copies.items():
@@ -153,8 +154,15 @@ def test_the_latest_decision_counts_and_all_are_on_record(folder: Path, capsys: 
     assert (question.id, question.decision, question.reviewer) == (row["question_id"], "accepted", "Bo")
     record = Warehouse(str(folder / "own.duckdb")).read_rows("select reviewer, decision from question_reviews")
     assert {one["reviewer"]: one["decision"] for one in record} == {"Ann": "dropped", "Bo": "accepted", "Cy": "dropped"}
-    mended = row | {"label": "mend", "ground_truth": "Otherwise.", "reviewer": "Di"}
-    assert take(capsys, [mended]).status == 0
+    # Files and rows of earlier versions have "mend" and "mended".
+    old_fix = row | {"label": "mend", "ground_truth": "Otherwise.", "reviewer": "Di"}
+    assert take(capsys, [old_fix]).status == 0
+    assert read_set(Path("questions.jsonl")).questions[0].decision == "fixed"
+    warehouse = Warehouse(str(folder / "own.duckdb"))
+    with open_writer(warehouse.location, patience_s=5.0) as connection:
+        connection.execute("update testset_changes set change = 'mended' where change = 'fixed'")
+    (fixed,) = warehouse.read_rows("select decision from question_reviews where reviewer = 'Di'")
+    assert fixed["decision"] == "fixed"
     outdated = take(capsys, [row | {"label": "keep", "reviewer": "Eve"}]).document["sets"][0]
     assert (outdated["outdated"], outdated["run_id"]) == ([row["question_id"]], None)
 
@@ -162,9 +170,12 @@ def test_the_latest_decision_counts_and_all_are_on_record(folder: Path, capsys: 
 @pytest.mark.parametrize(
     ("changed", "problem"),
     [
-        ({"label": "maybe"}, "label is 'maybe'; it must be one of keep, mend, drop"),
-        ({"label": "keep", "question": "Another?"}, "says keep, and question or ground_truth is another"),
-        ({"label": "mend"}, "says mend, and question and ground_truth are as they were"),
+        ({"label": "maybe"}, "label is 'maybe'; it must be one of keep, fix, drop"),
+        (
+            {"label": "keep", "question": "Another?"},
+            "is marked keep, but its question or ground_truth was edited",
+        ),
+        ({"label": "fix"}, "is marked fix, but nothing was edited"),
         ({"label": "keep", "reviewer": ""}, "says no reviewer"),
         ({"label": "keep", "item_hash": ""}, "has no item_hash"),
         (
@@ -202,7 +213,7 @@ def read_text(page: Page, place: str) -> Any:  # noqa: ANN401  # whatever the sc
     return page.evaluate(f"document.getElementById('{place}').innerText")
 
 
-def test_keep_mend_and_drop_by_keyboard(folder: Path, capsys: Capture, page: Page) -> None:
+def test_keep_fix_and_drop_by_keyboard(folder: Path, capsys: Capture, page: Page) -> None:
     first = propose(Path("questions.jsonl"))
     written = call_here(capsys, "review", "questions", "questions.jsonl", "-o", "page.html", "--reviewer", "Ann")
     assert "10 questions of questions.jsonl, 1 proposal among them" in written.stdout
@@ -213,18 +224,18 @@ def test_keep_mend_and_drop_by_keyboard(folder: Path, capsys: Capture, page: Pag
     assert first.ground_truth in read_text(page, "judged")
     lit = page.evaluate("[...document.querySelectorAll('#against mark')].map((mark) => mark.textContent)")
     assert lit == [span.text for span in first.spans]
-    press(page, "k", "Enter", "m")
+    press(page, "k", "Enter", "f")
     page.evaluate("document.activeElement.select()")
-    page.send("Input.insertText", text="Mended, k x 3.")
+    page.send("Input.insertText", text="Fixed, k x 3.")
     press(page, "Escape", "Enter", "x", "Enter", "m", "Escape", "Enter", "0")
     assert read_text(page, "progress-text") == "4 decided, 1 skipped, 5 to go"
     lines = page.evaluate("answers.writeLines()")
-    assert [json.loads(line)["label"] for line in lines.splitlines()] == ["keep", "mend", "drop", "keep", None]
+    assert [json.loads(line)["label"] for line in lines.splitlines()] == ["keep", "fix", "drop", "keep", None]
     (folder / "said.jsonl").write_text(lines, encoding="utf-8")
     imported = call_here(capsys, "review", "import", "said.jsonl", "--json")
     assert imported.status == 0, imported.stderr
     (of_set,) = imported.document["sets"]
-    assert [of_set[name] for name in ("accepted", "mended", "dropped", "n_proposals")] == [2, 1, 1, 0]
+    assert [of_set[name] for name in ("accepted", "fixed", "dropped", "n_proposals")] == [2, 1, 1, 0]
     after = {question.ground_truth: question.decision for question in read_set(folder / "questions.jsonl").questions}
     assert after["It was moved to the south quay."] == "accepted"
-    assert after["Mended, k x 3."] == "mended"
+    assert after["Fixed, k x 3."] == "fixed"

@@ -42,6 +42,6 @@ def read_decisions(warehouse: Warehouse, set_hashes: Sequence[str]) -> list[dict
 
 
 def read_acceptance(warehouse: Warehouse, set_hashes: Sequence[str]) -> list[dict[str, Any]]:
-    """How many questions people accepted, mended and dropped by kind, language and judge: of these versions, or with
+    """How many questions people accepted, fixed and dropped by kind, language and judge: of these versions, or with
     none of all sets."""
     return warehouse.read_rows(read_query("testsets/acceptance"), {"set_hashes": list(set_hashes)})

@@ -6,7 +6,8 @@ with decisions as (
         json_extract_string("after", '$.reviewer') as reviewer,
         try_cast(json_extract_string("after", '$.reviewed_at') as timestamp) as reviewed_at
     from testset_changes
-    where change in ('accepted', 'mended', 'dropped')
+    -- Earlier versions wrote mended for fixed.
+    where change in ('accepted', 'fixed', 'mended', 'dropped')
 ),
 
 latest as (
@@ -50,7 +51,7 @@ select
     coalesce(testset_questions.language, json_extract_string(latest."before", '$.language')) as language,
     origins.judge,
     origins.origin,
-    latest.change as decision,
+    if(latest.change = 'mended', 'fixed', latest.change) as decision,
     latest.reviewer,
     latest.reviewed_at,
     json_extract_string(latest."after", '$.note') as note
@@ -70,7 +71,7 @@ comment on column question_reviews.kind is 'fact, number, procedure, several, co
 comment on column question_reviews.language is 'en or zh.';
 comment on column question_reviews.judge is 'Judge that wrote the question, or proposed its ground truth; NULL when it is not on record here.';
 comment on column question_reviews.origin is 'How it came about: new, or the proposal of a refresh: changed, contradicted or answerable; NULL as judge.';
-comment on column question_reviews.decision is 'accepted, mended or dropped.';
+comment on column question_reviews.decision is 'accepted, fixed or dropped.';
 comment on column question_reviews.reviewer is 'Who decided.';
 comment on column question_reviews.reviewed_at is 'When, UTC.';
 comment on column question_reviews.note is 'The person''s note; NULL without one.';

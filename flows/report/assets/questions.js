@@ -1,6 +1,6 @@
 "use strict";
 // How a question of a test set is shown: what it asks and what is right on one side, the passages that it rests on with
-// its spans lit on the other. One that is mended is written in the bar, beside the passages.
+// its spans lit on the other. One that is fixed is written in the bar, beside the passages.
 
 const ASKED = {
   new: "Is this worth asking, and is the ground truth right?",
@@ -49,12 +49,12 @@ function readOwn(item) {
 }
 
 function drawNote(item) {
-  part("mending-note").textContent = readOwn(item).differs ? "" : "Nothing is changed yet: so it is kept as it is.";
+  part("fixing-note").textContent = readOwn(item).differs ? "" : "Nothing is changed yet: so it is kept as it is.";
 }
 
 function drawDecided(item, label) {
-  part("mending").hidden = label !== "mend";
-  if (label !== "mend") return;
+  part("fixing").hidden = label !== "fix";
+  if (label !== "fix") return;
   const own = readOwn(item);
   part("own-question").value = own.question;
   part("own-truth").value = own.ground_truth ?? "";
@@ -70,29 +70,29 @@ function takeOwn(name, text) {
 
 function describeItem(item) {
   const own = readOwn(item);
-  const isMended = answers.given(item).label === "mend";
+  const isFixed = answers.given(item).label === "fix";
   return {
     set: data.set,
     set_hash: data.set_hash,
     question_id: item.question_id,
     item_hash: item.item_hash,
-    question: isMended ? own.question : item.question,
-    ground_truth: isMended ? own.ground_truth : item.ground_truth,
+    question: isFixed ? own.question : item.question,
+    ground_truth: isFixed ? own.ground_truth : item.ground_truth,
   };
 }
 
-// What is mended without a change is kept.
+// What is fixed without a change is kept.
 function nameLabel(item, label) {
-  return label === "mend" && !readOwn(item).differs ? "keep" : label;
+  return label === "fix" && !readOwn(item).differs ? "keep" : label;
 }
 
 function findField(item) {
-  if (answers.given(item)?.label !== "mend") return null;
+  if (answers.given(item)?.label !== "fix") return null;
   return part(item.kind === "unanswerable" ? "own-question" : "own-truth");
 }
 
 const ASKS = {
-  done: "decided", things: "questions", word: "decision", keys: { 1: 0, k: 0, 2: 1, m: 1, 3: 2, x: 2 },
+  done: "decided", things: "questions", word: "decision", keys: { 1: 0, k: 0, 2: 1, f: 1, m: 1, 3: 2, x: 2 },
   drawDecided, describeItem, findField, nameLabel,
 };
 

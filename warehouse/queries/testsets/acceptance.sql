@@ -6,7 +6,7 @@ select
     question_reviews.judge,
     count(*) as n,
     count(*) filter (decision = 'accepted') as n_accepted,
-    count(*) filter (decision = 'mended') as n_mended,
+    count(*) filter (decision = 'fixed') as n_fixed,
     count(*) filter (decision = 'dropped') as n_dropped
 from question_reviews
 where len($set_hashes::varchar[]) = 0 or list_contains($set_hashes::varchar[], question_reviews.set_hash)

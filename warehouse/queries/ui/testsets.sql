@@ -20,7 +20,7 @@ noted as (
             testset_changes.change in ('changed', 'contradicted', 'answerable') and testset_questions.question_id is null
         ) as n_proposals,
         count(*) filter (testset_changes.change = 'accepted') as n_accepted,
-        count(*) filter (testset_changes.change = 'mended') as n_mended,
+        count(*) filter (testset_changes.change in ('fixed', 'mended')) as n_fixed,
         count(*) filter (testset_changes.change = 'dropped') as n_dropped
     from testset_changes
     left join testset_questions
@@ -34,7 +34,7 @@ select
     coalesce(noted.n_changes, 0) as n_changes,
     coalesce(noted.n_proposals, 0) as n_proposals,
     coalesce(noted.n_accepted, 0) as n_accepted,
-    coalesce(noted.n_mended, 0) as n_mended,
+    coalesce(noted.n_fixed, 0) as n_fixed,
     coalesce(noted.n_dropped, 0) as n_dropped
 from versions
 left join noted on noted.set_hash = versions.set_hash
