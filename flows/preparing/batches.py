@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from evalhouse.tasks.asking.asker import Asker
-from evalhouse.tasks.asking.parking import Parking
+from evalhouse.tasks.asking.batches import Parking
 from evalhouse.tasks.asking.usage import load_batch_rates
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.names import list_judges

@@ -33,7 +33,7 @@ from evalhouse.flows.serving.flow_runs import (
     name_flow_run,
     read_updates,
 )
-from evalhouse.tasks.asking.parking import WAITS
+from evalhouse.tasks.asking.batches import WAITS
 from evalhouse.warehouse.engine.locks import hold_file, hold_run, is_file_held
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseMissing, WarehouseUnreachable
 from evalhouse.warehouse.rows.runs import (

@@ -20,7 +20,7 @@ JOIN: Final = "+"
 _PLACES = re.compile(r"(\{document\}|\{claim\})")
 _SCORE = re.compile(r"<score>\s*(yes|no)\b", re.IGNORECASE)
 _WORD = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
-_SHOWN: Final = 60
+_SHOWN_OF_REPLY: Final = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class Form:
         said = text.rpartition("</think>")[2]
         match = _SCORE.search(said) or _WORD.match(said)
         if match is None:
-            raise UnusableReply(f"the reply was neither yes nor no: {said.strip()[:_SHOWN]!r}")
+            raise UnusableReply(f"the reply was neither yes nor no: {said.strip()[:_SHOWN_OF_REPLY]!r}")
         return (match[1].lower() == "yes") == (self.yes == "supported")
 
 
@@ -85,7 +85,7 @@ def list_forms() -> tuple[str, ...]:
 
 @cache
 def _read_forms() -> dict[str, Form]:
-    table = tomllib.loads(files("evalhouse.tasks.judge").joinpath("forms.toml").read_text(encoding="utf-8"))
+    table = tomllib.loads(files("evalhouse.tasks.asking").joinpath("forms.toml").read_text(encoding="utf-8"))
     return {name: _make_form(name, row) for name, row in table.items()}
 
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from evalhouse.prompts import CONVERSATION, TURN_PREFIX, BlockValue, Grade, Item, Prompt
 from evalhouse.tasks.asking.asker import Asker
+from evalhouse.tasks.asking.batches import Parking
 from evalhouse.tasks.asking.embeddings import AskedEmbedder, Embedder
-from evalhouse.tasks.asking.parking import Parking
 from evalhouse.tasks.asking.shared_limit import SharedLimits
 from evalhouse.tasks.asking.splitting import leave_room
 from evalhouse.tasks.asking.usage import Usage, estimate_items

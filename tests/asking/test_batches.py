@@ -19,8 +19,8 @@ from live_runs import judge_samples, lay_out_run, make_sample, make_settings, po
 
 from evalhouse.flows.preparing.batches import add_parking
 from evalhouse.flows.serving.backlog import has_left_batch
-from evalhouse.tasks.asking import parking
-from evalhouse.tasks.asking.parking import BatchUnderWay
+from evalhouse.tasks.asking import batches as parking
+from evalhouse.tasks.asking.batches import BatchUnderWay
 from evalhouse.tasks.asking.record import CallRecord
 from evalhouse.tasks.asking.usage import Price
 from evalhouse.tasks.extract import extract_statements
@@ -39,10 +39,10 @@ STEPS = {"extract_answer", "extract_ground_truth", "classify", "attribute_answer
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, quick_backoff: None) -> None:
     """What is still is so after a twentieth of a second, and a batch is looked after as often."""
-    monkeypatch.setattr("evalhouse.tasks.asking.parking._STILL_S", 0.05)
-    monkeypatch.setattr("evalhouse.tasks.asking.parking._CHECKED_AGAIN_S", 0.01)
-    monkeypatch.setattr("evalhouse.tasks.asking.parking._LOOK_FIRST_S", 0.03)
-    monkeypatch.setattr("evalhouse.tasks.asking.parking._LOOK_MOST_S", 0.05)
+    monkeypatch.setattr("evalhouse.tasks.asking.batches._STILL_S", 0.05)
+    monkeypatch.setattr("evalhouse.tasks.asking.batches._CHECKED_AGAIN_S", 0.01)
+    monkeypatch.setattr("evalhouse.tasks.asking.batches._LOOK_FIRST_S", 0.03)
+    monkeypatch.setattr("evalhouse.tasks.asking.batches._LOOK_MOST_S", 0.05)
 
 
 @pytest.fixture
