@@ -22,12 +22,12 @@ from evalhouse.flows.prompt_trials.session import Session, open_session, rehears
 from evalhouse.flows.results.run_origin import find_other_run
 from evalhouse.flows.run.outcome import Watch
 from evalhouse.prompts import load_prompts
+from evalhouse.tasks.asking.pairs import find_form
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.comparing.gate_checks import Score, check_mean, is_passed
 from evalhouse.tasks.comparing.preferences import summarise_preferences
 from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.judge.errors import RunCancelled
-from evalhouse.tasks.judge.forms import find_form
 from evalhouse.tasks.judge.names import LEXICAL, LOCAL, find_judge
 from evalhouse.tasks.load import make_batch_of
 from evalhouse.tasks.settings.run import RunSettings, leave_out, read_settings

@@ -76,7 +76,7 @@ async def judge_shards(live_run: LiveRun) -> None:
         await live_run.judge_elsewhere(numbers)
         return
     at_once = min(count_turns(live_run.settings.concurrency, live_run), len(numbers)) or 1
-    if live_run.parkings:
+    if live_run.batch_queues:
         at_once = len(numbers) or 1  # what waits for a batch lies still, and all of it makes one round
     elif live_run.across_machines:
         live_run.share_limits(at_once)

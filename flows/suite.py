@@ -183,8 +183,8 @@ def _watch(job: _Job, trigger: Trigger) -> "Callable[[LiveRun], AbstractContextM
     def watch(live_run: "LiveRun") -> Iterator[None]:
         for notice in live_run.notices:
             get_run_logger().info(notice)
-        for parking in live_run.parkings:
-            parking.leave_after(_LEAVES_BATCH_S)
+        for queue in live_run.batch_queues:
+            queue.leave_after(_LEAVES_BATCH_S)
         put_answered(job.warehouse, trigger, live_run.run_id)
         try:
             # By now Prefect's own `flow_run` is the evaluation's, which runs within the suite's.

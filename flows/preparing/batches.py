@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from evalhouse.tasks.asking.asker import Asker
-from evalhouse.tasks.asking.batches import Parking
+from evalhouse.tasks.asking.batches import BatchQueue
 from evalhouse.tasks.asking.usage import load_batch_rates
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.names import list_judges
@@ -53,7 +53,7 @@ def price_as_batches(askers: Sequence[Asker], settings: RunSettings) -> None:
         asker.price = asker.price.at_rate(rate) if asker.price and rate else asker.price
 
 
-def add_parking(
+def add_batch_queue(
     asker: Asker, settings: RunSettings, run_id: str, warehouse: Warehouse, *, since: datetime | None = None
 ) -> None:
     """Let requests go by batch where the judge has a service for that; the deadline counts from `since`, or now."""
@@ -68,7 +68,7 @@ def add_parking(
     ledger = BatchLedger(
         warehouse=warehouse, run_id=run_id, judge=judge.name, endpoint=judge.endpoint, only_run=settings.fresh
     )
-    asker.parking = Parking(
+    asker.batch_queue = BatchQueue(
         service,
         ledger,
         asker.activity,
@@ -77,7 +77,7 @@ def add_parking(
         stop=asker.stop,
         deadline=deadline.timestamp() if deadline else None,
     )
-    asker.stop_sign.listen(asker.parking.stopped)
+    asker.stop_sign.listen(asker.batch_queue.stopped)
 
 
 def ask_servers(judges: Sequence[Judge], run_id: str, warehouse: Warehouse) -> list[str]:

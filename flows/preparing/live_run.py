@@ -20,11 +20,11 @@ from evalhouse.prompts import Prompt, Prompts, load_prompts
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.embeddings import MOST_TOKENS, AskedEmbedder, Embedder, HashingEmbedder
 from evalhouse.tasks.asking.limits import EndpointLimit, choose_timeout
+from evalhouse.tasks.asking.pairs import JOIN, find_form
 from evalhouse.tasks.asking.record import CallRecord, Record
 from evalhouse.tasks.asking.usage import find_price, load_prices
 from evalhouse.tasks.datasets.read import StagedDataset, stage_of
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.judge.forms import JOIN, find_form
 from evalhouse.tasks.judge.names import LEXICAL, LOCAL
 from evalhouse.tasks.judge.protocol import Judge, find_window
 from evalhouse.tasks.models.make import Judges, check_embeddings_name, make_judges
@@ -319,10 +319,10 @@ def make_live_run(
             most_tokens = min(MOST_TOKENS, settings.tpm or MOST_TOKENS)
             embedder = AskedEmbedder(replace(copy_asker(embedding_model), window=None), most_tokens=most_tokens)
         if settings.batch and record is None:
-            from evalhouse.flows.preparing.batches import add_parking  # noqa: PLC0415
+            from evalhouse.flows.preparing.batches import add_batch_queue  # noqa: PLC0415
 
             for of_judge in asker.all:
-                add_parking(of_judge, settings, run_id, warehouse, since=since)
+                add_batch_queue(of_judge, settings, run_id, warehouse, since=since)
         return Asking(asker=asker, embedder=embedder)
 
     return LiveRun(

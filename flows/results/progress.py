@@ -189,7 +189,7 @@ def describe_progress(live_run: "LiveRun") -> str:
         taken = f", {shorten_number(collection.n_taken)} taken from the record" if collection.n_taken else ""
         return f"asked {collection.n_asked:,} of {collection.n_to_ask:,}{failed}{taken}\n"
     samples = f"{progress.n_done:,}/{progress.n_samples:,} {progress.what}"
-    if batches := [said for parking in live_run.parkings if (said := parking.describe())]:
+    if batches := [said for queue in live_run.batch_queues if (said := queue.describe())]:
         return f"{samples}\n{shorten('; '.join(batches), _LONGEST_WAIT)}"
     waits = (asker.limit.describe_wait(time.monotonic()) for asker in live_run.askers)
     if waiting := next(filter(None, waits), None):

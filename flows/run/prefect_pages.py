@@ -75,7 +75,7 @@ async def _update(live_run: "LiveRun", artifact_id: UUID, text: str) -> None:
 
 def describe_waiting(live_run: "LiveRun") -> str | None:
     """What the run's requests wait for, where they wait for their endpoint or a batch."""
-    batches = [said for parking in live_run.parkings if (said := parking.describe())]
+    batches = [said for queue in live_run.batch_queues if (said := queue.describe())]
     waits = [said for asker in live_run.askers if (said := asker.limit.describe_wait(time.monotonic()))]
     return "; ".join([*batches, *waits]) or None
 

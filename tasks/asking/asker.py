@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 import orjson
 
-from evalhouse.tasks.asking.batches import Activity, Parking
+from evalhouse.tasks.asking.batches import Activity, BatchQueue
 from evalhouse.tasks.asking.limits import EndpointLimit, ReplyTimer, Slot, draw_backoff, write_span
 from evalhouse.tasks.asking.record import Call, Record
 from evalhouse.tasks.asking.usage import Price, Usage, estimate_prompt, guess_tokens, price_reply
@@ -202,7 +202,7 @@ class Asker:
 
     `of_tasks` has, by task, the copies that ask for steps with a judge of their own.
     `window` is how many tokens the model's context window holds, None where nobody has said; `spent_usd` is what the
-    run had spent before it was resumed; the budget is for all of it. With `parking` requests go
+    run had spent before it was resumed; the budget is for all of it. With `batch_queue` requests go
     by batch, at the `batch_price`.
     """
 
@@ -218,7 +218,7 @@ class Asker:
     stop_sign: StopSign = field(default_factory=StopSign)
     of_tasks: Mapping[str, "Asker"] = field(default_factory=dict)
     activity: Activity = field(default_factory=Activity)
-    parking: Parking | None = None
+    batch_queue: BatchQueue | None = None
     batch_price: Price | None = None
     _awaited_usd: dict[str, float] = field(default_factory=dict)  # of what is in batches
     _in_flight: dict[str, asyncio.Future[None]] = field(default_factory=dict)
@@ -378,7 +378,7 @@ class Asker:
 
     async def _attempt(self, question: Question, reader: _Reader[T], attempts: _Attempts) -> Answer[T]:
         """Send one request and read its reply; whatever comes is on record before it is used or raised."""
-        arrival = None if self.parking is None else await self._park(question, attempts)
+        arrival = None if self.batch_queue is None else await self._park(question, attempts)
         if arrival is not None:
             call, clock, reply = arrival
         else:
@@ -451,11 +451,11 @@ class Asker:
 
     async def _park(self, question: Question, attempts: _Attempts) -> _Answered | None:
         """Return what came by batch; None where the request has to be sent by itself."""
-        assert self.parking is not None
+        assert self.batch_queue is not None
         self._check_budget()
         request = self._prepare_again(question, attempts)
         try:
-            arrival = await self.parking.park(request)
+            arrival = await self.batch_queue.park(request)
         except FatalJudgeError as error:
             self.stop(error)
             raise
@@ -465,7 +465,7 @@ class Asker:
             return None
         call = self._begin_call(question, request, attempts, started_at=arrival.sent_at, batch_id=arrival.batch_id)
         try:
-            return call, None, arrival.read(self.parking.service, request)
+            return call, None, arrival.read(self.batch_queue.service, request)
         except JudgeError as error:
             if isinstance(error, FatalJudgeError):
                 self.stop(error)

@@ -70,7 +70,7 @@ class BatchUnderWay(RunCancelled):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arrival:
+class BatchResult:
     """What came of a parked request: the line of its batch, None where the batch ended without one."""
 
     batch_id: str
@@ -99,11 +99,11 @@ class _Sent:
 
 
 @dataclass(kw_only=True)
-class _Parked:
+class _Queued:
     """A request that waits; its result is None where it is to be sent by itself."""
 
     request: ModelRequest
-    future: "asyncio.Future[Arrival | None]"
+    future: "asyncio.Future[BatchResult | None]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +189,7 @@ class Activity:
 Afford = Callable[[Iterable[ModelRequest]], int]
 
 
-class Parking:
+class BatchQueue:
     """Where the requests of one judge wait, within one event loop.
 
     `folder` has the files of a round until they are sent. `afford` says how many of the requests, from the first on,
@@ -217,18 +217,18 @@ class Parking:
         self._tasks: set[asyncio.Task[None]] = set()
         # Those of batches whose last result is handed out: that no more comes of these is still to be noted.
         self._ending: set[asyncio.Task[None] | None] = set()
-        self._parked: dict[str, _Parked] = {}
+        self._parked: dict[str, _Queued] = {}
         self._unsent: dict[str, ModelRequest] = {}
         self._out: dict[str, _Sent] = {}  # by request_hash
         self._batches: list[_Sent] = []
-        self._held: dict[str, deque[Arrival]] = {}  # came before anybody asked
+        self._held: dict[str, deque[BatchResult]] = {}  # came before anybody asked
         self._most_requests = service.limits.requests
         self._one_at_a_time = False
         self._leave_after_s: float | None = None
         self._leaves = False
         activity.listen(self._look_for_round)
 
-    async def park(self, request: ModelRequest) -> Arrival | None:
+    async def park(self, request: ModelRequest) -> BatchResult | None:
         """Wait for what comes of a request; None when it is to be sent by itself after all.
 
         Raises what stopped the run, and BudgetExhausted.
@@ -244,8 +244,8 @@ class Parking:
             return held.popleft()
         if self._late.is_set() and request.request_hash not in self._out:
             return None
-        future: asyncio.Future[Arrival | None] = asyncio.get_running_loop().create_future()
-        self._parked[request.request_hash] = _Parked(request=request, future=future)
+        future: asyncio.Future[BatchResult | None] = asyncio.get_running_loop().create_future()
+        self._parked[request.request_hash] = _Queued(request=request, future=future)
         if request.request_hash not in self._out:
             self._unsent[request.request_hash] = request
         try:
@@ -464,10 +464,10 @@ class Parking:
                 self._ending.add(asyncio.current_task())
             self._deliver(request_hash, self._make_arrival(batch, state, line))
 
-    def _make_arrival(self, batch: _Sent, state: BatchState, line: BatchLine | None) -> Arrival:
-        return Arrival(batch_id=batch.batch_id, sent_at=batch.sent_at, line=line, how_it_ended=state.status)
+    def _make_arrival(self, batch: _Sent, state: BatchState, line: BatchLine | None) -> BatchResult:
+        return BatchResult(batch_id=batch.batch_id, sent_at=batch.sent_at, line=line, how_it_ended=state.status)
 
-    def _deliver(self, request_hash: str, arrival: Arrival) -> None:
+    def _deliver(self, request_hash: str, arrival: BatchResult) -> None:
         parked = self._parked.get(request_hash)
         if parked is not None and not parked.future.done():
             parked.future.set_result(arrival)

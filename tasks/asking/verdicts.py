@@ -21,9 +21,8 @@ import orjson
 
 from evalhouse.prompts import TURN_PREFIX, VERDICTS, BlockValue, Prompt, list_ids, name_support, unfold_row
 from evalhouse.tasks.asking.asker import Asker
-from evalhouse.tasks.asking.pairs import Pair, Rules, Scored, begin_judging, locate
+from evalhouse.tasks.asking.pairs import JOIN, Form, Pair, Rules, Scored, begin_judging, find_form, locate
 from evalhouse.tasks.judge.errors import BudgetExhausted, CutReply, EndpointDown, JudgeFailed, TooLong, UnusableReply
-from evalhouse.tasks.judge.forms import JOIN, Form, find_form
 from evalhouse.tasks.judge.names import is_fixed
 from evalhouse.tasks.judge.protocol import Question, plain_data
 

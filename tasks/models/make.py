@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from evalhouse.prompts import Prompt
+from evalhouse.tasks.asking.pairs import JOIN, Form, FormPrompt, find_form
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.judge.forms import JOIN, Form, FormPrompt, find_form
 from evalhouse.tasks.judge.names import DEFAULT, LEXICAL, LOCAL, find_judge, list_judges
 from evalhouse.tasks.judge.protocol import (
     Judge,

@@ -18,7 +18,7 @@ from yarl import URL
 
 from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context, read_beginning
 from evalhouse.tasks.asking.limits import is_near
-from evalhouse.tasks.judge.forms import JOIN, find_form
+from evalhouse.tasks.asking.pairs import JOIN, find_form
 from evalhouse.tasks.judge.protocol import Judge, parse_count
 from evalhouse.tasks.models.completions import (
     find_endpoint,

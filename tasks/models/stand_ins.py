@@ -16,9 +16,9 @@ import orjson
 
 from evalhouse.prompts import PREFERENCES, list_row_reasons, pick_verdict_lists, word_row
 from evalhouse.tasks.asking.embeddings import pack_vector
+from evalhouse.tasks.asking.pairs import find_form
 from evalhouse.tasks.asking.record import Call, ReplyFinder
 from evalhouse.tasks.asking.usage import Price, Usage, count_request, count_tokens
-from evalhouse.tasks.judge.forms import find_form
 from evalhouse.tasks.judge.protocol import (
     Judge,
     ModelReply,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from evalhouse.prompts import CONVERSATION, TURN_PREFIX, BlockValue, Grade, Item, Prompt
 from evalhouse.tasks.asking.asker import Asker
-from evalhouse.tasks.asking.batches import Parking
+from evalhouse.tasks.asking.batches import BatchQueue
 from evalhouse.tasks.asking.embeddings import AskedEmbedder, Embedder
 from evalhouse.tasks.asking.shared_limit import SharedLimits
 from evalhouse.tasks.asking.splitting import leave_room
@@ -265,9 +265,9 @@ class RunTools:
         return (*self.asker.all, *embedding)
 
     @property
-    def parkings(self) -> tuple[Parking, ...]:
+    def batch_queues(self) -> tuple[BatchQueue, ...]:
         """Where requests wait that go by batch."""
-        return tuple(asker.parking for asker in self.asker.all if asker.parking is not None)
+        return tuple(asker.batch_queue for asker in self.asker.all if asker.batch_queue is not None)
 
     @property
     def usage(self) -> Usage:
@@ -348,8 +348,8 @@ class LiveRun(RunTools):
         if self.is_open:
             for asker in self.asker.all:
                 await asker.judge.close()
-                if asker.parking is not None:
-                    await asker.parking.close()
+                if asker.batch_queue is not None:
+                    await asker.batch_queue.close()
             if self.embedder is not None:
                 await self.embedder.close()
 

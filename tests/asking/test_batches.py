@@ -17,9 +17,9 @@ from endpoint_options import Raw, make_error
 from endpoint_replies import Asked
 from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to, read_calls, read_outcomes
 
-from evalhouse.flows.preparing.batches import add_parking
+from evalhouse.flows.preparing.batches import add_batch_queue
 from evalhouse.flows.serving.backlog import has_left_batch
-from evalhouse.tasks.asking import batches as parking
+from evalhouse.tasks.asking import batches as queues
 from evalhouse.tasks.asking.batches import BatchUnderWay
 from evalhouse.tasks.asking.record import CallRecord
 from evalhouse.tasks.asking.usage import Price
@@ -63,7 +63,7 @@ async def lay_out_night(
     settings = make_settings(batch=True, **changes)
     async with lay_out_run(folder, settings, run_id=run_id, price=price) as live_run:
         take_in_orphans(live_run.warehouse)
-        add_parking(live_run.asker, settings, run_id, live_run.warehouse)
+        add_batch_queue(live_run.asker, settings, run_id, live_run.warehouse)
         yield live_run
 
 
@@ -98,7 +98,7 @@ async def test_that_a_batch_is_over_is_noted_though_the_run_ends_with_its_last_r
     endpoint: BatchEndpoint, tmp_path: Path
 ) -> None:
     async with lay_out_night(tmp_path) as live_run:
-        service = live_run.parkings[0].service
+        service = live_run.batch_queues[0].service
         fetch = service.fetch
 
         async def fetch_and_linger(provider_id: str) -> AsyncIterator[BatchLine]:
@@ -118,7 +118,7 @@ class _Doom:
     def __init__(self, live_run: LiveRun, n: int) -> None:
         self._left = n
         self.struck = asyncio.Event()
-        (of_run,) = live_run.parkings
+        (of_run,) = live_run.batch_queues
         service, ledger = of_run.service, of_run._ledger
         for owner, name in ((ledger, "plan"), (ledger, "note")):
             object.__setattr__(owner, name, self._around_thread(getattr(owner, name)))
@@ -281,7 +281,7 @@ async def test_a_batch_that_is_made_as_the_deadline_passes_is_cancelled_too(
 ) -> None:
     endpoint.takes_s = None
     async with lay_out_night(tmp_path, deadline="1s") as live_run:
-        service = live_run.parkings[0].service
+        service = live_run.batch_queues[0].service
         create = service.create
 
         async def create_slowly(file: Path, tag: str) -> BatchState:
@@ -310,10 +310,10 @@ async def test_a_run_that_is_stopped_leaves_its_batch_and_a_later_one_fetches_it
 ) -> None:
     endpoint.takes_s = None
     said: list[str] = []
-    monkeypatch.setattr(parking.logger, "warning", lambda text, *parts: said.append(text % parts))
+    monkeypatch.setattr(queues.logger, "warning", lambda text, *parts: said.append(text % parts))
     async with lay_out_night(tmp_path) as live_run:
         judging = asyncio.create_task(extract_statements(live_run, make_work(make_sample())))
-        while live_run.parkings[0].describe() is None:
+        while live_run.batch_queues[0].describe() is None:
             await asyncio.sleep(0.01)
         live_run.stop(RunCancelled("stopped by SIGINT"), drain_s=0.0)
         with pytest.raises(RunCancelled, match="SIGINT"):
@@ -331,7 +331,7 @@ async def test_a_run_whose_process_need_not_wait_ends_and_is_known_by_that(
 ) -> None:
     endpoint.takes_s = None
     async with lay_out_night(tmp_path) as live_run:
-        live_run.parkings[0].leave_after(0.2)
+        live_run.batch_queues[0].leave_after(0.2)
         with pytest.raises(BatchUnderWay) as left:
             await extract_statements(live_run, make_work(make_sample()))
     row = RunRow(run_id="run-1", judge="openai:judge", started_at=now_utc(), config={}, status="cancelled")
@@ -356,7 +356,7 @@ async def test_anthropic_takes_a_night_in_message_batches(
 
     endpoint.trouble = Trouble(lose_created=1, expire=[0.5], answer_line=answer_line)
     async with lay_out_run(tmp_path, settings, judge=make_judge(settings)) as live_run:
-        add_parking(live_run.asker, settings, "run-1", live_run.warehouse)
+        add_batch_queue(live_run.asker, settings, "run-1", live_run.warehouse)
         works = await judge_samples(live_run, [make_sample(number) for number in range(1, N_SAMPLES + 1)])
     reasons = Counter((step, why) for work in works for step, why in read_outcomes(work).items() if why)
     assert reasons == {("rank", "judge_failed"): 1}

@@ -234,7 +234,7 @@ def describe(**counts: Any) -> str:  # noqa: ANN401  # the fields of Usage
         progress=Progress(n_samples=10_000, n_done=1234),
         asker=SimpleNamespace(counts=Usage(**counts)),
         askers=[],
-        parkings=[],
+        batch_queues=[],
         collection=None,
     )
     return describe_progress(live_run)

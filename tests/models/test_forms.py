@@ -16,11 +16,11 @@ from live_runs import lay_out_run, make_sample, make_settings, read_calls
 from warehouse_runs import lay_warehouse
 
 from evalhouse.prompts import Item
+from evalhouse.tasks.asking.pairs import find_form, list_forms
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.attribute import attribute_statements
 from evalhouse.tasks.classify import classify_statements
 from evalhouse.tasks.judge.errors import FatalJudgeError, UnusableReply
-from evalhouse.tasks.judge.forms import find_form, list_forms
 from evalhouse.tasks.models.make import check_judge_name, make_judge
 from evalhouse.tasks.pipeline.live_run import Extraction, make_work
 from evalhouse.tasks.rank import rank_contexts
