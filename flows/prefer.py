@@ -25,7 +25,7 @@ from evalhouse.prompts import load_prompts
 from evalhouse.tasks.asking.pairs import find_form
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.comparing.gate_checks import Score, check_mean, is_passed
-from evalhouse.tasks.comparing.preferences import summarise_preferences
+from evalhouse.tasks.comparing.paired import summarise_preferences
 from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.judge.errors import RunCancelled
 from evalhouse.tasks.judge.names import LEXICAL, LOCAL, find_judge

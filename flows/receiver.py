@@ -41,8 +41,7 @@ from evalhouse.tasks.datasets.spans.otel import (
 )
 from evalhouse.tasks.datasets.spans.span import Blame, Tree
 from evalhouse.tasks.datasets.spans.store import Redactor, is_named, is_picked, to_row
-from evalhouse.tasks.settings.suite import find_cutoff
-from evalhouse.tasks.settings.traces import ReceiverSettings
+from evalhouse.tasks.settings.suite import ReceiverSettings, find_cutoff
 from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.messages import note_secret
 from evalhouse.warehouse.mover import Journal, Mover, Segment, find_journal, find_orphans, take_in_orphans

@@ -51,7 +51,7 @@ async def _grade_by(live_run: LiveRun, work: SampleWork, prompt: Prompt) -> None
         return
     proof = None
     if prompt.name == "sql_equivalence":  # what can be proved needs no judge
-        from evalhouse.tasks.measures.sql_results import prove_by_running  # noqa: PLC0415  # brings the sandbox
+        from evalhouse.tasks.measures.structured_answers import prove_by_running  # noqa: PLC0415  # brings the sandbox
 
         proof = await prove_by_running(sample)
     if proof is not None:

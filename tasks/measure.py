@@ -60,7 +60,7 @@ async def _measure_overlap(live_run: LiveRun, work: SampleWork) -> str | None:
 
 
 async def _compare_tool_calls(_: LiveRun, work: SampleWork) -> str | None:
-    from evalhouse.tasks.measures.tool_calls import RUBRIC, ToolCallError, grade_tool_calls, read_tool_calls
+    from evalhouse.tasks.measures.structured_answers import TOOL_CALLS, ToolCallError, grade_tool_calls, read_tool_calls
 
     metadata = work.sample.metadata
     expected, made = metadata.get("expected_tool_calls"), metadata.get("tool_calls")
@@ -71,12 +71,12 @@ async def _compare_tool_calls(_: LiveRun, work: SampleWork) -> str | None:
     except ToolCallError as error:
         raise FatalJudgeError(f"sample {work.sample.sample_id}, column expected_tool_calls: {error}") from None
     for match in grade_tool_calls(wanted, read_tool_calls(made, strict=False)):
-        work.add_grade(RUBRIC, match)
+        work.add_grade(TOOL_CALLS, match)
     return None
 
 
 async def _compare_result_sets(live_run: LiveRun, work: SampleWork) -> str | None:
-    from evalhouse.tasks.measures.sql_results import RUBRIC, compare_results
+    from evalhouse.tasks.measures.structured_answers import RESULT_SETS, compare_results
 
     # One at a time: should the process end, it is plain which sample it was measuring.
     async with live_run.measuring:
@@ -85,7 +85,7 @@ async def _compare_result_sets(live_run: LiveRun, work: SampleWork) -> str | Non
     if isinstance(grades, str):
         return grades
     for agreement in grades:
-        work.add_grade(RUBRIC, agreement)
+        work.add_grade(RESULT_SETS, agreement)
     return None
 
 

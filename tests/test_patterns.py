@@ -23,7 +23,7 @@ import pytest
 
 from evalhouse.tasks.measures.citations import Sources
 from evalhouse.tasks.settings.run import compile_patterns
-from evalhouse.tasks.settings.traces import PATTERNS
+from evalhouse.tasks.settings.suite import PATTERNS
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("flows", "tasks", "prompts", "warehouse")
@@ -39,9 +39,9 @@ ONE = (codes.IN, codes.LITERAL, codes.NOT_LITERAL, codes.ANY)
 OWN = {
     "flows/commands/query.py", "flows/commands/show.py", "flows/preparing/suites.py", "flows/suite.py",
     "prompts/prompt_file.py", "prompts/rubric.py",
-    "tasks/asking/shared_limit.py", "tasks/lexical/judge.py", "tasks/models/make.py", "tasks/settings/named_values.py",
-    "tasks/settings/target.py", "warehouse/engine/connection.py",
-    "warehouse/engine/migrate.py", "warehouse/location.py", "warehouse/metric_files.py",
+    "tasks/asking/shared_limit.py", "tasks/lexical/judge.py", "tasks/models/make.py", "tasks/settings/target.py",
+    "warehouse/engine/connection.py", "warehouse/engine/migrate.py", "warehouse/location.py",
+    "warehouse/metric_files.py",
     "warehouse/sandbox/catalog.py", "warehouse/sandbox/query.py",
 }  # fmt: skip
 # Foreign, and cut to so many characters before a pattern meets it; functions stand for the patterns within them.
@@ -254,7 +254,7 @@ def test_every_pattern_within_a_function_is_known() -> None:
 
 
 KNOWN = {
-    "tasks/datasets/spans/store.py:_patterns", "tasks/settings/traces.py:_check_pattern",
+    "tasks/datasets/spans/store.py:_patterns", "tasks/settings/suite.py:_check_pattern",
     "tasks/settings/run.py:compile_patterns", "tasks/measures/citations.py:pattern",
     "tasks/measures/citations.py:_fold",
     "prompts/render.py:_compile_control_words", "prompts/render.py:_compile_ids", "prompts/render.py:_compile_tags",
@@ -268,7 +268,7 @@ def test_no_foreign_text_keeps_a_pattern_busy(pairs: bool) -> None:
     patterns = collect_patterns()
     assert len(patterns) > 60
     patterns |= {f"tasks/settings/run.py:{n}": pattern for n, pattern in enumerate(compile_patterns(()))}
-    patterns |= {f"tasks/settings/traces.py:{name}": re.compile(pattern) for name, pattern in PATTERNS.items()}
+    patterns |= {f"tasks/settings/suite.py:{name}": re.compile(pattern) for name, pattern in PATTERNS.items()}
     names = dict.fromkeys(("1", "1,1", "a b", "a b, a b", "a-1", "a-1; 1"), (1,))  # ids are foreign too
     made = Sources(n_contexts=1, names=names).pattern
     assert made is not None

@@ -11,7 +11,7 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.results.comparison import corrected_pair_table, print_comparison, read_noise_components
 from evalhouse.flows.results.output import print_json, print_line, print_table
 from evalhouse.flows.results.run_origin import find_other_run
-from evalhouse.tasks.comparing.flips import find_flips
+from evalhouse.tasks.comparing.changes import find_flips
 from evalhouse.tasks.comparing.intervals import ALPHA
 from evalhouse.tasks.comparing.runs import (
     Comparison,

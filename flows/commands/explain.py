@@ -93,7 +93,7 @@ def lineage(*, names: tuple[str, ...], full: bool, warehouse: Warehouse, as_json
     else:
         read = {}
         if metadata:
-            from evalhouse.tasks.pipeline.step_inputs import list_step_inputs  # noqa: PLC0415  # brings the prompts
+            from evalhouse.tasks.comparing.changes import list_step_inputs  # noqa: PLC0415  # brings the prompts
 
             # What of a sample's metadata the steps read, those of rubrics by the texts of their prompts.
             templates = _read_templates(warehouse, run_row.run_id)
@@ -217,7 +217,7 @@ def _read_lineage(warehouse: Warehouse, run_id: str, sample_id: str, metric: str
     has_own = any(row["step"] is None for row in rows)
     own: Mapping[str, Collection[str]] = {}
     if has_own:
-        from evalhouse.tasks.pipeline.step_inputs import find_graded  # noqa: PLC0415  # only where there are rubrics
+        from evalhouse.tasks.comparing.changes import find_graded  # noqa: PLC0415  # only where there are rubrics
 
         # The grading step of each score that a rubric gave whose prompt is stored.
         templates = _read_templates(warehouse, run_id)

@@ -30,7 +30,7 @@ from evalhouse.tasks.judge.protocol import Judge, find_window
 from evalhouse.tasks.models.make import Judges, check_embeddings_name, make_judges
 from evalhouse.tasks.pipeline.live_run import Asking, LiveRun
 from evalhouse.tasks.settings.run import RunSettings, is_traces
-from evalhouse.tasks.settings.traces import TraceWindow
+from evalhouse.tasks.settings.suite import TraceWindow
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.names import name_setting

@@ -27,9 +27,19 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.judge.names import JudgeNames, parse_judges
 from evalhouse.tasks.settings.run import LIMITS, TOP, WHERE, RunSettings, list_settings
-from evalhouse.tasks.settings.suite import Notify, Retention, SuiteGate, name_scores
+from evalhouse.tasks.settings.suite import (
+    TRACES,
+    Notify,
+    ReceiverSettings,
+    Redaction,
+    Retention,
+    Sampling,
+    SuiteGate,
+    TraceRetention,
+    TraceWindow,
+    name_scores,
+)
 from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.tasks.settings.traces import TRACES, ReceiverSettings, Redaction, Sampling, TraceRetention, TraceWindow
 from evalhouse.warehouse.messages import quote_value
 from evalhouse.warehouse.names import suggest
 

@@ -20,8 +20,8 @@ from evalhouse.flows.results.output import (
     write_interval,
     write_value,
 )
+from evalhouse.tasks.comparing.changes import Part
 from evalhouse.tasks.comparing.paired import ROUNDING
-from evalhouse.tasks.comparing.parts import Part
 from evalhouse.warehouse.messages import clean_text
 
 Row = Mapping[str, Any]

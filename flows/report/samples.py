@@ -8,8 +8,8 @@ Where in a text a statement stands is a help to the eye and no verdict. A statem
 in those of the text it was split from or of the context that supports it: where the words are the same the place is
 exact, else it is the stretch of text that is most alike, from rapidfuzz's alignment, if it is alike enough.
 
-Against another run, `tasks/comparing/flips.py` matches statements, contexts and ratings; here its rows become the words
-of the page.
+Against another run, `tasks/comparing/changes.py` matches statements, contexts and ratings; here its rows become the
+words of the page.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ import orjson
 from rapidfuzz import fuzz
 
 from evalhouse.flows.results.output import explain_support, name_support, write_json
-from evalhouse.tasks.comparing.flips import find_flips
+from evalhouse.tasks.comparing.changes import find_flips
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.rows.report import Row, SampleSlice
 from evalhouse.warehouse.rows.samples import load_turns, plain_turns

@@ -36,8 +36,8 @@ from evalhouse.flows.results.preferences import (
     write_result,
 )
 from evalhouse.flows.results.run_origin import HEADLINE, explain_joint_split, explain_sampling, explain_stand_in
+from evalhouse.tasks.comparing.changes import describe_retrieval_moves
 from evalhouse.tasks.comparing.paired import ROUNDING
-from evalhouse.tasks.comparing.parts import describe_retrieval_moves
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics
 from evalhouse.warehouse.rows.report import Row, RunSummary

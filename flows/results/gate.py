@@ -33,10 +33,13 @@ from evalhouse.tasks.comparing.gate_checks import (
     Limits,
     Score,
     check_all,
+    check_trends,
+    compare_with_mean,
     count_outcomes,
     is_passed,
+    lay_side_by_side,
+    pick_nights,
 )
-from evalhouse.tasks.comparing.nights import check_trends, compare_with_mean, lay_side_by_side, pick_nights
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, compare_runs, group_means, warn_of_status
 from evalhouse.warehouse.messages import clean_text
 from evalhouse.warehouse.queries import read_query

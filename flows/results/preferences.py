@@ -47,7 +47,7 @@ def describe_preferences(warehouse: Warehouse, run: RunRow, *, with_samples: boo
     """All that a run of kind prefer found, as JSON has it; None for a run of another kind."""
     if run.kind != "prefer":
         return None
-    from evalhouse.tasks.comparing.preferences import summarise_preferences  # noqa: PLC0415  # imports the statistics
+    from evalhouse.tasks.comparing.paired import summarise_preferences  # noqa: PLC0415  # imports the statistics
 
     rows = read_preferences(warehouse, run.run_id)
     summary = summarise_preferences(rows)

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 from evalhouse.flows.preparing.request import begin_run
 from evalhouse.flows.run.outcome import TAGS, NoiseOutcome, Population, RepeatsOutcome, RunOutcome
+from evalhouse.tasks.comparing.changes import list_changed_settings
 from evalhouse.tasks.comparing.noise import LEAST_SAMPLES, has_noise, pick_samples, pick_steadily
-from evalhouse.tasks.comparing.parts import list_changed_settings
 from evalhouse.tasks.settings.run import RunSettings, leave_out
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.warehouse.errors import WarehouseError

@@ -22,8 +22,8 @@ from evalhouse.flows.results.output import (
 )
 from evalhouse.flows.results.run_origin import describe_testset
 from evalhouse.flows.server.api import BadAddress, NoAnswer, send_request
-from evalhouse.tasks.settings.named_values import NAMED, NamedValueError, read_named
 from evalhouse.tasks.settings.suite import Ending, Notify, RefreshedTestset, is_web_address
+from evalhouse.tasks.settings.target import NAMED, NamedValueError, read_named
 from evalhouse.warehouse.messages import clean_text, shorten
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.rows.scores import read_shared_with

@@ -23,9 +23,8 @@ from evalhouse.flows.results.comparison import name_part, write_p
 from evalhouse.flows.results.output import explain_support, name_support, write_interval, write_json, write_value
 from evalhouse.flows.results.run_origin import HEADLINE
 from evalhouse.flows.ui.pages import check_choice, find_kept, find_warehouse, link, render
-from evalhouse.tasks.comparing.flips import WAYS, list_verdict_flips, match_items
+from evalhouse.tasks.comparing.changes import WAYS, find_graded, list_verdict_flips, match_items
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, compare_runs, rank_samples
-from evalhouse.tasks.pipeline.step_inputs import find_graded
 from evalhouse.tasks.reviews.export import CorrectedPair, explain_uncorrected, pair_corrected
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.metric_files import load_metrics

@@ -44,9 +44,9 @@ from typing import Any, Final, Literal
 import numpy as np
 import polars as pl
 
+from evalhouse.tasks.comparing.changes import Flags, is_changed_everywhere, list_call_steps
 from evalhouse.tasks.comparing.intervals import ALPHA, NORMAL, Floats, Integers, find_beta_point, find_student_point
 from evalhouse.tasks.comparing.paired import compare_paired
-from evalhouse.tasks.comparing.parts import Flags, is_changed_everywhere, list_call_steps
 from evalhouse.tasks.judge.names import is_fixed, list_judges
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, list_runs

@@ -13,18 +13,7 @@ import orjson
 import polars as pl
 from numpy.typing import NDArray
 
-from evalhouse.tasks.comparing.intervals import Floats, Integers, find_mean_interval
-from evalhouse.tasks.comparing.noise import MetricNoise, PairNoise, Shift, describe_shifts, find_scale
-from evalhouse.tasks.comparing.paired import (
-    RESAMPLES,
-    ROUNDING,
-    Paired,
-    compare_paired,
-    decide,
-    read_estimates,
-    warn_of_sampling,
-)
-from evalhouse.tasks.comparing.parts import (
+from evalhouse.tasks.comparing.changes import (
     INPUTS,
     Cause,
     Flags,
@@ -36,6 +25,7 @@ from evalhouse.tasks.comparing.parts import (
     find_causes,
     find_changed_inputs,
     find_changed_judges,
+    find_graded,
     find_retrieval,
     join_inputs,
     list_changed_settings,
@@ -44,7 +34,17 @@ from evalhouse.tasks.comparing.parts import (
     name_changes,
     split_difference,
 )
-from evalhouse.tasks.pipeline.step_inputs import find_graded
+from evalhouse.tasks.comparing.intervals import Floats, Integers, find_mean_interval
+from evalhouse.tasks.comparing.noise import MetricNoise, PairNoise, Shift, describe_shifts, find_scale
+from evalhouse.tasks.comparing.paired import (
+    RESAMPLES,
+    ROUNDING,
+    Paired,
+    compare_paired,
+    decide,
+    read_estimates,
+    warn_of_sampling,
+)
 from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.metric_files import Better
 from evalhouse.warehouse.names import suggest

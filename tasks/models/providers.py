@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.settings.named_values import NamedValueError, fill_variable
+from evalhouse.tasks.settings.target import NamedValueError, fill_variable
 from evalhouse.warehouse.messages import note_secret, redact
 from evalhouse.warehouse.names import name_setting
 

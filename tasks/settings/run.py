@@ -16,9 +16,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from pydantic_core import PydanticCustomError
 
 from evalhouse.tasks.judge.names import LEXICAL, find_judge, is_fixed, parse_judges
-from evalhouse.tasks.settings.suite import Notify, RefreshedTestset, SuiteGate, is_web_address
+from evalhouse.tasks.settings.suite import (
+    TRACES,
+    Notify,
+    RefreshedTestset,
+    SuiteGate,
+    TraceFormat,
+    TraceWindow,
+    is_web_address,
+)
 from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.tasks.settings.traces import TRACES, TraceFormat, TraceWindow
 from evalhouse.warehouse.names import name_setting
 from evalhouse.warehouse.sample_data import SAMPLE
 from evalhouse.warehouse.steps import STEPS

@@ -22,16 +22,18 @@ from yarl import URL
 
 from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context
 from evalhouse.tasks.judge.errors import parse_retry_after
-from evalhouse.tasks.settings.named_values import NamedValueError, describe_name, read_named
 from evalhouse.tasks.settings.target import (
     CONVERSATION,
     GIVEN_MARKS,
     MARK,
     METADATA,
     VARIABLE,
+    NamedValueError,
     TargetSettings,
+    describe_name,
     find_texts,
     is_secret_header,
+    read_named,
 )
 from evalhouse.tasks.targets.protocol import (
     Answer,

@@ -21,7 +21,7 @@ import orjson
 
 from evalhouse.flows.cli import evalhouse
 from evalhouse.flows.results.output import make_table, print_line, print_table, write_interval
-from evalhouse.tasks.comparing.preferences import measure_mean, number_groups
+from evalhouse.tasks.comparing.paired import measure_mean, number_groups
 
 Row = Mapping[str, Any]
 _SIDES = {"base": "a", "candidate": "b", "tie": "tie"}

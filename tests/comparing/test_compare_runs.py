@@ -13,7 +13,7 @@ from rows import Row, RowsToCome
 from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 
-from evalhouse.tasks.comparing.parts import METADATA_INPUTS
+from evalhouse.tasks.comparing.changes import METADATA_INPUTS
 from evalhouse.tasks.comparing.runs import (
     Comparison,
     ComparisonError,

@@ -8,7 +8,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalhouse.tasks.comparing.flips import Flip, find_flips, match_items
+from evalhouse.tasks.comparing.changes import Flip, find_flips, match_items
 
 Told = tuple[str, str | None, bool | None]  # text, label, supported
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gate_histories import Floats, Gate, World, find_first, run_nights
 
-from evalhouse.tasks.comparing.nights import list_windows
+from evalhouse.tasks.comparing.gate_checks import list_windows
 
 WORLD = World()
 Make = Callable[[np.random.Generator], Iterator[Floats]]

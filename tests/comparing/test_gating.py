@@ -10,6 +10,7 @@ import pytest
 from gate_comparisons import compare_values, make_comparison
 from scipy import stats
 
+from evalhouse.tasks.comparing.changes import Part
 from evalhouse.tasks.comparing.gate_checks import (
     Check,
     Cost,
@@ -25,7 +26,6 @@ from evalhouse.tasks.comparing.gate_checks import (
     count_outcomes,
     is_passed,
 )
-from evalhouse.tasks.comparing.parts import Part
 from evalhouse.tasks.comparing.runs import MetricComparison
 
 

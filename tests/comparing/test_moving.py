@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalhouse.prompts import load_prompts
-from evalhouse.tasks.comparing.parts import (
+from evalhouse.tasks.comparing.changes import (
     CAUSES,
     INPUTS,
     NOISE,

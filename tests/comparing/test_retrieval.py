@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evalhouse.flows.results.comparison import write_also
-from evalhouse.tasks.comparing.parts import (
+from evalhouse.tasks.comparing.changes import (
     INPUTS,
     Flags,
     MetricMoves,

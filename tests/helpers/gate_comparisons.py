@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from evalhouse.tasks.comparing.changes import Part
 from evalhouse.tasks.comparing.noise import MetricNoise
 from evalhouse.tasks.comparing.paired import Paired, compare_paired
-from evalhouse.tasks.comparing.parts import Part
 from evalhouse.tasks.comparing.runs import MetricComparison
 
 NO_COUNTS: Mapping[str, int] = {}

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from warehouse_runs import make_run
 
 from evalhouse.flows.results.baseline import make_decision
-from evalhouse.tasks.comparing.gate_checks import Check, check_drops, is_passed
-from evalhouse.tasks.comparing.nights import Nights, check_trends, pick_nights
+from evalhouse.tasks.comparing.gate_checks import Check, Nights, check_drops, check_trends, is_passed, pick_nights
 
 Floats = NDArray[np.float64]
 METRIC = "factual_f1"

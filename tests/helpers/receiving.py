@@ -17,7 +17,7 @@ import uvicorn
 
 from evalhouse.flows.receiver import Receiver, SpanKeeper, make_app
 from evalhouse.flows.server.listening import listen
-from evalhouse.tasks.settings.traces import ReceiverSettings
+from evalhouse.tasks.settings.suite import ReceiverSettings
 from evalhouse.warehouse.store import Warehouse
 
 TOKEN = "0123456789abcdef0123456789abcdef"

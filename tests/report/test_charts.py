@@ -32,7 +32,7 @@ from evalhouse.flows.report.charts import (
     draw_spark,
     draw_trend,
 )
-from evalhouse.tasks.comparing.parts import Part
+from evalhouse.tasks.comparing.changes import Part
 
 ASSETS = Path(charts.__file__).with_name("assets")
 ATTACK = "</script><img src=x onerror=\"document.title='owned'\"> \x1b[31m"

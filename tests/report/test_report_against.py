@@ -17,7 +17,7 @@ from rows import derive_all
 
 from evalhouse.flows.report.charts import draw_parts
 from evalhouse.flows.results.run_origin import HEADLINE
-from evalhouse.tasks.comparing.parts import Part
+from evalhouse.tasks.comparing.changes import Part
 
 Ask = Callable[..., Finished]
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 import pytest
 
 from evalhouse.flows.report.sections import Against, build_head, explain_metrics, rank_causes, write_share
+from evalhouse.tasks.comparing.changes import Part
 from evalhouse.tasks.comparing.paired import Paired, Verdict
-from evalhouse.tasks.comparing.parts import Part
 from evalhouse.tasks.comparing.runs import Comparison, MetricComparison
 from evalhouse.warehouse.metric_files import load_metrics, parse_metric
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from evalhouse.tasks.measures import sql_results as result_sets
-from evalhouse.tasks.measures.sql_results import (
+from evalhouse.tasks.measures import structured_answers as result_sets
+from evalhouse.tasks.measures.structured_answers import (
     ResultSet,
     compare_result_sets,
     must_differ,

@@ -17,7 +17,7 @@ from live_runs import PROMPTS, ScriptedJudge, lay_out_run, make_sample, read_out
 from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.measure import describe_deaths, find_mark, measure_sample
-from evalhouse.tasks.measures.sql_results import compare_results, prove_by_running, run_on_tables
+from evalhouse.tasks.measures.structured_answers import compare_results, prove_by_running, run_on_tables
 from evalhouse.tasks.pipeline.live_run import SampleWork, make_work
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.store import Warehouse
@@ -122,7 +122,9 @@ def test_a_bots_query_that_fails_scores_zero_and_states_why(made: str) -> None:
 async def test_a_bots_query_that_is_stopped_leaves_the_sample_unscored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str, told: str
 ) -> None:
-    monkeypatch.setattr("evalhouse.tasks.measures.sql_results.run_on_tables", partial(run_on_tables, timeout_s=0.3))
+    monkeypatch.setattr(
+        "evalhouse.tasks.measures.structured_answers.run_on_tables", partial(run_on_tables, timeout_s=0.3)
+    )
     work = await measure(tmp_path, make_pair(ALL, made))
     (outcome,) = work.rows["outcomes"]
     assert (outcome["step"], outcome["reason"]) == ("result_sets", "measure_failed")
@@ -197,7 +199,7 @@ async def test_a_sample_is_marked_while_it_is_measured(tmp_path: Path, monkeypat
         seen.append(find_mark(Warehouse(str(tmp_path / "w.duckdb")), "run-1", sample.sample_id).read_bytes())
         return "no_answer"
 
-    monkeypatch.setattr("evalhouse.tasks.measures.sql_results.compare_results", look)
+    monkeypatch.setattr("evalhouse.tasks.measures.structured_answers.compare_results", look)
     await measure(tmp_path, make_pair())
     assert seen == [b'"s1"\n']
 

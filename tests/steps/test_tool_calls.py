@@ -15,8 +15,8 @@ from live_runs import ScriptedJudge, lay_out_run, make_sample, read_outcomes
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.measure import measure_sample
-from evalhouse.tasks.measures import tool_calls
-from evalhouse.tasks.measures.tool_calls import ToolCall, ToolCallError, grade_tool_calls, read_tool_calls
+from evalhouse.tasks.measures import structured_answers as tool_calls
+from evalhouse.tasks.measures.structured_answers import ToolCall, ToolCallError, grade_tool_calls, read_tool_calls
 from evalhouse.tasks.pipeline.live_run import SampleWork, make_work
 
 ASK = ToolCall(name="ask_tide", arguments={"harbour": "Quillon", "day": 1})

@@ -32,7 +32,7 @@ from evalhouse.flows.receiver import Counts, SpanKeeper
 from evalhouse.tasks.datasets.errors import DatasetError
 from evalhouse.tasks.datasets.read import stage_of
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.tasks.settings.traces import TraceWindow
+from evalhouse.tasks.settings.suite import TraceWindow
 from evalhouse.warehouse.mover import take_in_orphans
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.store import Warehouse

@@ -28,7 +28,7 @@ from evalhouse.tasks.datasets.errors import DatasetError
 from evalhouse.tasks.datasets.read import stage_of
 from evalhouse.tasks.datasets.spans.otel import read_otlp
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.tasks.settings.traces import TraceWindow
+from evalhouse.tasks.settings.suite import TraceWindow
 from evalhouse.warehouse.engine.connection import open_reader
 from evalhouse.warehouse.mover import find_journal, take_in_orphans
 from evalhouse.warehouse.store import Warehouse

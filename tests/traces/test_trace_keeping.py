@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from evalhouse.tasks.datasets.spans.otel import Recorded
 from evalhouse.tasks.datasets.spans.store import Redactor, is_named, is_picked
-from evalhouse.tasks.settings.traces import PATTERNS, OwnPattern, Redaction, Sampling
+from evalhouse.tasks.settings.suite import PATTERNS, OwnPattern, Redaction, Sampling
 
 NAME = "李明华"
 PRIVATE = {

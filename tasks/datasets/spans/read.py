@@ -29,7 +29,7 @@ from evalhouse.tasks.datasets.spans.otel import (
 from evalhouse.tasks.datasets.spans.samples import REASONS, LeftOut, Reason, join_sessions, make_row
 from evalhouse.tasks.datasets.spans.span import Blame, Span, Tree
 from evalhouse.tasks.datasets.spans.vendors import read_langfuse, read_langsmith
-from evalhouse.tasks.settings.traces import TraceFormat
+from evalhouse.tasks.settings.suite import TraceFormat
 from evalhouse.warehouse.names import name_setting
 
 _MAX_NAMED: Final = 3  # traces that are named of those left out for one reason

@@ -17,7 +17,7 @@ from evalhouse.tasks.datasets.rows import RawRow
 from evalhouse.tasks.datasets.spans.otel import Logged, Recorded, join_logged, read_span
 from evalhouse.tasks.datasets.spans.read import Tally, Trace, make_samples
 from evalhouse.tasks.datasets.values import open_cell
-from evalhouse.tasks.settings.traces import PATTERNS, TRACES, Redaction, Sampling, TraceWindow
+from evalhouse.tasks.settings.suite import PATTERNS, TRACES, Redaction, Sampling, TraceWindow
 from evalhouse.warehouse.rows.runs import now_utc
 from evalhouse.warehouse.rows.spans import TraceRows, find_forgotten_traces, read_trace_rows
 from evalhouse.warehouse.store import Warehouse
