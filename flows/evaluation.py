@@ -14,13 +14,12 @@ from prefect.client.schemas.objects import State
 from prefect.context import TagsContext
 from prefect.runtime import flow_run
 
-from evalhouse.flows.preparing.parameters import EvaluateParameters, describe_settings
-from evalhouse.flows.server.flow_options import FLOW_OPTIONS
+from evalhouse.flows.run.within_flow import EvaluateParameters, describe_settings, progress_shown, run_within_flow
 from evalhouse.flows.server.interrupts import take_signals_back
 from evalhouse.flows.shards import collect_shards, judge_shards
 from evalhouse.tasks.load import load
 from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.pipeline.run_step import find_live_run, is_open
+from evalhouse.tasks.pipeline.run_step import FLOW_OPTIONS, find_live_run, is_open
 from evalhouse.tasks.score import pick_score_task, publish
 from evalhouse.warehouse.rows.runs import RunKind, update_run
 
@@ -38,8 +37,6 @@ async def evaluate_run(parameters: EvaluateParameters = _DEFAULTS) -> "State[Any
     if is_open(parameters.run_id):  # by a command, a suite or a call from Python
         await judge_run(find_live_run(str(parameters.run_id)))
         return None
-    from evalhouse.flows.run.within_flow import run_within_flow  # noqa: PLC0415  # a deployment opens its run here
-
     return await run_within_flow(parameters, take_to_end)
 
 
@@ -105,8 +102,6 @@ async def within_flow_run(live_run: LiveRun) -> AsyncIterator[None]:
     # Of each task run that has tags Prefect asks the server for limits by that name, which our own has none of.
     task_tags: AbstractContextManager[object] = TagsContext(current_tags=set())
     if live_run.across_machines:
-        from evalhouse.flows.run.prefect_pages import progress_shown  # noqa: PLC0415
-
         progress, task_tags = progress_shown(live_run), tags(*live_run.settings.prefect_tags)
     limit_s = live_run.settings.run_timeout_s
     limit = asyncio.timeout(limit_s)

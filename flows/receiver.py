@@ -28,7 +28,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from evalhouse.flows.server.listening import find_token, listen, write_address
+from evalhouse.flows.server.local import find_token, listen, write_address
 from evalhouse.tasks.datasets.spans.otel import (
     Logged,
     Recorded,
@@ -254,7 +254,7 @@ _PATHS: Final = {
 def has_protobuf() -> bool:
     """Return True if the extra that reads protobuf is installed."""
     try:
-        import opentelemetry.proto.collector.trace.v1.trace_service_pb2  # noqa: F401, PLC0415  # an extra
+        import opentelemetry.proto.collector.trace.v1.trace_service_pb2  # noqa: F401, PLC0415
     except ImportError:
         return False
     return True

@@ -106,8 +106,7 @@ class ReplayRun:
 
     def carry_out(self, watch: Watch | None) -> RunOutcome:
         """Ask, and judge what was answered."""
-        from evalhouse.flows.preparing.collection import make_collection  # noqa: PLC0415  # all import what judges
-        from evalhouse.flows.preparing.live_run import make_tools  # noqa: PLC0415
+        from evalhouse.flows.preparing.live_run import make_collection, make_tools  # noqa: PLC0415  # import what judges
 
         assert self.settings.target is not None
         parent = self.pair.candidate.run_id

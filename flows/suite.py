@@ -27,7 +27,6 @@ from evalhouse.flows.results.output import print_notice
 from evalhouse.flows.results.run_origin import describe_testset, read_silent
 from evalhouse.flows.run.outcome import SuiteOutcome
 from evalhouse.flows.server.api import PrefectApi, PrefectApiError, describe_outage, find_api, is_outage
-from evalhouse.flows.server.flow_options import FLOW_OPTIONS
 from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.flows.serving.backlog import (
     find_unanswered,
@@ -43,6 +42,7 @@ from evalhouse.flows.serving.flow_runs import ServedSuite, list_flow_runs, name_
 from evalhouse.flows.serving.notify import describe_end, write_page
 from evalhouse.flows.serving.suite_runs import resolve_suite, resume_suite_run, run_suite
 from evalhouse.tasks.judge.errors import RunCancelled
+from evalhouse.tasks.pipeline.run_step import FLOW_OPTIONS
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
 

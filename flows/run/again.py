@@ -176,8 +176,7 @@ async def _ask_round(
 ) -> RunOutcome | str:
     """Ask and judge one round, from the beginning or, where it was `begun`, from where it stopped; return why nothing
     can be asked."""
-    from evalhouse.flows.preparing.collection import make_collection  # noqa: PLC0415  # all import what asks
-    from evalhouse.flows.preparing.live_run import make_tools  # noqa: PLC0415
+    from evalhouse.flows.preparing.live_run import make_collection, make_tools  # noqa: PLC0415  # import what judges
     from evalhouse.tasks.targets.collection import make_target  # noqa: PLC0415
 
     budget_usd = settings.budget_usd

@@ -17,8 +17,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from evalhouse.flows.preparing.batches import price_as_batches
-from evalhouse.flows.preparing.collection import find_parent_responses
-from evalhouse.flows.preparing.live_run import check_history, explain_cold, make_live_run, refuse_budget_of_answers
+from evalhouse.flows.preparing.live_run import (
+    check_history,
+    explain_cold,
+    find_parent_responses,
+    make_live_run,
+    refuse_budget_of_answers,
+)
 from evalhouse.flows.preparing.plan import describe_columns, make_plan
 from evalhouse.flows.preparing.request import count_judged
 from evalhouse.flows.preparing.settings import show_target

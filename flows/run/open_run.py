@@ -12,17 +12,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.request import RunRequest
 from evalhouse.flows.results.output import print_notice
-from evalhouse.flows.run.outcome import Finish, RunOutcome, Watch, explain_incomplete, show_end
+from evalhouse.flows.run.outcome import Finish, RunOutcome, Watch, explain_incomplete, publish_end, show_end
 from evalhouse.flows.server.api import describe_outage, is_outage
-from evalhouse.flows.server.environment import find_api_url
+from evalhouse.flows.server.environment import API_URL, find_api_url
 from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.flows.server.local import prefect_server
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeError, RunCancelled
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
+from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.mover import take_in_orphans
 from evalhouse.warehouse.rows.calls import count_responses
 from evalhouse.warehouse.rows.runs import (
@@ -81,8 +83,6 @@ def open_run(
     """
     settings = request.settings
     if settings.pool is not None:
-        from evalhouse.flows.pools.parts import check_pool  # noqa: PLC0415  # few runs are
-
         check_pool(settings)
     with ExitStack() as held:
         held.enter_context(warnings_shown())
@@ -106,6 +106,30 @@ def open_run(
             watch=watch or (lambda _: nullcontext()),
             finish=finish,
         )
+
+
+def check_pool(settings: RunSettings) -> None:
+    """Refuse what cannot be spread over workers; raises SettingsError with every problem."""
+    if settings.pool is None:
+        return
+    problems = []
+    if find_api_url() is None:
+        problems.append(
+            f"--pool needs a Prefect server that all workers reach: set {API_URL}, such as http://host:4200/api"
+        )
+    if parse_location(settings.warehouse).lake is None:
+        problems.append(
+            f"--pool needs a warehouse that many can write to, and {settings.warehouse} is one file: give --warehouse "
+            "ducklake:postgresql://user@host/db?data=s3://bucket/prefix (or a shared folder), or for workers on this "
+            "machine alone ducklake:sqlite:/folder/catalog.sqlite?data=/folder/files"
+        )
+    if settings.budget_usd is not None:
+        problems.append(
+            "--budget counts what one process spends, so it does not go with --pool; see what a run will cost with "
+            "--dry-run, and judge a part of it with --limit"
+        )
+    if problems:
+        raise SettingsError("; ".join(problems))
 
 
 def _is_new(warehouse: Warehouse) -> bool:
@@ -186,11 +210,7 @@ class OpenRun:
         if (shortcoming := self.finish(outcome)) is not None:
             show_end(outcome.run, shortcoming)
         if settings.reports is not None or self.across_machines:
-            from evalhouse.flows.run.prefect_pages import publish_end, write_report  # noqa: PLC0415  # few runs do
-
-            report = write_report(self.warehouse, outcome.run, settings)
-            if self.across_machines:
-                publish_end(self.warehouse, outcome.run, settings, report)
+            publish_end(self.warehouse, outcome.run, settings, in_prefect=self.across_machines)
         return outcome
 
     async def carry_out(self, live_run: "LiveRun", run: RunRow) -> RunOutcome:
@@ -220,8 +240,10 @@ class OpenRun:
         if self.wait_for_server is not None:
             self.wait_for_server()
         if live_run.settings.pool is not None:
-            from evalhouse.flows.part import judge_part  # noqa: PLC0415
-            from evalhouse.flows.pools.coordinate import judge_elsewhere  # noqa: PLC0415
+            from evalhouse.flows.pools import (  # noqa: PLC0415
+                judge_elsewhere,
+                judge_part,
+            )
 
             live_run.judge_elsewhere = partial(judge_elsewhere, live_run, judge_part)
         live_run.watch, live_run.across_machines = self.watch, self.across_machines

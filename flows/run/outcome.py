@@ -3,15 +3,19 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from evalhouse.flows.results.output import print_notice, write_count, write_dollars
+from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.rows.runs import RunRow, RunStatus
 
 if TYPE_CHECKING:
     from evalhouse.tasks.asking.usage import Usage
     from evalhouse.tasks.pipeline.live_run import LiveRun
+    from evalhouse.tasks.settings.run import RunSettings
     from evalhouse.warehouse.rows.runs import RepeatCounts
+    from evalhouse.warehouse.store import Warehouse
 
 Watch = Callable[["LiveRun"], AbstractContextManager[None]]
 
@@ -48,6 +52,52 @@ def show_end(run: RunRow, problem: str) -> None:
         api.post(f"/flow_runs/{run.flow_run_id}/set_state", {"state": state, "force": True})
     except PrefectApiError as error:
         print_notice(f"Prefect's page of the run lacks how it ended: {error}")
+
+
+def publish_end(warehouse: "Warehouse", run: RunRow, settings: "RunSettings", *, in_prefect: bool) -> None:
+    """Write the report of a run into the folder for reports, and put links and what moved on the run's Prefect page.
+
+    A run without scores has neither. The run is the same without: what cannot be written is reported and no more.
+    """
+    has_scores = run.status in ("completed", "incomplete")
+    if run.kind != "evaluation":
+        return
+    report = None
+    if settings.reports is not None and has_scores:
+        from evalhouse.flows.report.page import build_page  # noqa: PLC0415  # imports SciPy
+        from evalhouse.warehouse.rows.report import reading_slices  # noqa: PLC0415
+
+        try:
+            report = Path(settings.reports).expanduser().absolute() / f"{run.run_id}.html"
+            report.parent.mkdir(parents=True, exist_ok=True)
+            with reading_slices(warehouse, run, None, with_calls=True) as slices:
+                page = build_page(warehouse, run, None, slices, with_calls=True)
+            report.write_text(page, encoding="utf-8")
+        except (OSError, WarehouseError) as error:
+            print_notice(f"the report was not written: {error}")
+            report = None
+    if not in_prefect or run.flow_run_id is None:
+        return
+    from evalhouse.flows.results.baseline import read_moves, write_moves  # noqa: PLC0415  # most runs do without
+    from evalhouse.flows.server.api import PrefectApiError, find_api  # noqa: PLC0415
+
+    try:
+        artifacts: list[tuple[str, str, str]] = []  # the end of the key, the text, the description
+        if settings.ui_url is not None:
+            address = f"{settings.ui_url.rstrip('/')}/runs/{run.run_id}"
+            link = f"[run {run.run_id} in evalhouse ui]({address})"
+            artifacts.append(("ui", link, "The run with every sample and verdict"))
+        if report is not None:
+            link = f"[{report.name}]({report.as_uri()})"
+            artifacts.append(("report", link, f"The report, on the machine that ran it: {report}"))
+        if has_scores and (moves := read_moves(warehouse, run)) is not None:
+            artifacts.append(("moved", "\n".join(write_moves(moves)), f"What moved in run {run.run_id}, and why"))
+        api = find_api("what moved cannot be shown")
+        for key, text, description in artifacts:
+            body = {"key": f"evalhouse-{run.run_id.lower()}-{key}", "type": "markdown", "data": text}
+            api.post("/artifacts/", {**body, "description": description, "flow_run_id": run.flow_run_id})
+    except (PrefectApiError, WarehouseError) as error:
+        print_notice(f"Prefect's page of the run lacks what moved, and links: {error}")
 
 
 def explain_incomplete(outcome: RunOutcome) -> str | None:

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.server.listening import find_token, listen, write_address
+from evalhouse.flows.server.local import find_token, listen, write_address
 from evalhouse.flows.ui import documents, judge, live, pair, runs, samples, sql
 from evalhouse.flows.ui.guard import HEADERS, Access, Guard, is_loopback
 from evalhouse.flows.ui.pages import Kept, find_asset, render

@@ -167,7 +167,7 @@ class Drill:
 
     def _strike(self) -> None:
         blows: Mapping[str, Callable[[], object]] = {
-            "server": lambda: self._kill("server.process"),
+            "server": lambda: self._kill("server.local"),
             "serve": self._kill_serve,
             "run": lambda: self._kill("prefect.engine"),
             "postgres": lambda: self._aside(self._stop_postgres),

@@ -16,7 +16,7 @@ import orjson
 import uvicorn
 
 from evalhouse.flows.receiver import Receiver, SpanKeeper, make_app
-from evalhouse.flows.server.listening import listen
+from evalhouse.flows.server.local import listen
 from evalhouse.tasks.settings.suite import ReceiverSettings
 from evalhouse.warehouse.store import Warehouse
 

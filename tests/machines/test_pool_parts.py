@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.pools.parts import STOPPED, Part, PartState, Verdict, check_pool, cut_parts, list_shards
+from evalhouse.flows.pools import STOPPED, Part, PartState, Verdict, cut_parts, list_shards
+from evalhouse.flows.run.open_run import check_pool
 from evalhouse.tasks.settings.run import RunSettings
 
 

@@ -54,7 +54,7 @@ def find_server(house: ServeHouse) -> int:
     assert house.process is not None
     listing = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
     rows = [line.split(maxsplit=2) for line in listing.splitlines()]
-    (pid,) = [int(pid) for pid, parent, args in rows if int(parent) == house.process.pid and "server.process" in args]
+    (pid,) = [int(pid) for pid, parent, args in rows if int(parent) == house.process.pid and "server.local" in args]
     return pid
 
 

@@ -24,7 +24,7 @@ from evalhouse.flows.server.api import PrefectApiError, is_outage
 from evalhouse.flows.serving.backlog import hold_flow_run, queue_resume, sweep_crashed
 from evalhouse.flows.serving.flow_runs import find_named_run, name_flow_run
 from evalhouse.flows.serving.notify import describe_end, write_page
-from evalhouse.flows.serving.serve_log import RunLines, ServeLog
+from evalhouse.flows.serving.serve import RunLines, ServeLog
 from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
 from evalhouse.warehouse.rows.gates import Decision, record_decision

@@ -1,1 +1,0 @@
-"""One run spread over the workers of a Prefect work pool."""
