@@ -17,10 +17,10 @@ from typing import Any, Final, Literal
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.request import begin_run
 from evalhouse.flows.preparing.settings import parse_pairs, resolve_settings
-from evalhouse.flows.prompt_trials.compare import derive_settings
-from evalhouse.flows.prompt_trials.session import Session, open_session, rehearse
-from evalhouse.flows.results.run_origin import find_other_run
+from evalhouse.flows.results.run_facts import find_other_run
 from evalhouse.flows.run.outcome import Watch
+from evalhouse.flows.trials.prompts import derive_settings
+from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.prompts import load_prompts
 from evalhouse.tasks.asking.pairs import find_form
 from evalhouse.tasks.asking.usage import Usage

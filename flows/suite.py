@@ -24,7 +24,7 @@ from evalhouse.flows.errors import SettingsError, explain
 from evalhouse.flows.preparing.request import BY_HAND, Trigger, TriggerKind
 from evalhouse.flows.preparing.suites import Suite, load_suite, make_kb_source
 from evalhouse.flows.results.output import print_notice
-from evalhouse.flows.results.run_origin import describe_testset, read_silent
+from evalhouse.flows.results.run_facts import describe_testset, read_silent
 from evalhouse.flows.run.outcome import SuiteOutcome
 from evalhouse.flows.server.api import PrefectApi, PrefectApiError, describe_outage, find_api, is_outage
 from evalhouse.flows.server.interrupts import wait_for_warehouse

@@ -37,7 +37,7 @@ _SLOW_S = 0.006
 ONE = (codes.IN, codes.LITERAL, codes.NOT_LITERAL, codes.ANY)
 # What only we, a person at the keyboard, settings, prompt and metric files, a SQL query or the database have written.
 OWN = {
-    "flows/commands/query.py", "flows/commands/show.py", "flows/preparing/suites.py", "flows/suite.py",
+    "flows/commands/warehouse.py", "flows/commands/show.py", "flows/preparing/suites.py", "flows/suite.py",
     "prompts/prompt_file.py", "prompts/rubric.py",
     "tasks/asking/shared_limit.py", "tasks/lexical/judge.py", "tasks/models/make.py", "tasks/settings/target.py",
     "warehouse/engine/connection.py", "warehouse/engine/migrate.py", "warehouse/location.py",

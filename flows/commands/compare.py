@@ -1,18 +1,44 @@
-"""`evalhouse compare`: what moved between two runs, whether that is more than chance, and why."""
+"""`evalhouse compare`, `prefer` and `replay`: two runs compared by their scores, by a judge, or by asking again."""
 
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import polars as pl
 
-from evalhouse.flows.commands.options import JSON_OPTION, SEED_OPTION, WAREHOUSE_OPTION, count_option
-from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.commands.options import (
+    DRY_RUN_OPTION,
+    FRESH_OPTION,
+    JSON_OPTION,
+    REASONING_OPTION,
+    SEED_OPTION,
+    UNDECIDED_OPTION,
+    WAREHOUSE_OPTION,
+    WAREHOUSE_URL_OPTION,
+    count_option,
+    find_warehouse,
+    limit_options,
+    temperature_option,
+)
+from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, INTERRUPTED, SettingsError
 from evalhouse.flows.results.comparison import corrected_pair_table, print_comparison, read_noise_components
-from evalhouse.flows.results.output import print_json, print_line, print_table
-from evalhouse.flows.results.run_origin import find_other_run
+from evalhouse.flows.results.output import (
+    print_json,
+    print_line,
+    print_notice,
+    print_section,
+    print_table,
+    write_count,
+    write_dollars,
+    write_interval,
+)
+from evalhouse.flows.results.run_facts import find_other_run
+from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.tasks.comparing.changes import find_flips
 from evalhouse.tasks.comparing.intervals import ALPHA
+from evalhouse.tasks.comparing.replay import count_verdicts
 from evalhouse.tasks.comparing.runs import (
     Comparison,
     ComparisonSettings,
@@ -28,6 +54,11 @@ from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, NO_CLUSTER
 from evalhouse.warehouse.rows.scores import read_flips
 from evalhouse.warehouse.store import Warehouse
+
+if TYPE_CHECKING:
+    from evalhouse.flows.prefer import PreferPlan
+    from evalhouse.flows.replay import Replay
+
 
 _RUN_COLUMNS = (
     "run_id", "status", "suite", "label", "dataset", "dataset_hash", "judge", "embeddings", "language", "kb_name",
@@ -184,3 +215,346 @@ def _list_moved(
         for sample_id in dict.fromkeys((*ranked, *common))
         if sample_id in scores or sample_id in flips or sample_id == sample
     ]
+
+
+_MEANINGS = {
+    "retrieval": "with the old contexts the bot scores as before",
+    "generation": "with the old contexts too it scores as now",
+    "both": "the old contexts bring back a part of it",
+    "noise": "asked again, it answers differently each time",
+    "judge": "answer and contexts are the same in both runs",
+    "unknown": "an answer or its score is missing; the same command asks again",
+}
+
+
+@click.command()
+@click.argument("base", metavar="[BASE]", default="previous")
+@click.argument("candidate", metavar="[CANDIDATE]", default="latest")
+@click.option("--metric", "metrics", multiple=True, metavar="METRIC", help="A metric that moved. Repeatable. Default: "
+    "the first that both have of factual_f1, answer_correctness, accuracy and others.")  # fmt: skip
+@click.option("--sample", "samples", multiple=True, metavar="ID", help="Look into this sample alone. Repeatable.")
+@count_option("--limit", default=50, least=1, text="Samples to look into at most, those that moved most.")
+@click.option("--least", type=click.FloatRange(0, min_open=True), metavar="D", help="Smallest difference of a score to "
+    "look into. Default: what the judge's noise was measured to reach, at least 0.1.")  # fmt: skip
+@count_option("--times", default=3, least=1, text="Times each question is asked with the same contexts.")
+@count_option("--documents", default=8, text="Documents to undo one at a time in a sample at most.")
+@click.option("--suite", metavar="SUITE.toml", help="Ask the [target] of this suite, not the one CANDIDATE asked.")
+@click.option("--budget", "budget_usd", type=float, metavar="USD", help="Stop judging when this much is spent.")
+@click.option("--dry-run", is_flag=True, help="Say what would be asked, and ask nothing.")
+@WAREHOUSE_OPTION
+@JSON_OPTION
+@wait_for_warehouse()
+def replay(
+    *,
+    base: str,
+    candidate: str,
+    metrics: tuple[str, ...],
+    samples: tuple[str, ...],
+    suite: str | None,
+    dry_run: bool,
+    warehouse: Warehouse,
+    as_json: bool,
+    **numbers: Any,  # noqa: ANN401  # those of ReplayOptions
+) -> int:
+    """Say whether retrieval or generation moved the scores from the run BASE to the run CANDIDATE, by asking again.
+
+    Samples that moved are asked again with the contexts of BASE and with those of CANDIDATE, and the answers judged as
+    CANDIDATE's were. Where the old contexts bring the old score back, retrieval did it: then the contexts that differ
+    are undone one at a time, which names the document. Where they do not, generation did it. A bot that answers
+    differently each time is named as that.
+
+    The bot has to take contexts from its caller: `{{contexts}}` in the body of its [target], or an argument `contexts`.
+    What was answered is on record and is not asked again, also after an interruption.
+    """
+    from evalhouse.flows.replay import ReplayOptions, make_replay  # noqa: PLC0415  # these import what runs
+    from evalhouse.flows.results.progress import show_run  # noqa: PLC0415
+
+    base_run = find_run(warehouse, base)
+    pair = RunPair(warehouse, base_run, find_other_run(warehouse, base_run, candidate, sides="BASE and CANDIDATE"))
+    for run in (pair.base, pair.candidate):
+        if run.kind != "evaluation":
+            raise SettingsError(f"run {run.run_id} is of kind {run.kind} and has no scores of its own to explain")
+    options = ReplayOptions(metrics=metrics, sample_ids=samples, **numbers)
+    target = None
+    if suite is not None:
+        from evalhouse.flows.preparing.suites import load_suite  # noqa: PLC0415
+        from evalhouse.flows.serving.suite_runs import resolve_suite  # noqa: PLC0415
+
+        target = resolve_suite(load_suite(suite), flags={}).settings.target
+        if target is None:
+            raise SettingsError(f"--suite: {suite} has no [target], so there is nothing to ask")
+    begun = make_replay(pair, options, target)
+    if dry_run:
+        plan = begun.estimate()
+        if as_json:
+            print_json({"base": begun.pair.base.run_id, "candidate": begun.pair.candidate.run_id,
+                        "left_out": begun.left_out, **asdict(plan)})  # fmt: skip
+        else:
+            print_line(
+                f"{write_count(plan.n_samples, 'sample')} moved: the bot would be asked {plan.n_asks:,} times with the "
+                f"old contexts and the new ones ({plan.n_on_record:,} answers are on record), then at most "
+                f"{plan.n_documents:,} times with one document undone, where retrieval did it."
+            )
+            print_line(
+                f"Judging that takes at most about {plan.requests:,} requests, cost {write_dollars(plan.cost_usd)}, "
+                "and none for an answer that is on record. Nothing was asked."
+            )
+        return 0
+    with show_run() as watch:
+        begun.carry_out(watch)
+    findings = begun.list_findings()
+    document = {
+        "base": begun.pair.base.run_id,
+        "candidate": begun.pair.candidate.run_id,
+        "times": begun.options.times,
+        "n_samples": len(begun.samples),
+        "left_out": begun.left_out,
+        "verdicts": [asdict(share) for share in count_verdicts(findings)],
+        "moves": [
+            {**asdict(finding.move), **{name: value for name, value in asdict(finding).items() if name != "move"}}
+            for finding in findings
+        ],
+        "runs": [{"run_id": outcome.run.run_id, "status": outcome.status} for outcome in begun.outcomes],
+        "calls": {
+            "requests": sum(outcome.counts.requests for outcome in begun.outcomes),
+            "reused": sum(outcome.counts.reused for outcome in begun.outcomes),
+            "cost_usd": sum(outcome.counts.cost_usd or 0.0 for outcome in begun.outcomes),
+        },
+        "problem": begun.problem,
+        "warehouse": begun.warehouse.location.url,
+    }
+    if as_json:
+        print_json(document)
+    else:
+        _print(begun, document)
+    return _find_status(begun)
+
+
+def _find_status(begun: "Replay") -> int:
+    if any(outcome.status == "cancelled" for outcome in begun.outcomes):
+        return INTERRUPTED
+    is_open = any(finding.verdict == "unknown" for finding in begun.list_findings())
+    return INCOMPLETE if is_open or begun.problem is not None else 0
+
+
+def _print(begun: "Replay", document: dict[str, Any]) -> None:
+    findings = begun.list_findings()
+    base, candidate = begun.pair.base.run_id, begun.pair.candidate.run_id
+    print_line(
+        f"replay of {write_count(len(begun.samples), 'sample')} that moved from {base} to {candidate}", bold=True
+    )
+    for why, n in begun.left_out.items():
+        print_line(f"not looked into: {write_count(n, 'sample')} {why}")
+    if not findings:
+        print_line("No score moved by more than noise, so that nothing was asked.")
+        return
+    print_section(
+        "What became of the scores with the old contexts",
+        ["sample", "metric", "#before", "#after", "#with old contexts", "verdict", "document"],
+        [
+            [
+                finding.move.sample_id,
+                finding.move.metric,
+                finding.move.before,
+                finding.move.after,
+                finding.with_old,
+                finding.verdict,
+                ", ".join(finding.documents) or finding.note or "",
+            ]
+            for finding in findings
+        ],
+    )
+    print_section(
+        "What did it",
+        ["metric", "verdict", "#moves", "#share", "95 % interval", "which means"],
+        [
+            [share.metric, share.verdict, share.n, share.share, write_interval(share.ci_low, share.ci_high),
+             _MEANINGS[share.verdict]]
+            for share in count_verdicts(findings)
+        ],
+    )  # fmt: skip
+    calls = document["calls"]
+    print_line()
+    runs = document["runs"]
+    print_line(
+        f"{calls['requests']:,} requests to the judge, {calls['reused']:,} reused, cost "
+        f"{write_dollars(calls['cost_usd'])}" + (f" (runs {', '.join(run['run_id'] for run in runs)})" if runs else "")
+    )
+    if begun.problem is not None:
+        print_notice(f"The replay stopped: {begun.problem}")
+    if _find_status(begun):
+        print_line(f"next: evalhouse replay {base} {candidate}   (goes on with what is missing)")
+    else:
+        print_line(f"next: evalhouse compare {base} {candidate} --sample {findings[0].move.sample_id}")
+
+
+_KEPT_BACK = ("ground_truth", "contexts")
+_TOP = 5
+_USED = ("requests", "reused", "failed", "prompt_tokens", "completion_tokens", "cost_usd")
+
+
+@click.command()
+@click.argument("base", metavar="[BASE]", required=False)
+@click.argument("candidate", metavar="[CANDIDATE]", required=False)
+@click.option(
+    "--columns", metavar="A,B", help="BASE is a dataset, as `run` takes it: hold the answers in its columns A and B "
+    "against each other.",
+)  # fmt: skip
+@click.option(
+    "--map", "maps", multiple=True, metavar="OURS=THEIRS", help="Of a dataset: read the column OURS from THEIRS."
+)
+@click.option("--judge", metavar="J", help="openai:MODEL, another PROVIDER:MODEL, module:factory or lexical. "
+    "Default: CANDIDATE's, of a dataset as for `run`.")  # fmt: skip
+@click.option(
+    "--rubric",
+    metavar="FILE|NAME",
+    help="What to prefer by: a rubric of your own, a file NAME.yaml or one in the folder of --prompts. Default: which "
+    "answer serves the person who asked better, correct first.",
+)
+@click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace the built-in ones.")
+@click.option("--language", metavar="en|zh", help="Language of the prompts. Default: CANDIDATE's, of a dataset en.")
+@click.option("--without", multiple=True, type=click.Choice(_KEPT_BACK), help="Keep this from the judge. Repeatable.")
+@click.option(
+    "--cluster",
+    metavar="COLUMN",
+    help=f"Metadata column whose values group samples that are not independent; `{NO_CLUSTER}` for none. Default: the "
+    f"first of {', '.join(CLUSTER_COLUMNS)} that all samples have.",
+)
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N samples.")
+@click.option(
+    "--min-preference",
+    type=click.FloatRange(0, 1),
+    metavar="RATE",
+    help="Lowest win rate of the candidate allowed, such as 0.5. Passed when the whole 95 % interval is not below it; "
+    "failed, with exit status 1, when the whole interval is below it or nothing is judged; else undecided.",
+)
+@UNDECIDED_OPTION
+@temperature_option("CANDIDATE's, of a dataset none is sent")
+@REASONING_OPTION
+@FRESH_OPTION
+@count_option("--top", default=_TOP, text="Samples to show that the candidate lost; --json has all.")
+@DRY_RUN_OPTION
+@limit_options
+@WAREHOUSE_URL_OPTION
+@JSON_OPTION
+def prefer(
+    *,
+    base: str | None,
+    candidate: str | None,
+    columns: str | None,
+    maps: tuple[str, ...],
+    rubric: str | None,
+    without: tuple[str, ...],
+    cluster: str | None,
+    limit: int | None,
+    min_preference: float | None,
+    undecided: Literal["pass", "fail"],
+    top: int,
+    dry_run: bool,
+    warehouse: str | None,
+    as_json: bool,
+    **flags: Any,  # noqa: ANN401  # those of settings
+) -> int:
+    """Ask a judge which of two answers is better: those of the runs BASE and CANDIDATE to the samples both have, or
+    with --columns those in two columns of a dataset.
+
+    Runs are named as for `compare`; without them `previous` is held against `latest`. The judge is shown the question,
+    the ground truth and the contexts of both sides where they are there, and both answers, twice, with either in
+    front. Where both orders name the same answer it wins, where one says tie that is half a win, and where they
+    contradict each other it is a tie. What the place does is measured and shown beside it.
+
+    A pair is asked about once: `evalhouse resume` goes on where it was stopped, and pays for nothing twice. Exit
+    status 3 when samples are left without a verdict, 1 when the candidate does not keep --min-preference.
+    """
+    from evalhouse.flows.prefer import (  # noqa: PLC0415
+        PreferenceGate,  # all that asks
+        PreferOptions,
+        plan_columns,
+        plan_runs,
+    )
+
+    flags |= {"limit": limit, "warehouse": find_warehouse(warehouse)}
+    gate = PreferenceGate(least=min_preference, undecided=undecided) if min_preference is not None else None
+    options = PreferOptions(rubric=rubric, without=without, cluster=cluster, gate=gate, flags=flags)
+    with ExitStack() as held:
+        if columns is not None:
+            if base is None or candidate is not None:
+                raise SettingsError("with --columns name one dataset: evalhouse prefer DATASET --columns A,B")
+            plan = plan_columns(held, base, columns, maps, options)
+        elif maps:
+            raise SettingsError("--map names columns of a dataset; name it with two of its columns in --columns")
+        else:
+            plan = plan_runs(base or "previous", candidate or "latest", options)
+        if dry_run:
+            from evalhouse.flows.prefer import estimate_preferences  # noqa: PLC0415
+            from evalhouse.flows.run.estimate import usage_table  # noqa: PLC0415
+
+            usage = estimate_preferences(plan)
+            if as_json:
+                sides = {
+                    "base": plan.base,
+                    "candidate": plan.candidate,
+                    "rubric": plan.rubric,
+                    "judge": plan.settings.judge,
+                }
+                print_json(sides | {"n_samples": plan.pairs.n, "calls": usage.pick(*_USED)})
+            else:
+                names = ("requests", "reused", "prompt_tokens", "completion_tokens", "cost_usd")
+                print_table(usage_table(["judge"], [([plan.settings.judge], usage)], names))
+                print_line()
+                print_line(
+                    f"{write_count(plan.pairs.n, 'pair')} of answers, each asked about in both orders by rubric "
+                    f"{plan.rubric}. Nothing was asked."
+                )
+            return 0
+        return _carry_out(plan, top=top, as_json=as_json)
+
+
+def resume_preferences(run: "RunRow", *, warehouse_url: str, changes: Mapping[str, Any], as_json: bool) -> int:
+    """Go on with a run of kind prefer where it was stopped, and return the exit status."""
+    from evalhouse.flows.prefer import plan_again  # noqa: PLC0415  # all that asks
+    from evalhouse.flows.preparing.settings import check_resumable  # noqa: PLC0415  # imports those of a run
+
+    check_resumable(run, changes, {parameter.name for parameter in prefer.params})
+    with ExitStack() as held:
+        return _carry_out(plan_again(held, run, changes, warehouse_url), top=_TOP, as_json=as_json)
+
+
+def _carry_out(plan: "PreferPlan", *, top: int, as_json: bool) -> int:
+    from evalhouse.flows.prefer import prefer as ask  # noqa: PLC0415
+    from evalhouse.flows.results.comparison import describe_preferences, print_preferences  # noqa: PLC0415
+    from evalhouse.flows.results.progress import show_run  # noqa: PLC0415  # all that asks, as above
+    from evalhouse.warehouse.store import Warehouse  # noqa: PLC0415
+
+    with show_run() as watch:
+        outcome = ask(plan, watch)
+    document = describe_preferences(Warehouse(plan.settings.warehouse), outcome.run)
+    assert document is not None
+    if as_json:
+        print_json(
+            {
+                "run_id": outcome.run.run_id,
+                "n_samples": plan.pairs.n,
+                "calls": outcome.usage.pick(*_USED),
+                "problem": outcome.problem,
+                "warehouse": plan.settings.warehouse,
+            }
+            | document
+        )
+    else:
+        print_preferences(document, top=top)
+        usage, run_id = outcome.usage, outcome.run.run_id
+        print_line()
+        print_line(
+            f"{usage.requests:,} requests to the judge, {usage.reused:,} reused, cost "
+            f"{write_dollars(usage.cost_usd)}; run {run_id}"
+        )
+        if outcome.has_failures:
+            print_line(f"next: evalhouse resume {run_id}   (asks again for the verdicts that did not come)")
+        print_line(f"""next: evalhouse query "from sample_preferences where run_id = '{run_id}'\"""")
+    if outcome.problem is not None:
+        print_notice(f"{outcome.problem}; `evalhouse resume {outcome.run.run_id}` resumes from here")
+        return INTERRUPTED
+    if outcome.gate_failed:
+        return GATE_FAILED
+    return INCOMPLETE if outcome.has_failures else 0

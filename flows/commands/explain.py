@@ -17,7 +17,6 @@ from rich.tree import Tree
 
 from evalhouse.flows.commands.options import JSON_OPTION, LATEST_ARGUMENT, WAREHOUSE_OPTION, count_option
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.results.diagnosis import CAUSES, LANGUAGES, Cause, Language, read_diagnosis
 from evalhouse.flows.results.output import (
     explain_support,
     make_console,
@@ -32,6 +31,7 @@ from evalhouse.flows.results.output import (
     write_json,
     write_value,
 )
+from evalhouse.flows.results.run_facts import CAUSES, LANGUAGES, Cause, Language, read_diagnosis
 from evalhouse.warehouse.messages import clean_text, shorten
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query

@@ -26,7 +26,7 @@ from evalhouse.flows.results.gate import (
     write_markdown,
 )
 from evalhouse.flows.results.output import print_json, print_line, print_notice, print_text
-from evalhouse.flows.results.run_origin import find_other_run
+from evalhouse.flows.results.run_facts import find_other_run
 from evalhouse.tasks.comparing.gate_checks import Limits, Score, cover_all
 from evalhouse.tasks.comparing.runs import ComparisonSettings
 from evalhouse.tasks.settings.suite import MEAN_OF_PASSED, MOST_K, PASSED, PREVIOUS_ANY

@@ -19,7 +19,6 @@ from evalhouse.flows.commands.options import (
     pick_format,
 )
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.results.agreement import GROUPINGS, MEASURES, describe_agreement
 from evalhouse.flows.results.comparison import corrected_table
 from evalhouse.flows.results.output import (
     make_table,
@@ -32,9 +31,12 @@ from evalhouse.flows.results.output import (
     write_number,
 )
 from evalhouse.tasks.comparing.agreement import (
+    GROUPINGS,
     LEAST_EFFECTIVE,
     LEAST_LABELS,
     LEAST_SAMPLES,
+    MEASURES,
+    describe_agreement,
 )
 from evalhouse.tasks.reviews.export import CorrectedMean, explain_uncorrected, list_corrected
 from evalhouse.warehouse.rows.reviews import Review, list_reviewed_runs, read_reviewed

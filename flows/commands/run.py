@@ -49,7 +49,7 @@ from evalhouse.flows.results.output import (
     write_dollars,
 )
 from evalhouse.flows.results.progress import show_run
-from evalhouse.flows.results.run_origin import (
+from evalhouse.flows.results.run_facts import (
     describe_dropped,
     describe_local,
     describe_replies,
@@ -190,7 +190,7 @@ def resume(run: str, warehouse: str | None, as_json: bool, **flags: object) -> i
 
         return resume_testset(row, warehouse_url=url, changes=changes, as_json=as_json)
     if row.kind == "prefer":
-        from evalhouse.flows.commands.prefer import resume_preferences  # noqa: PLC0415  # as above
+        from evalhouse.flows.commands.compare import resume_preferences  # noqa: PLC0415  # as above
 
         return resume_preferences(row, warehouse_url=url, changes=changes, as_json=as_json)
     # The others are refused, for which no server need come up.

@@ -12,7 +12,13 @@ import click
 from evalhouse.flows.commands.options import JSON_OPTION, LATEST_ARGUMENT, WAREHOUSE_OPTION, count_option
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.results.baseline import describe_acceptance
-from evalhouse.flows.results.comparison import corrected_table, print_components, read_noise_components
+from evalhouse.flows.results.comparison import (
+    corrected_table,
+    describe_preferences,
+    print_components,
+    print_preferences,
+    read_noise_components,
+)
 from evalhouse.flows.results.output import (
     make_console,
     make_table,
@@ -25,8 +31,7 @@ from evalhouse.flows.results.output import (
     write_count,
     write_shared,
 )
-from evalhouse.flows.results.preferences import describe_preferences, print_preferences
-from evalhouse.flows.results.run_origin import (
+from evalhouse.flows.results.run_facts import (
     HEADLINE,
     SilentMetrics,
     describe_dropped,
@@ -335,7 +340,7 @@ def report(
     if history is not None and (against or no_calls):
         raise click.UsageError("--against and --no-calls are for a RUN, and --history shows none")
     if history is not None:
-        from evalhouse.flows.report.history import build_history  # noqa: PLC0415  # a run needs none of it
+        from evalhouse.flows.report.page import build_history  # noqa: PLC0415  # a run needs none of it
 
         series, others = find_series(warehouse, history)
         if series is None:

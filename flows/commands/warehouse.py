@@ -1,20 +1,43 @@
-"""`evalhouse warehouse`: check it, compact it, back it up, move it elsewhere, and forget what need not be kept."""
+"""`evalhouse query`, and `evalhouse warehouse`: check, compact, back up, move, and forget what need not be kept."""
 
+import os
+import re
 import shlex
 import sys
+from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, LazyGroup
-from evalhouse.flows.results.output import make_table, print_json, print_line, print_table, write_count
-from evalhouse.warehouse.rows.spans import write_began
-from evalhouse.warehouse.store import Warehouse
+from evalhouse.flows.commands.options import (
+    JSON_OPTION,
+    WAREHOUSE_OPTION,
+    WAREHOUSE_URL_OPTION,
+    LazyGroup,
+    find_warehouse,
+)
+from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.results.output import (
+    FORMATS,
+    lay_table,
+    make_table,
+    print_json,
+    print_line,
+    print_notice,
+    print_table,
+    print_text,
+    write_count,
+    write_frame,
+)
+from evalhouse.warehouse.location import parse_location
 
 if TYPE_CHECKING:
+    from evalhouse.warehouse.store import Warehouse
     from evalhouse.warehouse.upkeep.check_and_compact import Size
     from evalhouse.warehouse.upkeep.forget import Forgotten
+
 
 _WRONG = 1
 _MB = 1_000_000
@@ -28,7 +51,7 @@ def warehouse() -> None:
 @warehouse.command()
 @WAREHOUSE_OPTION
 @JSON_OPTION
-def check(warehouse: Warehouse, as_json: bool) -> int:
+def check(warehouse: "Warehouse", as_json: bool) -> int:
     """Check that no row is lost, duplicated, or without what it rests on, and say what takes how much room.
 
     Nothing is changed. Exit status 1 when something is wrong.
@@ -78,7 +101,7 @@ def _print_size(size: "Size") -> None:
 @warehouse.command()
 @WAREHOUSE_OPTION
 @JSON_OPTION
-def compact(warehouse: Warehouse, as_json: bool) -> int:
+def compact(warehouse: "Warehouse", as_json: bool) -> int:
     """Make the warehouse smaller without losing a row.
 
     A DuckDB file is written again from the start. In a lake small files are merged, snapshots are dropped except the
@@ -101,7 +124,7 @@ def compact(warehouse: Warehouse, as_json: bool) -> int:
 @click.argument("target", metavar="DEST")
 @WAREHOUSE_OPTION
 @JSON_OPTION
-def backup(target: str, warehouse: Warehouse, as_json: bool) -> int:
+def backup(target: str, warehouse: "Warehouse", as_json: bool) -> int:
     """Copy the warehouse into one DuckDB file, whole as of one moment, while runs go on.
 
     DEST is a file that is not there yet, or a folder, in which the file is named after the time. Writers wait meanwhile
@@ -132,6 +155,7 @@ def move(source: str, target: str, as_json: bool) -> int:
     FROM and TO are warehouse URLs or paths. Every table is counted and hashed on both sides, run by run. A move that
     was cut short continues where it stopped when the same command is given again. FROM stays as it is.
     """
+    from evalhouse.warehouse.store import Warehouse  # noqa: PLC0415
     from evalhouse.warehouse.upkeep.move import move_warehouse  # noqa: PLC0415
 
     old, new = Warehouse(source), Warehouse(target)
@@ -169,7 +193,7 @@ def forget(
     sample_id: str | None,
     scores: bool,
     dry_run: bool,
-    warehouse: Warehouse,
+    warehouse: "Warehouse",
     as_json: bool,
 ) -> int:
     """Take texts out of the warehouse: questions, answers, ground truths, contexts, requests and replies.
@@ -229,7 +253,7 @@ def forget(
     return 0
 
 
-def _print_forgotten(warehouse: Warehouse, forgotten: "Forgotten", *, dry_run: bool) -> None:
+def _print_forgotten(warehouse: "Warehouse", forgotten: "Forgotten", *, dry_run: bool) -> None:
     for run_id in forgotten.under_way:
         print_line(f"run {run_id} is under way and was left out; forget it when it has ended")
     if not forgotten.run_ids and not forgotten.tables:
@@ -244,9 +268,125 @@ def _print_forgotten(warehouse: Warehouse, forgotten: "Forgotten", *, dry_run: b
         bold=True,
     )
     if (traces := forgotten.traces) and traces.first_began_at and traces.last_began_at:
+        from evalhouse.warehouse.rows.spans import write_began  # noqa: PLC0415
+
         began = write_began(traces.first_began_at, traces.last_began_at)
         print_line(f"and {write_count(traces.n_traces, 'received trace')} that began {began}")
     if dry_run:
         print_line("nothing was changed; leave out --dry-run to have it go")
     else:
         print_line(f"next: evalhouse warehouse compact --warehouse {shlex.quote(warehouse.location.url)}")
+
+
+_MOST_S = 1e6
+_EXAMPLE = 'evalhouse query "from run_scores"'
+_NO_SQL = (
+    f"give the SQL as an argument or with --file, for example: {_EXAMPLE}; "
+    "to write it with completion, open the SQL page of `evalhouse ui`"
+)
+_SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([KMGT]i?B|%)", re.IGNORECASE)
+_COMMENT = re.compile(r"--(\s|.*\n)")
+
+
+class _SqlCommand(click.Command):
+    """A command whose argument may begin with a comment, which a parser of options takes for an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """The arguments, where SQL stands clear of its first comment."""
+        return super().parse_args(ctx, [f"\n{arg}" if _COMMENT.match(arg) else arg for arg in args])
+
+
+def _read_memory(_: click.Context, __: click.Parameter, size: str) -> int:
+    """Return the MB of a size such as 2GB, or of a share of the machine's memory such as 50%."""
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):  # a container may have less; "max" is not a number
+        available = min(available, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    bytes_of = {"%": available / 100, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+    match = _SIZE.fullmatch(size.strip())
+    memory_mb = int(float(match[1]) * bytes_of[match[2].upper().replace("I", "")] / 1e6) if match else 0
+    if memory_mb < 1:
+        raise click.BadParameter(f"{size!r} is not a memory limit; write for example 2GB, 500MB or 80%")
+    return memory_mb
+
+
+@click.command(cls=_SqlCommand)
+@click.argument("sql", required=False)
+@click.option("-f", "--file", "path", metavar="FILE", help="Read the SQL from a file, or from standard input with `-`.")
+@click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: by the ending of --output, else table.")
+@click.option("-o", "--output", metavar="FILE", help="Write the result there. Parquet needs it.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True, max=_MOST_S),
+    default=300.0,
+    show_default=True,
+    metavar="S",
+    help="Stop after this many seconds.",
+)
+@click.option(
+    "--memory-limit",
+    "memory_mb",
+    callback=_read_memory,
+    default="50%",
+    show_default=True,
+    metavar="SIZE",
+    help="Memory it may use, such as 2GB or a share of the machine's.",
+)
+@WAREHOUSE_URL_OPTION
+def query(
+    *,
+    sql: str | None,
+    path: str | None,
+    kind: str | None,
+    output: str | None,
+    timeout: float,
+    memory_mb: int,
+    warehouse: str | None,
+) -> None:
+    r"""Run one SELECT over the warehouse, read-only and without access to other files or the network.
+
+    Start with `evalhouse query "from run_scores"`; `evalhouse query "\d"` lists tables and views, and "\d NAME" the
+    columns of one with what they mean. In SQL getvariable('latest') is the id of the newest evaluation and
+    getvariable('previous') that of the one before. `table` cuts very long texts at a terminal; the other formats have
+    them whole. `evalhouse ui` has a page to write SQL in, with completion and charts.
+    """
+    from evalhouse.warehouse.sandbox.query_process import answer_apart  # noqa: PLC0415  # imports Polars
+
+    if sql is not None and path is not None:
+        raise SettingsError("got SQL as an argument and with --file; give it once")
+    if sql == "-" or (sql is None and path in (None, "-")):
+        if path is None and sql is None and sys.stdin.isatty():
+            raise SettingsError(_NO_SQL)
+        sql = sys.stdin.read()
+    elif path is not None:
+        try:
+            sql = Path(path).read_text(encoding="utf-8")
+        except OSError as error:
+            raise SettingsError(f"cannot read {path}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise SettingsError(f"{path} is not UTF-8 text; --file takes a file of SQL") from None
+    if sql is None or not sql.strip():
+        raise SettingsError(f"the SQL is empty; write one SELECT, for example: {_EXAMPLE}")
+    if kind is None:
+        suffix = Path(output or "").suffix.removeprefix(".").lower()
+        suffix = {"md": "markdown", "ndjson": "jsonl"}.get(suffix, suffix)
+        kind = suffix if suffix in FORMATS else "table"
+    if kind == "parquet" and output is None:
+        raise SettingsError("Parquet is not text; name a file with --output")
+    location = parse_location(find_warehouse(warehouse))
+    frame = answer_apart(location, sql, timeout_s=timeout, memory_mb=memory_mb, max_bytes=None)
+    if output is not None:
+        try:
+            if kind == "parquet":
+                frame.write_parquet(output)
+            else:
+                Path(output).write_text(write_frame(frame, kind), encoding="utf-8")
+        except OSError as error:
+            raise SettingsError(f"cannot write {output}: {error.strerror or error}") from None
+        print_notice(f"{write_count(frame.height, 'row')} in {output}")
+    elif kind == "table" and frame.columns == ["explain_key", "explain_value"]:
+        print_text("\n".join(frame["explain_value"]))  # a drawing of many lines
+    elif kind == "table":
+        print_table(lay_table(frame))
+        print_notice(write_count(frame.height, "row"))
+    else:
+        print_text(write_frame(frame, kind))

@@ -16,9 +16,19 @@ from evalhouse.flows.report.charts import (
     draw_parts,
     write_change,
 )
-from evalhouse.flows.results.comparison import name_part, write_also, write_p
-from evalhouse.flows.results.diagnosis import load_advice
-from evalhouse.flows.results.gate import name_check, write_amount
+from evalhouse.flows.results.comparison import (
+    describe_preferences,
+    lay_out_left_out,
+    lay_out_position,
+    lay_out_result,
+    list_remarks,
+    name_check,
+    name_part,
+    write_also,
+    write_amount,
+    write_p,
+    write_result,
+)
 from evalhouse.flows.results.output import (
     sort_by_metric,
     write_cost,
@@ -27,15 +37,13 @@ from evalhouse.flows.results.output import (
     write_shared,
     write_value,
 )
-from evalhouse.flows.results.preferences import (
-    describe_preferences,
-    lay_out_left_out,
-    lay_out_position,
-    lay_out_result,
-    list_remarks,
-    write_result,
+from evalhouse.flows.results.run_facts import (
+    HEADLINE,
+    explain_joint_split,
+    explain_sampling,
+    explain_stand_in,
+    load_advice,
 )
-from evalhouse.flows.results.run_origin import HEADLINE, explain_joint_split, explain_sampling, explain_stand_in
 from evalhouse.tasks.comparing.changes import describe_retrieval_moves
 from evalhouse.tasks.comparing.paired import ROUNDING
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from evalhouse.flows.results.diagnosis import load_advice
 from evalhouse.flows.results.output import escape_markdown, write_count, write_value
+from evalhouse.flows.results.run_facts import load_advice
 from evalhouse.tasks.settings.suite import MEAN_OF_PASSED, PASSED, PREVIOUS_ANY
 from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.errors import WarehouseError

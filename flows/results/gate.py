@@ -15,13 +15,23 @@ from typing import Any, Literal
 from xml.etree import ElementTree
 
 from evalhouse.flows.results.baseline import Baseline, describe_acceptance
-from evalhouse.flows.results.comparison import describe_shares, list_plans, read_components_of
+from evalhouse.flows.results.comparison import (
+    KINDS,
+    describe_finding,
+    describe_shares,
+    list_plans,
+    name_check,
+    name_limit,
+    read_components_of,
+    write_amount,
+    write_beyond,
+    write_limit,
+)
 from evalhouse.flows.results.output import (
     make_table,
     print_line,
     print_table,
     write_count,
-    write_dollars,
     write_interval,
     write_number,
 )
@@ -52,15 +62,6 @@ STDOUT = "-"
 _RUN_COLUMNS = ("run_id", "status", "suite", "label", "dataset", "judge", "embeddings", "started_at", "n_samples")
 _SAMPLES = "select count(*) as n from run_samples where run_id = $run_id"
 Document = Mapping[str, Any]
-KINDS = {
-    "min": "mean at least",
-    "max": "mean at most",
-    "max_drop": "drop at most",
-    "trend": "fall over nights at most",
-    "min_coverage": "coverage at least",
-    "max_cost": "cost at most",
-    "max_latency_p95_ms": "latency (p95) at most",
-}
 # XML 1.0, production [2] Char: no controls but tab and line breaks, no surrogates, no U+FFFE and U+FFFF.
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _MOST_NAMED = 4  # metrics of one finding; more of them are counted
@@ -196,7 +197,7 @@ def print_gate(document: Mapping[str, Any], *, names_run: bool = True) -> None:
         print_table(make_table(columns, [_make_cells(columns, check) for check in checks]))
         for check in checks:
             if "names" in check:
-                print_line(f"{check['metric']} {check['outcome']}, {_name_limit(check)}: {check['names']}")
+                print_line(f"{check['metric']} {check['outcome']}, {name_limit(check)}: {check['names']}")
         for line in list_explanations(document):
             print_line(line)
         print_line()
@@ -205,7 +206,7 @@ def print_gate(document: Mapping[str, Any], *, names_run: bool = True) -> None:
     for check in document["checks"]:
         if check["outcome"] == "passed":
             value = write_amount(check["kind"], check["value"])
-            passed.setdefault(_name_limit(check), {}).setdefault(value, []).append(check["metric"] or "")
+            passed.setdefault(name_limit(check), {}).setdefault(value, []).append(check["metric"] or "")
     for limit, values in passed.items():
         shown = []
         for value, metrics in values.items():
@@ -263,64 +264,6 @@ def _make_cells(columns: Sequence[str], check: Document) -> list[str]:
 
 def _describe_run(run: RunRow) -> dict[str, Any]:
     return {name: getattr(run, name) for name in _RUN_COLUMNS}
-
-
-def write_amount(kind: str, value: float | None) -> str:
-    """What was found, in its unit."""
-    if value is None:
-        return "unknown" if kind == "max_cost" else "–"
-    match kind:
-        case "max_cost":
-            return write_dollars(value)
-        case "max_latency_p95_ms":
-            return f"{value:,.0f} ms"
-        case "min_coverage":
-            return f"{value:.2%}"
-        case _:
-            return write_number(value)
-
-
-def write_limit(kind: str, value: float) -> str:
-    """A limit in its unit, with all digits it was given."""
-    match kind:
-        case "max_cost":
-            return f"${value:.2f}" if round(value, 2) == value else f"${value:.12g}"
-        case "min_coverage":
-            return f"{100 * value:.12g}%"
-        case "max_latency_p95_ms":
-            return f"{value:,.12g} ms"
-        case _:
-            return write_number(value) if round(value, 3) == value else f"{value:.12g}"
-
-
-def write_beyond(check: Document) -> str:
-    """By how much a value is beyond its limit; a dash where it is not."""
-    beyond = check["beyond"]
-    if beyond is None or beyond <= 0:
-        return "–"
-    return write_amount(check["kind"], beyond)
-
-
-def name_check(check: Document) -> str:
-    """A check in a few words, such as `factual_f1: mean at least 0.800`."""
-    limit = _name_limit(check)
-    return f"{check['metric']}: {limit}" if check["metric"] else limit
-
-
-def _name_limit(check: Document) -> str:
-    return f"{KINDS[check['kind']]} {write_limit(check['kind'], check['limit'])}"
-
-
-def describe_finding(check: Document) -> str:
-    """What was found, in one sentence."""
-    prefix = "undecided, " if check["outcome"] == "undecided" else ""
-    finding = f"{prefix}found {write_amount(check['kind'], check['value'])}"
-    if check["ci_low"] is not None:
-        finding += f" ({write_interval(check['ci_low'], check['ci_high'])})"
-    if check["noise_floor"]:
-        finding += f", noise floor {write_number(check['noise_floor'])}"
-    beyond = write_beyond(check)
-    return f"{finding}{'' if beyond == '–' else f', beyond the limit by {beyond}'}: {check['detail']}"
 
 
 def describe_verdict(document: Document) -> str:

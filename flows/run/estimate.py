@@ -37,7 +37,7 @@ from evalhouse.flows.results.output import (
     write_count,
     write_dollars,
 )
-from evalhouse.flows.results.run_origin import explain_surface
+from evalhouse.flows.results.run_facts import explain_surface
 from evalhouse.tasks.asking.embeddings import AskedEmbedder
 from evalhouse.tasks.asking.record import ReplyFinder
 from evalhouse.tasks.asking.usage import Usage

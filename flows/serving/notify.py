@@ -11,7 +11,8 @@ from typing import Any
 
 from evalhouse.flows.preparing.request import Trigger
 from evalhouse.flows.results.baseline import find_previous, list_means, read_moves, write_moves
-from evalhouse.flows.results.gate import describe_finding, describe_verdict, name_check
+from evalhouse.flows.results.comparison import describe_finding, name_check
+from evalhouse.flows.results.gate import describe_verdict
 from evalhouse.flows.results.output import (
     escape_markdown,
     print_notice,
@@ -20,7 +21,7 @@ from evalhouse.flows.results.output import (
     write_number,
     write_value,
 )
-from evalhouse.flows.results.run_origin import describe_testset
+from evalhouse.flows.results.run_facts import describe_testset
 from evalhouse.flows.server.api import BadAddress, NoAnswer, send_request
 from evalhouse.tasks.settings.suite import Ending, Notify, RefreshedTestset, is_web_address
 from evalhouse.tasks.settings.target import NAMED, NamedValueError, read_named

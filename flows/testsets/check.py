@@ -11,7 +11,6 @@ from functools import cached_property, partial
 from typing import Any, Final
 
 from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE
-from evalhouse.flows.prompt_trials.session import Session, open_session, rehearse
 from evalhouse.flows.results.output import (
     make_table,
     print_json,
@@ -33,6 +32,7 @@ from evalhouse.flows.testsets.set_run import (
     resolve_in_language,
     speak,
 )
+from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from evalhouse.flows.errors import INCOMPLETE, SettingsError
-from evalhouse.flows.prompt_trials.session import Session, open_session, rehearse
 from evalhouse.flows.results.output import (
     make_table,
     print_json,
@@ -43,6 +42,7 @@ from evalhouse.flows.testsets.set_run import (
     speak,
     write_version,
 )
+from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed

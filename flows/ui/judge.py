@@ -17,9 +17,9 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response
 from evalhouse.flows.report.charts import draw_amounts
 from evalhouse.flows.report.page import collect_asked, pack
 from evalhouse.flows.report.sections import sort_headline, write_share
-from evalhouse.flows.results.agreement import MEASURES, describe_agreement
-from evalhouse.flows.results.run_origin import HEADLINE
+from evalhouse.flows.results.run_facts import HEADLINE
 from evalhouse.flows.ui.pages import check_choice, find_kept, find_warehouse, link, render
+from evalhouse.tasks.comparing.agreement import MEASURES, describe_agreement
 from evalhouse.tasks.comparing.intervals import find_share_interval
 from evalhouse.tasks.comparing.noise import Noise, find_floor, has_noise, pool_noise, sum_squares
 from evalhouse.tasks.reviews.export import read_asked

@@ -21,7 +21,7 @@ from evalhouse.flows.report.charts import write_change
 from evalhouse.flows.report.sections import build_pair_head, describe_parts, explain_metrics, lay_against, sort_headline
 from evalhouse.flows.results.comparison import name_part, write_p
 from evalhouse.flows.results.output import explain_support, name_support, write_interval, write_json, write_value
-from evalhouse.flows.results.run_origin import HEADLINE
+from evalhouse.flows.results.run_facts import HEADLINE
 from evalhouse.flows.ui.pages import check_choice, find_kept, find_warehouse, link, render
 from evalhouse.tasks.comparing.changes import WAYS, find_graded, list_verdict_flips, match_items
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, compare_runs, rank_samples

@@ -20,9 +20,8 @@ from fastapi.responses import RedirectResponse, Response
 from evalhouse.flows.report.charts import draw_history, embed_data, write_change
 from evalhouse.flows.report.samples import SharedTexts, build_samples
 from evalhouse.flows.report.sections import sort_headline
-from evalhouse.flows.results.diagnosis import CAUSES, load_advice
 from evalhouse.flows.results.output import write_value
-from evalhouse.flows.results.run_origin import HEADLINE
+from evalhouse.flows.results.run_facts import CAUSES, HEADLINE, load_advice
 from evalhouse.flows.ui.judge import list_items
 from evalhouse.flows.ui.pages import find_flow_run_page, find_warehouse, link, render
 from evalhouse.warehouse.messages import shorten

@@ -5,7 +5,7 @@ were picked with unequal probabilities count for as many as they stand for, so t
 not of the picks. A change of the judge is measured on the same verdicts before and after: their difference is far
 better known than either, for both are in each draw. Everything works on plain frames:
 `warehouse/rows/reviews.py` reads them, `flows/commands/review.py` shows the agreement and
-`flows/prompt_trials/compare.py` the changes.
+`flows/trials/prompts.py` the changes.
 
 The figures (labels, order, correlation, nDCG) are statistics of the bootstrap: from weights (draws × rows) to a value
 for each draw. Krippendorff's α is here because the library known for it takes no weights and has another licence.
@@ -13,10 +13,10 @@ for each draw. Krippendorff's α is here because the library known for it takes 
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import polars as pl
@@ -520,3 +520,36 @@ def _decide(difference: Measure, *, n_changed: int) -> Direction:
     if difference.ci_low is None or difference.ci_high is None or difference.ci_low <= 0 <= difference.ci_high:
         return "undecided"
     return "better" if difference.ci_low > 0 else "worse"
+
+
+GROUPINGS: Final = ("step", "label", "language", "prompt_version", "judge", "reviewer")
+MEASURES: Final = ("accuracy", "balanced_accuracy", "kappa", "alpha")
+Document = dict[str, Any]
+
+
+def describe_agreement(reviewed: pl.DataFrame, groupings: Sequence[str], *, seed: int = 0) -> Document:
+    """Return all figures of the agreement, as JSON has it; `reviewed` is that of `read_reviewed`."""
+    # A verdict that later runs took from the record is the same verdict: it counts once.
+    same = ["sample_id", "step", "item_hash", "judge_label", "judge", "prompt_version", "reviewer"]
+    rows = reviewed.unique([*same, "statement_id", "context_rank"], keep="first", maintain_order=True)
+    steps = [step for step in STEP_LABELS if step in rows["step"]]
+    judged = []
+    for by in groupings:
+        for group in group_reviewed(rows, by):
+            figures = asdict(measure_judge(group.rows, group.step, seed=seed))
+            if by == "label":
+                # Of verdicts with one label of the judge these are settled beforehand.
+                figures |= dict.fromkeys(MEASURES[1:], asdict(Measure(value=None, ci_low=None, ci_high=None)))
+            judged.append({"by": by, "step": group.step, "value": group.value, **figures})
+    people = [
+        {"step": step, **asdict(measure_people(rows.filter(pl.col("step") == step), step, seed=seed))} for step in steps
+    ]
+    changed = rows.filter(pl.col("first_label").is_not_null() & (pl.col("first_label") != pl.col("label")))
+    return {
+        "n_labels": len(rows),
+        "n_reviewers": rows["reviewer"].n_unique(),
+        "n_changed_after_seeing_the_judge": len(changed),
+        "seed": seed,
+        "judge": judged,
+        "people": [agreement for agreement in people if agreement["n_verdicts"]],
+    }

@@ -24,7 +24,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 from attack_set import Data, Trial, list_items, load_attacks, make_trials
 
 from evalhouse.flows.preparing.settings import resolve_settings
-from evalhouse.flows.prompt_trials.session import Session, open_session, rehearse
 from evalhouse.flows.results.output import (
     make_table,
     print_line,
@@ -34,6 +33,7 @@ from evalhouse.flows.results.output import (
     write_interval,
 )
 from evalhouse.flows.results.progress import show_run
+from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.prompts import BlockValue
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.asking.verdicts import (

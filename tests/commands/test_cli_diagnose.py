@@ -16,7 +16,7 @@ from cli_house import N_JUDGED, House, write_dataset
 from cli_process import Finished, Place, show_in_terminal
 from rich.cells import cell_len
 
-from evalhouse.flows.results.diagnosis import Cause, load_advice
+from evalhouse.flows.results.run_facts import Cause, load_advice
 
 Ask = Callable[..., Finished]
 _OWN_STYLES = re.compile(r"\x1b\[[0-9;]*m")

@@ -17,8 +17,7 @@ import pytest
 import yaml
 from cli_process import ROOT
 
-from evalhouse.flows.commands.receive import receive
-from evalhouse.flows.commands.serve import serve, ui
+from evalhouse.flows.commands.serve import receive, serve, ui
 
 FOLDER = ROOT / "flows" / "deploy"
 COMPOSE = FOLDER / "compose.yaml"

@@ -39,7 +39,7 @@ from evalhouse.flows.results.output import (
     write_value,
 )
 from evalhouse.flows.results.progress import describe_progress, shorten_number
-from evalhouse.flows.results.run_origin import print_responses
+from evalhouse.flows.results.run_facts import print_responses
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.pipeline.live_run import Progress
 from evalhouse.warehouse.messages import clean_text, shorten

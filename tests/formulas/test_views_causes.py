@@ -9,7 +9,7 @@ import pytest
 from cause_rows import FACT, add_stated, add_stated_runs
 from rows import Sample, Together, fill, open_rows, read
 
-from evalhouse.flows.results.diagnosis import LANGUAGES, Cause, load_advice
+from evalhouse.flows.results.run_facts import LANGUAGES, Cause, load_advice
 
 GOOD = Sample(
     answer=["TP", "TP"],

@@ -11,8 +11,7 @@ from pathlib import Path
 import uvicorn
 from starlette.testclient import TestClient
 
-from evalhouse.flows.ui.app import create_app
-from evalhouse.flows.ui.guard import Access
+from evalhouse.flows.ui.app import Access, create_app
 from evalhouse.warehouse.store import Warehouse
 
 PORT = 4210

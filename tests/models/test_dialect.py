@@ -18,7 +18,7 @@ from langchain_core.messages import AIMessage
 from live_runs import lay_out_run, make_settings, point_to, read_calls
 from provider_calls import GOOD, KEY, ask, make_question
 
-from evalhouse.flows.results.run_origin import describe_dropped
+from evalhouse.flows.results.run_facts import describe_dropped
 from evalhouse.tasks.asking.verdicts import read_statements
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed
 from evalhouse.tasks.judge.protocol import Dropped, Judge

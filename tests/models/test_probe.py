@@ -12,7 +12,7 @@ from endpoint import Asked, Canned, Endpoint, Raw, running_endpoint
 from live_runs import make_settings, point_to
 from token_replies import list_tokens
 
-from evalhouse.flows.prompt_trials.endpoint import JudgeTrial, list_consequences, plan_trials, to_document
+from evalhouse.flows.trials.endpoint import JudgeTrial, list_consequences, plan_trials, to_document
 
 KEY = "sk-probe-77c1d2"
 ASKED = ("rank", "other")

@@ -16,7 +16,7 @@ from report_pages import ReportPage
 from rows import derive_all
 
 from evalhouse.flows.report.charts import draw_parts
-from evalhouse.flows.results.run_origin import HEADLINE
+from evalhouse.flows.results.run_facts import HEADLINE
 from evalhouse.tasks.comparing.changes import Part
 
 Ask = Callable[..., Finished]

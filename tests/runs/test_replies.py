@@ -8,7 +8,7 @@ from endpoint import Asked, Inject, Raw, running_endpoint
 from endpoint_replies import Choice, build_completion, compose_reply
 from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to
 
-from evalhouse.flows.results.run_origin import describe_local, describe_replies, list_troubled, read_replies
+from evalhouse.flows.results.run_facts import describe_local, describe_replies, list_troubled, read_replies
 from evalhouse.tasks.asking.usage import Usage
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cli_process import Finished, Place
 
-from evalhouse.flows.results.run_origin import read_silent
+from evalhouse.flows.results.run_facts import read_silent
 from evalhouse.flows.serving.notify import describe_end
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse

@@ -11,7 +11,7 @@ import pytest
 from cli_process import Place
 from rag_bot import start_rag_bot
 
-from evalhouse.flows.commands.init import write_suite
+from evalhouse.flows.commands.setup import write_suite
 from evalhouse.flows.preparing.suites import load_suite
 
 QUESTION = {"id": "tide-1", "question": "When is high tide at Brankmouth?", "ground_truth": "High tide is at 6:40."}

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from ui_house import make_client
 from warehouse_runs import lay_warehouse, make_run
 
-from evalhouse.flows.results.agreement import describe_agreement
+from evalhouse.tasks.comparing.agreement import describe_agreement
 from evalhouse.warehouse.rows.reviews import read_reviewed
 from evalhouse.warehouse.rows.runs import insert_run, update_run
 from evalhouse.warehouse.store import Warehouse

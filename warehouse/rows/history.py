@@ -2,7 +2,7 @@
 
 A series is all runs of a suite, or, outside suites, of a dataset (view `run_series`). Means, costs and prompts are read
 over all of it; whatever needs rows of single samples is read of a few runs alone, because a series has no end.
-`flows/report/history.py` makes the page.
+`flows/report/page.py` makes the page.
 """
 
 from collections.abc import Mapping, Sequence

@@ -12,7 +12,6 @@ from typing import Any, Final, get_args
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.live_run import make_prompts
 from evalhouse.flows.preparing.request import begin_run
-from evalhouse.flows.prompt_trials.session import Session, open_session, rehearse
 from evalhouse.flows.results.output import (
     make_table,
     print_line,
@@ -23,6 +22,7 @@ from evalhouse.flows.results.output import (
 )
 from evalhouse.flows.run.estimate import usage_table
 from evalhouse.flows.run.outcome import Watch
+from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.comparing.intervals import Estimate, average
 from evalhouse.tasks.judge.names import LEXICAL
