@@ -1,11 +1,19 @@
-"""The built-in `lexical` judge: verdicts from words, numbers and names alone, for the same questions a chat model is
-asked and in the same reply shapes. Deterministic, offline, English and Chinese. Statements come from `split`, the
-support of a text for a statement, the usefulness of contexts and the short reason that says what decided from `match`.
+"""The built-in `lexical` judge: verdicts from words, numbers and names alone.
+
+It answers the questions that a chat model is asked, in the same reply shapes, deterministically, offline, in English
+and Chinese. Statements come from `split`; the support of a text, the usefulness of contexts and the short reason come
+from `match`.
+
+Where test sets are made and checked it is a stand-in with no understanding of meaning: it writes cloze questions
+(a sentence of a passage with one word left out) and questions that name a heading, and its ground truths are sentences
+of the passage. It answers a question with the sentence that fits its gap, and takes a changed sentence for the new
+ground truth.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice, pairwise, zip_longest
 from typing import Any
 
 import orjson
@@ -26,18 +34,20 @@ from evalhouse.tasks.lexical.match import (
     rate_contexts,
     score_contexts,
 )
-from evalhouse.tasks.lexical.questions import Source, answer_question, read_source, renew_question, write_questions
-from evalhouse.tasks.lexical.split import split_sentences, split_statements
+from evalhouse.tasks.lexical.split import asserts_something, split_sentences, split_statements
+from evalhouse.tasks.lexical.texts import analyse_text
 from evalhouse.warehouse.steps import LEXICAL_TASKS, REPLY_VERSIONS
 
 LEXICAL_VERSION = "3"  # part of every request's key: raise it whenever any verdict may come out differently
 
-# Shares of a text's content words: from which on two texts are of the same thing, and one was heard in the other.
-_SAME_THING, _HEARD = 0.5, 0.3
+# Shares of a text's content words: from which on two texts are about the same, and one is heeded in the other.
+_SAME_SUBJECT, _HEEDED = 0.5, 0.3
 _NOTHING = Support(score=0.0, evidence=None)
 _TIE_WITHIN = 0.05
 _NO_MEASURE = "by words alone, a stand-in: with neither a ground truth nor contexts there is nothing to measure them by"
 _SCORE = re.compile(r"score ([01]\.\d\d): ")
+
+# --- the data of a request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,17 +56,26 @@ class _Entry:
     text: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Turn:
+    """An earlier turn; `statements` is its text without the questions in it."""
+
+    id: str
+    role: str
+    statements: str
+
+
 def _read_text(data: Mapping[str, object], name: str) -> str:
     value = data.get(name, "")
     if not isinstance(value, str):
-        raise TypeError(f"{name} is {type(value).__name__}; the lexical judge wants a string there")
+        raise TypeError(f"{name} is {type(value).__name__}; the lexical judge expects a string there")
     return value
 
 
 def _read_items(data: Mapping[str, object], name: str) -> list[_Entry]:
     value = data.get(name, ())
     if not isinstance(value, Sequence) or isinstance(value, str):
-        raise TypeError(f"{name} is {type(value).__name__}; the lexical judge wants a list of {{id, text}} there")
+        raise TypeError(f"{name} is {type(value).__name__}; the lexical judge expects a list of {{id, text}} there")
     entries: list[_Entry] = []
     for item in value:
         if (
@@ -64,136 +83,120 @@ def _read_items(data: Mapping[str, object], name: str) -> list[_Entry]:
             or not isinstance(item.get("id"), str)
             or not isinstance(item.get("text"), str)
         ):
-            raise TypeError(f"an item of {name} is {item!r:.80}; the lexical judge wants {{id, text}} with strings")
+            raise TypeError(f"an item of {name} is {item!r:.80}; the lexical judge expects {{id, text}} with strings")
         entries.append(_Entry(id=item["id"], text=item["text"]))
     return entries
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Turn:
-    """An earlier turn; `told` is what it says without what it asks."""
-
-    id: str
-    role: str
-    told: str
 
 
 def _read_turns(data: Mapping[str, object]) -> list[_Turn]:
     turns = []
     for entry in _read_items(data, CONVERSATION):
-        role, _, said = entry.text.partition(": ")
-        told = " ".join(one for one in split_sentences(said) if not one.rstrip().endswith(("?", "？")))
-        turns.append(_Turn(id=entry.id, role=role, told=told))
+        role, _, text = entry.text.partition(": ")
+        statements = [sentence for sentence in split_sentences(text) if not sentence.rstrip().endswith(("?", "？"))]
+        turns.append(_Turn(id=entry.id, role=role, statements=" ".join(statements)))
     return turns
 
 
-def _classify(data: Mapping[str, object]) -> dict[str, object]:
-    question = _read_text(data, "question")
+# --- verdicts
+
+
+def _classify(data: Mapping[str, object]) -> list[dict[str, Any]]:
+    """Return a verdict on every statement: TP, or FP of the answer and FN of the ground truth."""
     answer, truth = _read_items(data, "answer_statements"), _read_items(data, "ground_truth_statements")
-    compared = compare_statements(question, [entry.text for entry in answer], [entry.text for entry in truth])
+    compared = compare_statements(
+        _read_text(data, "question"), [entry.text for entry in answer], [entry.text for entry in truth]
+    )
     judged = [(entry, support, "FP") for entry, support in zip(answer, compared.answer, strict=True)]
     judged += [(entry, support, "FN") for entry, support in zip(truth, compared.ground_truth, strict=True)]
-    verdicts = [
-        {
-            "id": entry.id,
-            "reason": explain_support(support),
-            "label": "TP" if support.supported else other,
-        }
-        for entry, support, other in judged
+    return [
+        {"id": entry.id, "reason": explain_support(support), "label": "TP" if support.supported else label}
+        for entry, support, label in judged
     ]
-    return {"verdicts": verdicts}
 
 
-def _attribute(data: Mapping[str, object]) -> dict[str, object]:
+def _attribute(data: Mapping[str, object]) -> list[dict[str, Any]]:
+    """Return for every statement the contexts and turns that support it."""
     question, contexts = _read_text(data, "question"), _read_items(data, "contexts")
     entries = _read_items(data, "answer_statements") + _read_items(data, "ground_truth_statements")
     texts = [entry.text for entry in entries]
     scored = score_contexts(texts, [context.text for context in contexts], question)
     turns = _read_turns(data)
-    # By themselves, so that what was said before changes nothing about the contexts.
-    in_turns = score_contexts(texts, [turn.told for turn in turns], question) if turns else [[] for _ in entries]
+    # Scored separately, so that earlier turns change nothing about the contexts.
+    in_turns = score_contexts(texts, [turn.statements for turn in turns], question) if turns else [[] for _ in entries]
     ids = [*(context.id for context in contexts), *(turn.id for turn in turns)]
-    verdicts: list[dict[str, object]] = []
+    verdicts: list[dict[str, Any]] = []
     for entry, of_contexts, of_turns in zip(entries, scored, in_turns, strict=True):
         supports = [*of_contexts, *of_turns]
         best = max(supports, key=lambda support: support.score, default=_NOTHING)
-        named = [text_id for text_id, support in zip(ids, supports, strict=True) if support.supported]
-        verdicts.append({"id": entry.id, "reason": explain_support(best), "contexts": named, "together": []})
-    return {"verdicts": verdicts}
+        supporting = [text_id for text_id, support in zip(ids, supports, strict=True) if support.supported]
+        verdicts.append({"id": entry.id, "reason": explain_support(best), "contexts": supporting, "together": []})
+    return verdicts
 
 
-def _hold_to_turns(data: Mapping[str, object]) -> dict[str, object]:
-    """Contradictions are what `match` finds another number, name or negation in; a point is whatever the user told."""
-    question, statements, turns = (
-        _read_text(data, "question"),
-        _read_items(data, "answer_statements"),
-        _read_turns(data),
-    )
-    answered = [turn for turn in turns if turn.role == "assistant"]
-    scored = score_contexts([entry.text for entry in statements], [turn.told for turn in answered], question)
-    judged = []
-    for entry, supports in zip(statements, scored, strict=True):
-        against = [place for place, support in enumerate(supports) if _speaks_against(support)]
-        telling = supports[against[0]] if against else max(supports, key=lambda one: one.score, default=_NOTHING)
-        named = [answered[place].id for place in against]
-        judged.append({"id": entry.id, "reason": explain_support(telling), "turns": named})
-    told = [(turn.id, point) for turn in turns if turn.role == "user" for point in split_statements(turn.told)]
-    heard = score_contexts([point for _, point in told], [_read_text(data, "answer")]) if told else []
-    points = [
-        {
-            "id": turn_id,
-            "reason": explain_support(support),
-            "point": point,
-            "heeded": support.evidence is not None and support.evidence.cover >= _HEARD,
-        }
-        for (turn_id, point), (support,) in zip(told, heard, strict=True)
-    ]
-    return {"statements": judged, "points": points}
-
-
-def _speaks_against(support: Support) -> bool:
-    evidence = support.evidence
-    if support.supported or evidence is None or evidence.cover < _SAME_THING:
-        return False
-    return evidence.is_contradicted or bool(evidence.rivals)
-
-
-def _rank(data: Mapping[str, object]) -> dict[str, object]:
+def _rank(data: Mapping[str, object]) -> list[dict[str, Any]]:
+    """Return for every context whether it is useful."""
     contexts = _read_items(data, "contexts")
     texts = [context.text for context in contexts]
     rated = rate_contexts(_read_text(data, "question"), _read_text(data, "ground_truth"), texts)
-    verdicts = []
+    verdicts: list[dict[str, Any]] = []
     for context, relevance in zip(contexts, rated, strict=True):
-        held = f"{relevance.question_share:.0%} of the question"
+        shares = f"{relevance.question_share:.0%} of the question"
         if relevance.ground_truth_share is not None:
-            held = f"{relevance.ground_truth_share:.0%} of the ground truth and {held}"
-        reason = f"score {relevance.score:.2f}: holds {held}"
+            shares = f"{relevance.ground_truth_share:.0%} of the ground truth and {shares}"
+        reason = f"score {relevance.score:.2f}: holds {shares}"
         verdicts.append({"id": context.id, "reason": reason, "label": "useful" if relevance.useful else "not_useful"})
-    return {"verdicts": verdicts}
+    return verdicts
 
 
 def read_score(reason: str) -> float | None:
-    """The score that a reason of this judge begins with; None where it begins with none."""
+    """Return the score that a reason of this judge begins with; None where it begins with none."""
     match = _SCORE.match(reason)
     return float(match[1]) if match else None
 
 
-def _fuse(data: Mapping[str, object]) -> dict[str, object]:
-    """What the three would say by themselves; the texts of a side do not count in what supports the other's."""
+def _fuse(data: Mapping[str, object]) -> list[list[str]]:
+    """Return the verdicts of the three steps in one reply; the statements of one side never support the other's."""
     sides = ("answer_statements", "ground_truth_statements")
     support: dict[str, str] = {}
     for side in sides:
-        for found in _list_verdicts(_attribute({**data, **{other: [] for other in sides if other != side}})):
-            support[found["id"]] = f"{' '.join(found['contexts']) or 'none'}: {found['reason']}"
-    labels = [*_list_verdicts(_classify(data)), *_list_verdicts(_rank(data))]
-    rows = [[found["id"], found["reason"], found["label"], support.get(found["id"])] for found in labels]
-    return {"verdicts": [[cell for cell in row if cell is not None] for row in rows]}
+        for verdict in _attribute({**data, **{other: [] for other in sides if other != side}}):
+            support[verdict["id"]] = f"{' '.join(verdict['contexts']) or 'none'}: {verdict['reason']}"
+    labels = [*_classify(data), *_rank(data)]
+    rows = [[verdict["id"], verdict["reason"], verdict["label"], support.get(verdict["id"])] for verdict in labels]
+    return [[cell for cell in row if cell is not None] for row in rows]
 
 
-def _list_verdicts(reply: Mapping[str, object]) -> list[Any]:
-    verdicts = reply["verdicts"]
-    assert isinstance(verdicts, list)
-    return verdicts
+def _compare_with_turns(data: Mapping[str, object]) -> dict[str, object]:
+    """Return the earlier turns that contradict each statement, and the points of the user that the answer heeds.
+
+    A contradiction is a different number, name or negation; a point is any statement of the user.
+    """
+    question, statements = _read_text(data, "question"), _read_items(data, "answer_statements")
+    turns = _read_turns(data)
+    answered = [turn for turn in turns if turn.role == "assistant"]
+    scored = score_contexts([entry.text for entry in statements], [turn.statements for turn in answered], question)
+    judged = []
+    for entry, supports in zip(statements, scored, strict=True):
+        against: list[int] = []
+        for place, support in enumerate(supports):
+            evidence = support.evidence
+            if not support.supported and evidence is not None and evidence.cover >= _SAME_SUBJECT:
+                against += [place] if evidence.is_contradicted or evidence.rivals else []
+        decisive = supports[against[0]] if against else max(supports, key=lambda one: one.score, default=_NOTHING)
+        named = [answered[place].id for place in against]
+        judged.append({"id": entry.id, "reason": explain_support(decisive), "turns": named})
+    points = [(turn.id, point) for turn in turns if turn.role == "user" for point in split_statements(turn.statements)]
+    found = score_contexts([point for _, point in points], [_read_text(data, "answer")]) if points else []
+    heeded = [
+        {
+            "id": turn_id,
+            "reason": explain_support(support),
+            "point": point,
+            "heeded": support.evidence is not None and support.evidence.cover >= _HEEDED,
+        }
+        for (turn_id, point), (support,) in zip(points, found, strict=True)
+    ]
+    return {"statements": judged, "points": heeded}
 
 
 def _prefer(data: Mapping[str, object]) -> dict[str, object]:
@@ -201,30 +204,221 @@ def _prefer(data: Mapping[str, object]) -> dict[str, object]:
     question, truth = _read_text(data, "question"), split_statements(_read_text(data, "ground_truth"))
     contexts = [context.text for context in _read_items(data, "contexts")]
 
-    def measure(answer: list[str]) -> float:
-        if truth:
-            # F1 of how far the statements of either text are in the other.
-            compared = compare_statements(question, answer, truth)
-            sides = (compared.answer, compared.ground_truth)
-            precision, recall = (_mean([support.score for support in side]) for side in sides)
-            return 2 * precision * recall / (precision + recall) if precision and recall else 0.0
-        if contexts:
-            scored = score_contexts(answer, contexts, question)
-            return _mean([max(support.score for support in supports) for supports in scored])
-        return 0.0
+    def mean(values: Sequence[float]) -> float:
+        return sum(values) / len(values) if values else 0.0
 
-    answers = (_read_text(data, f"{place}_answer") for place in ("first", "second"))
-    first, second = (measure(split_statements(answer)) for answer in answers)
+    scores: list[float] = []
+    for place in ("first", "second"):
+        answer, score = split_statements(_read_text(data, f"{place}_answer")), 0.0
+        if truth:  # F1 of how far the statements of either text are in the other
+            compared = compare_statements(question, answer, truth)
+            precision = mean([support.score for support in compared.answer])
+            recall = mean([support.score for support in compared.ground_truth])
+            score = 2 * precision * recall / (precision + recall) if precision and recall else 0.0
+        elif contexts:
+            scored = score_contexts(answer, contexts, question)
+            score = mean([max(support.score for support in supports) for supports in scored])
+        scores.append(score)
+    first, second = scores
     verdict = "tie" if abs(first - second) < _TIE_WITHIN else "first" if first > second else "second"
     by = "F1 with the ground truth" if truth else "support by the contexts"
     reason = f"by words alone, a stand-in: {by}, first {first:.2f}, second {second:.2f}"
-    reason = reason if truth or contexts else _NO_MEASURE
-    return {"preference": {"reason": reason, "verdict": verdict}}
+    return {"preference": {"reason": reason if truth or contexts else _NO_MEASURE, "verdict": verdict}}
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
+# --- questions of test sets
 
+BLANK = "____"
+_HAN = re.compile(r"[\u3400-\u9fff]")
+_QUOTED = re.compile(r"[“「]([^“”「」]++)[”」]")
+_DIGITS = re.compile(r"\d[\d.,:]*+")
+_RECOGNISED = 0.5  # share of a sentence's words that a changed version of it still has
+_MIN_WORDS = 3
+_MAX_STEPS = 6
+_TOPICS = {
+    "en": ("the complaints procedure", "the emergency contact", "the insurance", "the founding year"),
+    "zh": ("投诉流程", "紧急联系人", "保险", "成立年份"),
+}
+_QUESTIONS = {
+    "en": {
+        "cloze": "Which word or number is missing here: “{}”?",
+        "heading": "What does the section “{}” say?",
+        "steps": "What has to be done according to the section “{}”?",
+        "both": "What do the sections “{}” and “{}” say?",
+        "differ": "How does what “{}” says differ from what “{}” says?",
+        "topic": "What does the section “{}” say about {}?",
+    },
+    "zh": {
+        "cloze": "这句话里缺了哪个词或数字：“{}”？",
+        "heading": "“{}”一节说了什么？",
+        "steps": "按“{}”一节，应当怎么做？",
+        "both": "“{}”和“{}”两节说了什么？",
+        "differ": "“{}”所说的和“{}”所说的有什么不同？",
+        "topic": "“{}”一节关于{}说了什么？",
+    },
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A passage of a request: its headings in one line, its sentences, and its language by its letters."""
+
+    id: str
+    heading: str
+    sentences: tuple[str, ...]
+    language: str
+
+    def write(self, name: str, *values: str) -> str:
+        """Return a question in the passage's language."""
+        return _QUESTIONS[self.language][name].format(*values)
+
+    def join(self, sentences: Sequence[str]) -> str:
+        """Return sentences as one text in the passage's language."""
+        return ("" if self.language == "zh" else " ").join(sentences)
+
+    def quote(self, *sentences: str) -> list[dict[str, str]]:
+        """Return sentences of the passage as quotes."""
+        return [{"id": self.id, "quote": sentence} for sentence in sentences]
+
+
+def _read_sources(data: Mapping[str, object]) -> list[Source]:
+    """Return the passages of a request, which have their headings in the first line if there is more than one line."""
+    sources = []
+    for entry in _read_items(data, "contexts"):
+        heading, line_break, body = entry.text.partition("\n")
+        sentences = tuple(
+            sentence
+            for sentence in split_sentences(body if line_break else entry.text)
+            if asserts_something(sentence) and len(analyse_text(sentence).keys) >= _MIN_WORDS
+        )
+        heading = heading if line_break else ""
+        language = "zh" if _HAN.search("".join(sentences) or heading) else "en"
+        sources.append(Source(id=entry.id, heading=heading, sentences=sentences, language=language))
+    return sources
+
+
+def write_questions(kind: str, sources: Sequence[Source]) -> Iterator[dict[str, object]]:
+    """Yield questions of a kind, each with ground truth, quotes and turns."""
+
+    def make(question: str, truth: str, quotes: Sequence[Mapping[str, str]], *turns: str) -> dict[str, object]:
+        return {"question": question, "ground_truth": truth, "quotes": list(quotes), "turns": list(turns)}
+
+    def find_gap(sentence: str) -> str | None:
+        """Return the first number, or the longest word of content that the sentence has once as spelled here."""
+        if kind == "number":
+            digits = _DIGITS.search(sentence)
+            return digits[0].rstrip(".,:") if digits else None
+        words = [token.surface for part in analyse_text(sentence).sentences for token in part.tokens]
+        once = [word for word in words if len(word) > 1 and sentence.count(word) == 1]
+        return max(once, key=len, default=None)
+
+    for source, following in zip_longest(sources, sources[1:]):
+        heading, sentences = source.heading, source.sentences
+        match kind:
+            case "fact" | "number":
+                for sentence in sentences:
+                    if gap := find_gap(sentence):
+                        asked = source.write("cloze", sentence.replace(gap, BLANK, 1))
+                        yield make(asked, sentence, source.quote(sentence))
+            case "conversational":
+                for before, sentence in pairwise(sentences):
+                    gap = find_gap(sentence)
+                    if heading and gap:
+                        asked = source.write("cloze", sentence.replace(gap, BLANK, 1))
+                        yield make(asked, sentence, source.quote(sentence), source.write("heading", heading), before)
+            case "procedure":
+                steps = sentences[:_MAX_STEPS]
+                if heading and len(steps) > 1:
+                    yield make(source.write("steps", heading), source.join(steps), source.quote(*steps))
+            case "several" | "comparison":
+                other = following
+                if other and sentences and other.sentences and heading and other.heading not in ("", heading):
+                    asked = source.write("both" if kind == "several" else "differ", heading, other.heading)
+                    truth = source.join((sentences[0], other.sentences[0]))
+                    yield make(asked, truth, [*source.quote(sentences[0]), *other.quote(other.sentences[0])])
+            case "unanswerable":
+                for topic in _TOPICS[source.language] if heading else ():
+                    yield make(source.write("topic", heading, topic), "", [])
+            case _:
+                raise ValueError(f"the lexical judge writes no questions of the kind {kind!r}")
+
+
+def answer_question(question: str, sources: Sequence[Source]) -> dict[str, object]:
+    """Return the sentence that a cloze question was made from, or the sections that a question names.
+
+    Any other question is answered by the first sentence that has all its words of content, and more.
+    """
+
+    def make(reason: str, text: str = "", used: Sequence[str] = ()) -> dict[str, object]:
+        return {"reason": reason, "basis": "contexts" if used else "none", "answer": text, "used": list(used)}
+
+    quoted = _QUOTED.findall(question)
+    if not quoted:
+        asked = analyse_text(question).keys
+        for source in sources:
+            for sentence in source.sentences:
+                if asked and asked < analyse_text(sentence).keys:
+                    return make("a sentence has all words of the question", sentence, [source.id])
+        return make("no sentence has all words of the question")
+    cloze = next((text for text in quoted if BLANK in text), None)
+    if cloze is not None:
+        before, _, after = cloze.partition(BLANK)
+        for source in sources:
+            for sentence in source.sentences:
+                if sentence.startswith(before) and sentence.endswith(after) and len(sentence) > len(before + after):
+                    return make("a sentence fits the gap", sentence, [source.id])
+        return make("no sentence fits the gap")
+    named = [source for source in sources if source.heading and source.heading in quoted]
+    if {source.heading for source in named} != set(quoted):
+        return make("not all sections it names are there")
+    text = named[0].join([sentence for source in named for sentence in source.sentences])
+    if any(topic in question and topic not in text for topics in _TOPICS.values() for topic in topics):
+        return make("the sections it names do not mention its topic")
+    return make("the sections it names are there", text, [source.id for source in named])
+
+
+def renew_question(question: str, truth: str, sources: Sequence[Source]) -> dict[str, object]:
+    """Return whether each sentence of a ground truth is still in the passages, and what is in its place."""
+
+    def make(reason: object, verdict: str, renewed: object = "", quotes: Sequence[object] = ()) -> dict[str, object]:
+        return {"reason": reason, "verdict": verdict, "ground_truth": renewed, "quotes": list(quotes)}
+
+    if not truth.strip():  # the passages may answer now what they did not answer before
+        answer = answer_question(question, sources)
+        if answer["basis"] != "contexts":
+            return make(answer["reason"], "still_true")
+        quotes = [
+            quote
+            for source in sources
+            for sentence in source.sentences
+            if sentence in str(answer["answer"])
+            for quote in source.quote(sentence)
+        ]
+        return make(answer["reason"], "changed", answer["answer"], quotes)
+    expected = split_sentences(truth)
+    texts = ["\n".join(source.sentences) for source in sources]
+    supports = score_contexts(expected, texts, question) if texts else [[] for _ in expected]
+    places: list[tuple[Source, str]] = []
+    for sentence in expected:
+        keys, best, best_share = analyse_text(sentence).keys, None, -1.0
+        for source in sources:
+            for other in source.sentences:
+                share = len(keys & analyse_text(other).keys) / len(keys) if keys else 0.0
+                if share > best_share:
+                    best, best_share = (source, other), share
+        if best is None or best_share < _RECOGNISED:
+            return make("not every sentence is found again", "void")
+        places.append(best)
+    if not places:
+        return make("not every sentence is found again", "void")
+    quotes = [quote for source, sentence in places for quote in source.quote(sentence)]
+    if all(any(support.supported for support in of_sentence) for of_sentence in supports):
+        return make("every sentence is supported", "still_true", truth, quotes)
+    renewed = places[0][0].join([sentence for _, sentence in places])
+    return make("a sentence now says otherwise", "changed", renewed, quotes)
+
+
+# --- the judge
 
 _ANSWERED = (
     "extract", "classify", "attribute", "rank", "fused", "extract_both", "turns", "write_question", "answer_question",
@@ -240,30 +434,26 @@ def judge_lexically(prompt: str, data: Mapping[str, object]) -> dict[str, object
         case "extract_both":
             return {source: split_statements(_read_text(data, source)) for source in ("answer", "ground_truth")}
         case "classify":
-            return _classify(data)
+            return {"verdicts": _classify(data)}
         case "attribute":
-            return _attribute(data)
+            return {"verdicts": _attribute(data)}
         case "rank":
-            return _rank(data)
+            return {"verdicts": _rank(data)}
         case "fused":
-            return _fuse(data)
+            return {"verdicts": _fuse(data)}
         case "turns":
-            return _hold_to_turns(data)
+            return _compare_with_turns(data)
         case "preference":
             return _prefer(data)
         case "write_question":
-            kind, count = _read_text(data, "question_kind"), int(_read_text(data, "count"))
-            questions = write_questions(kind, count, _read_sources(data))
-            return {"reason": "cloze-like questions, a stand-in", "questions": questions}
+            questions = write_questions(_read_text(data, "question_kind"), _read_sources(data))
+            count = int(_read_text(data, "count"))
+            return {"reason": "cloze-like questions, a stand-in", "questions": list(islice(questions, count))}
         case "answer_question":
             return answer_question(_read_text(data, "question"), _read_sources(data))
         case "renew_question":
             return renew_question(_read_text(data, "question"), _read_text(data, "ground_truth"), _read_sources(data))
     raise ValueError(f"the lexical judge cannot answer the prompt '{prompt}'; it answers: {', '.join(_ANSWERED)}")
-
-
-def _read_sources(data: Mapping[str, object]) -> list[Source]:
-    return [read_source(entry.id, entry.text) for entry in _read_items(data, "contexts")]
 
 
 class LexicalJudge:
@@ -275,7 +465,7 @@ class LexicalJudge:
     tasks = LEXICAL_TASKS
 
     def prepare(self, question: Question) -> ModelRequest:
-        """The question's data under the version of the rules; `note` is for models and is left out."""
+        """Return the question's data under the version of the rules, without its `note`, which is for models."""
         name = require_prompt(question).name
         payload: dict[str, object] = {"model": self.model, "prompt": name, "data": plain_data(question.data)}
         keyed = [payload, REPLY_VERSIONS.get(name, 1), question.number, question.only]
@@ -289,4 +479,4 @@ class LexicalJudge:
         return ModelReply(text=orjson.dumps(verdicts).decode(), model=self.model)
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Close nothing: nothing is open."""

@@ -1,16 +1,18 @@
-"""Finding a statement in a text: for each of its sentences the window of neighbouring sentences that shares the most
-content, what in that window speaks for and against the statement, counted as `Evidence`, and how strongly all of it
-supports the statement: a score from 0 to 1 and the threshold from which the score is a yes.
+"""The search for a statement in a text, and for the contexts that help to reach a ground truth.
 
-Likewise which contexts help to reach the ground truth: how much of what the ground truth says, and of what the question
-asks about, a context holds close together, and how far it is ahead of those retrieved with it. Words that few of these
-hold count more.
+For each sentence of a statement it finds the window of neighbouring sentences that shares the most content, and counts
+what in that window supports and contradicts the statement as `Evidence`. All of it together gives the support: a score
+from 0 to 1, and a threshold from which the score is a yes.
+
+A context helps by how much of the ground truth, and of what the question asks about, it has close together, and by how
+far it is ahead of the contexts retrieved with it. Words that few of these have count more.
 """
 
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from evalhouse.tasks.lexical.contrast import (
     NO_KEYS,
@@ -18,7 +20,6 @@ from evalhouse.tasks.lexical.contrast import (
     Window,
     find_exchanged,
     find_hedged,
-    find_in_all,
     find_measures,
     find_negation_mismatch,
     find_opposites,
@@ -31,7 +32,7 @@ from evalhouse.tasks.lexical.texts import (
     CONTENT_WEIGHT,
     AnalysedText,
     Sentence,
-    analyse_texts,
+    analyse_text,
     join_texts,
     make_text,
 )
@@ -44,16 +45,16 @@ _CLOSE, _SAME_WORDS = 0.4, 0.6
 _RELATED = 0.3  # share of the content below which a window is not looked at for opposites and replaced words
 _FOREIGN_SHARE, _FEW_KEYS = 0.2, 3  # below this share of the content a statement of more keys is foreign to a text
 _ROUNDING = 1e-9
-_VARIANT = 0.85  # closeness of a variant, a typo, an acronym and what it stands for
-_ELSEWHERE = 0.25  # of a foreign run that a text retrieved with this one holds
+_VARIANT = 0.85  # closeness of a variant, a typo, an acronym and the name that it abbreviates
+_ELSEWHERE = 0.25  # of a foreign run that a text retrieved with this one has
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A statement made ready to be looked for in many texts.
+    """A statement prepared for the search in many texts.
 
-    `weights` holds key to weight after what the question says was made lighter, `in_question` the keys it says,
-    `content` the keys that count as content words.
+    `weights` has key to weight after the words of the question were made lighter, `in_question` the keys of the
+    question, `content` the keys that count as content words.
     """
 
     statement: AnalysedText
@@ -65,16 +66,16 @@ class Claim:
 
 @dataclass(kw_only=True, slots=True)
 class Evidence:
-    """What a text says about a claim; shares are of the claim's weighted content, 0 to 1. Filled by `weigh_evidence`.
+    """The support of a text for a claim; shares are of the claim's weighted content, 0 to 1. Made by `weigh_evidence`.
 
     `cover` is found in the windows; `cover_rare` likewise with words that are rare in the text counted more,
-    `cover_new` likewise of what the question does not say, `cover_text` anywhere in the text. `lost` are the keys of
-    the content words found in no window, `foreign_*` counts the runs of which a lost word stands nowhere in the text.
-    `replaced` are words that stand where the text has another word between the same neighbours, `rivals` numbers where
-    it has another number beside the same word, `opposites` words whose opposite the window holds, `negation_mismatch`
-    the shared words negated on one side only. Where the claim would be supported otherwise: `hedged` are words that the
-    text says only as possible, `measures` shared numbers with another unit or bound, `substituted` words in whose place
-    the clause about the same has others, `exchanged` those that have changed places.
+    `cover_new` likewise for what is not in the question, `cover_text` anywhere in the text. `lost` are the keys of the
+    content words found in no window, `foreign_*` counts the runs with a lost word that the text does not have.
+    `replaced` are words where the text has another word between the same neighbours, `rivals` numbers where it has
+    another number beside the same word, `opposites` words of which the window has an opposite, `negation_mismatch` the
+    shared words negated on one side only. Where the claim would be supported otherwise: `hedged` are words that the
+    text has only as possible, `measures` shared numbers with another unit or bound, `substituted` words in whose place
+    the clause about the same has others, `exchanged` words that have changed places.
     """
 
     claim: Claim
@@ -97,41 +98,31 @@ class Evidence:
 
     @property
     def is_contradicted(self) -> bool:
-        """Whether the text says something else of the same."""
+        """True if the text states something else about the same."""
         decisive = any(substitution.decisive for substitution in self.substituted)
         return bool(
             decisive or self.negation_mismatch or self.opposites or self.hedged or self.measures or self.exchanged
         )
 
-    @property
-    def n_keys(self) -> int:
-        """Content words of the claim."""
-        return len(self.claim.content)
+    def list_missing(self) -> dict[str, list[str]]:
+        """Return the lost numbers, names and words of the claim, as written there.
 
-    @property
-    def missing_numbers(self) -> tuple[str, ...]:
-        return self._show([key for key in self.lost if key[0] == "#"])
-
-    @property
-    def missing_names(self) -> tuple[str, ...]:
-        names = self.claim.statement.names
-        return self._show([key for key in self.lost if key in names])
-
-    @property
-    def missing_words(self) -> tuple[str, ...]:
-        """Chinese pairs of characters that overlap are shown as one."""
-        names = self.claim.statement.names
-        shown: list[str] = []
-        for word in self._show([key for key in self.lost if key not in names and key[0] != "#"]):
-            if shown and not word.isascii() and len(word) == 2 and shown[-1][-1] == word[0]:
-                shown[-1] += word[1]
-            else:
-                shown.append(word)
-        return tuple(shown)
-
-    def _show(self, keys: Sequence[str]) -> tuple[str, ...]:
-        surfaces = self.claim.statement.surfaces
-        return tuple([surfaces[key] for key in keys])
+        Chinese pairs of characters that overlap are shown as one.
+        """
+        missing: dict[str, list[str]] = {"numbers": [], "names": [], "words": []}
+        for key in self.lost:
+            shown = self.claim.statement.surfaces[key]
+            if key[0] == "#":
+                missing["numbers"].append(shown)
+            if key in self.claim.statement.names:
+                missing["names"].append(shown)
+            elif key[0] != "#":
+                words = missing["words"]
+                if words and not shown.isascii() and len(shown) == 2 and words[-1][-1] == shown[0]:
+                    words[-1] += shown[1]
+                else:
+                    words.append(shown)
+        return missing
 
 
 def _common_start(left: str, right: str) -> int:
@@ -143,11 +134,16 @@ def _common_start(left: str, right: str) -> int:
     return shared
 
 
-def _one_edit(left: str, right: str) -> bool:
-    """Whether two words of five letters or more differ by one letter added, lost or changed, or two swapped."""
+def _is_variant(left: str, right: str) -> bool:
+    """Return True if two words share most of their letters from the start, or differ by a typo.
+
+    A typo is a letter added, lost or changed, or two swapped, in words of five letters or more.
+    """
+    start = _common_start(left, right)
+    if start >= 4 and start >= 0.66 * max(len(left), len(right)):
+        return True
     if abs(len(left) - len(right)) > 1 or min(len(left), len(right)) < 5:
         return False
-    start = _common_start(left, right)
     end = _common_start(left[start:][::-1], right[start:][::-1])
     rest_left, rest_right = len(left) - start - end, len(right) - start - end
     if max(rest_left, rest_right) <= 1:
@@ -156,7 +152,7 @@ def _one_edit(left: str, right: str) -> bool:
 
 
 def _find_near(key: str, surface: str, text: AnalysedText) -> float:
-    """How close a text comes to a key that it does not hold: 0, or up to 0.9 for a variant, typo, synonym, acronym."""
+    """Return the closeness of a text to a key that it lacks: 0, or up to 0.9 for a variant, typo, synonym, acronym."""
     if key[0] == "#":
         return 0.9 if f"{key}%" in text.keys or (key[-1] == "%" and key[:-1] in text.keys) else 0.0
     if not SYNONYMS.get(key, NO_KEYS).isdisjoint(text.keys):
@@ -168,41 +164,33 @@ def _find_near(key: str, surface: str, text: AnalysedText) -> float:
     others = text.spellings.stems_by_start.get(key[:3]) if len(key) > 3 else None
     if others and any(_is_variant(key, other) for other in others):
         return _VARIANT
-    return _VARIANT if _stands_inside(surface, text) else 0.0
-
-
-def _is_variant(left: str, right: str) -> bool:
-    shared = _common_start(left, right)
-    return (shared >= 4 and shared >= 0.66 * max(len(left), len(right))) or _one_edit(left, right)
-
-
-def _stands_inside(word: str, text: AnalysedText) -> bool:
-    """Whether a word of six letters or more is part of a longer word of the text, or written apart there."""
-    if len(word) < 6:
-        return False
+    if len(surface) < 6:
+        return 0.0
+    # A longer word may be part of a still longer one of the text, or be written there as two.
     squeezed = text.spellings.squeezed
-    place = squeezed.find(word.lower())
-    return place >= 0 and not squeezed[max(0, place - 3) : place].endswith(NEGATIVE_PREFIXES)
+    place = squeezed.find(surface.lower())
+    return _VARIANT if place >= 0 and not squeezed[max(0, place - 3) : place].endswith(NEGATIVE_PREFIXES) else 0.0
 
 
 def _find_window(sentence: Sentence, text: AnalysedText) -> Window:
+    """Return the one to three neighbouring sentences of a text that share the most content with a sentence."""
     places, n = text.places, len(text.sentences)
-    held = [(places[key], weight) for key, weight in sentence.weights.items() if key in places]
+    shared = [(places[key], weight) for key, weight in sentence.weights.items() if key in places]
     singles = [0.0] * n
-    for place, weight in held:
+    for place, weight in shared:
         _add_to_places(singles, place, weight)
     best = max(singles)
     start, size = singles.index(best), 1
     cost = _LARGER_WINDOW_COST * sentence.total
-    most = sum([weight for _, weight in held]) + _ROUNDING
+    max_score = sum([weight for _, weight in shared]) + _ROUNDING
     for larger in _WINDOW_SIZES:
-        if most - cost * (larger - 1) <= best:
+        if max_score - cost * (larger - 1) <= best:
             break
         for i in range(n - larger + 1):
             if sum(singles[i : i + larger]) - cost * (larger - 1) <= best:
                 continue
             mask = ((1 << larger) - 1) << i
-            score = sum([weight for place, weight in held if place & mask]) - cost * (larger - 1)
+            score = sum([weight for place, weight in shared if place & mask]) - cost * (larger - 1)
             if score > best:
                 start, size, best = i, larger, score
     sentences = text.sentences[start : start + size]
@@ -219,14 +207,24 @@ def _add_to_places(sums: list[float], place: int, weight: float) -> None:
 
 
 def read_claim(statement: AnalysedText, question: AnalysedText | None = None, *, given_share: float = 1.0) -> Claim:
-    """A statement ready for `weigh_evidence`.
+    """Return a statement prepared for `weigh_evidence`.
 
-    What the question already says counts `given_share` of its weight, unless the statement says nothing else.
+    The words of the question count `given_share` of their weight, unless the statement has no others. A pair of Chinese
+    characters is in the question also where that has both apart.
     """
+    weights: Mapping[str, float] = statement.weights
     in_question = NO_KEYS
     if question is not None and question.keys:
-        in_question = frozenset([key for key in statement.weights if _is_given(key, question)])
-    weights = _lighten(statement.weights, in_question, given_share)
+        asked = question.text
+        in_question = frozenset(
+            [
+                key
+                for key in weights
+                if key in question.keys or (not key.isascii() and len(key) == 2 and key[0] in asked and key[1] in asked)
+            ]
+        )
+    if given_share != 1.0 and in_question and sum([w for key, w in weights.items() if key not in in_question]) >= 0.5:
+        weights = {key: weight * given_share if key in in_question else weight for key, weight in weights.items()}
     return Claim(
         statement=statement,
         weights=weights,
@@ -239,67 +237,70 @@ def read_claim(statement: AnalysedText, question: AnalysedText | None = None, *,
 def weigh_evidence(
     claim: Claim, text: AnalysedText, elsewhere: frozenset[str] = NO_KEYS, *, contrasts: bool = True
 ) -> Evidence | None:
-    """The evidence of a text for a claim; None when either holds nothing.
+    """Return the evidence of a text for a claim; None when either is empty.
 
-    `elsewhere` are the keys of the texts that were retrieved with this one: what they hold is less foreign. Without
-    `contrasts` it does not matter whether the text says the opposite.
+    `elsewhere` are the keys of the texts that were retrieved with this one: their words are less foreign. Without
+    `contrasts` it does not matter whether the text states the opposite.
     """
     sentences = claim.statement.sentences
     if not sentences or not text.sentences:
         return None
-    windows = [] if _is_foreign(claim, text) else [_find_window(sentence, text) for sentence in sentences]
+    windows: list[Window] = []
+    # A statement of some length that shares very little with a text has no window there.
+    shared = sum([weight for key, weight in claim.weights.items() if key in text.places])
+    if len(claim.weights) <= _FEW_KEYS or shared >= _FOREIGN_SHARE * claim.total:
+        windows = [_find_window(sentence, text) for sentence in sentences]
     evidence = _find_keys(claim, windows, text) if windows else Evidence(claim=claim, lost=claim.content)
     lost, runs, surfaces = frozenset(evidence.lost), claim.statement.runs, claim.statement.surfaces
-    # What stands in the place of something else is looked for where the window is about the same.
+    # Words in the place of others are looked for where the window is about the same.
     related = windows if evidence.cover >= _RELATED else []
     evidence.n_window = max([len(window.sentences) for window in windows], default=0)
     if lost:
         evidence.foreign_numbers = _count_foreign(runs.numbers, lost, text, elsewhere)
         evidence.foreign_names = _count_foreign(runs.names, lost, text, elsewhere)
-    if lost and related:
-        evidence.replaced = find_in_all(find_replaced, related, lost)
-        evidence.rivals = find_in_all(find_rivals, related, lost)
+        evidence.replaced = tuple([pair for window in related for pair in find_replaced(window, lost)])
+        evidence.rivals = tuple([pair for window in related for pair in find_rivals(window, lost)])
     if contrasts and windows:
-        evidence.opposites = find_in_all(find_opposites, related, surfaces)
+        evidence.opposites = tuple([pair for window in related for pair in find_opposites(window, surfaces)])
         evidence.negation_mismatch = find_negation_mismatch(windows, surfaces)
         # The rest costs more to find, and lowers the score only: it is looked for where the score would be a yes.
         if related and combine(evidence, -_SAME_QUESTION) >= SUPPORT_THRESHOLD:
-            claim, lost = evidence.claim, frozenset(evidence.lost)
             near = frozenset([key for key in claim.content if key not in lost and key not in text.places])
-            evidence.hedged = find_in_all(find_hedged, related)
-            evidence.measures = find_in_all(find_measures, related)
+            evidence.hedged = tuple([pair for window in related for pair in find_hedged(window)])
+            evidence.measures = tuple([pair for window in related for pair in find_measures(window)])
             if evidence.cover >= _CLOSE:
-                evidence.substituted = find_in_all(find_substituted, related, near, claim.in_question)
+                given = claim.in_question
+                evidence.substituted = tuple(
+                    [substitution for window in related for substitution in find_substituted(window, near, given)]
+                )
             if evidence.cover >= _SAME_WORDS:
-                evidence.exchanged = find_in_all(find_exchanged, related)
+                evidence.exchanged = tuple([pair for window in related for pair in find_exchanged(window)])
     return evidence
 
 
-def _is_foreign(claim: Claim, text: AnalysedText) -> bool:
-    """Whether a statement of some length shares so little with a text that no window of it is worth a look."""
-    if len(claim.weights) <= _FEW_KEYS:
-        return False
-    places = text.places
-    return sum([w for key, w in claim.weights.items() if key in places]) < _FOREIGN_SHARE * claim.total
-
-
 def _find_keys(claim: Claim, windows: Sequence[Window], text: AnalysedText) -> Evidence:
-    """What the windows hold of a claim: each key as 1, or as the closeness of what the text has instead."""
-    held = frozenset().union(*[window.sentence.keys & window.keys for window in windows])
+    """Return the part of a claim that is in the windows: each key as 1, or as the closeness of what the text has."""
+    in_windows = frozenset().union(*[window.sentence.keys & window.keys for window in windows])
     places, in_question = text.places, claim.in_question
+    surfaces, acronyms = claim.statement.surfaces, claim.statement.runs.acronyms
     cover = cover_rare = cover_new = cover_text = total_rare = total_new = 0.0
     faint: set[str] = set()
     for key, weight in claim.weights.items():
+        rarity, hit = 1.0, 0.0
         if key in places:
-            hit = weight if key in held else 0.0
+            hit = weight if key in in_windows else 0.0
             cover_text += weight
             place = places[key]
             # 1 for a word in one sentence of the text, less for the words the whole text is about.
             rarity = 1.0 / (1.0 + math.log(place.bit_count())) if place & (place - 1) else 1.0
-        else:
-            hit = weight * _rate_absent(key, claim, text) if weight > 0.1 else 0.0
+        elif weight > 0.1:
+            near = text.near.get(key)
+            if near is None:
+                near = text.near[key] = _find_near(key, surfaces[key], text)
+            if acronyms and acronyms.get(key) in text.spellings.acronyms:
+                near = max(near, _VARIANT)
+            hit = weight * near
             cover_text += hit
-            rarity = 1.0
         if hit < _NEAR_ENOUGH * weight:
             faint.add(key)
         cover += hit
@@ -319,19 +320,10 @@ def _find_keys(claim: Claim, windows: Sequence[Window], text: AnalysedText) -> E
     )
 
 
-def _rate_absent(key: str, claim: Claim, text: AnalysedText) -> float:
-    """How close a text comes to a key that it does not hold."""
-    near = text.near.get(key)
-    if near is None:
-        near = text.near[key] = _find_near(key, claim.statement.surfaces[key], text)
-    acronyms = claim.statement.runs.acronyms
-    return max(near, _VARIANT) if acronyms and acronyms.get(key) in text.spellings.acronyms else near
-
-
 def _count_foreign(
     runs: Sequence[frozenset[str]], lost: frozenset[str], text: AnalysedText, elsewhere: frozenset[str]
 ) -> float:
-    """The runs that hold a lost key which the text has nowhere; less for one whose keys stand elsewhere."""
+    """Count the runs with a lost key that the text does not have; less for one whose keys are elsewhere."""
     n_foreign = 0.0
     for run in runs:
         foreign = [key for key in run if key in lost and key not in text.places]
@@ -340,33 +332,20 @@ def _count_foreign(
     return n_foreign
 
 
-def _is_given(key: str, question: AnalysedText) -> bool:
-    """Whether the question already says it; a pair of Chinese characters also when it has both apart."""
-    if key in question.keys:
-        return True
-    return not key.isascii() and len(key) == 2 and key[0] in question.text and key[1] in question.text
-
-
-def _lighten(weights: Mapping[str, float], in_question: frozenset[str], share: float) -> Mapping[str, float]:
-    if share == 1.0 or not in_question or sum([w for key, w in weights.items() if key not in in_question]) < 0.5:
-        return weights
-    return {key: weight * share if key in in_question else weight for key, weight in weights.items()}
-
-
 SUPPORT_THRESHOLD = 0.5
 # The first four were fitted by logistic regression on half (by hash of the row's group) of five sets with human labels
 # of support, every set and label of equal weight, then rounded. The rest was set afterwards with all rows in view, as
-# was _SAME_QUESTION. `evalhouse benchmark` measures what comes of it.
+# was _SAME_QUESTION. `evalhouse benchmark` measures the result.
 _BIAS, _COVER, _RARE, _NEW = -2.4, 1.5, 2.0, 1.0
-_FOREIGN_NUMBER, _FOREIGN_NAME = 1.5, 0.6  # for each of the first two that stand nowhere in the text
+_FOREIGN_NUMBER, _FOREIGN_NAME = 1.5, 0.6  # for each of the first two that the text does not have
 _SPREAD, _SHORT, _LONG = 4.0, 8.0, 20.0  # a long statement may be found all over a text; lengths in token weight
 _NEGATION, _OPPOSITE, _REPLACED, _RIVAL = 3.0, 3.0, 0.2, 1.5
 _HEDGED, _MEASURE, _EXCHANGED, _SUBSTITUTED = 3.0, 3.0, 3.0, 3.2
-_PERHAPS_SUBSTITUTED = 0.5  # a word may stand in the place of one that means the same
+_PERHAPS_SUBSTITUTED = 0.5  # a word may replace one that means the same
 _PERSONAL, _ASKS = 1.5, 1.5
-# The words by which a text speaks of its speaker or to its hearer.
+# The words by which a text refers to its speaker or addresses its reader.
 _PERSONAL_WORDS = re.compile(r"\b(?:i|my|me|you|your|we|our)\b|[我你您]")
-# In a comparison of answer and ground truth: the weight of what the question already says.
+# In a comparison of answer and ground truth: the weight of the words of the question.
 _GIVEN_SHARE = 0.2
 _SAME_QUESTION = 0.6  # two texts that answer one question agree with fewer shared words than a passage and a claim
 
@@ -375,7 +354,7 @@ _SAME_QUESTION = 0.6  # two texts that answer one question agree with fewer shar
 class Support:
     """A score from 0 (nothing found) to 1 (stated) and the evidence it was computed from.
 
-    `conveys` turns the evidence around: the answer statement holds a whole ground-truth statement, whatever it adds.
+    `conveys` turns the evidence around: the answer statement contains a whole ground-truth statement and may add to it.
     """
 
     score: float
@@ -388,23 +367,20 @@ _HARDLY = 0.005  # a share that rounds to 0 %
 
 
 def explain_support(support: Support) -> str:
-    """What decided, in one line."""
+    """Return what decided, in one line."""
     evidence = support.evidence
     if evidence is None:
         return "nothing to compare with"
-    words = "1 content word" if evidence.n_keys == 1 else f"{evidence.n_keys} content words"
-    verb = "stands" if evidence.n_keys == 1 else "stand"
+    n_keys = len(evidence.claim.content)
+    words = "1 content word" if n_keys == 1 else f"{n_keys} content words"
+    verb = "is" if n_keys == 1 else "are"
     place = "one sentence" if evidence.n_window == 1 else f"{evidence.n_window} neighbouring sentences"
     parts = [f"{evidence.cover:.0%} of its {words} {verb} in {place}"]
     if not evidence.n_window:
         parts = [f"hardly any of its {words} found"]
     elif evidence.cover < _HARDLY:
-        parts = ["its one content word is not found" if evidence.n_keys == 1 else f"none of its {words} found"]
-    for name, missing in (
-        ("numbers", evidence.missing_numbers),
-        ("names", evidence.missing_names),
-        ("words", evidence.missing_words),
-    ):
+        parts = ["its one content word is not found" if n_keys == 1 else f"none of its {words} found"]
+    for name, missing in evidence.list_missing().items():
         if missing:
             parts.append(f"{name} not found: {', '.join(missing[:4])}")
     if evidence.rivals:
@@ -427,38 +403,41 @@ def explain_support(support: Support) -> str:
 
 
 def score_contexts(statements: Sequence[str], texts: Sequence[str], question: str = "") -> list[list[Support]]:
-    """For each statement the support of each of the texts, which were retrieved together.
+    """Return for each statement the support of each of the texts, which were retrieved together.
 
-    Of several spellings of a gold answer the best counts.
+    The best of several spellings of a gold answer counts.
     """
-    asked, *contexts = analyse_texts([question, *texts])
+    asked, *contexts = [analyse_text(text) for text in [question, *texts]]
     elsewhere = frozenset().union(*[text.keys for text in contexts]) if len(contexts) > 1 else frozenset[str]()
     scored: list[list[Support]] = []
     for statement in statements:
-        claims = [read_claim(spelling, asked) for spelling in analyse_texts(read_alternatives(statement))]
+        claims = [
+            read_claim(spelling, asked)
+            for spelling in [analyse_text(spelling) for spelling in read_alternatives(statement)]
+        ]
         best: list[Support] = []
         for text in contexts:
             theirs = set(_PERSONAL_WORDS.findall(text.text.lower()))
             supports: list[Support] = []
             for claim in claims:
-                # A question is talk, and so is what is about its speaker and hearer where the text is not.
+                # Questions do not count, nor sentences about speaker and reader where the text is about others.
                 talk = claim.statement.text
                 personal = set(_PERSONAL_WORDS.findall(talk.lower()))
                 penalty = _ASKS if talk.rstrip().endswith(("?", "？")) else 0.0
                 penalty += _PERSONAL if personal and not personal <= theirs else 0.0
                 supports.append(_score(claim, text, elsewhere, penalty))
-            best.append(max(supports, key=_by_score))
+            best.append(max(supports, key=attrgetter("score")))
         scored.append(best)
     return scored
 
 
 def read_answer(statement: AnalysedText, question: AnalysedText) -> Claim:
-    """A statement of an answer or ground truth as a claim of which the question's part hardly counts."""
+    """Return a statement of an answer or ground truth as a claim in which the words of the question hardly count."""
     return read_claim(statement, question, given_share=_GIVEN_SHARE)
 
 
 def rate_support(claim: Claim, text: AnalysedText) -> float:
-    """How near a text comes to a claim, 0 to 1, whether it affirms or denies it."""
+    """Return how near a text comes to a claim, 0 to 1, whether it affirms or denies it."""
     evidence = weigh_evidence(claim, text, contrasts=False)
     return 0.0 if evidence is None else combine(evidence)
 
@@ -470,7 +449,7 @@ def _score(claim: Claim, text: AnalysedText, elsewhere: frozenset[str] = frozens
 
 
 def combine(evidence: Evidence, penalty: float = 0.0) -> float:
-    """The score of the evidence: a logistic combination with the fixed weights above."""
+    """Return the score of the evidence: a logistic combination with the fixed weights above."""
     z = _BIAS - penalty + _COVER * evidence.cover + _RARE * evidence.cover_rare + _NEW * evidence.cover_new
     # 0 for a statement of _SHORT content or less, 1 from _LONG on: how far its parts may stand apart in a text
     z += (
@@ -497,13 +476,13 @@ class Comparison:
 
 
 def compare_statements(question: str, answer: Sequence[str], ground_truth: Sequence[str]) -> Comparison:
-    """Both texts' statements against each other. What the question already says hardly counts here.
+    """Compare the statements of both texts. The words of the question hardly count here.
 
     An answer statement is supported when the ground truth supports it, or when it alone conveys a whole ground-truth
-    statement, with whatever it adds. Each statement sees all statements of the other text.
+    statement and more. Each statement is compared with all statements of the other text.
     """
-    asked, *answers = analyse_texts([question, *answer])
-    truths = [analyse_texts(read_alternatives(statement)) for statement in ground_truth]
+    asked, *answers = [analyse_text(text) for text in [question, *answer]]
+    truths = [[analyse_text(spelling) for spelling in read_alternatives(statement)] for statement in ground_truth]
     if not answers or not truths:
         nothing = Support(score=0.0, evidence=None)
         return Comparison(answer=(nothing,) * len(answers), ground_truth=(nothing,) * len(truths))
@@ -516,18 +495,14 @@ def compare_statements(question: str, answer: Sequence[str], ground_truth: Seque
     for statement in answers:
         support = _best([read_answer(statement, asked)], whole_truth)
         if not support.supported and not (support.evidence and support.evidence.is_contradicted):
-            alone = max((_best(claims, statement) for claims in reached), key=_by_score, default=support)
+            alone = max((_best(claims, statement) for claims in reached), key=attrgetter("score"), default=support)
             support = replace(alone, conveys=True) if alone.supported else support
         supports.append(support)
     return Comparison(answer=tuple(supports), ground_truth=tuple(conveyed))
 
 
-def _by_score(support: Support) -> float:
-    return support.score
-
-
 def _best(claims: Sequence[Claim], text: AnalysedText) -> Support:
-    return max([_score(claim, text, penalty=-_SAME_QUESTION) for claim in claims], key=_by_score)
+    return max([_score(claim, text, penalty=-_SAME_QUESTION) for claim in claims], key=attrgetter("score"))
 
 
 # These two were chosen together on one half (by hash of the row's group) of four sets with graded contexts.
@@ -540,7 +515,7 @@ _ONE_SENTENCE = 0.8  # what a context is worth that states one sentence of the g
 
 @dataclass(frozen=True, kw_only=True)
 class Relevance:
-    """How useful one context is, 0 to 1, and what of it comes from the ground truth (None without any) and question."""
+    """The usefulness of one context, 0 to 1, and its parts from the ground truth (None without any) and question."""
 
     score: float
     ground_truth_share: float | None
@@ -549,17 +524,17 @@ class Relevance:
 
 
 def _weigh_keys(subject: AnalysedText, contexts: Sequence[AnalysedText]) -> dict[str, float]:
-    """Key to weight: the token's own, more for keys that few contexts hold (a smoothed inverse document frequency)."""
+    """Return the weights of keys, higher for keys of few contexts (a smoothed inverse document frequency)."""
     n = len(contexts)
-    held = [context.places for context in contexts]
+    of_contexts = [context.places for context in contexts]
     return {
-        key: weight * math.log(1 + (n + 0.5) / (sum([key in places for places in held]) + 0.5))
+        key: weight * math.log(1 + (n + 0.5) / (sum([key in places for places in of_contexts]) + 0.5))
         for key, weight in subject.weights.items()
     }
 
 
 def _share_found(weights: dict[str, float], context: AnalysedText) -> float:
-    """Share of the weighted keys in the context: half for those anywhere, half for those in the best sentence."""
+    """Return the share of the weighted keys in the context: half for any place, half for the best sentence."""
     total = sum(weights.values())
     if not total:
         return 0.0
@@ -572,8 +547,8 @@ def _share_found(weights: dict[str, float], context: AnalysedText) -> float:
 
 
 def rate_contexts(question: str, ground_truth: str, contexts: Sequence[str]) -> list[Relevance]:
-    """The usefulness of each context, in the order given; with an empty ground truth by the question alone."""
-    asked, truth, *texts = analyse_texts([question, ground_truth, *contexts])
+    """Return the usefulness of each context, in the order given; with an empty ground truth by the question alone."""
+    asked, truth, *texts = [analyse_text(text) for text in [question, ground_truth, *contexts]]
     question_weights = _weigh_keys(asked, texts)
     truth_weights = {key: weight for key, weight in _weigh_keys(truth, texts).items() if key not in asked.keys}
     if not truth_weights:  # the ground truth is in the question: a choice, or yes and no

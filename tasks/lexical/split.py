@@ -1,10 +1,11 @@
-"""Splitting a text into statements, the judge's extract: layout comes to plain blocks of prose, blocks to sentences,
-these to clauses that stand on their own; what asserts nothing (questions, greetings, refusals, filler, orders to
-the judge) is left out. Clauses are cut only where both parts have a verb, because a statement too many costs more
-agreement than a statement too long.
+"""The lexical judge's word lists, and the splitting of a text into statements.
 
-Before it the words that the lexical judge treats specially, English and Chinese, from `words.yaml`: what carries no
-content, what negates, what stands for or against what; and how an inflected English word comes back to its stem.
+The words that the judge treats specially, English and Chinese, come from `words.yaml`: words without content,
+negations, opposites, synonyms; and how an inflected English word is reduced to its stem.
+
+A text is split into plain blocks of prose, these into sentences, and these into independent clauses; what asserts
+nothing (questions, greetings, refusals, filler, orders to the judge) is left out. Clauses are cut only where both parts
+have a verb, because a statement too many costs more agreement than a statement too long.
 """
 
 import re
@@ -16,7 +17,7 @@ from pathlib import Path
 import yaml
 
 _FILE = Path(__file__).with_name("words.yaml")
-# Every value stays a string, `no` and `on` too; the parser in C takes a tenth of the time where it is to be had.
+# Every value is a string, `no` and `on` too; the parser in C, where it is installed, takes a tenth of the time.
 _LISTS: Mapping[str, object] = yaml.load(
     _FILE.read_text(encoding="utf-8"), getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 )
@@ -37,7 +38,7 @@ def _read_mapping(name: str) -> dict[str, str]:
 
 
 def read_words(name: str) -> list[str]:
-    """The words of a list, in order."""
+    """Return the words of a list, in order."""
     return _read_text(name).split()
 
 
@@ -49,17 +50,17 @@ def _read_pairs(name: str) -> list[tuple[str, str]]:
 
 
 def read_numbers(name: str) -> dict[str, float]:
-    """A mapping of words to numbers."""
+    """Return a mapping of words to numbers."""
     return {word: float(number) for word, number in _read_mapping(name).items()}
 
 
 def read_pattern(name: str) -> str:
-    """A regular expression."""
+    """Return a regular expression."""
     return _join_lines(_read_text(name))
 
 
 def read_patterns(name: str, sources: str = "") -> dict[str, str]:
-    """Several regular expressions, each under its name, with a pattern in the place of `{sources}`."""
+    """Return several regular expressions by name, with a pattern in the place of `{sources}`."""
     return {key: _join_lines(text).replace("{sources}", sources) for key, text in _read_mapping(name).items()}
 
 
@@ -82,23 +83,18 @@ _BRITISH = re.compile(r"is(e|ed|es|ing|ation|ations|er|ers)$")
 _VOWELS = frozenset("aeiouy")
 
 
-def _sort_endings() -> dict[str, list[tuple[str, int]]]:
-    """Last letter to the endings with it and the shortest stem each may leave; the longest ending wins."""
-    by_last: dict[str, list[tuple[str, int]]] = {}
-    for shortest, endings in _read_mapping("endings").items():
-        for ending in endings.split():
-            by_last.setdefault(ending[-1], []).append((ending, int(shortest)))
-    for candidates in by_last.values():
-        candidates.sort(key=lambda candidate: -len(candidate[0]))
-    return by_last
-
-
-_ENDINGS_BY_LAST = _sort_endings()
+# By last letter the endings and the shortest stem each may leave; the longest ending wins.
+_ENDINGS_BY_LAST: dict[str, list[tuple[str, int]]] = {}
+for _shortest, _endings in _read_mapping("endings").items():
+    for _ending in _endings.split():
+        _ENDINGS_BY_LAST.setdefault(_ending[-1], []).append((_ending, int(_shortest)))
+for _candidates in _ENDINGS_BY_LAST.values():
+    _candidates.sort(key=lambda candidate: -len(candidate[0]))
 
 
 @lru_cache(maxsize=32768)
 def stem_word(word: str) -> str:
-    """The stem of a lower-case word: plural, tense and topic-keeping endings off, British -ise as -ize."""
+    """Return the stem of a lower-case word: without plural, tense and topic-keeping endings, British -ise as -ize."""
     if not word.isascii():
         return word
     base = _IRREGULAR_STEMS.get(word)
@@ -134,47 +130,30 @@ def stem_word(word: str) -> str:
     return base
 
 
-def _oppose(pairs: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
-    """A two-way table of opposites."""
+def _oppose(pairs: Iterable[tuple[str, str]], exclusive: str) -> dict[str, frozenset[str]]:
+    """Return a two-way table of opposites: pairs, and each two words of a line of exclusive ones."""
+    stems = [(stem_word(left), stem_word(right)) for left, right in pairs]
     table: dict[str, set[str]] = {}
-    for left, right in pairs:
+    lines = [line.split() for line in _read_text(exclusive).splitlines()]
+    for left, right in [*stems, *(pair for line in lines for pair in combinations(map(stem_word, line), 2))]:
         table.setdefault(left, set()).add(right)
         table.setdefault(right, set()).add(left)
     return {word: frozenset(others) for word, others in table.items()}
 
 
-def _group(lines: Iterable[str]) -> dict[str, frozenset[str]]:
-    """Stem to the other stems of its groups."""
-    table: dict[str, set[str]] = {}
-    for line in lines:
-        group = {stem_word(word) for word in line.split()}
-        for stem in group:
-            table.setdefault(stem, set()).update(group - {stem})
-    return {stem: frozenset(others) for stem, others in table.items()}
-
-
-def _name_units(lines: Iterable[str]) -> dict[str, str]:
-    """Each form of a unit to the first names of the lines it stands in: `g` to `g`, `pounds` to `gbp|lb`."""
-    meanings: dict[str, set[str]] = {}
-    for name, *forms in map(str.split, lines):
-        for form in forms:
-            meanings.setdefault(form, set()).add(name)
-    return {form: "|".join(sorted(names)) for form, names in meanings.items()}
-
-
-UNITS = _name_units(_read_text("units").splitlines())
-
-
-def _read_exclusive(name: str) -> list[tuple[str, str]]:
-    """Each two words of a line as a pair."""
-    return [pair for line in _read_text(name).splitlines() for pair in combinations(line.split(), 2)]
-
-
-ANTONYMS = _oppose(
-    (stem_word(left), stem_word(right)) for left, right in [*_read_pairs("antonyms"), *_read_exclusive("exclusive")]
-)
-CHINESE_ANTONYMS = _oppose([*_read_pairs("chinese_antonyms"), *_read_exclusive("chinese_exclusive")])
-SYNONYMS = _group(_read_text("synonyms").splitlines())
+ANTONYMS = _oppose(_read_pairs("antonyms"), "exclusive")
+CHINESE_ANTONYMS = _oppose(_read_pairs("chinese_antonyms"), "chinese_exclusive")
+# Stem to the other stems of its groups.
+SYNONYMS: dict[str, frozenset[str]] = {}
+for _line in _read_text("synonyms").splitlines():
+    _group = frozenset(stem_word(word) for word in _line.split())
+    for _stem in _group:
+        SYNONYMS[_stem] = SYNONYMS.get(_stem, frozenset()) | _group - {_stem}
+# Each form of a unit to the first names of its lines: `g` to `g`, `pounds` to `gbp|lb`.
+UNITS: dict[str, str] = {}
+for _name, *_forms in map(str.split, _read_text("units").splitlines()):
+    for _form in _forms:
+        UNITS[_form] = "|".join(sorted({*UNITS.get(_form, _name).split("|"), _name}))
 
 
 _ABBREVIATIONS = frozenset(read_words("abbreviations"))
@@ -198,24 +177,23 @@ _LATIN = re.compile(r"[A-Za-z]+")
 _DOTTED = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]\Z")
 
 
-def _next_word(text: str, position: int) -> str:
-    return text[position : position + 24].lstrip(" \t\"'“”‘’([*_")
-
-
-def _ends_sentence(text: str, start: int, end: int) -> bool:
-    """Whether the single full stop at `start` (its closing marks included up to `end`) ends a sentence."""
-    following = _next_word(text, end)
-    if not following:
-        return True
+def _is_inside(text: str, match: re.Match[str]) -> bool:
+    """Return True if a boundary mark is inside a sentence: in a word, before a lower-case letter, in a quotation."""
+    mark, start, end = match[0], match.start(), match.end()
+    following = text[end : end + 24].lstrip(" \t\"'“”‘’([*_")
+    if mark[0] in "！？" and mark[-1] in "”’」』" and "\u3400" <= text[end : end + 1] <= "\u9fff":
+        return True  # a Chinese sentence continues after a quotation that ends in an exclamation or a question
+    if mark[0] in "!?！？…" or mark[:2] == "..":
+        return following[:1].islower()
+    if mark[0] != "." or not following:
+        return False
+    # A single full stop, its closing marks included.
     before = text[max(0, start - 24) : start]
     word = _OPENERS.sub("", before.rsplit(maxsplit=1)[-1]) if before.strip() and not before[-1].isspace() else ""
     if (len(word) <= 4 and _LIST_NUMBER.search(before)) or following[0].islower():
+        return True
+    if text[end : end + 1] == "\n":
         return False
-    return text[end : end + 1] == "\n" or not _is_abbreviation(word, following)
-
-
-def _is_abbreviation(word: str, following: str) -> bool:
-    """Whether the full stop after a word belongs to the word, judged by what follows."""
     bare = word.replace(".", "").lower()
     if _DOTTED.match(word):  # U.S., a.m., e.g.
         starts = _LATIN.match(following)
@@ -227,63 +205,43 @@ def _is_abbreviation(word: str, following: str) -> bool:
     return bare in _ABBREVIATIONS and bare not in _CLOSING_ABBREVIATIONS
 
 
-def _goes_on(text: str, position: int) -> bool:
-    """Whether a Chinese sentence goes on right after a quotation that ends in an exclamation or a question."""
-    return "\u3400" <= text[position : position + 1] <= "\u9fff"
-
-
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a text in order, trimmed, none empty; a line break always ends one."""
+    """Return the sentences of a text in order, trimmed, none empty; a line break always ends one."""
     sentences: list[str] = []
     start = 0
     for match in _BOUNDARY.finditer(text):
-        mark = match[0]
-        if mark[0] == "." and mark[1:2] != "." and not _ends_sentence(text, match.start(), match.end()):
-            continue
-        if mark[0] in "！？" and mark[-1] in "”’」』" and _goes_on(text, match.end()):
-            continue
-        if mark[:2] == ".." and _next_word(text, match.end())[:1].islower():
-            continue
-        if mark[0] in "!?！？…" and _next_word(text, match.end())[:1].islower():
-            continue
-        piece = text[start : match.end()].strip()
-        if piece:
-            sentences.append(piece)
-        start = match.end()
-    piece = text[start:].strip()
-    if piece:
-        sentences.append(piece)
-    return sentences
+        if not _is_inside(text, match):
+            sentences.append(text[start : match.end()].strip())
+            start = match.end()
+    sentences.append(text[start:].strip())
+    return [sentence for sentence in sentences if sentence]
 
 
 _ALTERNATIVES = re.compile(r"(?<!\s)\s++/\s+")
 _FRACTION = re.compile(r"\d/\d")
-_LONGEST_ALTERNATIVE = 80  # characters
-
-
-def _are_aliases(parts: list[str]) -> bool:
-    """Whether two parts name the same thing: they share a word, or both are short names one of which has a space."""
-    words = [part.lower().split() for part in parts]
-    if not all(words) or _FRACTION.search("/".join(parts)):
-        return False
-    names = all(len(part.split()) <= 4 and not part.strip()[0].islower() for part in parts)
-    return not set(words[0]).isdisjoint(words[1]) or (names and max(map(len, words)) > 1)
+_MAX_ALTERNATIVE = 80  # characters
 
 
 def read_alternatives(text: str) -> list[str]:
-    """The spellings of a short gold answer written `alias / alias` or `alias/alias`; the text alone when it is none.
+    """Return the spellings of a short gold answer written `alias / alias` or `alias/alias`; else the text alone.
 
-    A slash inside a term or fraction (`TCP/IP`, `km/h`, `3/4 cup`), an address or a full sentence makes none.
+    A slash in a term or fraction (`TCP/IP`, `km/h`, `3/4 cup`), an address or a full sentence separates no spellings.
     """
     if "/" not in text or "://" in text or text.rstrip()[-1:] in set("。！？!?") or "\n" in text.strip():
         return [text]
     parts = _ALTERNATIVES.split(text)
     if len(parts) == 1:
         parts = text.split("/")
-        if len(parts) == 2 and not _are_aliases(parts):
-            return [text]
+        if len(parts) == 2:
+            # Two parts name the same thing if they share a word, or are short names one of which has a space.
+            left, right = (part.lower().split() for part in parts)
+            if not left or not right or _FRACTION.search(text):
+                return [text]
+            are_names = all(len(part.split()) <= 4 and not part.strip()[0].islower() for part in parts)
+            if set(left).isdisjoint(right) and not (are_names and max(len(left), len(right)) > 1):
+                return [text]
     parts = [part.strip() for part in parts if part.strip()]
-    return parts if parts and all(len(part) <= _LONGEST_ALTERNATIVE for part in parts) else [text]
+    return parts if parts and all(len(part) <= _MAX_ALTERNATIVE for part in parts) else [text]
 
 
 _BULLET = re.compile(
@@ -309,23 +267,23 @@ _WORDS = re.compile(r"[A-Za-z][\w'’-]*|\d[\d.,]*|[\u3400-\u9fff]")
 _VERB = re.compile(
     rf"\b(?:{'|'.join(read_words('verbs'))}|[a-z]{{3,}}ed)\b|n't\b|'s\s+(?:a|an|the|not|been)\b", re.IGNORECASE
 )
-_LONGEST_FRAGMENT = 8  # words of a list item that may need its lead-in
-_LONGEST_LEAD = 14  # words of a lead-in that is worth repeating
+_MAX_FRAGMENT = 8  # words of a list item that may need its lead-in
+_MAX_LEAD = 14  # words of a lead-in that is worth repeating
 _WRAPPED = 60  # characters from which a line without a full stop is taken for a wrapped one
 
 
 def has_verb(text: str) -> bool:
-    """Whether a piece of text may be a clause: a known verb form, or six Chinese characters."""
+    """Return True if a piece of text may be a clause: it has a known verb form, or six Chinese characters."""
     return _VERB.search(text) is not None or len(_HAN.findall(text)) >= 6
 
 
 def count_words(text: str) -> int:
-    """Latin words and numbers, and each Chinese character as one."""
+    """Count Latin words and numbers, and each Chinese character as one."""
     return len(_WORDS.findall(text))
 
 
 def strip_markup(line: str) -> str:
-    """One line without emphasis, links, code marks and citation marks."""
+    """Return one line without emphasis, links, code marks and citation marks."""
     if "](" in line:
         line = _LINK.sub(r"\1", line)
     if "*" in line or "_" in line or "~~" in line:
@@ -338,7 +296,7 @@ def strip_markup(line: str) -> str:
 
 
 def read_blocks(text: str) -> Iterator[str]:
-    """The blocks of a text in order; headings and lead-ins give none of their own, a table row and a code fence one."""
+    """Yield the blocks of a text in order: a table row and a code fence are blocks, headings and lead-ins are not."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     position = 0
     lead, paragraph = "", ""  # the latest line that ends in a colon, and the prose that is not complete yet
@@ -394,10 +352,10 @@ def read_blocks(text: str) -> Iterator[str]:
             continue
         elif _LEAD_END.search(plain):
             lead = _LEAD_END.sub("", plain)
-            lead = lead if count_words(lead) <= _LONGEST_LEAD else ""
+            lead = lead if count_words(lead) <= _MAX_LEAD else ""
         elif bullet:
             is_whole = has_verb(plain) or _SENTENCE_END.search(plain) is not None
-            needs_lead = lead and not is_whole and count_words(plain) <= _LONGEST_FRAGMENT
+            needs_lead = lead and not is_whole and count_words(plain) <= _MAX_FRAGMENT
             paragraph = f"{lead}: {plain}" if needs_lead else plain
         else:
             joint = "" if not paragraph or _HAN.match(plain) else " "
@@ -415,7 +373,7 @@ _ADDRESS = re.compile(r"^(?:https?://|www\.)\S+$")
 
 
 def _compile_silences(name: str) -> dict[tuple[str, ...], re.Pattern[str]]:
-    """The patterns of English by the words of which a text must hold one before it is searched."""
+    """Return the patterns of English, each by the words of which a text must have one before it is searched."""
     patterns = read_patterns(name, sources=read_pattern("sources"))
     return {tuple(words.split("|")): re.compile(pattern, re.IGNORECASE) for words, pattern in patterns.items()}
 
@@ -438,24 +396,20 @@ def _finds(patterns: Mapping[tuple[str, ...], re.Pattern[str]], sentence: str) -
 
 
 def _refuses(sentence: str) -> bool:
-    """Whether a sentence says no more than that there is no answer."""
+    """Return True if a sentence only states that there is no answer."""
     plain = sentence.replace("’", "'").strip()
     return _REFUSES_ZH.search(plain) is not None if _HAN.search(plain) else _finds(_REFUSES, plain)
 
 
-def _is_silent(sentence: str) -> bool:
-    if _HAN.search(sentence):
-        return _REFUSES_ZH.search(sentence) is not None or _SILENT_ZH.search(sentence) is not None
-    return _finds(_REFUSES, sentence) or _finds(_SILENT, sentence)
-
-
 def asserts_something(sentence: str) -> bool:
-    """Whether a sentence states anything at all."""
+    """Return True if a sentence states anything at all."""
     if not _LETTER.search(sentence) or _ADDRESS.match(sentence):
         return False
     if (_QUESTION_END.search(sentence) and not _QUOTED_QUESTION.search(sentence)) or _LEAD_END.search(sentence):
         return False
-    return not _is_silent(sentence.replace("’", "'").strip())
+    plain = sentence.replace("’", "'").strip()
+    is_filler = _SILENT_ZH.search(plain) is not None if _HAN.search(plain) else _finds(_SILENT, plain)
+    return not (is_filler or _refuses(sentence))
 
 
 _NUMBERING = re.compile(r"^[（(]?\d{1,2}(?:[.)]\s+|[)）、]\s*)(?=\S)")
@@ -474,49 +428,48 @@ _SHARED_SUBJECT = re.compile(
     r"^(?P<subject>(?:[\w'’.()-]+\s+){1,7}?)(?P<verb>is|are|was|were|has|have|had|can|will)\s+(?P<first>[^,;]+?),?\s+"
     r"and\s+(?P=verb)\s+(?P<second>[^;]+)$"
 )
-_SHORTEST_CLAUSE = 3  # words on each side of a cut
-_SHORTEST_CLAUSE_ZH = 6  # characters
+_MIN_CLAUSE = 3  # words on each side of a cut
+_MIN_CLAUSE_ZH = 6  # characters
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "（": "）", "【": "】", "「": "」", "《": "》", "“": "”"}
 
 
 def _is_balanced(text: str) -> bool:
-    """Whether every bracket and quotation that opens in a piece also closes in it."""
+    """Return True if every bracket and quotation that opens in a piece also closes in it."""
     return text.count('"') % 2 == 0 and all(text.count(a) == text.count(b) for a, b in _BRACKETS.items())
 
 
-def _split_clauses(sentence: str) -> Iterator[str]:
-    for part in _split_semicolons(sentence):
+def _split_clauses(sentence: str) -> list[str]:
+    """Return the clauses of a sentence, cut at semicolons, a shared subject and conjunctions."""
+    is_chinese = _HAN.search(sentence) is not None
+    parts = [part for part in _SEMICOLON.split(sentence) if part]
+    if not all(_is_balanced(part) and (is_chinese or has_verb(part)) for part in parts):
+        parts = [sentence]
+    clauses: list[str] = []
+    for part in parts if len(parts) > 1 else [sentence]:
         shared = _SHARED_SUBJECT.match(part)
         if shared is not None and not has_verb(shared["subject"]):
-            yield f"{shared['subject']}{shared['verb']} {shared['first']}"
-            yield f"{shared['subject']}{shared['verb']} {shared['second']}"
-        else:
-            # Cut at conjunctions where what stands on both sides is a clause of its own
-            chinese = _HAN.search(part) is not None
-            shortest = _SHORTEST_CLAUSE_ZH if chinese else _SHORTEST_CLAUSE
-            start = 0
-            for match in (_CLAUSE_ZH if chinese else _CLAUSE).finditer(part):
-                left, right = part[start : match.start()], part[match.end() :]
-                if min(count_words(left), count_words(right)) < shortest or not _is_balanced(left):
-                    continue
-                if chinese or (has_verb(left) and has_verb(" ".join(right.split()[:6]))):
-                    yield left
-                    start = match.end()
-            yield part[start:]
-
-
-def _split_semicolons(sentence: str) -> list[str]:
-    parts = [part for part in _SEMICOLON.split(sentence) if part]
-    if len(parts) < 2 or not all(_is_balanced(part) for part in parts):
-        return [sentence]
-    return parts if _HAN.search(sentence) or all(has_verb(part) for part in parts) else [sentence]
+            clauses += [f"{shared['subject']}{shared['verb']} {shared[name]}" for name in ("first", "second")]
+            continue
+        # Cut at conjunctions where both sides are independent clauses.
+        chinese = _HAN.search(part) is not None
+        min_words = _MIN_CLAUSE_ZH if chinese else _MIN_CLAUSE
+        start = 0
+        for match in (_CLAUSE_ZH if chinese else _CLAUSE).finditer(part):
+            left, right = part[start : match.start()], part[match.end() :]
+            if min(count_words(left), count_words(right)) < min_words or not _is_balanced(left):
+                continue
+            if chinese or (has_verb(left) and has_verb(" ".join(right.split()[:6]))):
+                clauses.append(left)
+                start = match.end()
+        clauses.append(part[start:])
+    return clauses
 
 
 def split_statements(text: str) -> list[str]:
-    """The statements of a text in order, none twice; empty when the text asserts nothing.
+    """Return the statements of a text in order, none twice; empty when the text asserts nothing.
 
-    Several spellings of one gold answer (`alias / alias`) stay one statement. An answer that is one name or number is a
-    statement too: with the question it says something.
+    Several spellings of one gold answer (`alias / alias`) are one statement. An answer that is one name or number is a
+    statement too: together with the question it states something.
     """
     if len(read_alternatives(text)) > 1:
         return [" ".join(text.split())]
@@ -525,10 +478,11 @@ def split_statements(text: str) -> list[str]:
     silent = [sentence for sentence in sentences if not asserts_something(sentence)]
     refused = any(_refuses(sentence) for sentence in silent)
     for sentence in sentences:
-        if sentence in silent and not (refused and _tells_besides(sentence)):
-            continue
-        for clause in _split_clauses(sentence):
-            # A clause without its list number, leading connective and hanging punctuation; capitalised as it was
+        clauses = _split_clauses(sentence)
+        if sentence in silent and not (refused and len(clauses) > 1 and any(_refuses(clause) for clause in clauses)):
+            continue  # unless one clause refuses and others state something: `It weighs 5 kg, but I can't say why.`
+        for clause in clauses:
+            # A clause without its list number, leading connective and trailing punctuation; capitalised as before.
             bare = _NUMBERING.sub("", clause.strip())
             trimmed = (
                 _CONNECTIVE.sub("", _CONNECTIVE_ZH.sub("", bare, count=1), count=1).strip().strip(",，;；").strip()
@@ -539,9 +493,3 @@ def split_statements(text: str) -> list[str]:
             if statement == sentence or (statement and asserts_something(statement)):
                 statements.setdefault(statement)
     return list(statements)
-
-
-def _tells_besides(sentence: str) -> bool:
-    """Whether one clause of a sentence refuses and others may tell something: `It weighs 5 kg, but I can't say why.`"""
-    clauses = list(_split_clauses(sentence))
-    return len(clauses) > 1 and any(_refuses(clause) for clause in clauses)

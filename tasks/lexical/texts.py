@@ -1,15 +1,16 @@
-"""A text as the lexical judge sees it: sentences of tokens. An English word's key is its stem, a number's its value,
-so that `1.2 million`, `1,200,000` and `120万` are equal. Its unit follows it (`€20` is `20 euros` is `20欧元`),
-and `>` or `<` goes before it where the text gives a least or a most. Chinese is cut into overlapping pairs of
-characters, and what a negation governs is marked. Analysed texts are kept in a cache bounded by characters, because
-several requests look at one context.
+"""The lexical judge's view of a text: sentences of tokens.
+
+The key of an English word is its stem, of a number its value, so that `1.2 million`, `1,200,000` and `120万` are equal.
+The unit of a number follows it (`€20` is `20 euros` is `20欧元`), and `>` or `<` goes before it for a lower or an upper
+bound. Chinese is cut into overlapping pairs of characters, and the words that a negation governs are marked. Analysed
+texts are cached, bounded by characters, because several requests look at one context.
 """
 
 import re
 import threading
 import unicodedata
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import takewhile
@@ -82,7 +83,7 @@ def _show(value: float) -> str:
 
 
 def _read_chinese(text: str) -> float | None:
-    """The value of a Chinese numeral; None when the characters are no well-formed number."""
+    """Return the value of a Chinese numeral; None when the characters are not a well-formed number."""
     if all(character in _CHINESE_DIGITS for character in text):
         return float("".join(str(_CHINESE_DIGITS[character]) for character in text)) if len(text) != 2 else None
     total, section, digit = 0, 0, 0
@@ -101,7 +102,7 @@ def _read_chinese(text: str) -> float | None:
 
 @lru_cache(maxsize=16384)
 def read_number(kind: str, text: str, scale: str = "", *, percent: bool = False) -> str | None:
-    """The key of a number: `#30`, `#30%`, `3rd` as `#o3`, May as `#m5`; None when the text is no number after all.
+    """Return the key of a number: `#30`, `#30%`, `3rd` as `#o3`, May as `#m5`; None when the text is not a number.
 
     `kind` is the name of the group of a pattern above that matched, `text` what it matched. Only numbers in digits have
     a scale, and only these and numbers in English words a percent sign beside them.
@@ -144,7 +145,7 @@ def read_number(kind: str, text: str, scale: str = "", *, percent: bool = False)
         case _:
             plain = text.replace(",", "")
             if plain.count(".") > 1 or len(plain) > 15:
-                return f"#{plain}"  # a version or a long identifier: compared as it is written
+                return f"#{plain}"  # a version or a long identifier: compared as text
             value = float(plain) * _SCALES.get(scale.lower(), 1.0)
             return f"#{_show(value)}%" if percent else f"#{_show(value)}"
 
@@ -207,7 +208,7 @@ _BOUND_WORDS = {
 
 
 def _compile_bounds(name: str, start: str) -> re.Pattern[str]:
-    """Finds a least or a most in words before a number, or a number before such words."""
+    """Return a pattern of a bound in words before a number, or after one."""
     parts = read_patterns(name)
     return re.compile(
         rf"{start}(?:(?P<most>{parts['most']})|(?P<least>{parts['least']}))(?P<number>{parts['number']})"
@@ -247,7 +248,7 @@ class Sentence:
 
 
 def normalise(text: str) -> str:
-    """One spelling for full-width forms, quotes, dashes and accents; citation marks such as `[3]` gone."""
+    """Return one spelling of full-width forms, quotes, dashes and accents, without citation marks such as `[3]`."""
     if "[" in text:
         text = _CITATION.sub("", text)
     if text.isascii():
@@ -261,7 +262,7 @@ def normalise(text: str) -> str:
 
 @lru_cache(maxsize=32768)
 def _read_latin(surface: str, starts: bool) -> Token | None:
-    """The token of a Latin word; `starts` says that it opens its sentence, where a capital means little."""
+    """Return the token of a Latin word; at the start of a sentence (`starts`) a capital means little."""
     if "." in surface:  # U.S., e.g.
         surface = surface.replace(".", "")
     if "'" in surface:
@@ -287,62 +288,46 @@ def _read_latin(surface: str, starts: bool) -> Token | None:
 
 @lru_cache(maxsize=32768)
 def _read_pair(pair: str) -> Token:
-    """The token of two neighbouring Chinese characters (or of one that stands alone): less for each stop character."""
+    """Return the token of two neighbouring Chinese characters, or of a single one: less for each stop character."""
     stops = sum(character in CHINESE_STOP_CHARACTERS for character in pair)
     weight = (0.5, 0.15, 0.05)[stops] if len(pair) == 2 else (0.5, 0.05)[stops]
     return Token(key=pair, surface=pair, kind="chinese", weight=weight)
 
 
-@lru_cache(maxsize=256)
-def _read_negation(word: str) -> Token:
-    return Token(key=word, surface=word, kind="negation", weight=0.0)
-
-
 @lru_cache(maxsize=4096)
-def _read_unit(form: str) -> Token | None:
-    """The token of a unit, whose key names all that the form may mean: `@gbp|lb` for pounds."""
+def _read_unit(form: str) -> tuple[Token, ...]:
+    """Return the token of a unit, whose key has all meanings of the form (`@gbp|lb` for pounds), else none."""
     meanings = UNITS.get(form) or UNITS.get(form.lower() if len(form) > 1 else "")
-    return Token(key=f"@{meanings}", surface=form, kind="unit", weight=0.5) if meanings else None
-
-
-def _read_units(form: str) -> list[Token]:
-    token = _read_unit(form)
-    return [] if token is None else [token]
+    return (Token(key=f"@{meanings}", surface=form, kind="unit", weight=0.5),) if meanings else ()
 
 
 def _read_han(run: str, number: str = "") -> list[Token]:
-    """The tokens of a Chinese run: its numbers with their units, and the character pairs of what lies between them.
+    """Return the tokens of a Chinese run: its numbers with their units, and the character pairs between them.
 
-    `number` is the key of a number that stands right before the run.
+    `number` is the key of a number right before the run.
     """
     tokens: list[Token] = []
     start = 0
-    for match in CHINESE_PATTERN.finditer(run):
-        tokens += _read_measured(run[start : match.start()], number)
-        tokens += _read_found_number(match)
-        start = match.end()
-        number = tokens[-1].key if tokens and tokens[-1].kind == "number" else ""
-    return tokens + _read_measured(run[start:], number)
-
-
-def _read_measured(part: str, number: str) -> list[Token]:
-    """The tokens of a part of a run without numbers, of which the first may be the unit of the number before it."""
-    if not number:
-        return _read_plain_han(part)
-    if (
-        part
-        and part[0] in _DATE_MARKS
-        and (part[0] in "日号" or (number[:2] == "#m" if part[0] == "月" else len(number) == len("#2024")))
-    ):
-        return _read_plain_han(part[1:])  # `2024年5月3日` is `2024-05-03`
-    unit = _CHINESE_UNITS.match(part)
-    if unit is None:
-        return _read_plain_han(part)
-    return _read_units(unit[0]) + _read_plain_han(part[unit.end() :])
+    for match in (*CHINESE_PATTERN.finditer(run), None):
+        part = run[start : match.start() if match else len(run)]
+        if number and part:
+            is_day = part[0] in "日号" or (number[:2] == "#m" if part[0] == "月" else len(number) == len("#2024"))
+            unit = _CHINESE_UNITS.match(part)
+            if part[0] in _DATE_MARKS and is_day:
+                part = part[1:]  # `2024年5月3日` is `2024-05-03`
+            elif unit is not None:
+                tokens += _read_unit(unit[0])
+                part = part[unit.end() :]
+        tokens += _read_plain_han(part)
+        if match is not None:
+            tokens += _read_found_number(match)
+            start = match.end()
+            number = tokens[-1].key if tokens and tokens[-1].kind == "number" else ""
+    return tokens
 
 
 def _read_plain_han(run: str) -> list[Token]:
-    """Overlapping character pairs; words of the frame are cut out, and a negation is a token of its own."""
+    """Return overlapping character pairs; words of the frame are cut out, and a negation is a separate token."""
     if _MAY_NEGATE.search(run) is None:
         return [token for part in _STOP_WORDS.split(run) for token in _read_pairs(part)]
     tokens: list[Token] = []
@@ -352,7 +337,7 @@ def _read_plain_han(run: str) -> list[Token]:
             continue
         tokens += _read_pairs(run[start : match.start()])
         if match.lastgroup == "negation":
-            tokens.append(_read_negation(match[0]))
+            tokens.append(Token(key=match[0], surface=match[0], kind="negation", weight=0.0))
         start = match.end()
     return tokens + _read_pairs(run[start:])
 
@@ -378,7 +363,7 @@ def _read_found_number(match: re.Match[str]) -> list[Token]:
 
 
 def _read_tokens(sentence: str) -> list[Token]:
-    """The tokens of a normalised sentence; most sentences of plain words take a short way to the same result."""
+    """Return the tokens of a normalised sentence; most sentences of plain words take a short way to the same result."""
     if sentence.isascii() and _DIGIT.search(sentence) is None:
         words = _LATIN.findall(sentence)
         if words and words[0] not in _NO and _NUMBER_STARTS.isdisjoint(words):
@@ -387,26 +372,21 @@ def _read_tokens(sentence: str) -> list[Token]:
     return _scan_tokens(sentence)
 
 
-def _mark_bounds(sentence: str) -> str:
-    """A sentence with `>` before a number that is a least, `<` before one that is a most, in place of the words."""
-    english = sentence.isascii() or _FIRST_HAN.search(sentence) is None
-    if not english and _COUNTS.search(sentence) is None:
-        return sentence
-    lower = sentence.lower()
-    if any(word in lower for word in _BOUND_WORDS[english]):
-        return _BOUNDS[english].sub(_mark_bound, sentence)
-    return sentence
-
-
-def _mark_bound(match: re.Match[str]) -> str:
-    mark = "<" if match["most"] or match["most_after"] else ">"
-    return f" {mark}{match['number'] or match['counted']}"
-
-
 def _scan_tokens(sentence: str) -> list[Token]:
+    """Return the tokens of a sentence with numbers, units, bounds or Chinese."""
+    is_english = sentence.isascii() or _FIRST_HAN.search(sentence) is None
+    if is_english or _COUNTS.search(sentence) is not None:
+        lower = sentence.lower()
+        if any(word in lower for word in _BOUND_WORDS[is_english]):
+
+            def mark(match: re.Match[str]) -> str:
+                sign = "<" if match["most"] or match["most_after"] else ">"
+                return f" {sign}{match['number'] or match['counted']}"
+
+            # A sign in place of the words for a bound.
+            sentence = _BOUNDS[is_english].sub(mark, sentence)
     tokens: list[Token] = []
-    sentence = _mark_bounds(sentence)
-    sign: list[Token] = []  # of the amount that follows
+    sign: tuple[Token, ...] = ()  # of the amount that follows
     starts, end = True, 0
     for match in (_ASCII_SCANNER if sentence.isascii() else _SCANNER).finditer(sentence):
         if match.start() < end:
@@ -421,23 +401,28 @@ def _scan_tokens(sentence: str) -> list[Token]:
                 end = words.end()
                 tokens += _read_found_number(words)
             elif surface in _CODES and _BEFORE_DIGITS.match(sentence, end):
-                sign = _read_units(surface)
-            else:
-                tokens += _read_word(surface, starts, number, sentence[end : end + 1])
+                sign = _read_unit(surface)
+            elif unit := _read_unit(surface.rstrip(".")) if number else ():
+                tokens += unit
+            elif starts and surface in _NO and sentence[end : end + 1] in _AFTER_NO:  # an answer `No`
+                tokens.append(Token(key="no", surface=surface, kind="direction", weight=0.4))
+                tokens.append(Token(key=surface, surface=surface, kind="negation", weight=0.0))
+            elif (token := _read_latin(surface, starts)) is not None:
+                tokens.append(token)
         elif kind == "han":
             tokens += _read_han(surface, number)
         elif kind == "bound":
-            tokens.append(_read_bound(surface))
+            tokens.append(Token(key=surface, surface=surface, kind="bound", weight=0.3))
         elif kind == "sign":
-            sign = _read_units(surface.replace(" ", ""))
+            sign = _read_unit(surface.replace(" ", ""))
             if number:
                 tokens += sign
-                sign = []
+                sign = ()
         else:
-            tokens += _read_found_number(match) + sign
-            sign = []
+            tokens += [*_read_found_number(match), *sign]
+            sign = ()
         starts = False
-    # The tokens with an ordinal beside a month as the number of the day: `the 15th of January`
+    # An ordinal beside a month is the number of the day: `the 15th of January`.
     if not any(token.key[:2] == "#o" for token in tokens):
         return tokens
     for place, token in enumerate(tokens):
@@ -446,31 +431,17 @@ def _scan_tokens(sentence: str) -> list[Token]:
     return tokens
 
 
-@lru_cache(maxsize=4)
-def _read_bound(mark: str) -> Token:
-    return Token(key=mark, surface=mark, kind="bound", weight=0.3)
-
-
-def _read_word(surface: str, starts: bool, number: str, after: str) -> list[Token]:
-    """The token of a Latin word, two of an answer `No`; `number` is the key of a number right before it."""
-    token = _read_unit(surface.rstrip(".")) if number else None
-    if token is None:
-        if starts and surface in _NO and after in _AFTER_NO:
-            return [Token(key="no", surface=surface, kind="direction", weight=0.4), _read_negation(surface)]
-        token = _read_latin(surface, starts)
-    return [] if token is None else [token]
-
-
 _LONGER = stem_word("longer")  # what is no longer so
 _CLAUSE_ENDS = re.compile(read_pattern("clause_ends"), re.IGNORECASE)
 
 
 def split_clauses(sentence: str) -> list[str]:
-    """The clauses of a normalised sentence, none empty."""
+    """Return the clauses of a normalised sentence, none empty."""
     return [part for part in _CLAUSE_ENDS.split(sentence) if part.strip()]
 
 
 def read_sentence(text: str) -> Sentence:
+    """Return a normalised sentence with its tokens, weights and negations."""
     tokens = _read_tokens(text)
     denials: list[tuple[str, ...]] = []
     if any(token.kind == "negation" for token in tokens):
@@ -486,8 +457,8 @@ def read_sentence(text: str) -> Sentence:
                     reach = _CHINESE_REACH if after and not after[0].isascii() else _NEGATION_REACH
                     denials.append(tuple(after[:reach]))
         denials = [keys for keys in denials if keys]
-        told = [token for token in tokens if token.kind != "negation"]
-        tokens = told or [replace(token, kind="direction", weight=0.4) for token in tokens]
+        others = [token for token in tokens if token.kind != "negation"]
+        tokens = others or [replace(token, kind="direction", weight=0.4) for token in tokens]
     weights = {token.key: token.weight for token in tokens}
     return Sentence(
         text=text,
@@ -518,24 +489,24 @@ class Runs:
 
 
 def _read_runs(sentences: Sequence[Sentence], kind: TokenKind) -> list[list[Token]]:
-    """The longest stretches of neighbouring tokens of one kind."""
+    """Return the longest stretches of neighbouring tokens of one kind."""
     runs: list[list[Token]] = []
     for sentence in sentences:
-        goes_on = False
+        previous: TokenKind | None = None
         for token in sentence.tokens:
             if token.kind == kind:
-                if not goes_on:
+                if previous != kind:
                     runs.append([])
                 runs[-1].append(token)
-            goes_on = token.kind == kind
+            previous = token.kind
     return runs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spellings:
-    """The words of a text as near matches look for them.
+    """The words of a text in the forms in which near matches look for them.
 
-    `stems_by_start` holds the words by their first three letters, `squeezed` the plain letters and digits of the text
+    `stems_by_start` has the words by their first three letters, `squeezed` the plain letters and digits of the text
     in one lower-case string, for words written apart or together, `acronyms` the words in capitals, in lower case, and
     `initials` the first letters of all Latin words, and of the capitalised ones alone: `|acotm|AM|`.
     """
@@ -550,7 +521,7 @@ class Spellings:
 class AnalysedText:
     """A text and its sentences; sentences without any token are left out. Made by `make_text`.
 
-    `places` holds each key's sentences as a bit mask, `weights` the keys' weights in the order of first appearance.
+    `places` has each key's sentences as a bit mask, `weights` the keys' weights in the order of first appearance.
     """
 
     text: str
@@ -598,7 +569,7 @@ class AnalysedText:
 
 
 def make_text(text: str, sentences: tuple[Sentence, ...]) -> AnalysedText:
-    """A text of sentences that were read already."""
+    """Return a text of sentences that were read already."""
     places: dict[str, int] = {}
     weights: dict[str, float] = {}
     for position, sentence in enumerate(sentences):
@@ -617,14 +588,17 @@ def make_text(text: str, sentences: tuple[Sentence, ...]) -> AnalysedText:
 
 
 def join_texts(texts: Sequence[AnalysedText]) -> AnalysedText:
-    """Several analysed texts as one, without analysing again."""
+    """Return several analysed texts as one, without analysing again."""
     if len(texts) == 1:
         return texts[0]
     return make_text("\n".join(text.text for text in texts), tuple([s for text in texts for s in text.sentences]))
 
 
 class TextCache:
-    """The latest analysed texts, bounded by their characters: an analysed character takes about 100 bytes."""
+    """The latest analysed texts, bounded by their characters: an analysed character takes about 100 bytes.
+
+    `analyse` returns the sentences and tokens of a text; the same text again costs a look-up.
+    """
 
     def __init__(self, max_characters: int) -> None:
         self.max_characters = max_characters
@@ -650,14 +624,4 @@ class TextCache:
         return analysed
 
 
-_cache = TextCache(max_characters=500_000)
-
-
-def analyse_text(text: str) -> AnalysedText:
-    """Sentences and tokens of a text; the same text again costs a look-up."""
-    return _cache.analyse(text)
-
-
-def analyse_texts(texts: Iterable[str]) -> list[AnalysedText]:
-    """Each of the texts as `analyse_text` does."""
-    return [_cache.analyse(text) for text in texts]
+analyse_text = TextCache(max_characters=500_000).analyse

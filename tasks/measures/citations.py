@@ -20,7 +20,7 @@ import numpy as np
 
 from evalhouse.tasks.lexical.match import rate_support, read_claim
 from evalhouse.tasks.lexical.split import split_sentences
-from evalhouse.tasks.lexical.texts import analyse_text, analyse_texts
+from evalhouse.tasks.lexical.texts import analyse_text
 from evalhouse.tasks.settings.run import RunSettings, compile_patterns
 from evalhouse.warehouse.rows.samples import StoredSample
 
@@ -320,7 +320,7 @@ def place_citations(answer: str, cited: CitedText, statements: Mapping[str, str]
     if len(pieces) > _MOST_PIECES or len(pieces) * len(statements) > _MOST_PAIRS:
         return None
     placed: dict[int, list[str]] = {ordinal: [] for ordinal in range(len(cited.citations))}
-    keys = [text.keys for text in analyse_texts([piece.text for piece in pieces])]
+    keys = [analyse_text(piece.text).keys for piece in pieces]
     found = find_pieces(list(statements.values()), [piece.text for piece in pieces])
     for (statement_id, text), place in zip(statements.items(), found, strict=True):
         if place is not None:
@@ -335,8 +335,8 @@ def find_pieces(
     """The place of the piece that each statement was split from; None where its own has nothing of it."""
     if not pieces or not statements:
         return [None] * len(statements)
-    told = analyse_texts(pieces)
-    rates = np.array([[rate_support(read_claim(one), text) for text in told] for one in analyse_texts(statements)])
+    told = [analyse_text(piece) for piece in pieces]
+    rates = np.array([[rate_support(read_claim(one), text) for text in told] for one in map(analyse_text, statements)])
     places = np.arange(len(pieces))
     steps = places[None, :] - places[:, None]
     costs = np.where(steps < 0, back, skip * np.maximum(steps - 1, 0))

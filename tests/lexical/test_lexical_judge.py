@@ -69,7 +69,7 @@ def test_reasons_read_well() -> None:
     reasons = [verdict["reason"].partition(": ")[2] for verdict in get_verdicts(judge_lexically("attribute", data))]
     assert reasons[0].endswith("numbers not found: 90; other numbers in their place: 90/98")
     assert reasons[1] == "its one content word is not found; words not found: Iron"
-    assert reasons[2] == "100% of its 3 content words stand in one sentence"
+    assert reasons[2] == "100% of its 3 content words are in one sentence"
 
 
 def test_a_reason_says_when_the_answer_holds_a_whole_ground_truth_statement() -> None:
@@ -185,7 +185,7 @@ def test_an_unknown_prompt_is_refused_with_the_known_ones() -> None:
     ],
 )
 def test_data_of_the_wrong_shape_is_refused(prompt: str, data: dict[str, object]) -> None:
-    with pytest.raises(TypeError, match="the lexical judge wants"):
+    with pytest.raises(TypeError, match="the lexical judge expects"):
         judge_lexically(prompt, data)
 
 

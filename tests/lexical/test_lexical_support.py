@@ -88,9 +88,9 @@ def test_one_changed_chinese_word_lowers_the_score(right: str, wrong: str) -> No
 
 def test_evidence_names_what_is_missing() -> None:
     evidence = find_evidence("In 1950 the engineer Bo Karlsson repainted the bridge.")
-    assert "1950" in evidence.missing_numbers
-    assert "Karlsson" in evidence.missing_names
-    assert "repainted" in evidence.missing_words
+    assert "1950" in evidence.list_missing()["numbers"]
+    assert "Karlsson" in evidence.list_missing()["names"]
+    assert "repainted" in evidence.list_missing()["words"]
     assert evidence.foreign_numbers == 1
 
 
@@ -101,7 +101,7 @@ def test_a_date_and_a_full_name_count_once() -> None:
 
 
 def test_missing_chinese_words_are_shown_whole() -> None:
-    assert find_evidence("海登大桥由国王命名。", TEXT_ZH).missing_words == ("桥由国王命名",)
+    assert find_evidence("海登大桥由国王命名。", TEXT_ZH).list_missing()["words"] == ["桥由国王命名"]
 
 
 @pytest.mark.parametrize(
