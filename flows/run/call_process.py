@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 
 from evalhouse.flows.errors import explain
-from evalhouse.flows.server.environment import read_user_settings
+from evalhouse.flows.server.environment import load_user_settings
 from evalhouse.flows.server.local import hold_server, is_server_alive
 
 Message = dict[str, Any]
@@ -131,7 +131,7 @@ def run_apart(request: Message, listen: Send) -> Message:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     request = {**request, "environment": environment, "folder": os.getcwd(), "path": sys.path}
     while True:
-        key = read_user_settings()
+        key = load_user_settings()
         with _lock:
             runner = next((waiting for waiting in _idle if waiting.key == key), None)
             if runner is not None:

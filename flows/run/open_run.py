@@ -184,7 +184,7 @@ class OpenRun:
                 put_on_record = partial(insert_run, self.warehouse, prepared.run)
             live_run = prepared.make_live_run(self.warehouse)
             # Not interrupted: a person who interrupts a run that is stored is shown its id.
-            with self.interrupts.noted():
+            with self.interrupts.answered_by(None):
                 try:
                     prepared.add_collection(live_run)
                     put_on_record()

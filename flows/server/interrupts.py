@@ -1,8 +1,8 @@
-"""The signals to stop, SIGINT and SIGTERM: `Interrupts` takes them for one run, `StopOrders` for `evalhouse serve`.
+"""The signals to stop, SIGINT and SIGTERM: `Interrupts` handles them for one run, `StopOrders` for `evalhouse serve`.
 
-Before a run is on record a signal ends everything and leaves nothing. From then on the first signal stops the run in
-good order, whatever it is at, and the second ends the process at once: that leaves what `kill -9` leaves, a run that
-can be resumed. `run.process` says at each stage what good order means. Waiting for a warehouse ends with a signal too.
+Before a run is stored a signal ends everything and leaves nothing. From then on the first signal stops the run in good
+order at every stage (see `run.open_run`), and the second ends the process at once, like
+`kill -9`: the run can be resumed. A signal also ends the wait for a warehouse.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ Answer = Callable[[str], None]
 
 
 class Interrupts:
-    """Takes the signals while it is open; use as a context manager. `taken` is the name of the first that came.
+    """A context manager that handles the signals; `taken` is the name of the first that came.
 
     In a thread that is not the main one no signals arrive, and one that the process was started to ignore (`nohup`,
     a background job) stays ignored.
@@ -36,7 +36,9 @@ class Interrupts:
     def __init__(self) -> None:
         self.taken: str | None = None
         self._run_id: str | None = None
-        self._answer: Answer = _raise_interrupt
+        # Without an answer the first signal raises KeyboardInterrupt, or is only noted.
+        self._answer: Answer | None = None
+        self._raises = True
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "Interrupts":
@@ -55,16 +57,16 @@ class Interrupts:
         if self in _open:
             _open.remove(self)
         if isinstance(error, RuntimeError) and self.taken is not None and self._run_id is None:
-            # DuckDB, when a signal comes while it works, raises this in the place of what our handler raised.
+            # DuckDB raises this in place of our KeyboardInterrupt if the signal comes while it works.
             raise KeyboardInterrupt(self.taken) from error
 
     def note_on_record(self, run_id: str) -> None:
-        """From now on there is a run to resume."""
+        """Note that there is a run to resume from now on."""
         self._run_id = run_id
 
     def note_only(self) -> None:
-        """Let the first signal that comes from now on be no more than noted: the end is near and is to be written."""
-        self._answer = _do_nothing
+        """Only note the first signal from now on: the run is about to end, and its end is to be written."""
+        self._answer, self._raises = None, False
 
     def raise_if_taken(self) -> None:
         """Raise KeyboardInterrupt for a signal that was only noted."""
@@ -72,101 +74,85 @@ class Interrupts:
             raise KeyboardInterrupt(self.taken)
 
     @contextmanager
-    def answered_by(self, answer: Answer) -> Iterator[None]:
-        """Call `answer` with the name of the first signal that comes within the block."""
-        before, self._answer = self._answer, answer
+    def answered_by(self, answer: Answer | None) -> Iterator[None]:
+        """Call `answer` with the name of the first signal that comes within the block; with None only note it."""
+        before = self._answer, self._raises
+        self._answer, self._raises = answer, False
         try:
             yield
         finally:
-            self._answer = before
-
-    @contextmanager
-    def noted(self) -> Iterator[None]:
-        """Let nothing break the block off; `raise_if_taken` afterwards."""
-        with self.answered_by(_do_nothing):
-            yield
-
-    def take_back(self) -> None:
-        """Set our handlers again, where a library has set its own meanwhile."""
-        for number in self._previous:
-            signal.signal(number, self._take)
+            self._answer, self._raises = before
 
     def _take(self, number: int, _: FrameType | None) -> None:
         if self.taken is not None and self._run_id is not None:
-            _leave_at_once(self._run_id)
+            shown = _SHOW_CURSOR if sys.stderr.isatty() else ""
+            command = f"evalhouse resume {self._run_id}   (answers so far are stored)"
+            # Nothing that buffers or locks may be used: the signal may have come in the middle of it.
+            os.write(2, f"{shown}\nstopped at once; next: {command}\n".encode())
+            os._exit(INTERRUPTED)
         self.taken = signal.Signals(number).name
-        self._answer(self.taken)
+        if self._answer is not None:
+            self._answer(self.taken)
+        elif self._raises:
+            raise KeyboardInterrupt(self.taken)
 
 
 _open: list[Interrupts] = []
 
 
 def take_signals_back() -> None:
-    """For a flow, when it has begun: Prefect has put a handler for SIGTERM in the place of ours, and crashes by it."""
+    """Set our handlers again when a flow has begun: Prefect has replaced that for SIGTERM with one that crashes."""
     for interrupts in _open:
-        interrupts.take_back()
-
-
-def is_stopping() -> bool:
-    """Whether a signal has come to a run of this process."""
-    return any(interrupts.taken is not None for interrupts in _open)
+        for number in interrupts._previous:
+            signal.signal(number, interrupts._take)
 
 
 @contextmanager
 def wait_for_warehouse() -> Iterator[None]:
-    """Wait within this block, or a function that this decorates, until a warehouse that another program keeps can be
-    had, for as long as it takes, or a signal comes."""
-    with waiting_for_others(print_notice, is_stopped=is_stopping):
+    """Within this block, or a function that this decorates, wait for a warehouse that another program keeps open.
+
+    The wait ends with a signal.
+    """
+
+    def is_stopped() -> bool:
+        return any(interrupts.taken is not None for interrupts in _open)
+
+    with waiting_for_others(print_notice, is_stopped=is_stopped):
         yield
 
 
-def _raise_interrupt(name: str) -> None:
-    raise KeyboardInterrupt(name)
-
-
-def _do_nothing(_: str) -> None:
-    """For a signal that is looked at later."""
-
-
-def _leave_at_once(run_id: str) -> None:
-    shown = _SHOW_CURSOR if sys.stderr.isatty() else ""
-    message = f"{shown}\nstopped at once; next: evalhouse resume {run_id}   (what was answered is on record)\n"
-    # Past everything that buffers or locks: a signal may have come in the middle of either.
-    os.write(2, message.encode())
-    os._exit(INTERRUPTED)
-
-
 class StopOrders:
-    """Takes the signals from now on; to be made in the main thread before anything has started a thread."""
+    """The signals to end `evalhouse serve`; make it in the main thread before anything has started a thread."""
 
     def __init__(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         self._has_come = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._arrived = asyncio.Event()
-        signal.signal(signal.SIGTERM, lambda *_: self._take())
-        threading.Thread(target=self._watch, daemon=True, name="stop-orders").start()
+        self.take_back()
+
+        def watch() -> None:
+            while True:
+                signal.sigwait({signal.SIGINT})
+                self._take()
+
+        threading.Thread(target=watch, daemon=True, name="stop-orders").start()
 
     async def wait(self) -> None:
-        """Returns when the first order has come."""
+        """Return when the first signal has come."""
         self._loop = asyncio.get_running_loop()
         if self._has_come:
             self._arrived.set()
         await self._arrived.wait()
 
     def take_back(self) -> None:
-        """Take SIGTERM again, when a library has set a handler for it."""
-        signal.signal(signal.SIGTERM, lambda *_: self._take())
+        """Set our handler for SIGTERM, again when a library has set one."""
+        signal.signal(signal.SIGTERM, self._take)
 
-    def _watch(self) -> None:
-        while True:
-            signal.sigwait({signal.SIGINT})
-            self._take()
-
-    def _take(self) -> None:
+    def _take(self, *_: object) -> None:
         if self._has_come:
             os._exit(INTERRUPTED)
         self._has_come = True
-        # From a handler of the main thread the loop is asked as from any thread: it may be in a wait.
+        # A handler in the main thread uses the loop like any other thread does: the loop may be waiting.
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._arrived.set)

@@ -18,7 +18,7 @@ from typing import Any, Final
 from evalhouse.flows.preparing.request import Trigger, Update
 from evalhouse.flows.preparing.suites import KnowledgeBase
 from evalhouse.flows.server.api import PrefectApi, PrefectApiError
-from evalhouse.flows.server.environment import prefect_home, read_user_settings
+from evalhouse.flows.server.environment import load_user_settings, prefect_home
 from evalhouse.flows.server.local import SERVE_LOG
 from evalhouse.flows.serving.flow_runs import (
     ENDED,
@@ -86,7 +86,7 @@ def hold_flow_run(flow_run_id: str) -> Iterator[None]:
 
 
 def _find_lock(flow_run_id: str) -> Path:
-    home = read_user_settings().get("PREFECT_HOME")
+    home = load_user_settings().get("PREFECT_HOME")
     return (Path(home).expanduser() if home else prefect_home()) / "evalhouse-flow-runs" / f"{flow_run_id}.lock"
 
 

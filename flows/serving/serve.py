@@ -33,7 +33,6 @@ from evalhouse.flows.server.environment import (
     API_URL,
     LocalServerError,
     configure_prefect_environment,
-    configure_serving_environment,
     find_api_url,
     prefect_home,
 )
@@ -239,7 +238,7 @@ def use_server(*, with_server: bool, port: int | None) -> Iterator[ServerUse]:
     with hold_alone(prefect_home() / "evalhouse-serve.lock", busy):
         server = LocalServer.start_lasting(port)
         try:
-            configure_serving_environment(server.api_url, auth_string=server.auth_string)
+            configure_prefect_environment(server.api_url, auth_string=server.auth_string, is_lasting=True)
             yield ServerUse(api_url=server.api_url, own=server)
         finally:
             server.stop()

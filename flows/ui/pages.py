@@ -18,7 +18,7 @@ from fastapi import HTTPException, Request
 from fastapi.responses import HTMLResponse, Response
 
 from evalhouse.flows.report.page import make_environment
-from evalhouse.flows.server.environment import read_user_settings
+from evalhouse.flows.server.environment import load_user_settings
 from evalhouse.warehouse.messages import clean_text
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.runs import RunRow
@@ -98,7 +98,7 @@ def check_choice(name: str, given: str, known: Collection[str]) -> None:
 
 def find_flow_run_page(run: RunRow) -> str | None:
     """Prefect's page of the flow run, where its server's address is known."""
-    settings = read_user_settings()
+    settings = load_user_settings()
     address = settings.get("PREFECT_UI_URL") or settings.get("PREFECT_API_URL", "").removesuffix("/").removesuffix(
         "/api"
     )

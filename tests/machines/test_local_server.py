@@ -24,8 +24,8 @@ from evalhouse.flows.server.environment import (
     LocalServerError,
     configure_prefect_environment,
     find_api_url,
-    read_user_settings,
-    server_environment,
+    load_user_settings,
+    make_server_environment,
 )
 from evalhouse.flows.server.local import LocalServer
 
@@ -263,7 +263,7 @@ def test_a_database_of_a_newer_prefect_is_refused_with_advice(clean_environ: Pat
         connection.execute("update alembic_version set version_num = 'fedcba987654'")
     server = LocalServer.start()
 
-    with pytest.raises(LocalServerError, match="set PREFECT_HOME to a folder of its own") as caught:
+    with pytest.raises(LocalServerError, match="set PREFECT_HOME to another folder") as caught:
         server.wait_until_ready()
     assert "Can't locate revision identified by 'fedcba987654'" in str(caught.value)
     server.stop()
@@ -337,7 +337,7 @@ def test_the_profile_in_use_decides(clean_environ: Path) -> None:
 def test_an_empty_variable_and_a_broken_file_are_no_settings(clean_environ: Path) -> None:
     os.environ["PREFECT_API_URL"] = ""
     (clean_environ / "prefect.toml").write_text("[api\n")
-    assert read_user_settings() == {"PREFECT_HOME": str(clean_environ / "home")}
+    assert load_user_settings() == {"PREFECT_HOME": str(clean_environ / "home")}
 
 
 def test_a_server_of_the_users_own_keeps_its_settings(clean_environ: Path) -> None:
@@ -356,7 +356,7 @@ def test_what_the_user_has_set_stays(clean_environ: Path) -> None:
     (clean_environ / "prefect.toml").write_text(
         "[server.services.task_run_recorder]\nbatch_size = 7\n[logging]\nlevel = 'INFO'\n"
     )
-    environ = server_environment(4200, "evalhouse:key")
+    environ = make_server_environment(4200, "evalhouse:key")
     configure_prefect_environment("http://127.0.0.1:1/api", auth_string="evalhouse:key")
 
     assert os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] == "DEBUG"
@@ -368,9 +368,9 @@ def test_what_the_user_has_set_stays(clean_environ: Path) -> None:
 
 
 def test_the_servers_log_is_not_quiet_whatever_was_configured_first(clean_environ: Path) -> None:
-    before = server_environment(4200, "evalhouse:key")
+    before = make_server_environment(4200, "evalhouse:key")
     configure_prefect_environment("http://127.0.0.1:1/api", auth_string="evalhouse:key")
-    after = server_environment(4200, "evalhouse:key")
+    after = make_server_environment(4200, "evalhouse:key")
 
     assert "PREFECT_API_URL" not in after
     assert "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL" not in after

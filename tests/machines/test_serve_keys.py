@@ -17,7 +17,7 @@ import pytest
 from browser import open_browser
 from serve_house import ServeHouse, open_serve_house, start_prefect_server
 
-from evalhouse.flows.server.environment import make_lasting_key, read_user_settings
+from evalhouse.flows.server.environment import load_user_settings, make_lasting_key
 from evalhouse.flows.server.local import LocalServer
 
 SUITE, KB = "night", "the handbook"
@@ -198,15 +198,15 @@ def test_the_key_is_shown_once_and_kept_for_its_user_alone(house: ServeHouse) ->
 def test_a_server_of_the_users_own_without_a_key_is_noted(tmp_path: Path) -> None:
     with open_serve_house(tmp_path) as house, start_prefect_server(house, wants_key=False):
         house.serve(house.write_suite(SUITE, kb_name=KB), with_server=False)
-        assert "note           it asks nobody for a key" in house.told
+        assert "note           it requires no key" in house.told
         done = house.client.call_process("doctor")
-        assert (done.status, "answers, and it asks nobody for a key" in done.stdout) == (0, True)
+        assert (done.status, "answers, and it requires no key" in done.stdout) == (0, True)
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty Prefect home, and no setting of Prefect's."""
-    for name in read_user_settings():
+    for name in load_user_settings():
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -235,12 +235,12 @@ def test_the_kept_key_goes_to_its_own_server_alone(home: Path, monkeypatch: pyte
         "http://127.0.0.1@evil.example:4200/api": None,
     }.items():
         monkeypatch.setenv("PREFECT_API_URL", url)
-        assert read_user_settings().get("PREFECT_API_AUTH_STRING") == sent, url
+        assert load_user_settings().get("PREFECT_API_AUTH_STRING") == sent, url
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
     for name in ("PREFECT_API_AUTH_STRING", "PREFECT_API_KEY"):
         with monkeypatch.context() as own:
             own.setenv(name, "own")
-            assert read_user_settings().get("PREFECT_API_AUTH_STRING") != key
+            assert load_user_settings().get("PREFECT_API_AUTH_STRING") != key
 
 
 @pytest.mark.slow

@@ -98,7 +98,7 @@ def test_a_port_that_is_taken_is_named(place: Place, monkeypatch: pytest.MonkeyP
         port = str(taken.getsockname()[1])
         done = place.call("serve", "nightly.toml", "--with-server", "--port", port)
     assert done.status == 2
-    assert f"port {port} of this machine cannot be had" in done.stderr
+    assert f"port {port} of this machine is not available" in done.stderr
 
 
 def test_announcing_imports_no_prefect() -> None:
