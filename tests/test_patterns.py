@@ -54,8 +54,8 @@ CUT = {
     "tasks/grade.py:_read_marked": 1_000_000,
     "tasks/lexical/split.py:_LIST_NUMBER": 24,
     "tasks/lexical/split.py:_OPENERS": 24,
-    "tasks/models/errors.py:_WAIT_PART": 400,
-    "tasks/models/errors.py:_WAIT": 400,
+    "tasks/models/dialect.py:_WAIT_PART": 400,
+    "tasks/models/dialect.py:_WAIT": 400,
     "tasks/measures/expected_ratings.py:": 1_000_000,
 }
 

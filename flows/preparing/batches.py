@@ -88,10 +88,10 @@ def ask_servers(judges: Sequence[Judge], run_id: str, warehouse: Warehouse) -> l
     it. So a reply is never taken for that of another model, and none is lost when the first one is served again. Raises
     FatalJudgeError for a run that is resumed and began with another model.
     """
-    from evalhouse.tasks.models.serving import read_at_start  # noqa: PLC0415  # the lexical judge has no server
+    from evalhouse.tasks.models.serving import read_serving  # noqa: PLC0415  # the lexical judge has no server
 
     async def read_all() -> "list[Serving]":
-        return await asyncio.gather(*(read_at_start(judge) for judge in own))
+        return await asyncio.gather(*(read_serving(judge, at_start=True) for judge in own))
 
     own, notices = _list_own_servers(judges), []
     with ThreadPoolExecutor(1) as threads:  # this thread may have an event loop

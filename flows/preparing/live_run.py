@@ -389,9 +389,9 @@ def make_live_run(
     embedding_model = None
     compares = "similarity" in list_calls(plan.steps)
     if compares and settings.embeddings != "hashing":
-        from evalhouse.tasks.models.embeddings import make_embedding_model  # noqa: PLC0415  # imports OpenAI's client
+        from evalhouse.tasks.models.openai_api import make_embedding_model  # noqa: PLC0415  # imports OpenAI's client
 
-        embedding_model = make_embedding_model(settings.embeddings, settings)
+        embedding_model = make_embedding_model(settings.embeddings)
 
     def open_asking() -> Asking:
         prices = load_prices(settings.prices)

@@ -1,8 +1,7 @@
 """`doctor --try`: what a judge's endpoint can, by four small requests, and what a run will therefore do with it.
 
-What is asked and seen is in `tasks/models/probe.py`, what the server reports about itself in
-`tasks/models/serving.py`; here both are put into words. The price is printed before anything is asked, and nothing is
-written to a warehouse.
+The requests, and what the server reports about itself, are in `tasks/models/serving.py`; here both are put into words.
+The price is printed before anything is asked, and nothing is written to a warehouse.
 """
 
 import asyncio
@@ -17,8 +16,7 @@ from evalhouse.tasks.asking.usage import find_price, load_prices
 from evalhouse.tasks.judge.names import list_judges
 from evalhouse.tasks.judge.protocol import Judge
 from evalhouse.tasks.models.make import make_judge, name_judge
-from evalhouse.tasks.models.probe import N_REQUESTS, Form, Probe, Trial
-from evalhouse.tasks.models.serving import Serving, read_serving
+from evalhouse.tasks.models.serving import N_REQUESTS, Form, Probe, Serving, Trial, read_serving
 from evalhouse.tasks.settings.run import RunSettings
 
 # Instructions, worked examples and a reply take so much of a window beside the data; data are counted by a quick rule.
@@ -87,7 +85,9 @@ class TrialPlan:
                 trial = await _make_probe(settings, judge).run()
                 # Afterwards, when the model is loaded: some servers know its window only then.
                 is_openai = settings.judge.startswith("openai:")
-                serving = await read_serving(judge.model) if is_openai and trial.problem is None else Serving()
+                serving = (
+                    await read_serving(judge, at_start=False) if is_openai and trial.problem is None else Serving()
+                )
                 tried.append(JudgeTrial(settings=settings, endpoint=judge.endpoint or "", trial=trial, serving=serving))
             return tried
 

@@ -21,7 +21,7 @@ from evalhouse.tasks.judge.protocol import (
     require_prompt,
 )
 from evalhouse.tasks.models.local import LOCAL_TASKS, parse_classifier
-from evalhouse.tasks.models.providers import find_provider, list_prefixes, load_providers
+from evalhouse.tasks.models.providers import find_provider, load_providers, load_table
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.names import name_setting
@@ -148,7 +148,7 @@ def check_judge_name(name: str) -> None:
         meant = f"did you mean {close[0]}{f':{model}' if model else ''}? " if close else ""
         raise FatalJudgeError(
             f"{name!r} names no judge; {meant}allowed: lexical, openai:MODEL (any OpenAI-compatible endpoint), "
-            f"{', '.join(f'{prefix}:MODEL' for prefix in list_prefixes())}, "
+            f"{', '.join(f'{prefix}:MODEL' for prefix in load_table()['providers'])}, "
             "local:MODEL (a classifier in this process), or module:factory (any LangChain chat model)"
         )
 

@@ -1,23 +1,21 @@
 """Judges of providers by name: LangChain's chat model of the provider, asked in our terms.
 
-LangChain's packages write the request in the provider's words, its schema among them; what goes in and what comes out
-is brought to the shape of the other judges here, so that the call path knows no provider. A model is made once a run,
-with an HTTP client of its own that is closed at the end: those that the packages keep for all of a process belong to
-the event loop of whoever came first. Their retries are off and they wait as long as they are let, for both are the
-run's affair.
-
-Each client has errors of its own, and the packages wrap them in more; yet all of them keep the answer that was sent:
-its status, headers and body. So an error and its causes are looked through for these by name, and no class of any
-package is imported.
+LangChain's packages write the request in the provider's words, its schema included; ours go in and come out in the
+shape of the other judges, so that the call path knows no provider. A model is made once a run, with a separate HTTP
+client that is closed at the end: the packages' own clients last as long as the process and belong to the event loop
+that used them first. Their retries and timeouts are off, for both are the run's.
 """
 
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote
 
 import httpx
@@ -29,24 +27,133 @@ from langchain_core.runnables import RunnableBinding, RunnableSequence
 from pydantic import SecretStr
 
 from evalhouse.tasks.asking.usage import count_tokens
-from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeError
+from evalhouse.tasks.judge.protocol import (
+    BatchLimits,
+    BatchLine,
+    BatchState,
+    ModelReply,
+    ModelRequest,
+    describe_lost,
+)
 from evalhouse.tasks.models.chat import (
     ChatModelJudge,
+    choose_parameters,
+    find_model_window,
     make_compatible_judge,
     make_dialect,
-    read_parameters,
-    read_window,
 )
-from evalhouse.tasks.models.completions import Access, StatusError, strip_credentials
-from evalhouse.tasks.models.errors import ErrorBody, Variables, read_error_body, read_error_field
-from evalhouse.tasks.models.providers import Provider, read_ending
+from evalhouse.tasks.models.dialect import ErrorBody, StatusError, parse_error, parse_error_body
+from evalhouse.tasks.models.providers import Access, Provider, load_table, strip_credentials
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.messages import note_secret, redact, shorten
 from evalhouse.warehouse.names import name_setting
 
+if TYPE_CHECKING:
+    from anthropic.types.messages import MessageBatch
+
+Invoke = Callable[[list[BaseMessage], Mapping[str, Any]], Awaitable[BaseMessage]]
+
+# LangChain's names, which most of its packages take.
+_USUAL_OPTIONS = {"temperature": "temperature", "max_tokens": "max_tokens"}
+_FINISH_FIELDS = ("finish_reason", "stop_reason", "stopReason", "done_reason")
+# Prompts and rubrics have few schemas; there are more only if each request names its ids.
+_MAX_SCHEMAS = 64
+# Claude's tokenizers make up to half as many tokens again of a text as the one that `count_tokens` follows.
+_MORE_TOKENS = 1.5
+
+
+class ProviderChannel:
+    """Asks one chat model of a provider; the `Channel` of a ChatModelJudge."""
+
+    def __init__(
+        self, provider: Provider, chat: BaseChatModel, invoke: Invoke | None = None, *, min_cached: int | None = None
+    ) -> None:
+        """From `min_cached` tokens on the provider caches a marked beginning; None if it has no marks."""
+        self.min_cached = min_cached
+        self.takes_seed = "seed" in provider.options
+        self._provider = provider
+        self._chat = chat
+        self._invoke: Invoke = invoke or (lambda messages, options: chat.ainvoke(messages, **options))
+        self._schemas: dict[bytes, Mapping[str, Any]] = {}
+        self._beginnings: set[int] = set()
+
+    async def invoke(self, messages: list[BaseMessage], payload: Mapping[str, Any]) -> BaseMessage:
+        """Send the request; the message then states in OpenAI's words how it ended."""
+        names = self._provider.options or _USUAL_OPTIONS
+        options: dict[str, Any] = {theirs: payload[ours] for ours, theirs in names.items() if ours in payload}
+        if self._provider.options_in and options:
+            options = {self._provider.options_in: options}
+        if form := payload.get("response_format"):
+            if "json_schema" not in form:
+                # The answer of an endpoint without JSON mode: the model is then asked in words alone.
+                raise StatusError(400, {}, ErrorBody(message="response_format is not supported without a schema"))
+            key = orjson.dumps(form["json_schema"])
+            if key not in self._schemas:
+                if len(self._schemas) >= _MAX_SCHEMAS:
+                    self._schemas.clear()
+                self._schemas[key] = _bind_schema(self._chat, form["json_schema"])
+            options |= self._schemas[key]
+        message = await self._invoke(self._mark_beginning(messages), options)
+
+        # The end of the reply in OpenAI's words, None for the usual end, beside the provider's.
+        metadata = message.response_metadata
+        feedback = metadata.get("prompt_feedback")
+        blocked = feedback.get("block_reason") if isinstance(feedback, dict) else None
+        ending = blocked or next((metadata[name] for name in _FINISH_FIELDS if metadata.get(name)), "")
+        word = str(getattr(ending, "name", ending))
+        endings = load_table()["endings"]
+        finish = next((ours for ours, words in endings.items() if word.lower() in words), None)
+        finish = "content_filter" if blocked else finish
+        changes: dict[str, Any] = {"response_metadata": {**metadata, "finish_reason": finish, "ended_with": word}}
+        usage, counted = getattr(message, "usage_metadata", None), metadata.get("token_usage") or {}
+        if usage and "input_token_details" not in usage and (details := counted.get("prompt_tokens_details")):
+            # Mistral's package leaves out the counts that its provider reports in OpenAI's words.
+            changes["usage_metadata"] = {**usage, "input_token_details": {"cache_read": details.get("cached_tokens")}}
+        return message.model_copy(update=changes)
+
+    def explain(self, error: Exception) -> Exception:
+        """Return the provider's answer behind an error; a request that its package refuses counts as refused there."""
+        if type(error) is ValueError and "is not supported" in str(error):
+            return StatusError(400, {}, ErrorBody(message=str(error)))
+        return find_answer(error) or error
+
+    def _mark_beginning(self, messages: list[BaseMessage]) -> list[BaseMessage]:
+        """Return messages with the mark up to which the provider should cache them: all but the data, which are last.
+
+        Caching costs more than sending, so that texts that were sent only once, as in a run of one sample, are not
+        marked; nor are texts that are too short to be cached.
+        """
+        *shared, data = messages
+        if self.min_cached is None or not shared:
+            return messages
+        texts = tuple(str(message.content) for message in shared)
+        if hash(texts) not in self._beginnings:
+            self._beginnings.add(hash(texts))
+            return messages
+        if _MORE_TOKENS * sum(map(count_tokens, texts)) < self.min_cached:
+            return messages
+        block = {"type": "text", "text": texts[-1], "cache_control": {"type": "ephemeral"}}
+        return [*shared[:-1], shared[-1].model_copy(update={"content": [block]}), data]
+
+
+def _bind_schema(chat: BaseChatModel, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options that make a package ask for a reply of this schema; raises FatalJudgeError if it cannot."""
+    schema = {"title": asked["name"], **asked["schema"]}
+    sequence = chat.with_structured_output(schema, method="json_schema")
+    first = sequence.first if isinstance(sequence, RunnableSequence) else sequence
+    # Some packages make a tool of the schema; a tool call has no text that could be recorded.
+    if not isinstance(first, RunnableBinding) or "tools" in first.kwargs:
+        raise FatalJudgeError(f"{type(chat).__name__} sends no schema for its replies; another release may")
+    return {name: value for name, value in first.kwargs.items() if name != "ls_structured_output_format"}
+
 
 def find_answer(error: BaseException) -> StatusError | None:
-    """Return the provider's answer behind an error; None where there was none, as when no connection was made."""
+    """Return the provider's answer behind an error; None if there was none, as when no connection was made.
+
+    Each client has its own errors, and the packages wrap them in more; yet all of them keep the answer: its status,
+    headers and body. So an error and its causes are searched for these by name.
+    """
     cause: BaseException | None = error
     while cause is not None:
         response = getattr(cause, "response", None)
@@ -56,121 +163,34 @@ def find_answer(error: BaseException) -> StatusError | None:
             if isinstance(status, int):
                 code = str(fault.get("Code") or "")
                 message = f"{code}: {fault.get('Message') or response.get('message') or ''}"
-                headers = metadata.get("HTTPHeaders") or {}
-                return StatusError(status, headers, ErrorBody(message=message, code=code))
+                return StatusError(status, metadata.get("HTTPHeaders") or {}, ErrorBody(message=message, code=code))
         # Errors of the connection have a `code` too (aiohttp's), but no `details` of an answer.
         own_code = getattr(cause, "code", None) if hasattr(cause, "details") else None
         named = (getattr(cause, "status_code", None), own_code, getattr(response, "status_code", None))
         status = next((value for value in named if isinstance(value, int) and 300 <= value < 600), None)
         if status is not None:
             headers = getattr(response, "headers", None)
-            return StatusError(status, headers if isinstance(headers, Mapping) else {}, _read_body(cause, response))
+            parsed = (getattr(cause, "body", None), getattr(cause, "details", None))
+            body = next((value for value in parsed if isinstance(value, dict) and value), None)
+            content = getattr(response, "content", None)
+            if body is not None:
+                error_body = parse_error(body.get("error", body))
+            elif isinstance(content, bytes) and content:
+                error_body = parse_error_body(content)
+            else:
+                text = getattr(cause, "error", None) or getattr(cause, "message", None) or cause
+                error_body = ErrorBody(message=str(text))
+            return StatusError(status, headers if isinstance(headers, Mapping) else {}, error_body)
         cause = cause.__cause__
     return None
 
 
-def _read_body(error: BaseException, response: object) -> ErrorBody:
-    """Return what was sent, as the client has parsed it, else as it came."""
-    for parsed in (getattr(error, "body", None), getattr(error, "details", None)):
-        if isinstance(parsed, dict) and parsed:
-            return read_error_field(parsed.get("error", parsed))
-    content: Any = getattr(response, "content", None)
-    if isinstance(content, bytes) and content:
-        return read_error_body(content)
-    return ErrorBody(message=str(getattr(error, "error", None) or getattr(error, "message", None) or error))
-
-
-Invoke = Callable[[list[BaseMessage], Mapping[str, Any]], Awaitable[BaseMessage]]
-
-# LangChain's names, which most of its packages take.
-_USUAL_OPTIONS = {"temperature": "temperature", "max_tokens": "max_tokens"}
-_CONNECTIONS = 256
-# Schemas of prompts and rubrics in a provider's words; more only come where each request names its ids.
-_SCHEMAS_KEPT = 64
-# Claude's tokenizers make more of a text than the one that `count_tokens` is after, by half at most.
-_MORE_TOKENS = 1.5
-
-
-class ProviderChannel:
-    """Asks one chat model of a provider; the `Channel` of a ChatModelJudge."""
-
-    def __init__(
-        self, provider: Provider, chat: BaseChatModel, invoke: Invoke | None = None, *, least_cached: int | None = None
-    ) -> None:
-        """From `least_cached` tokens on the provider keeps a beginning that is marked; None where none is."""
-        self.least_cached = least_cached
-        self.takes_seed = "seed" in provider.options
-        self._provider = provider
-        self._chat = chat
-        self._invoke = invoke
-        self._schemas: dict[bytes, Mapping[str, Any]] = {}
-        self._beginnings: set[int] = set()
-
-    async def invoke(self, messages: list[BaseMessage], payload: Mapping[str, Any]) -> BaseMessage:
-        """Send the request; the message then says in OpenAI's words how it ended."""
-        names = self._provider.options or _USUAL_OPTIONS
-        options: dict[str, Any] = {theirs: payload[ours] for ours, theirs in names.items() if ours in payload}
-        if self._provider.options_in and options:
-            options = {self._provider.options_in: options}
-        if form := payload.get("response_format"):
-            if "json_schema" not in form:
-                # As an endpoint that takes none would answer: then it is asked in words alone.
-                raise StatusError(400, {}, ErrorBody(message="response_format is not supported without a schema"))
-            key = orjson.dumps(form["json_schema"])
-            if key not in self._schemas:
-                if len(self._schemas) >= _SCHEMAS_KEPT:
-                    self._schemas.clear()
-                self._schemas[key] = _bind_schema(self._chat, form["json_schema"])
-            options |= self._schemas[key]
-        invoke = self._invoke or (lambda messages, options: self._chat.ainvoke(messages, **options))
-        message = await invoke(self._mark_beginning(messages), options)
-        metadata = message.response_metadata
-        finish, word = read_ending(metadata)
-        changes: dict[str, Any] = {"response_metadata": {**metadata, "finish_reason": finish, "ended_with": word}}
-        usage, counted = getattr(message, "usage_metadata", None), metadata.get("token_usage") or {}
-        if usage and "input_token_details" not in usage and (details := counted.get("prompt_tokens_details")):
-            # Mistral's package leaves out what its provider reports in OpenAI's words.
-            changes["usage_metadata"] = {**usage, "input_token_details": {"cache_read": details.get("cached_tokens")}}
-        return message.model_copy(update=changes)
-
-    def explain(self, error: Exception) -> Exception:
-        """The provider's answer behind an error; what its package itself refuses to send counts as refused there."""
-        if type(error) is ValueError and "is not supported" in str(error):
-            return StatusError(400, {}, ErrorBody(message=str(error)))
-        return find_answer(error) or error
-
-    def _mark_beginning(self, messages: list[BaseMessage]) -> list[BaseMessage]:
-        """Messages that say how far the provider should keep them: up to the data, which come last.
-
-        To have them kept costs more than to send them, so that what was sent only once, as in a run of one sample, is
-        not marked; nor is what is too short to be kept.
-        """
-        *shared, data = messages
-        if self.least_cached is None or not shared:
-            return messages
-        texts = tuple(str(message.content) for message in shared)
-        if hash(texts) not in self._beginnings:
-            self._beginnings.add(hash(texts))
-            return messages
-        if _MORE_TOKENS * sum(map(count_tokens, texts)) < self.least_cached:
-            return messages
-        block = {"type": "text", "text": texts[-1], "cache_control": {"type": "ephemeral"}}
-        return [*shared[:-1], shared[-1].model_copy(update={"content": [block]}), data]
-
-
-def _bind_schema(chat: BaseChatModel, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    schema = {"title": asked["name"], **asked["schema"]}
-    sequence = chat.with_structured_output(schema, method="json_schema")
-    first = sequence.first if isinstance(sequence, RunnableSequence) else sequence
-    # Some packages make a tool of the schema, whose calls have no text that could stand on record.
-    if not isinstance(first, RunnableBinding) or "tools" in first.kwargs:
-        raise FatalJudgeError(f"{type(chat).__name__} sends no schema for its replies; another release may")
-    return {name: value for name, value in first.kwargs.items() if name != "ls_structured_output_format"}
+# --- making a judge
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Made:
-    """A chat model with its address, and how its connections are closed."""
+    """A chat model with its address, and the call that closes its connections."""
 
     chat: BaseChatModel
     address: str
@@ -179,19 +199,15 @@ class _Made:
     invoke: Invoke | None = None
 
 
-class _Make(Protocol):
-    def __call__(self, provider: Provider, model: str, key: str, address: str) -> _Made: ...
-
-
 def make_provider_judge(name: str, provider: Provider, model: str, settings: RunSettings) -> ChatModelJudge:
-    """`anthropic:MODEL` and its like; raises FatalJudgeError for a missing package, key or address."""
+    """Return `anthropic:MODEL` and the like; raises FatalJudgeError for a missing package, key or address."""
     address = provider.find_address()
     key = provider.read_key(name, address)
     if provider.name == "azure":
         return make_compatible_judge(name, model, settings, _find_azure(provider, model, key, address))
     provider.require_package(name)
     try:
-        made = _MAKERS.get(provider.name, _make_other)(provider, model, key, address)
+        made = _make_chat(provider, model, key, address)
     except FatalJudgeError:
         raise
     except Exception as error:  # a package of any maker may raise anything
@@ -200,47 +216,33 @@ def make_provider_judge(name: str, provider: Provider, model: str, settings: Run
         raise FatalJudgeError(f"{name} has no effort that could be set; leave {name_setting('reasoning_effort')} out")
     for field in provider.unset:
         setattr(made.chat, field, None)
-    by_batch = settings.batch and provider.name == "anthropic"
-    if by_batch:
-        from evalhouse.tasks.models.anthropic_batches import make_invoke  # noqa: PLC0415  # imports the package
-
-        made = replace(made, invoke=make_invoke(made.chat, key=key, address=address))
-    # Schemas are what a package binds; JSON of any shape is not among them.
-    forms = (
-        ["words"] if not made.structured else ["ids", "schema", "words"] if provider.names_ids else ["schema", "words"]
-    )
-    parameters, voting = read_parameters(settings)
+    batches = None
+    if settings.batch and provider.name == "anthropic":
+        batches = AnthropicBatches(made.chat, key=key, address=address)
+    # Packages bind schemas only, no JSON of any shape.
+    forms = ["ids", "schema", "words"] if provider.names_ids else ["schema", "words"]
+    parameters, voting = choose_parameters(settings)
     judge = ChatModelJudge(
         name=name,
         chat=made.chat,
         endpoint=strip_credentials(made.address) if "://" in made.address else made.address,
         model=model,
         parameters=parameters,
-        dialect=make_dialect(settings.votes, settings.temperature, forms, max_tokens="max_tokens"),
+        dialect=make_dialect(settings.votes, voting, forms if made.structured else ["words"], max_tokens="max_tokens"),
         voting=voting,
-        channel=ProviderChannel(provider, made.chat, made.invoke, least_cached=provider.find_least_cached(model)),
-        variables=_name_variables(provider),
+        channel=ProviderChannel(
+            provider, made.chat, batches.invoke if batches else made.invoke, min_cached=provider.find_min_cached(model)
+        ),
+        variables=provider.variables,
         close=made.close,
-        window=read_window(made.chat),
+        window=find_model_window(made.chat),
     )
-    if by_batch:
-        import anthropic  # noqa: PLC0415
-
-        from evalhouse.tasks.models.anthropic_batches import AnthropicBatches  # noqa: PLC0415
-
-        client = anthropic.AsyncAnthropic(api_key=key, base_url=address, max_retries=0)
-        judge.batches = AnthropicBatches(
-            client, reply=judge.reply, translate=lambda error: judge.translate(error, sent={})
-        )
+    if batches is not None:
+        batches.judge, judge.batches = judge, batches
     return judge
 
 
-def _name_variables(provider: Provider) -> Variables:
-    keys, addresses = " or ".join(provider.keys or provider.secrets), " or ".join(provider.addresses)
-    return Variables(key=keys or f"the key of {provider.name}", address=addresses or f"the address of {provider.name}")
-
-
-def _init(provider: Provider, model: str, **fields: Any) -> BaseChatModel:  # noqa: ANN401  # each its own
+def _init(provider: Provider, model: str, **fields: Any) -> BaseChatModel:  # noqa: ANN401  # each package has its own
     from langchain.chat_models import init_chat_model  # noqa: PLC0415  # comes with the extra
 
     chat = init_chat_model(model, model_provider=provider.langchain, **provider.fields, **fields)
@@ -248,52 +250,51 @@ def _init(provider: Provider, model: str, **fields: Any) -> BaseChatModel:  # no
     return chat
 
 
-def _make_anthropic(provider: Provider, model: str, key: str, address: str) -> _Made:
-    import anthropic  # noqa: PLC0415
-
-    chat = _init(provider, model, api_key=key, base_url=address)
-    http_client = anthropic.DefaultAioHttpClient(timeout=None, follow_redirects=False)
-    client = anthropic.AsyncAnthropic(
-        api_key=key, base_url=address, max_retries=0, timeout=None, http_client=http_client
-    )
-    # In the place where the model would keep the client that it shares with all others of the process.
-    chat.__dict__["_async_client"] = client
-    return _Made(chat=chat, address=address, close=client.close)
-
-
 class _Transport(httpx.AsyncHTTPTransport):
-    """One that a blocking client, which is made of the same and never used, can close too."""
+    """A transport that a blocking client, which is made of the same and never used, can close too."""
 
     def close(self) -> None:
-        """Nothing is open there."""
+        """Do nothing: no blocking connection was opened."""
 
 
-def _make_google(provider: Provider, model: str, key: str, address: str) -> _Made:
-    # Without a transport its client takes aiohttp's answers, of which LangChain leaves one unread at every error, and
-    # Python says so on the terminal.
-    transport = _Transport(limits=httpx.Limits(max_connections=None))
-    chat = _init(provider, model, api_key=key, base_url=address, client_args={"transport": transport})
-    return _Made(chat=chat, address=address, close=cast(Any, chat).aclose)
+def _make_chat(provider: Provider, model: str, key: str, address: str) -> _Made:
+    """Return the model of a provider; each package has its own way to pass a client."""
+    limits = httpx.Limits(max_connections=None)
+    match provider.name:
+        case "anthropic":
+            import anthropic  # noqa: PLC0415
+
+            chat = _init(provider, model, api_key=key, base_url=address)
+            http_client = anthropic.DefaultAioHttpClient(timeout=None, follow_redirects=False)
+            client = anthropic.AsyncAnthropic(
+                api_key=key, base_url=address, max_retries=0, timeout=None, http_client=http_client
+            )
+            # In the place where the model would keep the client that it shares with all others of the process.
+            chat.__dict__["_async_client"] = client
+            return _Made(chat=chat, address=address, close=client.close)
+        case "google_genai":
+            # Without a transport its client uses aiohttp, and LangChain leaves the answer of every error unread, which
+            # Python reports on the terminal.
+            chat = _init(
+                provider, model, api_key=key, base_url=address, client_args={"transport": _Transport(limits=limits)}
+            )
+            return _Made(chat=chat, address=address, close=cast(Any, chat).aclose)
+        case "mistralai":
+            headers = {"Accept": "application/json", "Authorization": f"Bearer {key}"}
+            http = httpx.AsyncClient(base_url=address, headers=headers, timeout=None, limits=limits)
+            chat = _init(provider, model, api_key=key, base_url=address, async_client=http)
+            return _Made(chat=chat, address=address, close=http.aclose)
+        case "ollama":
+            chat = _init(provider, model, base_url=address or None)
+            ollama = cast(Any, chat)._async_client
+            return _Made(chat=chat, address=str(ollama._client.base_url), close=ollama.close)
+        case "bedrock":
+            return _make_bedrock(provider, model)
+        case _:
+            return _make_other(provider, model)
 
 
-def _make_mistral(provider: Provider, model: str, key: str, address: str) -> _Made:
-    client = httpx.AsyncClient(
-        base_url=address,
-        headers={"Accept": "application/json", "Authorization": f"Bearer {key}"},
-        timeout=None,
-        limits=httpx.Limits(max_connections=None),
-    )
-    chat = _init(provider, model, api_key=key, base_url=address, async_client=client)
-    return _Made(chat=chat, address=address, close=client.aclose)
-
-
-def _make_ollama(provider: Provider, model: str, key: str, address: str) -> _Made:
-    chat = _init(provider, model, base_url=address or None)
-    client = cast(Any, chat)._async_client
-    return _Made(chat=chat, address=str(client._client.base_url), close=client.close)
-
-
-def _make_bedrock(provider: Provider, model: str, key: str, address: str) -> _Made:
+def _make_bedrock(provider: Provider, model: str) -> _Made:
     import boto3  # noqa: PLC0415
     from botocore.config import Config  # noqa: PLC0415
 
@@ -310,25 +311,34 @@ def _make_bedrock(provider: Provider, model: str, key: str, address: str) -> _Ma
         frozen = credentials.get_frozen_credentials()
         for secret in filter(None, (frozen.secret_key, frozen.token)):
             note_secret(secret)
-    patient = Config(
-        retries={"total_max_attempts": 1}, connect_timeout=60, read_timeout=3600, max_pool_connections=_CONNECTIONS
-    )
+    patient = Config(retries={"total_max_attempts": 1}, connect_timeout=60, read_timeout=3600, max_pool_connections=256)
     client = session.client("bedrock-runtime", config=patient)
-    # Only profiles are looked up by the other client, whose making takes as long as that of the first.
-    looked_up = {} if "inference-profile/" in model or "application-" in model else {"bedrock_client": client}
-    chat = _init(provider, model, client=client, **looked_up)
+    # Only profiles are looked up by the other client, which takes as long to make as the first.
+    other = {} if "inference-profile/" in model or "application-" in model else {"bedrock_client": client}
+    chat = _init(provider, model, client=client, **other)
 
     async def close() -> None:
         client.close()
 
     async def invoke(messages: list[BaseMessage], options: Mapping[str, Any]) -> BaseMessage:
-        return await _run_aside(lambda: chat.invoke(messages, **options))
+        # The call blocks. A daemon thread does not keep Python from ending when the run ends before it.
+        future: Future[BaseMessage] = Future()
+        future.set_running_or_notify_cancel()
+
+        def work() -> None:
+            try:
+                future.set_result(chat.invoke(messages, **options))
+            except Exception as error:  # passed on to the caller
+                future.set_exception(error)
+
+        threading.Thread(target=work, daemon=True, name="bedrock").start()
+        return await asyncio.wrap_future(future)
 
     return _Made(chat=chat, address=client.meta.endpoint_url, close=close, invoke=invoke)
 
 
-def _make_other(provider: Provider, model: str, key: str, address: str) -> _Made:
-    """A provider of which its package alone knows where it is and what its key is called."""
+def _make_other(provider: Provider, model: str) -> _Made:
+    """Return a provider's model if only its package knows the address and the name of its key."""
     known = type(_init(provider, model)).model_fields
     fields: dict[str, Any] = {"max_retries": 0} if "max_retries" in known else {}
     client = openai.DefaultAsyncHttpxClient(timeout=None) if "http_async_client" in known else None
@@ -343,54 +353,200 @@ def _make_other(provider: Provider, model: str, key: str, address: str) -> _Made
         structured = True
     except (FatalJudgeError, NotImplementedError, ValueError, TypeError):
         structured = False
-    own = getattr(getattr(chat, "root_async_client", None), "base_url", None)
-    return _Made(chat=chat, address=str(own or f"{provider.name}:"), close=close, structured=structured)
-
-
-_MAKERS: Mapping[str, _Make] = {
-    "anthropic": _make_anthropic,
-    "bedrock": _make_bedrock,
-    "google_genai": _make_google,
-    "mistralai": _make_mistral,
-    "ollama": _make_ollama,
-}
+    base_url = getattr(getattr(chat, "root_async_client", None), "base_url", None)
+    return _Made(chat=chat, address=str(base_url or f"{provider.name}:"), close=close, structured=structured)
 
 
 def _find_azure(provider: Provider, deployment: str, key: str, address: str) -> Access:
-    """Azure's two kinds of addresses: of a version that is named, or of none; a token goes where a key would go."""
+    """Return Azure's address, of a named API version or of none; a token takes the place of a key."""
     if not address:
         raise FatalJudgeError("AZURE_OPENAI_ENDPOINT is not set; set it like https://RESOURCE.openai.azure.com")
     base = strip_credentials(address).removesuffix("/v1").removesuffix("/openai")
-    variables = _name_variables(provider)
     version = os.environ.get("OPENAI_API_VERSION")
     if not version:
-        return Access(endpoint=f"{base}/openai/v1", key=SecretStr(key), headers={}, variables=variables)
+        return Access(endpoint=f"{base}/openai/v1", key=SecretStr(key), headers={}, variables=provider.variables)
     is_token = not os.environ.get("AZURE_OPENAI_API_KEY")
     return Access(
         endpoint=f"{base}/openai/deployments/{quote(deployment, safe='')}",
         key=SecretStr(key),
         headers={} if is_token else {"api-key": key},
         query={"api-version": version},
-        variables=variables,
+        variables=provider.variables,
     )
 
 
-async def _run_aside(call: Callable[[], BaseMessage]) -> BaseMessage:
-    """The result of a call that blocks, in a thread that nobody waits for when the run ends before it."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[BaseMessage] = loop.create_future()
+# --- Anthropic's batches
 
-    def settle(take: Callable[[Any], None], value: object) -> None:
-        if not future.done():
-            take(value)
+_TRANSFER_S = 600.0
+_CREATED_BEFORE_S = 60.0  # the clocks differ
+_STATUSES: Final = {
+    "invalid_request_error": 400, "authentication_error": 401, "billing_error": 402, "permission_error": 403,
+    "not_found_error": 404, "request_too_large": 413, "rate_limit_error": 429, "api_error": 500, "timeout_error": 504,
+    "overloaded_error": 529,
+}  # fmt: skip
 
-    def work() -> None:
+
+@dataclass(kw_only=True)
+class _Exchange:
+    """One exchange without a network: the answer to give, or else the request that was `written`."""
+
+    answer: tuple[int, bytes] | None = None
+    written: bytes = b""
+
+
+_EXCHANGE: ContextVar[_Exchange | None] = ContextVar("_EXCHANGE", default=None)
+
+
+class AnthropicBatches:
+    """Anthropic's message batches: requests are sent in one piece, results come as lines once all of them are over.
+
+    LangChain's package writes requests and reads answers, as for requests that are sent one by one: the judge's model
+    then uses a client that reaches no network, which notes the request, or answers with the result of the batch.
+    """
+
+    # Anthropic accepts 256 MB, which are made and held in one piece here.
+    limits = BatchLimits(requests=100_000, size=100_000_000)
+    judge: ChatModelJudge
+
+    def __init__(self, chat: BaseChatModel, *, key: str, address: str) -> None:
+        import anthropic  # noqa: PLC0415  # comes with the extra
+        import httpx2  # noqa: PLC0415  # comes with it
+
+        def exchange(request: httpx2.Request) -> httpx2.Response:
+            current = _EXCHANGE.get()
+            assert current is not None
+            if current.answer is None:
+                current.written = request.content
+                raise httpx2.ConnectError("written, and not sent")
+            status, body = current.answer
+            return httpx2.Response(status, content=body, headers={"content-type": "application/json"})
+
+        self._client = anthropic.AsyncAnthropic(api_key=key, base_url=address, max_retries=0)
+        self._chat = chat
+        # In the place where the model would keep the client for blocking calls, which no other code makes.
+        http_client = httpx2.Client(transport=httpx2.MockTransport(exchange))
+        chat.__dict__["_client"] = anthropic.Anthropic(
+            api_key=key, base_url=address, max_retries=0, http_client=http_client
+        )
+
+    async def invoke(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> BaseMessage:
+        """Ask the model over the network, or without one during an exchange."""
+        if _EXCHANGE.get() is None:
+            return await self._chat.ainvoke(messages, **options)
+        return self._chat.invoke(messages, **options)
+
+    def write_line(self, custom_id: str, request: ModelRequest) -> bytes:
+        """Return a request as a line of a batch."""
+        exchange = _Exchange()
         try:
-            outcome: tuple[Callable[[Any], None], object] = (future.set_result, call())
-        except Exception as error:  # whatever it is belongs to the caller
-            outcome = (future.set_exception, error)
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, *outcome)
+            self._exchange(exchange, request)
+        except JudgeError:
+            if not exchange.written:
+                raise
+        return orjson.dumps({"custom_id": custom_id, "params": orjson.Fragment(exchange.written)}) + b"\n"
 
-    threading.Thread(target=work, daemon=True, name="bedrock").start()
-    return await future
+    def read_line(self, line: BatchLine, request: ModelRequest) -> ModelReply:
+        """Return the reply in a line of the results."""
+        return self._exchange(_Exchange(answer=(line.status or 500, line.body)), request)
+
+    def _exchange(self, exchange: _Exchange, request: ModelRequest) -> ModelReply:
+        token = _EXCHANGE.set(exchange)
+        replying = self.judge.reply(request)
+        try:
+            replying.send(None)  # it waits for nothing
+        except StopIteration as ended:
+            return cast(ModelReply, ended.value)
+        finally:
+            replying.close()
+            _EXCHANGE.reset(token)
+        raise RuntimeError("a model that is asked without a network waited for something")
+
+    async def create(self, file: Path, tag: str) -> BatchState:
+        """Send all requests in one piece."""
+        from anthropic.types.messages import MessageBatch  # noqa: PLC0415
+
+        requests = [orjson.Fragment(line) for line in file.read_bytes().splitlines()]
+        with self._translated():
+            created = await self._client.post(
+                "/v1/messages/batches",
+                cast_to=MessageBatch,
+                content=orjson.dumps({"requests": requests}),
+                options={"timeout": _TRANSFER_S, "headers": {"Content-Type": "application/json"}},
+            )
+        return self._describe(created)
+
+    async def find(self, tag: str, *, since: float, custom_ids: Collection[str]) -> BatchState | None:
+        """Return a batch of as many requests that was made since then, as Anthropic's batches have no tags.
+
+        The ids in the results of one that is over must be ours as well.
+        """
+        with self._translated():
+            async for batch in self._client.messages.batches.list(limit=100):
+                if batch.created_at.timestamp() < since - _CREATED_BEFORE_S:
+                    break
+                state = self._describe(batch)
+                if state.n_done + batch.request_counts.processing != len(custom_ids):
+                    continue
+                if batch.results_url is None:
+                    return state
+                async for line in self.fetch(batch.id):
+                    if line.custom_id in custom_ids:
+                        return state
+                    break
+        return None
+
+    async def look(self, provider_id: str) -> BatchState:
+        """Return the state of a batch; one that no longer exists is over."""
+        with self._translated(ignored=(404,)):
+            return self._describe(await self._client.messages.batches.retrieve(provider_id))
+        return describe_lost(provider_id)
+
+    async def fetch(self, provider_id: str) -> AsyncIterator[BatchLine]:
+        """Yield the results; none for a batch whose results were deleted."""
+        with self._translated(ignored=(404,)):
+            batch = await self._client.messages.batches.retrieve(provider_id)
+            if batch.results_url is None:
+                return
+            async for line in await self._client.messages.batches.results(provider_id, timeout=_TRANSFER_S):
+                status, body, result = None, b"", line.result
+                if result.type == "succeeded":
+                    status, body = 200, result.message.model_dump_json().encode()
+                elif result.type == "errored":
+                    status = _STATUSES.get(result.error.error.type, 500)
+                    body = result.error.model_dump_json().encode()
+                yield BatchLine(custom_id=line.custom_id, status=status, body=body)
+
+    async def cancel(self, provider_id: str) -> None:
+        """End a batch soon; one that is over already stays as it is."""
+        with self._translated(ignored=(400, 404, 409)):
+            await self._client.messages.batches.cancel(provider_id)
+
+    @contextmanager
+    def _translated(self, *, ignored: Collection[int] = ()) -> Iterator[None]:
+        """Raise the client's errors as ours, except those of `ignored` statuses, which end the block."""
+        try:
+            yield
+        except Exception as error:  # the package's classes are imported only with the extra
+            status = getattr(error, "status_code", None)
+            if status in ignored:
+                return
+            if status == 404:
+                raise FatalJudgeError(
+                    f"{self._client.base_url} has no message batches (status 404); leave {name_setting('batch')} out, "
+                    "or check ANTHROPIC_BASE_URL"
+                ) from None
+            raise self.judge.translate(error, sent={}) from None
+
+    @staticmethod
+    def _describe(batch: "MessageBatch") -> BatchState:
+        counts = batch.request_counts
+        return BatchState(
+            provider_id=batch.id,
+            status=batch.processing_status,
+            is_over=batch.processing_status == "ended",
+            n_done=counts.succeeded + counts.errored + counts.canceled + counts.expired,
+        )
+
+    async def close(self) -> None:
+        """Close the client."""
+        await self._client.close()

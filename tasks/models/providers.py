@@ -1,40 +1,46 @@
-"""Providers of models by name: what `providers.toml` says of each, and what the environment says for it.
+"""The providers of models by name: rows of `providers.toml`, and the keys and addresses that the environment has.
 
-A provider is a row of data. Its chat model comes from LangChain's package for it, which is an extra of ours. Nothing of
-LangChain is imported here, for names are checked before anything is asked.
+A provider is a row of data. Its chat model comes from LangChain's package for it, which is an optional extra. Nothing
+of LangChain is imported here, for names are checked before anything is asked. A stored address has neither user nor
+password.
 """
 
+import base64
+import importlib
 import os
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, cast
+from urllib.parse import unquote, urlsplit
+
+from pydantic import SecretStr
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.settings.target import NamedValueError, fill_variable
-from evalhouse.warehouse.messages import note_secret, redact
+from evalhouse.warehouse.messages import note_secret, redact, shorten
 from evalhouse.warehouse.names import name_setting
 
-# Where OpenAI's models answer at Azure.
+# The hosts of OpenAI's models at Azure.
 _AZURE_HOSTS = (".openai.azure.com", ".cognitiveservices.azure.com")
 
 
 def is_openai(endpoint: str) -> bool:
-    """Whether OpenAI's own service answers there."""
+    """Return whether an address is OpenAI's own service."""
     return (urlsplit(endpoint).hostname or "").endswith(".openai.com")
 
 
 def compiles_schemas(endpoint: str) -> bool:
-    """Whether OpenAI's models answer there: a new schema costs seconds, and none that names single items is taken."""
+    """Return whether OpenAI's models answer there: a new schema costs seconds, and none that names ids is accepted."""
     return is_openai(endpoint) or (urlsplit(endpoint).hostname or "").endswith(_AZURE_HOSTS)
 
 
 def check_address(source: str, named: str, *, scheme: str = "", example: str = "https://host:8000") -> str:
-    """The address in the variable `source`; raises FatalJudgeError when it is not one. Without one it gets `scheme`."""
+    """Return the address in the variable `source`, with `scheme` if it has none; raises FatalJudgeError."""
     address = named.strip()
     address = f"{scheme}{address}" if "://" not in address else address
     try:
@@ -47,12 +53,59 @@ def check_address(source: str, named: str, *, scheme: str = "", example: str = "
     return address
 
 
-_FINISH_FIELDS = ("finish_reason", "stop_reason", "stopReason", "done_reason")
+def strip_credentials(endpoint: str) -> str:
+    """Return an address without user, password and query, which may hold a key, so that it can be stored."""
+    parts = urlsplit(endpoint)
+    host = parts.netloc.rsplit("@", 1)[-1]
+    return f"{parts.scheme}://{host}{parts.path}".rstrip("/")
+
+
+def read_key_variable(name: str) -> str | None:
+    """Return a variable of the environment that holds a key, or names the Prefect block or variable that does; None
+    if it is empty. Raises FatalJudgeError if that cannot be read."""
+    try:
+        fill_variable(name)
+    except NamedValueError as error:
+        raise FatalJudgeError(str(error)) from None
+    return os.environ.get(name) or None
+
+
+def call_factory(name: str) -> object:
+    """Import `module`, call `factory` without arguments; raises FatalJudgeError that states what is missing.
+
+    The working directory is searched last, so that a file there cannot take the place of an installed module.
+    """
+    module_name, _, factory_name = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise FatalJudgeError(f"cannot import {module_name!r} for {name!r}: {error}") from None
+    factory = getattr(module, factory_name, None)
+    if not callable(factory):
+        raise FatalJudgeError(f"module {module_name!r} has no function {factory_name!r} (asked for by {name!r})")
+    try:
+        return cast(object, factory())
+    except Exception as error:  # a factory of any maker may raise anything
+        raise FatalJudgeError(f"{name} failed with {type(error).__name__}: {shorten(redact(str(error)))}") from error
+
+
+# --- rows of providers.toml
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variables:
+    """The variables of the environment that a message names, and the usual form of an address."""
+
+    key: str
+    address: str
+    usual: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Provider:
-    """A row of `providers.toml`, which says what its fields are; `name` is what stands before the colon."""
+    """A row of `providers.toml`, which describes its fields; `name` is the part of a judge's name before the colon."""
 
     name: str
     langchain: str
@@ -72,34 +125,32 @@ class Provider:
     cached_from: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def install_line(self) -> str:
-        """What brings its package."""
-        return (
-            f'pip install "evalhouse[{self.extra}]"'
-            if self.extra
-            else f"pip install langchain {self.package.replace('_', '-')}"
-        )
+    def variables(self) -> Variables:
+        """The variables that messages name."""
+        keys, addresses = " or ".join(self.keys or self.secrets), " or ".join(self.addresses)
+        return Variables(key=keys or f"the key of {self.name}", address=addresses or f"the address of {self.name}")
 
     def require_package(self, judge: str) -> None:
-        """Raise FatalJudgeError with the line that installs what is missing."""
+        """Raise FatalJudgeError with the line that installs a missing package."""
         missing = [name for name in ("langchain", self.package) if find_spec(name) is None]
         if missing:
-            raise FatalJudgeError(f"{judge} needs the package {' and '.join(missing)}: {self.install_line}")
+            line = f'"evalhouse[{self.extra}]"' if self.extra else f"langchain {self.package.replace('_', '-')}"
+            raise FatalJudgeError(f"{judge} needs the package {' and '.join(missing)}: pip install {line}")
 
-    def find_least_cached(self, model: str) -> int | None:
-        """From how many tokens on a marked beginning is kept for a model; None where the provider wants no marks."""
+    def find_min_cached(self, model: str) -> int | None:
+        """Return the tokens from which a marked beginning is cached for a model; None if the provider has no marks."""
         fitting = [name for name in self.cached_from if model.startswith(name)]
         return self.cached_from[max(fitting, key=len)] if fitting else None
 
     def find_address(self) -> str:
-        """The address of the environment, else the provider's own; raises FatalJudgeError for what is not one."""
+        """Return the address of the environment, else the provider's own; raises FatalJudgeError for an invalid one."""
         for name in self.addresses:
             if os.environ.get(name, "").strip():
                 return check_address(name, os.environ[name], scheme="http://" if self.name == "ollama" else "")
         return self.address
 
     def read_key(self, judge: str, address: str) -> str:
-        """The key of the environment; raises FatalJudgeError where the provider's own address wants one."""
+        """Return the key of the environment; raises FatalJudgeError if the provider's own address requires one."""
         values = {name: read_key_variable(name) for name in (*self.keys, *self.secrets)}
         for secret in filter(None, values.values()):
             note_secret(secret)
@@ -110,54 +161,81 @@ class Provider:
         return key or "no-key"
 
 
-def read_key_variable(name: str) -> str | None:
-    """A variable of the environment that holds a key, or names what Prefect keeps it in; None where it is empty. Raises
-    FatalJudgeError where that cannot be read."""
-    try:
-        fill_variable(name)
-    except NamedValueError as error:
-        raise FatalJudgeError(str(error)) from None
-    return os.environ.get(name) or None
+@cache
+def load_table() -> Mapping[str, Any]:
+    """Return `providers.toml`."""
+    return tomllib.loads(files("evalhouse.tasks.models").joinpath("providers.toml").read_text(encoding="utf-8"))
 
 
 @cache
 def load_providers() -> Mapping[str, Provider]:
-    """All providers by what stands before the colon; those of which more than the package is known come first."""
-    table = _read_table()
+    """Return all providers by the part of a judge's name before the colon, the rows of the table first."""
+    table = load_table()
     rows = {name: Provider(name=name, **row) for name, row in table["providers"].items()}
     others = {name: Provider(name=name, langchain=name, package=package) for name, package in table["others"].items()}
     return rows | others | {name: row for row in rows.values() for name in row.also}
 
 
-def list_prefixes() -> list[str]:
-    """Those that messages and help texts name."""
-    return list(_read_table()["providers"])
-
-
 def find_provider(judge: str) -> Provider | None:
-    """The provider of a name such as `anthropic:claude-sonnet-4-5`; None where its prefix is none's."""
+    """Return the provider of a name such as `anthropic:claude-sonnet-4-5`; None for an unknown prefix."""
     prefix, separator, model = judge.partition(":")
     return load_providers().get(prefix) if separator and model.strip() else None
 
 
 def list_variables(judges: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The variables that these judges' providers read: those that hold secrets, and the others."""
+    """Return the variables that these judges' providers read: the secret ones, and the others."""
     rows = [row for judge in judges if (row := find_provider(judge))]
     secrets = [name for row in rows for name in (*row.keys, *row.secrets)]
     return secrets, [name for row in rows for name in (*row.addresses, *row.others)]
 
 
-def read_ending(metadata: Mapping[str, Any]) -> tuple[str | None, str]:
-    """What ended a reply, in OpenAI's words (None for the usual end), and in those of the provider."""
-    feedback = metadata.get("prompt_feedback")
-    blocked = feedback.get("block_reason") if isinstance(feedback, dict) else None
-    named = blocked or next((metadata[name] for name in _FINISH_FIELDS if metadata.get(name)), "")
-    word = str(getattr(named, "name", named))
-    if blocked:
-        return "content_filter", word
-    return next((ours for ours, words in _read_table()["endings"].items() if word.lower() in words), None), word
+# --- OpenAI-compatible endpoints
+
+OPENAI_VARIABLES = Variables(key="OPENAI_API_KEY", address="OPENAI_BASE_URL", usual=", which usually ends in /v1")
+_DEFAULT_ENDPOINT = "https://api.openai.com/v1"
+# Servers of one model, such as llama.cpp's and vLLM, have the judge at one address and embeddings at another.
+_EMBEDDINGS_ADDRESS, _EMBEDDINGS_KEY = "OPENAI_EMBEDDINGS_BASE_URL", "OPENAI_EMBEDDINGS_API_KEY"
 
 
-@cache
-def _read_table() -> Mapping[str, Any]:
-    return tomllib.loads(files("evalhouse.tasks.models").joinpath("providers.toml").read_text(encoding="utf-8"))
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """The address, key and headers of an OpenAI-compatible endpoint; `endpoint` is its address as it is stored."""
+
+    endpoint: str
+    key: SecretStr
+    headers: Mapping[str, str]
+    query: Mapping[str, object] | None = None
+    variables: Variables = OPENAI_VARIABLES
+
+
+def find_access(*, embeds: bool = False) -> Access:
+    """Return the access to `openai:` models by the variables that OpenAI's own clients read, or to embeddings.
+
+    Raises FatalJudgeError for an invalid address, or if OpenAI's own address has no key. Local endpoints usually need
+    none.
+    """
+    has_own_address = embeds and bool(os.environ.get(_EMBEDDINGS_ADDRESS))
+    names = (_EMBEDDINGS_ADDRESS,) if has_own_address else ("OPENAI_BASE_URL", "OPENAI_API_BASE")
+    source = next((name for name in names if os.environ.get(name)), names[0])
+    named = os.environ.get(source) or _DEFAULT_ENDPOINT
+    endpoint = check_address(source, named, example="http://localhost:8000/v1")
+    # An address of embeddings alone has a separate key, so that the judge's key goes nowhere else.
+    key = read_key_variable(_EMBEDDINGS_KEY if has_own_address else "OPENAI_API_KEY")
+    if key:
+        note_secret(key)
+    elif endpoint == _DEFAULT_ENDPOINT and not has_own_address:
+        raise FatalJudgeError(
+            "OPENAI_API_KEY is not set; set it, set OPENAI_BASE_URL to an endpoint that needs none, "
+            f"or use {name_setting('judge', 'lexical')}"
+        )
+    headers: dict[str, str] = {}
+    parts = urlsplit(endpoint)
+    if parts.username is not None:
+        # A gateway may require a login in place of a key. HTTP clients make this header of an address themselves, but
+        # not if a key claims the same header.
+        password = unquote(parts.password or "")
+        login = f"{unquote(parts.username)}:{password}"
+        for secret in (login, password, parts.password or ""):
+            note_secret(secret)
+        headers = {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
+    return Access(endpoint=strip_credentials(endpoint), key=SecretStr(key or "no-key"), headers=headers)

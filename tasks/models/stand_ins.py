@@ -165,7 +165,7 @@ class StandInJudge:
         beginning = hash(tuple(message["content"] for message in payload["messages"][:-1]))
         if beginning in self._beginnings:
             n_tokens = count_request({**payload, "messages": payload["messages"][:-1]})
-            return n_tokens if n_tokens >= getattr(self._judge, "least_cached", 0) else 0
+            return n_tokens if n_tokens >= getattr(self._judge, "min_cached", 0) else 0
         self._beginnings.add(beginning)
         return 0
 

@@ -41,7 +41,7 @@ from evalhouse.tasks.judge.protocol import (
     require_prompt,
 )
 from evalhouse.tasks.models.chat import make_openai_judge
-from evalhouse.tasks.models.embeddings import make_embedding_model
+from evalhouse.tasks.models.openai_api import make_embedding_model
 from evalhouse.tasks.pipeline.live_run import Asking, LiveRun, SampleWork, make_work
 from evalhouse.tasks.rank import rank_contexts
 from evalhouse.tasks.settings.run import RunSettings
@@ -158,7 +158,7 @@ async def lay_out_run(
     )
     embedder: Any = HashingEmbedder()
     if settings.embeddings != "hashing":
-        model = make_embedding_model(settings.embeddings, settings)
+        model = make_embedding_model(settings.embeddings)
         limit = make_limit(settings, model, beside=[asker])
         embedder = AskedEmbedder(replace(asker, judge=model, limit=limit))
     live_run = LiveRun(

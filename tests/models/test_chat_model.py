@@ -21,8 +21,8 @@ from evalhouse.tasks.asking.verdicts import read_statements
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.models.chat import ChatModelJudge, make_factory_judge, make_openai_judge
-from evalhouse.tasks.models.completions import strip_credentials
 from evalhouse.tasks.models.make import check_reachable
+from evalhouse.tasks.models.providers import strip_credentials
 from evalhouse.warehouse.messages import redact
 
 KEY = "sk-test-0123456789"

@@ -15,7 +15,7 @@ from evalhouse.tasks.asking import embeddings
 from evalhouse.tasks.asking.embeddings import AskedEmbedder, pack_vector
 from evalhouse.tasks.judge.errors import JudgeFailed, RefusedRequest, TransientJudgeError
 from evalhouse.tasks.judge.protocol import ModelReply
-from evalhouse.tasks.models.embeddings import EmbeddingModel
+from evalhouse.tasks.models.openai_api import EmbeddingModel
 from evalhouse.warehouse.rows.runs import insert_run
 
 EMBEDDINGS = "/v1/embeddings"

@@ -13,7 +13,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from evalhouse.tasks.asking.embeddings import AskedEmbedder, HashingEmbedder, pack_vector, read_vector
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed, UnusableReply
-from evalhouse.tasks.models.embeddings import make_embedding_model
+from evalhouse.tasks.models.openai_api import make_embedding_model
 
 EMBEDDINGS = "/v1/embeddings"
 
@@ -207,7 +207,7 @@ async def test_any_langchain_embeddings_do(tmp_path: Path) -> None:
 
 def test_a_factory_of_something_else_is_refused() -> None:
     with pytest.raises(FatalJudgeError, match="returned a str; an embeddings factory returns LangChain Embeddings"):
-        make_embedding_model("judge_factories:make_something_else", make_settings())
+        make_embedding_model("judge_factories:make_something_else")
 
 
 def test_vectors_survive_the_record() -> None:
@@ -239,4 +239,4 @@ async def test_embeddings_may_have_an_address_and_a_key_of_their_own(
     assert endpoint.stats.requests[EMBEDDINGS] == 0
     monkeypatch.setenv("OPENAI_EMBEDDINGS_BASE_URL", "nowhere")
     with pytest.raises(FatalJudgeError, match="OPENAI_EMBEDDINGS_BASE_URL is 'nowhere', which is not an address"):
-        make_embedding_model("openai:embedder", make_settings())
+        make_embedding_model("openai:embedder")

@@ -113,8 +113,8 @@ async def test_a_mark_is_no_part_of_the_key_nor_of_the_record(endpoint: Endpoint
     ],
 )  # fmt: skip
 def test_the_longest_name_that_fits_says_the_least_size(model: str, least: int) -> None:
-    assert load_providers()["anthropic"].find_least_cached(model) == least
-    assert load_providers()["mistralai"].find_least_cached(model) is None
+    assert load_providers()["anthropic"].find_min_cached(model) == least
+    assert load_providers()["mistralai"].find_min_cached(model) is None
 
 
 def test_every_built_in_prompt_is_long_enough_for_most_models() -> None:

@@ -20,7 +20,7 @@ from provider_calls import GOOD, KEY, ask, make_question
 
 from evalhouse.tasks.asking.verdicts import read_statements
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed
-from evalhouse.tasks.models.errors import translate_error
+from evalhouse.tasks.models.dialect import translate_error
 
 CHAT = "/v1/chat/completions"
 PAGE = "<!DOCTYPE html><html><head><title>x</title><style>p {}</style></head><body><h1>{}</h1><hr>nginx</body></html>"
@@ -45,7 +45,7 @@ def write_page(title: str, status: int) -> Raw:
 
 
 PASSING: list[tuple[Raw, str]] = [
-    (write_page("502 Bad Gateway", 502), "status 502: 502 Bad Gateway nginx"),
+    (write_page("502 Bad Gateway", 502), "status 502: 502 Bad Gateway"),
     (write_page("504 Gateway Time-out", 504), "status 504: 504 Gateway Time-out"),
     (Raw(status=500), "status 500: (nothing more was said)"),
     (Raw(status=500, body={"detail": "worker died"}), "status 500: worker died"),

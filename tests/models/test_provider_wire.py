@@ -21,7 +21,7 @@ from odd_server import read_request, serving, write_answer, write_completion
 from provider_calls import GOOD, KEY, ask, make_question
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.models.completions import find_endpoint
+from evalhouse.tasks.models.providers import find_access
 
 
 @pytest.fixture
@@ -221,5 +221,5 @@ def test_what_is_no_address_is_refused_before_anything_is_asked(address: str) ->
     point_to(address, KEY)
     complaint = "which is not an address; write it like http://localhost:8000/v1"
     with pytest.raises(FatalJudgeError, match=complaint) as refused:
-        find_endpoint()
+        find_access()
     assert "pw-99" not in str(refused.value)

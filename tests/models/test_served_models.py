@@ -15,7 +15,7 @@ from evalhouse.flows.preparing.batches import ask_servers, recall_servers
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.protocol import Judge, find_window
 from evalhouse.tasks.models.make import make_judge
-from evalhouse.tasks.models.serving import Serving, is_own, read_at_start
+from evalhouse.tasks.models.serving import Serving, is_own, read_serving
 from evalhouse.warehouse.store import Warehouse
 
 LLAMA = {
@@ -86,7 +86,7 @@ async def test_what_a_server_says_is_read_with_as_few_requests_as_it_takes(endpo
     endpoint.configure(**options)
     judge = make_judge(make_settings(judge=f"{kind}:judge"))
     assert is_own(judge)
-    assert await read_at_start(judge) == expected
+    assert await read_serving(judge, at_start=True) == expected
     assert list(endpoint.stats.looked_at) == looked_at
     await judge.close()
 
@@ -94,7 +94,7 @@ async def test_what_a_server_says_is_read_with_as_few_requests_as_it_takes(endpo
 async def test_a_server_that_is_away_says_nothing() -> None:
     point_to("http://127.0.0.1:9/v1")
     judge = make_judge(make_settings(judge="openai:judge"))
-    assert (await read_at_start(judge)).identity is None
+    assert (await read_serving(judge, at_start=True)).identity is None
     await judge.close()
 
 
@@ -173,7 +173,9 @@ def test_a_form_asks_its_model_s_server(endpoint: Endpoint, tmp_path: Path) -> N
 
 
 def test_nobody_is_asked_but_servers_of_one_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalhouse.tasks.models.serving.read_at_start", lambda judge: pytest.fail(str(judge.endpoint)))
+    monkeypatch.setattr(
+        "evalhouse.tasks.models.serving.read_serving", lambda judge, at_start: pytest.fail(str(judge.endpoint))
+    )
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test")
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", "sk-test")
     monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "https://mine.openai.azure.com")

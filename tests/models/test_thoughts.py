@@ -15,7 +15,7 @@ from live_runs import make_settings, point_to, read_calls
 from provider_calls import GOOD, KEY, ask, make_question
 
 from evalhouse.tasks.models.chat import make_factory_judge
-from evalhouse.tasks.models.dialect import Spoken, part_thoughts
+from evalhouse.tasks.models.dialect import Spoken, split_thoughts
 
 REPLY = orjson.dumps({"statements": GOOD}).decode()
 DRAFT = 'Maybe {"statements": ["no"]}?'
@@ -48,7 +48,7 @@ QUOTING = '{"statements": ["The tag </think>\\n ends it.", "{<think>}"]}'
     ],
 )  # fmt: skip
 def test_thoughts_are_parted_from_a_reply(content: str, text: str, thoughts: str | None) -> None:
-    spoken = part_thoughts(content)
+    spoken = split_thoughts(content)
     assert spoken == Spoken(text=text, thoughts=thoughts)
 
 
@@ -57,7 +57,7 @@ def test_thoughts_are_parted_from_a_reply(content: str, text: str, thoughts: str
 )
 def test_no_content_keeps_the_parting_busy(pump: str) -> None:
     started = time.process_time()
-    spoken = part_thoughts(pump * (10_000_000 // len(pump)))
+    spoken = split_thoughts(pump * (10_000_000 // len(pump)))
     assert time.process_time() - started < 0.5
     assert len(spoken.thoughts or "") <= 100_000
 
