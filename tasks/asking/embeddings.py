@@ -103,7 +103,7 @@ class EmbeddingQueue:
             share_failure(other)
         mine = self._open[request.request_hash] = asyncio.get_running_loop().create_future()
         try:
-            recorded = await self._asker.find_on_record(question, request, read_vector)
+            recorded = await self._asker.find_recorded(question, request, read_vector)
             if recorded is not None:
                 return recorded.value
             n_tokens, loop = estimate_tokens(str(question.data["text"])), asyncio.get_running_loop()

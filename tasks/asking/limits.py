@@ -1,21 +1,25 @@
 """The limits of what an endpoint is sent: requests at once, requests and tokens per minute, and the time for a reply.
 
 The number of requests at once follows the endpoint's refusals (429) and late replies: it falls at once and rises one
-by one. All models of one endpoint share that number.
+by one. All models of one endpoint share that number. Runs and machines that use the same Prefect server also share a
+limit there: one of Prefect's global concurrency limits for each model, made on first use, which an operator may change.
+Each shard holds a part of it while it is judged.
 """
 
 import asyncio
+import hashlib
 import heapq
 import ipaddress
 import logging
 import math
 import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 from urllib.parse import urlsplit
+
+import httpx
 
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed, repeat_error
 from evalhouse.warehouse.names import name_setting
@@ -30,9 +34,8 @@ _FIRST_BURST = 64
 # So many refusals in a row are due to the rate of the requests, not to their number.
 _REFUSALS_IN_A_ROW = 3
 _PAUSE_S = 1.0
-# Successes before one slot more is tried than was refused before; half as many after each one that was not refused.
-_SUCCESSES_BEFORE_TRIAL = 64
-_MIN_SUCCESSES_BEFORE_TRIAL = 4
+# Successes before one slot more is tried than was refused before.
+_SUCCESSES_BEFORE_TRIAL = 48
 _BACKOFF_FIRST_S = 0.5
 _MAX_BACKOFF_S = 30.0
 # A wait of this length is also logged, for users who do not see the progress; again after the second time.
@@ -50,6 +53,14 @@ _MAX_OVERTAKING = 64
 # An endpoint that has never answered may not exist, so its time-out grows no further.
 _MAX_DOUBLINGS_UNANSWERED = 2
 
+# The shortest lease that Prefect grants: the slots of a dead process are free again after it.
+_LEASE_S = 60.0
+# Prefect itself would ask again half a minute after others have held the slots.
+_ASK_AGAIN_S = 3.0
+_MAX_SILENCE_S = 20.0
+# A busy Prefect server is asked again for this long before a shard is judged without its part of the limit.
+_SHARING_PATIENCE_S = 120.0
+
 
 @dataclass(kw_only=True, slots=True)
 class Slot:
@@ -61,29 +72,25 @@ class Slot:
     is_late: bool = False
 
 
+@dataclass(slots=True)
 class TokenBucket:
     """Spaces starts evenly, so that no 60 seconds have more than `per_minute` units (and one request)."""
 
-    def __init__(self, per_minute: int | None) -> None:
-        self._per_minute = per_minute
-        self._share = 1.0
-        self.next_at = 0.0
-
-    @property
-    def _interval_s(self) -> float:
-        # A little more than a minute for a minute's units: what is made up for must not exceed the rate.
-        return (_MINUTE_S + 2 * _MADE_UP_S) / (self._per_minute * self._share) if self._per_minute else 0.0
+    per_minute: int | None
+    share: float = 1.0
+    next_at: float = 0.0
 
     def set_share(self, share: float, now: float) -> None:
-        """Keep to this part of the rate from now on, also for what is still to be waited for."""
-        self.next_at = now + max(0.0, self.next_at - now) * self._share / share
-        self._share = share
+        """Keep to this part of the rate from now on, also for the wait that has begun."""
+        self.next_at = now + max(0.0, self.next_at - now) * self.share / share
+        self.share = share
 
     def take(self, units: float, now: float) -> None:
         """Count a start of so many units; the wait follows the start, so a request of any size can start."""
-        if self._per_minute:
-            since = max(self.next_at, now - _MADE_UP_S) if self.next_at else now
-            self.next_at = since + units * self._interval_s
+        if self.per_minute:
+            # A little more than a minute for a minute's units: a late start that is made up for keeps to the rate.
+            interval_s = (_MINUTE_S + 2 * _MADE_UP_S) / (self.per_minute * self.share)
+            self.next_at = (max(self.next_at, now - _MADE_UP_S) if self.next_at else now) + units * interval_s
 
 
 class Capacity:
@@ -91,73 +98,38 @@ class Capacity:
 
     def __init__(self, concurrency: int) -> None:
         self.concurrency = concurrency
-        self.allowed = min(concurrency, _FIRST_BURST)
-        self.in_flight = 0
-        self.n_turns = 0
+        self.allowed, self.ceiling = min(concurrency, _FIRST_BURST), concurrency
+        self.in_flight = self.n_turns = self.n_successes = self.n_refusals_in_a_row = 0
+        self.shrunk_at = self.paused_until = 0.0
         self.limits: list[EndpointLimit] = []
-        self._ceiling = concurrency
-        self._paused_until = 0.0
-        self._successes = 0
-        self._successes_before_trial = _SUCCESSES_BEFORE_TRIAL
-        self._refusals_in_a_row = 0
-        self._shrunk_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def note_success(self, *, is_full: bool) -> None:
-        """Open a slot after a success where all were in use: at once up to the ceiling, above it after many."""
-        self._refusals_in_a_row = 0
-        if not is_full or self.allowed >= self.concurrency:
-            return
-        self._successes += 1
-        if self.allowed < self._ceiling:
-            self.allowed += 1
-        elif self._successes >= self._successes_before_trial:
-            self._successes = 0
-            self._successes_before_trial = max(_MIN_SUCCESSES_BEFORE_TRIAL, self._successes_before_trial // 2)
-            self.allowed += 1
-            self._ceiling = self.allowed
-
-    def note_refused(self, started_at: float, retry_after_s: float | None) -> None:
-        """Allow as many as were in flight beside a refused request; pause where their number is not the reason."""
-        n_others = self.in_flight - 1
-        self._refusals_in_a_row += started_at >= self._shrunk_at
-        self._successes, self._successes_before_trial = 0, _SUCCESSES_BEFORE_TRIAL
-        self._shrunk_at = read_clock()
-        if n_others and self._refusals_in_a_row < _REFUSALS_IN_A_ROW:
-            self._ceiling = self.allowed = min(self.allowed, n_others)
-        else:
-            self._paused_until = max(self._paused_until, self._shrunk_at + max(_PAUSE_S, retry_after_s or 0.0))
-            self.allowed = 1
-
-    def note_late(self, started_at: float, *, was_answered: bool) -> None:
-        """Halve the number once for all requests that were late together; once at all where nothing was answered."""
-        if started_at < self._shrunk_at or (self._shrunk_at and not was_answered):
-            return
-        self._shrunk_at = read_clock()
-        self._successes = 0
-        self._ceiling = self.allowed = max(1, self.in_flight // 2)
+    def take_number(self) -> int:
+        """Return a question's place in the order in which slots are given out; it keeps it when it is asked again."""
+        self.n_turns += 1
+        return self.n_turns
 
     def give_out(self) -> None:
         """Give free slots to the oldest questions whose model may be asked now."""
         now = read_clock()
         while self.in_flight < self.allowed:
             waiting = [limit for limit in self.limits if limit.has_turn()]
-            ready = [limit for limit in waiting if max(limit.starts_at, self._paused_until) <= now]
+            ready = [limit for limit in waiting if max(limit.starts_at, self.paused_until) <= now]
             if not ready:
                 if self._timer is not None:
                     self._timer.cancel()
                 if waiting:
-                    at = max(self._paused_until, min(limit.starts_at for limit in waiting))
+                    at = max(self.paused_until, min(limit.starts_at for limit in waiting))
                     self._timer = asyncio.get_running_loop().call_at(at, self.give_out)
                 return
-            min(ready, key=lambda limit: limit.first_turn).start_first(now)
+            min(ready, key=lambda limit: limit.turns[0][0]).start_first(now)
 
 
 class EndpointLimit:
     """The limit for one model of an endpoint within one event loop; `beside` is that of another model there.
 
     Within 60 s no more requests start than `rpm`, and no more tokens than `tpm` and those of one request; tokens are
-    the caller's estimate until `note_tokens` corrects it. When nothing goes through for `max_wait_s`, or the endpoint
+    the caller's estimate until `note_success` corrects it. When nothing goes through for `max_wait_s`, or the endpoint
     asks for a longer wait, all who wait get JudgeFailed. A reply is waited for `timeout_s` at least.
     """
 
@@ -173,81 +145,55 @@ class EndpointLimit:
     ) -> None:
         self.max_wait_s = max_wait_s
         self.in_flight = 0
-        self._timeout_s = choose_timeout(timeout_s, "")
-        self._concurrency = self._share = concurrency
-        self._capacity: Capacity = beside._capacity if beside is not None else Capacity(concurrency)
-        self._capacity.limits.append(self)
+        self.share = self._concurrency = concurrency
+        self.capacity: Capacity = beside.capacity if beside is not None else Capacity(concurrency)
+        self.capacity.limits.append(self)
+        self.turns: list[tuple[int, int, asyncio.Future[Slot]]] = []  # a heap: number, tokens
         self._requests, self._tokens = TokenBucket(rpm), TokenBucket(tpm)
-        self._turns: list[tuple[int, int, asyncio.Future[Slot]]] = []  # a heap: number, tokens
         self._closed_by: FatalJudgeError | JudgeFailed | None = None
         # Replies, for the time-out.
-        self.n_answered = 0
-        self.last_answer_at = -math.inf
-        self._slowest_s = 0.0
+        self._timeout_s = _TIMEOUT_S if timeout_s is None else timeout_s
+        self._n_answered, self._last_answer_at, self._slowest_s = 0, -math.inf, 0.0
         # The wait that the endpoint asks for.
         self._nothing_since: float | None = None
-        self._logged_again_at = 0.0
-        self._waits_until, self._waits_for = 0.0, ""
-
-    @property
-    def allowed(self) -> int:
-        """The number of slots that the endpoint takes at once, as far as is known now."""
-        return self._capacity.allowed
+        self._logged_again_at, self._waits_until, self._waits_for = 0.0, 0.0, ""
 
     def set_share(self, slots: int) -> None:
         """Use at most so many slots from now on, and the same part of the rates; slots in use are not taken away."""
-        self._share = min(slots, self._concurrency)
-        if self._share:
+        self.share = min(slots, self._concurrency)
+        if self.share:
             for bucket in (self._requests, self._tokens):
-                bucket.set_share(self._share / self._concurrency, read_clock())
-        self._capacity.give_out()
-
-    # Slots
-
-    def take_number(self) -> int:
-        """Return a question's place in the order in which slots are given out; it keeps it when it is asked again."""
-        self._capacity.n_turns += 1
-        return self._capacity.n_turns
+                bucket.set_share(self.share / self._concurrency, read_clock())
+        self.capacity.give_out()
 
     @asynccontextmanager
     async def slot(self, tokens: int = 0, *, number: int | None = None) -> AsyncIterator[Slot]:
         """Hold one slot while the block runs; raises the error that the limit was closed with."""
         if self._closed_by is not None:
             raise repeat_error(self._closed_by)
-        future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._turns, (self.take_number() if number is None else number, tokens, future))
-        self._capacity.give_out()
+        capacity, loop = self.capacity, asyncio.get_running_loop()
+        future: asyncio.Future[Slot] = loop.create_future()
+        heapq.heappush(self.turns, (capacity.take_number() if number is None else number, tokens, future))
+        capacity.give_out()
         try:
-            slot = await future
-        except asyncio.CancelledError:
-            if future.done() and not future.cancelled() and future.exception() is None:
-                self._end(future.result())  # the slot was given in the moment of the cancellation
-            self._capacity.give_out()  # a smaller request behind this one may start now
-            raise
-        try:
-            yield slot
+            yield await future
         finally:
-            self._end(slot)
-
-    def _end(self, slot: Slot) -> None:
-        self.in_flight -= 1
-        self._capacity.in_flight -= 1
-        if slot.is_late:
-            # The question asks again before the loop's next round, and then comes before younger ones.
-            asyncio.get_running_loop().call_soon(self._capacity.give_out)
-        else:
-            self._capacity.give_out()
+            # Also a slot that was given in the moment in which the caller was cancelled.
+            slot = future.result() if future.done() and not future.cancelled() and not future.exception() else None
+            if slot is not None:
+                self.in_flight -= 1
+                capacity.in_flight -= 1
+            if slot is not None and slot.is_late:
+                # The question asks again before the loop's next round, and then comes before younger ones.
+                loop.call_soon(capacity.give_out)
+            else:
+                capacity.give_out()  # without a slot a smaller request behind this one may start now
 
     def has_turn(self) -> bool:
         """Return whether a question waits that this model's share allows."""
-        while self._turns and self._turns[0][2].done():
-            heapq.heappop(self._turns)  # cancelled
-        return bool(self._turns) and self.in_flight < self._share
-
-    @property
-    def first_turn(self) -> int:
-        """The number of the question that waits first."""
-        return self._turns[0][0]
+        while self.turns and self.turns[0][2].done():
+            heapq.heappop(self.turns)  # cancelled
+        return bool(self.turns) and self.in_flight < self.share
 
     @property
     def starts_at(self) -> float:
@@ -256,41 +202,112 @@ class EndpointLimit:
 
     def start_first(self, now: float) -> None:
         """Give a slot to the question that waits first."""
-        _, tokens, future = heapq.heappop(self._turns)
+        _, tokens, future = heapq.heappop(self.turns)
         self._requests.take(1, now)
         self._tokens.take(tokens, now)
         self.in_flight += 1
-        self._capacity.in_flight += 1
-        future.set_result(Slot(started_at=now, tokens=tokens, n_answered=self.n_answered))
+        self.capacity.in_flight += 1
+        future.set_result(Slot(started_at=now, tokens=tokens, n_answered=self._n_answered))
 
     def close(self, error: FatalJudgeError | JudgeFailed) -> None:
         """Give out no more slots: all who wait get this error."""
         self._closed_by = error
-        for _, _, future in self._turns:
+        for _, _, future in self.turns:
             if not future.done():
                 future.set_exception(repeat_error(error))
-        self._turns.clear()
+        self.turns.clear()
 
-    def note_tokens(self, slot: Slot, used: int) -> None:
-        """Correct the estimate of a request's tokens."""
-        self._tokens.take(used - slot.tokens, read_clock())
+    def note_success(self, slot: Slot, *, tokens: int | None = None, exceeded_s: float = 0.0) -> None:
+        """Count a reply. It corrects the estimate of the request's tokens, and may open a slot.
 
-    def note_success(self) -> None:
-        """Count a request that went through and still holds its slot."""
+        Up to the number that was refused before, a slot opens after each success where all were in use; above it after
+        many. `exceeded_s` were not enough for the same question before.
+        """
+        now, capacity = read_clock(), self.capacity
+        self._slowest_s = max(self._slowest_s, exceeded_s, now - max(slot.started_at, self._last_answer_at))
+        self._n_answered += 1
+        self._last_answer_at = now
         self._nothing_since = None
+        if tokens is not None:
+            self._tokens.take(tokens - slot.tokens, now)
+        capacity.n_refusals_in_a_row = 0
         # Where a question waits, all slots were in use a moment ago.
-        self._capacity.note_success(is_full=bool(self._turns) or self._capacity.in_flight >= self._capacity.allowed)
+        is_full = bool(self.turns) or capacity.in_flight >= capacity.allowed
+        if is_full and capacity.allowed < capacity.concurrency:
+            capacity.n_successes += 1
+            if capacity.allowed < capacity.ceiling or capacity.n_successes >= _SUCCESSES_BEFORE_TRIAL:
+                capacity.n_successes = 0
+                capacity.allowed += 1
+                capacity.ceiling = max(capacity.ceiling, capacity.allowed)
 
     def note_refused(self, slot: Slot, retry_after_s: float | None) -> None:
-        """Count a request that the endpoint refused with 429 and that still holds its slot."""
-        self._capacity.note_refused(slot.started_at, retry_after_s)
+        """Count a request that was refused with 429. As many are allowed from now on as were in flight beside it.
 
-    # Waits that the endpoint asks for
+        Where their number is not the reason (it was alone, or several are refused in a row) all models pause.
+        """
+        capacity = self.capacity
+        n_others = capacity.in_flight - 1
+        capacity.n_refusals_in_a_row += slot.started_at >= capacity.shrunk_at
+        capacity.n_successes, capacity.shrunk_at = 0, read_clock()
+        if n_others and capacity.n_refusals_in_a_row < _REFUSALS_IN_A_ROW:
+            capacity.ceiling = capacity.allowed = min(capacity.allowed, n_others)
+        else:
+            pause_s = max(_PAUSE_S, retry_after_s or 0.0)
+            capacity.paused_until = max(capacity.paused_until, capacity.shrunk_at + pause_s)
+            capacity.allowed = 1
+
+    def note_late(self, slot: Slot) -> None:
+        """Count a request that was not answered in time; a lost one says nothing about the endpoint.
+
+        The number at once is halved once for all requests that were late together, and once at all where nothing was
+        answered so far.
+        """
+        capacity, slot.is_late = self.capacity, True
+        is_counted = slot.started_at < capacity.shrunk_at or (capacity.shrunk_at and not self._n_answered)
+        if not self.is_lost(slot) and not is_counted:
+            capacity.n_successes, capacity.shrunk_at = 0, read_clock()
+            capacity.ceiling = capacity.allowed = max(1, capacity.in_flight // 2)
+
+    def is_lost(self, slot: Slot) -> bool:
+        """Return whether so many requests have overtaken this one that it cannot be waiting in a queue."""
+        return self._n_answered - slot.n_answered > _MAX_OVERTAKING
+
+    def find_timeout(self, n_late: int) -> float:
+        """Return the seconds for a question whose reply was late so many times."""
+        min_s = max(self._timeout_s, _SLOWEST_FACTOR * self._slowest_s)
+        doublings = n_late if self._n_answered else min(n_late, _MAX_DOUBLINGS_UNANSWERED)
+        return max(self._timeout_s, min(_MAX_TIMEOUT_S, min_s * 2.0**doublings))
+
+    @contextmanager
+    def expire_late(self, timeout: asyncio.Timeout, slot: Slot, allowed_s: float) -> Iterator[None]:
+        """Expire `timeout` when the time for a reply is over; `slot.is_late` then says that this was the reason.
+
+        A server with one slot answers one request after the other. So the time of a request counts from the last reply
+        to any other, as long as it may be waiting in a queue, and not from when it was sent.
+        """
+        loop = asyncio.get_running_loop()
+
+        def check() -> None:
+            nonlocal handle
+            now, since = read_clock(), slot.started_at
+            if not self.is_lost(slot):
+                since = max(since, self._last_answer_at)
+            if since + allowed_s > now:
+                handle = loop.call_at(since + allowed_s, check)
+            elif not timeout.expired():
+                slot.is_late = True
+                timeout.reschedule(now)
+
+        handle = loop.call_at(slot.started_at + allowed_s, check)
+        try:
+            yield
+        finally:
+            handle.cancel()
 
     def note_wait(self, seconds: float, why: str) -> None:
         """Note that the endpoint asks for a wait; raises JudgeFailed, for all, where that exceeds `max_wait_s`."""
         now = read_clock()
-        is_idle = not self._capacity.in_flight
+        is_idle = not self.capacity.in_flight
         if self._nothing_since is None and is_idle:
             self._nothing_since = self._logged_again_at = now
         since = now if self._nothing_since is None else self._nothing_since
@@ -298,7 +315,7 @@ class EndpointLimit:
             after = f", after {write_span(now - since)} in which nothing went through" if now - since >= 1 else ""
             message = (
                 f"{why}: a wait of {write_span(seconds)} more{after}, and {name_setting('max_wait_s')} "
-                f"is {write_span(self.max_wait_s)}; raise it, or go on later with `evalhouse resume`"
+                f"is {write_span(self.max_wait_s)}; raise it, or continue later with `evalhouse resume`"
             )
             self.close(JudgeFailed(message))
             raise JudgeFailed(message)
@@ -311,64 +328,112 @@ class EndpointLimit:
     def describe_wait(self, now: float) -> str | None:
         """Describe the wait in which nothing is asked; None while a request is in flight."""
         left_s = self._waits_until - now
-        return None if self._capacity.in_flight or left_s < 1 else f"waiting {write_span(left_s)}: {self._waits_for}"
-
-    # The time for a reply
-
-    def find_timeout(self, n_late: int) -> float:
-        """Return the seconds for a question whose reply was late so many times."""
-        least_s = max(self._timeout_s, _SLOWEST_FACTOR * self._slowest_s)
-        doublings = n_late if self.n_answered else min(n_late, _MAX_DOUBLINGS_UNANSWERED)
-        return max(self._timeout_s, min(_MAX_TIMEOUT_S, least_s * 2.0**doublings))
-
-    def note_answer(self, slot: Slot, exceeded_s: float) -> None:
-        """Count a reply, of whatever kind; `exceeded_s` were not enough for the same question before."""
-        now = read_clock()
-        self._slowest_s = max(self._slowest_s, exceeded_s, now - max(slot.started_at, self.last_answer_at))
-        self.n_answered += 1
-        self.last_answer_at = now
-
-    def is_lost(self, slot: Slot) -> bool:
-        """Return whether so many requests have overtaken this one that it cannot be waiting in a queue."""
-        return self.n_answered - slot.n_answered > _MAX_OVERTAKING
-
-    def note_late(self, slot: Slot) -> None:
-        """Count a request that was not answered in time and still holds its slot."""
-        slot.is_late = True
-        if not self.is_lost(slot):
-            self._capacity.note_late(slot.started_at, was_answered=self.n_answered > 0)
+        return None if self.capacity.in_flight or left_s < 1 else f"waiting {write_span(left_s)}: {self._waits_for}"
 
 
-class ReplyTimer:
-    """Ends `timeout` when the time for a reply is over; `is_late` then says that this was the reason.
+class SharedLimits:
+    """The part of the Prefect limits for its models that a run holds; `limits` are by "ENDPOINT MODEL".
 
-    A server with one slot answers one request after the other. So the time of a request counts from the last reply
-    to any other, as long as it may be waiting in a queue, and not from when it was sent.
+    Each shard holds `slots` of every limit, and the run sends as many requests at once as its shards hold together.
     """
 
-    def __init__(self, limit: EndpointLimit, slot: Slot, allowed_s: float, timeout: asyncio.Timeout) -> None:
-        self._limit, self._slot, self._allowed_s, self._timeout = limit, slot, allowed_s, timeout
-        self.is_late = False
+    def __init__(self, limits: Mapping[str, EndpointLimit], *, concurrency: int, slots: int) -> None:
+        # Another machine has another server at an address such as localhost.
+        shared = {key: limit for key, limit in limits.items() if not is_near(key.split(" ", 1)[0], network=False)}
+        self._limits = {name_limit(key): limit for key, limit in shared.items()}
+        self._concurrency = concurrency
+        self._slots = slots
+        self._held = 0
+        self._is_unshared = self._has_warned = False
 
-    def __enter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        self._handle = loop.call_at(self._slot.started_at + self._allowed_s, self._check)
-        return self
+    @asynccontextmanager
+    async def hold(self, raise_if_stopped: Callable[[], None]) -> AsyncIterator[None]:
+        """Hold a shard's slots while the block runs, once they are free; `raise_if_stopped` ends the wait.
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._handle.cancel()
+        Where the server cannot be asked for two minutes the shard is judged all the same: a paid run must not end for
+        that.
+        """
+        async with AsyncExitStack() as stack:
+            slots = await self._acquire(stack, raise_if_stopped) if self._limits else self._slots
+            self._change_share(slots)
+            stack.callback(self._change_share, -slots)
+            yield
 
-    def _check(self) -> None:
-        now, since = read_clock(), self._slot.started_at
-        if not self._limit.is_lost(self._slot):
-            since = max(since, self._limit.last_answer_at)
-        if since + self._allowed_s > now:
-            self._handle = asyncio.get_running_loop().call_at(since + self._allowed_s, self._check)
-        elif not self._timeout.expired():
-            self.is_late = True
-            self._timeout.reschedule(now)
+    def _change_share(self, slots: int) -> None:
+        self._held += slots
+        for limit in self._limits.values():
+            limit.set_share(self._held)
+
+    async def _acquire(self, stack: AsyncExitStack, raise_if_stopped: Callable[[], None]) -> int:
+        """Enter the lease of a shard's slots, fewer where the limits are smaller; returns their number."""
+        from prefect.concurrency.asyncio import (  # noqa: PLC0415
+            AcquireConcurrencySlotTimeoutError,
+            ConcurrencySlotAcquisitionError,
+            concurrency,
+        )
+        from prefect.exceptions import PrefectException  # noqa: PLC0415
+
+        patient_until = read_clock() + (0.0 if self._is_unshared else _SHARING_PATIENCE_S)
+        while True:
+            raise_if_stopped()
+            try:
+                async with asyncio.timeout(_MAX_SILENCE_S):
+                    sizes = {name: await self._fetch_size(name) for name in self._limits}
+                self._is_unshared = False
+                active = {name: size for name, size in sizes.items() if size is not None}
+                slots = min([self._slots, *active.values()])
+                if not active:
+                    return slots
+                if slots:
+                    lease = concurrency(
+                        list(active),
+                        occupy=slots,
+                        timeout_seconds=_ASK_AGAIN_S,
+                        lease_duration=_LEASE_S,
+                        strict=True,
+                        raise_on_lease_renewal_failure=False,
+                    )
+                    await stack.enter_async_context(lease)
+                    return slots
+                waits_for = ", ".join(active)  # an operator has set the limit to 0
+                await asyncio.sleep(_ASK_AGAIN_S)
+            except AcquireConcurrencySlotTimeoutError:
+                waits_for = ", ".join(active)
+            except (httpx.HTTPError, PrefectException, ConcurrencySlotAcquisitionError, TimeoutError) as error:
+                if read_clock() >= patient_until:
+                    self._is_unshared = True
+                    self._warn("limits are not shared with other runs that ask the same model: %s", error)
+                    return self._slots
+                await asyncio.sleep(_ASK_AGAIN_S)  # a busy server, or one that is being started again
+                continue
+            self._warn("waiting for slots of the Prefect limit %s, which others hold", waits_for)
+
+    async def _fetch_size(self, name: str) -> int | None:
+        """Return a limit's slots, and make the limit where there is none; None for one that is switched off."""
+        from prefect.client.orchestration import get_client  # noqa: PLC0415
+        from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate  # noqa: PLC0415
+        from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound  # noqa: PLC0415
+
+        async with get_client() as client:
+            with suppress(ObjectNotFound):
+                limit = await client.read_global_concurrency_limit_by_name(name)
+                return limit.limit if limit.active else None
+            with suppress(ObjectAlreadyExists):  # another process was faster
+                await client.create_global_concurrency_limit(
+                    GlobalConcurrencyLimitCreate(name=name, limit=self._concurrency)
+                )
+            return (await client.read_global_concurrency_limit_by_name(name)).limit
+
+    def _warn(self, message: str, *details: object) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(message, *details)
+
+
+def name_limit(key: str) -> str:
+    """Return the name of the Prefect limit for an endpoint and a model; Prefect takes no slash in a name."""
+    readable = re.sub(r"[^A-Za-z0-9.]+", "-", key.split("://", 1)[-1]).strip("-")[:80]
+    return f"evalhouse-{readable}-{hashlib.sha256(key.encode()).hexdigest()[:6]}"
 
 
 def choose_timeout(setting: float | None, endpoint: str | None) -> float:
@@ -380,16 +445,17 @@ def choose_timeout(setting: float | None, endpoint: str | None) -> float:
     return _NEAR_TIMEOUT_S if is_near(endpoint) else _TIMEOUT_S
 
 
-def is_near(endpoint: str) -> bool:
-    """Return whether an address is one of this machine or its network, as far as its name shows."""
+def is_near(endpoint: str, *, network: bool = True) -> bool:
+    """Return whether an address is one of this machine, or of its `network`, as far as its name shows."""
     host = urlsplit(endpoint).hostname if "://" in endpoint else None
     if not host:
         return False
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        return "." not in host or host.endswith((".local", ".internal", ".localhost"))
-    return address.is_loopback or address.is_private
+        is_local = host == "localhost" or host.endswith(".localhost")
+        return is_local or (network and ("." not in host or host.endswith((".local", ".internal"))))
+    return address.is_loopback or (network and address.is_private)
 
 
 def write_span(seconds: float) -> str:

@@ -18,7 +18,7 @@ from evalhouse.prompts import CONVERSATION, TURN_PREFIX, BlockValue, Grade, Item
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.batches import BatchQueue
 from evalhouse.tasks.asking.embeddings import AskedEmbedder, Embedder
-from evalhouse.tasks.asking.shared_limit import SharedLimits
+from evalhouse.tasks.asking.limits import SharedLimits
 from evalhouse.tasks.asking.splitting import leave_room
 from evalhouse.tasks.asking.usage import Usage, estimate_items
 from evalhouse.tasks.asking.verdicts import JudgedItem, write_verdict

@@ -116,7 +116,7 @@ async def split_both(live_run: LiveRun, work: SampleWork) -> BothTexts:
 
     # Of samples with one ground truth and several answers the first one splits it, and the others find it.
     async with live_run.asker.claim(list(alone.values())):
-        if any([await live_run.asker.is_on_record(one) for one in alone.values()]):
+        if any([await live_run.asker.is_recorded(one) for one in alone.values()]):
             return BothTexts()
         try:
             answer = await live_run.asker.ask(question, read, read_cut=_refuse_cut)

@@ -272,7 +272,7 @@ class Attempts:
                             self._limit.note_refused(slot, failure.retry_after_s)
                         raise
                     latency_ms = (time.perf_counter() - clock) * 1000
-                    self._limit.note_success()
+                    self._limit.note_success(slot)
             except PassingFailure as failure:
                 # With jitter, so that many questions that fail do not return as one.
                 wait_s = max(draw_backoff(number), (failure.retry_after_s or 0.0) * random.uniform(1.0, 1.1))

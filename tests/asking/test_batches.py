@@ -41,8 +41,8 @@ def quick(monkeypatch: pytest.MonkeyPatch, quick_backoff: None) -> None:
     """What is still is so after a twentieth of a second, and a batch is looked after as often."""
     monkeypatch.setattr("evalhouse.tasks.asking.batches._STILL_S", 0.05)
     monkeypatch.setattr("evalhouse.tasks.asking.batches._CHECKED_AGAIN_S", 0.01)
-    monkeypatch.setattr("evalhouse.tasks.asking.batches._LOOK_FIRST_S", 0.03)
-    monkeypatch.setattr("evalhouse.tasks.asking.batches._LOOK_MOST_S", 0.05)
+    monkeypatch.setattr("evalhouse.tasks.asking.batches._FIRST_LOOK_S", 0.03)
+    monkeypatch.setattr("evalhouse.tasks.asking.batches._MAX_LOOK_S", 0.05)
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ async def send(limit: EndpointLimit, provider: Provider, retry_after_s: float | 
     while True:
         async with limit.slot() as slot:
             if await provider.answer():
-                limit.note_success()
+                limit.note_success(slot)
                 return
             limit.note_refused(slot, retry_after_s)
         await asyncio.sleep(retry_after_s or 0.05)
@@ -120,10 +120,10 @@ async def test_an_endpoint_that_recovers_gets_its_slots_back() -> None:
     provider = Provider(most=4, latency_s=0.002)
     limit = EndpointLimit(concurrency=32)
     await asyncio.gather(*(send(limit, provider) for _ in range(200)))
-    assert limit.allowed <= 5
+    assert limit.capacity.allowed <= 5
     provider.most = 32
     await asyncio.gather(*(send(limit, provider) for _ in range(3000)))
-    assert limit.allowed > 12
+    assert limit.capacity.allowed > 12
 
 
 @in_virtual_time
@@ -131,10 +131,10 @@ async def test_success_with_few_in_flight_says_nothing_of_many() -> None:
     provider = Provider(most=8, latency_s=0.1)
     limit = EndpointLimit(concurrency=64)
     await asyncio.gather(*(send(limit, provider) for _ in range(64)))
-    learned = limit.allowed
+    learned = limit.capacity.allowed
     for _ in range(500):
         await send(limit, provider)
-    assert limit.allowed == learned <= 9
+    assert limit.capacity.allowed == learned <= 9
 
 
 @in_virtual_time
@@ -218,7 +218,7 @@ async def test_a_wrong_guess_at_tokens_is_set_right(guess: int, used: int) -> No
     async def ask() -> None:
         async with limit.slot(guess) as slot:
             await asyncio.sleep(0.3)
-            limit.note_tokens(slot, used)
+            limit.note_success(slot, tokens=used)
 
     started = read_clock()
     await asyncio.gather(*(ask() for _ in range(600)))
@@ -251,7 +251,7 @@ async def test_share_bounds_slots_and_rates_and_takes_no_slot_away() -> None:
     limit.set_share(2)
     await asyncio.gather(*tasks)
     assert starts[-1] - starts[-3] > 2 * 0.4 - 0.25  # a quarter of a second's delay is made up for
-    assert limit.allowed == 8
+    assert limit.capacity.allowed == 8
 
 
 # What holds always
@@ -274,7 +274,7 @@ def test_never_too_many_and_no_slot_is_lost(
             if limit.in_flight > bears:
                 limit.note_refused(slot, None)
             else:
-                limit.note_success()
+                limit.note_success(slot)
 
     async def run() -> None:
         limit, bound = EndpointLimit(concurrency=concurrency), [concurrency]

@@ -172,7 +172,7 @@ async def test_fewer_are_sent_at_once_after_a_time_out() -> None:
     model = LocalModel(takes=lambda _: 100.0)
     asker, _ = await ask_all(model, 40)
     assert model.max_waiting == DEFAULTS.concurrency
-    assert asker.limit.allowed <= DEFAULTS.concurrency // 2 + 1
+    assert asker.limit.capacity.allowed <= DEFAULTS.concurrency // 2 + 1
     assert asker.counts.late == DEFAULTS.concurrency, "those of the first minute, and no other"
 
 
@@ -191,7 +191,7 @@ async def test_a_request_that_is_lost_while_others_are_answered_slows_nobody_dow
     model = LocalModel(takes=lambda name: next(lost, 2.0) if name == "s3" else 2.0, n_slots=16)
     asker, _ = await ask_all(model, 200)
     assert asker.counts.late == 1
-    assert asker.limit.allowed == DEFAULTS.concurrency
+    assert asker.limit.capacity.allowed == DEFAULTS.concurrency
     assert read_clock() - 1000.0 < 70.0
 
 

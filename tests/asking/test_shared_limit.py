@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 
 import httpx
 import pytest
+from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.settings import (
     PREFECT_API_AUTH_STRING,
     PREFECT_API_URL,
@@ -16,9 +17,8 @@ from prefect.settings import (
 )
 from prefect_holder import find_server
 
-from evalhouse.tasks.asking import shared_limit
-from evalhouse.tasks.asking.limits import EndpointLimit
-from evalhouse.tasks.asking.shared_limit import SharedLimits, name_limit
+from evalhouse.tasks.asking import limits
+from evalhouse.tasks.asking.limits import EndpointLimit, SharedLimits, name_limit
 from evalhouse.tasks.judge.errors import RunCancelled
 
 
@@ -35,7 +35,7 @@ class Run:
 
     @property
     def share(self) -> int:
-        return self.limit._share
+        return self.limit.share
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def key(request: pytest.FixtureRequest) -> str:
 def prefect(monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
     """The server as an operator sees it."""
     found = find_server()
-    monkeypatch.setattr(shared_limit, "_ASK_AGAIN_S", 0.2)
+    monkeypatch.setattr(limits, "_ASK_AGAIN_S", 0.2)
     url, auth = found["PREFECT_API_URL"], found["PREFECT_API_AUTH_STRING"]
     user, _, password = auth.partition(":")
     with (
@@ -149,9 +149,11 @@ async def test_stop_ends_the_wait(prefect: httpx.Client, key: str) -> None:
     [("models.example", 1), ("localhost:8000", 0), ("127.0.0.1:8000", 0), ("[::1]:8000", 0), ("gpu.localhost", 0)],
 )
 async def test_shard_is_judged_with_a_warning_where_the_server_cannot_be_asked(
-    host: str, n_warnings: int, caplog: pytest.LogCaptureFixture
+    host: str, n_warnings: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An endpoint of this machine alone is shared with no other, and nothing is asked of the server."""
+    monkeypatch.setattr(limits, "_SHARING_PATIENCE_S", 0.3)
+    monkeypatch.setattr(limits, "_ASK_AGAIN_S", 0.1)
     run = Run(f"http://{host}/v1 judge")
     with (
         temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 0}),
@@ -163,3 +165,22 @@ async def test_shard_is_judged_with_a_warning_where_the_server_cannot_be_asked(
     warnings = [record.getMessage() for record in caplog.records if record.name.startswith("evalhouse.")]
     assert len(warnings) == n_warnings
     assert all("limits are not shared with other runs that ask the same model" in warning for warning in warnings)
+
+
+async def test_server_that_is_busy_for_a_while_is_asked_again_before_a_shard_is_judged(
+    prefect: httpx.Client, key: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A shard that is judged without its part sends more requests than the endpoint takes from all runs."""
+    failures = [TimeoutError(), httpx.ReadTimeout("busy"), ConcurrencySlotAcquisitionError("database is locked")]
+    fetch_size = SharedLimits._fetch_size
+
+    async def fetch_size_of_busy_server(self: SharedLimits, name: str) -> int | None:
+        if failures:
+            raise failures.pop()
+        return await fetch_size(self, name)
+
+    monkeypatch.setattr(SharedLimits, "_fetch_size", fetch_size_of_busy_server)
+    run = Run(key)
+    async with run.shared.hold(go_on):
+        assert (run.share, read_limit(prefect, key)) == (8, (16, 8))
+    assert (failures, caplog.records) == ([], [])

@@ -46,7 +46,7 @@ async def send(limit: EndpointLimit, crowded: Crowded, latency_s: float) -> None
     while True:
         async with limit.slot() as slot:
             if await crowded.answer(latency_s):
-                limit.note_success()
+                limit.note_success(slot)
                 return
             limit.note_refused(slot, 1.0)
         refusals += 1
@@ -103,7 +103,7 @@ async def test_an_endpoint_that_lets_nothing_through_is_waited_for_so_long(
     retry_after_s: float, ends_after_s: float
 ) -> None:
     limit, started = EndpointLimit(concurrency=8, max_wait_s=3600.0), read_clock()
-    with pytest.raises(JudgeFailed, match=r"--max-wait is 1:00:00 h; raise it, or go on later with `evalhouse resume`"):
+    with pytest.raises(JudgeFailed, match=r"--max-wait is 1:00:00 h; raise it, or continue later with"):
         await stand_still(limit, retry_after_s)
     assert read_clock() - started == pytest.approx(ends_after_s, abs=retry_after_s if ends_after_s else 1)
     with pytest.raises(JudgeFailed):
