@@ -39,6 +39,7 @@ from evalhouse.flows.server.environment import (
     make_server_environment,
     prefect_home,
 )
+from evalhouse.flows.server.faster_start import create_app_faster, is_plain
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -422,14 +423,20 @@ async def _serve(listener: socket.socket, order: StopOrder, pipe_fd: int, *, is_
     """
     import uvicorn  # noqa: PLC0415  # these take two seconds, in which the order is watched for
     from filelock import FileLock  # noqa: PLC0415
-    from prefect.server.api.server import create_app  # noqa: PLC0415
+
+    if is_lasting or is_plain():
+        from prefect.server.api.server import create_app  # noqa: PLC0415
+
+        app = create_app(ephemeral=not is_lasting)
+    else:
+        app = create_app_faster(pipe_fd)
     from prefect.server.utilities.messaging.memory import METRICS  # noqa: PLC0415  # the broker's public counters
     from prefect.settings import get_current_settings  # noqa: PLC0415
     from uvicorn.config import STARTUP_FAILURE  # noqa: PLC0415
 
     settings = get_current_settings()
     config = uvicorn.Config(
-        Guard(create_app(ephemeral=not is_lasting), settings.server.api.cors_allowed_origins.split(",")),
+        Guard(app, settings.server.api.cors_allowed_origins.split(",")),
         lifespan="on",
         log_config=None,
         access_log=False,
