@@ -325,7 +325,7 @@ class Replay:
                     change.arm: self.values.get((_name_ask(move.sample_id, change.arm, 1), move.metric))
                     for change in sample.changes
                 }
-                documents, note = name_documents(move, sample.changes, values, most=self.options.documents)
+                documents, note = name_documents(move, sample.changes, values, max_tried=self.options.documents)
                 finding = replace(finding, documents=documents, note=note)
             findings.append(finding)
         return findings

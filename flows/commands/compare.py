@@ -162,7 +162,7 @@ def _flatten(compared: MetricComparison) -> dict[str, Any]:
     metric.pop("better")
     noise = None
     if compared.noise is not None:
-        noise = {"n_anew": compared.noise.n_anew, "n_runs": 0, "n_pairs": 0, "n_changed": 0, "deviation": None}
+        noise = {"n_anew": compared.noise.n_judged_again, "n_runs": 0, "n_pairs": 0, "n_changed": 0, "deviation": None}
         if compared.noise.measured:
             noise |= {name: getattr(compared.noise.measured, name) for name in list(noise)[1:]}
     return {

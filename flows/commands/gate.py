@@ -29,7 +29,7 @@ from evalhouse.flows.results.output import print_json, print_line, print_notice,
 from evalhouse.flows.results.run_facts import find_other_run
 from evalhouse.tasks.comparing.gate_checks import Limits, Score, cover_all
 from evalhouse.tasks.comparing.runs import ComparisonSettings
-from evalhouse.tasks.settings.suite import MEAN_OF_PASSED, MOST_K, PASSED, PREVIOUS_ANY
+from evalhouse.tasks.settings.suite import MAX_K, MEAN_OF_PASSED, PASSED, PREVIOUS_ANY
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.gates import accept_run, find_user, list_nights, record_decision
@@ -57,7 +57,7 @@ class RunUnfinished(click.ClickException):
 )
 @click.option(
     "--k",
-    type=click.IntRange(1, MOST_K),
+    type=click.IntRange(1, MAX_K),
     default=5,
     show_default=True,
     metavar="N",

@@ -32,10 +32,10 @@ from evalhouse.flows.results.output import (
 )
 from evalhouse.tasks.comparing.agreement import (
     GROUPINGS,
-    LEAST_EFFECTIVE,
-    LEAST_LABELS,
-    LEAST_SAMPLES,
     MEASURES,
+    MIN_EFFECTIVE,
+    MIN_LABELS,
+    MIN_SAMPLES,
     describe_agreement,
 )
 from evalhouse.tasks.reviews.export import CorrectedMean, explain_uncorrected, list_corrected
@@ -496,8 +496,8 @@ def agreement(*, runs: tuple[str, ...], by: str, seed: int, warehouse: Warehouse
             _print_corrected(run, document["corrected"][run.run_id])
         print_line()
         print_line(
-            f"Intervals are 95 %, over samples. Too few is: under {LEAST_EFFECTIVE} verdicts by weight, under "
-            f"{LEAST_SAMPLES} samples, or a label given under {LEAST_LABELS} times."
+            f"Intervals are 95 %, over samples. Too few is: under {MIN_EFFECTIVE} verdicts by weight, under "
+            f"{MIN_SAMPLES} samples, or a label given under {MIN_LABELS} times."
         )
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from evalhouse.flows.preparing.request import begin_run
 from evalhouse.flows.run.outcome import TAGS, NoiseOutcome, Population, RepeatsOutcome, RunOutcome
 from evalhouse.tasks.comparing.changes import list_changed_settings
-from evalhouse.tasks.comparing.noise import LEAST_SAMPLES, has_noise, pick_samples, pick_steadily
+from evalhouse.tasks.comparing.noise import MIN_SAMPLES, has_noise, pick_samples, pick_steadily
 from evalhouse.tasks.settings.run import RunSettings, leave_out
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.warehouse.errors import WarehouseError
@@ -127,7 +127,7 @@ def _draw_samples(run: RunRow, warehouse: Warehouse, *, share: float) -> tuple[l
             unchanged = set(list_equal_inputs(warehouse, base=previous_id, candidate=run.run_id))
             unchanged -= set(judged_otherwise)
     unmoved = [sample_id for sample_id in scored if sample_id in unchanged]
-    if len(unmoved) >= LEAST_SAMPLES or len(unmoved) == len(scored):
+    if len(unmoved) >= MIN_SAMPLES or len(unmoved) == len(scored):
         return pick_samples(unmoved, share=share, seed=run.run_id), "unchanged"
     return pick_samples(scored, share=share, seed=run.run_id), "all"
 

@@ -1,14 +1,13 @@
 """Agreement of the judge with people, and of people with each other, over verdicts that people have reviewed.
 
 Verdicts of one sample are not independent, so intervals come from drawing whole samples (`intervals`). Verdicts that
-were picked with unequal probabilities count for as many as they stand for, so that an accuracy is that of the run and
-not of the picks. A change of the judge is measured on the same verdicts before and after: their difference is far
-better known than either, for both are in each draw. Everything works on plain frames:
-`warehouse/rows/reviews.py` reads them, `flows/commands/review.py` shows the agreement and
-`flows/trials/prompts.py` the changes.
+were picked with unequal probabilities are weighted, so that an accuracy is that of the run and not of the picks. A
+change of the judge is measured on the same verdicts before and after: their difference is far better known than either,
+for both are in each draw. All functions take plain frames: `warehouse/rows/reviews.py` reads them,
+`flows/commands/review.py` shows the agreement and `flows/trials/prompts.py` the changes.
 
 The figures (labels, order, correlation, nDCG) are statistics of the bootstrap: from weights (draws × rows) to a value
-for each draw. Krippendorff's α is here because the library known for it takes no weights and has another licence.
+for each draw. Krippendorff's α is implemented here because the usual library takes no weights and has another licence.
 """
 
 from collections import Counter
@@ -36,7 +35,7 @@ from evalhouse.warehouse.steps import REVIEWED_PROMPTS, collect_labels
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """What two said of each row, in `names`; rows weigh the same unless `weight` is given."""
+    """The labels of each row by two raters, out of `names`; rows weigh the same unless `weight` is given."""
 
     names: tuple[str, ...]
     first: Sequence[str]
@@ -53,24 +52,24 @@ class Labels:
         return cells
 
     def agree(self, weights: Floats) -> Floats:
-        """The share of rows with the same label."""
+        """Return the share of rows with the same label."""
         return share_agreeing(sum_cells(self.cells, weights))
 
     def balance(self, weights: Floats) -> Floats:
-        """Balanced accuracy of the first by the second."""
+        """Return the balanced accuracy of the first by the second."""
         return balance_accuracy(sum_cells(self.cells, weights))
 
     def kappa(self, weights: Floats) -> Floats:
-        """Cohen's κ."""
+        """Return Cohen's κ."""
         return cohen_kappa(sum_cells(self.cells, weights))
 
     def alpha(self, weights: Floats) -> Floats:
-        """Krippendorff's α, for which each pair of labels is counted from both sides."""
+        """Return Krippendorff's α, for which each pair of labels is counted from both sides."""
         tables = sum_cells(self.cells, weights)
         return krippendorff_alpha(tables + np.swapaxes(tables, -1, -2))
 
     def f1(self, weights: Floats) -> Floats:
-        """F1 of the first of `names`: 2·TP / (2·TP + FP + FN)."""
+        """Return F1 of the first of `names`: 2·TP / (2·TP + FP + FN)."""
         tables = sum_cells(self.cells, weights)
         hits = tables[:, 0, 0]
         wrong = tables[:, 0, 1:].sum(axis=-1) + tables[:, 1:, 0].sum(axis=-1)
@@ -79,17 +78,17 @@ class Labels:
 
 
 def sum_cells(cells: Floats, weights: Floats) -> Floats:
-    """Draws × labels × labels: the tables of each draw, from those of the rows."""
+    """Return draws × labels × labels: the rows' tables summed by the weights of each draw."""
     return np.asarray((weights @ cells.reshape(len(cells), -1)).reshape(-1, *cells.shape[1:]), dtype=np.float64)
 
 
 def weigh_tables(cells: Floats, measure: Callable[[Floats], Floats]) -> Statistic:
-    """What a measure of tables gives for those of the rows, summed."""
+    """Return the statistic that measures the weighted sum of the rows' tables."""
     return lambda weights: measure(sum_cells(cells, weights))
 
 
 def count_coincidences(counts: Floats) -> Floats:
-    """Units × labels × labels: how often two labels of a unit meet, each of its m labels counting once, by m - 1.
+    """Count as units × labels × labels how often two labels of a unit meet, each of its m labels once, over m - 1.
 
     `counts` is units × labels. Krippendorff (2011), Computing Krippendorff's Alpha-Reliability.
     """
@@ -100,7 +99,7 @@ def count_coincidences(counts: Floats) -> Floats:
 
 
 def krippendorff_alpha(tables: Floats) -> Floats:
-    """Nominal α of each coincidence table (… × labels × labels); NaN where all labels are the same."""
+    """Return nominal α of each coincidence table (… × labels × labels); NaN where all labels are the same."""
     sizes = tables.sum(axis=-1)
     total = sizes.sum(axis=-1)
     apart = total - np.trace(tables, axis1=-2, axis2=-1)
@@ -110,13 +109,13 @@ def krippendorff_alpha(tables: Floats) -> Floats:
 
 
 def share_agreeing(tables: Floats) -> Floats:
-    """The diagonal's share of each table."""
+    """Return the diagonal's share of each table."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.trace(tables, axis1=-2, axis2=-1) / tables.sum(axis=(-2, -1)), dtype=np.float64)
 
 
 def balance_accuracy(tables: Floats) -> Floats:
-    """The mean, over labels that the second gave, of how often the first gave them too."""
+    """Return the mean, over labels that the second gave, of how often the first gave them too."""
     n_given = tables.sum(axis=-2)
     with np.errstate(divide="ignore", invalid="ignore"):
         recalls = np.where(n_given > 0, np.diagonal(tables, axis1=-2, axis2=-1) / n_given, 0.0)
@@ -124,7 +123,7 @@ def balance_accuracy(tables: Floats) -> Floats:
 
 
 def cohen_kappa(tables: Floats) -> Floats:
-    """Cohen's κ of each table; NaN where chance alone would always agree."""
+    """Return Cohen's κ of each table; NaN where chance alone would always agree."""
     total = tables.sum(axis=(-2, -1))
     with np.errstate(divide="ignore", invalid="ignore"):
         chance = (tables.sum(axis=-1) * tables.sum(axis=-2)).sum(axis=-1) / total**2
@@ -133,14 +132,14 @@ def cohen_kappa(tables: Floats) -> Floats:
 
 
 def weigh_mean(values: Sequence[float] | Floats, weight: Floats | None = None) -> Statistic:
-    """The mean of a value per row; `weight` is that of each row, where they are not equal."""
+    """Return the mean of a value per row as a statistic; `weight` is that of each row, where they are not equal."""
     value = np.asarray(values, dtype=np.float64)
-    own = np.ones(len(value)) if weight is None else weight
-    return lambda weights: np.asarray(weights @ (value * own) / (weights @ own), dtype=np.float64)
+    row_weight = np.ones(len(value)) if weight is None else weight
+    return lambda weights: np.asarray(weights @ (value * row_weight) / (weights @ row_weight), dtype=np.float64)
 
 
 def weigh_auc(scores: Sequence[float], positive: Sequence[bool]) -> Statistic:
-    """The chance that a positive row scores above a negative one, ties half; NaN where one side is empty."""
+    """Return the chance that a positive row scores above a negative one, ties half; NaN where one side is empty."""
     ordered = _Order.of(scores)
     is_positive = np.asarray(positive, dtype=np.float64)[ordered.rows]
 
@@ -155,11 +154,13 @@ def weigh_auc(scores: Sequence[float], positive: Sequence[bool]) -> Statistic:
 
 
 def weigh_spearman(first: Sequence[float], second: Sequence[float]) -> Statistic:
-    """Spearman's ρ, Pearson's of the mid-ranks; NaN where one side never changes."""
+    """Return Spearman's ρ as a statistic, Pearson's of the mid-ranks; NaN where one side never changes."""
     orders = [_Order.of(side) for side in (first, second)]
 
     def weighed(weights: Floats) -> Floats:
-        centred, other = (_centre(order.rank(weights), weights) for order in orders)
+        total = weights.sum(axis=1, keepdims=True)
+        ranks = [order.rank(weights) for order in orders]
+        centred, other = (rank - (rank * weights).sum(axis=1, keepdims=True) / total for rank in ranks)
         spread = (weights * centred**2).sum(axis=1) * (weights * other**2).sum(axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
             correlation = (weights * centred * other).sum(axis=1) / np.sqrt(spread)
@@ -170,7 +171,7 @@ def weigh_spearman(first: Sequence[float], second: Sequence[float]) -> Statistic
 
 @dataclass(frozen=True, kw_only=True)
 class _Order:
-    """Rows in the order of a score, and where in it each new score begins."""
+    """Rows in the order of a score, and the places in it where each new score begins."""
 
     rows: Integers
     starts: Integers
@@ -185,22 +186,17 @@ class _Order:
         return cls(rows=rows, starts=starts, level=level)
 
     def sum(self, sorted_weights: Floats) -> Floats:
-        """Draws × levels: the weights of equal scores together."""
+        """Return draws × levels: the weights of equal scores together."""
         return np.asarray(np.add.reduceat(sorted_weights, self.starts, axis=1), dtype=np.float64)
 
     def rank(self, weights: Floats) -> Floats:
-        """Draws × rows: the mid-rank of each row's score."""
+        """Return draws × rows: the mid-rank of each row's score."""
         by_level = self.sum(weights[:, self.rows])
         return np.asarray((np.cumsum(by_level, axis=1) - by_level / 2)[:, self.level], dtype=np.float64)
 
 
-def _centre(values: Floats, weights: Floats) -> Floats:
-    mean = (values * weights).sum(axis=1, keepdims=True) / weights.sum(axis=1, keepdims=True)
-    return np.asarray(values - mean, dtype=np.float64)
-
-
 def compute_ndcg(grades: Sequence[float], scores: Sequence[float]) -> float | None:
-    """DCG / best DCG over one question's contexts, DCG = Σ grade / log2(rank + 1) with rank from 1.
+    """Return DCG / best DCG over one question's contexts, DCG = Σ grade / log2(rank + 1) with rank from 1.
 
     Equal scores stay in the order given. None when no context has a grade above 0. (Järvelin and Kekäläinen 2002,
     ACM TOIS 20, 422-446.)
@@ -214,11 +210,11 @@ def compute_ndcg(grades: Sequence[float], scores: Sequence[float]) -> float | No
 
 Direction = Literal["better", "worse", "same", "undecided"]
 ALL_STEPS: Final = "all steps"
-LEAST_EFFECTIVE: Final = 30
-"""With fewer verdicts, counted by what they tell, an accuracy of 0.8 is known to 0.15 at best: too few to tell."""
-LEAST_SAMPLES: Final = 10
-"""With fewer samples to draw from a bootstrap's interval is too narrow."""
-LEAST_LABELS: Final = 5
+MIN_EFFECTIVE: Final = 30
+"""Fewer verdicts of equal weight are too few: an accuracy of 0.8 is then known to 0.15 at best."""
+MIN_SAMPLES: Final = 10
+"""Fewer samples to draw from make a bootstrap's interval too narrow."""
+MIN_LABELS: Final = 5
 """A label that people gave less often leaves balanced accuracy, κ and α to a verdict or two."""
 STEP_LABELS: Final = {
     step: tuple(dict.fromkeys(label for labels in collect_labels(step).values() for label in labels))
@@ -230,11 +226,11 @@ VERDICT: Final = ("run_id", "sample_id", "step", "statement_id", "context_rank")
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """How far two who gave labels agree.
+    """The agreement of two raters.
 
-    `confusion` counts labels as they are, by what the first said (the judge) and then the second (people); everything
-    else is weighted. `n_effective` is the number of verdicts of equal weight that would tell as much. `notes` say what
-    is too small to go by; none is good news.
+    `confusion` counts labels without weights, by that of the first (the judge) and then the second (people); everything
+    else is weighted. `n_effective` is the number of verdicts of equal weight that would be worth as much. `notes` name
+    what is too small to rely on; empty is good.
     """
 
     n_verdicts: int
@@ -261,7 +257,7 @@ class PairOfReviewers:
 class PeopleAgreement:
     """People with each other, over the verdicts with two labels or more.
 
-    `agreeing` is how often two who labelled the same verdict say the same.
+    `agreeing` is how often two who labelled the same verdict gave the same label.
     """
 
     n_verdicts: int
@@ -278,8 +274,8 @@ class PeopleAgreement:
 class Change:
     """Agreement with people before and after; differences are after less before.
 
-    κ is None over several steps, whose labels differ. `n_better` and `n_worse` count verdicts that came to be what more
-    people say, or fewer; the others of `n_changed` are as far from people as before.
+    κ is None over several steps, whose labels differ. `n_better` and `n_worse` count verdicts that now have the label
+    of more people, or of fewer; the others of `n_changed` are as far from people as before.
     """
 
     step: str
@@ -308,7 +304,7 @@ class Group:
 
 
 def group_reviewed(frame: pl.DataFrame, by: str) -> Iterator[Group]:
-    """The rows by step and by the column `by`; steps never mix, for their labels differ."""
+    """Yield the rows by step and by the column `by`; steps never mix, for their labels differ."""
     column = "judge_label" if by == "label" else by
     for step in STEP_LABELS:
         rows = frame.filter(pl.col("step") == step)
@@ -317,10 +313,11 @@ def group_reviewed(frame: pl.DataFrame, by: str) -> Iterator[Group]:
 
 
 def measure_judge(frame: pl.DataFrame, step: str, *, seed: int = 0, resamples: int = RESAMPLES) -> Agreement:
-    """The judge against people, of the rows of one step.
+    """Measure the judge against people, by the rows of one step.
 
     `frame` has a row per verdict and reviewer: run_id, sample_id, step, statement_id, context_rank, judge_label, label,
-    reviewer and weight, which is NULL for a verdict that chance did not pick. A verdict's reviewers share its weight.
+    reviewer and weight, which is NULL for a verdict that was not picked at random. A verdict's reviewers share its
+    weight.
     """
     rows, notes = weigh(frame)
     sides = Labels(
@@ -333,7 +330,7 @@ def measure_judge(frame: pl.DataFrame, step: str, *, seed: int = 0, resamples: i
 
 
 def measure_people(frame: pl.DataFrame, step: str, *, seed: int = 0, resamples: int = RESAMPLES) -> PeopleAgreement:
-    """People against each other, of the rows of one step; `frame` is that of `measure_judge`."""
+    """Measure people against each other, by the rows of one step; `frame` is that of `measure_judge`."""
     rows, notes = weigh(frame.filter(pl.len().over(VERDICT) > 1))
     labels = STEP_LABELS[step]
     units = rows.group_by(VERDICT, maintain_order=True).agg(
@@ -347,6 +344,19 @@ def measure_people(frame: pl.DataFrame, step: str, *, seed: int = 0, resamples: 
         weigh_tables(cells, share_agreeing), is_share=True, weight=np.asarray(cells.sum(axis=(1, 2)))
     )
     reviewers = sorted(rows["reviewer"].unique())
+    pairs = []
+    for names in combinations(reviewers, 2):
+        first, second = (rows.filter(pl.col("reviewer") == reviewer) for reviewer in names)
+        both = first.join(second.select(*VERDICT, other_label="label"), on=list(VERDICT), nulls_equal=True)
+        if len(both):
+            sides = Labels(
+                names=labels,
+                first=both["label"].to_list(),
+                second=both["other_label"].to_list(),
+                weight=_scale(both["weight"].to_numpy()),
+            )
+            agreement = _measure_labels(both, sides, notes=(), seed=seed, resamples=resamples)
+            pairs.append(PairOfReviewers(reviewers=names, agreement=agreement))
     return PeopleAgreement(
         n_verdicts=len(units),
         n_labels=len(rows),
@@ -354,15 +364,15 @@ def measure_people(frame: pl.DataFrame, step: str, *, seed: int = 0, resamples: 
         n_reviewers=len(reviewers),
         agreeing=agreeing.measure,
         alpha=groups.measure(weigh_tables(cells, krippendorff_alpha)).measure,
-        pairs=tuple(_compare_reviewers(rows, step, reviewers, seed=seed, resamples=resamples)),
-        notes=(*notes, *_note_sizes(count_equal(weight), groups.n), *_note_labels(counts.sum(axis=0), labels)),
+        pairs=tuple(pairs),
+        notes=(*notes, *_list_notes(count_equal(weight), groups.n, counts.sum(axis=0), labels)),
     )
 
 
 def compare_changes(frame: pl.DataFrame, *, seed: int = 0, resamples: int = RESAMPLES) -> list[Change]:
-    """Each step's change, and that of all of them where there are several.
+    """Compare each step's agreement before and after, and that of all steps where there are several.
 
-    `frame` is that of `agreement.measure_judge` with old_label and new_label in place of judge_label.
+    `frame` is that of `measure_judge` with old_label and new_label in place of judge_label.
     """
     steps = [step for step in STEP_LABELS if step in frame["step"]]
     changes = [_compare(frame.filter(pl.col("step") == step), step, seed, resamples) for step in steps]
@@ -372,7 +382,7 @@ def compare_changes(frame: pl.DataFrame, *, seed: int = 0, resamples: int = RESA
 
 
 def list_moves(frame: pl.DataFrame) -> pl.DataFrame:
-    """One row per verdict that changed: both labels, what people say, and `moved`, the share of people it came to."""
+    """List the verdicts that changed: both labels, people's labels, and `moved`, the gain in the share of people."""
     return (
         frame.group_by(VERDICT, maintain_order=True)
         .agg(
@@ -388,17 +398,17 @@ def list_moves(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def weigh(frame: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """The rows that count and what is to be said of them.
+    """Return the rows that count and notes on them.
 
-    Where some verdicts were picked by chance those that were not stand for nothing but themselves and are left out;
-    where none was, all count the same.
+    Where some verdicts were picked at random the others represent only themselves and are left out; where none was, all
+    count the same.
     """
     unpicked = int(frame["weight"].null_count())
     if unpicked == 0:
         return frame, ()
     if unpicked == len(frame):
         return frame.with_columns(weight=pl.lit(1.0)), ("not picked by chance: true of these verdicts, not of the run",)
-    note = f"{unpicked} labels of verdicts that chance did not pick are left out"
+    note = f"{unpicked} labels of verdicts that were not picked by chance are left out"
     return frame.filter(pl.col("weight").is_not_null()), (note,)
 
 
@@ -418,6 +428,12 @@ def _compare(frame: pl.DataFrame, step: str, seed: int, resamples: int) -> Chang
     ]
     moves = list_moves(rows)
     difference = (new - old).measure
+    low, high = difference.ci_low, difference.ci_high
+    verdict: Direction = "undecided"
+    if moves.is_empty():
+        verdict = "same"
+    elif low is not None and high is not None and not low <= 0 <= high:
+        verdict = "better" if low > 0 else "worse"
     return Change(
         step=step,
         n_verdicts=rows.n_unique(VERDICT),
@@ -431,95 +447,65 @@ def _compare(frame: pl.DataFrame, step: str, seed: int, resamples: int) -> Chang
         kappa_old=kappas[0].measure if kappas else None,
         kappa_new=kappas[1].measure if kappas else None,
         kappa_difference=(kappas[1] - kappas[0]).measure if kappas else None,
-        verdict=_decide(difference, n_changed=len(moves)),
-        notes=(*notes, *_note_sizes(_count_effective(rows, weight), groups.n)),
+        verdict=verdict,
+        notes=(*notes, *_list_notes(_count_effective(rows, weight), groups.n)),
     )
 
 
 def _measure_labels(rows: pl.DataFrame, sides: Labels, *, notes: Sequence[str], seed: int, resamples: int) -> Agreement:
-    """The first side against the second, of one row a label; the sides' weights are 1 on average."""
+    """Measure the first side against the second, by one row a label; the sides' weights are 1 on average."""
     groups = Groups(rows["sample_id"].to_list(), seed=seed, resamples=resamples)
     weight = sides.weight if sides.weight is not None else np.ones(len(rows))
     n_effective = _count_effective(rows, weight)
     n_given = [sides.second.count(label) for label in sides.names]
+    counts = Counter(zip(sides.first, sides.second, strict=True))
+    used = [label for label in sides.names if label in sides.first or label in sides.second]
     return Agreement(
         n_verdicts=rows.n_unique(VERDICT),
         n_labels=len(rows),
         n_samples=groups.n,
         n_effective=n_effective,
-        confusion=_count_confusion(sides),
+        confusion={first: {second: counts[first, second] for second in sides.names} for first in used},
         accuracy=groups.measure(sides.agree, is_share=True, weight=weight).measure,
         balanced_accuracy=groups.measure(sides.balance).measure,
         kappa=groups.measure(sides.kappa).measure,
         alpha=groups.measure(sides.alpha).measure,
-        notes=(*notes, *_note_sizes(n_effective, groups.n), *_note_labels(n_given, sides.names)),
+        notes=(*notes, *_list_notes(n_effective, groups.n, n_given, sides.names)),
     )
 
 
-def _compare_reviewers(
-    rows: pl.DataFrame, step: str, reviewers: Sequence[str], *, seed: int, resamples: int
-) -> Iterator[PairOfReviewers]:
-    for pair in combinations(reviewers, 2):
-        first, second = (rows.filter(pl.col("reviewer") == reviewer) for reviewer in pair)
-        both = first.join(second.select(*VERDICT, other_label="label"), on=list(VERDICT), nulls_equal=True)
-        if len(both):
-            sides = Labels(
-                names=STEP_LABELS[step],
-                first=both["label"].to_list(),
-                second=both["other_label"].to_list(),
-                weight=_scale(both["weight"].to_numpy()),
-            )
-            agreement = _measure_labels(both, sides, notes=(), seed=seed, resamples=resamples)
-            yield PairOfReviewers(reviewers=pair, agreement=agreement)
-
-
-def _count_confusion(sides: Labels) -> dict[str, dict[str, int]]:
-    counts = Counter(zip(sides.first, sides.second, strict=True))
-    used = [label for label in sides.names if label in sides.first or label in sides.second]
-    return {first: {second: counts[first, second] for second in sides.names} for first in used}
-
-
 def _share_weight(rows: pl.DataFrame) -> Floats:
-    """By row its part of its verdict's weight."""
+    """Return by row its part of its verdict's weight."""
     return _scale(rows["weight"].to_numpy() / rows.select(pl.len().over(VERDICT)).to_series().to_numpy())
 
 
 def _scale(weight: Floats) -> Floats:
-    """The same weights, 1 on average."""
+    """Return the same weights, 1 on average."""
     return weight * (len(weight) / weight.sum()) if len(weight) else weight
 
 
 def _count_effective(rows: pl.DataFrame, weight: Floats) -> float:
-    """Verdicts of equal weight that would tell as much; `weight` is that of each row, a verdict's labels add up."""
+    """Count the verdicts of equal weight that would be worth as much; a verdict's labels add up their `weight`."""
     by_verdict = (
         rows.select(*VERDICT, w=pl.Series(weight)).group_by(VERDICT, maintain_order=True).agg(pl.col("w").sum())
     )
     return count_equal(by_verdict["w"].to_numpy())
 
 
-def _note_sizes(n_effective: float, n_samples: int) -> Iterator[str]:
-    if n_effective < LEAST_EFFECTIVE - 1e-9:
-        yield f"too few to tell: {n_effective:.0f} by weight of {LEAST_EFFECTIVE}"
-    if n_samples < LEAST_SAMPLES:
-        yield f"too few samples: {n_samples} of {LEAST_SAMPLES}"
-
-
-def _note_labels(n_given: Iterable[float], labels: Sequence[str]) -> Iterator[str]:
-    """Notes on the labels that people gave, and how often."""
+def _list_notes(
+    n_effective: float, n_samples: int, n_given: Iterable[float] = (), labels: Sequence[str] = ()
+) -> Iterator[str]:
+    """Yield notes on what is too small to rely on; `n_given` is how often people gave each of `labels`."""
+    if n_effective < MIN_EFFECTIVE - 1e-9:
+        yield f"too few verdicts: {n_effective:.0f} by weight of {MIN_EFFECTIVE}"
+    if n_samples < MIN_SAMPLES:
+        yield f"too few samples: {n_samples} of {MIN_SAMPLES}"
     used = {label: n for label, n in zip(labels, n_given, strict=True) if n}
-    rare = [f"{label} {n:.0f}" for label, n in used.items() if n < LEAST_LABELS]
+    rare = [f"{label} {n:.0f}" for label, n in used.items() if n < MIN_LABELS]
     if rare:
-        yield f"seldom said by people: {', '.join(rare)}"
+        yield f"rarely given by people: {', '.join(rare)}"
     if len(used) == 1:
-        yield "people gave one label only: κ and α say nothing"
-
-
-def _decide(difference: Measure, *, n_changed: int) -> Direction:
-    if not n_changed:
-        return "same"
-    if difference.ci_low is None or difference.ci_high is None or difference.ci_low <= 0 <= difference.ci_high:
-        return "undecided"
-    return "better" if difference.ci_low > 0 else "worse"
+        yield "people gave one label only: κ and α are undefined"
 
 
 GROUPINGS: Final = ("step", "label", "language", "prompt_version", "judge", "reviewer")

@@ -1,20 +1,31 @@
-"""The checks of a gate: is a run good enough, is it no worse than a baseline, or can the statistics not tell?
+"""The checks of a gate: is a run good enough, is it no worse than a baseline, is it part of a slow fall?
 
-Every check ends as passed, failed or undecided. A mean is an estimate, so what decides is its 95 % interval and not the
-mean: whole interval on the good side of the limit, passed; whole interval on the bad side, failed; limit inside it,
-undecided. Coverage, cost and latency are the run's own and have no interval. `flows/results/gate.py` reads the
-numbers from the record, `compare_runs` makes those of two runs; here they are only judged.
+Every check ends as passed, failed or undecided. A mean is an estimate, so its 95 % interval decides and not the mean:
+whole interval on the good side of the limit, passed; whole interval on the bad side, failed; limit inside it,
+undecided. Coverage, cost and latency are exact and have no interval. `flows/results/gate.py` fetches the numbers,
+`compare_runs` compares two runs; this module only judges.
+
+A trend is a slow fall over many nights, of which no single one is worse enough to fail. The last nights are compared
+with the first ones since a level was accepted, sample by sample: means of several nights have less of the judge's
+noise than one night, and pairing removes how hard a sample is, so that a fall shows long before two nights in a row
+differ by more than chance; and unlike a fitted line the difference never makes more of a fall than there was. A second
+window over the newest nights alone finds a fall from a level that was better than the accepted one. The test runs every
+night, so that its p must be far smaller than that of one comparison: with TREND_ALPHA a history of thirty nights on
+which nothing changed has a false alarm in fewer than 5 of 100 cases (`tests/benchmarks/gate_nights.py` measures it).
+Only nights that passed their gate are compared with tonight; a refused night is not a level to fall from. Only the
+samples of the run at hand count. A run that was judged differently (another judge, model, prompt, setting or formula)
+is marked as such, metric by metric.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import numpy as np
 import polars as pl
 
-from evalhouse.tasks.comparing.changes import Part
+from evalhouse.tasks.comparing.changes import PairedSamples, Part
 from evalhouse.tasks.comparing.intervals import ALPHA, Floats, Integers
 from evalhouse.tasks.comparing.noise import find_scale, is_judged_alike
 from evalhouse.tasks.comparing.paired import RESAMPLES, ROUNDING, Drop, Paired, compare_paired, turn_to_drop
@@ -49,7 +60,7 @@ Reason = Literal[
     "nothing_asked",
 ]
 
-LEAST_CLUSTERS: Final = 6
+MIN_CLUSTERS: Final = 6
 """Independent samples below which no drop is decided: of n the smallest p a sign-flip test can have is 2 / 2ⁿ, which is
 at most 0.05 from six on."""
 _SMALLEST_P = 0.001
@@ -60,8 +71,8 @@ class Score:
     """One metric of the run as `run_scores` has it.
 
     `ci_low` and `ci_high` are None when nothing is scored, and when values leave 0 to 1 and do not differ; `n_samples`
-    are all of the run, `n_applicable` those that are scored or for which something failed. `n_clusters` groups by the
-    column `cluster` are what the interval counts, None where each sample counts for itself.
+    counts all of the run, `n_applicable` the samples that are scored or for which something failed. The interval counts
+    `n_clusters` groups by the column `cluster`, None where each sample counts for itself.
     """
 
     mean: float | None
@@ -77,8 +88,8 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Dollars for the calls the run sent. `n_unpriced` of them have no known price, so that `usd` is too low by theirs;
-    that of `n_estimated` was estimated from their texts."""
+    """Dollars for the calls the run sent: `n_unpriced` calls have no known price and are missing from `usd`, the price
+    of `n_estimated` was estimated from their texts."""
 
     usd: float
     n_unpriced: int = 0
@@ -98,8 +109,11 @@ class Latency:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What is asked of a run, by metric: least and most means, most drops, most of a fall over nights (checked by
-    `trend`), least coverage (a share); most dollars; most milliseconds of 95 in 100 responses."""
+    """The limits of a gate.
+
+    By metric: smallest and largest means, largest drops, largest falls over nights (checked by `check_trends`),
+    smallest coverage (a share); and the most dollars, and the most milliseconds of 95 in 100 responses.
+    """
 
     minimums: Mapping[str, float] = field(default_factory=dict)
     maximums: Mapping[str, float] = field(default_factory=dict)
@@ -116,8 +130,8 @@ class Check:
 
     `value` is the mean, drop, coverage, dollars or milliseconds found, with its 95 % interval where it has one, from
     `n` samples (None for dollars); None where it is not known. `beyond` is how far `value` is on the bad side of the
-    limit, negative on the good side. `noise_floor`, of a drop alone, is the largest one that the judge's own noise
-    makes, None when that is not known. `detail` is a sentence for a person.
+    limit, negative on the good side. `noise_floor`, of a drop alone, is the largest one that the judge's noise makes,
+    None when that is not known. `detail` is a sentence for a person.
     """
 
     kind: Kind
@@ -141,10 +155,6 @@ class _Finding:
     detail: str
 
 
-def _undecided(reason: Reason, detail: str) -> _Finding:
-    return _Finding("undecided", reason, detail)
-
-
 def check_all(
     limits: Limits,
     *,
@@ -153,7 +163,7 @@ def check_all(
     cost: Cost,
     latency: Latency,
 ) -> list[Check]:
-    """All checks but trends, in the order of `Limits`.
+    """Return all checks but trends, in the order of `Limits`.
 
     `scores` has every metric that is limited, else there is a KeyError; `comparisons` every one that either run has a
     row of scores for.
@@ -170,25 +180,41 @@ def check_all(
 
 
 def is_passed(checks: Sequence[Check], *, undecided: Literal["pass", "fail"]) -> bool:
-    """Whether the gate lets the run through."""
+    """Return True if the gate lets the run through."""
     counts = count_outcomes(checks)
     return not counts["failed"] and (undecided == "pass" or not counts["undecided"])
 
 
 def count_outcomes(checks: Sequence[Check]) -> dict[Outcome, int]:
-    """How many checks ended each way."""
+    """Return how many checks ended each way."""
     counts = Counter(check.outcome for check in checks)
     return {outcome: counts[outcome] for outcome in OUTCOMES}
 
 
 def check_mean(kind: Literal["min", "max"], metric: str, limit: float, score: Score) -> Check:
-    """A mean against its least or most value.
+    """Check a mean against its smallest or largest allowed value.
 
     Passed when the whole 95 % interval of the mean keeps the limit, failed when the whole interval breaks it or nothing
-    is scored, undecided when the limit is inside. The interval is that of `run_scores`. Each minimum stands for itself:
+    is scored, undecided when the limit is inside. The interval is that of `run_scores`. Each minimum is tested alone:
     at a true mean of exactly the limit it fails in about 2.5 % of runs.
     """
-    finding = _judge_mean(kind, limit, score)
+    low, high = score.ci_low, score.ci_high
+    keeps = breaks = False
+    if low is not None and high is not None:
+        keeps, breaks = (low >= limit, high < limit) if kind == "min" else (high <= limit, low > limit)
+    if score.mean is None:
+        finding = _Finding("failed", "nothing_scored", "no sample is scored")
+    elif low is None or high is None:
+        without = f"{score.n_scored} equal or single values beyond 0 to 1 have no interval"
+        finding = _Finding("undecided", "too_few_samples", without)
+    elif keeps:
+        finding = _Finding("passed", None, "the whole interval keeps the limit")
+    elif breaks:
+        finding = _Finding("failed", "beyond_limit", "the whole interval is beyond the limit")
+    else:
+        groups = f" in {score.n_clusters} groups by {score.cluster}" if score.n_clusters else ""
+        inside = f"the limit is inside the interval of {score.n_scored} samples{groups}"
+        finding = _Finding("undecided", "interval_holds_limit", inside)
     beyond = None
     if score.mean is not None:
         beyond = limit - score.mean if kind == "min" else score.mean - limit
@@ -197,155 +223,104 @@ def check_mean(kind: Literal["min", "max"], metric: str, limit: float, score: Sc
         metric=metric,
         limit=limit,
         value=score.mean,
-        ci_low=score.ci_low,
-        ci_high=score.ci_high,
+        ci_low=low,
+        ci_high=high,
         n=score.n_scored,
         beyond=beyond,
         **vars(finding),
     )
 
 
-def _judge_mean(kind: Literal["min", "max"], limit: float, score: Score) -> _Finding:
-    low, high = score.ci_low, score.ci_high
-    if score.mean is None:
-        return _Finding("failed", "nothing_scored", "no sample is scored")
-    if low is None or high is None:
-        return _undecided("too_few_samples", f"{score.n_scored} equal or single values beyond 0 to 1 have no interval")
-    keeps, breaks = (low >= limit, high < limit) if kind == "min" else (high <= limit, low > limit)
-    if keeps:
-        return _Finding("passed", None, "the whole interval keeps the limit")
-    if breaks:
-        return _Finding("failed", "beyond_limit", "the whole interval is beyond the limit")
-    return _undecided("interval_holds_limit", f"the limit is inside the interval of {_count(score)}")
-
-
-def _count(score: Score) -> str:
-    samples = f"{score.n_scored} samples"
-    return f"{samples} in {score.n_clusters} groups by {score.cluster}" if score.n_clusters else samples
-
-
 def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricComparison]) -> list[Check]:
-    """How much worse the run is than its baseline, by the samples that both scored, against the most allowed.
+    """Check how much worse the run is than its baseline, by the samples that both scored, against the most allowed.
 
     A drop is baseline minus run, of metrics that are better when low run minus baseline; its interval is that of
     `paired`. Passed when the whole interval keeps the limit. Failed when the whole interval is beyond the limit, and
-    the sign-flip test's p, adjusted over the drops of this gate (`compare_runs` is told which), is at most 0.05: where
-    nothing changed, at most one gate in twenty then gives a false alarm, however many drops it checks. Also failed when
-    the baseline has scores and the run has none. Undecided are all others, among them samples too few to exclude a drop
-    beyond the limit though none has another score, fewer than LEAST_CLUSTERS independent samples, and a metric whose
-    judge, prompt, settings or formula are not the baseline's.
+    the sign-flip test's p, adjusted over the drops of this gate (`compare_runs` gets their names), is at most 0.05:
+    where nothing changed, at most one gate in twenty then gives a false alarm, however many drops it checks. Also
+    failed when the baseline has scores and the run has none. All others are undecided, among them samples too few to
+    exclude a drop beyond the limit though all scores are equal, fewer than MIN_CLUSTERS independent samples, and a
+    metric whose judge, prompt, settings or formula are not the baseline's.
 
-    The judge's noise floor is told and decides nothing: the interval is of differences with that noise in them.
+    The judge's noise floor is shown and decides nothing: the interval is of differences with that noise in them.
     """
-    return [
-        _check_drop(comparisons[name], limit) if name in comparisons else _leave_open(name, limit)
-        for name, limit in limits.items()
-    ]
+    checks = []
+    for name, limit in limits.items():
+        if name not in comparisons:  # neither run has tried it
+            detail = "no sample is scored in either run"
+            checks.append(
+                Check(
+                    kind="max_drop", metric=name, limit=limit, value=None, n=0, outcome="undecided",
+                    reason="nothing_common", detail=detail,
+                )
+            )  # fmt: skip
+            continue
+        comparison = comparisons[name]
+        paired, floor = comparison.paired, comparison.noise_floor
+        drop = paired.find_drop(comparison.better)
+        finding = _judge_drop(comparison, limit, drop)
+        if finding.outcome != "passed" and floor and paired.difference and abs(paired.difference) <= floor:
+            noise = f"the judge's noise alone may make changes of up to {floor:.3f}"
+            finding = replace(finding, detail=f"{finding.detail}; {noise}")
+        checks.append(
+            Check(
+                kind="max_drop",
+                metric=comparison.metric,
+                limit=limit,
+                value=drop.size,
+                ci_low=drop.low,
+                ci_high=drop.high,
+                n=paired.n,
+                beyond=None if drop.size is None else drop.size - limit,
+                noise_floor=floor,
+                **vars(finding),
+            )
+        )
+    return checks
 
 
-def _leave_open(metric: str, limit: float) -> Check:
-    """The drop of a metric that neither run has tried."""
-    return Check(
-        kind="max_drop",
-        metric=metric,
-        limit=limit,
-        value=None,
-        n=0,
-        outcome="undecided",
-        reason="nothing_common",
-        detail="no sample is scored in either run",
-    )
-
-
-def _check_drop(comparison: MetricComparison, limit: float) -> Check:
-    paired = comparison.paired
-    drop = paired.find_drop(comparison.better)
-    finding = _judge_drop(comparison, limit, low=drop.low, high=drop.high)
-    return Check(
-        kind="max_drop",
-        metric=comparison.metric,
-        limit=limit,
-        value=drop.size,
-        ci_low=drop.low,
-        ci_high=drop.high,
-        n=paired.n,
-        beyond=None if drop.size is None else drop.size - limit,
-        noise_floor=comparison.noise_floor,
-        **vars(_add_noise(finding, comparison)),
-    )
-
-
-def _judge_drop(comparison: MetricComparison, limit: float, *, low: float | None, high: float | None) -> _Finding:
+def _judge_drop(comparison: MetricComparison, limit: float, drop: Drop) -> _Finding:
     paired, p = comparison.paired, comparison.paired.p_adjusted
     if comparison.n_base and not comparison.n_candidate:
         return _Finding("failed", "nothing_scored", f"no sample is scored; the baseline has {comparison.n_base}")
     if not paired.n:
-        return _undecided("nothing_common", "no sample is scored in both runs")
-    unlike = _find_other_yardstick(comparison)
-    if unlike:
-        return unlike
-    if low is None or high is None or p is None or paired.n_clusters < LEAST_CLUSTERS:
-        return _undecided(
-            "too_few_samples",
-            f"{paired.n_clusters} independent samples; it takes {LEAST_CLUSTERS} to tell a drop from chance",
-        )
-    if high <= limit + ROUNDING:
-        return _Finding("passed", None, "the whole interval keeps the limit")
-    return _find_chance(paired, limit, low=low, high=high, p=p) or _Finding(
-        "failed", "beyond_limit", f"the whole interval is beyond the limit, {write_p(p)}"
-    )
-
-
-def _add_noise(finding: _Finding, comparison: MetricComparison) -> _Finding:
-    """With the judge's noise in words, where a change that was not passed is no larger than what it makes alone."""
-    floor, difference = comparison.noise_floor, comparison.paired.difference
-    if finding.outcome == "passed" or not floor or not difference or abs(difference) > floor:
-        return finding
-    return replace(finding, detail=f"{finding.detail}; the judge's noise alone may make changes of up to {floor:.3f}")
-
-
-def _find_chance(paired: Paired, limit: float, *, low: float, high: float, p: float) -> _Finding | None:
-    """Undecided where the drop can be chance, or less than the limit."""
-    if not paired.n_higher and not paired.n_lower:
-        return _undecided(
-            "too_few_samples",
-            f"no sample has another score, but {_count_paired(paired)} cannot exclude a drop of {high:.3f}",
-        )
-    if low <= 0:
-        return _undecided(
-            "not_beyond_chance", "a change of this size can be chance: 0 and the limit are inside the interval"
-        )
-    if low <= limit + ROUNDING:
-        return _undecided("interval_holds_limit", f"the limit is inside the interval of {paired.n} samples")
-    if p > ALPHA:
-        return _undecided("not_beyond_chance", f"it can be chance: {write_p(p)}, adjusted over the drops checked")
-    return None
-
-
-def _count_paired(paired: Paired) -> str:
-    return str(paired.n) if paired.n == paired.n_clusters else f"{paired.n} in {paired.n_clusters} groups"
-
-
-def write_p(p: float) -> str:
-    """A p in words."""
-    return f"p {p:.3f}" if p >= _SMALLEST_P else f"p below {_SMALLEST_P}"
-
-
-def _find_other_yardstick(comparison: MetricComparison) -> _Finding | None:
-    """Undecided where the judge or the formula is another in a sample that both runs scored."""
+        return _Finding("undecided", "nothing_common", "no sample is scored in both runs")
+    # Samples that both runs scored with another judge or formula, by cause.
     n_other: Counter[str] = Counter()
     for part in comparison.parts:
         for cause in part.name.split("+"):
             n_other[cause] += part.n
-    of_all = f"of {comparison.paired.n} common samples"
     if n_other["formula"]:
-        return _undecided(
-            "other_formula",
-            f"another formula or setting of it in {n_other['formula']} {of_all}; `evalhouse rescore` brings it to one",
-        )
+        formula = f"another formula or setting of it in {n_other['formula']} of {paired.n} common samples"
+        return _Finding("undecided", "other_formula", f"{formula}; `evalhouse rescore` brings it to one")
     if n_other["judge"]:
-        return _undecided("other_judge", f"another judge, model, prompt or setting in {n_other['judge']} {of_all}")
-    return None
+        judge = f"another judge, model, prompt or setting in {n_other['judge']} of {paired.n} common samples"
+        return _Finding("undecided", "other_judge", judge)
+    low, high = drop.low, drop.high
+    if low is None or high is None or p is None or paired.n_clusters < MIN_CLUSTERS:
+        few = f"{paired.n_clusters} independent samples; a drop takes at least {MIN_CLUSTERS} to be significant"
+        return _Finding("undecided", "too_few_samples", few)
+    if high <= limit + ROUNDING:
+        return _Finding("passed", None, "the whole interval keeps the limit")
+    if not paired.n_higher and not paired.n_lower:
+        n = str(paired.n) if paired.n == paired.n_clusters else f"{paired.n} in {paired.n_clusters} groups"
+        few = f"no sample has another score, but {n} cannot exclude a drop of {high:.3f}"
+        return _Finding("undecided", "too_few_samples", few)
+    if low <= 0:
+        inside = "a change of this size can be chance: 0 and the limit are inside the interval"
+        return _Finding("undecided", "not_beyond_chance", inside)
+    if low <= limit + ROUNDING:
+        inside = f"the limit is inside the interval of {paired.n} samples"
+        return _Finding("undecided", "interval_holds_limit", inside)
+    if p > ALPHA:
+        chance = f"it can be chance: {write_p(p)}, adjusted over the drops checked"
+        return _Finding("undecided", "not_beyond_chance", chance)
+    return _Finding("failed", "beyond_limit", f"the whole interval is beyond the limit, {write_p(p)}")
+
+
+def write_p(p: float) -> str:
+    """Return a p in words."""
+    return f"p {p:.3f}" if p >= _SMALLEST_P else f"p below {_SMALLEST_P}"
 
 
 def cover_all(scores: Mapping[str, Score], share: float) -> dict[str, float]:
@@ -378,10 +353,18 @@ def check_coverage(metric: str, limit: float, score: Score) -> Check:
 
 
 def check_cost(limit: float, cost: Cost) -> Check:
-    """Dollars spent against the most allowed. Calls of unknown price leave it undecided, unless the others already cost
-    more."""
-    finding = _judge_cost(limit, cost)
-    is_known = finding.reason != "unknown_price"
+    """Check dollars spent against the most allowed; calls of unknown price leave it undecided, unless the others
+    already cost more."""
+    unknown = f"{cost.n_unpriced} calls have no known price (`--prices` of a run gives them one)"
+    if cost.usd > limit + ROUNDING:
+        more = f"at least this was spent: {unknown}" if cost.n_unpriced else "more was spent"
+        finding = _Finding("failed", "beyond_limit", more)
+    elif cost.n_unpriced:
+        finding = _Finding("undecided", "unknown_price", f"{unknown}; the others cost {cost.usd:.6g} dollars")
+    else:
+        estimated = f"the cost of {cost.n_estimated} calls is an estimate"
+        finding = _Finding("passed", None, estimated if cost.n_estimated else "no more was spent")
+    is_known = finding.outcome != "undecided"
     return Check(
         kind="max_cost",
         metric=None,
@@ -392,25 +375,15 @@ def check_cost(limit: float, cost: Cost) -> Check:
     )
 
 
-def _judge_cost(limit: float, cost: Cost) -> _Finding:
-    unknown = f"{cost.n_unpriced} calls have no known price (`--prices` of a run gives them one)"
-    if cost.usd > limit + ROUNDING:
-        return _Finding(
-            "failed", "beyond_limit", f"at least this was spent: {unknown}" if cost.n_unpriced else "more was spent"
-        )
-    if cost.n_unpriced:
-        return _undecided("unknown_price", f"{unknown}; the others cost {cost.usd:.6g} dollars")
-    return _Finding(
-        "passed",
-        None,
-        f"the cost of {cost.n_estimated} calls is an estimate" if cost.n_estimated else "no more was spent",
-    )
-
-
 def check_latency(limit: float, latency: Latency) -> Check:
-    """The 95th percentile of the latency against the most allowed; undecided where nothing was asked and answered."""
+    """Check the 95th percentile of the latency; undecided where nothing was asked and answered."""
     if latency.p95_ms is None:
-        finding = _undecided("nothing_asked", _say_why_none(latency))
+        reason = "this run asked nothing: its dataset brings the answers"
+        if latency.n_failed:
+            reason = f"none of the {latency.n_failed} questions that were asked was answered"
+        elif latency.n_reused:
+            reason = f"this run asked nothing: all {latency.n_reused} responses are from an earlier run"
+        finding = _Finding("undecided", "nothing_asked", reason)
     elif latency.p95_ms > limit + ROUNDING:
         finding = _Finding("failed", "beyond_limit", f"more than 5 % of {latency.n} responses took longer")
     else:
@@ -426,20 +399,12 @@ def check_latency(limit: float, latency: Latency) -> Check:
     )
 
 
-def _say_why_none(latency: Latency) -> str:
-    if latency.n_failed:
-        return f"none of the {latency.n_failed} questions that were asked was answered"
-    if latency.n_reused:
-        return f"this run asked nothing: all {latency.n_reused} responses are those of an earlier run"
-    return "this run asked nothing: its dataset brings the answers"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Nights:
     """One metric in several runs, oldest first and the run at hand last.
 
     `values` is runs × samples of the run at hand, NaN where unscored; `clusters` numbers the cluster of each sample;
-    `unlike` says by run what keeps it from being compared: `judge`, `formula`, or None where nothing does.
+    `unlike` names by run what keeps it from being compared: `judge`, `formula`, or None where nothing does.
     """
 
     metric: str
@@ -450,15 +415,13 @@ class Nights:
     better: Better = "high"
 
     def pick_alike(self) -> "Nights":
-        """Those runs alone that were judged as the last one was."""
+        """Return only the runs that were judged as the last one was."""
         places = [place for place, cause in enumerate(self.unlike) if cause is None]
-        return Nights(
-            metric=self.metric,
+        return replace(
+            self,
             runs=tuple(self.runs[place] for place in places),
             values=self.values[places],
-            clusters=self.clusters,
             unlike=(None,) * len(places),
-            better=self.better,
         )
 
 
@@ -473,117 +436,108 @@ class SideBySide:
 def lay_side_by_side(
     warehouse: Warehouse, run: RunRow, earlier: Sequence[RunRow], *, metrics: Sequence[str], cluster: str | None
 ) -> SideBySide:
-    """These metrics of earlier runs, in their order, and of this one; raises ComparisonError for an unknown cluster
-    column."""
+    """Fetch these metrics of earlier runs, in their order, and of this one; raises ComparisonError for an unknown
+    cluster column."""
     runs = (*earlier, run)
+    run_ids = [night.run_id for night in runs]
     pair = RunPair(warehouse, run, run)
-    sample_ids, column, clusters = find_clusters(pair, cluster)
-    frame = read_values(warehouse, [one.run_id for one in runs], metrics)
+    samples = PairedSamples(pair.read_samples())
+    column, clusters = find_clusters(pair, samples, cluster)
+    frame = read_values(warehouse, run_ids, metrics)
     by_metric = {str(key[0]): rows for key, rows in frame.partition_by("metric", as_dict=True).items()}
-    asked = read_asked(warehouse, [one.run_id for one in runs])
+    asked = read_asked(warehouse, run_ids)
     steps = pair.read_metric_steps()
+    run_places = pl.DataFrame({"run_id": run_ids}).with_row_index("run")
+    sample_places = pl.DataFrame({"sample_id": samples.ids}).with_row_index("sample")
     nights = {}
     for metric in metrics:
         rows = by_metric.get(metric, frame.clear())
+        placed = rows.join(run_places, on="run_id").join(sample_places, on="sample_id")
+        values = np.full((len(run_ids), len(samples.ids)), np.nan)
+        values[placed["run"].to_numpy(), placed["sample"].to_numpy()] = placed["value"].to_numpy()
         versions = dict(rows.select("run_id", "metric_version").unique("run_id").iter_rows())
-        judged = [is_judged_alike(one, run, asked, steps.get(metric, frozenset())) for one in runs]
-        formulas = [versions.get(one.run_id) in (None, versions.get(run.run_id)) for one in runs]
+        unlike: list[str | None] = []
+        for night in runs:
+            if versions.get(night.run_id) not in (None, versions.get(run.run_id)):
+                unlike.append("formula")
+            else:
+                judged = is_judged_alike(night, run, asked, steps.get(metric, frozenset()))
+                unlike.append(None if judged else "judge")
         nights[metric] = Nights(
             metric=metric,
             runs=runs,
-            values=_place_values(rows, [one.run_id for one in runs], sample_ids),
+            values=values,
             clusters=clusters,
-            unlike=tuple(
-                None if judge and formula else "judge" if formula else "formula"
-                for judge, formula in zip(judged, formulas, strict=True)
-            ),
+            unlike=tuple(unlike),
             better="low" if "low" in rows["better"] else "high",
         )
     return SideBySide(nights=nights, cluster=column)
 
 
-def _place_values(rows: pl.DataFrame, run_ids: Sequence[str], sample_ids: Sequence[str]) -> Floats:
-    """Runs × samples, NaN where there is no row."""
-    rows = (
-        rows.join(pl.DataFrame({"run_id": run_ids}).with_row_index("run"), on="run_id")
-        .join(pl.DataFrame({"sample_id": sample_ids}).with_row_index("sample"), on="sample_id")
-        .select("run", "sample", "value")
-    )
-    values = np.full((len(run_ids), len(sample_ids)), np.nan)
-    values[rows["run"].to_numpy(), rows["sample"].to_numpy()] = rows["value"].to_numpy()
-    return values
-
-
 def average_runs(values: Floats) -> Floats:
-    """By sample the mean over the runs that scored it, NaN where none did; `values` is runs × samples."""
+    """Return by sample the mean over the runs that scored it, NaN where none did; `values` is runs × samples."""
     counts = (~np.isnan(values)).sum(axis=0)
     return np.where(counts > 0, np.nansum(values, axis=0) / np.maximum(counts, 1), np.nan)
 
 
 def compare_with_mean(laid: SideBySide, settings: ComparisonSettings) -> Comparison:
-    """The last run against the mean of the others, paired by sample over the samples both have a score of.
+    """Compare the last run with the mean of the others, paired by sample over the samples both have a score of.
 
-    Runs that were judged otherwise are left out, unless all were: then that is what the change is put down to.
+    Runs that were judged differently are left out, unless all were: then the change is put down to that.
     """
-    of_metrics = [_drop_unlike(nights) for nights in laid.nights.values()]
-    bases = [average_runs(nights.values[:-1]) for nights in of_metrics]
-    candidates = [nights.values[-1] for nights in of_metrics]
-    paired = compare_paired(
+    every = list(laid.nights.values())
+    nights = []
+    for of_metric in every:
+        alike = of_metric.pick_alike()
+        nights.append(alike if len(alike.runs) > 1 else of_metric)
+    bases = [average_runs(of_metric.values[:-1]) for of_metric in nights]
+    candidates = [of_metric.values[-1] for of_metric in nights]
+    results = compare_paired(
         np.column_stack([candidate - base for base, candidate in zip(bases, candidates, strict=True)]),
-        of_metrics[0].clusters,
-        low_is_good=[nights.better == "low" for nights in of_metrics],
-        scales=[find_scale(nights.values) for nights in of_metrics],
+        nights[0].clusters,
+        low_is_good=[of_metric.better == "low" for of_metric in nights],
+        scales=[find_scale(of_metric.values) for of_metric in nights],
         seed=settings.seed,
         resamples=settings.resamples,
     )
-    metrics = tuple(
-        _describe(nights, base, candidate, result)
-        for nights, base, candidate, result in zip(of_metrics, bases, candidates, paired, strict=True)
-    )
+    metrics = []
+    for of_metric, base, candidate, paired in zip(nights, bases, candidates, results, strict=True):
+        # The only part of the difference is what keeps the runs from being compared, where something does.
+        cause = next((cause for cause in of_metric.unlike if cause), None)
+        n_moved, value = paired.n_higher + paired.n_lower, paired.difference or 0.0
+        metrics.append(
+            describe_metric(
+                of_metric.metric,
+                base,
+                candidate,
+                n_samples=(len(base), len(candidate)),
+                paired=paired,
+                parts=(Part(name=cause, n=paired.n, n_moved=n_moved, value=value),) if cause else (),
+                better=of_metric.better,
+            )
+        )
+    warnings = []
+    runs = every[0].runs
+    for place, run in enumerate(runs[:-1]):
+        if unlike := [of_metric.metric for of_metric in every if of_metric.unlike[place]]:
+            warnings.append(f"run {run.run_id} was judged differently, or by another formula: {', '.join(unlike)}")
+    n = len(candidates[0])
     return Comparison(
-        n_base=len(candidates[0]),
-        n_candidate=len(candidates[0]),
-        n_common=len(candidates[0]),
+        n_base=n,
+        n_candidate=n,
+        n_common=n,
         cluster=laid.cluster,
-        metrics=metrics,
-        warnings=tuple(_list_warnings(list(laid.nights.values()))),
+        metrics=tuple(metrics),
+        warnings=(*warnings, *warn_of_status(runs[-1])),
         moves=pl.DataFrame(),
     )
 
 
-def _drop_unlike(nights: Nights) -> Nights:
-    alike = nights.pick_alike()
-    return alike if len(alike.runs) > 1 else nights
-
-
-def _list_warnings(of_metrics: Sequence[Nights]) -> Iterator[str]:
-    runs = of_metrics[0].runs
-    for place, run in enumerate(runs[:-1]):
-        unlike = [nights.metric for nights in of_metrics if nights.unlike[place]]
-        if unlike:
-            yield f"run {run.run_id} was judged otherwise, or by another formula: {', '.join(unlike)}"
-    yield from warn_of_status(runs[-1])
-
-
-def _describe(nights: Nights, base: Floats, candidate: Floats, paired: Paired) -> MetricComparison:
-    """The comparison as of two runs. Its only part is what keeps them from being compared, where something does."""
-    unlike = next((cause for cause in nights.unlike if cause), None)
-    part = Part(name=unlike or "", n=paired.n, n_moved=paired.n_higher + paired.n_lower, value=paired.difference or 0.0)
-    return describe_metric(
-        nights.metric,
-        base,
-        candidate,
-        n_samples=(len(base), len(candidate)),
-        paired=paired,
-        parts=(part,) if unlike else (),
-        better=nights.better,
-    )
-
-
 TREND_ALPHA: Final = 0.003
-"""Two-sided p, adjusted over metrics and windows, up to which a fall is one. Half of it is a night's chance of a false
-alarm, so that of histories of thirty nights at most 30 · 0.0015 = 4.5 % have one, however the nights hang together."""
-MOST_SIDE: Final = 10
+"""Two-sided p, adjusted over metrics and windows, up to which a fall is significant. Half of it is a night's chance of
+a false alarm, so that of histories of thirty nights at most 30 · 0.0015 = 4.5 % have one, however the nights depend on
+each other."""
+MAX_SIDE: Final = 10
 """Nights on either side of the longest window."""
 NEWEST: Final = 20
 """Nights of the shorter window, for histories that are longer."""
@@ -591,138 +545,118 @@ NEWEST: Final = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """Nights whose last `n_side` are held against their first; `start` is the place of the first."""
+    """Nights of which the last `n_side` are compared with the first; `start` is the place of the first."""
 
     start: int
     n_side: int
 
 
 def pick_nights(earlier: Sequence[RunRow]) -> list[RunRow]:
-    """Of all nights before tonight those that some window has."""
-    if len(earlier) < MOST_SIDE + NEWEST:
+    """Return the nights before tonight that some window has."""
+    if len(earlier) < MAX_SIDE + NEWEST:
         return list(earlier)
-    return [*earlier[:MOST_SIDE], *earlier[1 - NEWEST :]]
+    return [*earlier[:MAX_SIDE], *earlier[1 - NEWEST :]]
 
 
 def list_windows(n_nights: int) -> list[Window]:
-    """The windows of so many nights, tonight among them: all of them, and the newest where there are more.
+    """Return the windows of so many nights, tonight among them: all of them, and the newest where there are more.
 
     Thirds on either side find a steady fall nearly as well as a line fitted to it (Bartlett 1949, Biometrics 5(3)).
     """
     if n_nights < 2:
         return []
-    windows = [Window(start=0, n_side=min(MOST_SIDE, max(1, n_nights // 3)))]
+    windows = [Window(start=0, n_side=min(MAX_SIDE, max(1, n_nights // 3)))]
     if n_nights > NEWEST:
         windows.append(Window(start=n_nights - NEWEST, n_side=NEWEST // 3))
     return windows
 
 
-def check_trends(
-    limits: Mapping[str, float], nights: Mapping[str, Nights], *, seed: int = 0, resamples: int = RESAMPLES
-) -> list[Check]:
-    """How far each metric has fallen (one that is better when low: risen) over the nights, against the most allowed.
-
-    Failed when the fall is beyond chance, its whole 95 % interval is beyond the limit, and tonight is still down by
-    half of it at least. All else passes: this is an alarm, and shows nothing when it is silent. `nights` has every
-    metric that is limited, with its nights since the last acceptance and tonight's last.
-    """
-    alike = {metric: nights[metric].pick_alike() for metric in limits}
-    windows = [(metric, window) for metric, of_metric in alike.items() for window in list_windows(len(of_metric.runs))]
-    falls: dict[str, _Fall] = {}
-    for (metric, window), paired in zip(windows, _compare_windows(alike, windows, seed, resamples), strict=True):
-        fall = _Fall(nights=alike[metric], window=window, paired=paired)
-        if metric not in falls or fall.plainness > falls[metric].plainness:
-            falls[metric] = fall
-    return [_check_fall(metric, limit, falls.get(metric)) for metric, limit in limits.items()]
-
-
-def _compare_windows(
-    alike: Mapping[str, Nights], windows: Sequence[tuple[str, Window]], seed: int, resamples: int
-) -> list[Paired]:
-    if not windows:
-        return []
-    return compare_paired(
-        np.column_stack([_find_differences(alike[metric], window) for metric, window in windows]),
-        alike[windows[0][0]].clusters,
-        low_is_good=[alike[metric].better == "low" for metric, _ in windows],
-        scales=[find_scale(alike[metric].values) for metric, _ in windows],
-        seed=seed,
-        resamples=resamples,
-    )
-
-
-def _find_differences(nights: Nights, window: Window) -> Floats:
-    """By sample its mean over the last nights less that over the first."""
-    return average_runs(nights.values[-window.n_side :]) - _average_first(nights, window)
-
-
-def _average_first(nights: Nights, window: Window) -> Floats:
-    return average_runs(nights.values[window.start : window.start + window.n_side])
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Fall:
-    """What became of a metric over one window."""
+    """One metric over one window; `first` has by sample the mean over the first nights."""
 
     nights: Nights
     window: Window
+    first: Floats
     paired: Paired
-
-    @property
-    def drop(self) -> Drop:
-        """How far it fell."""
-        return self.paired.find_drop(self.nights.better)
-
-    @property
-    def tonight(self) -> float:
-        """How far tonight alone is below the first nights, over the samples it has in common with them."""
-        differences = self.nights.values[-1] - _average_first(self.nights, self.window)
-        known = differences[~np.isnan(differences)]
-        return (turn_to_drop(float(known.mean()), self.nights.better) or 0.0) if len(known) else 0.0
-
-    @property
-    def plainness(self) -> tuple[bool, float, float]:
-        """The greater, the more certain the fall."""
-        size, p = self.drop.size, self.paired.p
-        return (size is not None and size > 0, -1.0 if p is None else -p, size or 0.0)
+    drop: Drop
 
 
-def _check_fall(metric: str, limit: float, fall: _Fall | None) -> Check:
-    drop = fall.drop if fall else Drop(size=None, low=None, high=None)
-    is_found, detail = _judge_fall(limit, fall, drop)
-    return Check(
-        kind="trend",
-        metric=metric,
-        limit=limit,
-        value=drop.size,
-        ci_low=drop.low,
-        ci_high=drop.high,
-        n=fall.paired.n if fall else 0,
-        beyond=None if drop.size is None else drop.size - limit,
-        outcome="failed" if is_found else "passed",
-        reason="beyond_limit" if is_found else None,
-        detail=detail,
-    )
+def check_trends(
+    limits: Mapping[str, float], nights: Mapping[str, Nights], *, seed: int = 0, resamples: int = RESAMPLES
+) -> list[Check]:
+    """Check how far each metric has fallen (one that is better when low: risen) over the nights.
+
+    Failed when the fall is significant, its whole 95 % interval is beyond the limit, and tonight is still down by half
+    of it at least. All else passes: this is an alarm, and shows nothing when it is silent. `nights` has every metric
+    that is limited, with its nights since the last acceptance and tonight's last.
+    """
+    alike = [nights[metric].pick_alike() for metric in limits]
+    windows = [(of_metric, window) for of_metric in alike for window in list_windows(len(of_metric.runs))]
+    firsts = [
+        average_runs(of_metric.values[window.start : window.start + window.n_side]) for of_metric, window in windows
+    ]
+    results: list[Paired] = []
+    if windows:
+        lasts = [average_runs(of_metric.values[-window.n_side :]) for of_metric, window in windows]
+        results = compare_paired(
+            np.column_stack([last - first for first, last in zip(firsts, lasts, strict=True)]),
+            windows[0][0].clusters,
+            low_is_good=[of_metric.better == "low" for of_metric, _ in windows],
+            scales=[find_scale(of_metric.values) for of_metric, _ in windows],
+            seed=seed,
+            resamples=resamples,
+        )
+    # Of a metric's windows the one that shows a fall most clearly counts.
+    falls: dict[str, _Fall] = {}
+    clarity: dict[str, tuple[bool, float, float]] = {}
+    for (of_metric, window), first, paired in zip(windows, firsts, results, strict=True):
+        drop = paired.find_drop(of_metric.better)
+        rank = (bool(drop.size and drop.size > 0), -1.0 if paired.p is None else -paired.p, drop.size or 0.0)
+        if of_metric.metric not in falls or rank > clarity[of_metric.metric]:
+            falls[of_metric.metric] = _Fall(nights=of_metric, window=window, first=first, paired=paired, drop=drop)
+            clarity[of_metric.metric] = rank
+    checks = []
+    for metric, limit in limits.items():
+        fall = falls.get(metric)
+        drop = fall.drop if fall else Drop(size=None, low=None, high=None)
+        is_found, detail = _judge_fall(limit, fall)
+        checks.append(
+            Check(
+                kind="trend",
+                metric=metric,
+                limit=limit,
+                value=drop.size,
+                ci_low=drop.low,
+                ci_high=drop.high,
+                n=fall.paired.n if fall else 0,
+                beyond=None if drop.size is None else drop.size - limit,
+                outcome="failed" if is_found else "passed",
+                reason="beyond_limit" if is_found else None,
+                detail=detail,
+            )
+        )
+    return checks
 
 
-def _judge_fall(limit: float, fall: _Fall | None, drop: Drop) -> tuple[bool, str]:
-    """Whether it fails, and why (not)."""
+def _judge_fall(limit: float, fall: _Fall | None) -> tuple[bool, str]:
+    """Return True for a fall that fails the check, and the reason of either answer."""
     if fall is None:
         return False, "a trend takes an earlier night that passed and was judged as this one"
-    size, low, p = drop.size, drop.low, fall.paired.p_adjusted
+    size, low, p = fall.drop.size, fall.drop.low, fall.paired.p_adjusted
     if size is None or low is None or p is None:
         return False, "fewer than two independent samples are scored in the first and in the last nights"
-    sides = _name_sides(fall)
+    n, begin = fall.window.n_side, fall.nights.runs[fall.window.start].started_at
+    nights = "night" if n == 1 else f"{n} nights"
+    sides = f"the last {nights} against the {nights} from {begin:%Y-%m-%d} on"
     if size <= 0 or p > TREND_ALPHA:
         return False, f"no fall beyond chance: {sides}, {write_p(p)}"
     if low <= limit + ROUNDING:
         return False, f"a fall that may keep the limit: {sides}, {write_p(p)}"
-    if fall.tonight < size / 2:
-        return False, f"a fall that is over: {sides}, but tonight is {fall.tonight:.3f} below them"
-    return True, f"a fall that is no chance: {sides}, {write_p(p)}"
-
-
-def _name_sides(fall: _Fall) -> str:
-    n, first = fall.window.n_side, fall.nights.runs[fall.window.start]
-    nights = "night" if n == 1 else f"{n} nights"
-    return f"the last {nights} against the {nights} from {first.started_at:%Y-%m-%d} on"
+    # How far tonight alone is below the first nights, over the samples it has in common with them.
+    differences = fall.nights.values[-1] - fall.first
+    known = differences[~np.isnan(differences)]
+    tonight = (turn_to_drop(float(known.mean()), fall.nights.better) or 0.0) if len(known) else 0.0
+    if tonight < size / 2:
+        return False, f"a fall that is over: {sides}, but tonight is {tonight:.3f} below them"
+    return True, f"a significant drop: {sides}, {write_p(p)}"

@@ -1,23 +1,22 @@
-"""How far a figure would be off with other samples: intervals by the bootstrap, and Wilson's for means from 0 to 1.
+"""Confidence intervals: by the bootstrap, and Wilson's for means of values from 0 to 1.
 
 Rows of one group (a question, a document, a conversation) are not independent, so the bootstrap draws whole groups, as
-many as there are, with replacement. A draw is a weight for each of them, and whatever can be computed with weights gets
-its interval by them: agreement of judge and people (`agreement`) and the figures of a benchmark.
+many as there are, with replacement. A draw is a weight for each of them, and any figure that can be computed with
+weights gets its interval from them: agreement of judge and people (`agreement`) and the figures of a benchmark.
 
 A mean of zeros and ones has Wilson's interval (1927, Journal of the American Statistical Association 22, 209-212): all
-true means from which the one found is no further than chance takes it. It keeps to 0 and 1. Other values vary less than
-zeros and ones of the same mean do, so that they say as much as more of those would: with v the variance of their mean
-m, as much as n = m·(1 - m) / v (the effective number of Korn and Graubard 1998, Survey Methodology 24, 193-201). As v
-is estimated, Student's quantile takes the place of the normal one, for zeros and ones as well: of few the normal one
-has Wilson's interval miss a true mean near an end too often (of 20 values and a mean of 0.95 it holds 0.925, this one
-0.984).
+true means from which chance can bring about the one found. It keeps to 0 and 1. Other values vary less than zeros and
+ones of the same mean do, so that they count for more of them: with v the variance of their mean m, for
+n = m·(1 - m) / v (the effective number of Korn and Graubard 1998, Survey Methodology 24, 193-201). As v is estimated,
+Student's quantile replaces the normal one, for zeros and ones as well: with few the normal one makes Wilson's interval
+miss a true mean near an end too often (of 20 values and a mean of 0.95 it holds 0.925, this one 0.984).
 Samples of a group (a document, a conversation) are not independent: v is then that of the groups' sums about the mean,
 Student's degrees of freedom are the groups less one. The view `run_scores` has the same interval in SQL.
 
-A difference is what was gained less what was lost. Both are means of values from 0 to 1 with an interval of their own,
-and from these comes that of the difference (MOVER: Zou and Donner 2008, Statistics in Medicine 27, 1693-1702; with
-their correlation as in Newcombe 1998, Statistics in Medicine 17, 2635-2650). So few moves, or none, have an interval
-too: twenty samples without a loss do not exclude that one in ten has one.
+A difference is the gains less the losses. Both are means of values from 0 to 1 with an interval each, and the interval
+of the difference follows from these (MOVER: Zou and Donner 2008, Statistics in Medicine 27, 1693-1702; with their
+correlation as in Newcombe 1998, Statistics in Medicine 17, 2635-2650). So few moves, or none, have an interval too:
+twenty samples without a loss do not exclude that one in ten has one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -52,15 +51,15 @@ def find_beta_point(share: float, a: float, b: float) -> float:
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Statistic = Callable[[Floats], Floats]
-"""From weights (draws × rows) to a value for each draw, NaN where it is undefined."""
+"""A function of weights (draws × rows) with a value for each draw, NaN where it is undefined."""
 
 ALPHA: Final = 0.05
-"""What an interval leaves out, and the chance of a false alarm in a test."""
+"""The share that an interval leaves out, and the chance of a false alarm in a test."""
 RESAMPLES: Final = 2000
 TIE: Final = 1e-12
 """Sums of floats that are equal on paper differ by less than this share."""
 
-_MOST_CELLS: Final = 500_000  # of a block of weights: 4 MB, which stays in the processor's cache
+_MAX_CELLS: Final = 500_000  # of a block of weights: 4 MB, which stays in the processor's cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +73,9 @@ class Measure:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A figure and what it is in each draw of the groups; NaN where it is undefined.
+    """A figure and its value in each draw of the groups; NaN where it is undefined.
 
-    `n_equal` is how many groups of equal weight would tell as much, None where all weigh the same.
+    `n_equal` is how many groups of equal weight would be worth as much, None where all weigh the same.
     """
 
     value: float
@@ -87,7 +86,7 @@ class Estimate:
 
     @property
     def measure(self) -> Measure:
-        """The figure with its interval; none where the draws leave it open, as where all of them agree.
+        """Return the figure with its interval; none where the draws leave it open, as where all of them agree.
 
         Where that is because a share is 1 the lower bound is the least one that would show no miss among so many
         groups in one case of forty (Clopper and Pearson 1934).
@@ -101,13 +100,13 @@ class Estimate:
         return Measure(value=self.value, ci_low=low, ci_high=high)
 
     def __sub__(self, other: "Estimate") -> "Estimate":
-        """The difference of two figures of the same draws."""
+        """Return the difference of two figures of the same draws."""
         return Estimate(value=self.value - other.value, draws=self.draws - other.draws, n_groups=self.n_groups)
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Which group each row is of, and how the groups are drawn: the same seed draws the same ones."""
+    """The group of each row, and how the groups are drawn: the same seed draws the same ones."""
 
     names: Sequence[str]
     seed: int = 0
@@ -119,11 +118,11 @@ class Groups:
 
     @property
     def n(self) -> int:
-        """How many groups there are."""
+        """The number of groups."""
         return int(self._place.max()) + 1 if len(self.names) else 0
 
     def measure(self, statistic: Statistic, *, is_share: bool = False, weight: Floats | None = None) -> Estimate:
-        """A figure over all rows and over the draws; `weight` is that of each row in it, where they are not equal."""
+        """Return a figure over all rows and over the draws; `weight` is that of each row, where they are not equal."""
         if not len(self.names):
             return Estimate(value=float("nan"), draws=np.zeros(0), n_groups=0, is_share=is_share)
         whole = float(statistic(np.ones((1, len(self.names))))[0])
@@ -139,13 +138,13 @@ class Groups:
         )
 
     def pick(self, kept: NDArray[np.bool_]) -> "Groups":
-        """Those of some rows alone."""
+        """Return the groups of these rows alone."""
         names = [name for name, is_kept in zip(self.names, kept, strict=True) if is_kept]
         return Groups(names, seed=self.seed, resamples=self.resamples)
 
 
 def average(estimates: Sequence[Estimate]) -> Estimate | None:
-    """The mean of a figure over several sets, each of the same weight; None without any that is defined.
+    """Return the mean of a figure over several sets, each of the same weight; None if none is defined.
 
     The draws of each set must come from another seed.
     """
@@ -157,18 +156,18 @@ def average(estimates: Sequence[Estimate]) -> Estimate | None:
     return Estimate(
         value=float(np.mean([estimate.value for estimate in defined])),
         draws=draws,
-        # The least certain of them says how far out an interval has to be.
+        # The least certain of them decides how far out an interval has to be.
         n_groups=min(estimate.n_groups for estimate in defined),
         is_share=all(estimate.is_share for estimate in defined),
     )
 
 
 def draw_weights(n: int, generator: np.random.Generator, resamples: int, *, n_rows: int = 0) -> Iterator[Floats]:
-    """Draws × groups, in blocks: how often each of `n` groups is in a draw of n with replacement.
+    """Yield draws × groups, in blocks: how often each of `n` groups is in a draw of n with replacement.
 
     `n_rows` is how wide the caller makes a block, where that is more than the groups.
     """
-    step = max(1, _MOST_CELLS // max(n, n_rows))
+    step = max(1, _MAX_CELLS // max(n, n_rows))
     for start in range(0, resamples, step):
         size = min(step, resamples - start)
         picks = generator.integers(0, n, size=(size, n), dtype=np.int32)
@@ -177,7 +176,7 @@ def draw_weights(n: int, generator: np.random.Generator, resamples: int, *, n_ro
 
 
 def find_percentiles(draws: Floats, n_groups: int) -> tuple[float, float] | None:
-    """The 95 % interval of a figure; None for a single group, and where the draws are equal or most are undefined."""
+    """Return the 95 % interval of a figure; None for a single group, and where draws are equal or most undefined."""
     defined = draws[~np.isnan(draws)]
     if n_groups < 2 or len(defined) < max(1, len(draws) / 2):
         return None
@@ -188,23 +187,23 @@ def find_percentiles(draws: Floats, n_groups: int) -> tuple[float, float] | None
 
 
 def find_tails(n_groups: int) -> tuple[float, float]:
-    """The percentiles of a 95 % interval over so many groups.
+    """Return the percentiles of a 95 % interval over so many groups.
 
-    They are set further out than 2.5 and 97.5 by what Student's t and n/(n-1) ask for, because plain percentiles are
-    too narrow for a few groups (Hesterberg 2015, The American Statistician 69(4), section 5).
+    They are further out than 2.5 and 97.5, by Student's t and n/(n-1), because plain percentiles are too narrow for a
+    few groups (Hesterberg 2015, The American Statistician 69(4), section 5).
     """
     tail = NORMAL.cdf(sqrt(n_groups / (n_groups - 1)) * find_student_point(ALPHA / 2, n_groups - 1))
     return tail, 1 - tail
 
 
 def count_equal(weight: Floats) -> float:
-    """(Σ w)² / Σ w², the number of equal weights that would tell as much (Kish 1965, Survey Sampling)."""
+    """Return (Σ w)² / Σ w², the number of equal weights that would be worth as much (Kish 1965, Survey Sampling)."""
     squares = float((weight**2).sum())
     return float(weight.sum()) ** 2 / squares if squares else 0.0
 
 
 FEW_MOVED: Final = 6
-"""Of fewer that moved nobody knows how far others may: then a move can be as wide as the scale."""
+"""Fewer moves do not show how far others may go: then a move can be as wide as the scale."""
 _Z: Final = 1.96
 _NO_VARIANCE: Final = 1e-20
 """Sums of floats that are equal on paper have a variance of less."""
@@ -228,17 +227,17 @@ class GroupSums:
 
     @property
     def n(self) -> Floats:
-        """How many groups have a value."""
+        """The number of groups that have a value."""
         return np.asarray((self.counts > 0).sum(axis=0), dtype=np.float64)
 
     @property
     def mean(self) -> Floats:
-        """Over all values."""
+        """The mean over all values."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray(self.totals.sum(axis=0) / self.counts.sum(axis=0), dtype=np.float64)
 
     def covary(self, other: "GroupSums") -> Floats:
-        """The covariance of the two means, by what each group adds to them; NaN for a single group."""
+        """Return the covariance of the two means, by what each group adds to them; NaN for a single group."""
         products = (self.totals - self.counts * self.mean) * (other.totals - other.counts * other.mean)
         with np.errstate(divide="ignore", invalid="ignore"):
             spread = products.sum(axis=0) / self.counts.sum(axis=0) ** 2
@@ -246,13 +245,13 @@ class GroupSums:
 
 
 def find_interval(values: Floats, places: NDArray[np.int64]) -> Interval:
-    """The interval of means of values from 0 to 1: samples × columns, NaN is no value; `places` numbers the groups.
+    """Return the interval of means of values from 0 to 1.
 
-    Zeros and ones of which each is its own group count as many as they are. Where all groups are equal there is no
-    variance to go by: at most a share u of further ones differ, as none of n does (Clopper and Pearson 1934, Biometrika
-    26(4)), and by no more than to 0 or to 1. As much is left open where most values are at an end of the scale, and
-    fewer than FEW_MOVED are off it, though not at the other end: a single loss of 0.05 does not say that others are as
-    small.
+    `values` is samples × columns, NaN where a value is missing; `places` numbers the groups. Zeros and ones of which
+    each is a separate group are counted singly. Where all groups are equal there is no variance to go by: at
+    most a share u of further ones differ, where n show none (Clopper and Pearson 1934, Biometrika 26(4)), and by no
+    more than to 0 or to 1. As much is left open where most values are at an end of the scale, and fewer than FEW_MOVED
+    are off it, though not at the other end: a single loss of 0.05 does not show that others are as small.
     """
     sums = sum_groups(values, places)
     mean, variance, n = sums.mean, sums.covary(sums), sums.n
@@ -274,7 +273,7 @@ def find_interval(values: Floats, places: NDArray[np.int64]) -> Interval:
 
 
 def find_mean_interval(values: Floats, places: NDArray[np.int64], *, minimum: float) -> tuple[float, float] | None:
-    """The interval of one mean, as `run_scores` has it, of values from `minimum` to 1.
+    """Return the interval of one mean, as `run_scores` has it, of values from `minimum` to 1.
 
     On another scale it is mean ± t · √v of Student (1908, Biometrika 6(1)), and None without two groups that differ.
     """
@@ -292,25 +291,25 @@ def find_mean_interval(values: Floats, places: NDArray[np.int64], *, minimum: fl
 
 
 def find_difference(gains: Floats, losses: Floats, places: NDArray[np.int64]) -> Interval:
-    """The interval of what was gained less what was lost, each from 0 to 1."""
+    """Return the interval of gains less losses, each from 0 to 1."""
     gain, loss = find_interval(gains, places), find_interval(losses, places)
     gained, lost = sum_groups(gains, places), sum_groups(losses, places)
     with np.errstate(divide="ignore", invalid="ignore"):
         correlation = gained.covary(lost) / np.sqrt(gained.covary(gained) * lost.covary(lost))
     correlation = np.where(np.isfinite(correlation), correlation, 0.0)
     mean = gain.mean - loss.mean
-    low = _join(gain.mean - gain.low, loss.high - loss.mean, correlation)
-    high = _join(gain.high - gain.mean, loss.mean - loss.low, correlation)
-    return Interval(mean=mean, low=mean - low, high=mean + high)
-
-
-def _join(of_gain: Floats, of_loss: Floats, correlation: Floats) -> Floats:
-    squares = of_gain**2 + of_loss**2 - 2 * correlation * of_gain * of_loss
-    return np.asarray(np.sqrt(np.maximum(squares, 0.0)), dtype=np.float64)
+    distances = []
+    for of_gain, of_loss in (
+        (gain.mean - gain.low, loss.high - loss.mean),
+        (gain.high - gain.mean, loss.mean - loss.low),
+    ):
+        squares = of_gain**2 + of_loss**2 - 2 * correlation * of_gain * of_loss
+        distances.append(np.asarray(np.sqrt(np.maximum(squares, 0.0)), dtype=np.float64))
+    return Interval(mean=mean, low=mean - distances[0], high=mean + distances[1])
 
 
 def sum_groups(values: Floats, places: NDArray[np.int64]) -> GroupSums:
-    """Sum samples × columns by the group at each place; NaN is no value."""
+    """Sum samples × columns by the group at each place; NaN counts as missing."""
     is_known = ~np.isnan(values)
     totals = np.zeros((int(places.max()) + 1 if len(places) else 0, values.shape[1]))
     counts = np.zeros_like(totals)
@@ -322,7 +321,7 @@ def sum_groups(values: Floats, places: NDArray[np.int64]) -> GroupSums:
 def find_share_interval(
     hits: NDArray[np.generic], counted: NDArray[np.generic], samples: NDArray[np.generic]
 ) -> tuple[Floats, Floats]:
-    """The ends of Wilson's own interval of hits / counted, as if each sample had been counted once; NaN of none."""
+    """Return the ends of Wilson's plain interval of hits / counted, each sample counted once; NaN without samples."""
     n = samples.astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         share = hits.astype(np.float64) / counted.astype(np.float64)

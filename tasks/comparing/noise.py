@@ -1,35 +1,35 @@
-"""How far a judge is from itself, how large a change of a mean that makes, and whether the judge as a whole has moved.
+"""The judge's noise: how large a change of a mean it makes, and whether the judge as a whole has shifted.
 
 A noise run judges some samples of a run again, with every request sent again. Each sample then has two scores that
-only the judge's randomness can have set d apart, and Σd² over the pairs says how large that is. The difference of two
-runs holds the same randomness, once for each common sample that was not judged by the very same replies: that makes
-the floor, the largest change of the mean that it alone would reach in 95 of 100 comparisons. `flows/run/again.py` makes
-the runs; what is known of the judge comes from those of the candidate's series that were judged as the candidate was:
-by the same judge, model, settings, prompts and formula.
+only the judge's randomness can separate, and Σd² over the pairs measures it. The difference of two runs holds the same
+randomness, once for each common sample that was not judged by the very same replies: that makes the floor, the largest
+change of the mean that noise alone would reach in 95 of 100 comparisons. `flows/run/again.py` makes the runs; the
+judge's noise comes from the noise runs of the candidate's series that were judged as the candidate was: by the same
+judge, model, settings, prompts and formula.
 
 The floor explains a change and decides nothing: the interval of a change is made of differences with the judge's noise
-in them, so that it is as wide as that noise makes it. What no interval of two runs can see is a judge that gives other
-scores on the whole than it did, as when its provider has exchanged the model behind a name. It shows in the noise runs:
+in them, so that it is as wide as that noise makes it. An interval of two runs cannot show a judge whose scores differ
+on the whole from what they were, as when its provider has exchanged the model behind a name. The noise runs show it:
 there the texts are the same, and the mean of d is not 0.
 
-How many questions it takes to see a drop follows from what the scores vary by. The view `noise_components` tells apart
-how much of the variance of a run's scores is its questions, its bot and its judge (the formulas stand in
-`warehouse/queries/repeats/components.sql`). Two runs are compared question by question, so that the questions' own part
-cancels out. What is left in the difference d of one question's scores on two nights is
+How many questions it takes to see a drop follows from what the scores vary by. The view `noise_components` separates
+the variance of a run's scores into that of its questions, its bot and its judge (formulas in
+`warehouse/queries/repeats/components.sql`). Two runs are compared question by question, so that the questions' variance
+cancels out. The difference d of one question's scores on two nights has
 
     var(d) = 2 W / a + t
 
-- W is the variance between answers to one question, the judge's reading of another answer in it; what the two nights
-  judged by the very same replies differs by nothing, in W as in d. Where a answers to each question are averaged on
-  both nights it is a-th of that.
+- W is the variance between answers to one question, including the judge's readings of different answers; what the two
+  nights judged by the very same replies differs by nothing, in W as in d. Where a answers to each question are averaged
+  on both nights it is W / a.
 - t is the variance of the drop itself over the questions. Of a drop of the mean by δ the most that it can be, with
   scores on a scale of width c of which none rises, is δ (c - δ): few questions lose all they can. It is taken to be
   that.
 
 With n questions a drop δ of the mean is found by a two-sided test at 5 % with a given power, by the normal
 approximation, where n = (z₀.₉₇₅ + z_power)² var(d) / δ² (Cohen 1988, Statistical Power Analysis for the Behavioral
-Sciences, chapter 2). More votes make the judge's part of W smaller; how much depends on how its errors hang together,
-so that what is said is the most they can do: W without it.
+Sciences, chapter 2). More votes make the judge's part of W smaller; how much depends on how its errors depend on each
+other, so the most they can do is reported: W without that part.
 """
 
 import hashlib
@@ -59,15 +59,15 @@ from evalhouse.warehouse.rows.scores import (
 )
 
 _RESAMPLES: Final = 2000
-_PLACE: Final = "#place"  # the name of no metric
+_PLACE: Final = "#place"  # a metric never has this name
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shift:
-    """A metric in which the judge scores otherwise on the whole, asked again about the same texts.
+    """A metric in which the judge's scores differ on the whole when it is asked again about the same texts.
 
     `difference` is the mean of the second score less the first one over `n_pairs`, with its 95 % interval, by the
-    `n_runs` noise runs that are nearest; p_adjusted is so over all metrics and spans of runs that were looked at.
+    `n_runs` noise runs that are nearest; p_adjusted is adjusted over all metrics and spans of runs that were tested.
     """
 
     metric: str
@@ -80,11 +80,11 @@ class Shift:
 
 
 def find_shifts(differences: pl.DataFrame, noise_run_ids: Sequence[str]) -> list[Shift]:
-    """The metrics in which the mean difference of judgements of the same texts is not 0.
+    """Return the metrics in which the mean difference of judgements of the same texts is not 0.
 
     `differences` has a row per noise run, metric and sample, `noise_run_ids` the nearest first. A judge that was
     exchanged last night differs in one noise run, one that was exchanged long ago in all, so that the 1, 2, 4, …
-    nearest are looked at, each metric in each span; `compare_paired` adjusts for looking that often. Judgements of one
+    nearest are tested, each metric in each span; `compare_paired` adjusts for testing that often. Judgements of one
     sample in several nights are not independent.
     """
     if differences.is_empty():
@@ -97,21 +97,22 @@ def find_shifts(differences: pl.DataFrame, noise_run_ids: Sequence[str]) -> list
     values, places = wide.select(metrics).to_numpy().astype(np.float64), wide[_PLACE].to_numpy()
     columns = np.hstack([np.where((places < span)[:, None], values, np.nan) for span in spans])
     clusters = wide["sample_id"].rank("dense").to_numpy().astype(np.int64)
-    found = compare_paired(columns, clusters, low_is_good=[False] * columns.shape[1], resamples=_RESAMPLES)
+    results = compare_paired(columns, clusters, low_is_good=[False] * columns.shape[1], resamples=_RESAMPLES)
     shifts: dict[str, Shift] = {}
-    for number, paired in enumerate(found):
+    for number, paired in enumerate(results):
         metric, span = metrics[number % len(metrics)], spans[number // len(metrics)]
         if paired.verdict in ("better", "worse"):
             names = ("difference", "ci_low", "ci_high", "p_adjusted")
             shift = Shift(
                 metric=metric, n_pairs=paired.n, n_runs=span, **{name: getattr(paired, name) for name in names}
             )
-            shifts[metric] = min(shift, shifts.get(metric, shift), key=lambda one: one.p_adjusted)
+            if metric not in shifts or shift.p_adjusted <= shifts[metric].p_adjusted:
+                shifts[metric] = shift
     return list(shifts.values())
 
 
 def describe_shifts(shifts: Sequence[Shift]) -> list[str]:
-    """One warning for all of them; none where there are none."""
+    """Return one warning for all shifts; none without a shift."""
     if not shifts:
         return []
     named = [
@@ -125,10 +126,10 @@ def describe_shifts(shifts: Sequence[Shift]) -> list[str]:
     ]
 
 
-LEAST_SAMPLES: Final = 10
-"""Samples that a noise run judges again at least, where there are so many."""
+MIN_SAMPLES: Final = 10
+"""The smallest number of samples that a noise run judges again, where there are so many."""
 POOLED_RUNS: Final = 10
-"""The newest noise runs of a series that a floor rests on; older ones tell less and less of the judge as it is."""
+"""The number of a series' newest noise runs that a floor rests on: older ones do not measure today's judge."""
 _OTHER_YARDSTICKS: Final = frozenset(("judge", "formula"))
 
 
@@ -136,7 +137,7 @@ _OTHER_YARDSTICKS: Final = frozenset(("judge", "formula"))
 class Noise:
     """One metric over pairs of judgements of the same sample: `n_changed` of `n_pairs` gave another score.
 
-    `sum_squares` is Σd² of the scores' differences, `n_runs` the noise runs that the pairs are from.
+    `sum_squares` is Σd² of the scores' differences, `n_runs` the number of noise runs that made the pairs.
     """
 
     n_pairs: int
@@ -151,7 +152,7 @@ class Noise:
 
 
 def pool_noise(noises: Iterable[Noise]) -> Noise | None:
-    """All pairs together; None when there is none."""
+    """Return all pairs together; None without any."""
     measured = [noise for noise in noises if noise.n_pairs]
     if not measured:
         return None
@@ -164,61 +165,58 @@ def pool_noise(noises: Iterable[Noise]) -> Noise | None:
 
 
 def sum_squares(*, n: int, mean: float | None, sd: float | None) -> float:
-    """Σd² of n differences from their mean and standard deviation, as the table `noise` has them."""
+    """Return Σd² of n differences from their mean and standard deviation, as the table `noise` has them."""
     return n * (mean or 0.0) ** 2 + max(n - 1, 0) * (sd or 0.0) ** 2
 
 
 def find_floor(noise: Noise, *, n: int, again: Integers, scale: float) -> float:
-    """The largest |change| of a mean over `n` samples that the judge's noise alone reaches in 95 of 100 comparisons.
+    """Return the largest |change| of a mean over `n` samples that noise alone reaches in 95 of 100 comparisons.
 
-    `again` has, by cluster, the samples among the n that the two runs did not score from the very same replies; the
+    `again` counts, by cluster, the samples among the n that the two runs did not score from the very same replies; the
     others add no noise. `scale` is the widest difference that two scores can have. With s the deviation of a pair:
 
-        floor = q · √(Σ anew²) / n + h / 2n        where q = min(t · s, 1.96 · scale · √u)
+        floor = q · √(Σ again²) / n + h / 2n        where q = min(t · s, 1.96 · scale · √u)
 
     - Given their texts, samples are judged independently of each other, so that n noisy samples would add s · √n to the
-      sum. Samples of a cluster share texts and now and then replies: they count as if they erred together, which is the
-      most that can be; without clusters each sample is its own, and Σ anew² is how many are judged again.
+      sum. Samples of a cluster share texts and now and then replies: they count as if they erred together, the worst
+      case; without clusters each sample counts alone, and Σ again² is how many are judged again.
     - t is the 97.5 % point of Student's distribution, not 1.96, because s is an estimate. Most pairs do not differ at
-      all, so it is the n_changed that do which s rests on, and they count as its degrees of freedom, less one. (In
-      Satterthwaite's count, 1946, Biometrics Bulletin 2(6), pairs that differ at a rate r by steps of one size give
+      all, so s rests on the n_changed that do, and they count as its degrees of freedom, less one. (In Satterthwaite's
+      count, 1946, Biometrics Bulletin 2(6), pairs that differ at a rate r by steps of one size give
       2 · n_changed / (1 - r); steps of many sizes give fewer, and that count of them missed in up to 15 % of
       simulations, this one in at most 5 %.)
     - u is the upper end of Clopper and Pearson's one-sided 95 % interval for the share of pairs that differ (1934,
-      Biometrika 26(4)): never more than that share can differ, by no more than the scale. Where no pair differs it is
-      1 - 0.05^(1/n_pairs), the rule of three, 3 / n_pairs (Hanley and Lippman-Hand 1983, JAMA 249(13)), and no
-      judge has a floor of 0 because it was asked ten times.
+      Biometrika 26(4)): never more than that share can differ, and never by more than the scale. Where no pair differs
+      it is 1 - 0.05^(1/n_pairs), the rule of three, 3 / n_pairs (Hanley and Lippman-Hand 1983, JAMA 249(13)), so that
+      ten equal pairs do not give a judge a floor of 0.
     - h is the usual step of a score that changed: sums of few steps are coarse, and half a step bridges that, as in any
       normal approximation to counts.
     """
     weight = sqrt(float(np.square(again.astype(np.float64)).sum()))
     if not weight:
         return 0.0
-    most = -NORMAL.inv_cdf(ALPHA / 2) * scale * sqrt(_bound_share(noise))
+    share = 1.0
+    if noise.n_changed < noise.n_pairs:
+        share = find_beta_point(1 - ALPHA, noise.n_changed + 1, noise.n_pairs - noise.n_changed)
+    most = -NORMAL.inv_cdf(ALPHA / 2) * scale * sqrt(share)
     freedom = noise.n_changed - 1
     estimated = -find_student_point(ALPHA / 2, freedom) * noise.deviation if freedom > 0 else most
     step = sqrt(noise.sum_squares / noise.n_changed) if noise.n_changed else scale
     return (min(estimated, most) * weight + step / 2) / n
 
 
-def _bound_share(noise: Noise) -> float:
-    if noise.n_changed >= noise.n_pairs:
-        return 1.0
-    return find_beta_point(1 - ALPHA, noise.n_changed + 1, noise.n_pairs - noise.n_changed)
-
-
 def pick_samples(sample_ids: Sequence[str], *, share: float, seed: str) -> list[str]:
-    """A random share of the samples in their order, at least LEAST_SAMPLES of them; equal seeds pick the same."""
+    """Return a random share of the samples in their order, at least MIN_SAMPLES; equal seeds pick the same."""
     n = count_picked(len(sample_ids), share)
     places = random.Random(seed).sample(range(len(sample_ids)), n)
     return [sample_ids[place] for place in sorted(places)]
 
 
 def pick_steadily(sample_ids: Sequence[str], *, share: float) -> list[str]:
-    """A random share of the samples in their order, at least LEAST_SAMPLES of them, the same ones every night.
+    """Return a random share of the samples in their order, at least MIN_SAMPLES, the same ones every night.
 
-    Each sample has its place in an order of its own, that of its id's hash: where samples come or go, those that stay
-    are drawn as they were, but for the few at the end of the share.
+    Each sample's place in the draw is the hash of its id: where samples come or go, the others keep their place, and
+    only the few at the end of the share change.
     """
     drawn = sorted(sample_ids, key=lambda sample_id: hashlib.sha256(f"repeats {sample_id}".encode()).digest())
     picked = frozenset(drawn[: count_picked(len(sample_ids), share)])
@@ -226,32 +224,32 @@ def pick_steadily(sample_ids: Sequence[str], *, share: float) -> list[str]:
 
 
 def has_noise(judge: str, embeddings: str | None) -> bool:
-    """Whether the judge or the embeddings may say something else the second time. Those without a model do not."""
+    """Return True if judge or embeddings may answer differently the second time. Those without a model do not."""
     return not all(map(is_fixed, list_judges(judge))) or embeddings not in (None, "hashing")
 
 
 def count_picked(n_samples: int, share: float) -> int:
-    """How many of so many samples are picked."""
-    return min(n_samples, max(ceil(share * n_samples), LEAST_SAMPLES))
+    """Return how many of so many samples are picked."""
+    return min(n_samples, max(ceil(share * n_samples), MIN_SAMPLES))
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetricNoise:
     """The judge's noise in the change of one metric.
 
-    Of the samples that both runs scored `n_anew` do not rest on the very same replies. `measured` is what is known of
-    the judge. `floor` is None where a change may be noise and nobody knows how much: then `is_unknown`, or where the
-    runs are not measured by one yardstick.
+    Of the samples that both runs scored `n_judged_again` rest on other replies. `measured` is the known noise.
+    `floor` is None where a change may be noise of unknown size: then `is_unknown`, or where the runs are not
+    measured by one yardstick.
     """
 
-    n_anew: int
+    n_judged_again: int
     measured: Noise | None
     floor: float | None
     is_unknown: bool = False
 
 
 class PairNoise:
-    """What is on record of the judge's noise for a pair of runs; read once, asked for each metric."""
+    """The stored noise of the judge for a pair of runs; fetched once, used for each metric."""
 
     def __init__(self, pair: RunPair) -> None:
         self._pair = pair
@@ -263,10 +261,10 @@ class PairNoise:
     def run_ids(self) -> list[str]:
         """The noise runs that some metric's floor rests on, the nearest first."""
         used = {run_id for _, run_id in self._used}
-        return [run.run_id for run in self._noise_runs if run.run_id in used]
+        return [run_id for run_id in self._noise_runs if run_id in used] if used else []
 
     def find_shifts(self) -> list[Shift]:
-        """In which metrics that have a floor the judge scores otherwise on the whole than it did."""
+        """Return the metrics with a floor in which the judge's scores have shifted."""
         run_ids = self.run_ids
         if not run_ids:
             return []
@@ -275,7 +273,7 @@ class PairNoise:
         return find_shifts(frame.join(used, on=["metric", "noise_run_id"]), run_ids)
 
     def list_judged_again(self, steps: Collection[str]) -> list[str]:
-        """The samples whose score, by a metric that rests on these steps, does not rest on the very same replies.
+        """Return the samples whose score, by a metric that rests on these steps, rests on other replies than before.
 
         Of a metric whose steps are not known, every step counts.
         """
@@ -298,31 +296,23 @@ class PairNoise:
         clusters: Integers,
         changed: Collection[str],
     ) -> MetricNoise:
-        """The noise in a metric's change over the samples that both runs scored.
+        """Return the noise in a metric's change over the samples that both runs scored.
 
         By sample: `values`, both runs' scores; whether it was judged `again`; its cluster; the names of what changed.
         """
-        n_anew = int(again.sum())
+        n_judged_again = int(again.sum())
         if any(_OTHER_YARDSTICKS.intersection(name.split("+")) for name in changed):
-            return MetricNoise(n_anew=n_anew, measured=None, floor=None)
-        if not n_anew:
-            return MetricNoise(n_anew=0, measured=None, floor=0.0 if len(again) else None)
-        measured = self._pool(metric, steps, version)
-        if measured is None:
-            return MetricNoise(n_anew=n_anew, measured=None, floor=None, is_unknown=True)
-        floor = find_floor(
-            measured, n=len(again), again=np.bincount(clusters[again]).astype(np.int64), scale=find_scale(values)
-        )
-        return MetricNoise(n_anew=n_anew, measured=measured, floor=floor)
-
-    def _pool(self, metric: str, steps: Collection[str], version: str | None) -> Noise | None:
+            return MetricNoise(n_judged_again=n_judged_again, measured=None, floor=None)
+        if not n_judged_again:
+            return MetricNoise(n_judged_again=0, measured=None, floor=0.0 if len(again) else None)
         rows = [
             row
             for row in self._rows.get(metric, [])
-            if row["metric_version"] == version and self._is_judged_alike(row["noise_run_id"], steps)
+            if row["metric_version"] == version
+            and is_judged_alike(self._noise_runs[row["noise_run_id"]], self._pair.candidate, self._asked, steps)
         ]
         self._used |= dict.fromkeys((metric, row["noise_run_id"]) for row in rows)
-        return pool_noise(
+        measured = pool_noise(
             Noise(
                 n_pairs=row["n_samples"],
                 n_changed=row["n_changed"],
@@ -330,68 +320,70 @@ class PairNoise:
             )
             for row in rows
         )
-
-    def _is_judged_alike(self, noise_run_id: str, steps: Collection[str]) -> bool:
-        (run,) = (run for run in self._noise_runs if run.run_id == noise_run_id)
-        return is_judged_alike(run, self._pair.candidate, self._asked, steps)
+        if measured is None:
+            return MetricNoise(n_judged_again=n_judged_again, measured=None, floor=None, is_unknown=True)
+        floor = find_floor(
+            measured, n=len(again), again=np.bincount(clusters[again]).astype(np.int64), scale=find_scale(values)
+        )
+        return MetricNoise(n_judged_again=n_judged_again, measured=measured, floor=floor)
 
     @cached_property
-    def _noise_runs(self) -> list[RunRow]:
+    def _noise_runs(self) -> Mapping[str, RunRow]:
+        """The newest noise runs of the candidate's series by their ids, the nearest first."""
         warehouse = self._pair.warehouse
         run_ids = list_noise_runs(warehouse, self._pair.candidate.run_id)[:POOLED_RUNS]
         runs = {run.run_id: run for run in list_runs(warehouse)} if run_ids else {}
-        return [runs[run_id] for run_id in run_ids]
+        return {run_id: runs[run_id] for run_id in run_ids}
 
     @cached_property
     def _rows(self) -> Mapping[str, list[dict[str, Any]]]:
-        frame = read_noise(self._pair.warehouse, [run.run_id for run in self._noise_runs])
+        frame = read_noise(self._pair.warehouse, list(self._noise_runs))
         return {str(key[0]): rows.to_dicts() for key, rows in frame.partition_by("metric", as_dict=True).items()}
 
     @cached_property
     def _asked(self) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-        return read_asked(
-            self._pair.warehouse, [self._pair.candidate.run_id, *(run.run_id for run in self._noise_runs)]
-        )
+        return read_asked(self._pair.warehouse, [self._pair.candidate.run_id, *self._noise_runs])
 
 
 def is_judged_alike(
     one: RunRow, other: RunRow, asked: Mapping[str, Mapping[str, Mapping[str, Any]]], steps: Collection[str]
 ) -> bool:
-    """Whether two runs had the same judge, model, prompt and settings in these steps; without any, in all of `other`.
+    """Return True if two runs had the same judge, model, prompt and settings in these steps; without any, in all of
+    `other`.
 
-    `asked` has both runs, as `read_asked` gives them.
+    `asked` has both runs, as `read_asked` returns them.
     """
     theirs, ours = asked[one.run_id], asked[other.run_id]
-    return not any(
-        is_changed_everywhere(one, other, step) or _is_asked_otherwise(theirs.get(step), ours.get(step))
-        for step in (list_call_steps(steps) if steps else ours)
-    )
-
-
-def _is_asked_otherwise(theirs: Mapping[str, Any] | None, ours: Mapping[str, Any] | None) -> bool:
-    """Whether one step was asked with another prompt, or answered by another model as far as both heard from one."""
-    if theirs is None or ours is None:
-        return False
-    models = [set(asked["models"] or ()) for asked in (theirs, ours)]
-    return bool(theirs["judges"] != ours["judges"] or (all(models) and not models[0] & models[1]))
+    for step in list_call_steps(steps) if steps else ours:
+        if is_changed_everywhere(one, other, step):
+            return False
+        before, after = theirs.get(step), ours.get(step)
+        if before is None or after is None:
+            continue
+        # Models count as far as replies of both runs named one.
+        models = [set(row["models"] or ()) for row in (before, after)]
+        if before["judges"] != after["judges"] or (all(models) and not models[0] & models[1]):
+            return False
+    return True
 
 
 def find_scale(values: Floats) -> float:
-    """How far two scores can be apart: 1 where they are shares, else as far as these are; NaN is no score."""
+    """Return how far two scores can be apart: 1 where they are shares, else as far as these are; NaN is unscored."""
     known = values[~np.isnan(values)]
     low, high = float(known.min(initial=0.0)), float(known.max(initial=1.0))
     return 1.0 if low >= 0 and high <= 1 else float(np.ptp(known))
 
 
 POWER: Final = 0.8
-"""The chance to see a drop, where nothing else is asked."""
+"""The default chance to see a drop."""
 ROUNDS: Final = (1, 2, 4)
-"""Repeats of each question of which it is said how many questions they would take."""
-_MOST_ROUNDS = 20
+"""Repeats of each question for which a plan states the number of questions."""
+_MAX_ROUNDS = 20
 _SIGNIFICANCE: Final = NormalDist().inv_cdf(0.975)
-# What more votes can save at best, of the questions: from where they are worth their price, and up to where nothing.
+# The share of the questions that more votes can save at best: from the first on they are worth their price, up to the
+# second they are useless.
 _WORTH_VOTES = 0.1
-_OF_NO_USE = 0.05
+_USELESS = 0.05
 
 Spending = Literal["nothing", "questions", "votes"]
 Row = Mapping[str, Any]
@@ -399,7 +391,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Components:
-    """What a metric's scores vary by in one run: a row of the view `noise_components`, as far as plans rest on it.
+    """The variance components of a metric's scores in one run: a row of the view `noise_components`.
 
     `answers` is the variance between answers to one question with the ends of its 95 % interval; `judge` the judge's
     part of that, None where it was not measured.
@@ -414,7 +406,7 @@ class Components:
 
     @classmethod
     def from_row(cls, row: Row) -> "Components":
-        """The same from the row."""
+        """Return the components of a row of the view."""
         judge, variance = row["judge_variance"], row["variance"]
         return cls(
             metric=row["metric"],
@@ -428,11 +420,11 @@ class Components:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What it takes to see a drop of a metric's mean between two runs with a power.
+    """The effort it takes to see a drop of a metric's mean between two runs with a power.
 
-    `n_needed` questions, with the ends that come of the interval of the variance; `n_with_repeats` if each is asked so
-    many further times on both nights and all its answers count; `n_without_judge` if the judge never wavered, the most
-    that votes can do, None where its noise is not known. `rounds` are the fewest repeats of each of the present
+    `n_needed` questions, with the ends that follow from the interval of the variance; `n_with_repeats` if each is asked
+    so many further times on both nights and all its answers count; `n_without_judge` if the judge never varied, the
+    most that votes can do, None where its noise is not known. `rounds` are the fewest repeats of each of the present
     `n_questions` that would do, None where no number does. `next` is what is best spent on.
     """
 
@@ -450,29 +442,28 @@ class Plan:
     next: Spending
 
     def describe(self) -> str:
-        """The plan in a sentence."""
+        """Return the plan as a sentence."""
         start = f"to see a drop of {self.drop:g} in {self.metric} with {self.power:.0%} power: "
         needed = f"{self.n_needed:,} questions ({self.n_needed_low:,} to {self.n_needed_high:,}"
         if self.next == "nothing":
             return f"{start}{needed}); there are {self.n_questions:,}"
         repeats = f"{self.n_with_repeats[2]:,} with 2 repeats of each"
-        if self.rounds is not None and self.rounds != 2:  # what was just said
+        if self.rounds is not None and self.rounds != 2:  # 2 has just been named
             repeats += f", or the present ones with {self.rounds}"
-        return f"{start}{needed}; there are {self.n_questions:,}); or {repeats}; {self._describe_votes()}"
-
-    def _describe_votes(self) -> str:
-        if self.n_without_judge is None:
-            return "what more votes would do is not known until the judge's noise is measured"
         share = f"the judge is {self.judge_share or 0:.0%} of the variance"
-        if self.next == "votes":
-            return f"with more votes {self.n_without_judge:,} at best: {share}"
-        if self.n_without_judge > (1 - _OF_NO_USE) * self.n_needed:
-            return f"more votes would not help: {share}"
-        return f"more votes would hardly help, {self.n_without_judge:,} at best: {share}"
+        if self.n_without_judge is None:
+            votes = "the effect of more votes is not known until the judge's noise is measured"
+        elif self.next == "votes":
+            votes = f"with more votes {self.n_without_judge:,} at best: {share}"
+        elif self.n_without_judge > (1 - _USELESS) * self.n_needed:
+            votes = f"more votes would not help: {share}"
+        else:
+            votes = f"more votes would hardly help, {self.n_without_judge:,} at best: {share}"
+        return f"{start}{needed}; there are {self.n_questions:,}); or {repeats}; {votes}"
 
 
 def find_smallest_drop(components: Components, *, power: float = POWER) -> float:
-    """The drop of the mean that the present questions show with this power; never more than the scale."""
+    """Return the drop of the mean that the present questions show with this power; never more than the scale."""
     z, n, scale = _SIGNIFICANCE + NormalDist().inv_cdf(power), components.n_questions, components.scale
     # n δ² = z² (2 W + δ (c - δ)), solved for δ.
     linear = z**2 * scale
@@ -483,14 +474,14 @@ def find_smallest_drop(components: Components, *, power: float = POWER) -> float
 def count_questions(
     components: Components, drop: float, *, answers: float, n_answers: int = 1, power: float = POWER
 ) -> int:
-    """How many questions show a drop with this power, with such a variance between answers, of which so many count."""
+    """Return how many questions show a drop with this power; `answers` is the variance between a question's answers."""
     z = _SIGNIFICANCE + NormalDist().inv_cdf(power)
     drop = min(drop, components.scale)
     return max(ceil(z**2 * (2 * answers / n_answers + drop * (components.scale - drop)) / drop**2 - 1e-9), 2)
 
 
 def plan_spending(components: Components, drop: float, *, power: float = POWER) -> Plan:
-    """What it takes to see a drop, which is more than 0, with this power."""
+    """Return what it takes to see a drop, which is more than 0, with this power."""
 
     def count(answers: float, n_answers: int = 1) -> int:
         return count_questions(components, drop, answers=answers, n_answers=n_answers, power=power)
@@ -498,7 +489,7 @@ def plan_spending(components: Components, drop: float, *, power: float = POWER) 
     value, low, high = components.answers
     n_needed = count(value)
     without_judge = None if components.judge is None else count(value - components.judge)
-    rounds = (rounds for rounds in range(1, _MOST_ROUNDS + 1) if count(value, 1 + rounds) <= components.n_questions)
+    rounds = (rounds for rounds in range(1, _MAX_ROUNDS + 1) if count(value, 1 + rounds) <= components.n_questions)
     spending: Spending = "questions"
     if n_needed <= components.n_questions:
         spending = "nothing"
@@ -523,21 +514,16 @@ def plan_spending(components: Components, drop: float, *, power: float = POWER) 
 def describe_components(
     rows: Sequence[Row], drops: Mapping[str, float], *, power: float = POWER
 ) -> list[dict[str, Any]]:
-    """The rows of the view with what follows from each: the smallest drop that shows, and the plan of a drop asked for.
+    """Return the rows of the view, each with the smallest drop that shows and the plan for the drop asked for.
 
-    A plan is None for a metric of which no drop is given.
+    A plan is None for a metric without a given drop.
     """
-    found = []
+    described = []
     for row in rows:
         components = Components.from_row(row)
         drop = drops.get(components.metric)
         plan = plan_spending(components, drop, power=power) if drop else None
-        found.append(
-            {
-                **row,
-                "power": power,
-                "smallest_drop": find_smallest_drop(components, power=power),
-                "plan": {**asdict(plan), "text": plan.describe()} if plan else None,
-            }
-        )
-    return found
+        smallest_drop = find_smallest_drop(components, power=power)
+        document = {**asdict(plan), "text": plan.describe()} if plan else None
+        described.append({**row, "power": power, "smallest_drop": smallest_drop, "plan": document})
+    return described

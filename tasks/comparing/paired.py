@@ -1,19 +1,27 @@
-"""Statistics of two runs over the same samples: is a difference of means more than chance?
+"""Statistics of two runs over the same samples: differences of means, and preferences between two answers.
 
 Everything rests on the differences of the samples that both runs scored. Samples that share a document or a
-conversation are not independent, so whole clusters are summed and flipped; without clusters each sample is its own. The
-interval is made of those of what was gained and of what was lost (`intervals`). The test flips signs: were both runs
-alike, each cluster's difference could as well have had the other sign. It tests the mean that is shown (Wilcoxon's
-signed ranks test a median of ranks and drop samples without a difference, which is most of them here), needs no
-distribution, and is exact where all sign patterns can be gone through. `parts` says what made a difference; `runs`
-brings both to the runs on record.
+conversation are not independent, so whole clusters are summed and flipped; without clusters each sample is one. The
+interval combines the intervals of gains and of losses (`intervals`). The test flips signs: were both runs alike, each
+cluster's difference could as well have had the other sign. It tests the mean that is shown (Wilcoxon's signed ranks
+test a median of ranks and drop samples without a difference, which is most of them here), needs no distribution, and is
+exact where all sign patterns can be enumerated. `changes` finds what made a difference; `runs` applies both to stored
+runs.
 
-Where one run judged a part of its dataset, what judging all in both would have given is compared. Samples were then
-picked with unequal probabilities, so that a plain mean over those that both runs scored would lean to the samples in
-doubt. The difference is that of both runs' estimates (the view `sampled_means`). Where both picked the same samples by
-the same probabilities it rests on what moved in these, and its variance is that of the moves; else the picks have
-nothing to do with each other, and it is the sum of both (`queries/run_pairs/sampled.sql`). What is listed by sample
-stays what it is; what would add samples up to a mean is left out.
+Where one run judged a part of its dataset, the estimates for all of both datasets are compared. Samples were then
+picked with unequal probabilities, so that a plain mean over the samples that both runs scored would lean to the samples
+in doubt. The difference is that of both runs' estimates (the view `sampled_means`). Where both picked the same samples
+by the same probabilities it rests on what moved in these, and its variance is that of the moves; else the picks are
+independent, and it is the sum of both (`queries/run_pairs/sampled.sql`). Lists by sample stay the same; the parts that
+would add samples up to a mean are left out.
+
+A preference was asked for twice for each sample, with either answer in front. An order gives its answers one point
+between them, half of one for a tie, and a sample counts by the mean of both: 1 and 0 where both name the same answer;
+0.75 and 0.25 where one of them is a tie; 0.5 where both are ties, and where they contradict each other, for then the
+place has decided and not the answer. So a judge's liking for the first place counts as much for either answer, and the
+win rate is free of it. That liking is measured by the same verdicts: the points of the answer in front are 0.5 in the
+mean for a judge that does not look at places, however good the answers are. The sign test counts the groups of samples
+in which one side is ahead: were both alike, either would be as often, and p is exact.
 """
 
 import math
@@ -49,7 +57,7 @@ RESAMPLES: Final = 10_000
 ROUNDING: Final = 1e-12
 """Scores that are nearer than this are the same score, summed in another order."""
 
-_MOST_SIGNS = 500_000  # of a block of signs: 4 MB, which stays in the processor's cache
+_MAX_SIGNS = 500_000  # of a block of signs: 4 MB, which stays in the processor's cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +82,7 @@ class Paired:
     verdict: Verdict
 
     def find_drop(self, better: Better) -> "Drop":
-        """The difference as a drop: how far a metric that is better when high fell, or one better when low rose."""
+        """Return how far a metric that is better when high fell, or one that is better when low rose."""
         ends = [turn_to_drop(end, better) for end in (self.ci_low, self.ci_high)]
         low, high = ends if better == "low" else reversed(ends)
         return Drop(size=turn_to_drop(self.difference, better), low=low, high=high)
@@ -82,8 +90,10 @@ class Paired:
 
 @dataclass(frozen=True, kw_only=True)
 class Drop:
-    """How much worse the candidate is, with the 95 % interval of that; negative where it is better, and None where
-    there is no common sample, `low` and `high` also with fewer than two clusters."""
+    """The size of a worsening with its 95 % interval; negative where the candidate is better.
+
+    All are None where there is no common sample, `low` and `high` also with fewer than two clusters.
+    """
 
     size: float | None
     low: float | None
@@ -91,7 +101,7 @@ class Drop:
 
 
 def turn_to_drop(difference: float | None, better: Better) -> float | None:
-    """A difference, candidate minus base, as a drop."""
+    """Return a difference, candidate minus base, as a drop."""
     # 0.0 - difference, so that no change is 0 and not -0.
     return difference if difference is None or better == "low" else 0.0 - difference
 
@@ -109,57 +119,73 @@ def compare_paired(
     """Compare two runs by all metrics at once.
 
     `differences` is samples × metrics, candidate minus base, NaN where a run has no score; `clusters` numbers the
-    cluster of each sample; `low_is_good` says of which metrics a high value is bad. `scales` are the widest differences
-    that two scores can have (1 unless given), `family` says over which metrics p is adjusted (all unless given; the
-    others have none). Equal arguments give equal results.
+    cluster of each sample; `low_is_good` marks the metrics of which a high value is bad. `scales` are the widest
+    differences that two scores can have (1 unless given), `family` marks the metrics over which p is adjusted (all
+    unless given; the others have none). Equal arguments give equal results.
+
+    A difference is better or worse when the adjusted test shows it and the interval does not hold 0.
     """
     differences = np.where(np.abs(differences) < ROUNDING, 0.0, differences)
-    n_columns = differences.shape[1]
+    n_metrics = differences.shape[1]
     places = np.unique(clusters, return_inverse=True)[1].astype(np.int64)
     sums = sum_groups(differences, places)
-    intervals = _find_intervals(differences, places, sums, np.asarray(scales or [1.0] * n_columns))
-    tests = _flip_signs(sums, np.asarray(family or [True] * n_columns, dtype=bool), seed=seed, resamples=resamples)
-    return [
-        _decide(_describe(differences[:, column], sums.counts[:, column], intervals[column], test), low_is_good=is_low)
-        for column, (test, is_low) in enumerate(zip(tests, low_is_good, strict=True))
-    ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Test:
-    p: float | None
-    p_adjusted: float | None
-    is_exact: bool
-
-
-def _find_intervals(
-    differences: Floats, places: Integers, sums: GroupSums, scales: Floats
-) -> list[tuple[float, float] | None]:
-    """By metric its interval, None with fewer than two clusters.
-
-    Moves are measured by the widest one; of fewer than FEW_MOVED clusters that moved, by the scale.
-    """
+    n_clusters = (sums.counts > 0).sum(axis=0)
+    # Moves are measured by the widest one; of fewer than FEW_MOVED clusters that moved, by the scale.
     gains, losses = (np.maximum(sign * differences, 0.0) for sign in (1.0, -1.0))  # NaN stays NaN
     moves = np.nan_to_num(gains + losses)
     widest, n_moved = moves.max(axis=0, initial=0.0), (sum_groups(moves, places).totals > 0).sum(axis=0)
-    units = np.where(n_moved < FEW_MOVED, np.maximum(scales, widest), widest)
-    found = find_difference(gains / units, losses / units, places)
-    ends = zip((found.low * units).tolist(), (found.high * units).tolist(), strict=True)
-    return [pair if n > 1 else None for pair, n in zip(ends, (sums.counts > 0).sum(axis=0), strict=True)]
+    units = np.where(n_moved < FEW_MOVED, np.maximum(np.asarray(scales or [1.0] * n_metrics), widest), widest)
+    interval = find_difference(gains / units, losses / units, places)
+    tests = _flip_signs(sums, np.asarray(family or [True] * n_metrics, dtype=bool), seed=seed, resamples=resamples)
+    results = []
+    for column, (p, p_adjusted, is_exact) in enumerate(tests):
+        scored = differences[:, column][~np.isnan(differences[:, column])]
+        low: float | None = float(interval.low[column] * units[column])
+        high: float | None = float(interval.high[column] * units[column])
+        if n_clusters[column] < 2:
+            low = high = None
+        difference = float(scored.mean()) if len(scored) else None
+        n_higher, n_lower = int((scored > 0).sum()), int((scored < 0).sum())
+        verdict: Verdict = "undecided"
+        if len(scored) and not n_higher and not n_lower:
+            verdict = "same"
+        elif difference is None or p_adjusted is None or p_adjusted > ALPHA:
+            verdict = "undecided"
+        elif low is None or high is None or not low <= 0 <= high:
+            verdict = "better" if (difference > 0) != low_is_good[column] else "worse"
+        results.append(
+            Paired(
+                n=len(scored),
+                n_clusters=int(n_clusters[column]),
+                n_higher=n_higher,
+                n_lower=n_lower,
+                difference=difference,
+                ci_low=low,
+                ci_high=high,
+                p=p,
+                p_adjusted=p_adjusted,
+                is_exact=is_exact,
+                verdict=verdict,
+            )
+        )
+    return results
 
 
-def _flip_signs(sums: GroupSums, family: NDArray[np.bool_], *, seed: int, resamples: int) -> list[_Test]:
-    """Two-sided sign-flip test of each metric: the share of sign patterns that move the mean at least as far.
+def _flip_signs(
+    sums: GroupSums, family: NDArray[np.bool_], *, seed: int, resamples: int
+) -> list[tuple[float | None, float | None, bool]]:
+    """Return of each metric the p of a two-sided sign-flip test, p adjusted over the family, and whether p is exact.
 
-    Clusters without a difference play no part, whatever their sign. What is drawn at random counts the pattern found
-    as one of those drawn, so that p is never 0 (Phipson and Smyth 2010, arXiv:1603.05766).
+    p is the share of sign patterns that move the mean at least as far. Clusters without a difference play no part,
+    with either sign. Of random patterns the one found counts as one of those drawn, so that p is never 0 (Phipson and
+    Smyth 2010, arXiv:1603.05766).
 
-    All metrics are flipped by the same patterns, so that what goes together stays together, and p is adjusted by the
+    All metrics are flipped by the same patterns, so that what moves together stays together, and p is adjusted by the
     step-down maxT of Westfall and Young (1993, Resampling-Based Multiple Testing, algorithm 4.1; Ge, Dudoit and Speed
     2003, TEST 12(1)): the largest |z| of all metrics that moved no further than this one must seldom be as large as
-    its own. z is the sum of the differences over the root of their sum of squares, which no flip changes. A p of at
-    most α may be called a finding, with a chance of α for one false finding among all. Twelve metrics that say the same
-    cost no more than one; Holm's correction takes them for twelve.
+    its z, the sum of the differences over the root of their sum of squares, which no flip changes. A p of at most α
+    may be called a finding, with a chance of α for one false finding among all. Twelve metrics that agree cost no more
+    than one; Holm's correction takes them for twelve.
     """
     lengths = np.sqrt((sums.totals**2).sum(axis=0))
     scaled = np.divide(sums.totals, lengths, out=np.zeros_like(sums.totals), where=lengths > 0)
@@ -167,110 +193,76 @@ def _flip_signs(sums: GroupSums, family: NDArray[np.bool_], *, seed: int, resamp
     found = np.abs(scaled.sum(axis=0))
     order = np.flatnonzero(family & sums.counts.any(axis=0))
     order = order[np.argsort(-found[order], kind="stable")]
-    is_whole = 2 ** len(scaled) <= resamples
-    signs = _list_signs(len(scaled)) if is_whole else _draw_signs(len(scaled), seed, resamples)
     n_as_far, n_largest = np.zeros(len(found), dtype=np.int64), np.zeros(len(order), dtype=np.int64)
-    for stays in signs:
+    for stays in _make_signs(len(scaled), seed, resamples):
         moved = np.abs(2.0 * (stays @ scaled) - scaled.sum(axis=0))
         n_as_far += (moved >= found * (1 - TIE)).sum(axis=0)
         largest = np.maximum.accumulate(moved[:, order[::-1]], axis=1)[:, ::-1]
         n_largest += (largest >= found[order] * (1 - TIE)).sum(axis=0)
+    is_whole = 2 ** len(scaled) <= resamples
     n_more, n_patterns = (0, 2 ** len(scaled)) if is_whole else (1, 1 + resamples)
     adjusted = dict(zip(order.tolist(), np.maximum.accumulate((n_more + n_largest) / n_patterns), strict=True))
-    n_tested = sums.counts.sum(axis=0)
-    return [
-        _finish_test(sums.totals[:, column], (n_more + n) / n_patterns, adjusted.get(column), is_whole, resamples)
-        if n_tested[column]
-        else _Test(p=None, p_adjusted=None, is_exact=True)
-        for column, n in enumerate(n_as_far.tolist())
-    ]
+    tests: list[tuple[float | None, float | None, bool]] = []
+    for column, n in enumerate(n_as_far.tolist()):
+        if not sums.counts[:, column].any():
+            tests.append((None, None, True))
+            continue
+        p, is_exact = (n_more + n) / n_patterns, is_whole
+        moved = sums.totals[:, column][sums.totals[:, column] != 0]
+        if not is_whole and 2 ** len(moved) <= resamples:  # the metric's sign patterns alone can be enumerated
+            (signs,) = _make_signs(len(moved), seed, resamples)
+            p, is_exact = float(np.mean(np.abs((2.0 * signs - 1.0) @ moved) >= abs(moved.sum()) * (1 - TIE))), True
+        tests.append((p, max(p, float(adjusted[column])) if column in adjusted else None, is_exact))
+    return tests
 
 
-def _finish_test(totals: Floats, p: float, adjusted: float | None, is_exact: bool, resamples: int) -> _Test:
-    """The test of one metric, with its exact p where at least its own sign patterns can be gone through."""
-    moved = totals[totals != 0]
-    if not is_exact and 2 ** len(moved) <= resamples:
-        (signs,) = _list_signs(len(moved))
-        p, is_exact = float(np.mean(np.abs((2.0 * signs - 1.0) @ moved) >= abs(moved.sum()) * (1 - TIE))), True
-    return _Test(p=p, p_adjusted=None if adjusted is None else max(p, float(adjusted)), is_exact=is_exact)
+def _make_signs(n: int, seed: int, resamples: int) -> Iterator[Floats]:
+    """Yield patterns of n signs: 1 where a sign stays, 0 where it is turned.
 
-
-def _list_signs(n: int) -> Iterator[Floats]:
-    """All patterns of n signs in one block: 1 where a sign stays as it is, 0 where it is turned."""
-    yield (np.arange(2**n)[:, None] >> np.arange(n) & 1).astype(np.float64)
-
-
-def _draw_signs(n: int, seed: int, resamples: int) -> Iterator[Floats]:
-    """Random patterns in blocks, from a random bit a sign."""
+    All patterns in one block if there are at most `resamples`, else random ones in blocks, from a random bit a sign.
+    """
+    if 2**n <= resamples:
+        yield (np.arange(2**n)[:, None] >> np.arange(n) & 1).astype(np.float64)
+        return
     generator = np.random.default_rng([seed, -1 % 2**32])
-    step = max(1, _MOST_SIGNS // n)
+    step = max(1, _MAX_SIGNS // n)
     for start in range(0, resamples, step):
         size = min(step, resamples - start)
         drawn = generator.integers(0, 256, size=(size, -(-n // 8)), dtype=np.uint8)
         yield np.unpackbits(drawn, axis=1, count=n).astype(np.float64)
 
 
-def _describe(differences: Floats, counts: Floats, interval: tuple[float, float] | None, test: _Test) -> Paired:
-    scored = differences[~np.isnan(differences)]
-    low, high = interval or (None, None)
-    return Paired(
-        n=len(scored),
-        n_clusters=int((counts > 0).sum()),
-        n_higher=int((scored > 0).sum()),
-        n_lower=int((scored < 0).sum()),
-        difference=float(scored.mean()) if len(scored) else None,
-        ci_low=low,
-        ci_high=high,
-        p=test.p,
-        p_adjusted=test.p_adjusted,
-        is_exact=test.is_exact,
-        verdict="undecided",
-    )
-
-
-def _decide(paired: Paired, *, low_is_good: bool) -> Paired:
-    """A difference is called better or worse when the adjusted test says so and the interval does not hold 0."""
-    if paired.n and not paired.n_higher and not paired.n_lower:
-        return replace(paired, verdict="same")
-    difference = paired.difference
-    if difference is None or paired.p_adjusted is None or paired.p_adjusted > ALPHA:
-        return paired
-    if paired.ci_low is not None and paired.ci_high is not None and paired.ci_low <= 0 <= paired.ci_high:
-        return paired
-    return replace(paired, verdict="better" if (difference > 0) != low_is_good else "worse")
-
-
-_MOST_DEGREES: Final = 1e6
+_MAX_DEGREES: Final = 1e6
 
 
 def is_sampled(run: RunRow) -> bool:
-    """Whether a run judged a part of its dataset."""
+    """Return True if a run judged a part of its dataset."""
     return run.config.get("sample_budget") is not None
 
 
 def warn_of_sampling(pair: RunPair) -> Iterator[str]:
-    """What to know of a pair of which a run judged a part."""
+    """Yield a warning for each run of a pair that judged a part of its dataset."""
     for run in (pair.base, pair.candidate):
         if is_sampled(run):
             yield (
                 f"run {run.run_id} judged a part of its dataset ({run.n_samples:,} samples): means and differences are "
-                "estimates for all of it, samples and flips are those that were judged"
+                "estimates for all of it, samples and flips only of what was judged"
             )
 
 
 def read_estimates(pair: RunPair) -> Mapping[str, Mapping[str, Any]] | None:
-    """By metric both runs' means, the variance of their difference and what it rests on; None where both judged all."""
+    """Fetch by metric both runs' means and the variance of their difference; None where both judged all."""
     if not (is_sampled(pair.base) or is_sampled(pair.candidate)):
         return None
     return {str(row["metric"]): row for row in pair.read_estimates()}
 
 
 def decide(paired: Paired, row: Mapping[str, Any], *, better: Better, scale: float) -> Paired:
-    """The difference of two estimates with its interval and p by Student's t; without a variance nothing is decided.
+    """Return the difference of two estimates with its interval and p by Student's t; undecided without a variance.
 
-    The degrees of freedom are those of the variance, as Satterthwaite has them (1946, Biometrics Bulletin 2(6)).
-    Where the same samples were picked and hardly any moved, the moves say little of the others: as many may have moved
-    by the whole `scale` as could without one being picked, and p is that of the moves' signs.
+    The degrees of freedom belong to the variance, by Satterthwaite (1946, Biometrics Bulletin 2(6)). Where the same
+    samples were picked and hardly any moved, the moves show little of the others: as many may have moved by the whole
+    `scale` as could without one being picked, and p is that of the moves' signs.
     """
     difference, variance = float(row["candidate"] - row["base"]), row["variance"]
     difference = 0.0 if abs(difference) < ROUNDING else difference
@@ -279,7 +271,7 @@ def decide(paired: Paired, row: Mapping[str, Any], *, better: Better, scale: flo
             paired, difference=difference, ci_low=None, ci_high=None, p=None, p_adjusted=None, verdict="undecided"
         )
     error = math.sqrt(variance) if variance > ROUNDING**2 else 0.0
-    degrees = 2 * variance**2 / max(row["spread"], 2 * variance**2 / _MOST_DEGREES) if error else _MOST_DEGREES
+    degrees = 2 * variance**2 / max(row["spread"], 2 * variance**2 / _MAX_DEGREES) if error else _MAX_DEGREES
     half = find_student_point(1 - ALPHA / 2, degrees) * error
     p = find_student_p(difference / error, degrees) if error else float(difference == 0)
     if row["is_paired"] and paired.n_higher + paired.n_lower < FEW_MOVED:
@@ -301,12 +293,11 @@ def decide(paired: Paired, row: Mapping[str, Any], *, better: Better, scale: flo
 
 Rows = Sequence[Mapping[str, Any]]
 Preference = Literal["candidate", "base", "undecided"]
-_HALF: Final = (0.25, 0.75)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SignTest:
-    """How many groups of samples, each one sample where there are none, are for either side, and the two-sided p."""
+    """The number of groups of samples (single samples without clusters) ahead for either side, and the two-sided p."""
 
     n_candidate: int
     n_base: int
@@ -315,9 +306,9 @@ class SignTest:
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """What the places did in the `n` samples that were asked about in both orders.
+    """The effect of the places in the `n` samples that were asked about in both orders.
 
-    `agreement` is the share of samples in which both orders say the same, `order_decided` that in which they contradict
+    `agreement` is the share of samples in which both orders agree, `order_decided` the share in which they contradict
     each other. `first_place` are the mean points of the answer in front: 0.5 where places decide nothing.
     """
 
@@ -328,17 +319,17 @@ class Position:
 
     @property
     def leans_to(self) -> Literal["first", "second"] | None:
-        """The place that the judge favours, where the interval says so."""
+        """The place that the judge favours, where the interval shows it."""
         low, high = self.first_place.ci_low, self.first_place.ci_high
         return "first" if low is not None and low > 0.5 else "second" if high is not None and high < 0.5 else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreferenceSummary:
-    """What a run of preferences comes to, seen from the candidate: `wins` and `losses` are its own.
+    """The result of a run of preferences, seen from the candidate.
 
-    `half_wins` and `half_losses` are those of them in which one order says tie, `n_contradicted` the ties in which the
-    orders contradict each other, `n_identical` those of answers that are the same.
+    `half_wins` and `half_losses` are wins and losses in which one order is a tie, `n_contradicted` the ties in which
+    the orders contradict each other, `n_identical` counts pairs of equal answers.
     """
 
     n: int
@@ -356,7 +347,7 @@ class PreferenceSummary:
 
     @property
     def verdict(self) -> Preference:
-        """Whose answers are preferred by more than chance: the test and the interval have to say so."""
+        """The side with the significantly preferred answers: both the test and the interval have to show it."""
         low, high = self.win_rate.ci_low, self.win_rate.ci_high
         if low is None or high is None or self.sign_test.p > ALPHA or low <= 0.5 <= high:
             return "undecided"
@@ -364,39 +355,38 @@ class PreferenceSummary:
 
 
 def summarise_preferences(rows: Rows) -> PreferenceSummary:
-    """What rows of `sample_preferences` come to; those without points are left out."""
+    """Summarise rows of `sample_preferences`; rows without points are left out."""
     judged = [row for row in rows if row["points"] is not None]
     asked = [row for row in judged if row["first_place"] is not None]
-    points, groups = _to_values([row["points"] for row in judged]), number_groups(judged)
+    points, groups = np.array([row["points"] for row in judged], dtype=np.float64), number_groups(judged)
+    ahead = sum_groups((points - 0.5)[:, None], groups).totals[:, 0]
+    n_candidate, n_base = int((ahead > TIE).sum()), int((ahead < -TIE).sum())
+    agreement, order_decided, first_place = (
+        measure_mean(np.array(column, dtype=np.float64), number_groups(asked))
+        for column in (
+            [row["orders"] == "agree" for row in asked],
+            [row["orders"] == "contradict" for row in asked],
+            [row["first_place"] for row in asked],
+        )
+    )
     return PreferenceSummary(
         n=len(judged),
         n_clusters=int(groups.max()) + 1 if len(groups) else 0,
         n_identical=len(judged) - len(asked),
         wins=int((points > 0.5).sum()),
-        half_wins=int((points == _HALF[1]).sum()),
+        half_wins=int((points == 0.75).sum()),
         ties=int((points == 0.5).sum()),
         n_contradicted=sum(row["orders"] == "contradict" for row in judged),
         losses=int((points < 0.5).sum()),
-        half_losses=int((points == _HALF[0]).sum()),
+        half_losses=int((points == 0.25).sum()),
         win_rate=measure_mean(points, groups),
-        sign_test=_test_signs(points, groups),
-        position=_measure_position(asked),
+        sign_test=SignTest(n_candidate=n_candidate, n_base=n_base, p=find_sign_p(n_candidate, n_base)),
+        position=Position(n=len(asked), agreement=agreement, order_decided=order_decided, first_place=first_place),
     )
-
-
-def _measure_position(asked: Rows) -> Position:
-    groups = number_groups(asked)
-    columns = (
-        [row["orders"] == "agree" for row in asked],
-        [row["orders"] == "contradict" for row in asked],
-        [row["first_place"] for row in asked],
-    )
-    agreement, order_decided, first_place = (measure_mean(_to_values(column), groups) for column in columns)
-    return Position(n=len(asked), agreement=agreement, order_decided=order_decided, first_place=first_place)
 
 
 def measure_mean(values: Floats, groups: Integers) -> Measure:
-    """The mean of values from 0 to 1 with its interval; nothing of none."""
+    """Return the mean of values from 0 to 1 with its interval; all None without values."""
     if not len(values):
         return Measure(value=None, ci_low=None, ci_high=None)
     low, high = find_mean_interval(values, groups, minimum=0.0) or (None, None)
@@ -404,24 +394,14 @@ def measure_mean(values: Floats, groups: Integers) -> Measure:
 
 
 def number_groups(rows: Rows) -> Integers:
-    """The group of each row, numbered from 0; a row without a cluster is a group of its own."""
+    """Number the group of each row from 0; a row without a cluster is a separate group."""
     numbers: dict[tuple[str, bool], int] = {}
     names = ((row["cluster"] or row["sample_id"], row["cluster"] is None) for row in rows)
     return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
 
 
-def _to_values(values: Sequence[Any]) -> Floats:
-    return np.array(values, dtype=np.float64)
-
-
-def _test_signs(points: Floats, groups: Integers) -> SignTest:
-    ahead = sum_groups((points - 0.5)[:, None], groups).totals[:, 0]
-    n_candidate, n_base = int((ahead > TIE).sum()), int((ahead < -TIE).sum())
-    return SignTest(n_candidate=n_candidate, n_base=n_base, p=find_sign_p(n_candidate, n_base))
-
-
 def find_sign_p(n_one: int, n_other: int) -> float:
-    """The chance that a fair coin falls at least as unevenly as that, either way."""
+    """Return the chance that a fair coin falls at least as unevenly, either way."""
     n, fewer = n_one + n_other, min(n_one, n_other)
     logs = (lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1) - n * log(2) for k in range(fewer + 1))
     return min(1.0, 2 * fsum(map(exp, logs)))

@@ -1,7 +1,7 @@
-"""Two runs on record compared: what each metric did, whether that is chance, why it moved, and what to beware of.
+"""The comparison of two stored runs: the change of each metric, its significance, its causes, and warnings.
 
-This is where the statistics (`paired`) and the parts of a difference (`parts`) meet the warehouse. The result is plain
-data that commands print.
+Here the statistics (`paired`) and the parts of a difference (`changes`) meet the warehouse. The result is plain data
+that commands print.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -55,13 +55,15 @@ from evalhouse.warehouse.store import Warehouse
 
 
 class ComparisonError(ValueError):
-    """The runs cannot be compared as asked; the text says what came and what is allowed."""
+    """The runs cannot be compared as asked; the text names the value and what is allowed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonSettings:
-    """How to compare. `cluster` is a metadata column, NO_CLUSTER, or None to look for one of CLUSTER_COLUMNS. p is
-    adjusted over `metrics`, or over all there are where that is None; the others have no adjusted one."""
+    """Settings of a comparison. `cluster` is a metadata column, NO_CLUSTER, or None to look for one of CLUSTER_COLUMNS.
+
+    p is adjusted over `metrics`, or over all if that is None; the others have no adjusted one.
+    """
 
     cluster: str | None = None
     seed: int = 0
@@ -75,7 +77,7 @@ class MetricComparison:
 
     `n_*` counts scored samples, `coverage_*` is their share of the run; `mean_*` is over all of them, `common_*` over
     the samples that both runs scored, as is everything in `paired`. `change` is the difference of the means over all,
-    which the `parts` add up to; None when a run has no score. `noise` is what the judge's own noise may have in
+    which the `parts` add up to; None when a run has no score. `noise` is the possible share of the judge's noise in
     `paired`, None where no sample is common.
     """
 
@@ -101,17 +103,19 @@ class MetricComparison:
 
     @property
     def is_real(self) -> bool:
-        """Whether the difference is called better or worse: more than chance. It says nothing of what caused it."""
+        """True if the difference is significantly better or worse, from any cause."""
         return self.paired.verdict in ("better", "worse")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What became of every metric. `cluster` is the column that was used; `moves` has one row per sample of both runs
-    and metric (sample_id, metric, base, candidate, changed) where the value is another or there is one in one run only.
-    `noise_run_ids` are the noise runs that floors rest on, `shifts` the metrics in which the judge is by them another
-    than it was, `retrieval` what of the answers looks like retrieval, `retrieval_moves` what became of retrieval by
-    itself. `changed` counts, by what may change in a sample, the samples of both runs in which it did.
+    """The comparison of two runs in every metric.
+
+    `cluster` is the column that was used; `moves` has one row per sample of both runs and metric (sample_id, metric,
+    base, candidate, changed) where the values differ or only one run has one. `noise_run_ids` are the noise runs that
+    floors rest on, `shifts` the metrics in which they show that the judge has shifted, `retrieval` the changes of
+    answers that look like retrieval, `retrieval_moves` the changes of retrieval itself. `changed` counts, by cause, the
+    samples of both runs in which it changed.
     """
 
     n_base: int
@@ -157,10 +161,6 @@ class _Column:
     def moves(self) -> Floats:
         return self.candidate - self.base
 
-    @property
-    def in_both(self) -> Flags:
-        return ~np.isnan(self.moves)
-
 
 @one_reader()
 def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
@@ -170,12 +170,11 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     other_judges = pair.read_changed_judges()
     inputs = find_changed_inputs(pair, samples)
     columns = list(_build_columns(pair, samples, scores, other_judges, inputs))
-    cluster, clusters = _find_clusters(pair, samples, settings.cluster)
+    cluster, clusters = find_clusters(pair, samples, settings.cluster)
     changed = join_inputs(inputs)
     scales = [find_scale(np.concatenate([column.base, column.candidate])) for column in columns]
-    differences = np.column_stack([column.moves for column in columns] or [np.empty((len(samples.ids), 0))])
-    paired = compare_paired(
-        differences,
+    results = compare_paired(
+        np.column_stack([column.moves for column in columns] or [np.empty((len(samples.ids), 0))]),
         clusters,
         low_is_good=[column.better == "low" for column in columns],
         scales=scales,
@@ -184,31 +183,37 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         resamples=settings.resamples,
     )
     noise = PairNoise(pair)
-    metrics = tuple(
-        _join(samples, column, result, _find_noise(noise, samples, column, clusters), changed)
-        for column, result in zip(columns, paired, strict=True)
-    )
     estimates = read_estimates(pair)
-    if estimates is not None:
-        metrics = tuple(
-            _restate(compared, estimates.get(compared.metric), scale)
-            for compared, scale in zip(metrics, scales, strict=True)
-        )
+    metrics = []
+    for column, paired, scale in zip(columns, results, scales, strict=True):
+        compared = _compare_column(samples, column, paired, noise=noise, clusters=clusters, changed=changed)
+        if estimates is not None:  # a run judged a part of its dataset: estimates replace plain means
+            compared = replace(compared, parts=(), noise=None)
+            if row := estimates.get(column.metric):
+                base, candidate = row["base"], row["candidate"]
+                estimated = decide(paired, row, better=column.better, scale=scale)
+                compared = replace(
+                    compared,
+                    mean_base=base,
+                    mean_candidate=candidate,
+                    common_base=base,
+                    common_candidate=candidate,
+                    paired=estimated,
+                    change=estimated.difference,
+                )
+        metrics.append(compared)
     shifts = noise.find_shifts()
-    moves = _list_metric_moves(columns, metrics)
+    moves = [
+        MetricMoves(metric=column.metric, rests_on=column.rests_on, moves=column.moves, verdict=compared.paired.verdict)
+        for column, compared in zip(columns, metrics, strict=True)
+    ]
     return Comparison(
         n_base=int(samples.in_base.sum()),
         n_candidate=int(samples.in_candidate.sum()),
         n_common=int(samples.common.sum()),
         cluster=cluster,
-        metrics=metrics,
-        warnings=(
-            *_list_warnings(pair.base, pair.candidate, scores, other_judges),
-            *_warn_of_forgotten(pair),
-            *warn_of_sampling(pair),
-            *_warn_of_noise(metrics),
-            *describe_shifts(shifts),
-        ),
+        metrics=tuple(metrics),
+        warnings=(*_list_warnings(pair, scores, other_judges, metrics), *describe_shifts(shifts)),
         moves=_list_moves(samples, columns),
         noise_run_ids=tuple(noise.run_ids),
         shifts=tuple(shifts),
@@ -216,18 +221,6 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         retrieval_moves=tuple(list_retrieval_moves(moves, contexts=changed["contexts"])),
         changed={cause: int((flags & samples.common).sum()) for cause, flags in changed.items()},
     )
-
-
-def _list_metric_moves(columns: Sequence[_Column], metrics: Sequence[MetricComparison]) -> list[MetricMoves]:
-    return [
-        MetricMoves(
-            metric=column.metric,
-            rests_on=column.rests_on,
-            moves=column.moves,
-            verdict=compared.paired.verdict,
-        )
-        for column, compared in zip(columns, metrics, strict=True)
-    ]
 
 
 def _build_columns(
@@ -269,32 +262,52 @@ def _build_columns(
         )
 
 
-def _find_noise(noise: PairNoise, samples: PairedSamples, column: _Column, clusters: Integers) -> MetricNoise | None:
-    both = column.in_both
-    if not both.any():
-        return None
-    again = samples.flag(
-        [sample_id for sample_id in noise.list_judged_again(column.steps) if sample_id in samples.places]
+def _compare_column(
+    samples: PairedSamples,
+    column: _Column,
+    paired: Paired,
+    *,
+    noise: PairNoise,
+    clusters: Integers,
+    changed: Mapping[Cause, Flags],
+) -> MetricComparison:
+    """Return one metric's comparison with the parts of its change and the judge's noise in it."""
+    both = ~np.isnan(column.moves)
+    found: MetricNoise | None = None
+    if both.any():
+        judged_again = noise.list_judged_again(column.steps)
+        again = samples.flag([sample_id for sample_id in judged_again if sample_id in samples.places])
+        found = noise.find(
+            column.metric,
+            steps=column.steps,
+            version=column.version,
+            values=np.concatenate([column.base[both], column.candidate[both]]),
+            again=again[both],
+            clusters=clusters[both],
+            changed=set(np.array(column.changed, dtype=object)[both]),
+        )
+    parts = split_difference(
+        base=column.base,
+        candidate=column.candidate,
+        in_base=samples.in_base,
+        in_candidate=samples.in_candidate,
+        changed=column.changed,
+        inputs=changed,
     )
-    return noise.find(
+    return describe_metric(
         column.metric,
-        steps=column.steps,
-        version=column.version,
-        values=np.concatenate([column.base[both], column.candidate[both]]),
-        again=again[both],
-        clusters=clusters[both],
-        changed=set(np.array(column.changed, dtype=object)[both]),
+        column.base,
+        column.candidate,
+        n_samples=(int(samples.in_base.sum()), int(samples.in_candidate.sum())),
+        paired=paired,
+        parts=parts,
+        better=column.better,
+        noise=found,
     )
 
 
-def find_clusters(pair: RunPair, wanted: str | None) -> tuple[list[str], str | None, Integers]:
-    """The samples of a pair, the column that their clusters rest on, and the cluster of each; see _find_clusters."""
-    samples = PairedSamples(pair.read_samples())
-    return (samples.ids, *_find_clusters(pair, samples, wanted))
-
-
-def _find_clusters(pair: RunPair, samples: PairedSamples, wanted: str | None) -> tuple[str | None, Integers]:
-    """The column that clusters rest on, and the cluster of each sample; without a column each is its own."""
+def find_clusters(pair: RunPair, samples: PairedSamples, wanted: str | None) -> tuple[str | None, Integers]:
+    """Return the column that clusters rest on, and the cluster of each sample; without a column each is one."""
     alone: Integers = np.arange(len(samples.ids), dtype=np.int64)
     if wanted == NO_CLUSTER:
         return None, alone
@@ -306,22 +319,24 @@ def _find_clusters(pair: RunPair, samples: PairedSamples, wanted: str | None) ->
     column = choose_cluster([metadata[sample_id] for sample_id in common], wanted)
     if column is None:
         return None, alone
-    values = {sample_id: metadata[sample_id].get(column) for sample_id in samples.ids}
     numbers: dict[bytes, int] = {}
-    clusters = [
-        # A sample without a value is a cluster of its own.
-        numbers.setdefault(sample_id.encode() if value is None else b"\0" + orjson.dumps(value), len(numbers))
-        for sample_id, value in values.items()
-    ]
+    clusters = []
+    for sample_id in samples.ids:
+        value = metadata[sample_id].get(column)
+        # A sample without a value is a separate cluster.
+        key = sample_id.encode() if value is None else b"\0" + orjson.dumps(value)
+        clusters.append(numbers.setdefault(key, len(numbers)))
     return column, np.array(clusters, dtype=np.int64)
 
 
 def group_means(warehouse: Warehouse, run: RunRow, cluster: str, minimums: Mapping[str, float]) -> list[GroupedMean]:
-    """The intervals of a run's means with its samples grouped by another column than at its start, or by none; raises
-    ComparisonError for a column that no sample has."""
+    """Return the intervals of a run's means with its samples grouped by another column, or by none.
+
+    Raises ComparisonError for a column that no sample has.
+    """
     pair = RunPair(warehouse, run, run)
     samples = PairedSamples(pair.read_samples())
-    column, places = _find_clusters(pair, samples, cluster)
+    column, places = find_clusters(pair, samples, cluster)
     means = []
     for key, rows in pair.read_scores().drop_nulls("candidate").partition_by("metric", as_dict=True).items():
         values = samples.place_values(rows["sample_id"].to_list(), rows["candidate"])
@@ -335,17 +350,17 @@ def group_means(warehouse: Warehouse, run: RunRow, cluster: str, minimums: Mappi
 
 
 def choose_cluster(metadata: Sequence[Mapping[str, Any]], wanted: str | None) -> str | None:
-    """The column that groups samples, by the metadata of all: the one that is wanted, else the first well-known one
-    that all have and some share; raises ComparisonError for one that no sample has."""
+    """Return the column that groups samples: the wanted one, else the first known one that all have and some share.
+
+    Raises ComparisonError for a wanted column that no sample has.
+    """
     if wanted == NO_CLUSTER:
         return None
     if wanted is not None and not any(members.get(wanted) is not None for members in metadata):
         columns = sorted({name for members in metadata for name in members})
         raise ComparisonError(f"--cluster: no sample has a metadata column {wanted!r}; {suggest(wanted, columns)}")
-    return wanted or _detect_cluster(metadata)
-
-
-def _detect_cluster(metadata: Sequence[Mapping[str, Any]]) -> str | None:
+    if wanted:
+        return wanted
     for column in CLUSTER_COLUMNS:
         values = [members.get(column) for members in metadata]
         if None not in values and 1 < len({orjson.dumps(value) for value in values}) < len(values):
@@ -364,7 +379,7 @@ def describe_metric(
     better: Better,
     noise: MetricNoise | None = None,
 ) -> MetricComparison:
-    """One metric by sample, NaN where unscored, of a base and a candidate of so many samples."""
+    """Return one metric's comparison by its values in base and candidate, NaN where unscored."""
     has_base, has_candidate = ~np.isnan(base), ~np.isnan(candidate)
     both = has_base & has_candidate
     mean_base, mean_candidate = _mean(base[has_base]), _mean(candidate[has_candidate])
@@ -383,46 +398,6 @@ def describe_metric(
         better=better,
         change=None if mean_base is None or mean_candidate is None else mean_candidate - mean_base,
         parts=tuple(parts),
-    )
-
-
-def _join(
-    samples: PairedSamples, column: _Column, paired: Paired, noise: MetricNoise | None, changed: Mapping[Cause, Flags]
-) -> MetricComparison:
-    parts = split_difference(
-        base=column.base,
-        candidate=column.candidate,
-        in_base=samples.in_base,
-        in_candidate=samples.in_candidate,
-        changed=column.changed,
-        inputs=changed,
-    )
-    return describe_metric(
-        column.metric,
-        column.base,
-        column.candidate,
-        n_samples=(int(samples.in_base.sum()), int(samples.in_candidate.sum())),
-        paired=paired,
-        parts=parts,
-        better=column.better,
-        noise=noise,
-    )
-
-
-def _restate(compared: MetricComparison, row: Mapping[str, Any] | None, scale: float) -> MetricComparison:
-    """A metric with the estimates in place of plain means, where a run judged a part of its dataset."""
-    compared = replace(compared, parts=(), noise=None)
-    if row is None:
-        return compared
-    paired = decide(compared.paired, row, better=compared.better, scale=scale)
-    return replace(
-        compared,
-        mean_base=row["base"],
-        mean_candidate=row["candidate"],
-        common_base=row["base"],
-        common_candidate=row["candidate"],
-        paired=paired,
-        change=paired.difference,
     )
 
 
@@ -452,14 +427,17 @@ def _list_moves(samples: PairedSamples, columns: Sequence[_Column]) -> pl.DataFr
 
 
 def rank_samples(moves: pl.DataFrame, by: str | None = None) -> list[str]:
-    """Sample ids by how far their scores moved in all, or in one metric; a score that came or went counts as 1."""
+    """Return sample ids by how far their scores moved, over all metrics or in one; a new or lost score counts as 1."""
     counted = moves if by is None else moves.filter(pl.col("metric") == by)
     distance = (pl.col("candidate") - pl.col("base")).abs().fill_null(1.0).sum().alias("distance")
     ranked = counted.group_by("sample_id").agg(distance).sort("distance", "sample_id", descending=[True, False])
     return list(ranked["sample_id"])
 
 
-def _list_warnings(base: RunRow, candidate: RunRow, scores: pl.DataFrame, other_judges: pl.DataFrame) -> Iterator[str]:
+def _list_warnings(
+    pair: RunPair, scores: pl.DataFrame, other_judges: pl.DataFrame, metrics: Sequence[MetricComparison]
+) -> Iterator[str]:
+    base, candidate = pair.base, pair.candidate
     for name in YARDSTICKS:
         before, after = getattr(base, name), getattr(candidate, name)
         if before != after:
@@ -482,22 +460,10 @@ def _list_warnings(base: RunRow, candidate: RunRow, scores: pl.DataFrame, other_
         )
     yield from warn_of_status(base)
     yield from warn_of_status(candidate)
-
-
-def _warn_of_forgotten(pair: RunPair) -> Iterator[str]:
-    for run in (pair.base, pair.candidate):
-        forgotten = find_forgotten(pair.warehouse, run.run_id)
-        if forgotten is not None:
+    for run in (base, candidate):
+        if (forgotten := find_forgotten(pair.warehouse, run.run_id)) is not None:
             yield f"run {run.run_id}: {forgotten.words}"
-
-
-def warn_of_status(run: RunRow) -> Iterator[str]:
-    """What to beware of in a run that did not complete."""
-    if run.status != "completed":
-        yield f"run {run.run_id} is {run.status}: some of its samples may be unscored"
-
-
-def _warn_of_noise(metrics: Sequence[MetricComparison]) -> Iterator[str]:
+    yield from warn_of_sampling(pair)
     unknown = [compared.metric for compared in metrics if compared.noise is not None and compared.noise.is_unknown]
     if unknown:
         yield (
@@ -506,12 +472,18 @@ def _warn_of_noise(metrics: Sequence[MetricComparison]) -> Iterator[str]:
         )
 
 
+def warn_of_status(run: RunRow) -> Iterator[str]:
+    """Yield a warning of a run that did not complete."""
+    if run.status != "completed":
+        yield f"run {run.run_id} is {run.status}: some of its samples may be unscored"
+
+
 @dataclass(frozen=True, kw_only=True)
 class AllAnswers:
     """One metric: the mean difference, candidate minus base, of the `n` questions' means over all their answers.
 
-    Of `n_repeated` of these more than one answer counts on both sides. The interval is that of a paired comparison,
-    None with fewer than two clusters.
+    `n_repeated` of these have more than one answer on both sides. The interval is that of a paired comparison, None
+    with fewer than two clusters.
     """
 
     metric: str
@@ -525,13 +497,13 @@ class AllAnswers:
 
 
 def compare_all_answers(pair: RunPair, settings: ComparisonSettings) -> list[AllAnswers]:
-    """By metric; none where not both runs have a question with two scored answers in any of them."""
+    """Compare by metric the questions' means over all answers; empty unless both runs repeated a question."""
     frame = read_answer_means(pair.warehouse, base=pair.base.run_id, candidate=pair.candidate.run_id)
     is_repeated = (pl.col("n_base") > 1) & (pl.col("n_candidate") > 1)
     if frame.filter(is_repeated).is_empty():
         return []
     samples = PairedSamples(pair.read_samples())
-    _, _, clusters = find_clusters(pair, settings.cluster)
+    _, clusters = find_clusters(pair, samples, settings.cluster)
     by_metric = {str(key[0]): rows for key, rows in frame.partition_by("metric", as_dict=True).items()}
     columns: list[Floats] = []
     for rows in by_metric.values():

@@ -25,7 +25,7 @@ Format = Literal["json", "slack", "dingtalk", "feishu"]
 PASSED, MEAN_OF_PASSED, PREVIOUS_ANY = "passed", "mean_of_passed", "previous_any"
 """Baselines that are not the name of a run: the last run of the series that passed its gate or was accepted, the mean
 of the last of them, and the last completed one whatever its gate decided."""
-MOST_K = 100
+MAX_K = 100
 
 
 def name_scores(suite: str) -> str:
@@ -50,7 +50,7 @@ class SuiteGate(BaseModel):
         description="baseline of max_drop: the suite's last run that passed or was accepted, mean_of_passed, "
         "previous_any, or a run's id or label",
     )
-    k: int = Field(default=5, ge=1, le=MOST_K, description="how many runs mean_of_passed is the mean of")
+    k: int = Field(default=5, ge=1, le=MAX_K, description="how many runs mean_of_passed is the mean of")
     undecided: Literal["pass", "fail"] = Field(default="pass", description="what an undecided check does to the gate")
     max_cost: float | None = Field(default=None, ge=0, description="most dollars for the calls sent")
     max_latency_p95_ms: float | None = Field(

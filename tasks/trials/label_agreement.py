@@ -20,9 +20,9 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from evalhouse.tasks.comparing.agreement import (
-    LEAST_EFFECTIVE,
-    LEAST_LABELS,
-    LEAST_SAMPLES,
+    MIN_EFFECTIVE,
+    MIN_LABELS,
+    MIN_SAMPLES,
     Labels,
     compute_ndcg,
     weigh_auc,
@@ -103,12 +103,12 @@ class SetAgreement:
     def notes(self) -> list[str]:
         """The figures that rest on too little."""
         notes = []
-        if self.judge.n < LEAST_EFFECTIVE:
-            notes.append(f"too few to tell: {self.judge.n} of {LEAST_EFFECTIVE}")
-        if self.n_groups < LEAST_SAMPLES:
-            notes.append(f"too few groups: {self.n_groups} of {LEAST_SAMPLES}")
+        if self.judge.n < MIN_EFFECTIVE:
+            notes.append(f"too few to tell: {self.judge.n} of {MIN_EFFECTIVE}")
+        if self.n_groups < MIN_SAMPLES:
+            notes.append(f"too few groups: {self.n_groups} of {MIN_SAMPLES}")
         counts = Counter(self.given)
-        rare = [f"{label} {count}" for label, count in counts.items() if count < LEAST_LABELS]
+        rare = [f"{label} {count}" for label, count in counts.items() if count < MIN_LABELS]
         if rare:
             notes.append(f"seldom said by people: {', '.join(rare)}")
         if len(counts) == 1:

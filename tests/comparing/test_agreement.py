@@ -165,7 +165,7 @@ def test_weights_make_the_accuracy_that_of_the_run() -> None:
     found = measure_judge(pl.concat([easy, hard]), "attribute")
     assert found.accuracy.value == pytest.approx((900 * 0.95 + 100 * 0.5) / 1000)
     assert found.n_effective == pytest.approx(1000**2 / (20 * 45**2 + 80 * 1.25**2))
-    assert found.notes[0] == "too few to tell: 25 by weight of 30"
+    assert found.notes[0] == "too few verdicts: 25 by weight of 30"
 
 
 def test_two_reviewers_share_the_weight_of_a_verdict() -> None:
@@ -180,7 +180,7 @@ def test_verdicts_that_chance_did_not_pick_are_left_out_beside_those_it_did() ->
     frame = frame_of(support([1] * 50), support([1] * 40 + [0] * 10), weight=[1.0] * 40 + [None] * 10)
     found = measure_judge(frame, "attribute")
     assert found.accuracy.value == 1
-    assert "10 labels of verdicts that chance did not pick are left out" in found.notes
+    assert "10 labels of verdicts that were not picked by chance are left out" in found.notes
     alone = measure_judge(frame.with_columns(weight=pl.lit(None, dtype=pl.Float64)), "attribute")
     assert alone.accuracy.value == pytest.approx(0.8)
     assert alone.notes[0].startswith("not picked by chance")
@@ -189,9 +189,9 @@ def test_verdicts_that_chance_did_not_pick_are_left_out_beside_those_it_did() ->
 @pytest.mark.parametrize(
     ("n", "note"),
     [
-        (29, "too few to tell: 29"),
+        (29, "too few verdicts: 29"),
         (9, "too few samples"),
-        (40, "seldom said by people: unsupported 2"),
+        (40, "rarely given by people: unsupported 2"),
     ],
 )
 def test_counts_that_are_too_small_are_said_to_be_so(n: int, note: str) -> None:
@@ -216,7 +216,7 @@ def test_one_label_leaves_kappa_and_alpha_undefined() -> None:
     same = support([1] * 40)
     found = measure_judge(frame_of(same, same), "attribute")
     assert (found.kappa.value, found.alpha.value) == (None, None)
-    assert "people gave one label only: κ and α say nothing" in found.notes
+    assert "people gave one label only: κ and α are undefined" in found.notes
 
 
 def test_nothing_reviewed_is_no_error() -> None:

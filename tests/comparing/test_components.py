@@ -84,7 +84,7 @@ def test_what_is_said_of_more_questions_repeats_and_votes() -> None:
     assert (wavering.next, wavering.n_without_judge) == ("votes", 778)
     assert wavering.describe().endswith("with more votes 778 at best: the judge is 27% of the variance")
     unknown = plan_spending(make_components(judge=None), 0.02)
-    assert unknown.describe().endswith("what more votes would do is not known until the judge's noise is measured")
+    assert unknown.describe().endswith("the effect of more votes is not known until the judge's noise is measured")
     enough = plan_spending(make_components(n_questions=3000), 0.02)
     assert enough.next == "nothing"
     assert enough.describe().endswith("2,347 questions (1,366 to 4,310); there are 3,000")

@@ -274,7 +274,7 @@ def test_cost_is_decided_where_prices_are_known(cost: Cost, outcome: str, reason
             "more than 5 % of 40 responses took longer",
         ),
         (Latency(n_failed=7), "undecided", "nothing_asked", "none of the 7 questions that were asked was answered"),
-        (Latency(n_reused=7), "undecided", "nothing_asked", "all 7 responses are those of an earlier run"),
+        (Latency(n_reused=7), "undecided", "nothing_asked", "all 7 responses are from an earlier run"),
         (Latency(), "undecided", "nothing_asked", "its dataset brings the answers"),
     ],
 )

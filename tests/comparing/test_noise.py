@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from evalhouse.tasks.comparing.noise import LEAST_SAMPLES, Noise, find_floor, pick_samples, pool_noise, sum_squares
+from evalhouse.tasks.comparing.noise import MIN_SAMPLES, Noise, find_floor, pick_samples, pool_noise, sum_squares
 
 Array = np.ndarray[Any, Any]
 
@@ -112,7 +112,7 @@ def test_a_share_is_picked_in_order_and_the_same_each_time(n: int, share: float,
     picked = pick_samples(ids, share=share, seed=seed)
     assert picked == pick_samples(ids, share=share, seed=seed) == sorted(picked)
     assert set(picked) <= set(ids)
-    assert len(set(picked)) == len(picked) == min(n, max(-int(-share * n // 1), LEAST_SAMPLES))
+    assert len(set(picked)) == len(picked) == min(n, max(-int(-share * n // 1), MIN_SAMPLES))
 
 
 def test_runs_pick_different_samples_and_every_sample_may_be_picked() -> None:

@@ -17,7 +17,7 @@ from evalhouse.flows.run.again import measure_noise
 from evalhouse.flows.run.outcome import NoiseOutcome, RunOutcome
 from evalhouse.tasks.asking.embeddings import AskedEmbedder
 from evalhouse.tasks.asking.usage import Usage
-from evalhouse.tasks.comparing.noise import LEAST_SAMPLES
+from evalhouse.tasks.comparing.noise import MIN_SAMPLES
 from evalhouse.tasks.judge.protocol import RepeatedJudge
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs, update_run
@@ -85,9 +85,9 @@ def test_of_unchanged_samples_a_share_is_drawn_and_a_handful_at_least(
     house.judge(CANDIDATE, HALF, reused=40)
     found = measure(0.05)
     assert found is not None
-    assert (found.population, found.n_samples) == ("unchanged", LEAST_SAMPLES)
-    assert len(again.sample_ids) == LEAST_SAMPLES
-    assert again.sample_ids == sorted(again.sample_ids) != house.ids[:LEAST_SAMPLES]
+    assert (found.population, found.n_samples) == ("unchanged", MIN_SAMPLES)
+    assert len(again.sample_ids) == MIN_SAMPLES
+    assert again.sample_ids == sorted(again.sample_ids) != house.ids[:MIN_SAMPLES]
 
 
 def test_a_great_share_is_that_share(house: NoiseHouse, again: Again, measure: Measure) -> None:
@@ -96,7 +96,7 @@ def test_a_great_share_is_that_share(house: NoiseHouse, again: Again, measure: M
     assert len(again.sample_ids) == 24
 
 
-@pytest.mark.parametrize(("n_unchanged", "population"), [(LEAST_SAMPLES, "unchanged"), (LEAST_SAMPLES - 1, "all")])
+@pytest.mark.parametrize(("n_unchanged", "population"), [(MIN_SAMPLES, "unchanged"), (MIN_SAMPLES - 1, "all")])
 def test_where_too_few_are_unchanged_all_are_drawn_from(
     *, house: NoiseHouse, again: Again, measure: Measure, n_unchanged: int, population: str
 ) -> None:
@@ -108,7 +108,7 @@ def test_where_too_few_are_unchanged_all_are_drawn_from(
     found = measure()
     assert found is not None
     assert found.population == population
-    assert (set(again.sample_ids) == set(house.ids[:LEAST_SAMPLES])) == (population == "unchanged")
+    assert (set(again.sample_ids) == set(house.ids[:MIN_SAMPLES])) == (population == "unchanged")
 
 
 @pytest.mark.parametrize(

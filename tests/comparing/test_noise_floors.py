@@ -45,7 +45,7 @@ def test_the_floor_counts_the_samples_that_do_not_rest_on_the_same_replies(make:
     found = house.compare()
     assert found.noise is not None
     assert found.noise.measured is not None
-    assert (found.noise.n_anew, found.noise.measured.n_pairs, found.noise.measured.n_changed) == (15, 20, 6)
+    assert (found.noise.n_judged_again, found.noise.measured.n_pairs, found.noise.measured.n_changed) == (15, 20, 6)
     assert found.noise_floor == pytest.approx(find(AGAIN, n=40, m=15))
     assert house.compare_all().noise_run_ids == ("noise-1",)
 
@@ -74,7 +74,7 @@ def test_a_metric_whose_steps_are_not_known_counts_every_step(make: Make) -> Non
         house.score(run_id, HALF, metric="ones_own")
     found = house.compare("ones_own")
     assert found.noise is not None
-    assert found.noise.n_anew == 40
+    assert found.noise.n_judged_again == 40
 
 
 def test_an_unknown_floor_is_told_with_the_way_to_one(make: Make) -> None:

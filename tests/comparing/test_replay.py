@@ -89,19 +89,19 @@ def test_documents_are_named_by_id_or_by_their_words() -> None:
     }  # fmt: skip
     scores = {change.arm: 1.0 if change.kind == "changed" else 0.0 for change in changes}
     scores["dropped2"] = 1.0  # without it the old contexts still bring the score back
-    assert name_documents(MOVE, changes, scores, most=8) == (("a#1 (changed)",), None)
+    assert name_documents(MOVE, changes, scores, max_tried=8) == (("a#1 (changed)",), None)
     (change,) = list_document_changes(make("Right.", "Filler."), make("Filler."))
-    assert name_documents(MOVE, [change], {change.arm: 0.0}, most=8) == (("'Right.' (dropped)",), None)
+    assert name_documents(MOVE, [change], {change.arm: 0.0}, max_tried=8) == (("'Right.' (dropped)",), None)
 
 
 def test_why_no_document_is_named() -> None:
     changes = list_document_changes(make("a", "b", "c"), make())
     kept = dict.fromkeys((change.arm for change in changes), 1.0)
-    assert name_documents(MOVE, changes, kept, most=8) == ((), "no single document")
-    assert name_documents(MOVE, changes, kept, most=2) == ((), "no single document of the 2 tried, out of 3")
-    assert name_documents(MOVE, changes, {}, most=8) == ((), "not every answer has a score")
+    assert name_documents(MOVE, changes, kept, max_tried=8) == ((), "no single document")
+    assert name_documents(MOVE, changes, kept, max_tried=2) == ((), "no single document of the 2 tried, out of 3")
+    assert name_documents(MOVE, changes, {}, max_tried=8) == ((), "not every answer has a score")
     order = list_document_changes(make("a", "b"), make("b", "a"))
-    assert name_documents(MOVE, order, {}, most=8) == ((), "the same contexts in another order")
+    assert name_documents(MOVE, order, {}, max_tried=8) == ((), "the same contexts in another order")
 
 
 def test_shares_add_up_and_lie_within_their_intervals() -> None:

@@ -53,7 +53,7 @@ def make_comparison(
         change=None,
         parts=parts,
         better="low" if metric == "hallucination" else "high",
-        noise=None if floor is None else MetricNoise(n_anew=50, measured=None, floor=floor),
+        noise=None if floor is None else MetricNoise(n_judged_again=50, measured=None, floor=floor),
     )
 
 

@@ -48,7 +48,7 @@ GATE: dict[str, Any] = {
             "beyond": 0.04,
             "noise_floor": None,
             "outcome": "failed",
-            "detail": "a fall that is no chance",
+            "detail": "a significant drop",
         },
         {"kind": "min", "metric": "mrr", "limit": 0.1, "outcome": "passed"},
     ],
@@ -137,7 +137,7 @@ def test_the_message_has_the_run_its_means_their_change_and_the_gate(store: Ware
         "factual_f1: mean at least 0.800: found 0.500 (0.400 to 0.600), beyond the limit by 0.300: "
         "the whole interval is beyond the limit",
         "faithfulness: fall over nights at most 0.010: found 0.050 (0.030 to 0.070), beyond the limit by 0.040: "
-        "a fall that is no chance",
+        "a significant drop",
         "factual_f1 0.500 (-0.500), faithfulness 0.250",
         "https://example.org/c/1",
     ]

@@ -229,7 +229,7 @@ def test_a_slow_fall_is_found_though_no_night_is_much_worse_than_the_one_before(
             break
     assert night in range(2, 9)
     assert trend["limit"] == 0.025
-    assert trend["detail"].startswith("a fall that is no chance: the last ")
+    assert trend["detail"].startswith("a significant drop: the last ")
     accept_run(store, f"night-{night}", accepted_by="ann", why="the price of being faster")
     after = decide(store, add_night(store, "after", TOMORROW, value, gate_limits=limits))
     assert after["outcome"] == "passed"

@@ -20,7 +20,7 @@ from warehouse_runs import make_run
 
 from evalhouse.flows.run.again import ask_again
 from evalhouse.flows.run.outcome import RepeatsOutcome, RunOutcome
-from evalhouse.tasks.comparing.noise import LEAST_SAMPLES, pick_steadily
+from evalhouse.tasks.comparing.noise import MIN_SAMPLES, pick_steadily
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.warehouse.rows.runs import RunRow, insert_run, list_repeats, update_run
@@ -217,7 +217,7 @@ def test_what_is_drawn_stays_drawn_when_samples_come_and_go() -> None:
     among_more = set(pick_steadily([*more, *IDS], share=SHARE))
     assert len(among_more) == N
     assert len(among_more & DRAWN) >= 0.8 * N_DRAWN
-    assert len(pick_steadily(IDS, share=0.01)) == LEAST_SAMPLES
+    assert len(pick_steadily(IDS, share=0.01)) == MIN_SAMPLES
     assert pick_steadily(IDS[:3], share=0.01) == IDS[:3]
 
 
