@@ -440,8 +440,9 @@ def describe_series(
     places = {run["run_id"]: place for place, run in enumerate(runs)}
     by_metric: dict[str, list[Row]] = {}
     for row in data.means:
-        aligned = by_metric.setdefault(str(row["metric"]), [{**run, **_BLANK, "n_unscored": 0} for run in runs])
-        aligned[places[row["run_id"]]] = row
+        if row["metric"] not in by_metric:
+            by_metric[str(row["metric"])] = [{**run, **_BLANK, "n_unscored": 0} for run in runs]
+        by_metric[str(row["metric"])][places[row["run_id"]]] = row
     means = {metric: by_metric[metric] for metric in sort_headline(list(by_metric))}
     changes = _list_changes(data, means)
     # The runs with their costs, in a table and as charts, and what they come to together.

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -30,13 +31,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.server.local import find_token, listen, write_address
 from evalhouse.flows.ui import documents, judge, pair, runs, samples, sql
-from evalhouse.flows.ui.pages import Kept, find_asset, render
+from evalhouse.flows.ui.pages import ASSET_TYPES, load_assets, render
 from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.errors import QueryError, WarehouseBusy, WarehouseError, WarehouseMissing
+from evalhouse.warehouse.rows.progress import JournalReader
 from evalhouse.warehouse.sandbox.query_process import serving_queries
 from evalhouse.warehouse.store import Warehouse
 
-_LOCALHOST: Final = "localhost"
 _TOKEN: Final = "token"
 _POLICY: Final = {
     "default-src": "'none'",
@@ -57,35 +58,42 @@ HEADERS: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+_FOREVER: Final = "public, max-age=31536000, immutable"
+_PAGES: Final = (runs, samples, judge, documents, pair, sql)
+_RETRY_S: Final = 2
+"""Seconds after which a page is requested again while a run is writing."""
+PORT: Final = 4210
+TOKEN_VARIABLE: Final = "EVALHOUSE_UI_TOKEN"
+_LEAVE_S: Final = 1  # for responses that are being sent at Ctrl-C: a query may take half a minute
 
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """The port that is served; `token` is None where only this machine's own names are answered."""
+    """The port that is served; `token` is None if only requests to this machine's own names are answered."""
 
     port: int
     token: str | None = field(default=None, repr=False)
 
     @property
     def cookie(self) -> str:
-        """The name of the cookie, different for each port: cookies know no ports."""
+        """The name of the cookie, different for each port, since a browser sends a cookie to all ports of a host."""
         return f"evalhouse_ui_{self.port}"
 
-    def knows_host(self, host: str) -> bool:
-        """Return whether a request names this machine itself; with a token any name is allowed."""
+    def allows_host(self, host: str) -> bool:
+        """Return True if a request names this machine itself; with a token any name is allowed."""
         if self.token is not None:
             return True
         name, _, port = host.rpartition(":") if host.rstrip("0123456789").endswith(":") else (host, "", "80")
         return port == str(self.port) and is_loopback(name.lower())
 
     def is_token(self, given: str | None) -> bool:
-        """Return whether it is the token, compared in constant time."""
+        """Compare with the token in constant time; without a token everything is accepted."""
         return self.token is None or (given is not None and hmac.compare_digest(given.encode(), self.token.encode()))
 
 
 def is_loopback(name: str) -> bool:
-    """Return whether a name or an address, in brackets or not, is this machine's only."""
-    if name == _LOCALHOST:
+    """Return True if only this machine can be reached by the name or address, which may be in brackets."""
+    if name == "localhost":
         return True
     with suppress(ValueError):
         return ipaddress.ip_address(name.removeprefix("[").removesuffix("]")).is_loopback
@@ -93,7 +101,11 @@ def is_loopback(name: str) -> bool:
 
 
 class Guard:
-    """Stands before the app: lets in who may, and adds to every response what a browser is to keep to."""
+    """The middleware before the pages: it checks who may see them, and adds the headers that restrict the browser.
+
+    A page is read through one connection to the warehouse, which is closed before the first byte is sent. A response
+    that reads while it is being sent, as a download does, opens the warehouse for each read.
+    """
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -107,100 +119,61 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        with one_reader() as end_reading:
 
-        async def send_guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers.update(HEADERS)
-                headers.setdefault("Cache-Control", "no-store")
-            await send(message)
-
-        await (self._turn_away(Request(scope)) or self._app)(scope, receive, send_guarded)
-
-    def _turn_away(self, request: Request) -> Response | None:
-        """Return the response in place of the page; None where the page may be seen."""
-        host = request.headers.get("host", "")
-        if not self._access.knows_host(host):
-            return _refuse(421, f"this is evalhouse ui at http://127.0.0.1:{self._access.port}, and not {host!r}")
-        is_opened = request.headers.get("sec-fetch-mode") == "navigate"
-        is_foreign = request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
-        if request.method not in ("GET", "HEAD"):
-            # Whether a page of ours sent it: browsers say so, and scripts of other sites cannot say otherwise.
-            origin = request.headers.get("origin")
-            is_allowed = origin in (f"http://{host}", f"https://{host}") and request.headers.get(
-                "sec-fetch-site", "same-origin"
-            ) == ("same-origin")
-        else:  # a link may lead here; what another page loads or frames could only spy, or keep us busy
-            is_allowed = not is_foreign or (is_opened and request.headers.get("sec-fetch-dest") == "document")
-        if not is_allowed:
-            return _refuse(403, "this was sent from a page of another site; open evalhouse ui itself")
-        given = request.query_params.get(_TOKEN)
-        if self._access.token is not None and given is not None and self._access.is_token(given):
-            return self._let_in(request, is_foreign=is_foreign)
-        scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
-        bearer = credentials if scheme.lower() == "bearer" else None
-        if self._access.is_token(bearer or request.cookies.get(self._access.cookie)):
-            return None
-        if is_foreign:
-            return _come_again(_write_address(request))
-        return _refuse(401, "a token is needed: open the address that `evalhouse ui` printed when it was started")
-
-    def _let_in(self, request: Request, *, is_foreign: bool) -> Response:
-        """Keep the token in a cookie, and out of the address, where it would be seen and passed on."""
-        address = _write_address(request)
-        response = _come_again(address) if is_foreign else RedirectResponse(address, status_code=303)
-        response.set_cookie(self._access.cookie, self._access.token or "", httponly=True, samesite="strict")
-        return response
-
-
-def _write_address(request: Request) -> str:
-    """The address that was asked for, without the token."""
-    left = [(name, value) for name, value in parse_qsl(request.url.query, True) if name != _TOKEN]
-    # Two slashes at the start would name another host, and so would a backslash.
-    return "/" + quote(request.url.path.lstrip("/")) + (f"?{urlencode(left)}" if left else "")
-
-
-def _come_again(address: str) -> Response:
-    """A page that opens the address from here: to what a link on another site opens, browsers send no strict cookie."""
-    return HTMLResponse(f'<!doctype html><meta http-equiv="refresh" content="0; url={escape(address)}">')
-
-
-def _refuse(status: int, text: str) -> Response:
-    return PlainTextResponse(f"{text}\n", status_code=status)
-
-
-class OneReader:
-    """The middleware that has a page read by one connection, which is closed before the first byte is sent.
-
-    What is read while a response is being sent, as of a download, opens the warehouse for each read.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        with one_reader() as end:
-
-            async def send_after(message: Message) -> None:
-                end()
+            async def send_guarded(message: Message) -> None:
+                end_reading()
+                if message["type"] == "http.response.start":
+                    headers = MutableHeaders(scope=message)
+                    headers.update(HEADERS)
+                    headers.setdefault("Cache-Control", "no-store")
                 await send(message)
 
-            await self._app(scope, receive, send_after)
+            await (self._find_refusal(Request(scope)) or self._app)(scope, receive, send_guarded)
 
-
-_PAGES: Final = (runs, samples, judge, documents, pair, sql)
-_AGAIN_S: Final = 2
-"""Seconds after which a page is asked for again where a run is writing."""
+    def _find_refusal(self, request: Request) -> Response | None:
+        """Return the response to send in place of the page; None if the page may be seen."""
+        access, host = self._access, request.headers.get("host", "")
+        if not access.allows_host(host):
+            text = f"this is evalhouse ui at http://127.0.0.1:{access.port}, and not {host!r}\n"
+            return PlainTextResponse(text, HTTPStatus.MISDIRECTED_REQUEST)
+        is_foreign = request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
+        if request.method not in ("GET", "HEAD"):
+            # Only our own pages may send: browsers name the origin, and scripts of other sites cannot fake it.
+            is_same_origin = request.headers.get("sec-fetch-site", "same-origin") == "same-origin"
+            is_allowed = is_same_origin and request.headers.get("origin") in (f"http://{host}", f"https://{host}")
+        else:  # a link may lead here; a page that loads or frames ours could only spy on it, or keep it busy
+            is_opened = request.headers.get("sec-fetch-mode") == "navigate"
+            is_allowed = not is_foreign or (is_opened and request.headers.get("sec-fetch-dest") == "document")
+        if not is_allowed:
+            text = "this was sent from a page of another site; open evalhouse ui itself\n"
+            return PlainTextResponse(text, HTTPStatus.FORBIDDEN)
+        # The address without the token. Two slashes at the start would name another host, and so would a backslash.
+        others = [(name, value) for name, value in parse_qsl(request.url.query, True) if name != _TOKEN]
+        address = "/" + quote(request.url.path.lstrip("/")) + (f"?{urlencode(others)}" if others else "")
+        # Browsers send no strict cookie when a link on another site is followed, so a page opens the address from here.
+        refresh = f'<!doctype html><meta http-equiv="refresh" content="0; url={escape(address)}">'
+        given = request.query_params.get(_TOKEN)
+        if access.token is not None and given is not None and access.is_token(given):
+            # From here on the token is in a cookie, and not in the address, where it would be seen and passed on.
+            response = HTMLResponse(refresh) if is_foreign else RedirectResponse(address, HTTPStatus.SEE_OTHER)
+            response.set_cookie(access.cookie, access.token, httponly=True, samesite="strict")
+            return response
+        scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+        if access.is_token(credentials if scheme.lower() == "bearer" else request.cookies.get(access.cookie)):
+            return None
+        if is_foreign:
+            return HTMLResponse(refresh)
+        text = "a token is needed: open the address that `evalhouse ui` printed when it was started\n"
+        return PlainTextResponse(text, HTTPStatus.UNAUTHORIZED)
 
 
 def create_app(warehouse: Warehouse, access: Access) -> FastAPI:
-    """The app over one warehouse, for those whom `access` lets in."""
+    """Create the app over one warehouse, for the requests that `access` allows."""
     app = FastAPI(title="evalhouse ui", openapi_url=None)
     app.state.warehouse = warehouse
-    app.state.kept = Kept()
-    app.state.live = runs.LiveReader(warehouse)
-    app.add_middleware(OneReader)
+    app.state.cached = {}
+    app.state.journal = JournalReader(warehouse.location)
     app.add_middleware(Guard, access=access)
     for page in _PAGES:
         app.include_router(page.router)
@@ -210,8 +183,19 @@ def create_app(warehouse: Warehouse, access: Access) -> FastAPI:
     return app
 
 
+def _send_asset(name: str) -> Response:
+    """Send a style sheet or script."""
+    if name not in load_assets():
+        raise HTTPException(404, f"there is no file {name!r}")
+    headers = {"Cache-Control": _FOREVER}
+    return Response(load_assets()[name], media_type=ASSET_TYPES[Path(name).suffix], headers=headers)
+
+
 def _show_failure(request: Request, error: Exception) -> Response:
-    """Answer with a page that says what went wrong."""
+    """Answer with a page that explains the error, or its text for a script.
+
+    A page that may be available in a moment, because a run is writing, is requested again by the browser.
+    """
     status: int = HTTPStatus.BAD_REQUEST
     text = str(error)
     match error:
@@ -227,48 +211,30 @@ def _show_failure(request: Request, error: Exception) -> Response:
             pass
         case WarehouseError() | SettingsError():
             status = HTTPStatus.NOT_FOUND
-        case _:
-            # A mistake of ours, which is written where ui was started. It is answered outside of the guard.
+        case _:  # a bug: its traceback is written where ui was started
             status = HTTPStatus.INTERNAL_SERVER_ERROR
             text = f"this page failed ({type(error).__name__}); the terminal in which `evalhouse ui` runs says more"
-            response = show_error(request, status, text)
-            response.headers.update(HEADERS)
-            return response
-    return show_error(request, status, text)
-
-
-def _send_asset(name: str) -> Response:
-    found = find_asset(name)
-    if found is None:
-        raise HTTPException(404, f"there is no file {name!r}")
-    return found
-
-
-def show_error(request: Request, status: int, text: str) -> Response:
-    """A page in place of the one that was asked for, or for a script what it says; one that may be there in a moment is
-    asked for again."""
+    is_busy = status == HTTPStatus.SERVICE_UNAVAILABLE
+    response: Response
     if "application/json" in request.headers.get("accept", ""):
-        return JSONResponse({"problem": text}, status_code=status)
-    again = _AGAIN_S if status == HTTPStatus.SERVICE_UNAVAILABLE else None
-    title = HTTPStatus(status).phrase.capitalize()
-    response = render(request, "error.html", status, title=title, text=text, again=again)
-    if again:
-        response.headers["Retry-After"] = str(again)
+        response = JSONResponse({"problem": text}, status_code=status)
+    else:
+        title = HTTPStatus(status).phrase.capitalize()
+        response = render(request, "error.html", status, title=title, text=text, again=_RETRY_S if is_busy else None)
+        if is_busy:
+            response.headers["Retry-After"] = str(_RETRY_S)
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR:  # answered outside of the guard
+        response.headers.update(HEADERS)
     return response
-
-
-PORT: Final = 4210
-TOKEN_VARIABLE: Final = "EVALHOUSE_UI_TOKEN"
-_LEAVE_S: Final = 1  # what is still sent after Ctrl-C: a person's query may take half a minute
 
 
 def serve_pages(
     warehouse: Warehouse, *, host: str, port: int | None, opens_browser: bool | None, report: Callable[[str], None]
 ) -> None:
-    """Serve until Ctrl-C; raises SettingsError for an address that cannot be had.
+    """Serve until Ctrl-C; raises SettingsError for an address that is not available.
 
-    A browser is opened where it is asked for, or nothing is said of it and no token is needed: all users of a machine
-    see with which address a browser was started.
+    With `opens_browser` None a browser is opened at a terminal, but not if a token is needed: all users of a machine
+    can see the address with which a browser was started.
     """
     listening = listen(host, port, PORT)
     bound = int(listening.getsockname()[1])
@@ -277,7 +243,9 @@ def serve_pages(
     report(f"evalhouse ui shows {warehouse.location.name} at {address}; Ctrl-C ends it")
     if token is not None:
         address += f"?token={token}"
-        report(f"it answers other machines too, at this address once and by a cookie from then on: {address}")
+        report(
+            f"other machines can open it too, at this address the first time and by a cookie from then on: {address}"
+        )
     app = create_app(warehouse, Access(port=bound, token=token))
     server = uvicorn.Server(
         uvicorn.Config(

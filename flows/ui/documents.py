@@ -1,8 +1,8 @@
-"""Documents: which were retrieved, where they help, where they mislead, and which are never useful; and one by itself.
+"""Documents: which were retrieved, which help, which mislead, and which are never useful; and the test sets.
 
-A share counts each sample once, for nights ask the same questions again; its interval is Wilson's. What is sorted by a
-share is sorted by the end of its interval that is sure, and what few samples speak of comes last: of two in three that
-end is higher than of four in twelve, and still nobody should look there first.
+A share counts each sample once, since nights ask the same questions again; its interval is Wilson's. Documents are
+sorted by the certain end of that interval, and documents with few samples come last: two of three have a higher end
+than four of twelve, and still should not be looked at first.
 """
 
 from collections import Counter
@@ -35,12 +35,12 @@ from evalhouse.warehouse.rows.documents import (
 from evalhouse.warehouse.rows.runs import find_run
 
 router = APIRouter()
-LEAST_JUDGED: Final = 10
-"""Of a document that was useless ten times of ten, one use in four is still not excluded: 1 - 0.05^(1/10) = 0.26."""
+MIN_JUDGED: Final = 10
+"""A document that was useless ten times of ten may still be useful once in four: 1 - 0.05^(1/10) = 0.26."""
 _ROWS: Final = 50
-_MOST_NIGHTS: Final = 30
-_MOST_SAMPLES: Final = 100
-_MOST_VERSIONS: Final = 10
+_MAX_NIGHTS: Final = 30
+_MAX_SAMPLES: Final = 100
+_MAX_VERSIONS: Final = 10
 _DRAWN: Final = {
     "n_retrieved": "retrieved for so many samples", "n_useful": "useful in", "n_misleads": "misleads in",
 }  # fmt: skip
@@ -57,15 +57,15 @@ SHOWN: Final[Mapping[Show, str]] = {
 _KEPT: Final[Mapping[Show, pl.Expr]] = {
     "all": pl.lit(value=True),
     "misleading": pl.col("n_misleads") > 0,
-    "useless": (pl.col("n_useful") == 0) & (pl.col("n_samples_judged") >= LEAST_JUDGED),
+    "useless": (pl.col("n_useful") == 0) & (pl.col("n_samples_judged") >= MIN_JUDGED),
     "missed": pl.col("n_found") < pl.col("n_referred_to"),
     "unretrieved": (pl.col("n_referred_to") > 0) & (pl.col("n_retrieved") == 0),
 }
 
 
 def _put_few_last(counted: str, share: pl.Expr, *, is_descending: bool) -> pl.Expr:
-    """The share of those of whom enough samples speak, then that of the others."""
-    return pl.when(pl.col(counted) >= LEAST_JUDGED).then(share).otherwise(share + (-2 if is_descending else 2))
+    """Sort documents with enough samples by the share, and the others behind them."""
+    return pl.when(pl.col(counted) >= MIN_JUDGED).then(share).otherwise(share + (-2 if is_descending else 2))
 
 
 _ORDERS: Final[Mapping[Sort, tuple[pl.Expr, bool]]] = {
@@ -84,7 +84,7 @@ def show_documents(
     request: Request,
     run: str,
     *,
-    runs: Annotated[int, Query(ge=1, le=_MOST_NIGHTS)] = 1,
+    runs: Annotated[int, Query(ge=1, le=_MAX_NIGHTS)] = 1,
     words: str = "",
     show: Show = "all",
     sort: Sort = "misleads",
@@ -122,7 +122,7 @@ def show_documents(
         n_pages=-(-len(found) // _ROWS),
         address=address,
         paged=lambda number: address(page=number),
-        least=LEAST_JUDGED,
+        least=MIN_JUDGED,
         is_judged=bool(uses["n_judged"].sum()),
     )
 
@@ -133,7 +133,7 @@ def show_document(
     run: str,
     *,
     id: str,  # as in the address
-    runs: Annotated[int, Query(ge=1, le=_MOST_NIGHTS)] = 1,
+    runs: Annotated[int, Query(ge=1, le=_MAX_NIGHTS)] = 1,
 ) -> Response:
     """Show one document: its use in each sample of the run, and over the nights up to it."""
     warehouse = find_warehouse(request)
@@ -141,7 +141,7 @@ def show_document(
     samples = read_document_samples(warehouse, row.run_id, id)
     if not samples:
         raise HTTPException(404, f"no sample of run {row.run_id} has the document {id!r}, or refers to it")
-    run_ids = list_series_runs(warehouse, row.run_id, _MOST_NIGHTS)
+    run_ids = list_series_runs(warehouse, row.run_id, _MAX_NIGHTS)
     nights = read_document_nights(warehouse, run_ids, id)
     versions = read_document_versions(warehouse, run_ids, id)
     # The row of one document, from its samples, as `read_uses` would give it.
@@ -165,9 +165,9 @@ def show_document(
         "n_found": sum(sample["is_referred_to"] for sample in retrieved),
     }
     use = add_intervals(pl.DataFrame([counts])).to_dicts()[0]
-    # The newest texts, the newest first, each with what is other than in the one before it.
+    # The newest texts, the newest first, each with its differences from the one before it.
     shown = []
-    for place in range(len(versions) - 1, max(-1, len(versions) - 1 - _MOST_VERSIONS), -1):
+    for place in range(len(versions) - 1, max(-1, len(versions) - 1 - _MAX_VERSIONS), -1):
         before = versions[place - 1]["text"] if place else None
         shown.append({**versions[place], "sides": mark_changes(before, versions[place]["text"])})
     return render(
@@ -179,7 +179,7 @@ def show_document(
         use=describe_use(use, row.run_id, runs),
         versions=shown,
         n_versions=len(versions),
-        samples=samples[:_MOST_SAMPLES],
+        samples=samples[:_MAX_SAMPLES],
         n_samples=len(samples),
         nights=nights,
         charts=[
@@ -191,7 +191,7 @@ def show_document(
 
 
 def add_intervals(uses: pl.DataFrame) -> pl.DataFrame:
-    """The same with the ends of the intervals of both shares; NaN where nothing was counted."""
+    """Add the ends of the intervals of both shares; NULL where nothing was counted."""
     misled = find_share_interval(*(uses[name].to_numpy() for name in ("n_misleads", "n_retrieved", "n_samples")))
     useful = find_share_interval(*(uses[name].to_numpy() for name in ("n_useful", "n_judged", "n_samples_judged")))
     names = ("misleads_low", "misleads_high", "useful_low", "useful_high")
@@ -201,7 +201,7 @@ def add_intervals(uses: pl.DataFrame) -> pl.DataFrame:
 
 
 def describe_use(use: Mapping[str, Any], run_id: str, runs: int) -> dict[str, Any]:
-    """Return the use of a document in the words of a page."""
+    """Return the use of a document in words."""
     if use["first_rank"] is None:
         ranks = "–"
     elif use["first_rank"] == use["last_rank"]:
@@ -215,8 +215,8 @@ def describe_use(use: Mapping[str, Any], run_id: str, runs: int) -> dict[str, An
         "n_samples": use["n_samples"],
         "ranks": ranks,
         "useful": _write_part(use, "n_useful", "n_judged", "useful"),
-        "is_few": use["n_samples"] < LEAST_JUDGED,
-        "is_useless": use["n_useful"] == 0 and use["n_samples_judged"] >= LEAST_JUDGED,
+        "is_few": use["n_samples"] < MIN_JUDGED,
+        "is_useless": use["n_useful"] == 0 and use["n_samples_judged"] >= MIN_JUDGED,
         "n_supports_truth": use["n_supports_truth"],
         "misleads": _write_part(use, "n_misleads", "n_retrieved", "misleads"),
         "n_misleads": use["n_misleads"],
@@ -226,7 +226,7 @@ def describe_use(use: Mapping[str, Any], run_id: str, runs: int) -> dict[str, An
 
 
 def _write_part(use: Mapping[str, Any], hits: str, counted: str, name: str) -> dict[str, str]:
-    """Return how many of how many, and the share's interval in whole per cents."""
+    """Return the count and the total, and the share's interval in whole per cent."""
     if not use[counted]:
         return {"count": "–", "share": ""}
     low, high = use[f"{name}_low"], use[f"{name}_high"]
@@ -235,7 +235,7 @@ def _write_part(use: Mapping[str, Any], hits: str, counted: str, name: str) -> d
 
 
 _FILTERS: Final = ("kind", "language", "reason")
-_MOST: Final = 500
+_MAX_ROWS: Final = 500
 
 
 @router.get("/testsets")
@@ -248,7 +248,7 @@ def show_testsets(request: Request) -> Response:
 
 @router.get("/testsets/{set_hash}")
 def show_testset(request: Request, set_hash: str) -> Response:
-    """Show the questions of a version that the address asks for, what left it, and candidates that were rejected."""
+    """Show questions of a version by the filters of the address, questions that left it, and rejected candidates."""
     for name in request.query_params:
         if name not in _FILTERS:
             raise SettingsError(f"questions cannot be found by {name!r}; {suggest(name, list(_FILTERS))}")
@@ -256,13 +256,13 @@ def show_testset(request: Request, set_hash: str) -> Response:
     warehouse = find_warehouse(request)
     version = next((row for row in warehouse.read_rows(read_query("ui/testsets")) if row["set_hash"] == set_hash), None)
     if version is None:
-        raise HTTPException(404, f"no version {set_hash!r} of a test set is on record")
+        raise HTTPException(404, f"there is no version {set_hash!r} of a test set")
     found = {"set_hash": set_hash}
     by_words = found | {"kind": wanted["kind"], "language": wanted["language"]}
     rejected_of = found | {"kind": wanted["kind"], "reason": wanted["reason"]}
-    left = warehouse.read_rows(read_query("ui/testset_left"), found)
+    left: list[dict[str, Any]] = warehouse.read_rows(read_query("ui/testset_left"), found)
     rejected = warehouse.read_rows(read_query("ui/testset_rejected"), rejected_of)
-    questions = warehouse.read_rows(read_query("ui/testset_questions"), by_words)
+    questions: list[dict[str, Any]] = warehouse.read_rows(read_query("ui/testset_questions"), by_words)
     # By filter the values that there are, with how many have them.
     unset: dict[str, object] = {"set_hash": set_hash, "kind": None}
     all_questions = warehouse.read_rows(read_query("ui/testset_questions"), {**unset, "language": None})
@@ -278,13 +278,11 @@ def show_testset(request: Request, set_hash: str) -> Response:
         version=version,
         wanted=wanted,
         choices={name: {value: f"{value} ({n})" for value, n in sorted(of.items())} for name, of in counts.items()},
-        questions=[{**row, "spans": _read_json(row["spans"]) or []} for row in questions[:_MOST]],
+        questions=[
+            {**row, "spans": orjson.loads(row["spans"]) if row["spans"] else []} for row in questions[:_MAX_ROWS]
+        ],
         n_questions=len(questions),
-        left=[{**row, "before": _read_json(row["before"]) or {}} for row in left],
-        rejected=rejected[:_MOST],
+        left=[{**row, "before": orjson.loads(row["before"]) if row["before"] else {}} for row in left],
+        rejected=rejected[:_MAX_ROWS],
         n_rejected=len(rejected),
     )
-
-
-def _read_json(text: object) -> Any:  # noqa: ANN401  # whatever the row has
-    return orjson.loads(str(text)) if text else None

@@ -1,9 +1,10 @@
 """The judge of a series: its agreement with people and with itself, its changes, and the labels that people give it.
 
-What is shown is read of the newest runs and kept in memory until a run, a noise run or a label changes.
+The page shows the newest runs, and its sections are cached until a run, a noise run or a label changes.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from math import sqrt
 from typing import Annotated, Any, Final
@@ -18,7 +19,7 @@ from evalhouse.flows.report.charts import draw_amounts
 from evalhouse.flows.report.page import collect_asked, pack
 from evalhouse.flows.report.sections import sort_headline, write_share
 from evalhouse.flows.results.run_facts import HEADLINE
-from evalhouse.flows.ui.pages import check_choice, find_kept, find_warehouse, link, render
+from evalhouse.flows.ui.pages import check_choice, find_warehouse, link, render, use_cached
 from evalhouse.tasks.comparing.agreement import MEASURES, describe_agreement
 from evalhouse.tasks.comparing.intervals import find_share_interval
 from evalhouse.tasks.comparing.noise import Noise, find_floor, has_noise, pool_noise, sum_squares
@@ -39,15 +40,15 @@ from evalhouse.warehouse.store import Warehouse
 router = APIRouter()
 _RUNS: Final = 30
 _REVIEWED: Final = 10
-"""Newest runs whose labels are counted, and whose verdicts are laid beside those of the run before."""
+"""Newest runs whose labels are counted, and whose verdicts are compared with the run before."""
 _POOLED: Final = 10
 _YARDSTICKS: Final = {
     "judge": "judge", "embeddings": "embeddings", "language": "language of the prompts", "plan": "way of asking",
     "votes": "votes on a verdict",
 }  # fmt: skip
 _Z: Final = 1.96
-_LEAST_MOVED: Final = 10
-_LEAST_SHOWN: Final = 0.00005
+_MIN_MOVED: Final = 10
+_MIN_SHOWN: Final = 0.00005
 Row = Mapping[str, Any]
 
 
@@ -58,24 +59,27 @@ def show_judge(request: Request, series: str = "") -> Response:
     names = [str(row["series"]) for row in warehouse.read_rows(read_query("ui/series"))]
     check_choice("series", series, names)
     chosen = series or next(iter(names), "")
-    # It changes whenever anything that this page shows may change.
-    state = str(warehouse.read_rows(read_query("judge/state"))[0]["state"]) if chosen else None
-
-    def describe() -> dict[str, Any]:
-        runs: Sequence[Row] = warehouse.read_rows(read_query("judge/runs"), {"series": chosen, "most": _RUNS})
-        return {
-            "runs": runs,
-            "newest": runs[0] if runs else None,
-            "has_noise": bool(runs) and has_noise(runs[0]["judge"], runs[0]["embeddings"]),
-            "agreement": _describe_agreement(warehouse, chosen),
-            "noise": _describe_noise(warehouse, chosen),
-            "changes": _list_changes(warehouse, runs),
-            "moves": _describe_moves(warehouse, [row["run_id"] for row in runs[: _REVIEWED + 1]]),
-            "votes": _describe_votes(warehouse, runs),
-        }
-
-    sections = find_kept(request).find(("judge", chosen), state, describe) if chosen else {}
+    sections: dict[str, Any] = {}
+    if chosen:
+        # It changes whenever anything that this page shows may change.
+        state = str(warehouse.read_rows(read_query("judge/state"))[0]["state"])
+        sections = use_cached(request, ("judge", chosen), state, partial(_describe_judge, warehouse, chosen))
     return render(request, "judge.html", series=chosen, names={name: name for name in names}, **sections)
+
+
+def _describe_judge(warehouse: Warehouse, series: str) -> dict[str, Any]:
+    """Return the sections of the page."""
+    runs: Sequence[Row] = warehouse.read_rows(read_query("judge/runs"), {"series": series, "most": _RUNS})
+    return {
+        "runs": runs,
+        "newest": runs[0] if runs else None,
+        "has_noise": bool(runs) and has_noise(runs[0]["judge"], runs[0]["embeddings"]),
+        "agreement": _describe_agreement(warehouse, series),
+        "noise": _describe_noise(warehouse, series),
+        "changes": _list_changes(warehouse, runs),
+        "moves": _describe_moves(warehouse, [row["run_id"] for row in runs[: _REVIEWED + 1]]),
+        "votes": _describe_votes(warehouse, runs),
+    }
 
 
 def _describe_agreement(warehouse: Warehouse, series: str) -> dict[str, Any] | None:
@@ -89,7 +93,7 @@ def _describe_agreement(warehouse: Warehouse, series: str) -> dict[str, Any] | N
     document = describe_agreement(reviewed, groupings)
     groups = []
     for row in document["judge"]:
-        measures = []  # each a figure and its interval, apart
+        measures = []  # each a figure and its interval, separately
         for measure in (row[name] for name in MEASURES):
             has_interval = measure["value"] is not None and measure["ci_low"] is not None
             measures.append(
@@ -109,7 +113,7 @@ def _describe_agreement(warehouse: Warehouse, series: str) -> dict[str, Any] | N
                 "confusion": row["confusion"] if row["by"] == "step" else None,
             }
         )
-    # By run and step how many labels are those of the judge; the newest run first.
+    # By run and step how many labels agree with the judge; the newest run first.
     rows = (
         reviewed.group_by("run_id", "step")
         .agg(
@@ -142,49 +146,48 @@ def _describe_noise(warehouse: Warehouse, series: str) -> dict[str, Any] | None:
     for name in names:
         of_metric = by_metric[name]
         if name in HEADLINE and len(of_metric) > 1:
-            # The floor as it was known at each noise run, by it and those before.
+            # The floor that was known at each noise run, from it and the runs before.
             floors = []
-            for place, row in enumerate(of_metric, start=1):
-                noise = pool_noise(map(_to_noise, of_metric[max(0, place - _POOLED) : place]))
-                floors.append(_find_floor(noise, row["n_of_run"]) if noise else None)
+            for place in range(1, len(of_metric) + 1):
+                _, floor = _pool(of_metric[max(0, place - _POOLED) : place])
+                floors.append(floor)
             named = [{**row, "run_id": row["noise_run_id"]} for row in of_metric]
             charts.append({"name": name, "chart": draw_amounts(named, floors, what="noise floor", form="{:.4f}")})
+    metrics = []
+    for name in names:
+        noise, floor = _pool([row for row in by_metric[name] if row["noise_run_id"] in pooled])
+        cells = {"n": 0, "changed": "–", "deviation": "–", "floor": "–" if floor is None else f"±{floor:.4f}"}
+        if noise:
+            changed = f"{noise.n_changed:,} ({write_share(noise.n_changed / noise.n_pairs)})"
+            cells |= {"n": noise.n_pairs, "changed": changed, "deviation": f"{noise.deviation:.3f}"}
+        metrics.append({"metric": name, **cells})
     return {
         "n_runs": len(run_ids),
         "n_pooled": len(pooled),
-        "metrics": [_pool(name, [row for row in by_metric[name] if row["noise_run_id"] in pooled]) for name in names],
+        "metrics": metrics,
         "steps": read_flips(warehouse, pooled),
         "charts": charts,
     }
 
 
-def _pool(metric: str, rows: Sequence[Row]) -> Row:
-    """Return one metric over several noise runs; the floor is that of two runs as large as the newest."""
-    noise = pool_noise(_to_noise(row) for row in rows)
-    if noise is None:
-        return {"metric": metric, "n": 0, "changed": "–", "deviation": "–", "floor": "–"}
-    floor = _find_floor(noise, rows[-1]["n_of_run"])
-    return {
-        "metric": metric,
-        "n": noise.n_pairs,
-        "changed": f"{noise.n_changed:,} ({write_share(noise.n_changed / noise.n_pairs)})",
-        "deviation": f"{noise.deviation:.3f}",
-        "floor": "–" if floor is None else f"±{floor:.4f}",
-    }
+def _pool(rows: Sequence[Row]) -> tuple[Noise | None, float | None]:
+    """Return the noise of one metric over several noise runs, and the noise floor.
 
-
-def _to_noise(row: Row) -> Noise:
-    squares = sum_squares(n=row["n_samples"], mean=row["mean_difference"], sd=row["sd_difference"])
-    return Noise(n_pairs=row["n_samples"], n_changed=row["n_changed"], sum_squares=squares)
-
-
-def _find_floor(noise: Noise, n: int | None) -> float | None:
-    """The largest change that noise alone would reach between two runs of so many samples, all judged again."""
-    return find_floor(noise, n=n, again=np.ones(n, dtype=np.int64), scale=1.0) if n else None
+    The floor is the largest change that noise alone would reach between two runs as large as the newest, all judged
+    again.
+    """
+    measured = []
+    for row in rows:
+        squares = sum_squares(n=row["n_samples"], mean=row["mean_difference"], sd=row["sd_difference"])
+        measured.append(Noise(n_pairs=row["n_samples"], n_changed=row["n_changed"], sum_squares=squares))
+    noise, n = pool_noise(measured), rows[-1]["n_of_run"] if rows else None
+    if noise is None or not n:
+        return noise, None
+    return noise, find_floor(noise, n=n, again=np.ones(n, dtype=np.int64), scale=1.0)
 
 
 def _list_changes(warehouse: Warehouse, runs: Sequence[Row]) -> list[Row]:
-    """List what verdicts were given by that was different in the run before, the newest first."""
+    """List the changes of the judge, its model and its prompts from run to run, the newest first."""
     asked: dict[str, dict[str, Row]] = {row["run_id"]: {} for row in runs}
     for row in warehouse.read(read_query("judge/asked"), frames={"wanted": _frame(list(asked))}).to_dicts():
         asked[row["run_id"]][row["step"]] = row
@@ -195,7 +198,7 @@ def _list_changes(warehouse: Warehouse, runs: Sequence[Row]) -> list[Row]:
             for name, what in _YARDSTICKS.items()
             if now[name] != before[name]
         ]
-        # Prompts and models of the steps that both runs asked; a run that took all from the record heard no model.
+        # Prompts and models of the steps that both runs asked; a run that reused all replies asked no model.
         for step, answered in asked[now["run_id"]].items():
             earlier = asked[before["run_id"]].get(step, {})
             for name, what in (("prompts", "prompt"), ("models", "model that answered")):
@@ -208,7 +211,7 @@ def _list_changes(warehouse: Warehouse, runs: Sequence[Row]) -> list[Row]:
 
 
 def _describe_moves(warehouse: Warehouse, run_ids: Sequence[str]) -> list[Row]:
-    """Return how verdicts moved since the run before where texts did not, with the 95 % interval of the move."""
+    """Return how verdicts moved since the run before on unchanged texts, with the 95 % interval of the move."""
     if len(run_ids) < 2:
         return []
     # Each run beside the one after it in the list, newest first.
@@ -216,11 +219,11 @@ def _describe_moves(warehouse: Warehouse, run_ids: Sequence[str]) -> list[Row]:
     moves = warehouse.read(read_query("judge/moves"), frames={"pairs": pairs, "listed": _frame(run_ids)})
     described: list[Row] = []
     for row in moves.to_dicts():
-        # In points of a per cent, with the normal interval of the mean of the samples' moves; without one where so few
-        # samples moved that it would be wrong.
-        move = "±0.00" if abs(row["difference"]) < _LEAST_SHOWN else f"{100 * row['difference']:+.2f}"
+        # In percentage points, with the normal interval of the mean of the samples' moves; without an interval if so
+        # few samples moved that it would be wrong.
+        move = "±0.00" if abs(row["difference"]) < _MIN_SHOWN else f"{100 * row['difference']:+.2f}"
         is_clear = False
-        if row["n_otherwise"] >= _LEAST_MOVED:
+        if row["n_otherwise"] >= _MIN_MOVED:
             width = _Z * row["deviation"] / sqrt(row["n_samples"])
             low, high = row["difference"] - width, row["difference"] + width
             move += f" ({100 * low:+.2f} to {100 * high:+.2f})"
@@ -231,7 +234,7 @@ def _describe_moves(warehouse: Warehouse, run_ids: Sequence[str]) -> list[Row]:
 
 
 def _describe_votes(warehouse: Warehouse, runs: Sequence[Row]) -> dict[str, Any] | None:
-    """Return how often votes differed: the newest run's steps, and all runs as charts by step."""
+    """Return how often votes differed, by step of the newest run and as charts over all runs."""
     voted = [row["run_id"] for row in runs if row["votes"] > 1]
     rows = warehouse.read(read_query("judge/votes"), frames={"wanted": _frame(voted)}).to_dicts() if voted else []
     if not rows:
@@ -268,7 +271,7 @@ ASKED: Final = {
     "attribute": "Do the contexts say this, one alone or several together?",
     "rank": "Does this context help to reach the ground truth?",
 }
-_LARGEST: Final = 64 * 1024
+_MAX_BYTES: Final = 64 * 1024
 _FIELDS: Final = (
     "sample_id", "step", "statement_id", "context_rank", "item_hash", "export_id", "label", "first_label",
     "reviewer", "note",
@@ -276,13 +279,12 @@ _FIELDS: Final = (
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """The fields of a form that was sent, without those that are empty; raises HTTPException for one that is too large
-    or no form."""
+    """Return the fields of a form that are not empty; raises HTTPException for a body that is too large or no form."""
     body = b""
     async for chunk in request.stream():
         body += chunk
-        if len(body) > _LARGEST:
-            raise HTTPException(413, f"a label with more than {_LARGEST} bytes is not taken; write a shorter note")
+        if len(body) > _MAX_BYTES:
+            raise HTTPException(413, f"a label with more than {_MAX_BYTES} bytes is not accepted; write a shorter note")
     try:
         fields = parse_qsl(body.decode(), strict_parsing=True)
     except ValueError:
@@ -292,12 +294,12 @@ async def read_form(request: Request) -> dict[str, str]:
 
 @router.post("/runs/{run}/labels")
 def take(request: Request, run: str, form: Annotated[dict[str, str], Depends(read_form)]) -> Response:
-    """Take in a label; answered with what is on record now, or for a form without a script with the page it is on."""
+    """Store a label, and answer with what is stored now, or without a script with the page that has the form."""
     warehouse = find_warehouse(request)
     values: dict[str, str] = {name: text for name, text in form.items() if name in _FIELDS}
     values["run_id"] = find_run(warehouse, run).run_id
     if "label" not in values:
-        raise HTTPException(400, "the label is missing; it is one of those that the page offers")
+        raise HTTPException(400, "the label is missing; it is one of the labels that the page offers")
     try:
         review = take_label(warehouse, values)
     except ReviewError as error:
@@ -335,13 +337,13 @@ def list_items(warehouse: Warehouse, run_id: str, sample_id: str, reviewer: str)
 
 
 def name_item(item: dict[str, Any]) -> str:
-    """The name of a verdict within its sample's page."""
+    """Return the name of a verdict within its sample's page."""
     return f"{item['step']}-{item['statement_id'] or item['context_rank']}"
 
 
 @router.get("/runs/{run}/review")
 def show_review(request: Request, run: str, export: str = "", reviewer: str = "") -> Response:
-    """The draws of a run, or one to work through by `reviewer`."""
+    """Show the exports of a run, or one of them for `reviewer` to label."""
     warehouse = find_warehouse(request)
     row = find_run(warehouse, run)
     if not export:

@@ -1,12 +1,10 @@
-"""Pages as HTML: templates with what they show, files that go with them, and addresses.
+"""Pages as HTML: templates with their values, the style sheets and scripts beside them, addresses, and a small cache.
 
-Whatever a template prints is escaped, and control characters and direction marks in it are shown as such, as in the
-report. Templates and files of the report are at hand under their own names.
+Every text that a template prints is escaped, and control characters and direction marks in it are shown as escapes, as
+in the report. Templates and files of the report can be used under their own names.
 """
 
 import hashlib
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable
 from functools import cache
 from pathlib import Path
@@ -15,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 import jinja2
 from fastapi import HTTPException, Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import HTMLResponse
 
 from evalhouse.flows.report.page import make_environment
 from evalhouse.flows.server.environment import load_user_settings
@@ -25,66 +23,49 @@ from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 
 T = TypeVar("T")
-_MOST: Final = 64
-
-
-class Kept:
-    """The last things that were read, each with the state it is true of; safe to use from several threads."""
-
-    def __init__(self) -> None:
-        self._entries: OrderedDict[Hashable, tuple[Hashable, Any]] = OrderedDict()
-        self._guard = threading.Lock()
-
-    def find(self, key: Hashable, state: Hashable, read: Callable[[], T]) -> T:
-        """Return what was read under this key in this state, or else what `read` returns.
-
-        Where the state is None it is always read.
-        """
-        with self._guard:
-            known, value = self._entries.get(key, (None, None))
-        if state is not None and known == state:
-            found: T = value
-            return found
-        made = read()
-        with self._guard:
-            self._entries[key] = (state, made)
-            self._entries.move_to_end(key)
-            while len(self._entries) > _MOST:
-                self._entries.popitem(last=False)
-        return made
-
-
-def find_kept(request: Request) -> Kept:
-    """Return what the app keeps."""
-    kept: Kept = request.app.state.kept
-    return kept
-
-
+_MAX_CACHED: Final = 64
 _FOLDERS: Final = (
     Path(__file__).with_name("assets"),
     Path(__file__).parents[1] / "report" / "assets",
 )
-_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-_FOREVER: Final = "public, max-age=31536000, immutable"
+ASSET_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+def use_cached(request: Request, key: Hashable, state: Hashable, read: Callable[[], T]) -> T:
+    """Return the value stored under this key if it was read in the same state, else read and store it.
+
+    A comparison of thousands of samples takes most of a second, so pages that show the same one share it. The oldest
+    entries are dropped. With the state None the value is always read.
+    """
+    cached: dict[Hashable, tuple[Hashable, Any]] = request.app.state.cached
+    cached_state, value = cached.get(key, (None, None))
+    if state is None or cached_state != state:
+        value = read()
+        cached.pop(key, None)
+        cached[key] = (state, value)
+        for oldest in list(cached)[:-_MAX_CACHED]:
+            cached.pop(oldest, None)
+    result: T = value
+    return result
 
 
 def render(request: Request, template: str, /, status: int = 200, **values: object) -> HTMLResponse:
-    """A page by its template in `assets`, which also knows the warehouse's name and where in ui it is."""
+    """Render a page by its template in `assets`, which also gets the warehouse's name and the path in ui."""
     page = _load_templates().get_template(template)
     name = find_warehouse(request).location.name
     return HTMLResponse(page.render(path=request.url.path, warehouse=name, **values), status_code=status)
 
 
 def find_warehouse(request: Request) -> Warehouse:
-    """The warehouse that is shown."""
+    """Return the warehouse that is shown."""
     warehouse: Warehouse = request.app.state.warehouse
     return warehouse
 
 
 def link(path: str, /, **parameters: object) -> str:
-    """An address in ui: the path's parts are quoted, and parameters that are None or empty are left out.
+    """Return an address in ui: the path's parts are quoted, and parameters that are None or empty are left out.
 
-    Ids stand among the parameters wherever a person or a dataset gave them, since a path may not hold every text.
+    Ids that a person or a dataset gave are parameters, since a path cannot hold every text.
     """
     given = {name: value for name, value in parameters.items() if value not in (None, "", [])}
     return quote(path) + (f"?{urlencode(given, doseq=True)}" if given else "")
@@ -97,7 +78,7 @@ def check_choice(name: str, given: str, known: Collection[str]) -> None:
 
 
 def find_flow_run_page(run: RunRow) -> str | None:
-    """Prefect's page of the flow run, where its server's address is known."""
+    """Return the address of Prefect's page of the flow run, if its server's address is known."""
     settings = load_user_settings()
     address = settings.get("PREFECT_UI_URL") or settings.get("PREFECT_API_URL", "").removesuffix("/").removesuffix(
         "/api"
@@ -107,27 +88,21 @@ def find_flow_run_page(run: RunRow) -> str | None:
     return f"{address.rstrip('/')}/runs/flow-run/{run.flow_run_id}"
 
 
-def find_asset(name: str) -> Response | None:
-    """A style sheet or script as its own file; None where there is none of that name."""
-    found = _read_asset(name)
-    if found is None:
-        return None
-    return Response(found, media_type=_TYPES[Path(name).suffix], headers={"Cache-Control": _FOREVER})
+@cache
+def load_assets() -> dict[str, bytes]:
+    """Load the style sheets, scripts and pictures by name."""
+    return {
+        path.name: path.read_bytes()
+        for folder in reversed(_FOLDERS)
+        for path in folder.iterdir()
+        if path.suffix in ASSET_TYPES
+    }
 
 
 @cache
 def asset(name: str) -> str:
-    """The address of a style sheet or script, another one whenever its text is."""
-    found = _read_asset(name)
-    if found is None:
-        raise FileNotFoundError(name)
-    return f"/assets/{name}?v={hashlib.sha256(found).hexdigest()[:12]}"
-
-
-@cache
-def _read_asset(name: str) -> bytes | None:
-    paths = [path for folder in _FOLDERS for path in folder.iterdir() if path.suffix in _TYPES and path.name == name]
-    return paths[0].read_bytes() if paths else None
+    """Return the address of a style sheet or script, which changes with its text."""
+    return f"/assets/{name}?v={hashlib.sha256(load_assets()[name]).hexdigest()[:12]}"
 
 
 @cache

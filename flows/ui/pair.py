@@ -1,15 +1,16 @@
 """The pages of two runs side by side: their settings, what moved, whether that is more than chance, and why; verdicts
 that flipped, samples, and one sample in both. The numbers are those of `evalhouse compare`.
 
-A comparison of thousands of samples takes most of a second, and so do the verdicts that flipped. Both are kept in
-memory until a score of either run changes; those of a running run are computed each time.
+A comparison of thousands of samples takes most of a second, and so do the verdicts that flipped. Both are cached until
+a score of either run changes; those of a running run are computed each time.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Final, Literal
+from functools import partial
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import polars as pl
 from fastapi import APIRouter, HTTPException, Query, Request
@@ -22,7 +23,7 @@ from evalhouse.flows.report.sections import build_pair_head, describe_parts, exp
 from evalhouse.flows.results.comparison import name_part, write_p
 from evalhouse.flows.results.output import explain_support, name_support, write_interval, write_json, write_value
 from evalhouse.flows.results.run_facts import HEADLINE
-from evalhouse.flows.ui.pages import check_choice, find_kept, find_warehouse, link, render
+from evalhouse.flows.ui.pages import check_choice, find_warehouse, link, render, use_cached
 from evalhouse.tasks.comparing.changes import WAYS, find_graded, list_verdict_flips, match_items
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, compare_runs, rank_samples
 from evalhouse.tasks.reviews.export import CorrectedPair, explain_uncorrected, pair_corrected
@@ -32,14 +33,15 @@ from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import WORDS, RunRow, list_runs, pick_run
 from evalhouse.warehouse.rows.scores import read_flips
 
+T = TypeVar("T")
 _PIECES: Final = re.compile(r"[\u2e80-\uffdc\U00020000-\U0003ffff]|\w+|\s+|.", re.DOTALL)
-_MOST_PIECES: Final = 4000
-"""Comparing takes time in proportion to the product of both lengths; longer texts stand unmarked."""
+_MAX_PIECES: Final = 4000
+"""Comparing takes time in proportion to the product of both lengths; longer texts are not marked."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """A stretch of a text; `is_other` where the other text does not have it there."""
+    """A part of a text; `is_other` if the other text does not have it there."""
 
     text: str
     is_other: bool
@@ -57,7 +59,7 @@ class Sides:
 def mark_changes(base: str | None, candidate: str | None) -> Sides:
     """Return the texts in pieces that are the same and pieces that are not."""
     before, after = _PIECES.findall(base or ""), _PIECES.findall(candidate or "")
-    is_long = max(len(before), len(after)) > _MOST_PIECES
+    is_long = max(len(before), len(after)) > _MAX_PIECES
     if base is None or candidate is None or base == candidate or is_long:
         whole = [None if text is None else [Piece(text=text, is_other=False)] for text in (base, candidate)]
         return Sides(base=whole[0], candidate=whole[1], differ=base != candidate)
@@ -87,19 +89,19 @@ class Compared:
 
 
 def find_pair(request: Request, base: str, candidate: str, runs: Sequence[RunRow] | None = None) -> RunPair:
-    """The two runs; raises WarehouseError for one that is not there, SettingsError where both are the same."""
+    """Find the two runs; raises WarehouseError for one that does not exist, SettingsError if both are the same."""
     runs = list_runs(find_warehouse(request)) if runs is None else runs
     if not runs:
-        raise WarehouseError("No run is on record yet: two runs of `evalhouse run` can be compared here.")
+        raise WarehouseError("There is no run yet: two runs of `evalhouse run` can be compared here.")
     if not (base and candidate):
-        raise SettingsError("There is no run yet to hold this one against; name two runs.")
+        raise SettingsError("There is no other run to compare with; name two runs.")
     before, after = (pick_run(runs, wanted) for wanted in (base, candidate))
     if before.run_id == after.run_id:
         raise SettingsError(f"both are run {after.run_id}; name two runs")
     return RunPair(find_warehouse(request), before, after)
 
 
-def compare_kept(request: Request, pair: RunPair) -> Compared:
+def compare_cached(request: Request, pair: RunPair) -> Compared:
     """Return the comparison of two runs as `evalhouse compare` makes it."""
 
     def compare() -> Compared:
@@ -111,19 +113,14 @@ def compare_kept(request: Request, pair: RunPair) -> Compared:
             corrected=pair_corrected(pair.warehouse, pair.base.run_id, pair.candidate.run_id),
         )
 
-    key = ("compared", pair.base.run_id, pair.candidate.run_id)
-    return find_kept(request).find(key, _find_state(pair), compare)
+    return _cache_of_pair(request, pair, "compared", compare)
 
 
-def list_flips_kept(request: Request, pair: RunPair) -> pl.DataFrame:
-    """The verdicts that flipped, as `list_verdict_flips` gives them."""
-    key = ("flips", pair.base.run_id, pair.candidate.run_id)
-    return find_kept(request).find(key, _find_state(pair), lambda: list_verdict_flips(pair))
-
-
-def _find_state(pair: RunPair) -> tuple[object, ...] | None:
-    """None while one of the runs is under way."""
-    return None if "running" in (pair.base.status, pair.candidate.status) else pair.read_state()
+def _cache_of_pair(request: Request, pair: RunPair, what: str, read: Callable[[], T]) -> T:
+    """Return what was read of a pair, unless a score of either run has changed or one of them is running."""
+    is_running = "running" in (pair.base.status, pair.candidate.status)
+    state = None if is_running else pair.read_state()
+    return use_cached(request, (what, pair.base.run_id, pair.candidate.run_id), state, read)
 
 
 _NAMES: Final[Mapping[str, str]] = {
@@ -157,12 +154,12 @@ class Difference:
 
     @property
     def differs(self) -> bool:
-        """Whether it differs between the runs."""
+        """Return True if it differs between the runs."""
         return self.base != self.candidate
 
 
 def list_differences(pair: RunPair) -> list[Difference]:
-    """List all properties of both runs, in the order of a page; of settings only those that either run has."""
+    """List all properties of both runs, in the order of a page, and the settings that either run has."""
     differences = []
     for column, name in _NAMES.items():
         differences.append(
@@ -194,9 +191,9 @@ def _write(value: object) -> str:
 
 
 router = APIRouter()
-_MOST_CHOICES: Final = 200
-_MOST_MOVED: Final = 10
-_MOST_SCORES: Final = 6
+_MAX_CHOICES: Final = 200
+_MAX_MOVED: Final = 10
+_MAX_SCORES: Final = 6
 
 
 @router.get("/compare")
@@ -207,7 +204,7 @@ def show_pair(request: Request, base: str = "", candidate: str = "", by: str = "
         # The run before CANDIDATE in its series, or the newest of BASE's; without either the newest run's own.
         with suppress(WarehouseError):
             named = pick_run(runs, candidate or base or "latest")
-            of_series = [run for run in runs if is_of_series(run, named)]
+            of_series = [run for run in runs if run.series is not None and run.series == named.series]
             earlier = [run for run in of_series if run.started_at < named.started_at]
             before, after = (named, next(iter(of_series), named)) if base else (next(iter(earlier), named), named)
             if before != after:
@@ -217,8 +214,8 @@ def show_pair(request: Request, base: str = "", candidate: str = "", by: str = "
     except (WarehouseError, SettingsError) as error:
         form = describe_form(runs, base, candidate)
         return render(request, "pair.html", 404 if base else 200, form=form, pair=None, problem=str(error))
-    kept = compare_kept(request, pair)
-    comparison = kept.comparison
+    compared_runs = compare_cached(request, pair)
+    comparison = compared_runs.comparison
     names = sort_headline([compared.metric for compared in comparison.metrics])
     check_choice("by", by, names)
     compared = {metric.metric: metric for metric in comparison.metrics}
@@ -246,11 +243,11 @@ def show_pair(request: Request, base: str = "", candidate: str = "", by: str = "
     # What was judged twice by step and by metric, and how often otherwise; empty without noise runs.
     noise_rows = [
         {"name": step["step"], "n": step["n_items"], "n_otherwise": step["n_flipped"], "share": step["flip_rate"]}
-        for step in kept.noise_steps
+        for step in compared_runs.noise_steps
     ]
     for metric in comparison.metrics:
         noise = metric.noise.measured if metric.noise else None
-        if noise and kept.noise_steps:
+        if noise and compared_runs.noise_steps:
             noise_rows.append(
                 {
                     "name": metric.metric,
@@ -274,25 +271,20 @@ def show_pair(request: Request, base: str = "", candidate: str = "", by: str = "
         retrieval=[finding.describe() for finding in comparison.retrieval],
         meanings=explain_metrics(names, load_metrics()),
         noise=noise_rows,
-        corrected=kept.corrected,
-        corrected_note=explain_uncorrected(pair.candidate.metrics) if kept.corrected else (),
+        corrected=compared_runs.corrected,
+        corrected_note=explain_uncorrected(pair.candidate.metrics) if compared_runs.corrected else (),
         by_choices={name: name for name in names},
         by=by,
-        moved=describe_moved(pair, comparison, rank_samples(comparison.moves, by or None)[:_MOST_MOVED]),
+        moved=describe_moved(pair, comparison, rank_samples(comparison.moves, by or None)[:_MAX_MOVED]),
         n_moved=comparison.moves["sample_id"].n_unique(),
     )
 
 
-def is_of_series(run: RunRow, other: RunRow) -> bool:
-    """Return whether both are evaluations of one series, as `run_series` has them."""
-    return run.series is not None and run.series == other.series
-
-
 def describe_form(runs: Sequence[RunRow], base: str, candidate: str, pair: RunPair | None = None) -> dict[str, Any]:
-    """Return the values of the form, and the runs it offers: those of the same series first."""
+    """Return the values of the form, and the runs it offers, with the runs of the same series first."""
     near = pair.candidate if pair else next((run for run in runs if run.run_id in (base, candidate)), None)
     evaluations = [run for run in runs if run.kind == "evaluation"]
-    ordered = sorted(evaluations, key=lambda run: not (near and is_of_series(run, near)))
+    ordered = sorted(evaluations, key=lambda run: near is None or run.series is None or run.series != near.series)
     choices = [
         {
             "value": run.run_id,
@@ -300,22 +292,20 @@ def describe_form(runs: Sequence[RunRow], base: str, candidate: str, pair: RunPa
                 filter(None, (run.label, run.suite or run.dataset, f"{run.started_at:%Y-%m-%d %H:%M}", run.status))
             ),
         }
-        for run in ordered[:_MOST_CHOICES]
+        for run in ordered[:_MAX_CHOICES]
     ]
     return {"base": base, "candidate": candidate, "choices": choices, "words": WORDS}
 
 
 def describe_moved(pair: RunPair, comparison: Comparison, sample_ids: Sequence[str]) -> list[dict[str, Any]]:
     """Return these samples with their questions and the scores that moved, the furthest first."""
-
-    def measure_move(row: Mapping[str, Any]) -> float:
-        return 1.0 if row["base"] is None or row["candidate"] is None else abs(row["candidate"] - row["base"])
-
     questions = {row["sample_id"]: row["question"] for row in pair.read_texts(sample_ids).to_dicts()}
     moves: dict[str, list[dict[str, Any]]] = {sample_id: [] for sample_id in sample_ids}
-    for row in comparison.moves.to_dicts():
-        if row["sample_id"] in moves:
-            moves[row["sample_id"]].append(row)
+    # A score that only one run has counts as moved by 1.
+    size = (pl.col("candidate") - pl.col("base")).abs().fill_null(1.0)
+    shown = comparison.moves.filter(pl.col("sample_id").is_in(list(sample_ids)))
+    for row in shown.sort(size, descending=True, maintain_order=True).to_dicts():
+        moves[row["sample_id"]].append(row)
     return [
         {
             "sample_id": sample_id,
@@ -327,7 +317,7 @@ def describe_moved(pair: RunPair, comparison: Comparison, sample_ids: Sequence[s
                     "candidate": write_value(row["candidate"]),
                     "because": name_part(row["changed"]),
                 }
-                for row in sorted(moves[sample_id], key=measure_move, reverse=True)[:_MOST_SCORES]
+                for row in moves[sample_id][:_MAX_SCORES]
             ],
             "n_scores": len(moves[sample_id]),
             "link": link("/compare/sample", base=pair.base.run_id, candidate=pair.candidate.run_id, id=sample_id),
@@ -354,9 +344,9 @@ def show_samples(
     by: str = "",
     page: Annotated[int, Query(ge=1)] = 1,
 ) -> Response:
-    """Show the samples with another score, or those that one run alone has, a page at a time."""
+    """Show the samples with another score, or the samples of only one of the runs, a page at a time."""
     pair = find_pair(request, base, candidate)
-    comparison = compare_kept(request, pair).comparison
+    comparison = compare_cached(request, pair).comparison
     names = sort_headline([compared.metric for compared in comparison.metrics])
     check_choice("by", by, names)
     if which == "moved":
@@ -415,7 +405,7 @@ def show_flips(
 ) -> Response:
     """Show the verdicts that fit all that is given, a page at a time; a table above counts them by step and way."""
     pair = find_pair(request, base, candidate)
-    flips = list_flips_kept(request, pair)
+    flips = _cache_of_pair(request, pair, "flips", partial(list_verdict_flips, pair))
     # By metric of either run the steps it rests on, where one of them has a verdict that flipped.
     there = frozenset(flips["step"].unique())
     steps = find_graded(pair.read_rubrics()) | pair.read_metric_steps()
@@ -423,8 +413,16 @@ def show_flips(
     metrics = {name: of_metric for name, of_metric in steps.items() if name in wanted and of_metric & there}
     check_choice("metric", metric, metrics)
     given = {"base": base, "candidate": candidate, "metric": metric, "around": around}
-    counted = _filter(flips, steps=metrics.get(metric) if metric else None, around=around)
-    found = _filter(counted, steps=frozenset([step]) if step else None, way=way)
+    counted = flips
+    if metric:
+        counted = counted.filter(pl.col("step").is_in(list(metrics[metric])))
+    if around:
+        counted = counted.filter(pl.col("around") == around)
+    found = counted
+    if step:
+        found = found.filter(pl.col("step") == step)
+    if way:
+        found = found.filter(pl.col("way") == way)
     shown = found.slice((page - 1) * _ROWS, _ROWS)
     # A row per step: how many came to be worse and better, each with the address of just these.
     counts = {(step, way): n for step, way, n in counted.group_by("step", "way").len().sort("step", "way").iter_rows()}
@@ -489,17 +487,6 @@ def show_flips(
     )
 
 
-def _filter(
-    flips: pl.DataFrame, *, steps: frozenset[str] | None = None, way: str = "", around: str = ""
-) -> pl.DataFrame:
-    if steps is not None:
-        flips = flips.filter(pl.col("step").is_in(list(steps)))
-    for column, value in (("way", way), ("around", around)):
-        if value:
-            flips = flips.filter(pl.col(column) == value)
-    return flips
-
-
 _SECTIONS: Final = {
     "answer": "Statements of the answer",
     "ground_truth": "Statements of the ground truth",
@@ -507,7 +494,7 @@ _SECTIONS: Final = {
     "rating": "Ratings",
 }
 _TAGS: Final = {"TP": "is-tp", "FP": "is-fp", "FN": "is-fn"}
-_LEAST_CHANGE: Final = 0.0005
+_MIN_CHANGE: Final = 0.0005
 _TEXTS: Final = {"question": "Question", "answer": "Answer", "ground_truth": "Ground truth"}
 
 
@@ -524,7 +511,7 @@ def show_sample(request: Request, base: str, candidate: str, id: str) -> Respons
     items = match_items(
         statements=pair.read_statements([id]), contexts=pair.read_all_contexts(id), grades=pair.read_grades([id])
     ).get(id, [])
-    # What is another in the sample, or in how it was judged.
+    # The differences in the sample, or in how it was judged.
     steps = pair.list_changed_judges(id)
     names = [name.replace("_", " ") for name in (*_TEXTS, "contexts") if texts[False][name] != texts[True][name]]
     rows = {row["metric"]: row for row in pair.read_sample_scores(id)}
@@ -537,7 +524,7 @@ def show_sample(request: Request, base: str, candidate: str, id: str) -> Respons
         change, tone = None, ""
         if row["base"] is not None and row["candidate"] is not None:
             change = row["candidate"] - row["base"]
-            if abs(change) >= _LEAST_CHANGE:
+            if abs(change) >= _MIN_CHANGE:
                 tone = "worse" if (change < 0) != (row["better"] == "low") else "better"
         scores.append(
             {

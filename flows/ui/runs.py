@@ -24,8 +24,8 @@ from evalhouse.flows.results.output import (
     write_value,
 )
 from evalhouse.flows.results.run_facts import HEADLINE, explain_joint_split
-from evalhouse.flows.ui.pages import Kept, find_flow_run_page, find_warehouse, link, render
-from evalhouse.flows.ui.pair import compare_kept
+from evalhouse.flows.ui.pages import find_flow_run_page, find_warehouse, link, render, use_cached
+from evalhouse.flows.ui.pair import compare_cached
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.messages import clean_text
 from evalhouse.warehouse.names import suggest
@@ -34,8 +34,6 @@ from evalhouse.warehouse.rows.gates import read_checks
 from evalhouse.warehouse.rows.history import find_series, read_series
 from evalhouse.warehouse.rows.pages import find_runs, read_cost_runs, read_values, read_worst
 from evalhouse.warehouse.rows.progress import (
-    JournalReader,
-    MeanSoFar,
     RunProgress,
     list_metric_files,
     read_means_so_far,
@@ -49,65 +47,50 @@ from evalhouse.warehouse.store import Warehouse
 router = APIRouter()
 _EVERY_S: Final = 2
 _IDLE_S: Final = 15
-_KEPT_S: Final = 1.0
-"""Seconds for which an answer is kept for all requests."""
-_MEANS_KEPT_S: Final = 15.0
+_PROGRESS_CACHED_S: Final = 1.0
+"""Seconds for which all requests get the same answer."""
+_MEANS_CACHED_S: Final = 15.0
 _QUIET: Final = timedelta(minutes=10)
-"""A run without news for so long is shown as quiet where it is unknown whether it is alive."""
+"""Time without activity after which a run is shown as quiet if it is unknown whether its process is alive."""
 
 
-class LiveReader:
-    """Reads how far runs are, once for all who ask within a moment; safe to use from several threads."""
-
-    def __init__(self, warehouse: Warehouse) -> None:
-        self._warehouse = warehouse
-        self._journal = JournalReader(warehouse.location)
-        self._kept = Kept()
-
-    def read_progress(self, run: RunRow) -> RunProgress:
-        """Return how far a run is."""
-        read = partial(read_progress, self._warehouse, run, self._journal)
-        return self._kept.find(("progress", run.run_id), time.monotonic() // _KEPT_S, read)
-
-    def read_means(self, run: RunRow) -> list[MeanSoFar]:
-        """Return the main means of a run so far."""
-        read = partial(read_means_so_far, self._warehouse, run, list_main(run))
-        return self._kept.find(("means", run.run_id), time.monotonic() // _MEANS_KEPT_S, read)
-
-
-def find_live(request: Request) -> LiveReader:
-    """The reader of the app."""
-    reader: LiveReader = request.app.state.live
-    return reader
+def read_run_progress(request: Request, run: RunRow) -> RunProgress:
+    """Read how far a run is, once a second for all requests."""
+    read = partial(read_progress, find_warehouse(request), run, request.app.state.journal)
+    return use_cached(request, ("progress", run.run_id), time.monotonic() // _PROGRESS_CACHED_S, read)
 
 
 @router.get("/live")
-def tell_all(request: Request) -> Response:
+def send_progress_of_all(request: Request) -> Response:
     """Send how far all running runs are."""
-    texts = {f"{run_id}-status": stand for run_id, stand in describe_stands(request).items()}
+    texts = {f"{run_id}-status": words for run_id, words in describe_running(request).items()}
     return _answer(make_stamp(find_warehouse(request)), texts, {}, "", _EVERY_S if texts else _IDLE_S)
 
 
 @router.get("/runs/{run}/live")
-def tell_one(request: Request, run: str) -> Response:
+def send_progress(request: Request, run: str) -> Response:
     """Send how far one run is."""
     row = find_run(find_warehouse(request), run)
     if row.status != "running":
         return _answer(row.status, {}, {}, f"The run is {row.status}", _IDLE_S)
-    shown = describe_live(find_live(request), row)
+    shown = describe_live(request, row)
     return _answer("running", shown["texts"], shown["values"], shown["say"], _EVERY_S)
 
 
-def describe_stands(request: Request) -> dict[str, str]:
+def _answer(stamp: str, texts: dict[str, str], values: dict[str, float], say: str, every_s: int) -> Response:
+    """Send the texts and numbers of a page by the names of its elements, and what a screen reader should read.
+
+    While the stamp is that of the page only texts are replaced; another one means that the page has to be loaded again.
+    """
+    cleaned = {name: clean_text(text) for name, text in texts.items()}
+    return JSONResponse({"stamp": stamp, "texts": cleaned, "values": values, "say": clean_text(say), "every": every_s})
+
+
+def describe_running(request: Request) -> dict[str, str]:
     """Return how far each running run is, by its id."""
-    running = list_running(find_warehouse(request))
-    return {run.run_id: describe_stand(find_live(request).read_progress(run)) for run in running}
-
-
-def list_running(warehouse: Warehouse) -> list[RunRow]:
-    """List the runs with the status running."""
-    rows = warehouse.read_rows(read_query("ui/running"))
-    return [find_run(warehouse, str(row["run_id"])) for row in rows]
+    warehouse = find_warehouse(request)
+    running = [find_run(warehouse, str(row["run_id"])) for row in warehouse.read_rows(read_query("ui/running"))]
+    return {run.run_id: describe_progress(read_run_progress(request, run)) for run in running}
 
 
 def make_stamp(warehouse: Warehouse) -> str:
@@ -116,25 +99,27 @@ def make_stamp(warehouse: Warehouse) -> str:
     return str(row["stamp"])
 
 
-def list_main(run: RunRow) -> list[str]:
-    """The main metrics of a run."""
-    names = [file.name for file in list_metric_files(run)]
-    return [name for name in HEADLINE if name in names] or names[:1]
-
-
-def describe_live(reader: LiveReader, run: RunRow) -> dict[str, Any]:
-    """Return what the page of a running run shows, by the names that its elements have."""
-    progress = reader.read_progress(run)
+def describe_live(request: Request, run: RunRow) -> dict[str, Any]:
+    """Return what the page of a running run shows, by the names of its elements."""
+    progress = read_run_progress(request, run)
     n_all = progress.n_samples or 0
-    if not progress.n_unpriced:
-        cost = write_dollars(progress.priced_usd)
-    else:
-        cost = (
-            f"{write_dollars(progress.priced_usd)} and {write_count(progress.n_unpriced, 'call')} without a known price"
-        )
+    cost = write_dollars(progress.priced_usd)
+    if progress.n_unpriced:
+        cost = f"{cost} and {write_count(progress.n_unpriced, 'call')} without a known price"
+    # A warning where the run is silent; empty while it makes progress.
+    warning, ago = "", now_utc() - progress.last_at
+    if not progress.is_alive and (progress.is_alive is False or ago >= _QUIET):
+        since = f"last activity at {progress.last_at:%Y-%m-%d %H:%M:%S} UTC, {write_time(ago)} ago"
+        if progress.is_alive is None:
+            warning = f"It is quiet: {since}."
+        else:
+            warning = (
+                f"No process on this machine works on it: {since}. `evalhouse resume {run.run_id}` continues it; "
+                "what was answered is stored and costs nothing."
+            )
     texts = {
-        "stand": describe_stand(progress),
-        "warning": describe_warning(run, progress) or "",
+        "stand": describe_progress(progress),
+        "warning": warning,
         "requests": f"{progress.n_requests:,}",
         "reused": f"{progress.n_reused:,}",
         "failed": f"{progress.n_failed:,}",
@@ -144,14 +129,14 @@ def describe_live(reader: LiveReader, run: RunRow) -> dict[str, Any]:
     for step in progress.steps:
         failed = f", {step.n_failed:,} failed" if step.n_failed else ""
         texts[f"step-{step.step}"] = f"{step.n_done:,} of {n_all:,}{failed}"
+    names = [file.name for file in list_metric_files(run)]
+    metrics = [name for name in HEADLINE if name in names] or names[:1]
     if any(step.n_done for step in progress.steps):
-        texts |= {
-            f"mean-{mean.metric}": (
-                f"{write_value(mean.mean)} of {write_count(mean.n_scored, 'sample')}" if mean.n_scored else "none yet"
-            )
-            for mean in reader.read_means(run)
-        }
-    # Read aloud is every quarter.
+        read = partial(read_means_so_far, find_warehouse(request), run, metrics)
+        for mean in use_cached(request, ("means", run.run_id), time.monotonic() // _MEANS_CACHED_S, read):
+            n_scored = write_count(mean.n_scored, "sample")
+            texts[f"mean-{mean.metric}"] = f"{write_value(mean.mean)} of {n_scored}" if mean.n_scored else "none yet"
+    # A screen reader reads every quarter.
     quarters = ("", "A quarter is done", "Half is done", "Three quarters are done", "All is judged")
     quarter = quarters[min(int(4 * (progress.share or 0)), 4)]
     values = {f"step-{step.step}": step.n_done / n_all if n_all else 0 for step in progress.steps}
@@ -159,38 +144,24 @@ def describe_live(reader: LiveReader, run: RunRow) -> dict[str, Any]:
         "texts": texts,
         "values": {**values, "all": progress.share or 0},
         "steps": [step.step for step in progress.steps],
-        "means": list_main(run),
+        "means": metrics,
         "say": texts["warning"] or quarter,
     }
 
 
-def describe_stand(progress: RunProgress) -> str:
+def describe_progress(progress: RunProgress) -> str:
     """Return how far a run is, in a few words."""
     if progress.is_alive is False:
-        return f"stopped at {write_share(progress.share)}, no process is at work on it"
+        return f"stopped at {write_share(progress.share)}, no process works on it"
     if not any(step.n_done for step in progress.steps) and progress.n_responses:
         of = f" of {progress.n_samples:,}" if progress.n_samples else ""
-        return f"running: {progress.n_responses:,}{of} responses of the application are there"
+        return f"running: {progress.n_responses:,}{of} responses of the application have arrived"
     left = f", about {write_time(progress.left)} left" if progress.left else ""
     return f"running: {write_share(progress.share or 0)} done{left}"
 
 
-def describe_warning(run: RunRow, progress: RunProgress) -> str | None:
-    """Return that a run is silent, and since when; None where it makes progress."""
-    ago = now_utc() - progress.last_at
-    if progress.is_alive or (progress.is_alive is None and ago < _QUIET):
-        return None
-    since = f"the last that came of it came at {progress.last_at:%Y-%m-%d %H:%M:%S} UTC, {write_time(ago)} ago"
-    if progress.is_alive is None:
-        return f"It is quiet: {since}."
-    return (
-        f"No process is at work on it on this machine: {since}. `evalhouse resume {run.run_id}` goes on with it; "
-        "what was answered is on record and costs nothing."
-    )
-
-
 def write_time(time_left: timedelta) -> str:
-    """A length of time in its largest units: 40 s, 3 min, 2 h 5 min, 3 days."""
+    """Write a length of time in its largest units: 40 s, 3 min, 2 h 5 min, 3 days."""
     minutes, seconds = divmod(int(time_left.total_seconds()), 60)
     if not minutes:
         return f"{seconds} s"
@@ -200,24 +171,19 @@ def write_time(time_left: timedelta) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
-def _answer(stamp: str, texts: dict[str, str], values: dict[str, float], say: str, every_s: int) -> Response:
-    cleaned = {name: clean_text(text) for name, text in texts.items()}
-    return JSONResponse({"stamp": stamp, "texts": cleaned, "values": values, "say": clean_text(say), "every": every_s})
-
-
 @router.get("/runs/{run}")
 def show_run(request: Request, run: str) -> Response:
     """Show one run as a whole; `run` is any name that the commands take."""
     warehouse = find_warehouse(request)
     row = find_run(warehouse, run)
     if row.status == "running":
-        # A run under way: its page fills until there is all that stands on that of a run that has ended.
-        return render(request, "running.html", live=describe_live(find_live(request), row), **describe_about(row))
+        # The page of a running run fills until it has everything that the page of a finished run has.
+        return render(request, "running.html", live=describe_live(request, row), **describe_about(row))
     summary = read_summary(warehouse, row)
     names = [str(metric["metric"]) for metric in summary.metrics]
     worst = []
     for sample in read_worst(warehouse, row, [name for name in names if name in HEADLINE] or names):
-        # What is wrong with its statement, in words; the colours are those of labels.
+        # The fault of its statement in words, in the colours of labels.
         if sample["label"] == "FN":
             wrong = "left out"
         elif sample["label"] == "FP":
@@ -245,7 +211,7 @@ def show_run(request: Request, run: str) -> Response:
         series=row.series,
         prefect=find_flow_run_page(row),
         samples_address=link(f"/runs/{row.run_id}/samples"),
-        **describe_run(warehouse, row, None, summary, compare=lambda pair: compare_kept(request, pair).comparison),
+        **describe_run(warehouse, row, None, summary, compare=lambda pair: compare_cached(request, pair).comparison),
     )
 
 
@@ -256,7 +222,7 @@ SORTS: Final = {
     "judge": "judge", "label": "label",
 }  # fmt: skip
 _A_PAGE: Final = 50
-_MOST_CHOICES: Final = 200
+_MAX_CHOICES: Final = 200
 
 
 @router.get("/runs")
@@ -294,7 +260,7 @@ def show_runs(
     # By filter the values that runs have, the most frequent first.
     choices: dict[str, Rows] = {name: [] for name in FILTERS}
     for row in warehouse.read_rows(read_query("ui/run_choices")):
-        if len(choices[str(row["name"])]) < _MOST_CHOICES:
+        if len(choices[str(row["name"])]) < _MAX_CHOICES:
             choices[str(row["name"])].append(row)
     return render(
         request,
@@ -309,7 +275,7 @@ def show_runs(
         n_found=n_found,
         page=page,
         n_pages=max(1, -(-n_found // _A_PAGE)),
-        stands=describe_stands(request),
+        progress=describe_running(request),
         stamp=make_stamp(warehouse),
     )
 
@@ -359,7 +325,7 @@ def show_all_series(request: Request) -> Response:
         request,
         "series.html",
         series=described,
-        stands=describe_stands(request),
+        progress=describe_running(request),
         stamp=make_stamp(warehouse),
     )
 
@@ -394,7 +360,7 @@ def show_series(request: Request, name: str) -> Response:
         series=series,
         nights=nights,
         noted=[night for night in nights if night["checks"]],
-        **describe_series(warehouse, data, ADDRESSES, lambda pair: compare_kept(request, pair).comparison),
+        **describe_series(warehouse, data, ADDRESSES, lambda pair: compare_cached(request, pair).comparison),
     )
 
 
@@ -413,70 +379,61 @@ def show_costs(request: Request, days: Annotated[int, Query(ge=0, le=100_000)] =
     """Show the costs of the runs of so many days; of all where it is 0.
 
     What the replies from the record would have cost is estimated: each what a priced request of that judge and step
-    cost in these days on average; None where there was none.
+    cost in these days on average; None without one.
     """
     warehouse = find_warehouse(request)
     runs = read_cost_runs(warehouse, now_utc() - timedelta(days=days) if days else None)
     by_run = {str(run["run_id"]): run for run in runs}
     costs = read_derived(warehouse, "costs", list(by_run)).to_dicts() if runs else []
-    rows: list[dict[str, Any]] = []
+    counts: dict[str, Any] = dict.fromkeys(_COUNTS, 0)
+    nights: list[dict[str, Any]] = []
+    tables: list[tuple[str, list[dict[str, Any]]]] = [("By series", []), ("By judge and step", [])]
     if costs:
-        judges = {run_id: run["judge"] for run_id, run in by_run.items()}
-        frame = pl.DataFrame(costs).with_columns(judge=pl.col("run_id").replace_strict(judges))
+        columns = {name: {run_id: run[name] for run_id, run in by_run.items()} for name in ("judge", "series")}
         n_priced = (pl.col("n_requests") - pl.col("n_failed") - pl.col("n_unpriced")).clip(0).sum()
         of_step = ["judge", "step"]
         price = pl.when(n_priced.over(of_step) > 0).then(
             pl.col("priced_usd").sum().over(of_step) / n_priced.over(of_step)
         )
-        for row in frame.with_columns(saved_usd=pl.col("n_reused") * price).to_dicts():
-            run = by_run[row["run_id"]]
-            tokens = row["prompt_tokens"] + row["completion_tokens"]
-            rows.append({**row, "tokens": tokens, "series": run["series"], "judged": f"{run['judge']} · {row['step']}"})
-    of_run = _gather(rows, "run_id")
-    nights = [{**run, **_sum(of_run[run["run_id"]])} for run in runs if run["run_id"] in of_run]
+        frame = (
+            pl.DataFrame(costs, infer_schema_length=None)
+            .with_columns(
+                *(pl.col("run_id").replace_strict(values).alias(name) for name, values in columns.items()),
+                tokens=pl.col("prompt_tokens") + pl.col("completion_tokens"),
+            )
+            .with_columns(saved_usd=pl.col("n_reused") * price, judged=pl.format("{} · {}", "judge", "step"))
+        )
+        sums = [pl.col(name).sum() for name in _COUNTS]
+        counts = frame.select(sums).to_dicts()[0]
+        of_run = {row["run_id"]: row for row in frame.group_by("run_id").agg(sums).to_dicts()}
+        nights = [{**run, **of_run[run["run_id"]]} for run in runs if run["run_id"] in of_run]
+        for (_, table), key in zip(tables, ("series", "judged"), strict=True):
+            named = frame.group_by(pl.col(key).alias("name")).agg(sums).to_dicts()
+            named.sort(key=lambda row: (-row["priced_usd"], -row["n_requests"], row["name"]))  # highest cost first
+            table.extend(map(_write, named))
     drawn = [(name, [night[key] for night in nights], form) for name, key, form in _CHARTS]
-    # What went by batch; empty where nothing did.
-    n = sum(run["n_batched"] for run in runs)
-    tables = []
-    for title, key in (("By series", "series"), ("By judge and step", "judged")):
-        sums = [{"name": name, **_sum(of_name)} for name, of_name in _gather(rows, key).items()]
-        sums.sort(key=lambda row: (-row["priced_usd"], -row["n_requests"], row["name"]))  # the dearest first
-        tables.append((title, [_write(row) for row in sums]))
+    n_batched = sum(run["n_batched"] for run in runs)
+    batched_cost = write_dollars(sum(run["batched_usd"] for run in runs))
     return render(
         request,
         "costs.html",
         days=days,
         choices=DAYS,
-        total=_write(_sum(rows)),
+        total=_write(counts),
         charts=[
             {"name": name, "chart": draw_amounts(nights, values, what=name, form=form, link="/runs/")}
             for name, values, form in drawn
             if any(values)
         ],
         tables=tables,
-        batches=(
-            f"{n:,} requests went by batch, for {write_dollars(sum(run['batched_usd'] for run in runs))}." if n else ""
-        ),
+        batches=f"{n_batched:,} requests were sent in batches, for {batched_cost}." if n_batched else "",
         note=explain_joint_split(costs),
         nights=[_write(night) for night in reversed(nights)],
     )
 
 
-def _gather(rows: Sequence[Row], key: str) -> dict[str, list[Row]]:
-    """Return the rows by the value of a column."""
-    gathered: dict[str, list[Row]] = {}
-    for row in rows:
-        gathered.setdefault(str(row[key]), []).append(row)
-    return gathered
-
-
-def _sum(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the sums of the rows; of what was saved the known part."""
-    return {name: sum(row[name] or 0 for row in rows) for name in _COUNTS}
-
-
 def _write(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with its amounts as texts; a sum of dollars that leaves calls out says so."""
+    """Return a row with its amounts as texts; a sum of dollars names the calls that it leaves out."""
     unknown = f" and {row['n_unpriced']:,} requests without a known price" if row["n_unpriced"] else ""
     return {
         **row,

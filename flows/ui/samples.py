@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter, HTTPException, Request
@@ -65,12 +65,11 @@ _NAMES: Final = (
 _MANY: Final = ("where", "verdict", "column")
 
 Parameters = list[tuple[str, str]]
-_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """The filters and the order that an address asks for; None and empty where it has none, `page` from 1."""
+class Filters:
+    """The filters and the order in an address; None or empty for a filter that it does not have, `page` from 1."""
 
     metric: str | None = None
     sort: str = "score"
@@ -87,7 +86,7 @@ class Wanted:
     page: int = 1
 
     def to_parameters(self) -> Parameters:
-        """Return the parameters of the address that asks for it, without those that are at their defaults."""
+        """Return the parameters of the address, without parameters at their defaults."""
         descending = None if self.descending is None else "yes" if self.descending else "no"
         single = {
             "words": self.words,
@@ -108,14 +107,17 @@ class Wanted:
             *(("column", metric) for metric in self.columns),
         ]
 
-    def list_filters(self) -> Iterator[tuple[str, "Wanted"]]:
+    def list_filters(self) -> Iterator[tuple[str, "Filters"]]:
         """Yield each filter in words, with the filters without it."""
         first = replace(self, page=1)
         for condition in self.where:
             others = tuple(other for other in self.where if other != condition)
             yield write_condition(condition), replace(first, where=others)
         for verdict in self.verdicts:
-            yield VERDICTS[verdict], replace(first, verdicts=tuple(one for one in self.verdicts if one != verdict))
+            yield (
+                VERDICTS[verdict],
+                replace(first, verdicts=tuple(other for other in self.verdicts if other != verdict)),
+            )
         if self.cause:
             yield f"cause: {self.cause}", replace(first, cause=None)
         if self.label:
@@ -129,119 +131,114 @@ class Wanted:
 
 
 def write_condition(condition: Condition) -> str:
-    """A test as addresses have it."""
+    """Write a test as addresses have it."""
     measured = f"{condition.metric} {_CHANGE}" if condition.is_change else condition.metric
     return f"{measured} unscored" if condition.number is None else f"{measured}{condition.test}{condition.number:.15g}"
 
 
-def read_wanted(given: Sequence[tuple[str, str]], metrics: Sequence[str], causes: Sequence[str]) -> Wanted:
-    """Return what the parameters of an address ask for, of a run with these metrics; empty ones ask for nothing.
+def parse_filters(given: Sequence[tuple[str, str]], metrics: Sequence[str], causes: Sequence[str]) -> Filters:
+    """Parse the parameters of an address, for a run with these metrics; empty ones are ignored.
 
-    Raises HTTPException 400 for what is not allowed, with what is.
+    Raises HTTPException 400 that names the allowed values.
     """
     values: dict[str, list[str]] = {}
     for name, value in given:
         if name.startswith(METADATA) and value:
             values.setdefault(name, []).append(value)
         elif not name.startswith(METADATA):
-            _choose("the filter", name, _NAMES)
-            values.setdefault(name, []).extend([value.strip()] if value.strip() else [])
-    values = {name: held for name, held in values.items() if held}
+            _check_known("the filter", name, _NAMES)
+            if value.strip():
+                values.setdefault(name, []).append(value.strip())
     for name in values.keys() - set(_MANY):
-        _refuse(len(set(values[name])) > 1, f"{name} stands {len(values[name])} times in the address; give one")
+        if len(set(values[name])) > 1:
+            raise HTTPException(400, f"{name} is {len(values[name])} times in the address; give one")
 
-    def read(name: str, allowed: Sequence[str]) -> str | None:
-        return _choose(name, values[name][0], allowed) if name in values else None
+    def parse_choice(name: str, allowed: Sequence[str]) -> str | None:
+        return _check_known(name, values[name][0], allowed) if name in values else None
 
-    conditions = [read_condition(text, metrics) for text in values.get("where", [])]
-    if added := read("where_metric", metrics):
-        # The test that the form's own fields name.
-        test, numbers = read("where_test", tuple(TESTS)), values.get("where_number")
+    conditions = []
+    for text in values.get("where", []):
+        match = _CONDITION.fullmatch(text)
+        if match is None:
+            raise HTTPException(
+                400,
+                f"where is {text!r}; write a metric and a test, such as faithfulness<0.5, faithfulness change<0 or "
+                "faithfulness unscored",
+            )
+        metric = _check_known("the metric of where", match[1], metrics)
+        if match[3]:
+            conditions.append(Condition(metric=metric, is_change=False, test="unscored", number=None))
+        else:
+            number = _parse_number(match[5])
+            conditions.append(Condition(metric=metric, is_change=bool(match[2]), test=match[4], number=number))
+    if added := parse_choice("where_metric", metrics):
+        # The test in the separate fields of the form.
+        test, numbers = parse_choice("where_test", tuple(TESTS)), values.get("where_number")
         if test == "unscored":
             conditions.append(Condition(metric=added, is_change=False, test=test, number=None))
         elif numbers:
-            number = _read_number(numbers[0])
+            number = _parse_number(numbers[0])
             conditions.append(Condition(metric=added, is_change=False, test=test or "<", number=number))
         else:
             raise HTTPException(400, f"a number is missing: which {added} is looked for?")
     page = values.get("page", ["1"])[0]
-    _refuse(
-        not (page.isascii() and page.isdigit() and 0 < len(page) < 7 and int(page)),
-        f"page is {page!r}; it is a number from 1",
-    )
-    descending = read("descending", ("yes", "no"))
-    return Wanted(
-        metric=read("metric", metrics),
-        sort=read("sort", tuple(SORTS)) or "score",
+    if not (page.isascii() and page.isdigit() and 0 < len(page) < 7 and int(page)):
+        raise HTTPException(400, f"page is {page!r}; it is a number from 1")
+    descending = parse_choice("descending", ("yes", "no"))
+    verdicts = [_check_known("verdict", verdict, tuple(VERDICTS)) for verdict in values.get("verdict", [])]
+    columns = [_check_known("column", column, metrics) for column in values.get("column", [])]
+    tags = [(name.removeprefix(METADATA), texts[0]) for name, texts in values.items() if name.startswith(METADATA)]
+    return Filters(
+        metric=parse_choice("metric", metrics),
+        sort=parse_choice("sort", tuple(SORTS)) or "score",
         descending=None if descending is None else descending == "yes",
         where=tuple(dict.fromkeys(conditions)),
-        cause=read("cause", causes),
-        verdicts=tuple(dict.fromkeys(_choose("verdict", one, tuple(VERDICTS)) for one in values.get("verdict", []))),
-        label=read("label", tuple(LABELS)),
-        language=read("language", LANGUAGES),
+        cause=parse_choice("cause", causes),
+        verdicts=tuple(dict.fromkeys(verdicts)),
+        label=parse_choice("label", tuple(LABELS)),
+        language=parse_choice("language", LANGUAGES),
         words=values.get("words", [""])[0],
-        tags=tuple(
-            (name.removeprefix(METADATA), held[0]) for name, held in values.items() if name.startswith(METADATA)
-        ),
-        columns=tuple(dict.fromkeys(_choose("column", one, metrics) for one in values.get("column", []))),
+        tags=tuple(tags),
+        columns=tuple(dict.fromkeys(columns)),
         base=values.get("base", [None])[0],
         page=int(page),
     )
 
 
-def read_condition(text: str, metrics: Sequence[str]) -> Condition:
-    """A test of a metric from its text; raises HTTPException 400."""
-    match = _CONDITION.fullmatch(text)
-    if match is None:
-        raise HTTPException(
-            400,
-            f"where is {text!r}; write a metric and a test, such as faithfulness<0.5, faithfulness change<0 or "
-            "faithfulness unscored",
-        )
-    metric = _choose("the metric of where", match[1], metrics)
-    if match[3]:
-        return Condition(metric=metric, is_change=False, test="unscored", number=None)
-    return Condition(metric=metric, is_change=bool(match[2]), test=match[4], number=_read_number(match[5]))
-
-
-def _read_number(text: str) -> float:
+def _parse_number(text: str) -> float:
     try:
         number = float(text)
     except ValueError:
         number = math.nan
-    _refuse(not math.isfinite(number), f"{text!r} is not a number such as 0.5")
+    if not math.isfinite(number):
+        raise HTTPException(400, f"{text!r} is not a number such as 0.5")
     return number
 
 
-def _choose(what: str, given: str, allowed: Sequence[str]) -> str:
-    """A word of a closed list; raises HTTPException 400 that names what is allowed."""
+def _check_known(what: str, given: str, allowed: Sequence[str]) -> str:
+    """Return a word of a closed list; raises HTTPException 400 that names the allowed ones."""
     if given not in allowed:
         raise HTTPException(400, f"{what} is {given!r}; {suggest(given, allowed)}")
     return given
 
 
-def _refuse(is_bad: bool, text: str) -> None:
-    if is_bad:
-        raise HTTPException(400, text)
-
-
 router = APIRouter()
 PAGE: Final = 50
-MOST_VALUES: Final = 30
-"""Metadata with more values than this are no help in choosing among samples."""
-_LONGEST: Final = 300
+MAX_VALUES: Final = 30
+"""Metadata with more values than this do not help to choose samples."""
+_MAX_ANSWER: Final = 300
 _NOT_SCORED: Final = {"value": None, "unscored_reason": "not scored yet", "change": None}
 _MAIN: Final = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """The samples of a run that an address asks for, in their order."""
+class SampleList:
+    """The samples of a run that fit the filters of an address, in their order."""
 
     run: RunRow
-    wanted: Wanted
+    wanted: Filters
     metrics: Mapping[str, bool]
-    """By name whether low values are good; the main ones come first."""
+    """True by name for metrics that are better when low; the main ones come first."""
     metric: str | None
     base: str | None
     is_descending: bool
@@ -249,23 +246,23 @@ class Found:
 
     @property
     def columns(self) -> list[str]:
-        """The metrics that the table shows: those asked for, else those that say most, and the one it is sorted by."""
+        """The metrics in the table: the columns of the address, else the main ones, and the metric it is sorted by."""
         chosen = (
             self.wanted.columns or [name for name in self.metrics if name in HEADLINE] or list(self.metrics)[:_MAIN]
         )
         return [*chosen, *([self.metric] if self.metric and self.metric not in chosen else [])]
 
-    def address(self, kind: str = "", **changes: Any) -> str:  # noqa: ANN401  # fields of Wanted
-        """The address of this table, or of another `kind` of it, with something else asked for."""
+    def address(self, kind: str = "", **changes: Any) -> str:  # noqa: ANN401  # fields of Filters
+        """Return the address of this table with some filters changed; `kind` is the ending of another format."""
         parameters = urlencode(replace(self.wanted, **changes).to_parameters())
         return f"{link(f'/runs/{self.run.run_id}/samples{kind}')}{'?' if parameters else ''}{parameters}"
 
 
-def find(warehouse: Warehouse, run: RunRow, given: Sequence[tuple[str, str]]) -> Found:
-    """Find the samples that the parameters of an address ask for; raises HTTPException 400 for what is not allowed."""
+def find_list(warehouse: Warehouse, run: RunRow, given: Sequence[tuple[str, str]]) -> SampleList:
+    """Find the samples that fit the parameters of an address; raises HTTPException 400 for values it does not allow."""
     rows = {str(row["metric"]): row for row in list_run_metrics(warehouse, run)}
     metrics = {name: rows[name]["better"] == "low" for name in sort_headline(sorted(rows))}
-    wanted = read_wanted(given, list(metrics), CAUSES)
+    wanted = parse_filters(given, list(metrics), CAUSES)
     scored = (name for name in metrics if rows[name]["n_scored"])
     metric = wanted.metric or next(scored, None)
     base = find_run(warehouse, wanted.base).run_id if wanted.base else find_previous(warehouse, run.run_id)
@@ -278,7 +275,7 @@ def find(warehouse: Warehouse, run: RunRow, given: Sequence[tuple[str, str]]) ->
         verdicts=wanted.verdicts, label=wanted.label, language=wanted.language, tags=wanted.tags,
         words=wanted.words.split(), base=base,
     )  # fmt: skip
-    return Found(
+    return SampleList(
         run=run, wanted=wanted, metrics=metrics, metric=metric, base=base, is_descending=is_descending,
         sample_ids=find_samples(warehouse, run, search),
     )  # fmt: skip
@@ -286,18 +283,18 @@ def find(warehouse: Warehouse, run: RunRow, given: Sequence[tuple[str, str]]) ->
 
 @router.get("/runs/{run}/samples")
 def show_samples(request: Request, run: str) -> Response:
-    """Show a page of the samples that the address asks for."""
+    """Show a page of the samples that fit the address."""
     warehouse = find_warehouse(request)
     given = request.query_params.multi_items()
-    found = find(warehouse, find_run(warehouse, run), given)
+    found = find_list(warehouse, find_run(warehouse, run), given)
     if given != found.wanted.to_parameters():
-        # A form sends what is empty, and its own fields: the address that is passed on says the same in short.
+        # A form also sends empty fields and its separate fields; the address to pass on is shorter.
         return RedirectResponse(found.address(), status_code=303)
     n_pages = max(1, -(-len(found.sample_ids) // PAGE))
     if found.wanted.page > n_pages:
         raise HTTPException(400, f"page is {found.wanted.page}; what is found has {n_pages}")
     start = (found.wanted.page - 1) * PAGE
-    tags = list_tags(warehouse, found.run, most=MOST_VALUES)
+    tags = list_tags(warehouse, found.run, most=MAX_VALUES)
     shown = found.sample_ids[start : start + PAGE]
     fields = [METADATA + key for key in tags]
     scores = read_found_scores(warehouse, found.run, found.base, shown)
@@ -322,7 +319,7 @@ def show_samples(request: Request, run: str) -> Response:
                 **row,
                 "link": link(f"/runs/{found.run.run_id}/sample", id=row["sample_id"], list=came_from),
                 "n_labels": labelled.get(row["sample_id"], 0),
-                "answer": shorten(row["answer"], _LONGEST) if row["answer"] else None,
+                "answer": shorten(row["answer"], _MAX_ANSWER) if row["answer"] else None,
                 "cells": cells,
             }
         )
@@ -343,7 +340,7 @@ def show_samples(request: Request, run: str) -> Response:
         verdicts=VERDICTS,
         labels=LABELS,
         metric_names=[(name, name) for name in found.metrics],
-        # What the form holds beside its fields: tests and verdicts that are set already, and metadata without a field.
+        # Hidden in the form: tests and verdicts that are set already, and metadata without a field.
         kept=[
             (name, value)
             for name, value in found.wanted.to_parameters()
@@ -355,19 +352,19 @@ def show_samples(request: Request, run: str) -> Response:
 
 @router.get("/runs/{run}/samples.csv")
 def save_samples(request: Request, run: str) -> Response:
-    """Send all samples that the address asks for as a table for a spreadsheet, with all metrics."""
+    """Send all samples that fit the address as a table for a spreadsheet, with all metrics."""
     from evalhouse.tasks.reviews.export import write_csv  # noqa: PLC0415  # imports the lexical judge
 
     warehouse = find_warehouse(request)
-    found = find(warehouse, find_run(warehouse, run), request.query_params.multi_items())
+    found = find_list(warehouse, find_run(warehouse, run), request.query_params.multi_items())
     scores = read_found_scores(warehouse, found.run, found.base, found.sample_ids)
     rows = [_list_cells(row, found, scores) for row in read_found(warehouse, found.run, found.sample_ids)]
     names = {"Content-Disposition": f'attachment; filename="samples-{found.run.run_id}.csv"'}
     return Response(write_csv(rows, _list_cells({}, found, {})), media_type="text/csv; charset=utf-8", headers=names)
 
 
-def _list_cells(row: Mapping[str, Any], found: Found, scores: Scores) -> dict[str, Any]:
-    """The cells of a row by their columns."""
+def _list_cells(row: Mapping[str, Any], found: SampleList, scores: Scores) -> dict[str, Any]:
+    """Return the cells of a row by column."""
     held = {name: scores.get((row.get("sample_id", ""), name), {}) for name in found.metrics}
     texts = {name: row.get(name) for name in ("sample_id", "question", "answer", "ground_truth", "metadata", "cause")}
     counts = {name: row.get(f"n_{name}") for name in ("tp", "fp", "fn", "unsupported")}
@@ -376,8 +373,8 @@ def _list_cells(row: Mapping[str, Any], found: Found, scores: Scores) -> dict[st
 
 
 _LANGUAGE: Final = "en"
-_LONGEST_LIST: Final = 4000
-"""Letters of an address that is handed on within another one."""
+_MAX_LIST: Final = 4000
+"""Letters of an address that is passed on within another one."""
 
 
 @router.get("/sample")
@@ -390,13 +387,13 @@ def lead_to_sample(id: str, run: str) -> Response:
 def show_sample(request: Request, run: str, id: str, list: str = "", reviewer: str = "") -> Response:
     """Show a sample by its id.
 
-    `list` are the parameters of the samples' page that it was found on, `reviewer` is the person who labels.
+    `list` has the parameters of the samples' page it was found on, `reviewer` is the person who labels.
     """
-    if len(list) > _LONGEST_LIST:
-        raise HTTPException(400, f"list has {len(list)} letters, of at most {_LONGEST_LIST}; open the sample by its id")
+    if len(list) > _MAX_LIST:
+        raise HTTPException(400, f"list has {len(list)} letters, of at most {_MAX_LIST}; open the sample by its id")
     warehouse, name = find_warehouse(request), reviewer.strip()
     row = find_run(warehouse, run)
-    found = find(warehouse, row, parse_qsl(list))
+    found = find_list(warehouse, row, parse_qsl(list))
     base = find_run(warehouse, found.base) if found.base else None
     data = collect(warehouse, found, base, id)
     # By metric of the table the scores of this sample over the runs of its series, where there are two or more.
@@ -412,8 +409,8 @@ def show_sample(request: Request, run: str, id: str, list: str = "", reviewer: s
         for metric in found.columns
         if len(nights.get(metric, ())) > 1 and any(night["mean"] is not None for night in nights[metric])
     ]
-    # Where the sample is in its list, from 1, and the addresses beside it; one that has left the list, such as after it
-    # was labelled, is followed by the list's first.
+    # The place of the sample in its list, from 1, and the addresses beside it; a sample that has left the list, such as
+    # after it was labelled, is followed by the list's first.
     ids = found.sample_ids
     place = ids.index(id) if id in ids else -1
     parameters = urlencode(replace(found.wanted, page=1).to_parameters())
@@ -448,8 +445,8 @@ def show_sample(request: Request, run: str, id: str, list: str = "", reviewer: s
     )
 
 
-def collect(warehouse: Warehouse, found: Found, base: RunRow | None, sample_id: str) -> dict[str, Any]:
-    """Return what the script draws: the record, the index of a report for this one sample, and shared texts."""
+def collect(warehouse: Warehouse, found: SampleList, base: RunRow | None, sample_id: str) -> dict[str, Any]:
+    """Return the data for the script: the record, the index of a report for this one sample, and shared texts."""
     run, shared = found.run, SharedTexts()
     rows = read_one(warehouse, run, base, sample_id)
     (record,) = build_samples(rows, shared)
@@ -476,7 +473,7 @@ def collect(warehouse: Warehouse, found: Found, base: RunRow | None, sample_id: 
 
 
 def quote_argument(text: str) -> str:
-    """A text as one argument of a shell; control characters as such a shell reads them."""
+    """Quote a text as one argument of a shell; control characters are written as the shell reads them."""
     if text.isprintable():
         return shlex.quote(text)
     escaped = text.encode("unicode_escape").decode().replace("'", "\\'")

@@ -1,7 +1,7 @@
 """The SQL page: a query with its result as table, chart and download; the address keeps the query.
 
-A query may take long, and what is around its result need not wait for it: a page whose query is not done in a moment is
-sent up to the place of the result, and the rest when the result is there. Leaving the page ends the query.
+A query may take long, and the page around its result need not wait for it: if the query is not done in a moment, the
+page is sent up to the place of the result, and the rest when the result is ready. Leaving the page ends the query.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Final, Generic, TypeVar
@@ -29,7 +29,7 @@ from evalhouse.flows.results.output import (
     write_json,
     write_safe_csv,
 )
-from evalhouse.flows.ui.pages import find_warehouse, link, render
+from evalhouse.flows.ui.pages import find_warehouse, link, render, use_cached
 from evalhouse.warehouse.errors import QueryError, WarehouseError
 from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.messages import clean_text
@@ -37,13 +37,13 @@ from evalhouse.warehouse.sandbox.catalog import Catalog, read_catalog, suggest_w
 from evalhouse.warehouse.sandbox.query_process import MEMORY_MB, TIMEOUT_S, answer_apart
 
 SPREAD: Final = "-"
-"""In place of a column across: how often the values of the other come."""
-_MOST_BARS: Final = 40
+"""Given in place of the column across: the distribution of the other column."""
+_MAX_BARS: Final = 40
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResultChart:
-    """A chart with the columns that it could have been made of; `note` says what it leaves out."""
+    """A chart with the columns it can be made of; `note` says what it leaves out."""
 
     chart: Chart | None
     x: str
@@ -54,11 +54,11 @@ class ResultChart:
 
 
 def chart_result(frame: pl.DataFrame, x: str, y: str) -> ResultChart | None:
-    """The chart of columns `x` and `y`, each "" for a choice by types; None where there is nothing to draw."""
+    """Draw columns `x` and `y`, each "" for a choice by types; None if nothing can be drawn."""
     ys = [name for name, dtype in frame.schema.items() if dtype.is_numeric()]
     times = [name for name, dtype in frame.schema.items() if dtype in (pl.Date, pl.Datetime)]
     texts = [name for name, dtype in frame.schema.items() if dtype == pl.String]
-    # The first is the default: one in which each row has a name of its own, before one that only has some.
+    # The first is the default: a column with a different name in each row comes before others.
     texts = sorted(texts, key=lambda name: (frame[name].n_unique() < frame.height, frame[name].n_unique() == 1))
     xs = [*times, *texts, *(ys if len(ys) > 1 else ())]
     if not ys or frame.height < 2:
@@ -76,11 +76,11 @@ def chart_result(frame: pl.DataFrame, x: str, y: str) -> ResultChart | None:
         drawn = [y] if y and y != across else [name for name in ys if name != across]
         names = [across, *drawn]
         if across in times and frame[across].is_duplicated().any():
-            # Where a time comes once for each of a few names, lines of all numbers would jump from name to name.
+            # If a time comes once for each of a few names, lines of all numbers would jump from name to name.
             few = (name for name in texts if frame[name].n_unique() <= MOST_SERIES)
             by = next((name for name in few if not frame.select(across, name).is_duplicated().any()), None)
             names = [across, drawn[0], by] if by else names
-        n_drawn = min(n_drawn, _MOST_BARS if frame[across].dtype == pl.String else MOST_POINTS)
+        n_drawn = min(n_drawn, _MAX_BARS if frame[across].dtype == pl.String else MOST_POINTS)
         # Numbers as a browser has them, and times as UTC.
         shown = frame.select(names).head(n_drawn)
         shown = shown.with_columns(
@@ -96,12 +96,12 @@ def chart_result(frame: pl.DataFrame, x: str, y: str) -> ResultChart | None:
     return ResultChart(chart=chart, x=x, y=y, xs=xs, ys=ys, note=note)
 
 
-MOST_SHOWN: Final = 1000
-"""Rows in a page, where they are not so wide that they have more than `MOST_CELLS`."""
-MOST_CELLS: Final = 30_000
+MAX_SHOWN: Final = 1000
+"""Rows in a page, unless they have more cells than `MAX_CELLS`."""
+MAX_CELLS: Final = 30_000
 LONG: Final = 160
 """Characters of a text before it is folded."""
-_MOST_WHOLE: Final = 1_000_000  # characters of folded texts in a page; of what comes later only the beginning is there
+_MAX_WHOLE: Final = 1_000_000  # characters of folded texts in a page; later texts are cut
 _RUN_ID = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
 _KINDS: Final[Mapping[str, Callable[[pl.DataType], bool]]] = {
     "whole number": lambda dtype: dtype.is_integer(),
@@ -116,8 +116,8 @@ _KINDS: Final[Mapping[str, Callable[[pl.DataType], bool]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A value: `text` is what is seen of it, None for NULL; `whole` is there where the text is cut, unless the page has
-    enough of them already; `n` is how many characters it has."""
+    """A value: `text` is shown, None for NULL; `whole` is the full text if that is cut, unless the page already has
+    enough of them; `n` is its number of characters."""
 
     text: str | None
     whole: str | None = None
@@ -134,7 +134,7 @@ class Column:
 
     @property
     def is_number(self) -> bool:
-        """Whether the column is aligned to the right."""
+        """Return True for a column that is aligned to the right."""
         return self.kind.endswith("number")
 
 
@@ -147,20 +147,20 @@ class ResultTable:
 
 
 def lay_result(frame: pl.DataFrame) -> ResultTable:
-    """The result as it is shown; run ids and the samples beside them lead to their pages."""
+    """Lay out a result as a table; run ids, and sample ids beside them, link to their pages."""
     columns = [
         Column(name=name, kind=next((kind for kind, fits in _KINDS.items() if fits(dtype)), "text"))
         for name, dtype in frame.schema.items()
     ]
-    room = _MOST_WHOLE
+    room = _MAX_WHOLE
     rows = []
-    for row in frame.head(min(MOST_SHOWN, max(1, MOST_CELLS // max(1, frame.width)))).iter_rows(named=True):
+    for row in frame.head(min(MAX_SHOWN, max(1, MAX_CELLS // max(1, frame.width)))).iter_rows(named=True):
         cells = []
         for name, value in row.items():
             if value is None:
                 cells.append(Cell(text=None))
                 continue
-            # The page of a run or a sample, by the names that all our tables and views give to their ids.
+            # Ids of runs and samples have the same names in all tables and views of the warehouse.
             address = None
             run = value if name.endswith("run_id") else row.get("run_id")
             if isinstance(value, str) and isinstance(run, str) and _RUN_ID.fullmatch(run):
@@ -188,7 +188,7 @@ _FENCE = re.compile(r"```sql\n-- (?P<title>[^\n]+)\n-- gives (?P<columns>[^\n]+)
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A query of the cookbook: what its first two lines say it answers and gives, and its SQL."""
+    """A query of the cookbook: its title and columns, from its first two lines, and its SQL."""
 
     title: str
     columns: tuple[str, ...]
@@ -197,7 +197,7 @@ class Recipe:
 
 @cache
 def read_cookbook() -> str:
-    """The part of the guide that holds the queries."""
+    """Read the part of the guide that holds the queries."""
     _, _, after = _GUIDE.read_text(encoding="utf-8").partition("<!-- cookbook -->\n")
     return after.partition("<!-- end -->")[0]
 
@@ -212,14 +212,14 @@ def read_recipes() -> tuple[Recipe, ...]:
 
 
 router = APIRouter()
-MOST_ADDRESS: Final = 30_000
-"""Characters of an address: twice as many are more than the server takes."""
-MOST_COUNTED: Final = 10_000
-"""Rows that are fetched for a page; beyond that there are "more"."""
-_MOST_WORDS: Final = 50
-_MOMENT_S: Final = 0.35  # how long the page waits whole for its result
+MAX_ADDRESS: Final = 30_000
+"""Characters of an address: the server refuses twice as many."""
+MAX_COUNTED: Final = 10_000
+"""Rows that are fetched for a page; it says if there are more."""
+_MAX_WORDS: Final = 50
+_MOMENT_S: Final = 0.35  # how long the page waits for its result before its first part is sent
 _LOOK_S: Final = 0.2
-_KEPT_S: Final = 30  # tables and views come and go seldom, and words are asked for with every key
+_CATALOG_CACHED_S: Final = 30  # tables and views rarely change, and every key asks for words
 _AROUND: Final = 60  # characters shown on either side of a mistake
 _CHUNK: Final = 2**18
 _MARK: Final = b"<!--result-->"
@@ -230,26 +230,22 @@ _T = TypeVar("_T")
 
 
 class _Answer(Generic[_T]):
-    """Work under way in a thread, which ends early when it is to stop."""
+    """Work in a thread; `stop` asks it to end early."""
 
     def __init__(self, work: Callable[[threading.Event], _T]) -> None:
         self.stop = threading.Event()
-        self._future = asyncio.get_running_loop().run_in_executor(None, work, self.stop)
+        self.future = asyncio.get_running_loop().run_in_executor(None, work, self.stop)
         # An error of work that is no longer waited for is dropped.
-        self._future.add_done_callback(lambda future: future.cancelled() or future.exception())
+        self.future.add_done_callback(lambda future: future.cancelled() or future.exception())
 
     async def wait(self, seconds: float | None) -> bool:
-        """Return whether it is done within that time; cancelling the wait ends the work."""
+        """Return True if it is done within that time; cancelling the wait ends the work."""
         try:
-            done, _ = await asyncio.wait({self._future}, timeout=seconds)
+            done, _ = await asyncio.wait({self.future}, timeout=seconds)
         except asyncio.CancelledError:
             self.stop.set()
             raise
         return bool(done)
-
-    def result(self) -> _T:
-        """Return the result, or raise the error."""
-        return self._future.result()
 
 
 @router.get("/sql")
@@ -262,7 +258,7 @@ async def show_sql(request: Request, q: str = "", x: str = "", y: str = "") -> R
         return HTMLResponse(head + tail)
     answer = _Answer(partial(_render_result, request, sql, x, y))
     if await answer.wait(_MOMENT_S):
-        result = answer.result()
+        result = answer.future.result()
         return HTMLResponse(head + bytes(result.body) + tail, result.status_code)
     return StreamingResponse(_send_when_done(head + waiting, answer, tail), media_type="text/html")
 
@@ -282,7 +278,7 @@ async def send_parquet(request: Request, q: str = "") -> Response:
 @router.get("/sql/words")
 def list_words(request: Request, before: str = "", after: str = "") -> Response:
     """Send the words that may come between the two texts."""
-    words = suggest_words(before, after, _read_catalog(request))[:_MOST_WORDS]
+    words = suggest_words(before, after, _read_catalog(request))[:_MAX_WORDS]
     return JSONResponse(
         [
             {"text": word.text, "replaced": word.n_replaced, "note": clean_text(word.note), "comment": word.comment}
@@ -292,11 +288,11 @@ def list_words(request: Request, before: str = "", after: str = "") -> Response:
 
 
 def _read_sql(request: Request, q: str) -> str:
-    """The query of an address. Forms send lines with two characters at their end."""
-    if len(request.url.query) > MOST_ADDRESS:
+    """Return the query of an address; forms end lines with two characters."""
+    if len(request.url.query) > MAX_ADDRESS:
         raise HTTPException(
             HTTPStatus.REQUEST_URI_TOO_LONG,
-            f"the SQL makes an address of {len(request.url.query):,} characters, of which {MOST_ADDRESS:,} are taken; "
+            f"the SQL makes an address of {len(request.url.query):,} characters, and {MAX_ADDRESS:,} are allowed; "
             "shorten it, or write it to a file for `evalhouse query --file`",
         )
     return q.replace("\r\n", "\n")
@@ -304,7 +300,7 @@ def _read_sql(request: Request, q: str) -> str:
 
 def _render_page(request: Request, sql: str) -> bytes:
     catalog = _read_catalog(request)
-    relations = sorted(catalog.relations, key=lambda one: one.kind == "table")  # views are what one asks first
+    relations = sorted(catalog.relations, key=lambda one: one.kind == "table")  # views first
     page = render(
         request,
         "sql.html",
@@ -312,7 +308,7 @@ def _render_page(request: Request, sql: str) -> bytes:
         title=f"{_find_title(sql)} · SQL" if _find_title(sql) else "SQL",
         relations=[(one, f"from {write_name(one.name, catalog)} limit 100") for one in relations],
         recipes=read_recipes(),
-        most_address=MOST_ADDRESS,
+        most_address=MAX_ADDRESS,
         timeout_s=TIMEOUT_S,
         memory_mb=MEMORY_MB,
     )
@@ -320,10 +316,10 @@ def _render_page(request: Request, sql: str) -> bytes:
 
 
 def _render_result(request: Request, sql: str, x: str, y: str, stop: threading.Event) -> HTMLResponse:
-    """The result as a part of the page, or what went wrong; the status is the page's."""
+    """Render the result or the error as a part of the page, with the status of the page."""
     began = time.monotonic()
     try:
-        frame = answer_apart(find_warehouse(request).location, sql, most_rows=MOST_COUNTED + 1, stop=stop)
+        frame = answer_apart(find_warehouse(request).location, sql, most_rows=MAX_COUNTED + 1, stop=stop)
     except QueryError as error:
         mistake = None
         if (place := error.place) is not None:
@@ -345,14 +341,14 @@ def _render_result(request: Request, sql: str, x: str, y: str, stop: threading.E
     except WarehouseError as error:
         return render(request, "sql_error.html", HTTPStatus.SERVICE_UNAVAILABLE, text=str(error), mistake=None)
     seconds = time.monotonic() - began
-    rows = frame.head(MOST_COUNTED)
+    rows = frame.head(MAX_COUNTED)
     is_plan = frame.columns == ["explain_key", "explain_value"]
     return render(
         request,
         "sql_result.html",
         sql=sql,
         n=rows.height,
-        is_more=frame.height > MOST_COUNTED,
+        is_more=frame.height > MAX_COUNTED,
         seconds=seconds,
         plan="\n".join(frame["explain_value"]) if is_plan else None,
         table=lay_result(rows),
@@ -365,7 +361,7 @@ async def _send_when_done(head: bytes, answer: _Answer[HTMLResponse], tail: byte
     try:
         yield head
         await answer.wait(None)
-        yield bytes(answer.result().body)
+        yield bytes(answer.future.result().body)
         yield tail
     finally:  # also where the browser has gone
         answer.stop.set()
@@ -381,11 +377,11 @@ async def _download(
     while not await answer.wait(_LOOK_S):
         if await request.is_disconnected():
             answer.stop.set()
-    file = answer.result()
+    file = answer.future.result()
     if answer.stop.is_set():  # the browser has gone
         file.close()
         return Response()
-    # The comment that the query begins with, in letters that are safe everywhere.
+    # The file is named by the comment that the query begins with, in letters that are safe everywhere.
     name = "-".join(_LETTERS.findall(_find_title(sql).lower()))[:60].strip("-") or "query"
     headers = {
         "Content-Disposition": f'attachment; filename="{name}.{kind}"',
@@ -411,15 +407,11 @@ def _read_chunks(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _find_title(sql: str) -> str:
-    """The comment that the query begins with, as those of the cookbook do."""
+    """Return the comment that the query begins with, as in the cookbook; empty without one."""
     match = _TITLE.match(sql)
     return match[1].strip() if match else ""
 
 
 def _read_catalog(request: Request) -> Catalog:
-    return _read_kept_catalog(find_warehouse(request).location, int(time.monotonic() / _KEPT_S))
-
-
-@lru_cache(maxsize=4)
-def _read_kept_catalog(location: Location, _: int) -> Catalog:
-    return read_catalog(location)
+    read = partial(read_catalog, find_warehouse(request).location)
+    return use_cached(request, "catalog", time.monotonic() // _CATALOG_CACHED_S, read)

@@ -106,8 +106,8 @@ def test_a_run_whose_process_is_gone_does_not_stand_as_running_for_ever(tmp_path
         assert ask(make_fresh_client(warehouse))["texts"]["stand"].startswith("running")
         assert ask(make_fresh_client(warehouse))["texts"]["warning"] == ""
     told = ask(make_fresh_client(warehouse))
-    assert told["texts"]["stand"] == "stopped at 0 %, no process is at work on it"
-    assert f"`evalhouse resume {RUN}` goes on with it" in told["texts"]["warning"]
+    assert told["texts"]["stand"] == "stopped at 0 %, no process works on it"
+    assert f"`evalhouse resume {RUN}` continues it" in told["texts"]["warning"]
     assert told["say"] == told["texts"]["warning"]
     assert "stopped at" in make_fresh_client(warehouse).get("/live").json()["texts"][f"{RUN}-status"]
 

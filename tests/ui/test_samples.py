@@ -90,7 +90,7 @@ def test_the_worst_come_first_and_the_unscored_last(client: TestClient, house: H
         ({"label": "x"}, "label is 'x'; known: labelled"),
         ({"language": "fr"}, "language is 'fr'; known: en, zh"),
         ({"sort": "name'; drop table runs"}, "sort is"),
-        ({"cause": ["hallucinated", "not_judged"]}, "cause stands 2 times"),
+        ({"cause": ["hallucinated", "not_judged"]}, "cause is 2 times"),
         ({"page": "0"}, "page is '0'"),
         ({"page": "7"}, "page is 7; what is found has 1"),
         ({"sort": "change"}, "name a run to count changes from"),

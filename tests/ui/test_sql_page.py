@@ -25,7 +25,7 @@ from starlette.testclient import TestClient
 from ui_house import make_client, serve_ui
 
 from evalhouse.flows.ui import sql as sql_page
-from evalhouse.flows.ui.sql import LONG, MOST_CELLS, chart_result, lay_result, read_recipes
+from evalhouse.flows.ui.sql import LONG, MAX_CELLS, chart_result, lay_result, read_recipes
 from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.sandbox.query import answer_statement
@@ -119,8 +119,8 @@ def test_a_page_has_room_for_so_many_long_texts() -> None:
 
 def test_of_wide_rows_fewer_are_shown() -> None:
     wide = pl.DataFrame({f"column {place}": [1] * 1000 for place in range(100)})
-    assert len(lay_result(wide).rows) == MOST_CELLS // 100
-    assert len(lay_result(pl.DataFrame({str(place): [1, 2] for place in range(MOST_CELLS + 1)})).rows) == 1
+    assert len(lay_result(wide).rows) == MAX_CELLS // 100
+    assert len(lay_result(pl.DataFrame({str(place): [1, 2] for place in range(MAX_CELLS + 1)})).rows) == 1
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_lines_of_a_form_and_hostile_queries_stay_what_they_are(ask: Ask) -> Non
 def test_what_is_too_long_for_an_address_is_reported(ask: Ask) -> None:
     answer = ask(f"select '{'x' * 40_000}'")
     assert answer.status_code == 414
-    assert "30,000 are taken" in answer.text
+    assert "30,000 are allowed" in answer.text
     assert "evalhouse query --file" in answer.text
 
 
@@ -352,7 +352,7 @@ async def test_a_server_that_ends_does_not_wait_for_a_query() -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert await answer.wait(20)
-    assert answer.result() is True
+    assert answer.future.result() is True
 
 
 def test_a_page_is_there_before_its_result(address: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
+import polars as pl
+
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.report import Row, Rows
 from evalhouse.warehouse.rows.scores import read_derived, read_score_history, read_shared_with
@@ -93,7 +95,8 @@ def _read_shared(warehouse: Warehouse, newest: Row, since: Row, means: Rows) -> 
 
 def _read_costs(warehouse: Warehouse, run_ids: Sequence[str]) -> dict[str, Row]:
     """By run what it asked of models and what that cost; the runs that asked for something."""
-    rows = warehouse.read_rows(read_query("history/costs"), {"run_ids": list(run_ids)})
+    wanted = pl.DataFrame({"run_id": list(run_ids)}, schema={"run_id": pl.String})
+    rows = warehouse.read(read_query("history/costs"), frames={"wanted": wanted}).to_dicts()
     return {str(row["run_id"]): row for row in rows}
 
 

@@ -232,8 +232,9 @@ _VIEWS: Final = {"scores": "run_scores", "causes": "run_causes", "costs": "run_c
 
 def read_derived(warehouse: Warehouse, part: Derived, run_ids: Collection[str]) -> pl.DataFrame:
     """Read the rows that `run_scores`, `run_causes` or `run_costs` has of these runs."""
-    sql = f"from {_VIEWS[part]} where run_id in (select unnest($run_ids::varchar[]))"
-    return warehouse.read(sql, {"run_ids": list(run_ids)})
+    wanted = pl.DataFrame({"run_id": list(run_ids)}, schema={"run_id": pl.String})
+    sql = f"from {_VIEWS[part]} where run_id in (select run_id from wanted)"
+    return warehouse.read(sql, frames={"wanted": wanted})
 
 
 def read_causes(warehouse: Warehouse, run_id: str) -> Rows:
@@ -253,7 +254,8 @@ def read_histories(warehouse: Warehouse, run_ids: Collection[str]) -> pl.DataFra
     `change` and `n_shared` are those of the newest run of each series and metric, and NULL elsewhere: they rest on the
     scores of single samples, and no page shows more of them.
     """
-    chain = warehouse.read(read_query("history/chain"), {"run_ids": list(run_ids)})
+    wanted = pl.DataFrame({"run_id": list(run_ids)}, schema={"run_id": pl.String})
+    chain = warehouse.read(read_query("history/chain"), frames={"wanted": wanted})
     newest = chain.filter(pl.col("mean").is_not_null()).group_by("series", "metric", maintain_order=True).last()
     return chain.join(read_shared(warehouse, newest), on=["run_id", "metric"], how="left", maintain_order="left")
 
