@@ -6,7 +6,7 @@ if it names `contexts`, the texts it should answer from, None when it should loo
 
 Nothing of LangChain is imported: a Runnable is an object with `ainvoke`. It gets the question as a text, unless its
 input schema is an object: then the question is one member of that, and every other member it requires comes from the
-sample's metadata under the same name. Whatever an application raises is the failure of one question.
+sample's metadata under the same name. An exception of the application is the failure of one question.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ import queue
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -86,7 +87,7 @@ def _translate_error(error: BaseException) -> QuestionFailed:
 
 
 async def _await_guarded(awaitable: Awaitable[Any], timeout_s: float) -> Any:  # noqa: ANN401
-    """Return what an application's coroutine returns within the time; raises QuestionFailed for whatever it raises."""
+    """Return what an application's coroutine returns within the time; raises QuestionFailed for any exception."""
     try:
         async with asyncio.timeout(timeout_s) as limit:
             return await awaitable
@@ -108,7 +109,7 @@ class ThreadPool:
     """Calls functions in at most `n` threads, each for at most `timeout_s` seconds. Use within one event loop.
 
     A thread cannot be stopped: one whose call does not return keeps its place, so that never more calls run than were
-    allowed. Its threads are daemons: those of a ThreadPoolExecutor are joined when Python ends, so that a function that
+    allowed. Its threads are daemons: Python joins a ThreadPoolExecutor's threads when it ends, so that a function that
     hangs would keep the command from ending.
     """
 
@@ -119,7 +120,7 @@ class ThreadPool:
         self._is_stuck = False  # no call has returned for a whole timeout
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._n_threads = 0
-        self._n_open = 0  # calls that have not ended, also those that came too late
+        self._n_open = 0  # calls that have not ended, late ones included
 
     async def call(self, function: Callable[[], object]) -> object:
         """Return the result of the call; raises QuestionFailed when it fails, is late, or cannot begin."""
@@ -175,7 +176,7 @@ class ThreadPool:
             run()
 
     def close(self) -> None:
-        """Let every thread end, those in a call after it."""
+        """Let every thread end, after its call if it is in one."""
         for _ in range(self._n_threads):
             self._jobs.put(None)
 
@@ -191,7 +192,16 @@ class CallableTarget:
             hint = "; it is a LangChain Runnable: name it with `runnable`" if hasattr(function, "ainvoke") else ""
             raise TargetError(f"{self.name} is {name_kind(function)}, not a function{hint}")
         self._function = function
-        self._extras = _check_signature(self.name, function)
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TargetError(f"{self.name} yields its answer in parts; write a function that joins and returns them")
+        self._extras: tuple[str, ...] = ()
+        with suppress(ValueError):  # some functions written in C have no signature
+            signature = inspect.signature(function)
+            self._extras = tuple(extra for extra in _EXTRAS if extra in signature.parameters)
+            try:
+                signature.bind("question", **dict.fromkeys(self._extras))
+            except TypeError as error:
+                raise TargetError(f"{self.name}{signature} cannot be called ({error}): {_CALLED_WITH}") from None
         self.takes_contexts = "contexts" in self._extras
         self.takes_conversation = "conversation" in self._extras
         self.names_conversation = "metadata" in self._extras
@@ -225,22 +235,6 @@ class CallableTarget:
         self._threads.close()
 
 
-def _check_signature(name: str, function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the extras that a function takes; raises TargetError when it cannot be called as it will be."""
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TargetError(f"{name} yields its answer in parts; write a function that joins and returns them")
-    try:
-        signature = inspect.signature(function)
-    except ValueError:  # some functions written in C have none
-        return ()
-    extras = tuple(extra for extra in _EXTRAS if extra in signature.parameters)
-    try:
-        signature.bind("question", **dict.fromkeys(extras))
-    except TypeError as error:
-        raise TargetError(f"{name}{signature} cannot be called ({error}): {_CALLED_WITH}") from None
-    return extras
-
-
 # --- Runnables
 
 
@@ -254,7 +248,7 @@ class _Runnable(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputShape:
-    """What a Runnable takes: a text when `key` is None, else an object with the question under that name.
+    """The input of a Runnable: a text when `key` is None, else an object with the question under that name.
 
     `others` are the further members it requires, `contexts` the one for contexts to answer from, `conversation` the one
     for the messages before the question; under `messages` they are before it. One that takes a list of messages in
@@ -295,13 +289,32 @@ class RunnableTarget:
     def __init__(self, settings: TargetSettings) -> None:
         assert settings.runnable is not None
         self.name = settings.runnable
-        self._runnable = _find_runnable(self.name)
+        value = find_object(self.name)
+        if inspect.isclass(value) or not hasattr(value, "ainvoke"):
+            value = self._make(value)
+        self._runnable = cast(_Runnable, value)
         self._shape = shape = read_shape(self.name, self._runnable)
         self.takes_contexts = shape.contexts is not None
         self.takes_conversation = shape.takes_messages or shape.conversation is not None or shape.key == "messages"
         self.names_conversation = "conversation_id" in shape.others
         self._timeout_s = settings.timeout_s
         self._attempts = Attempts(settings)
+
+    def _make(self, factory: object) -> object:
+        """Return the Runnable that a function makes; raises TargetError."""
+        if not callable(factory):
+            kind = name_kind(factory)
+            raise TargetError(f"{self.name} is {kind}; a runnable has `ainvoke`, or is a function that makes one")
+        try:
+            made: object = factory()
+        except Exception as error:  # a factory of any maker may raise anything
+            raise TargetError(f"{self.name}() failed with {describe_error(error)}") from error
+        if not hasattr(made, "ainvoke"):
+            if inspect.iscoroutine(made):
+                made.close()
+            kind = name_kind(made)
+            raise TargetError(f"{self.name}() returned {kind}, which has no `ainvoke`; return a LangChain Runnable")
+        return made
 
     async def ask(self, question: TargetQuestion) -> Response:
         """Return the response; an error of the Runnable is its text."""
@@ -319,24 +332,6 @@ class RunnableTarget:
         """Do nothing: the Runnable has its connections."""
 
 
-def _find_runnable(name: str) -> _Runnable:
-    """Return the Runnable of this name, or the one that a function of this name makes; raises TargetError."""
-    value = find_object(name)
-    if not inspect.isclass(value) and hasattr(value, "ainvoke"):
-        return cast(_Runnable, value)
-    if not callable(value):
-        raise TargetError(f"{name} is {name_kind(value)}; a runnable has `ainvoke`, or is a function that makes one")
-    try:
-        made: object = value()
-    except Exception as error:  # a factory of any maker may raise anything
-        raise TargetError(f"{name}() failed with {describe_error(error)}") from error
-    if not hasattr(made, "ainvoke"):
-        if inspect.iscoroutine(made):
-            made.close()
-        raise TargetError(f"{name}() returned {name_kind(made)}, which has no `ainvoke`; return a LangChain Runnable")
-    return cast(_Runnable, made)
-
-
 def read_shape(name: str, runnable: object) -> InputShape:
     """Return what a Runnable takes, by its input schema; one that allows anything, or a text among others, gets the
     text.
@@ -345,13 +340,13 @@ def read_shape(name: str, runnable: object) -> InputShape:
     """
     describe = getattr(runnable, "get_input_jsonschema", None)
     if describe is None:
-        raise TargetError(f"{name} does not tell what it takes: it has no get_input_jsonschema, as a Runnable has")
+        raise TargetError(f"{name} does not describe its input: it has no get_input_jsonschema, as a Runnable has")
     try:
         schema = cast(Mapping[str, Any], describe())
     except PydanticUserError as error:
         raise TargetError(
             f"the input schema of {name} cannot be read: {describe_error(error)}; "
-            "say what it takes with .with_types(input_type=str)"
+            "state its input with .with_types(input_type=str)"
         ) from None
     if reference := str(schema.get("$ref", "")):
         schema = schema["$defs"][reference.rpartition("/")[2]]

@@ -1,18 +1,18 @@
 """The collection of a run: how it gets a response to every sample, before anything is judged.
 
-A response is on disk as soon as it came, so nothing that came back is asked for again, whatever ends a run: a resumed
-run asks only for what it has no response to, and after that for what failed. The loaded samples then hold the responses
-in place of what the dataset brought.
+A response is on disk as soon as it came, so that no question is asked twice, however a run ends: a resumed run asks
+only the questions that have no response, and after these the failed ones. The loaded samples then hold the responses in
+place of the dataset's.
 
-Responses on record need not be asked for: those of a named run, or of the last asking of a suite. After an announced
+Recorded responses of a named run, or of a suite's last run that asked, are taken in place of asking. After an announced
 change of documents a response stays valid as long as it cited none of them. That is a guess from the contexts of the
 last time, with one known gap: a document that was never cited may now be the better source. Runs without changed ids
 ask everything, and close the gap.
 
-With `history = "dataset"` a sample's earlier turns are those of the dataset, and every question is asked by itself.
+With `history = "dataset"` a sample's earlier turns come from the dataset, and every question is asked by itself.
 With "own" the application's answers replace the dataset's: turn 3 is asked after what it really answered in turns 1 and
-2, so the turns of a conversation are asked one after the other and conversations side by side. What was said before the
-first turn, and by a person between two questions, stays as the dataset has it.
+2, so the turns of a conversation are asked one after the other and conversations side by side. The messages before the
+first turn, and a person's between two questions, stay as the dataset has them.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ ReadSamples = Callable[[int, int], list[StoredSample]]
 Pose = Callable[[StoredSample], TargetQuestion]
 Messages = tuple[dict[str, str], ...]
 SEPARATORS = "#:/|@"
-# Settings of how the application is asked, not of what or whom.
+# Settings that do not change the application or the question.
 _MANNERS = {"timeout_s", "attempts", "concurrency", "rpm", "stop_early", "repeats", "repeat_share"}
 
 
@@ -67,7 +67,7 @@ def describe_application(target: Mapping[str, object] | None) -> Mapping[str, ob
     """Return the settings of a target that name the application, and what it is asked for; None without one."""
     if target is None:
         return None
-    # Before there was a choice every question was asked after the dataset's turns.
+    # Earlier versions had no choice: every question was asked after the dataset's turns.
     usual = {"history"} if target.get("history") == "dataset" else set()
     return {name: value for name, value in target.items() if name not in _MANNERS | usual}
 
@@ -91,11 +91,11 @@ def pose_question(sample: StoredSample) -> TargetQuestion:
 
 
 def continue_conversation(
-    said: Sequence[Turn], sample: StoredSample, response: StoredResponse, following: StoredSample
+    earlier: Sequence[Turn], sample: StoredSample, response: StoredResponse, following: StoredSample
 ) -> list[Turn]:
-    """Return the turns before the `following` one, after `sample` was asked when all of `said` was and was answered."""
+    """Return the turns before the `following` one, after `sample` was asked after `earlier` turns and was answered."""
     answer = response.answer or ""
-    continued = [*said, Turn(role="user", text=sample.question)]
+    continued = [*earlier, Turn(role="user", text=sample.question)]
     if answer.strip():
         turn = Turn(role="assistant", text=answer, contexts=response.contexts, context_ids=response.context_ids)
         continued.append(turn)
@@ -112,7 +112,7 @@ def continue_conversation(
 
 
 def asks_the_same(sample: StoredSample, response: StoredResponse, *, own: bool) -> bool:
-    """Return True if a response on record belongs to a sample's question.
+    """Return True if a recorded response belongs to a sample's question.
 
     With the application's `own` answers in the history only the earlier questions must be the same: the answers to
     these are compared when it is its turn.
@@ -136,7 +136,7 @@ def group_turns(read_samples: Callable[[int, int], list[StoredSample]], n_sample
     """Return the ordinals of each conversation's samples, in the order in which they are asked.
 
     Samples belong together that have one `conversation_id` in their metadata, in the order of `turn`; a turn that comes
-    twice begins another conversation of that id. A sample without an id is a conversation of its own.
+    twice begins another conversation of that id. A sample without an id is a separate conversation.
     """
     groups: dict[object, list[tuple[int, int]]] = {}
     times: dict[tuple[str, int], int] = {}
@@ -172,13 +172,13 @@ def check_takes_conversation(target: Target, settings: TargetSettings, n_continu
     how = next(words for name, words in where.items() if getattr(settings, name) is not None)
     mark = "an argument `metadata`" if settings.callable is not None else "{{metadata.conversation_id}}"
     raise TargetError(
-        f"{n_continued:,} questions are asked in the middle of a conversation, and {target.name} is not told what was "
-        f'said before: {how}; where it remembers that itself, set history = "own" and tell it which conversation it is '
-        f"in, by {mark}"
+        f"{n_continued:,} questions are asked in the middle of a conversation, and {target.name} does not receive the "
+        f'messages before: {how}; if it remembers them itself, set history = "own" and give it the conversation\'s id, '
+        f"by {mark}"
     )
 
 
-# --- responses on record
+# --- recorded responses
 
 
 class KnownResponses(Protocol):
@@ -202,7 +202,7 @@ class ParentResponses:
         read = read_responses if asked else read_brought_responses
         responses = read(self.warehouse, self.parent.run_id, [sample.sample_id for sample in samples])
         by_id = {sample.sample_id: sample for sample in samples}
-        # A response of a run that died before it was loaded has no question on record.
+        # A response of a run that died before it was loaded has no recorded question.
         return {
             name: response for name, response in responses.items() if asks_the_same(by_id[name], response, own=self.own)
         }
@@ -212,8 +212,8 @@ class ParentResponses:
 class UnaffectedResponses:
     """The last responses of a suite that cite no document that was announced as changed since they were asked for.
 
-    `asking_runs` are the runs whose responses count, with their starts; `announced` has for each changed document when
-    the last run began that was told of it, and `unknown_until` when the last one began that was told of a change
+    `asking_runs` are the runs whose responses count, with their starts; `announced` has for each changed document the
+    start of the last run that received it, and `unknown_until` is the start of the last one that received a change
     without its documents.
     """
 
@@ -226,24 +226,21 @@ class UnaffectedResponses:
     def find(self, samples: Sequence[StoredSample]) -> Mapping[str, StoredResponse]:
         """Return the responses that are still valid, of samples whose question and metadata are what they were."""
         last = read_last_asked(self.warehouse, self.asking_runs, [sample.sample_id for sample in samples])
-        return {
-            sample.sample_id: last[sample.sample_id]
-            for sample in samples
-            if sample.sample_id in last and self._is_valid(sample, last[sample.sample_id])
-        }
-
-    def _is_valid(self, sample: StoredSample, last: StoredResponse) -> bool:
-        # "{}" means "none this time" where a run before had some.
-        same_metadata = (sample.metadata_json or "{}") == (last.metadata_json or "{}")
-        if last.status != "ok" or not same_metadata or not asks_the_same(sample, last, own=self.own):
-            return False
-        asked_at = self.asking_runs[last.asked_run_id]
-        if self.unknown_until is not None and self.unknown_until > asked_at:
-            return False
-        documents = list_cited_documents(last)
-        return documents is not None and not any(
-            document in self.announced and self.announced[document] > asked_at for document in documents
-        )
+        valid: dict[str, StoredResponse] = {}
+        for sample in samples:
+            response = last.get(sample.sample_id)
+            if response is None or response.status != "ok" or not asks_the_same(sample, response, own=self.own):
+                continue
+            # "{}" means "none this time" if an earlier run had some.
+            if (sample.metadata_json or "{}") != (response.metadata_json or "{}"):
+                continue
+            asked_at = self.asking_runs[response.asked_run_id]
+            if self.unknown_until is not None and self.unknown_until > asked_at:
+                continue
+            documents = list_cited_documents(response)
+            if documents is not None and all(self.announced.get(name, asked_at) <= asked_at for name in documents):
+                valid[sample.sample_id] = response
+        return valid
 
 
 def find_unaffected(warehouse: Warehouse, run: RunRow, target: TargetSettings) -> UnaffectedResponses | None:
@@ -303,8 +300,8 @@ def refuse_missing(parent: RunRow, n_missing: int, first: str, n_samples: int) -
     """Return the error for questions that a run to be judged again has no response to."""
     have = "has" if n_missing == 1 else "have"
     return FatalJudgeError(
-        f"{n_missing} of {n_samples} questions {have} no response in run {parent.run_id} (the first: {first}); go on "
-        f"with `evalhouse resume {parent.run_id}` where it did not finish, or run without "
+        f"{n_missing} of {n_samples} questions {have} no response in run {parent.run_id} (the first: {first}); "
+        f"resume it with `evalhouse resume {parent.run_id}` if it did not finish, or run without "
         f"{name_setting('responses')} to ask them"
     )
 
@@ -402,18 +399,18 @@ class Collection:
         settled: Mapping[str, StoredResponse],
         known: Mapping[str, StoredResponse],
     ) -> None:
-        """Get the responses to the turns of a conversation in order, each after what was really said before it.
+        """Get the responses to the turns of a conversation in order, each after the real turns before it.
 
         A turn is settled if this run has its response, or known from the record; after a failed turn the others are not
-        asked, and after a new answer no earlier response is valid.
+        asked, and after a new answer no recorded response is valid.
         """
-        said = None if self.conversations is None else conversation[0].conversation
+        earlier = None if self.conversations is None else conversation[0].conversation
         failure, is_new = "", False
         for place, sample in enumerate(conversation):
             on_record = known.get(sample.sample_id)
-            if on_record is not None and said is not None and on_record.question is not None:
+            if on_record is not None and earlier is not None and on_record.question is not None:
                 # It counts if it was given after the same messages.
-                same = make_messages(said) == make_messages(load_turns(on_record.conversation_json))
+                same = make_messages(earlier) == make_messages(load_turns(on_record.conversation_json))
                 on_record = on_record if same else None
             if sample.sample_id in settled and not is_new:
                 self.n_taken += 1
@@ -437,21 +434,36 @@ class Collection:
                 )
             else:
                 is_new = True
-                response = await self._ask(stop_sign, sample, said)
+                response = await self._ask(stop_sign, sample, earlier)
             if response.status == "failed":
                 failure = f"turn {place + 1} of its conversation failed, so that it was not asked: {response.error}"
-            elif said is not None and place + 1 < len(conversation):
-                said = continue_conversation(said, sample, response, conversation[place + 1])
+            elif earlier is not None and place + 1 < len(conversation):
+                earlier = continue_conversation(earlier, sample, response, conversation[place + 1])
 
-    async def _ask(self, stop_sign: StopSign, sample: StoredSample, said: Sequence[Turn] | None) -> StoredResponse:
-        """Ask about a sample, after what was `said` or after the dataset's conversation, and store the response."""
+    async def _ask(self, stop_sign: StopSign, sample: StoredSample, earlier: Sequence[Turn] | None) -> StoredResponse:
+        """Ask about a sample, after the `earlier` turns or the dataset's conversation, and store the response."""
         async with self._slots:
             stop_sign.raise_if_given()
             asked_at = time.time()
             question = self.pose(sample)
-            if said is not None:
-                question = replace(question, conversation=make_messages(said))
-            response = _hold_to_given(question, await self._send(stop_sign, question))
+            if earlier is not None:
+                question = replace(question, conversation=make_messages(earlier))
+            if self.target is None:
+                raise FatalJudgeError(
+                    f"sample {question.sample_id} has no recorded response, and there is no target to ask"
+                )
+            try:
+                async with asyncio.timeout(None) as drain:
+                    self._sending.add(drain)
+                    try:
+                        response = check_contexts(question, await self.target.ask(question))
+                    finally:
+                        self._sending.discard(drain)
+            except TimeoutError:
+                stop_sign.raise_if_given()
+                raise
+            except TargetError as error:
+                raise _stop(stop_sign, str(error)) from None
             failed = response.error is not None
             ids = response.context_ids if response.context_ids and any(response.context_ids) else None
             stored = StoredResponse(
@@ -488,24 +500,6 @@ class Collection:
         self.n_failed += failed
         return stored
 
-    async def _send(self, stop_sign: StopSign, question: TargetQuestion) -> Response:
-        if self.target is None:
-            raise FatalJudgeError(
-                f"sample {question.sample_id} has no response on record, and there is no target to ask"
-            )
-        try:
-            async with asyncio.timeout(None) as drain:
-                self._sending.add(drain)
-                try:
-                    return await self.target.ask(question)
-                finally:
-                    self._sending.discard(drain)
-        except TimeoutError:
-            stop_sign.raise_if_given()
-            raise
-        except TargetError as error:
-            raise _stop(stop_sign, str(error)) from None
-
     def _keep(self, stop_sign: StopSign, **row: object) -> None:
         """Store a row of `responses` on disk."""
         try:
@@ -513,7 +507,7 @@ class Collection:
         except OSError as error:
             raise FatalJudgeError(
                 f"cannot keep a response on disk beside the warehouse ({error.strerror or error}); "
-                "make room and go on with `evalhouse resume`"
+                "make room, then run `evalhouse resume`"
             ) from None
         if self.record.failure is not None:
             raise _stop(stop_sign, f"responses cannot be taken into the warehouse: {self.record.failure}")
@@ -536,10 +530,10 @@ def _stop(stop_sign: StopSign, problem: str) -> FatalJudgeError:
     return error
 
 
-def _hold_to_given(question: TargetQuestion, response: Response) -> Response:
+def check_contexts(question: TargetQuestion, response: Response) -> Response:
     """Return a response to a question that brought its contexts, which are then the contexts of the answer.
 
-    One that returns others has failed: whatever it states, it is not an answer from these.
+    A response with others has failed: it is not an answer from these.
     """
     if question.contexts is None or response.error is not None:
         return response
@@ -553,7 +547,7 @@ def _hold_to_given(question: TargetQuestion, response: Response) -> Response:
         return replace(response, contexts=question.contexts, context_ids=question.context_ids)
     error = (
         f"it was given {len(question.contexts)} contexts and answers from others, such as {shorten(others[0], 60)!r}; "
-        "let it take those of the request, where [target] puts them"
+        "let it take the contexts of the request, where [target] puts them"
     )
     return replace(response, answer=None, contexts=None, context_ids=None, error=error, lasts=True)
 
@@ -567,7 +561,7 @@ def read_own_samples(warehouse: Warehouse, run_id: str) -> ReadSamples:
 
 
 def stage_responses(collection: Collection, shard_size: int) -> Staging:
-    """Return the samples of the collection's shards with the responses on record in place of what they brought.
+    """Return the samples of the collection's shards with the recorded responses in place of the dataset's.
 
     They are read shard by shard, so that the number of samples does not matter.
     """
@@ -591,14 +585,14 @@ def _answer_conversation(
 
     A response that failed leaves the sample without answer and contexts.
     """
-    said: Sequence[Turn] | None = conversation[0].conversation
+    earlier: Sequence[Turn] | None = conversation[0].conversation
     for place, sample in enumerate(conversation):
         response = responses[sample.sample_id]
         asked = sample
-        if place and said is not None:
+        if place and earlier is not None:
             before, its = conversation[place - 1], responses[conversation[place - 1].sample_id]
-            said = None if its.status == "failed" else continue_conversation(said, before, its, sample)
-            asked = sample if said is None else replace(sample, conversation_json=dump_turns(said))
+            earlier = None if its.status == "failed" else continue_conversation(earlier, before, its, sample)
+            asked = sample if earlier is None else replace(sample, conversation_json=dump_turns(earlier))
         answered: dict[str, Any] = {
             "question": asked.question,
             "answer": response.answer,

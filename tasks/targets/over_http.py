@@ -1,9 +1,9 @@
-"""An application behind an address: a question becomes a request, the body of the response an answer.
+"""An application at an address: a question becomes a request, the body of the response an answer.
 
 A request's template is data before anything is filled in, so a question with quotes, braces or marks is one text in the
-end and nothing else; in an address every character of it that could mean something is percent-encoded. Where the answer
-is in a body, `streams` finds. Redirects are followed to the same host alone, since the request's headers are sent along
-and may hold a secret.
+end and nothing else; in an address every character of it that could mean something is percent-encoded. JSONPaths (RFC
+9535) find answer and contexts in a document, or in each event of a stream: server-sent events, or one JSON document a
+line. Redirects are followed to the same host alone, since the request's headers are sent along and may hold a secret.
 """
 
 import asyncio
@@ -13,11 +13,14 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
 import aiohttp
 import orjson
+from jsonpath import JSONPath, JSONPathEnvironment, JSONPathError
+from jsonpath.segments import JSONPathRecursiveDescentSegment
+from jsonpath.selectors import Filter, SliceSelector
 from yarl import URL
 
 from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context
@@ -46,8 +49,7 @@ from evalhouse.tasks.targets.protocol import (
     make_answer,
     make_failed,
 )
-from evalhouse.tasks.targets.streams import StreamedAnswer, compile_path
-from evalhouse.warehouse.messages import list_names, note_secret, redact, shorten, spell_secret
+from evalhouse.warehouse.messages import list_names, name_kind, note_secret, redact, shorten, spell_secret
 
 # --- filling a request
 
@@ -55,8 +57,8 @@ from evalhouse.warehouse.messages import list_names, note_secret, redact, shorte
 def fill_json(template: object, question: TargetQuestion) -> Any:  # noqa: ANN401  # JSON
     """Return the template with the sample's values; raises QuestionFailed for metadata that the sample does not have.
 
-    A member that stands for contexts is left out where none are given, so that one template serves both ways of asking.
-    An item that stands for the conversation is all of its messages, so that others may come before and after them.
+    A member that is the mark of contexts is left out if none are given, so that one template serves both kinds of run.
+    An item that is the mark of the conversation becomes all of its messages, so that others may come before and after.
     """
     if isinstance(template, str):
         alone = MARK.fullmatch(template)
@@ -105,7 +107,7 @@ def _fill_text(template: str, question: TargetQuestion) -> str:
 def _find_text(name: str, question: TargetQuestion) -> str:
     value = _find_value(name, question)
     if value is None:
-        raise QuestionFailed(f"this sample's {name} is null, and a request wants it within a text", unasked=True)
+        raise QuestionFailed(f"this sample's {name} is null but is used inside a text", unasked=True)
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
@@ -125,7 +127,7 @@ def _find_value(name: str, question: TargetQuestion) -> Any:  # noqa: ANN401  # 
     for part in key.split("."):
         if not isinstance(value, Mapping) or part not in value:
             has = list_names([str(column) for column in question.metadata], 8)
-            text = f"this sample has no metadata {key!r}, which a request wants; it has: {has}"
+            text = f"this sample has no metadata {key!r}, which the request needs; it has: {has}"
             raise QuestionFailed(text, unasked=True)
         value = value[part]
     return value
@@ -142,16 +144,19 @@ _CUT = re.compile(r"(\s?…)")
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Headers:
-    """Headers as they are sent, and their values that must not be shown: `hidden` by variable name."""
+    """Headers with their values filled in, and values that must not be shown: `hidden` by variable name.
+
+    The longest is first, as one value may contain another.
+    """
 
     sent: Mapping[str, str]
     hidden: Mapping[str, str]
     secret: frozenset[str]  # names of variables that headers use for secrets
 
     def redact_error(self, text: str) -> str:
-        """Return a text for a message, without any value that came from the environment, however it is spelt: whole or
-        cut off, as it is and as JSON, Python, an address or a page would have it."""
-        for name, value in self._list_longest_first():
+        """Return a text for a message, without any value of the environment in any spelling: whole or cut off, plain
+        or as in JSON, Python, an address or a page."""
+        for name, value in self.hidden.items():
             if len(value) < _MIN_SECRET:
                 continue
             spellings = sorted(spell_secret(value), key=len, reverse=True)
@@ -170,14 +175,10 @@ class Headers:
 
     def redact_answer(self, text: str) -> str:
         """Return an application's text without the secrets it was sent; other values may be in an answer by right."""
-        for name, value in self._list_longest_first():
+        for name, value in self.hidden.items():
             if name in self.secret and len(value) >= _MIN_SECRET_IN_ANSWERS:
                 text = text.replace(value, f"[{name}]")
         return text
-
-    def _list_longest_first(self) -> list[tuple[str, str]]:
-        """Return names and values in the order of replacement: of two values one may hold the other."""
-        return sorted(self.hidden.items(), key=lambda item: -len(item[1]))
 
     def quote_body(self, body: bytes) -> str:
         """Return the first characters of a body, fit for a message."""
@@ -185,58 +186,243 @@ class Headers:
 
 
 def fill_headers(headers: Mapping[str, str]) -> Headers:
-    """Return the headers with the environment's values; raises TargetError that names header and variable, and no
+    """Return the headers with the environment's values; raises TargetError that names header and variable, not the
     value."""
     sent: dict[str, str] = {}
     hidden: dict[str, str] = {}
     secret: set[str] = set()
+
+    def fill(match: re.Match[str]) -> str:
+        return hidden[match[1]]
+
     for header, template in headers.items():
         values: dict[str, str] = {}
         for name in VARIABLE.findall(template):
-            wanted = f"header {header} wants {describe_name(name)}"
+            needed = f"header {header} needs {describe_name(name)}"
             try:
                 value = read_named(name)
                 (value or "").encode()
             except NamedValueError as error:
-                raise TargetError(f"{wanted}: {error}") from None
+                raise TargetError(f"{needed}: {error}") from None
             except UnicodeEncodeError:
-                raise TargetError(f"{wanted}, which is not UTF-8") from None
+                raise TargetError(f"{needed}, which is not UTF-8") from None
             if value is None:
-                raise TargetError(f"{wanted}, which is not set; set it")
+                raise TargetError(f"{needed}, which is not set; set it")
             if any(character in value for character in "\r\n\0"):
-                raise TargetError(f"{wanted}, which has a line break in it; take that out")
+                raise TargetError(f"{needed}, which has a line break in it; take that out")
             values[name] = value
         hidden |= values
-
-        def fill(match: re.Match[str], values: Mapping[str, str] = values) -> str:
-            return values[match[1]]
 
         sent[header] = VARIABLE.sub(fill, template)
         if is_secret_header(header):
             secret |= set(values)
             for value in values.values():
                 note_secret(value)
-    return Headers(sent=sent, hidden=hidden, secret=frozenset(secret))
+    longest_first = dict(sorted(hidden.items(), key=lambda item: -len(item[1])))
+    return Headers(sent=sent, hidden=longest_first, secret=frozenset(secret))
+
+
+# --- paths to answer and contexts
+
+_ENVIRONMENT = JSONPathEnvironment(strict=True)
+# The meaning of a path without matches, by its first step with several possible matches: one that takes everything, one
+# that selects, or one that looks everywhere.
+Nothing = Literal["wrong path", "empty list", "not stated"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Path:
+    """One path of the settings. `stem` is the part before its first step that may match many, None without one.
+
+    `$.contexts` and `$.hits[*].text` mean the same kind of thing, the texts by rank; they differ in the meaning of no
+    match, which `find_items` decides.
+    """
+
+    key: str
+    text: str
+    compiled: JSONPath
+    stem: JSONPath | None = None
+    nothing: Nothing = "not stated"
+
+    def find(self, document: object, path: JSONPath | None = None) -> list[object]:
+        """Return all matches of the path, or of another one; raises QuestionFailed for a document that is too deep."""
+        try:
+            return (path or self.compiled).findall(document)  # type: ignore[arg-type]  # any JSON will do
+        except (JSONPathError, RecursionError) as error:
+            raise QuestionFailed(f"{self.key} = {self.text!r} cannot be looked for: {_describe(error)}") from None
+
+    def find_items(self, document: object) -> list[object] | None:
+        """Return the items of one list or of many matches; None when the response has no place for any.
+
+        Raises QuestionFailed when there is a list and the path cannot be meant for it.
+        """
+        matches = self.find(document)
+        if matches == [None]:
+            return None
+        if self.stem is None and matches and isinstance(matches[0], int | float):
+            raise QuestionFailed(f"{self.key} = {self.text!r} matches {name_kind(matches[0])}, not a list")
+        if matches or self.stem is None or self.nothing == "not stated":
+            items: list[object] = []
+            for match in matches:
+                items.extend(match if isinstance(match, list) else [match])
+            return items if matches else None
+        searched = [place for place in self.find(document, self.stem) if place is not None]
+        if any(searched) and self.nothing == "wrong path":
+            raise QuestionFailed(
+                f"{self.key} = {self.text!r} matches nothing, although there is something at {str(self.stem)!r}; "
+                "write the path of each text"
+            )
+        return [] if searched else None
+
+
+def compile_path(key: str, text: str) -> Path:
+    """Return the path of a setting; raises TargetError that shows what is wrong with it."""
+    try:
+        compiled = _ENVIRONMENT.compile(text)
+    except JSONPathError as error:
+        raise TargetError(
+            f"{key} = {text!r} is not a valid JSONPath: {_describe(error)}; write it like $.answer or $.hits[*].text"
+        ) from None
+    assert isinstance(compiled, JSONPath)  # strict paths have no `|` that would join two of them
+    if compiled.singular_query():
+        return Path(key=key, text=text, compiled=compiled)
+    stems = [JSONPath(env=_ENVIRONMENT, segments=compiled.segments[:n]) for n in range(len(compiled.segments))]
+    stem = next(stem for stem in reversed(stems) if stem.singular_query())
+    step = compiled.segments[len(stem.segments)]
+    nothing: Nothing = "wrong path"
+    if isinstance(step, JSONPathRecursiveDescentSegment):
+        nothing = "not stated"
+    elif any(isinstance(selector, Filter | SliceSelector) for selector in step.selectors):
+        nothing = "empty list"
+    return Path(key=key, text=text, compiled=compiled, stem=stem, nothing=nothing)
+
+
+def _describe(error: Exception) -> str:
+    """Return the library's words; its `str` adds a picture of the place, and fails for an empty path."""
+    return str(error.args[0]) if error.args else type(error).__name__
+
+
+# --- streams
+
+_DONE = "[DONE]"
+_LINE_ENDS = re.compile(r"\r\n|\n|\r")
+Stream = Literal["sse", "jsonl"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """One event: its name ("" if it has none) and its data."""
+
+    kind: str = ""
+    data: str
+
+
+async def iterate_events(pieces: AsyncIterator[bytes], stream: Stream) -> AsyncGenerator[Event, None]:
+    """Yield the events of a stream from bytes that arrive cut anywhere. Raises QuestionFailed for bytes not UTF-8.
+
+    Server-sent events are read as the HTML standard has them, except that an event without its closing blank line
+    counts: many servers leave that out, and half an event is not valid JSON anyway.
+    """
+    kind, data = "", list[str]()
+    async for line in _iterate_lines(pieces):
+        if stream == "jsonl":
+            if line.strip():
+                yield Event(data=line)
+            continue
+        name, _, value = line.partition(":")
+        if name == "data":
+            data.append(value.removeprefix(" "))
+        elif name == "event":
+            kind = value.removeprefix(" ")
+        elif not line:
+            if data:
+                yield Event(kind=kind, data="\n".join(data))
+            kind, data = "", []
+    if data:
+        yield Event(kind=kind, data="\n".join(data))
+
+
+async def _iterate_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
+    """Yield the lines of a stream, the unfinished last one too; a line may end with LF, CRLF or CR."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig")("strict")
+    unfinished: list[str] = []  # the parts of the line that is not complete
+    cr = ""  # a CR at the end of the last piece, which may be the first half of a line end
+    try:
+        async for piece in pieces:
+            text = cr + decoder.decode(piece)
+            cr = "\r" if text.endswith("\r") else ""
+            *lines, rest = _LINE_ENDS.split(text.removesuffix("\r") if cr else text)
+            for line in lines:
+                yield "".join([*unfinished, line])
+                unfinished = []
+            unfinished.append(rest)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        raise QuestionFailed(f"the stream is not UTF-8: {error.reason}") from None
+    yield "".join(unfinished)
+
+
+async def read_stream(
+    pieces: AsyncIterator[bytes], stream: Stream, *, answer: Path, contexts: Path | None, context_ids: Path | None
+) -> Answer:
+    """Return the answer, its parts joined, and the contexts of the events that had any.
+
+    Raises QuestionFailed for an event that is not valid JSON or reports an error, and for a stream without an answer.
+    """
+    n_events = 0
+    texts: list[str] = []
+    found: dict[str, list[object]] = {}
+    async with contextlib.aclosing(iterate_events(pieces, stream)) as events:
+        async for event in events:
+            if stream == "sse" and event.data.strip() == _DONE:
+                break
+            n_events += 1
+            shown = shorten(event.data, 200)
+            if event.kind == "error":
+                raise QuestionFailed(f"the stream reported an error: {shown}")
+            try:
+                document: Any = orjson.loads(event.data)
+            except orjson.JSONDecodeError as error:
+                problem = f"event {n_events} of the stream is not valid JSON ({error}): {shown!r}"
+                raise QuestionFailed(problem) from None
+            parts = [part for part in answer.find(document) if part is not None]
+            for part in parts:
+                if isinstance(part, dict | list):
+                    place = f"answer = {answer.text!r} matches {name_kind(part)} in event {n_events}"
+                    raise QuestionFailed(f"{place}; write the path of its text")
+            if not parts and isinstance(document, dict) and document.get("error"):
+                raise QuestionFailed(f"the stream reported an error: {shown}")
+            texts += [part if isinstance(part, str) else orjson.dumps(part).decode() for part in parts]
+            for path in (contexts, context_ids):
+                items = None if path is None else path.find_items(document)
+                # Items of several events follow each other; the same list once more adds nothing.
+                if path is not None and items is not None and items != found.get(path.key):
+                    found[path.key] = [*found.get(path.key, []), *items]
+    if not n_events:
+        raise QuestionFailed("no event came in the stream; check how it is framed, and whether it is one")
+    if not texts:
+        raise QuestionFailed(f"answer = {answer.text!r} matches nothing in any of {n_events} events")
+    return make_answer("".join(texts), found.get("contexts"), found.get("context_ids"))
 
 
 # --- asking
 
 _PASSING = (408, 425, 429)
-_MAX_SHOWN = 4096  # bytes of a stream that are remembered for messages
+_MAX_SHOWN = 4096  # bytes of a stream that are kept for messages
 _MAX_BYTES = 32 * 1024 * 1024
 _MAX_REDIRECTS = 5
 _REDIRECTS = (301, 302, 303, 307, 308)
 _DEFAULT_BODY = {"question": "{{question}}"}
 _ACCEPTED = {"sse": "text/event-stream", "jsonl": "application/x-ndjson, application/json", "text": "text/plain, */*"}
 _HINTS = {
-    400: "check that body is what the application wants",
+    400: "check that body is what the application expects",
     401: "check the headers, and the environment's values in them",
     403: "check the headers, and the environment's values in them",
     404: "check url",
     405: "check method",
     413: "the question is too long for it",
     415: "check the header Content-Type",
-    422: "check that body is what the application wants",
+    422: "check that body is what the application expects",
 }
 _STREAM_HINTS = {
     "text/event-stream": 'a stream came; set stream = "sse"',
@@ -259,6 +445,7 @@ class HttpTarget:
         parts = urlsplit(settings.url)
         self.name = f"{parts.scheme}://{parts.netloc}{parts.path}"
         self._url = settings.url
+        self._method = settings.method
         no_body = settings.method == "GET" and settings.body is None
         self._body = None if no_body else _DEFAULT_BODY if settings.body is None else settings.body
         marks = {mark for text in (settings.url, *find_texts(self._body)) for mark in MARK.findall(text)}
@@ -271,13 +458,14 @@ class HttpTarget:
         contexts, context_ids = settings.contexts, settings.context_ids
         self._contexts = None if contexts is None else compile_path("contexts", contexts)
         self._context_ids = None if context_ids is None else compile_path("context_ids", context_ids)
-        self._headers = fill_headers(settings.headers)
+        self._secrets = fill_headers(settings.headers)
+        given = {name.lower() for name in self._secrets.sent}
+        ours = {"Accept": _ACCEPTED.get(settings.stream or "", "application/json"), "Content-Type": "application/json"}
+        self._headers = {name: value for name, value in ours.items() if name.lower() not in given}
+        self._headers |= self._secrets.sent
         self._attempts = Attempts(settings)
-        self._session = TargetSession(
-            method=settings.method,
-            headers=self._headers.sent,
-            accept=_ACCEPTED.get(settings.stream or "", "application/json"),
-        )
+        # Cookies are dropped: the answer to one question must not change the next.
+        self._session = HttpSession(certificates=make_ssl_context(), keeps_cookies=False)
 
     async def ask(self, question: TargetQuestion) -> Response:
         """Return the response; no text of it holds a value of the environment."""
@@ -290,8 +478,8 @@ class HttpTarget:
             return make_failed(f"the question cannot be sent as JSON: {error}", attempts=0)
         response = await self._attempts.ask(lambda: self._attempt(url, content))
         if response.error is not None:
-            return replace(response, error=self._headers.redact_error(response.error))
-        clean = self._headers.redact_answer
+            return replace(response, error=self._secrets.redact_error(response.error))
+        clean = self._secrets.redact_answer
         return replace(
             response,
             answer=None if response.answer is None else clean(response.answer),
@@ -304,13 +492,14 @@ class HttpTarget:
         await self._session.close()
 
     async def _attempt(self, url: str, content: bytes | None) -> Answer:
+        """Ask once; raises QuestionFailed."""
         try:
-            async with asyncio.timeout(self._timeout_s), self._session.send(url, content) as response:
+            async with asyncio.timeout(self._timeout_s), self._send(url, content) as response:
                 if 200 <= response.status < 300:
                     return await self._read(response)
                 body = b"".join([piece async for piece in _iterate_body(response)])
                 status = response.status
-                message = f"status {status}: {self._headers.quote_body(body)}"
+                message = f"status {status}: {self._secrets.quote_body(body)}"
                 if status in _PASSING or status >= 500:
                     wait_s = parse_retry_after(response.headers)
                     raise PassingFailure(message, retry_after_s=wait_s, rate_limited=status in (425, 429))
@@ -321,7 +510,7 @@ class HttpTarget:
             ) from None
         except aiohttp.ClientError as error:
             cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-            text = shorten(self._headers.redact_error(str(cause))) or "it was closed"
+            text = shorten(self._secrets.redact_error(str(cause))) or "it was closed"
             if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
                 raise QuestionFailed(
                     f"no safe connection to {self.name}: {text}; check url, or name a file with the certificates to "
@@ -335,13 +524,59 @@ class HttpTarget:
                 raise PassingFailure(text, unreached=True) from None
             raise PassingFailure(f"the connection broke: {type(error).__name__}: {text}") from None
 
+    @asynccontextmanager
+    async def _send(self, url: str, content: bytes | None) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Yield the response's head, its body still to be read; raises QuestionFailed, or an aiohttp error.
+
+        A redirect is followed to the same host, by the same or a safer protocol.
+        """
+        method, target, body = self._method, URL(url, encoded=True), content
+        for _ in range(_MAX_REDIRECTS + 1):
+            headers = self._headers
+            if body is None:
+                headers = {name: value for name, value in headers.items() if name.lower() != "content-type"}
+            async with await self._session.send(method, target, content=body, headers=headers) as response:
+                location = response.headers.get("Location")
+                if response.status not in _REDIRECTS or not location:
+                    yield response
+                    return
+                try:
+                    there = target.join(URL(location, encoded=True))
+                    ports = ((target.scheme, target.port), ("https", 443))
+                    is_same = there.host == target.host and (there.scheme, there.port) in ports
+                except ValueError:
+                    there, is_same = URL("/"), False
+                if not is_same:
+                    place = f"{there.scheme}://{there.host}" if there.host else "an invalid address"
+                    raise QuestionFailed(
+                        f"status {response.status}: it redirects to {place}, which is not followed; "
+                        "set url to the address that answers"
+                    )
+                target = there
+                if response.status == 303:  # the answer is to be fetched there
+                    method, body = "GET", None
+        raise QuestionFailed(f"it redirected more than {_MAX_REDIRECTS} times; check url")
+
     async def _read(self, response: aiohttp.ClientResponse) -> Answer:
         """Return the answer of a successful response; a failure quotes how its body begins, as far as it was read."""
         body = bytearray()
+
+        async def keep_beginning(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+            async for piece in pieces:
+                if len(body) < _MAX_SHOWN:
+                    body.extend(piece)
+                yield piece
+
         try:
             async with contextlib.aclosing(_iterate_body(response)) as pieces:
-                if self._stream in ("sse", "jsonl"):
-                    return await self._read_stream(pieces, body)
+                if self._stream is not None and self._stream != "text":
+                    return await read_stream(
+                        keep_beginning(pieces),
+                        self._stream,
+                        answer=self._answer,
+                        contexts=self._contexts,
+                        context_ids=self._context_ids,
+                    )
                 async for piece in pieces:
                     body += piece
             if self._stream != "text":
@@ -350,32 +585,16 @@ class HttpTarget:
             try:
                 return make_answer(body.decode(charset), None)
             except LookupError:
-                text = f"the response says it is in {charset!r}, which is not a known encoding"
+                text = f"the response names the encoding {charset!r}, which is not a known encoding"
                 raise QuestionFailed(text) from None
             except UnicodeDecodeError as error:
                 text = f"the response is not {charset}: {error.reason} at byte {error.start}"
                 raise QuestionFailed(text) from None
         except QuestionFailed as failure:
-            begins = self._headers.quote_body(bytes(body))
+            begins = self._secrets.quote_body(bytes(body))
             hint = _STREAM_HINTS.get(response.content_type) if isinstance(failure, _Unreadable) and body else None
             message = f"status {response.status}, but {failure}; the body begins: {begins}"
             raise QuestionFailed(f"{message}; {hint}" if hint else message) from None
-
-    async def _read_stream(self, pieces: AsyncIterator[bytes], shown: bytearray) -> Answer:
-        streamed = StreamedAnswer(
-            answer=self._answer,
-            contexts=self._contexts,
-            context_ids=self._context_ids,
-            stream="sse" if self._stream == "sse" else "jsonl",
-        )
-        async for piece in pieces:
-            if len(shown) < _MAX_SHOWN:
-                shown += piece
-            streamed.feed(piece)
-            if streamed.done:
-                break
-        streamed.feed(b"", last=True)
-        return streamed.read()
 
     def _read_json(self, body: bytearray) -> Answer:
         try:
@@ -387,7 +606,7 @@ class HttpTarget:
         if not matches:
             has = f"the body's members: {list_names(list(document), 8)}; " if isinstance(document, dict) else ""
             raise QuestionFailed(
-                f"answer = {self._answer.text!r} matches nothing; {has}set answer to where the answer stands"
+                f"answer = {self._answer.text!r} matches nothing; {has}set answer to the path of the answer"
             )
         answer: object = matches[0] if len(matches) == 1 else matches
         if len(matches) > 1 and all(isinstance(part, str) for part in matches):
@@ -400,40 +619,6 @@ class HttpTarget:
         return make_answer(answer, contexts, ids)
 
 
-class TargetSession:
-    """Sends requests with the same headers; use within one event loop, and `close` it there."""
-
-    def __init__(self, *, method: str, headers: Mapping[str, str], accept: str) -> None:
-        self._method = method
-        given = {name.lower() for name in headers}
-        ours = {"Accept": accept, "Content-Type": "application/json"}
-        self._headers = {name: value for name, value in ours.items() if name.lower() not in given} | dict(headers)
-        self._untyped = {name: value for name, value in self._headers.items() if name.lower() != "content-type"}
-        # Certificates are read beforehand, since that takes as long as many an answer. Cookies are dropped: the answer
-        # to one question must not change the next.
-        self._session = HttpSession(certificates=make_ssl_context(), keeps_cookies=False)
-
-    @asynccontextmanager
-    async def send(self, url: str, content: bytes | None) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yield the response's head, its body still to be read; raises QuestionFailed, or what aiohttp raises."""
-        method, target, body = self._method, URL(url, encoded=True), content
-        for _ in range(_MAX_REDIRECTS + 1):
-            headers = self._headers if body is not None else self._untyped
-            async with await self._session.send(method, target, content=body, headers=headers) as response:
-                location = response.headers.get("Location")
-                if response.status not in _REDIRECTS or not location:
-                    yield response
-                    return
-                target = _follow(target, location, response.status)
-                if response.status == 303:  # the answer is to be fetched there
-                    method, body = "GET", None
-        raise QuestionFailed(f"it redirected more than {_MAX_REDIRECTS} times; check url")
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._session.close()
-
-
 async def _iterate_body(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
     """Yield the body in pieces as they come; raises QuestionFailed when it does not end."""
     size = 0
@@ -442,21 +627,3 @@ async def _iterate_body(response: aiohttp.ClientResponse) -> AsyncGenerator[byte
         if size > _MAX_BYTES:
             raise QuestionFailed(f"the response is larger than {_MAX_BYTES // 1024**2} MiB")
         yield piece
-
-
-def _follow(source: URL, location: str, status: int) -> URL:
-    """Return where a redirect leads, if that is the same host, which may have become a safer one."""
-    try:
-        target = source.join(URL(location, encoded=True))
-        same = target.host == source.host and (target.scheme, target.port) in (
-            (source.scheme, source.port),
-            ("https", 443),
-        )
-    except ValueError:
-        target, same = URL("/"), False
-    if not same:
-        place = f"{target.scheme}://{target.host}" if target.host else "an invalid address"
-        raise QuestionFailed(
-            f"status {status}: it redirects to {place}, which is not followed; set url to the address that answers"
-        )
-    return target

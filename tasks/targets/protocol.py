@@ -1,4 +1,4 @@
-"""What a target is: it takes a question and returns a response. Its errors, by what has to be done about them:
+"""The protocol of a target, which takes a question and returns a response. Its errors, by what to do about them:
 
 TargetError        no question can get past this: a missing module, a variable that is not set
 QuestionFailed     this question has failed; its response states why
@@ -24,10 +24,10 @@ from evalhouse.warehouse.messages import list_names, name_kind, quote_value
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TargetQuestion:
-    """A question, and what else of the sample a request may need.
+    """A question, and the other parts of the sample that a request may need.
 
     `contexts` are set if the application should answer from these instead of looking for others; `context_ids` are
-    theirs, as far as they are known. `conversation` are the messages before the question, the oldest first, as OpenAI's
+    their ids, as far as known. `conversation` are the messages before the question, the oldest first, as OpenAI's
     chat API has them.
     """
 
@@ -43,7 +43,7 @@ class TargetQuestion:
 class Response:
     """The response to one question; `error` is None when it was answered; an empty `answer` is one.
 
-    `contexts` are None when the application returned none, `context_ids` when none of them has an id ("" stands for one
+    `contexts` are None when the application returned none, `context_ids` when none of them has an id ("" marks one
     without). `latency_ms` is of the attempt that succeeded, from its start to the last byte, None when none did.
     `attempts` counts the times the application was asked, 0 when the question could not even be sent. `lasts` marks a
     failure that waiting would not fix: the question was refused, its response has another shape, no server is there.
@@ -164,7 +164,7 @@ def read_returned(value: object) -> Answer:
 
 
 def _read_message(value: object) -> object:
-    """Return the text of a chat message, anything else as it is. Its content may be in parts, some without text."""
+    """Return the text of a chat message, anything else unchanged. Its content may be in parts, some without text."""
     content = getattr(value, "content", None)
     if content is None or isinstance(value, str | Mapping) or not isinstance(getattr(value, "type", None), str):
         return value
@@ -178,13 +178,19 @@ def make_answer(answer: object, contexts: object, context_ids: object = None) ->
     """Return the answer with its contexts, of which a single text or object is one; raises QuestionFailed."""
     problems: list[str] = []
 
-    def say(_kind: str, text: str) -> None:
+    def note(_kind: str, text: str) -> None:
         problems.append(text)
 
-    given_ids = read_ids(_as_list(context_ids), _IDS_KEY, say, tabular=False)
+    given_ids = read_ids(_as_list(context_ids), _IDS_KEY, note, tabular=False)
     items = _as_list(contexts)
-    read = read_contexts([_open_document(item) for item in items] if isinstance(items, list) else items, say,
-                         tabular=False)  # fmt: skip
+    if isinstance(items, list):
+        members = (TEXT_KEYS[-1], "id", "metadata")
+        for place, item in enumerate(items := list(items)):
+            if isinstance(item, Mapping):
+                items[place] = dict(item)
+            elif hasattr(item, TEXT_KEYS[-1]):  # a LangChain document, whose id may be in its metadata
+                items[place] = {name: getattr(item, name, None) for name in members}
+    read = read_contexts(items, note, tabular=False)
     ids = read.ids if given_ids is None else given_ids
     if given_ids is not None and len(given_ids) != len(read.texts or ()):
         problems.append(f"there are {len(given_ids)} context_ids for {len(read.texts or ())} contexts")
@@ -220,24 +226,11 @@ def _as_list(value: object) -> object:
     return [value] if is_one else value
 
 
-def _open_document(item: object) -> object:
-    """Return a LangChain document as an object of a dataset; its id may be in its metadata, where it is found."""
-    if isinstance(item, Mapping):
-        return dict(item)
-    if not hasattr(item, TEXT_KEYS[-1]):
-        return item
-    return {
-        TEXT_KEYS[-1]: getattr(item, TEXT_KEYS[-1]),
-        "id": getattr(item, "id", None),
-        "metadata": getattr(item, "metadata", None),
-    }
-
-
 # --- attempts
 
 # A longer wait that an application asks for is not waited for: a night is too short for many such questions.
 _MAX_WAIT_S = 300.0
-# What waiting does not fix (a wrong token, another shape, no server) is after 5 questions what it is after 5,000.
+# Failures that waiting does not fix (a wrong token, another shape, no server) are the same after 5,000 questions.
 _MAX_LASTING = 5
 # Anything else may be chance, or an application that still starts. One that answers only a quarter of its questions
 # fails the first 5 in every fourth run (0.75 ** 5 = 24 %), but the first 20 in 3 of 1,000.
@@ -310,7 +303,7 @@ class FirstQuestions:
         """Count a response; raises TargetError when enough questions have failed."""
 
         def find_kind(failed: Response) -> str:
-            # A message states what happened first, and then what came.
+            # A message begins with the kind of failure.
             return (failed.error or "").partition(":")[0]
 
         self._is_over = self._is_over or response.error is None
@@ -327,5 +320,5 @@ class FirstQuestions:
         more = f"; and {len(kinds) - _SHOWN_KINDS} other kinds of failure" if len(kinds) > _SHOWN_KINDS else ""
         raise TargetError(
             f"none of the first {len(self._failures)} questions was answered, so the others were not asked: "
-            f"{shown}{more}; fix the application or [target] (stop_early = false there asks all the same)"
+            f"{shown}{more}; fix the application or [target] (stop_early = false there keeps asking)"
         )

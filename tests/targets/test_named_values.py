@@ -65,7 +65,7 @@ def test_a_block_that_is_not_there_is_named(place: Place) -> None:
     write_suite(place, "http://127.0.0.1:9/ask", "Bearer ${secret:nobody}")
     done = place.call("run", "bot.toml")
     assert done.status == 2
-    assert "header Authorization wants Prefect's Secret block 'nobody', which is not set; set it" in done.stderr
+    assert "header Authorization needs Prefect's Secret block 'nobody', which is not set; set it" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -192,7 +192,7 @@ async def test_a_bot_that_remembers_by_itself_has_to_be_told_which_conversation_
         if is_fine:
             check_takes_conversation(target, settings, 3)
         else:
-            with pytest.raises(TargetError, match="remembers that itself"):
+            with pytest.raises(TargetError, match="remembers them itself"):
                 check_takes_conversation(target, settings, 3)
         await target.close()
 

@@ -93,7 +93,7 @@ async def test_metadata_the_sample_lacks_fails_the_question_unasked() -> None:
         response = await ask_once(
             pose(lang="en"), url=server.url, body={"q": "{{question}}", "user": "{{metadata.user}}"}
         )
-    assert response.error == "this sample has no metadata 'user', which a request wants; it has: lang"
+    assert response.error == "this sample has no metadata 'user', which the request needs; it has: lang"
     assert (response.attempts, server.requests) == (0, [])
 
 
@@ -308,7 +308,7 @@ async def test_redirects_in_a_circle_end() -> None:
         (Canned(body=[b'{"answer": NaN}']), "status 200, but the body is not valid JSON ("),
         (Canned(body=[b"\xff\xfe"]), "status 200, but the body is not valid JSON ("),
         (answer_json({"reply": "Yes."}), "answer = '$.answer' matches nothing; the body's members: reply; set answer"),
-        (answer_json([1]), "answer = '$.answer' matches nothing; set answer to where the answer stands"),
+        (answer_json([1]), "answer = '$.answer' matches nothing; set answer to the path of the answer"),
         (answer_json({"answer": None}), "status 200, but the answer is null; the body begins: "),
         (answer_json({"answer": {"text": "Yes."}}), "the answer is an object, not text: {'text': 'Yes.'}"),
         (answer_json({"answer": "Yes.", "contexts": [{"score": 1}]}), "context 1 has no text; it has: score"),

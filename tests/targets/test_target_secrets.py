@@ -48,7 +48,7 @@ async def test_a_secret_that_the_bot_repeats_is_not_in_its_answer(monkeypatch: p
 def test_a_variable_that_is_not_set_is_named_before_anything_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = TargetSettings(url="http://localhost:1/ask", headers={"X-Key": "${BOT_KEY}"})
     monkeypatch.delenv("BOT_KEY", raising=False)
-    with pytest.raises(TargetError, match=r"header X-Key wants the environment's BOT_KEY, which is not set; set it"):
+    with pytest.raises(TargetError, match=r"header X-Key needs the environment's BOT_KEY, which is not set; set it"):
         make_target(settings)
     monkeypatch.setenv("BOT_KEY", "secret\nX-Admin: 1")
     with pytest.raises(TargetError, match="BOT_KEY, which has a line break in it") as caught:

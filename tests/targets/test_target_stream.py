@@ -1,6 +1,7 @@
 """A streamed answer is the same however its bytes were cut."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,8 +13,9 @@ from rag_bot import RagBot, start_rag_bot
 from target_house import TALL, TALL_ANSWER, ask_once, write_documents
 from target_server import Canned, serving
 
+from evalhouse.tasks.targets.over_http import compile_path, iterate_events
+from evalhouse.tasks.targets.over_http import read_stream as read_pieces
 from evalhouse.tasks.targets.protocol import Answer, QuestionFailed
-from evalhouse.tasks.targets.streams import EventReader, StreamedAnswer, compile_path
 
 CHINESE = "长城全长多少？"
 CHINESE_ANSWER = "长城全长超过两万公里。"
@@ -25,6 +27,15 @@ def bot(tmp_path: Path) -> Iterator[RagBot]:
         yield bot
 
 
+async def cut(content: bytes, sizes: tuple[int, ...]) -> AsyncIterator[bytes]:
+    """Yield pieces of these sizes, then the rest at once."""
+    at = 0
+    for size in sizes:
+        yield content[at : at + size]
+        at += size
+    yield content[at:]
+
+
 def read_stream(
     content: bytes,
     *,
@@ -33,20 +44,15 @@ def read_stream(
     answer: str = "$.answer",
     **paths: str,
 ) -> Answer:
-    """What a stream says that arrives in pieces of these sizes, the rest at once."""
-    streamed = StreamedAnswer(
+    """Return the answer of a stream that arrives in pieces of these sizes, the rest at once."""
+    reading = read_pieces(
+        cut(content, sizes),
+        stream,
         answer=compile_path("answer", answer),
         contexts=compile_path("contexts", paths.get("contexts", "$.contexts")),
         context_ids=compile_path("context_ids", paths["context_ids"]) if "context_ids" in paths else None,
-        stream=stream,
     )
-    at = 0
-    for size in sizes:
-        streamed.feed(content[at : at + size])
-        at += size
-    streamed.feed(content[at:])
-    streamed.feed(b"", last=True)
-    return streamed.read()
+    return asyncio.run(reading)
 
 
 def write_sse(*events: object, end: str = "\n") -> bytes:
@@ -80,11 +86,13 @@ def test_pieces_cut_anywhere_make_the_same_events(parts: list[str], sizes: list[
 @given(st.lists(st.text(alphabet="ab\r\n长", max_size=6)), st.sampled_from(["utf-8", "utf-8-sig"]))
 def test_lines_are_those_of_the_whole(pieces: list[str], encoding: str) -> None:
     whole = "".join(pieces)
-    reader, feed = EventReader("jsonl"), whole.encode(encoding)
-    events = [event for at in range(len(feed)) for event in reader.feed(feed[at : at + 1])]
-    events += reader.feed(b"", last=True)
+    content = whole.encode(encoding)
+
+    async def read() -> list[str]:
+        return [event.data async for event in iterate_events(cut(content, (1,) * len(content)), "jsonl")]
+
     expected = whole.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    assert [event.data for event in events] == [line for line in expected if line]
+    assert asyncio.run(read()) == [line for line in expected if line]
 
 
 @pytest.mark.parametrize(
@@ -151,13 +159,13 @@ def test_nothing_retrieved_is_not_the_same_as_nothing_told() -> None:
         (b"", "no event came in the stream"),
         (b"data: [DONE]\n\n", "no event came in the stream"),
         (write_sse({"reply": "Yes."}), r"answer = '\$.answer' matches nothing in any of 1 events"),
-        (write_sse({"answer": {"text": "Yes."}}), r"matches an object in event 1; write where its text stands"),
+        (write_sse({"answer": {"text": "Yes."}}), r"matches an object in event 1; write the path of its text"),
         (
             write_sse({"answer": "It is"}, '{"answer": " re'),
             r"event 2 of the stream is not valid JSON \(.*: '\{\"answer\": \" re'",
         ),
-        (write_sse({"answer": "It is"}, {"error": "out of memory"}), "the stream told of an error: .*out of memory"),
-        (b'data: {"answer": "It"}\n\nevent: error\ndata: overloaded\n\n', "the stream told of an error: overloaded"),
+        (write_sse({"answer": "It is"}, {"error": "out of memory"}), "the stream reported an error: .*out of memory"),
+        (b'data: {"answer": "It"}\n\nevent: error\ndata: overloaded\n\n', "the stream reported an error: overloaded"),
         (b'data: {"answer": "\xff"}\n\n', "the stream is not UTF-8: invalid start byte"),
         (b'data: {"answer": "\xe9\x95', "the stream is not UTF-8: unexpected end of data"),
     ],
