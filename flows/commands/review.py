@@ -46,7 +46,7 @@ from evalhouse.warehouse.steps import REVIEWED_PROMPTS
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
-    from evalhouse.flows.testsets.review import DecidedSet, ImportedDecisions
+    from evalhouse.flows.testsets.versions import DecidedSet, ImportedDecisions
     from evalhouse.tasks.reviews.export import Export, ExportRequest
 _SET = click.argument("path", metavar="SET", type=click.Path(path_type=Path))
 
@@ -91,7 +91,7 @@ def questions(
     from evalhouse.tasks.testsets.decisions import list_question_rows, pick_questions  # noqa: PLC0415
     from evalhouse.tasks.testsets.documents import read_documents  # noqa: PLC0415
     from evalhouse.tasks.testsets.errors import TestsetError  # noqa: PLC0415
-    from evalhouse.tasks.testsets.sets import read_set  # noqa: PLC0415
+    from evalhouse.tasks.testsets.questions import read_set  # noqa: PLC0415
 
     kind = pick_format(kind, output)
     if output and Path(output).exists():
@@ -200,7 +200,7 @@ def acceptance(*, path: Path | None, as_json: bool, warehouse: Warehouse) -> Non
     """
     hashes: list[str] = []
     if path is not None:
-        from evalhouse.tasks.testsets.sets import read_set  # noqa: PLC0415
+        from evalhouse.tasks.testsets.questions import read_set  # noqa: PLC0415
 
         hashes = [version.hash for version in read_set(path).manifest.versions]
     rows = read_acceptance(warehouse, hashes)
@@ -333,7 +333,7 @@ def import_labels(
     reviewer labels a verdict twice, the later label counts. What is on record already adds nothing. Decisions on
     questions of a test set make a new version of the set.
     """
-    from evalhouse.flows.testsets.review import holds_decisions, import_decisions  # noqa: PLC0415  # as the first
+    from evalhouse.flows.testsets.versions import holds_decisions, import_decisions  # noqa: PLC0415  # as the first
     from evalhouse.tasks.reviews.labels import import_reviews, read_label_file  # noqa: PLC0415  # as the first
 
     read, name = [read_label_file(path) for path in files], (reviewer or "").strip() or None

@@ -30,7 +30,7 @@ from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
-    from evalhouse.flows.testsets.review import SetVersion
+    from evalhouse.flows.testsets.versions import SetVersion
     from evalhouse.warehouse.rows.runs import RunRow
 _JUDGE_OPTION = click.option(
     "--judge",
@@ -208,7 +208,7 @@ def resume_testset(run: "RunRow", *, warehouse_url: str, changes: Mapping[str, A
     Its settings are those of the run but for `changes`; what was answered is on record. It is a run of its own, whose
     budget is what the earlier one left. Raises SettingsError where it cannot be given again.
     """
-    from evalhouse.flows.testsets.set_run import find_command, find_kept, note_gone_on  # noqa: PLC0415  # asks
+    from evalhouse.flows.testsets.versions import find_command, find_kept, note_gone_on  # noqa: PLC0415  # asks
     from evalhouse.warehouse.engine.locks import hold_run  # noqa: PLC0415
     from evalhouse.warehouse.store import Warehouse  # noqa: PLC0415
 
@@ -304,7 +304,7 @@ def diff(*, before: str, after: str, maps: tuple[str, ...], warehouse: Warehouse
     their ids.
     """
     from evalhouse.flows.preparing.settings import parse_pairs  # noqa: PLC0415  # imports all settings
-    from evalhouse.flows.testsets.review import read_version  # noqa: PLC0415  # these import all that asks
+    from evalhouse.flows.testsets.versions import read_version  # noqa: PLC0415  # these import all that asks
     from evalhouse.tasks.testsets.changes import compare_sets  # noqa: PLC0415
 
     mapping = parse_pairs(maps, "--map")

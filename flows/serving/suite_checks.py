@@ -23,7 +23,7 @@ from evalhouse.tasks.settings.suite import Notify, RefreshedTestset, SuiteGate, 
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.collection import make_target
 from evalhouse.tasks.testsets.errors import TestsetError
-from evalhouse.tasks.testsets.sets import read_set
+from evalhouse.tasks.testsets.questions import read_set
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.runs import hold_suite
 from evalhouse.warehouse.store import Warehouse

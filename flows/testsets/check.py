@@ -21,7 +21,7 @@ from evalhouse.flows.results.output import (
     write_count,
 )
 from evalhouse.flows.results.progress import show_run
-from evalhouse.flows.testsets.set_run import (
+from evalhouse.flows.testsets.versions import (
     EXPECTED,
     PLAN,
     USED,
@@ -38,8 +38,7 @@ from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed
 from evalhouse.tasks.judge.names import LEXICAL
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.tasks.testsets.documents import read_documents
-from evalhouse.tasks.testsets.findings import (
+from evalhouse.tasks.testsets.checks import (
     FINDINGS,
     MEANINGS,
     Base,
@@ -49,6 +48,7 @@ from evalhouse.tasks.testsets.findings import (
     check_twin,
     weigh,
 )
+from evalhouse.tasks.testsets.documents import read_documents
 from evalhouse.tasks.testsets.near import QuestionIndex
 from evalhouse.tasks.testsets.passages import Document
 from evalhouse.tasks.testsets.questions import KINDS, GivenQuestion, read_given

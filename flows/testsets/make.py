@@ -26,7 +26,7 @@ from evalhouse.flows.results.output import (
     write_count,
 )
 from evalhouse.flows.results.progress import show_run
-from evalhouse.flows.testsets.set_run import (
+from evalhouse.flows.testsets.versions import (
     EXPECTED,
     PLAN,
     USED,
@@ -48,13 +48,31 @@ from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed
 from evalhouse.tasks.judge.names import LEXICAL
 from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.testsets.candidates import (
+    SHARES,
+    Candidate,
+    Checked,
+    Draft,
+    Drafter,
+    check_by_judge,
+    check_words,
+    parse_shares,
+    share_out,
+    write_candidates,
+)
 from evalhouse.tasks.testsets.documents import name_kind, read_documents
-from evalhouse.tasks.testsets.drafts import SHARES, Candidate, Draft, Drafter, parse_shares, share_out, write_candidates
-from evalhouse.tasks.testsets.filters import Checked, check_by_judge, check_words
 from evalhouse.tasks.testsets.near import NearPassages, QuestionIndex, find_twin
 from evalhouse.tasks.testsets.passages import Document, Passage
-from evalhouse.tasks.testsets.questions import UNANSWERABLE, QuestionKind, SetQuestion, make_question_id
-from evalhouse.tasks.testsets.sets import Change, Manifest, TestSet, find_manifest
+from evalhouse.tasks.testsets.questions import (
+    UNANSWERABLE,
+    Change,
+    Manifest,
+    QuestionKind,
+    SetQuestion,
+    TestSet,
+    find_manifest,
+    make_question_id,
+)
 from evalhouse.warehouse.rows.testsets import append_testset_rows
 from evalhouse.warehouse.steps import APART_PROMPTS
 from evalhouse.warehouse.store import Warehouse

@@ -28,7 +28,7 @@ from evalhouse.flows.results.output import (
 from evalhouse.flows.results.progress import show_run
 from evalhouse.flows.run.outcome import Watch
 from evalhouse.flows.testsets.make import MakeRequest, Making, make_questions
-from evalhouse.flows.testsets.set_run import (
+from evalhouse.flows.testsets.versions import (
     PLAN,
     USED,
     Spoken,
@@ -47,6 +47,7 @@ from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed
 from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.testsets.candidates import NEAR, NEAR_UNANSWERABLE, share_out
 from evalhouse.tasks.testsets.changes import (
     PROPOSED,
     Ending,
@@ -57,12 +58,21 @@ from evalhouse.tasks.testsets.changes import (
     stay_pointed,
 )
 from evalhouse.tasks.testsets.documents import read_documents
-from evalhouse.tasks.testsets.drafts import share_out
-from evalhouse.tasks.testsets.filters import NEAR, NEAR_UNANSWERABLE
 from evalhouse.tasks.testsets.near import Base, Place, list_dead, list_groups
 from evalhouse.tasks.testsets.passages import Passage
-from evalhouse.tasks.testsets.questions import KINDS, UNANSWERABLE, QuestionKind, SetQuestion, read_question
-from evalhouse.tasks.testsets.sets import Change, Manifest, TestSet, find_manifest, read_set, write_set
+from evalhouse.tasks.testsets.questions import (
+    KINDS,
+    UNANSWERABLE,
+    Change,
+    Manifest,
+    QuestionKind,
+    SetQuestion,
+    TestSet,
+    find_manifest,
+    read_question,
+    read_set,
+    write_set,
+)
 from evalhouse.warehouse.messages import list_names
 from evalhouse.warehouse.rows.testsets import append_testset_rows
 from evalhouse.warehouse.steps import APART_PROMPTS

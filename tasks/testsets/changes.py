@@ -16,13 +16,23 @@ from evalhouse.tasks.asking.verdicts import parse_object
 from evalhouse.tasks.judge.errors import UnusableReply
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.testsets.answering import Answered, Subject, answer, compare, extract
-from evalhouse.tasks.testsets.drafts import Candidate, Quote, read_quotes
-from evalhouse.tasks.testsets.filters import NEAR, Check, Checked, check_renewed, check_support, check_words
+from evalhouse.tasks.testsets.candidates import (
+    NEAR,
+    Candidate,
+    Check,
+    Checked,
+    Quote,
+    check_renewed,
+    check_support,
+    check_words,
+    read_quotes,
+)
+from evalhouse.tasks.testsets.checks import Answered, Subject, answer, compare, extract
 from evalhouse.tasks.testsets.near import Base, Place, find_differences, point_to
 from evalhouse.tasks.testsets.passages import Passage
 from evalhouse.tasks.testsets.questions import (
     UNANSWERABLE,
+    Change,
     GivenQuestion,
     QuestionKind,
     SetQuestion,
@@ -31,7 +41,6 @@ from evalhouse.tasks.testsets.questions import (
     write_asked,
     write_conversation,
 )
-from evalhouse.tasks.testsets.sets import Change
 
 RENEW_STEP = "renew_question"
 PROPOSED = ("changed", "contradicted", "answerable")

@@ -23,8 +23,15 @@ from evalhouse.tasks.reviews.labels import (
 from evalhouse.tasks.testsets.changes import restore_question
 from evalhouse.tasks.testsets.near import find_differences
 from evalhouse.tasks.testsets.passages import Document, Passage
-from evalhouse.tasks.testsets.questions import UNANSWERABLE, Decision, SetQuestion, read_question, write_conversation
-from evalhouse.tasks.testsets.sets import Change, TestSet
+from evalhouse.tasks.testsets.questions import (
+    UNANSWERABLE,
+    Change,
+    Decision,
+    SetQuestion,
+    TestSet,
+    read_question,
+    write_conversation,
+)
 
 LABELS: Final = ("keep", "fix", "drop")
 """The labels that a reviewer can give a question."""

@@ -20,7 +20,7 @@ from evalhouse.flows.preparing.suites import Suite, load_suite
 from evalhouse.flows.serving.suite_checks import refresh_living_set
 from evalhouse.flows.serving.suite_runs import resolve_suite
 from evalhouse.tasks.settings.suite import RefreshedTestset
-from evalhouse.tasks.testsets.sets import read_set
+from evalhouse.tasks.testsets.questions import read_set
 from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.store import Warehouse
 

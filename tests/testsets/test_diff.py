@@ -9,10 +9,9 @@ from cli_process import Finished
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalhouse.flows.testsets.set_run import write_version
+from evalhouse.flows.testsets.versions import write_version
 from evalhouse.tasks.testsets.changes import compare_sets, compare_words
-from evalhouse.tasks.testsets.questions import GivenQuestion, SetQuestion, Span
-from evalhouse.tasks.testsets.sets import Change, Manifest, TestSet, write_set
+from evalhouse.tasks.testsets.questions import Change, GivenQuestion, Manifest, SetQuestion, Span, TestSet, write_set
 from evalhouse.warehouse.store import Warehouse
 
 Ask = Callable[..., Finished]

@@ -9,7 +9,7 @@ from cli_process import call_here
 from port_base import write_base
 
 from evalhouse.tasks.testsets.documents import read_documents
-from evalhouse.tasks.testsets.sets import read_set
+from evalhouse.tasks.testsets.questions import read_set
 from evalhouse.warehouse.store import Warehouse
 
 N = 14

@@ -15,7 +15,7 @@ from port_expected import list_facts
 from port_mischief import FILTERS, WAYS, Mischief
 from port_reading import find_claims, find_steps
 
-from evalhouse.tasks.testsets.sets import read_set
+from evalhouse.tasks.testsets.questions import read_set
 from evalhouse.warehouse.store import Warehouse
 
 N = 40

@@ -18,7 +18,7 @@ from port_answers import PortAnswers, port_endpoint
 from port_base import EDITS, Edit, build_base, write_base
 from port_expected import expect_change
 
-from evalhouse.tasks.testsets.sets import find_manifest, read_set
+from evalhouse.tasks.testsets.questions import find_manifest, read_set
 from evalhouse.warehouse.store import Warehouse
 
 KINDS = "fact=5,number=3,several=1,unanswerable=1"

@@ -16,11 +16,20 @@ from port_answers import port_endpoint
 from port_handbook import find_attribute, find_entity
 from port_questions import ask_for
 
-from evalhouse.flows.testsets.set_run import hash_passages
+from evalhouse.flows.testsets.versions import hash_passages
 from evalhouse.tasks.testsets.documents import read_documents
 from evalhouse.tasks.testsets.near import Base, list_groups
-from evalhouse.tasks.testsets.questions import UNANSWERABLE, SetQuestion, Span, make_question_id
-from evalhouse.tasks.testsets.sets import Change, Manifest, TestSet, read_set, write_set
+from evalhouse.tasks.testsets.questions import (
+    UNANSWERABLE,
+    Change,
+    Manifest,
+    SetQuestion,
+    Span,
+    TestSet,
+    make_question_id,
+    read_set,
+    write_set,
+)
 from evalhouse.warehouse.store import Warehouse
 
 Docs = Mapping[str, str]

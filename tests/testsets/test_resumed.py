@@ -12,7 +12,7 @@ from port_answers import port_endpoint
 from port_base import write_base
 
 from evalhouse.flows.server.local import LocalServer
-from evalhouse.tasks.testsets.sets import read_set
+from evalhouse.tasks.testsets.questions import read_set
 from evalhouse.warehouse.store import Warehouse
 
 Capture = pytest.CaptureFixture[str]

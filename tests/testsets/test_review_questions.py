@@ -17,8 +17,7 @@ from cli_process import Finished, call_here, call_main
 from port_base import write_base
 
 from evalhouse.tasks.testsets.near import find_differences
-from evalhouse.tasks.testsets.questions import SetQuestion
-from evalhouse.tasks.testsets.sets import Change, TestSet, read_set, write_set
+from evalhouse.tasks.testsets.questions import Change, SetQuestion, TestSet, read_set, write_set
 from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.store import Warehouse
 

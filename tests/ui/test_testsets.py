@@ -11,7 +11,7 @@ from cli_process import call_here
 from port_base import write_base
 from ui_house import make_client, serve_ui
 
-from evalhouse.tasks.testsets.sets import read_set
+from evalhouse.tasks.testsets.questions import read_set
 
 LOOKS = ((False, 1280), (True, 390))
 
