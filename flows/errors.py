@@ -36,7 +36,7 @@ def _known_errors() -> tuple[type[Exception], ...]:
         "evalhouse.warehouse.metric_files": "UnknownMetric",
         "evalhouse.tasks.reviews.labels": "ReviewError",
         "evalhouse.tasks.targets.protocol": "TargetError",
-        "evalhouse.tasks.testsets.errors": "TestsetError",
+        "evalhouse.tasks.testsets": "TestsetError",
         "evalhouse.warehouse.errors": "WarehouseError",
     }
     modules: dict[str, Any] = {module: sys.modules[module] for module in names if module in sys.modules}

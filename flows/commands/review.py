@@ -88,18 +88,18 @@ def questions(
     """
     # These read documents, which the other commands do without.
     from evalhouse.tasks.reviews.export import write_csv, write_lines  # noqa: PLC0415
+    from evalhouse.tasks.testsets import TestsetError  # noqa: PLC0415
     from evalhouse.tasks.testsets.decisions import list_question_rows, pick_questions  # noqa: PLC0415
-    from evalhouse.tasks.testsets.documents import read_documents  # noqa: PLC0415
-    from evalhouse.tasks.testsets.errors import TestsetError  # noqa: PLC0415
-    from evalhouse.tasks.testsets.questions import read_set  # noqa: PLC0415
+    from evalhouse.tasks.testsets.documents import load_documents  # noqa: PLC0415
+    from evalhouse.tasks.testsets.questions import load_set  # noqa: PLC0415
 
     kind = pick_format(kind, output)
     if output and Path(output).exists():
         raise SettingsError(f"{output} exists and may hold decisions; name another file with -o")
-    test_set = read_set(path)
+    test_set = load_set(path)
     source = test_set.manifest.source
     try:
-        documents = read_documents(docs or source)
+        documents = load_documents(docs or source)
     except (TestsetError, OSError):
         if docs is not None:
             raise
@@ -200,9 +200,9 @@ def acceptance(*, path: Path | None, as_json: bool, warehouse: Warehouse) -> Non
     """
     hashes: list[str] = []
     if path is not None:
-        from evalhouse.tasks.testsets.questions import read_set  # noqa: PLC0415
+        from evalhouse.tasks.testsets.questions import load_set  # noqa: PLC0415
 
-        hashes = [version.hash for version in read_set(path).manifest.versions]
+        hashes = [version.hash for version in load_set(path).manifest.versions]
     rows = read_acceptance(warehouse, hashes)
     if as_json:
         print_json([{**row, "acceptance": row["n_accepted"] / row["n"]} for row in rows])

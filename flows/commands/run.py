@@ -136,7 +136,7 @@ def run(
         from evalhouse.flows.preparing.plan import make_plan, try_own_metrics  # noqa: PLC0415
         from evalhouse.flows.run.estimate import estimate_run, print_estimate, print_target_estimate  # noqa: PLC0415
         from evalhouse.flows.serving.suite_checks import describe_estimate  # noqa: PLC0415
-        from evalhouse.tasks.testsets.errors import TestsetError  # noqa: PLC0415
+        from evalhouse.tasks.testsets import TestsetError  # noqa: PLC0415
 
         if suite is not None and suite.testset is not None:
             try:

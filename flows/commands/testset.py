@@ -208,7 +208,7 @@ def resume_testset(run: "RunRow", *, warehouse_url: str, changes: Mapping[str, A
     Its settings are those of the run but for `changes`; what was answered is on record. It is a run of its own, whose
     budget is what the earlier one left. Raises SettingsError where it cannot be given again.
     """
-    from evalhouse.flows.testsets.versions import find_command, find_kept, note_gone_on  # noqa: PLC0415  # asks
+    from evalhouse.flows.testsets.versions import find_command, find_kept, note_resumed  # noqa: PLC0415  # asks
     from evalhouse.warehouse.engine.locks import hold_run  # noqa: PLC0415
     from evalhouse.warehouse.store import Warehouse  # noqa: PLC0415
 
@@ -226,7 +226,7 @@ def resume_testset(run: "RunRow", *, warehouse_url: str, changes: Mapping[str, A
         context.set_parameter_source(name, ParameterSource.COMMANDLINE)
     print_notice(f"run {run.run_id} is gone on with: {shlex.join(words)}")
     with hold_run(warehouse.location, run.run_id), context:
-        note_gone_on(warehouse, run)
+        note_resumed(warehouse, run)
         status: int = command.invoke(context)
     return status
 
@@ -304,11 +304,11 @@ def diff(*, before: str, after: str, maps: tuple[str, ...], warehouse: Warehouse
     their ids.
     """
     from evalhouse.flows.preparing.settings import parse_pairs  # noqa: PLC0415  # imports all settings
-    from evalhouse.flows.testsets.versions import read_version  # noqa: PLC0415  # these import all that asks
-    from evalhouse.tasks.testsets.changes import compare_sets  # noqa: PLC0415
+    from evalhouse.flows.testsets.versions import find_version  # noqa: PLC0415  # these import all that asks
+    from evalhouse.tasks.testsets.questions import compare_sets  # noqa: PLC0415
 
     mapping = parse_pairs(maps, "--map")
-    old, new = (read_version(warehouse, name, mapping) for name in (before, after))
+    old, new = (find_version(warehouse, name, mapping) for name in (before, after))
     differences = compare_sets(old.questions, new.questions)
     n_same = len(new.questions) - sum(one.difference != "gone" for one in differences)
     if as_json:

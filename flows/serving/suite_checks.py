@@ -22,8 +22,8 @@ from evalhouse.tasks.settings.run import LIMITS, RunSettings, list_settings
 from evalhouse.tasks.settings.suite import Notify, RefreshedTestset, SuiteGate, explain_low
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.collection import make_target
-from evalhouse.tasks.testsets.errors import TestsetError
-from evalhouse.tasks.testsets.questions import read_set
+from evalhouse.tasks.testsets import TestsetError
+from evalhouse.tasks.testsets.questions import load_set
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.runs import hold_suite
 from evalhouse.warehouse.store import Warehouse
@@ -58,7 +58,7 @@ def _refresh(testset: LivingSet, settings: RunSettings) -> RefreshedTestset:
 
 def _explain(settings: RunSettings, problem: str) -> RefreshedTestset:
     try:
-        test_set = read_set(Path(settings.dataset))
+        test_set = load_set(Path(settings.dataset))
     except (TestsetError, OSError):
         return RefreshedTestset(problem=problem)
     return RefreshedTestset(
@@ -70,16 +70,16 @@ def _explain(settings: RunSettings, problem: str) -> RefreshedTestset:
 
 
 def _summarise(refreshed: RefreshedSet) -> RefreshedTestset:
-    outcome, test_set = refreshed.outcome, refreshed.test_set
+    refreshing, test_set = refreshed.refreshing, refreshed.test_set
     return RefreshedTestset(
         set_hash=test_set.set_hash,
-        parent_hash=refreshed.request.test_set.set_hash,
-        run_id=outcome.run_id,
+        parent_hash=refreshing.request.test_set.set_hash,
+        run_id=refreshing.run_id,
         n_questions=len(test_set.questions),
-        changes={} if outcome.problem else {word: n for word, n in refreshed.counts.items() if n},
+        changes={} if refreshing.problem else {word: n for word, n in refreshed.counts.items() if n},
         n_proposals=len(test_set.manifest.proposals),
-        n_failed=outcome.refreshing.n_failed,
-        problem=outcome.problem,
+        n_failed=refreshing.n_failed,
+        problem=refreshing.problem,
     )
 
 

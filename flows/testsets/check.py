@@ -1,7 +1,7 @@
-"""`testset check`: a set held against itself and against its documents, and what was found of it.
+"""`testset check`: the findings on the questions of a set, by themselves and against the documents.
 
-What needs no judge is seen first; then each question is held against those that are like it, and against its documents.
-The requests depend on the set, the documents and the settings alone: the same command again asks nothing twice.
+Checks without a judge come first; then each question is compared with similar ones and with the documents. The requests
+depend on the set, the documents and the settings alone: the same command again asks nothing twice.
 """
 
 from collections import Counter
@@ -27,12 +27,13 @@ from evalhouse.flows.testsets.versions import (
     USED,
     begin_set_run,
     describe_expected,
+    estimate_usage,
     list_check_rows,
+    open_languages,
     print_calls,
     resolve_in_language,
-    speak,
 )
-from evalhouse.flows.trials.session import Session, open_session, rehearse
+from evalhouse.flows.trials.session import Session, open_session
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed
@@ -41,25 +42,25 @@ from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.testsets.checks import (
     FINDINGS,
     MEANINGS,
-    Base,
     CheckedQuestion,
+    KnowledgeBase,
     check_alone,
     check_in_documents,
     check_twin,
     weigh,
 )
-from evalhouse.tasks.testsets.documents import read_documents
+from evalhouse.tasks.testsets.documents import load_documents
 from evalhouse.tasks.testsets.near import QuestionIndex
 from evalhouse.tasks.testsets.passages import Document
-from evalhouse.tasks.testsets.questions import KINDS, GivenQuestion, read_given
+from evalhouse.tasks.testsets.questions import KINDS, GivenQuestion, load_given
 from evalhouse.warehouse.messages import list_names, shorten
 from evalhouse.warehouse.rows.testsets import append_testset_rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckRequest:
-    """What is checked: the questions of a set, and the documents that they are about; None without any. `command` is
-    how a person asks for the same again, `language` that of the prompts where it was named."""
+    """The questions of a set, and the documents that they are about; None without any. `command` is the command that
+    asks for the same again, `language` the language of the prompts if it was named."""
 
     settings: RunSettings
     path: str
@@ -71,27 +72,25 @@ class CheckRequest:
     language: str | None
 
     @cached_property
-    def base(self) -> Base | None:
-        """What is known of the documents: found once for an estimate and for the asking."""
-        return None if self.documents is None else Base(self.documents)
+    def base(self) -> KnowledgeBase | None:
+        """The documents, indexed once for the estimate and the requests."""
+        return None if self.documents is None else KnowledgeBase(self.documents)
 
 
 async def check_questions(session: Session, request: CheckRequest) -> tuple[list[CheckedQuestion], str | None]:
-    """Return all questions with what was checked of them, and the problem that ended the asking early.
+    """Return all questions with their checks, and the problem that ended the requests early.
 
     A question may be left without a usable reply, and then has a `failure`.
     """
     languages = (question.language for question in request.questions)
-    spoken = await speak(session, ("answer_question",), languages, named=request.language)
+    runs = await open_languages(session, ("answer_question",), languages, named=request.language)
     base = request.base
     checked = [
-        CheckedQuestion(
-            question=question,
-            checks=list(check_alone(question, base)),
-            documents=base.find_documents(question) if base is not None else set(),
-        )
+        CheckedQuestion(question=question, documents=base.find_documents(question) if base is not None else set())
         for question in request.questions
     ]
+    for one in checked:
+        check_alone(one, base)
     session.expect(len(checked), "questions")
     index = QuestionIndex(request.questions)
     by_id = {question.id: question for question in request.questions}
@@ -99,7 +98,7 @@ async def check_questions(session: Session, request: CheckRequest) -> tuple[list
 
     async def finish(place: int, one: CheckedQuestion) -> None:
         nonlocal problem
-        live_run = spoken.about(one.question.language)
+        live_run = runs.pick(one.question.language)
         assert live_run.embedder is not None
         try:
             async for twin in index.list_twins(one.question, live_run.embedder, before=place):
@@ -120,8 +119,8 @@ async def check_questions(session: Session, request: CheckRequest) -> tuple[list
 
 
 STAND_IN: Final = (
-    "The lexical judge compares words: what it calls unsupported may be said in other words. To rely on it takes a "
-    "model: --judge openai:MODEL."
+    "The lexical judge compares words: a statement that it calls unsupported may be supported in other words. For "
+    "reliable findings name a model: --judge openai:MODEL."
 )
 _SHOWN: Final = 40
 """Findings that are printed in full; the others are in the JSON and the page."""
@@ -130,7 +129,7 @@ _SHORT: Final = 160
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedSet:
-    """A set that was checked; `problem` is what ended the asking early."""
+    """A set that was checked; `problem` is what ended the requests early."""
 
     request: CheckRequest
     run_id: str
@@ -140,7 +139,7 @@ class CheckedSet:
 
     @property
     def findings(self) -> list[dict[str, Any]]:
-        """All findings, the gravest kind first, in the order of the set within a kind."""
+        """All findings, the most severe kind first, in the order of the set within a kind."""
         findings = [
             {
                 "id": one.question.id,
@@ -196,7 +195,7 @@ class CheckedSet:
         return GATE_FAILED if self.counts else 0
 
     def to_plain(self) -> dict[str, Any]:
-        """Return all that was found as JSON has it."""
+        """Return the findings as JSON."""
         return {
             "run_id": self.run_id,
             "set": self.request.path,
@@ -212,7 +211,7 @@ class CheckedSet:
         }
 
     def print(self) -> None:
-        """Print what was found for a person."""
+        """Print the findings for a person."""
         request, findings, coverage = self.request, self.findings, self.coverage
         n_with = sum(bool(one.findings) for one in self.checked)
         against = f" against {write_count(len(request.documents), 'document')}" if request.documents is not None else ""
@@ -248,7 +247,7 @@ class CheckedSet:
             ids = [one["id"] for one in failed]
             print_notice(
                 f"{write_count(len(failed), 'question')} could not be checked to the end ({list_names(ids, 5)}): "
-                f"{self.problem or failed[0]['why']}; the same command goes on from here."
+                f"{self.problem or failed[0]['why']}; the same command resumes from here."
             )
         print_line(
             '      evalhouse query "select candidate_id, name, detail from testset_checks '
@@ -258,13 +257,13 @@ class CheckedSet:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckPlan:
-    """A set that can be checked: everything that can be refused has been looked at."""
+    """A set that can be checked: its input is valid."""
 
     request: CheckRequest
     notices: tuple[str, ...]
 
     def print_estimate(self, *, as_json: bool) -> None:
-        """Print what checking it would take at most; nothing is asked."""
+        """Print the cost of checking it at most; nothing is asked."""
         usage, text = self._estimate()
         if as_json:
             print_json({"n_questions": len(self.request.questions), **usage.pick(*EXPECTED)})
@@ -273,12 +272,7 @@ class CheckPlan:
 
     def _estimate(self) -> tuple[Usage, str]:
         request = self.request
-
-        async def ask(session: Session) -> Usage:
-            await check_questions(session, request)
-            return session.usage
-
-        usage = rehearse(request.settings, PLAN, ask)
+        usage = estimate_usage(request.settings, partial(check_questions, request=request))
         against = f" against {write_count(len(request.documents), 'document')}" if request.documents is not None else ""
         expected = describe_expected(request.settings.judge, usage)
         return usage, f"{write_count(len(request.questions), 'question')}{against}: {expected}"
@@ -312,8 +306,8 @@ def plan_check(
 ) -> CheckPlan:
     """Read the set, the documents and the settings; raises SettingsError, DatasetError or TestsetError."""
     notices: list[str] = []
-    questions, content_hash = read_given(path, mapping=mapping, encoding=encoding)
-    documents = read_documents(docs, encoding=encoding, note=notices.append) if docs is not None else None
+    questions, content_hash = load_given(path, mapping=mapping, encoding=encoding)
+    documents = load_documents(docs, encoding=encoding, note=notices.append) if docs is not None else None
     settings = resolve_in_language(flags, language, (question.language for question in questions))
     if settings.judge == LEXICAL and documents is not None:
         notices.append(STAND_IN)

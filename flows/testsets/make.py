@@ -1,9 +1,9 @@
-"""`testset make`: questions written from a knowledge base, of which those that stand all checks become a test set.
+"""`testset make`: questions written from a knowledge base; the ones that pass all checks become a test set.
 
-It goes in rounds. In each, as many questions of each kind are asked for as are still wanted and a few more, all of them
-are checked, and those that stand are kept in the order of their drafts. It ends when there are enough, when the
-documents hold no more drafts, or when so many were turned down that more of the same would not help. The requests
-depend on documents and settings alone: the same command again finds every reply on record and goes on where it was.
+Each round asks for the missing questions of each kind and a few more, checks all of them, and keeps the good ones in
+the order of their drafts. The last round is the one with enough questions, or the one after which the documents have no
+more drafts or so many were turned down that more would not help. The requests depend on documents and settings alone:
+the same command again finds every stored reply and resumes where it stopped.
 """
 
 import asyncio
@@ -30,19 +30,19 @@ from evalhouse.flows.testsets.versions import (
     EXPECTED,
     PLAN,
     USED,
-    Spoken,
+    LanguageRuns,
     begin_set_run,
     check_output,
     describe_expected,
     dump_json,
-    hash_passages,
+    estimate_usage,
     list_check_rows,
+    open_languages,
     print_calls,
     resolve_in_language,
-    speak,
     write_version,
 )
-from evalhouse.flows.trials.session import Session, open_session, rehearse
+from evalhouse.flows.trials.session import Session, open_session
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed
@@ -60,8 +60,8 @@ from evalhouse.tasks.testsets.candidates import (
     share_out,
     write_candidates,
 )
-from evalhouse.tasks.testsets.documents import name_kind, read_documents
-from evalhouse.tasks.testsets.near import NearPassages, QuestionIndex, find_twin
+from evalhouse.tasks.testsets.documents import load_documents, name_kind
+from evalhouse.tasks.testsets.near import NearPassages, QuestionIndex
 from evalhouse.tasks.testsets.passages import Document, Passage
 from evalhouse.tasks.testsets.questions import (
     UNANSWERABLE,
@@ -77,19 +77,19 @@ from evalhouse.warehouse.rows.testsets import append_testset_rows
 from evalhouse.warehouse.steps import APART_PROMPTS
 from evalhouse.warehouse.store import Warehouse
 
-_BEYOND = 1.3  # asked for in a round, as a share of what is wanted: some are always turned down
-_MOST_TRIED = 4  # candidates for each question that is wanted
-_MOST_ROUNDS = 20
+_BEYOND = 1.3  # requested in a round, as a share of the missing ones: some are always turned down
+_MAX_TRIED = 4  # candidates for each requested question
+_MAX_ROUNDS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class MakeRequest:
-    """What a set is asked to be: `n` questions, by `shares`, each kind from passages in an order that `seed` decides.
+    """The requested set: `n` questions, by `shares`, each kind from passages in an order that `seed` decides.
 
     Questions refer to the passages that they rest on, or with `by_document` to their documents. With `only`, the ids of
-    some passages, they are written from these; all are still what they are checked against. `source` is where the
-    documents were read, `command` how a person asks for the same again, `language` that of the prompts where it was
-    named, `indexed` the index of the passages where there is one already.
+    some passages, they are written from these, and still checked against all. `source` is the path of the documents,
+    `command` the command that asks for the same again, `language` the language of the prompts if it was named, and
+    `indexed` the index of the passages if there is one already.
     """
 
     settings: RunSettings
@@ -106,23 +106,23 @@ class MakeRequest:
 
     @cached_property
     def near(self) -> NearPassages:
-        """The index of all passages: made once for an estimate and for the asking."""
+        """The index of all passages, built once for the estimate and the requests."""
         return self.indexed or NearPassages(self.passages)
 
     @property
     def passages(self) -> list[Passage]:
-        """Of all documents."""
+        """The passages of all documents."""
         return [passage for document in self.documents for passage in document.passages]
 
 
 @dataclass(kw_only=True)
-class Making:
-    """A set while it is made: the questions that were kept, and how all candidates ended.
+class MakeState:
+    """A set in the making: the questions that were kept, and the outcomes of all candidates.
 
-    `others` are the questions that no further one may repeat: those that were kept and those of the set before.
+    `others` are the questions that no further one may repeat: the kept ones and the ones of the set before.
     """
 
-    spoken: Spoken
+    runs: LanguageRuns
     others: QuestionIndex
     kept: list[SetQuestion] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -136,25 +136,25 @@ class Making:
         return Counter(question.kind for question in self.kept)
 
     def note_failure(self, error: JudgeFailed) -> None:
-        """Count a request without a usable reply; nothing more is asked once the budget is spent."""
+        """Count a request without a usable reply; there are no more requests once the budget is spent."""
         self.n_failed += 1
         if isinstance(error, BudgetExhausted):
             self.problem = str(error)
 
 
-async def make_questions(session: Session, request: MakeRequest, kept: Sequence[SetQuestion] = ()) -> Making:
-    """Make questions as requested; none of them repeats another or one of those that are `kept` already."""
+async def make_questions(session: Session, request: MakeRequest, kept: Sequence[SetQuestion] = ()) -> MakeState:
+    """Make questions as requested; none of them repeats another one or a question in `kept`."""
     sources = [one for one in request.passages if request.only is None or one.passage_id in request.only]
-    spoken = await speak(session, APART_PROMPTS, (one.language for one in sources), named=request.language)
-    live_run = spoken.own
+    runs = await open_languages(session, APART_PROMPTS, (one.language for one in sources), named=request.language)
+    live_run = runs.main
     drafter = Drafter(passages=sources, near=request.near, seed=request.seed)
     wanted = share_out(request.n, request.shares)
-    making = Making(spoken=spoken, others=QuestionIndex(kept))
+    making = MakeState(runs=runs, others=QuestionIndex(kept))
     session.expect(request.n, "questions")
 
     async def write(draft: Draft) -> list[Candidate]:
         try:
-            return await write_candidates(spoken.about(draft.passages[0].language), draft)
+            return await write_candidates(runs.pick(draft.passages[0].language), draft)
         except JudgeFailed as error:
             making.note_failure(error)
             return []
@@ -163,25 +163,25 @@ async def make_questions(session: Session, request: MakeRequest, kept: Sequence[
         try:
             if await _note_twin(making, checked):
                 language = checked.candidate.passages[0].language
-                await check_by_judge(spoken.about(language), checked, request.near)
+                await check_by_judge(runs.pick(language), checked, request.near)
         except JudgeFailed as error:
             checked.failure = str(error)
             making.note_failure(error)
 
-    for number in range(1, _MOST_ROUNDS + 1):
+    for number in range(1, _MAX_ROUNDS + 1):
         missing = {kind: n - making.by_kind[kind] for kind, n in wanted.items()}
         drafts = [draft for kind, n in missing.items() if n > 0 for draft in drafter.draw(kind, ceil(n * _BEYOND))]
-        if not drafts or making.problem is not None or making.outcomes.total() >= _MOST_TRIED * request.n:
+        if not drafts or making.problem is not None or making.outcomes.total() >= _MAX_TRIED * request.n:
             break
         written = await gather_all([write(draft) for draft in drafts])
         candidates = [check_words(candidate) for of_draft in written for candidate in of_draft]
-        await gather_all([check(candidate) for candidate in candidates if candidate.reason is None])
+        await gather_all([check(candidate) for candidate in candidates if candidate.failed is None])
         # In the order of the drafts, so that the same documents and settings give the same set.
         rows = [await _settle(making, checked, wanted, by_document=request.by_document) for checked in candidates]
         session.live_run.progress.n_done = len(making.kept)
         if session.dry is not None:
             break
-        checks = {checked.candidate.candidate_id: checked.checks for checked in candidates}
+        checks = {checked.candidate.id: checked.checks for checked in candidates}
         tables = {
             "testset_candidates": [{"run_id": live_run.run_id, **row} for row in rows],
             "testset_checks": list_check_rows(live_run.run_id, checks),
@@ -190,24 +190,24 @@ async def make_questions(session: Session, request: MakeRequest, kept: Sequence[
     return making
 
 
-async def _note_twin(making: Making, checked: Checked) -> bool:
+async def _note_twin(making: MakeState, checked: Checked) -> bool:
     """Record whether a kept question asks the same; return whether none does."""
-    embedder = making.spoken.own.embedder
+    embedder = making.runs.main.embedder
     assert embedder is not None
-    twin = await find_twin(to_question(checked), making.others, embedder)
+    twin = await making.others.find_twin(to_question(checked), embedder)
     return checked.note("duplicate", twin is None, f"asks the same as {twin}" if twin else "no other asks the same")
 
 
 async def _settle(
-    making: Making, checked: Checked, wanted: Mapping[QuestionKind, int], *, by_document: bool
+    making: MakeState, checked: Checked, wanted: Mapping[QuestionKind, int], *, by_document: bool
 ) -> dict[str, Any]:
     """Keep a candidate that passed all checks, as far as its kind is wanted and no other of its round asks the same.
 
     Returns its row of the warehouse.
     """
-    candidate = checked.candidate
+    candidate, failed = checked.candidate, checked.failed
     outcome, question = "failed" if checked.failure else "rejected", None
-    if checked.failure is None and checked.reason is None:
+    if checked.failure is None and failed is None:
         if making.by_kind[candidate.kind] >= wanted.get(candidate.kind, 0):
             outcome = "surplus"
         elif await _note_twin(making, checked):
@@ -215,16 +215,16 @@ async def _settle(
             making.kept.append(question)
             making.others.add(question)
     making.outcomes[outcome] += 1
-    if checked.reason is not None:
-        making.reasons[checked.reason] += 1
     failed = checked.failed
+    if failed is not None:
+        making.reasons[failed.name] += 1
     return {
-        "candidate_id": candidate.candidate_id,
+        "candidate_id": candidate.id,
         "kind": candidate.kind,
         "language": candidate.passages[0].language,
         "passage_ids": [passage.passage_id for passage in candidate.passages],
         "question": candidate.question,
-        "ground_truth": candidate.ground_truth or None,
+        "ground_truth": candidate.ground_truth,
         "conversation": dump_json([asdict(turn) for turn in candidate.conversation]),
         "spans": dump_json([asdict(span) for span in checked.spans]),
         "reference_ids": [passage.passage_id for passage in checked.references],
@@ -237,7 +237,7 @@ async def _settle(
 
 
 def to_question(checked: Checked, *, by_document: bool = False) -> SetQuestion:
-    """A candidate as a question of a set."""
+    """Return a candidate as a question of a set."""
     candidate = checked.candidate
     names = [passage.document_id if by_document else passage.passage_id for passage in checked.references]
     return SetQuestion(
@@ -253,19 +253,19 @@ def to_question(checked: Checked, *, by_document: bool = False) -> SetQuestion:
 
 
 STAND_IN = (
-    "The lexical judge writes cloze-like questions and compares words: a stand-in that shows how everything works and "
-    "costs nothing. Questions to rely on need a model: --judge openai:MODEL."
+    "The lexical judge writes cloze-like questions and compares words: a free stand-in that shows how everything "
+    "works. For reliable questions name a model: --judge openai:MODEL."
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class MadeSet:
-    """A set as it was written, and how its candidates ended; `problem` is what ended the asking early."""
+    """A set that was written, and the outcomes of its candidates; `problem` is what ended the requests early."""
 
     path: Path
     request: MakeRequest
     run_id: str
-    making: Making
+    making: MakeState
     usage: Usage
     problem: str | None
     test_set: TestSet
@@ -276,7 +276,7 @@ class MadeSet:
         return 0 if len(self.making.kept) >= self.request.n else INCOMPLETE
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the set as JSON has it."""
+        """Return the set as JSON."""
         making = self.making
         return {
             "run_id": self.run_id,
@@ -310,17 +310,17 @@ class MadeSet:
         rows = [[kind, kept[kind], n] for kind, n in wanted.items() if n]
         print_table(make_table(["kind", "#questions", "#asked for"], rows))
         turned_down = [[reason, n] for reason, n in making.reasons.most_common()]
-        print_section("Turned down, by the check they did not stand", ["check", "#candidates"], turned_down)
+        print_section("Turned down, by the check they failed", ["check", "#candidates"], turned_down)
         print_calls(self.usage)
         if self.status == INCOMPLETE and self.problem is not None:
             again = f"evalhouse resume {self.run_id}"
-            print_notice(f"Stopped before all were made: {self.problem}; {again} goes on from here.")
+            print_notice(f"Stopped before all were made: {self.problem}; {again} resumes from here.")
         elif self.status == INCOMPLETE:
             missing = {kind: n - kept[kind] for kind, n in wanted.items()}
             kinds = ", ".join(f"{n} {kind}" for kind, n in missing.items() if n > 0)
             failed = f", {making.n_failed} without a usable reply" if making.n_failed else ""
             print_notice(
-                f"Fewer than asked for ({kinds} missing): the documents gave no more that stand all checks after "
+                f"Fewer than asked for ({kinds} missing): the documents gave no more that pass all checks after "
                 f"{making.outcomes.total():,} candidates{failed}. More documents, other --kinds or a stronger judge "
                 "help."
             )
@@ -333,14 +333,14 @@ class MadeSet:
 
 @dataclass(frozen=True, kw_only=True)
 class SetPlan:
-    """A set that can be made: everything that can be refused has been checked."""
+    """A set that can be made: its input is valid."""
 
     path: Path
     request: MakeRequest
     notices: tuple[str, ...]
 
     def print_estimate(self, *, as_json: bool) -> None:
-        """Print what making it would take when every candidate is kept; nothing is asked."""
+        """Print the cost of making it if every candidate is kept; nothing is asked."""
         usage, text = self._estimate()
         if as_json:
             print_json({"n_asked": self.request.n, **usage.pick(*EXPECTED)})
@@ -349,12 +349,7 @@ class SetPlan:
 
     def _estimate(self) -> tuple[Usage, str]:
         request = self.request
-
-        async def ask(session: Session) -> Usage:
-            await make_questions(session, request)
-            return session.usage
-
-        usage = rehearse(request.settings, PLAN, ask)
+        usage = estimate_usage(request.settings, partial(make_questions, request=request))
         return usage, (
             f"{write_count(request.n, 'question')} from {write_count(len(request.passages), 'passage')} of "
             f"{write_count(len(request.documents), 'document')}: {describe_expected(request.settings.judge, usage)}, "
@@ -373,7 +368,7 @@ class SetPlan:
             usage = session.usage
         manifest = Manifest(
             source=request.source,
-            passages=hash_passages(request.passages),
+            passages={passage.passage_id: passage.passage_hash for passage in request.passages},
             asked={
                 "n": request.n,
                 "n_passages": len(request.passages),
@@ -414,11 +409,12 @@ def plan_set(
     check_output(path)
     if path.exists() and not force:
         raise SettingsError(
-            f"{path} is there already; --force replaces it, `evalhouse testset refresh` renews a set after an update"
+            f"{path} exists already; --force replaces it, `evalhouse testset refresh` updates a set after its "
+            "documents changed"
         )
     shares = parse_shares(kinds) if kinds else dict(SHARES)
     notices: list[str] = []
-    documents = read_documents(docs, encoding=encoding, note=notices.append)
+    documents = load_documents(docs, encoding=encoding, note=notices.append)
     spoken = (passage.language for document in documents for passage in document.passages)
     settings = resolve_in_language(flags, language, spoken)
     if settings.judge == LEXICAL:

@@ -1,20 +1,20 @@
-"""`testset refresh`: the questions of a set held against documents that changed, and new ones for what is new.
+"""`testset refresh`: the questions of a set compared with changed documents, and new ones for new passages.
 
-What can be seen without a judge is seen first: questions whose spans stand where they stood, and those whose spans were
-moved. The judge is asked about the others, about questions that a new or changed passage is near to, and for new
-questions from such passages. Nothing is written before all of that is done; what was answered is on record, so that the
-same command goes on where it was stopped.
+Questions with unchanged spans, and questions whose spans were moved, need no judge. The judge is asked about the other
+questions, about questions that a new or changed passage is near to, and for new questions from such passages. Nothing
+is written before all of that is done; replies are stored, so that the same command resumes where it was stopped.
 """
 
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from evalhouse.flows.errors import INCOMPLETE, SettingsError
+from evalhouse.flows.preparing.request import NO_JUDGE
 from evalhouse.flows.preparing.settings import find_variable
 from evalhouse.flows.results.output import (
     make_table,
@@ -26,39 +26,40 @@ from evalhouse.flows.results.output import (
     write_count,
 )
 from evalhouse.flows.results.progress import show_run
-from evalhouse.flows.run.outcome import Watch
-from evalhouse.flows.testsets.make import MakeRequest, Making, make_questions
+from evalhouse.flows.testsets.make import MakeRequest, MakeState, make_questions
 from evalhouse.flows.testsets.versions import (
     PLAN,
     USED,
-    Spoken,
+    LanguageRuns,
     begin_set_run,
     check_output,
     describe_expected,
+    estimate_usage,
     list_check_rows,
+    open_languages,
     print_calls,
-    record_quiet_run,
     resolve_in_language,
-    speak,
     write_version,
 )
-from evalhouse.flows.trials.session import Session, open_session, rehearse
+from evalhouse.flows.trials.session import Session, open_session
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.tasks.testsets.candidates import NEAR, NEAR_UNANSWERABLE, share_out
+from evalhouse.tasks.testsets.candidates import share_out
 from evalhouse.tasks.testsets.changes import (
     PROPOSED,
     Ending,
-    hold_against,
+    Place,
+    UpdatedBase,
+    ask_by,
     join_endings,
     judge_again,
-    restore_question,
+    list_groups,
     stay_pointed,
 )
-from evalhouse.tasks.testsets.documents import read_documents
-from evalhouse.tasks.testsets.near import Base, Place, list_dead, list_groups
+from evalhouse.tasks.testsets.checks import NEAR, NEAR_UNANSWERABLE
+from evalhouse.tasks.testsets.documents import load_documents
 from evalhouse.tasks.testsets.passages import Passage
 from evalhouse.tasks.testsets.questions import (
     KINDS,
@@ -69,11 +70,12 @@ from evalhouse.tasks.testsets.questions import (
     SetQuestion,
     TestSet,
     find_manifest,
-    read_question,
-    read_set,
+    load_set,
+    parse_question,
     write_set,
 )
 from evalhouse.warehouse.messages import list_names
+from evalhouse.warehouse.rows.runs import insert_run, now_utc
 from evalhouse.warehouse.rows.testsets import append_testset_rows
 from evalhouse.warehouse.steps import APART_PROMPTS
 from evalhouse.warehouse.store import Warehouse
@@ -81,10 +83,10 @@ from evalhouse.warehouse.store import Warehouse
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """A question of the set as it was found in the documents without asking anybody.
+    """A question of the set as it was found in the documents without the judge.
 
-    `ending` is what becomes of it, None where a span is gone, which only the judge can say more about: `places` are
-    then those of its spans. `groups` are passages that it is to be asked by again.
+    `ending` is its result, None if a span is gone: then the judge decides, and `places` are the places of its spans or
+    of what they may have become. `groups` are passages that the question is asked by again.
     """
 
     question: SetQuestion
@@ -94,32 +96,31 @@ class Look:
 
     @property
     def is_asked(self) -> bool:
-        """Whether the judge is asked about it."""
+        """True if the judge is asked about it."""
         return self.ending is None or bool(self.groups)
 
 
-def look_at(base: Base, question: SetQuestion) -> Look:
-    """How a question is found in the documents as they are now."""
+def look_at(base: UpdatedBase, question: SetQuestion) -> Look:
+    """Return the question as it is found in the present documents."""
     found = [base.find_verbatim(span) for span in question.spans]
     places = [place for place in found if place is not None]
     if len(places) < len(found):
-        likely = [place or base.recognise(span) for place, span in zip(found, question.spans, strict=True)]
+        likely = [place or base.find_similar(span) for place, span in zip(found, question.spans, strict=True)]
         return Look(question=question, ending=None, places=tuple(likely))
+    groups = list_groups(base, question, places, NEAR_UNANSWERABLE if question.kind == UNANSWERABLE else NEAR)
     ending = stay_pointed(base, question, places)
-    n = NEAR_UNANSWERABLE if question.kind == UNANSWERABLE else NEAR
-    groups = list_groups(base, question, places, n)
     return Look(question=question, ending=ending, places=tuple(places), groups=tuple(groups))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RefreshRequest:
-    """A set to be refreshed. `coverage` is how many questions it is to have, None for none that are new; `accept` says
-    that proposals are taken as they are; `source` is where the documents were read, `command` how a person asks for the
-    same again, `language` that of the prompts where it was named."""
+    """A set to be refreshed. `coverage` is the number of questions it should have, None for no new ones; `accept` takes
+    proposals without a person; `source` is the path of the documents, `command` the command that asks for the same
+    again, `language` the language of the prompts if it was named. `pending` are older proposals that still hold."""
 
     settings: RunSettings
     test_set: TestSet
-    base: Base
+    base: UpdatedBase
     coverage: int | None
     accept: bool
     source: str
@@ -130,24 +131,30 @@ class RefreshRequest:
 
     @property
     def n_asked(self) -> int:
-        """How many questions the judge is asked about."""
+        """The number of questions that the judge is asked about."""
         return sum(look.is_asked for look in self.looks)
 
-    def ask_for_new(self, before: Sequence[SetQuestion]) -> MakeRequest | None:
-        """The request for new questions beside those that are there; None where none are wanted or can be had.
+    @property
+    def is_asking(self) -> bool:
+        """True if the judge is asked anything."""
+        before = [look.question for look in self.looks] + [change.restore_question() for change in self.pending]
+        return self.n_asked > 0 or self.ask_for_new(before) is not None
 
-        Each kind gets what it lacks of its share; proposals count as being there.
+    def ask_for_new(self, present: Sequence[SetQuestion]) -> MakeRequest | None:
+        """Return the request for new questions beside the present ones; None if none are wanted or possible.
+
+        Each kind gets the questions that it lacks of its share; proposals count as present.
         """
         asked = self.test_set.manifest.asked
-        if self.coverage is None or not self.base.changed or self.coverage <= len(before):
+        if self.coverage is None or not self.base.changed or self.coverage <= len(present):
             return None
-        kinds = Counter(question.kind for question in before)
+        kinds = Counter(question.kind for question in present)
         shares: dict[QuestionKind, float] = {kind: asked["kinds"].get(kind, 0.0) for kind in KINDS}
         lacking = {kind: max(0, n - kinds[kind]) for kind, n in share_out(self.coverage, shares).items()}
         return MakeRequest(
             settings=self.settings,
             documents=self.base.documents,
-            n=self.coverage - len(before),
+            n=self.coverage - len(present),
             shares={kind: float(n) for kind, n in lacking.items()},
             seed=asked["seed"],
             by_document=self.base.by_document,
@@ -157,67 +164,46 @@ class RefreshRequest:
         )
 
 
-def look_at_all(base: Base, test_set: TestSet) -> tuple[tuple[Look, ...], tuple[Change, ...]]:
-    """How all questions are found, and the proposals that still stand; of the others the question as it was is looked
-    at again."""
-    pending = tuple(change for change in test_set.manifest.proposals if _stands(base, change))
-    reopened = [read_question(change.before) for change in test_set.manifest.proposals if change not in pending]
-    return tuple(look_at(base, question) for question in (*test_set.questions, *reopened)), pending
-
-
-def _stands(base: Base, change: Change) -> bool:
-    """Whether what a proposal rests on is still where it was."""
-    spans = restore_question(change).spans
-    if change.change == "contradicted":
-        spans += read_question(change.before).spans
-    places = [base.find_verbatim(span) for span in spans]
-    return all(place and place.span.passage_id == span.passage_id for place, span in zip(places, spans, strict=True))
-
-
 @dataclass(kw_only=True)
 class Refreshing:
-    """What became of the questions so far, in their order, and the new ones, of which there should be `n_wanted`."""
+    """The results for the questions so far, in their order, and the new ones, of which there should be `n_wanted`.
+
+    `run_id` is None if nothing was asked or changed; `problem` is what ended the requests early; `unsettled` are the
+    ids of passages that questions without a usable reply should have been asked by.
+    """
 
     request: RefreshRequest
-    endings: dict[str, Ending] = field(default_factory=dict)
+    endings: dict[str, Ending]
+    run_id: str | None = None
+    usage: Usage = field(default_factory=Usage)
     unsettled: set[str] = field(default_factory=set)
-    making: Making | None = None
+    making: MakeState | None = None
     n_wanted: int = 0
     n_failed: int = 0
     problem: str | None = None
 
     @property
     def changes(self) -> list[Change]:
-        """What changed, in the order of the questions; proposals too."""
+        """The changes in the order of the questions, with proposals."""
         return [ending.change for ending in self.endings.values() if ending.change is not None]
 
     @property
     def proposals(self) -> tuple[Change, ...]:
-        """What waits for a person afterwards."""
+        """The changes that wait for a person afterwards."""
         if self.request.accept:
             return ()
         return (*self.request.pending, *(change for change in self.changes if change.change in PROPOSED))
 
     @property
     def kept(self) -> list[SetQuestion]:
-        """The questions of the set afterwards, but for the new ones."""
-        staying = [(ending.question, ending.change) for ending in self.endings.values()]
-        questions = [
-            restore_question(change) if change and change.change in PROPOSED and self.request.accept else question
-            for question, change in staying
-        ]
-        accepted = [restore_question(change) for change in self.request.pending] if self.request.accept else []
-        return [question for question in (*questions, *accepted) if question is not None]
-
-    @property
-    def settled_changes(self) -> list[Change]:
-        """What the new version says of itself: no proposal that waits, and those that were taken."""
-        if not self.request.accept:
-            own = [change for change in self.changes if change.change not in PROPOSED]
-        else:
-            accepted = [replace(change, change="accepted") for change in self.request.pending]
-            own = [*self.changes, *accepted]
-        return [*own, *(Change(id=question.id, change="new") for question in self.new)]
+        """The questions of the set afterwards without the new ones."""
+        questions = [ending.question for ending in self.endings.values()]
+        if self.request.accept:
+            for place, ending in enumerate(self.endings.values()):
+                if ending.change is not None and ending.change.change in PROPOSED:
+                    questions[place] = ending.change.restore_question()
+            questions += [change.restore_question() for change in self.request.pending]
+        return [question for question in questions if question is not None]
 
     @property
     def new(self) -> list[SetQuestion]:
@@ -226,119 +212,69 @@ class Refreshing:
 
     @property
     def has_failures(self) -> bool:
-        """Whether something was left without a usable reply."""
+        """True if a request got no usable reply."""
         return self.n_failed > 0 or (self.making is not None and self.making.n_failed > 0)
 
     @property
     def dead(self) -> dict[str, list[str]]:
-        """By id of a document or passage that is not there any more the questions that referred to it."""
+        """The questions that referred to a document or passage that is gone, by its id."""
         by_id: dict[str, list[str]] = {}
-        for look in self.request.looks:
-            for reference in list_dead(self.request.base, look.question):
-                by_id.setdefault(reference, []).append(look.question.id)
+        for question in (look.question for look in self.request.looks):
+            for reference in question.reference_context_ids:
+                if not self.request.base.has_id(reference):
+                    by_id.setdefault(reference, []).append(question.id)
         return by_id
-
-    @property
-    def known(self) -> dict[str, str]:
-        """The hashes of the passages that the set has been held against. One that a question without a usable reply
-        was to be held against is left out, so that the next time it is."""
-        return {
-            passage.passage_id: passage.passage_hash
-            for passage in self.request.base.passages
-            if passage.passage_id not in self.unsettled
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class RefreshOutcome:
-    """What came of it; `run_id` is None where nobody had to be asked and nothing changed, `problem` says what ended the
-    asking early."""
-
-    run_id: str | None
-    refreshing: Refreshing
-    usage: Usage
-    problem: str | None
-
-
-def is_asking(request: RefreshRequest) -> bool:
-    """Whether there is anything to ask."""
-    before = [look.question for look in request.looks] + [restore_question(change) for change in request.pending]
-    return request.n_asked > 0 or request.ask_for_new(before) is not None
-
-
-def has_changes(request: RefreshRequest) -> bool:
-    """Whether any question changes by what nobody has to be asked about."""
-    return bool(refresh_quietly(request).changes) or (request.accept and bool(request.pending))
 
 
 def refresh_quietly(request: RefreshRequest) -> Refreshing:
-    """What becomes of the questions that nobody has to be asked about."""
-    found = {look.question.id: look.ending or Ending(question=look.question) for look in request.looks}
-    return Refreshing(request=request, endings=found)
-
-
-def refresh_set(request: RefreshRequest, watch: Watch) -> RefreshOutcome:
-    """Refresh a set; raises FatalJudgeError when the judge cannot be asked at all."""
-    run = begin_set_run(request.settings, n_samples=len(request.looks), source=request.source, command=request.command)
-    if not is_asking(request):
-        run_id = record_quiet_run(request.settings, run) if has_changes(request) else None
-        return RefreshOutcome(run_id=run_id, refreshing=refresh_quietly(request), usage=Usage(), problem=None)
-    with open_session(request.settings, PLAN, run=run) as session:
-        refreshing = session.carry_out(partial(refresh_questions, request=request), watch)
-        session.has_failures = refreshing.has_failures or refreshing.problem is not None
-        usage = session.usage
-    problem = session.problem or refreshing.problem
-    return RefreshOutcome(run_id=run.run_id, refreshing=refreshing, usage=usage, problem=problem)
+    """Return the results for the questions that the judge is not asked about."""
+    endings = {look.question.id: look.ending or Ending(question=look.question) for look in request.looks}
+    return Refreshing(request=request, endings=endings)
 
 
 def estimate_refresh(request: RefreshRequest) -> Usage:
-    """What refreshing would take, less what is on record; nothing is asked."""
-
-    async def ask(session: Session) -> Usage:
-        await refresh_questions(session, request)
-        return session.usage
-
-    return rehearse(request.settings, PLAN, ask) if is_asking(request) else Usage()
+    """Return the usage of a refresh beyond the stored replies; nothing is asked."""
+    return (
+        estimate_usage(request.settings, partial(refresh_questions, request=request)) if request.is_asking else Usage()
+    )
 
 
 async def refresh_questions(session: Session, request: RefreshRequest) -> Refreshing:
-    """Ask about all questions that have to be asked about, then for new ones."""
+    """Ask about all questions that need the judge, then for new ones."""
     refreshing = refresh_quietly(request)
     asked = [look for look in request.looks if look.is_asked]
     if asked:
         languages = (look.question.language for look in asked)
-        spoken = await speak(session, APART_PROMPTS, languages, named=request.language)
-        live_run = spoken.own
+        runs = await open_languages(session, APART_PROMPTS, languages, named=request.language)
         session.expect(len(asked), "questions")
-        endings = await gather_all([_settle(session, spoken, refreshing, look) for look in asked])
+        endings = await gather_all([_settle(session, runs, refreshing, look) for look in asked])
         refreshing.endings |= {look.question.id: ending for look, ending in zip(asked, endings, strict=True)}
         if session.dry is None:
+            live_run = runs.main
             checks = {question_id: ending.checks for question_id, ending in refreshing.endings.items()}
             rows = {"testset_checks": list_check_rows(live_run.run_id, checks)}
             append_testset_rows(live_run.warehouse, live_run.run_id, "checks", rows)
-    waiting = [restore_question(change) for change in refreshing.proposals]
-    new = request.ask_for_new([*refreshing.kept, *waiting])
+    present = [*refreshing.kept, *(change.restore_question() for change in refreshing.proposals)]
+    new = request.ask_for_new(present)
     if new is not None and refreshing.problem is None:
         refreshing.n_wanted = new.n
-        refreshing.making = await make_questions(
-            session, new, kept=[*refreshing.kept, *waiting, *request.test_set.dropped]
-        )
+        refreshing.making = await make_questions(session, new, kept=[*present, *request.test_set.dropped])
         refreshing.problem = refreshing.making.problem
     return refreshing
 
 
-async def _settle(session: Session, spoken: Spoken, refreshing: Refreshing, look: Look) -> Ending:
-    """What becomes of a question; it stays as it was where the judge gives no usable reply."""
+async def _settle(session: Session, runs: LanguageRuns, refreshing: Refreshing, look: Look) -> Ending:
+    """Return the result for a question; it stays unchanged if the judge gives no usable reply."""
+    base = refreshing.request.base
     try:
-        live_run = spoken.about(look.question.language)
+        live_run = runs.pick(look.question.language)
         ending = look.ending
         if ending is None:
-            return await judge_again(live_run, refreshing.request.base, look.question, look.places)
+            return await judge_again(live_run, base, look.question, look.places)
         for group in look.groups:
             if ending.question is not None:
-                ending = join_endings(
-                    look.question, ending, await hold_against(live_run, refreshing.request.base, ending.question, group)
-                )
+                by_group = await ask_by(live_run, base, ending.question, group)
+                ending = join_endings(look.question, ending, by_group)
         return ending
     except JudgeFailed as error:
         refreshing.n_failed += 1
@@ -350,86 +286,90 @@ async def _settle(session: Session, spoken: Spoken, refreshing: Refreshing, look
         session.note_done()
 
 
-_LISTED = 20
+_MAX_LISTED = 20
 _WORDS = ("same", "repointed", "still_true", "changed", "contradicted", "answerable", "void", "new")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RefreshedSet:
-    """A set as it is after a refresh; the same as before where that was stopped."""
+    """A set after a refresh; the same as before if that was stopped."""
 
     path: Path
-    request: RefreshRequest
-    outcome: RefreshOutcome
+    refreshing: Refreshing
     test_set: TestSet
 
     @property
     def status(self) -> int:
-        """The command's exit status; some of what was to be asked may not have been answered."""
-        return INCOMPLETE if self.outcome.problem or self.outcome.refreshing.has_failures else 0
+        """The command's exit status; there may be requests without a usable reply."""
+        return INCOMPLETE if self.refreshing.problem or self.refreshing.has_failures else 0
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many questions became what; `same` are those of the set that nothing happened to."""
-        refreshing = self.outcome.refreshing
-        counts = Counter(change.change for change in refreshing.changes)
-        counts |= {"same": len(self.request.looks) - counts.total(), "new": len(refreshing.new)}
+        """The number of questions with each change; `same` are the questions of the set without one."""
+        counts = Counter(change.change for change in self.refreshing.changes)
+        counts |= {"same": len(self.refreshing.request.looks) - counts.total(), "new": len(self.refreshing.new)}
         return {word: counts[word] for word in _WORDS}
 
     def to_plain(self) -> dict[str, Any]:
-        """As JSON has it."""
-        refreshing, versions = self.outcome.refreshing, self.test_set.manifest.versions
+        """Return the result as JSON."""
+        refreshing, manifest = self.refreshing, self.test_set.manifest
+        void = [change for change in refreshing.changes if change.change == "void"]
+        listed: dict[str, list[dict[str, Any]]] = {"proposals": [], "void": []}
+        for name, changes in (("proposals", manifest.proposals), ("void", void)):
+            for row in map(asdict, changes):
+                row.pop("call_id")
+                listed[name].append(row)
         return {
-            "run_id": self.outcome.run_id,
+            "run_id": refreshing.run_id,
             "path": str(self.path),
             "manifest": str(find_manifest(self.path)),
             "set_hash": self.test_set.set_hash,
-            "parent_hash": self.request.test_set.set_hash,
-            "n_versions": len(versions),
+            "parent_hash": refreshing.request.test_set.set_hash,
+            "n_versions": len(manifest.versions),
             "n_questions": len(self.test_set.questions),
-            "n_asked_about": self.request.n_asked,
+            "n_asked_about": refreshing.request.n_asked,
             "changes": self.counts,
-            "proposals": [_show(change) for change in self.test_set.manifest.proposals],
-            "void": [_show(change) for change in refreshing.changes if change.change == "void"],
+            **listed,
             "dead_references": refreshing.dead,
             "n_new_wanted": refreshing.n_wanted,
             "n_failed": refreshing.n_failed + (refreshing.making.n_failed if refreshing.making else 0),
-            "problem": self.outcome.problem,
-            "calls": self.outcome.usage.pick(*USED),
+            "problem": refreshing.problem,
+            "calls": refreshing.usage.pick(*USED),
         }
 
     def print(self) -> None:
-        """As a person reads it."""
-        if self.outcome.problem is not None:
+        """Print the result for a person."""
+        refreshing, request = self.refreshing, self.refreshing.request
+        if refreshing.problem is not None:
             print_notice(
-                f"Stopped: {self.outcome.problem}; {self.path} is as it was, and the same command goes on from here."
+                f"Stopped: {refreshing.problem}; {self.path} is unchanged, and the same command resumes from here."
             )
             return
-        before, after = self.request.test_set.set_hash, self.test_set.set_hash
+        before, after = request.test_set.set_hash, self.test_set.set_hash
         version = f"version {after}, made from {before}" if after != before else f"version {after} as before"
         print_line(f"{self.path}: {write_count(len(self.test_set.questions), 'question')}, {version}", bold=True)
         print_line()
         print_table(make_table(["became", "#questions"], [[word, n] for word, n in self.counts.items() if n]))
-        changes = [change for change in self.outcome.refreshing.changes if change.change in (*PROPOSED, "void")]
-        rows = [[change.change, change.id, change.before["question"], change.detail] for change in changes[:_LISTED]]
+        changes = [change for change in refreshing.changes if change.change in (*PROPOSED, "void")]
+        rows = [
+            [change.change, change.id, change.before["question"], change.detail] for change in changes[:_MAX_LISTED]
+        ]
         print_section("Left the set, or to be decided on", ["became", "question", "text", "why"], rows)
-        if len(changes) > _LISTED:
-            print_line(f"and {len(changes) - _LISTED:,} more")
-        dead = self.outcome.refreshing.dead
-        if dead:
+        if len(changes) > _MAX_LISTED:
+            print_line(f"and {len(changes) - _MAX_LISTED:,} more")
+        if dead := refreshing.dead:
             print_line()
-            print_line(f"No longer there, and taken out of the references: {list_names(list(dead), _LISTED)}")
-        refreshing = self.outcome.refreshing
-        print_calls(self.outcome.usage)
+            print_line(f"No longer there, and taken out of the references: {list_names(list(dead), _MAX_LISTED)}")
+        print_calls(refreshing.usage)
         if refreshing.n_failed:
             print_notice(
-                f"{write_count(refreshing.n_failed, 'question')} without a usable reply stayed as they were; "
-                "the same command asks about them again."
+                f"{write_count(refreshing.n_failed, 'question')} without a usable reply stayed unchanged; the same "
+                "command asks about them again."
             )
         n_missing = refreshing.n_wanted - len(refreshing.new)
         if n_missing > 0:
             print_notice(
-                f"{n_missing:,} fewer new ones than wanted: the new and changed passages gave no more that stand all "
+                f"{n_missing:,} fewer new ones than wanted: the new and changed passages gave no more that pass all "
                 "checks. --coverage N after a later update asks for them again."
             )
         n_waiting = len(self.test_set.manifest.proposals)
@@ -437,32 +377,21 @@ class RefreshedSet:
             print_notice(
                 f"{write_count(n_waiting, 'proposal')} for a person: out of the set until decided on, and kept in "
                 f"{find_manifest(self.path)}; `evalhouse review questions {self.path}` asks people, --accept takes all "
-                "of them as they are."
+                "of them without a person."
             )
-        proposed = [change for change in self.outcome.refreshing.changes if change.change in PROPOSED]
-        n_taken = len(proposed) + len(self.request.pending)
-        if self.request.accept and n_taken:
-            print_notice(f"{write_count(n_taken, 'proposal')} taken as they are (--accept); nobody has looked at them.")
-        if self.outcome.run_id is not None:
+        n_taken = sum(change.change in PROPOSED for change in refreshing.changes) + len(request.pending)
+        if request.accept and n_taken:
+            print_notice(f"{write_count(n_taken, 'proposal')} taken without a person's review (--accept).")
+        if refreshing.run_id is not None:
             print_line(
                 'next: evalhouse query "select change, question_id, detail, before, after from testset_changes where '
-                f"run_id = '{self.outcome.run_id}'\""
+                f"run_id = '{refreshing.run_id}'\""
             )
-
-
-def _show(change: Change) -> dict[str, Any]:
-    return {
-        "id": change.id,
-        "change": change.change,
-        "detail": change.detail,
-        "before": dict(change.before),
-        "after": dict(change.after),
-    }
 
 
 @dataclass(frozen=True, kw_only=True)
 class RefreshPlan:
-    """A set that can be refreshed: everything that can be refused has been looked at."""
+    """A set that can be refreshed: its input is valid."""
 
     path: Path
     output: Path
@@ -470,49 +399,65 @@ class RefreshPlan:
     notices: tuple[str, ...]
 
     def print_estimate(self, *, as_json: bool) -> None:
-        """What refreshing would take; nothing is asked."""
-        usage = estimate_refresh(self.request)
-        quiet = refresh_quietly(self.request)
-        repointed = sum(change.change == "repointed" for change in quiet.changes)
+        """Print the cost of a refresh; nothing is asked."""
+        request = self.request
+        usage, quiet = estimate_refresh(request), refresh_quietly(request)
+        n_repointed = sum(change.change == "repointed" for change in quiet.changes)
         if as_json:
-            plain = {"n_questions": len(self.request.looks), "n_asked_about": self.request.n_asked}
-            print_json(plain | {"repointed": repointed, "dead_references": quiet.dead, **usage.pick(*USED)})
+            plain = {"n_questions": len(request.looks), "n_asked_about": request.n_asked}
+            print_json(plain | {"repointed": n_repointed, "dead_references": quiet.dead, **usage.pick(*USED)})
             return
-        print_line(f"{self._describe(usage, repointed)}. Nothing was asked.")
-
-    def _describe(self, usage: Usage, repointed: int) -> str:
-        base = self.request.base
-        return (
-            f"{len(base.changed):,} of {write_count(len(base.passages), 'passage')} are new or changed; of "
-            f"{write_count(len(self.request.looks), 'question')} {repointed:,} are pointed to where their spans are "
-            f"now and {self.request.n_asked:,} asked about: {describe_expected(self.request.settings.judge, usage)}"
+        print_line(
+            f"{len(request.base.changed):,} of {write_count(len(request.base.passages), 'passage')} are new or changed;"
+            f" of {write_count(len(request.looks), 'question')} {n_repointed:,} are pointed to the present place of "
+            f"their spans and {request.n_asked:,} asked about: {describe_expected(request.settings.judge, usage)}. "
+            "Nothing was asked."
         )
 
     def refresh(self) -> RefreshedSet:
-        """Refresh it and write it; raises FatalJudgeError when the judge cannot be asked."""
-        with show_run() as watch:
-            outcome = refresh_set(self.request, watch)
-        refreshing, before = outcome.refreshing, self.request.test_set
-        if outcome.problem is not None:
-            return RefreshedSet(path=self.output, request=self.request, outcome=outcome, test_set=before)
-        manifest = self._renew_manifest(refreshing.known)
-        after = TestSet(
-            questions=(*refreshing.kept, *refreshing.new), manifest=replace(manifest, proposals=refreshing.proposals)
+        """Refresh the set and write it; raises FatalJudgeError when the judge cannot be asked."""
+        request, before = self.request, self.request.test_set
+        run = begin_set_run(
+            request.settings, n_samples=len(request.looks), source=request.source, command=request.command
         )
-        if outcome.run_id is not None and after.set_hash != before.set_hash:
-            warehouse = Warehouse(self.request.settings.warehouse)
-            after = write_version(warehouse, outcome.run_id, self.output, after, refreshing.settled_changes)
+        warehouse = Warehouse(request.settings.warehouse)
+        if request.is_asking:
+            with show_run() as watch, open_session(request.settings, PLAN, run=run) as session:
+                refreshing = session.carry_out(partial(refresh_questions, request=request), watch)
+                session.has_failures = refreshing.has_failures or refreshing.problem is not None
+                refreshing.usage = session.usage
+            refreshing.run_id, refreshing.problem = run.run_id, session.problem or refreshing.problem
+            if refreshing.problem is not None:
+                return RefreshedSet(path=self.output, refreshing=refreshing, test_set=before)
+        else:
+            refreshing = refresh_quietly(request)
+            if refreshing.changes or (request.accept and request.pending):
+                # A run without requests, which needs neither a key nor a price.
+                warehouse.make_ready()
+                insert_run(warehouse, replace(run, judge=NO_JUDGE, status="completed", finished_at=now_utc()))
+                refreshing.run_id = run.run_id
+        asked, n = dict(before.manifest.asked), request.coverage
+        if n is not None and n != _find_coverage(before.manifest, request.base):
+            asked |= {"n": n, "n_passages": len(request.base.passages)}
+        # A passage that a question could not be asked by stays unknown, so that the next refresh asks by it.
+        known = [passage for passage in request.base.passages if passage.passage_id not in refreshing.unsettled]
+        manifest = replace(
+            before.manifest,
+            source=request.source,
+            passages={passage.passage_id: passage.passage_hash for passage in known},
+            asked=asked,
+            proposals=refreshing.proposals,
+        )
+        after = TestSet(questions=(*refreshing.kept, *refreshing.new), manifest=manifest)
+        if refreshing.run_id is not None and after.set_hash != before.set_hash:
+            changes = [change for change in refreshing.changes if request.accept or change.change not in PROPOSED]
+            if request.accept:
+                changes += [replace(change, change="accepted") for change in request.pending]
+            changes += [Change(id=question.id, change="new") for question in refreshing.new]
+            after = write_version(warehouse, refreshing.run_id, self.output, after, changes)
         elif after != before or self.output != self.path:
             write_set(self.output, after)
-        return RefreshedSet(path=self.output, request=self.request, outcome=outcome, test_set=after)
-
-    def _renew_manifest(self, known: Mapping[str, str]) -> Manifest:
-        """As before, with what the set knows now and what it was asked to be this time."""
-        manifest, n = self.request.test_set.manifest, self.request.coverage
-        asked = dict(manifest.asked)
-        if n is not None and n != _find_coverage(manifest, self.request.base):
-            asked |= {"n": n, "n_passages": len(self.request.base.passages)}
-        return replace(manifest, source=self.request.source, passages=known, asked=asked)
+        return RefreshedSet(path=self.output, refreshing=refreshing, test_set=after)
 
 
 def plan_refresh(
@@ -528,21 +473,32 @@ def plan_refresh(
     command: str,
     flags: Mapping[str, Any],
 ) -> RefreshPlan:
-    """Read set, documents and settings; raises SettingsError or TestsetError for what cannot be used."""
+    """Return the plan of a refresh; raises SettingsError or TestsetError for input that cannot be used."""
     check_output(output)
     if coverage is not None and no_new:
-        raise SettingsError("--coverage says how many questions the set is to have, --no-new that none are made")
-    test_set = read_set(path)
+        raise SettingsError("--coverage sets the number of questions, and --no-new makes none; give one of them")
+    test_set = load_set(path)
     manifest = test_set.manifest
     notices: list[str] = []
-    documents = read_documents(docs, encoding=encoding, note=notices.append)
-    base = Base(documents, manifest.passages, by_document=manifest.asked.get("references") == "documents")
-    # Who made the set keeps it, unless somebody else is named.
+    documents = load_documents(docs, encoding=encoding, note=notices.append)
+    base = UpdatedBase(documents, manifest.passages, by_document=manifest.asked.get("references") == "documents")
+    # The judge that made the set, unless another one is named.
     judge = flags.get("judge") or (None if os.environ.get(find_variable("judge") or "") else manifest.judge)
     spoken = (passage.language for passage in base.passages)
-    looks, pending = look_at_all(base, test_set)
+    settings = resolve_in_language({**flags, "judge": judge}, language, spoken)
+    # A proposal whose spans are gone is dropped, and the question before it looked at again.
+    pending, reopened = [], []
+    for change in manifest.proposals:
+        spans = change.restore_question().spans
+        if change.change == "contradicted":
+            spans += parse_question(change.before).spans
+        found = [(span, base.find_verbatim(span)) for span in spans]
+        if all(place and place.span.passage_id == span.passage_id for span, place in found):
+            pending.append(change)
+        else:
+            reopened.append(parse_question(change.before))
     request = RefreshRequest(
-        settings=resolve_in_language({**flags, "judge": judge}, language, spoken),
+        settings=settings,
         test_set=test_set,
         base=base,
         coverage=None if no_new else coverage or _find_coverage(manifest, base),
@@ -550,14 +506,14 @@ def plan_refresh(
         source=docs,
         command=command,
         language=language,
-        looks=looks,
-        pending=pending,
+        looks=tuple(look_at(base, question) for question in (*test_set.questions, *reopened)),
+        pending=tuple(pending),
     )
     return RefreshPlan(path=path, output=output, request=request, notices=tuple(notices))
 
 
-def _find_coverage(manifest: Manifest, base: Base) -> int:
-    """As many questions a passage as the set was asked to have when it was made."""
+def _find_coverage(manifest: Manifest, base: UpdatedBase) -> int:
+    """Return the number of questions that keeps the ratio to passages with which the set was made."""
     asked = manifest.asked
-    a_passage: float = asked["n"] / max(1, asked.get("n_passages", len(manifest.passages)))
-    return round(a_passage * len(base.passages))
+    per_passage: float = asked["n"] / max(1, asked.get("n_passages", len(manifest.passages)))
+    return round(per_passage * len(base.passages))

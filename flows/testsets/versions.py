@@ -1,8 +1,12 @@
-"""What all commands on test sets share: their run and its settings, resuming it, writing a version of a set."""
+"""Parts that all commands on test sets share: their run, resuming it, and the versions of a set.
+
+A version is written by `testset make` and `testset refresh`, by `review import` from decisions of people, and found by
+its file or hash for `testset diff`.
+"""
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -14,49 +18,51 @@ from evalhouse.flows.preparing.live_run import make_prompts
 from evalhouse.flows.preparing.request import NO_JUDGE, begin_run
 from evalhouse.flows.preparing.settings import check_resumable, resolve_settings
 from evalhouse.flows.results.output import print_line, write_dollars
-from evalhouse.flows.trials.session import Session
+from evalhouse.flows.trials.session import Session, rehearse
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.judge.names import LEXICAL
 from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.reviews.labels import LabelFile, ReviewError
 from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.testsets import TestsetError, refuse
 from evalhouse.tasks.testsets.candidates import Check
 from evalhouse.tasks.testsets.checks import STEPS, SetCheck
 from evalhouse.tasks.testsets.decisions import (
-    OnRecord,
-    Said,
-    Taken,
+    AppliedDecisions,
+    StoredDecision,
+    apply_decisions,
     is_decision,
-    list_sets,
-    read_decisions,
-    take_decisions,
+    parse_decisions,
 )
-from evalhouse.tasks.testsets.errors import TestsetError, refuse
-from evalhouse.tasks.testsets.passages import Passage
 from evalhouse.tasks.testsets.questions import (
     Change,
     GivenQuestion,
     TestSet,
     find_manifest,
-    read_given,
-    read_set,
-    take_given,
+    load_given,
+    load_set,
+    make_given,
     write_set,
 )
 from evalhouse.warehouse.messages import list_names
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.runs import RunRow, insert_run, now_utc, update_run
-from evalhouse.warehouse.rows.testsets import append_testset_rows, find_versions, list_written, read_questions
-from evalhouse.warehouse.rows.testsets import read_decisions as read_record
+from evalhouse.warehouse.rows.testsets import (
+    append_testset_rows,
+    find_versions,
+    list_written,
+    read_decisions,
+    read_questions,
+)
 from evalhouse.warehouse.store import Warehouse
 
 PLAN: Final = Plan(metrics=(), steps=STEPS | {"similarity"})
 USED: Final = ("requests", "reused", "failed", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd")
-"""What is said of the calls of a run of kind testset."""
+"""The reported figures on the calls of a run of kind testset."""
 EXPECTED: Final = tuple(name for name in USED if name != "failed")
-"""What is said of calls that would be made."""
+"""The same of an estimate."""
 
 
 def check_output(path: Path) -> None:
@@ -66,55 +72,60 @@ def check_output(path: Path) -> None:
 
 
 def resolve_in_language(flags: Mapping[str, Any], language: str | None, spoken: Iterable[str]) -> RunSettings:
-    """The settings, with prompts in the language that was named, else in that of most texts."""
+    """Return the settings, with prompts in the given language, else in the language of most texts."""
     return resolve_settings({**flags, "language": language or Counter(spoken).most_common(1)[0][0]}).settings
 
 
-class Spoken:
-    """Live runs by the language of their prompts: what is asked about a text is asked in its language.
+@dataclass(frozen=True, kw_only=True)
+class LanguageRuns:
+    """Live runs by the language of their prompts: a request about a text is made in the text's language.
 
-    Small models answer in the language that they are asked in, whatever language their instructions ask for.
+    Small models answer in the language of the request, whatever language their instructions ask for.
     """
 
-    def __init__(self, own: LiveRun, others: Mapping[str, LiveRun]) -> None:
-        self.own, self._others = own, others
+    main: LiveRun
+    others: Mapping[str, LiveRun]
 
-    def about(self, language: str) -> LiveRun:
-        """The one for texts in a language."""
-        return self._others.get(language, self.own)
+    def pick(self, language: str) -> LiveRun:
+        """Return the live run for texts in a language."""
+        return self.others.get(language, self.main)
 
 
-async def speak(session: Session, prompts: Sequence[str], spoken: Iterable[str], *, named: str | None) -> Spoken:
-    """The session's live run with these prompts, and one for each further language that is spoken; none where the
-    language of the prompts was `named`, or the judge reads no prompts."""
-    own = await session.fit(session.live_run, prompts)
-    further = set() if named or own.settings.judge == LEXICAL else set(spoken) - {own.settings.language}
+async def open_languages(
+    session: Session, prompts: Sequence[str], spoken: Iterable[str], *, named: str | None
+) -> LanguageRuns:
+    """Return the session's live run with these prompts, and one for each further language of the texts.
+
+    There are no further ones if the language of the prompts was `named`, or the judge reads no prompts.
+    """
+    main = await session.fit(session.live_run, prompts)
+    further = set() if named or main.settings.judge == LEXICAL else set(spoken) - {main.settings.language}
     others = {}
     for language in sorted(further):
-        settings = own.settings.model_copy(update={"language": language})
-        read = make_prompts(settings, make_judges(settings, PLAN))
-        others[language] = await session.fit(replace(own, settings=settings, prompts=read), prompts)
-    return Spoken(own, others)
+        settings = main.settings.model_copy(update={"language": language})
+        loaded = make_prompts(settings, make_judges(settings, PLAN))
+        others[language] = await session.fit(replace(main, settings=settings, prompts=loaded), prompts)
+    return LanguageRuns(main=main, others=others)
 
 
 def begin_set_run(settings: RunSettings, *, n_samples: int, source: str, command: str) -> RunRow:
-    """The row of a run of kind testset over the documents of `source` that begins now; `command` is what a person types
-    to go on with it."""
+    """Return the row of a run of kind testset on `source` that begins now; `command` is what resumes it."""
     run = begin_run("testset", settings, n_samples=n_samples)
     return replace(run, dataset=source, config={**run.config, "testset": {"command": command}})
 
 
-def record_quiet_run(settings: RunSettings, run: RunRow) -> str:
-    """Put a run on record in which nobody has to be asked, so that neither a key nor a price need be there; returns its
-    id."""
-    warehouse = Warehouse(settings.warehouse)
-    warehouse.make_ready()
-    insert_run(warehouse, replace(run, judge=NO_JUDGE, status="completed", finished_at=now_utc()))
-    return run.run_id
+def estimate_usage(settings: RunSettings, work: Callable[[Session], Coroutine[Any, Any, Any]]) -> Usage:
+    """Return the usage that some work would have beyond the stored replies; nothing is asked."""
+
+    async def ask(session: Session) -> Usage:
+        await work(session)
+        return session.usage
+
+    return rehearse(settings, PLAN, ask)
 
 
 def describe_expected(judge: str, usage: Usage) -> str:
-    """What asking would take."""
+    """Return an estimate in words."""
     return (
         f"about {usage.requests:,} requests to {judge}, {usage.reused:,} replies on record; about "
         f"{usage.prompt_tokens:,} + {usage.completion_tokens:,} tokens, cost {write_dollars(usage.cost_usd)}"
@@ -122,7 +133,7 @@ def describe_expected(judge: str, usage: Usage) -> str:
 
 
 def print_calls(usage: Usage) -> None:
-    """What asking took, under an empty line."""
+    """Print the usage under an empty line."""
     print_line()
     print_line(
         f"{usage.requests:,} requests, {usage.reused:,} reused from the record, {usage.failed:,} failed; "
@@ -130,20 +141,14 @@ def print_calls(usage: Usage) -> None:
     )
 
 
-def hash_passages(passages: Iterable[Passage]) -> dict[str, str]:
-    """The hash of each passage by its id."""
-    return {passage.passage_id: passage.passage_hash for passage in passages}
-
-
 def write_version(
     warehouse: Warehouse, run_id: str, path: Path, test_set: TestSet, changes: Sequence[Change]
 ) -> TestSet:
-    """Write a set as a new version and put it on record; returns it with its version."""
+    """Write a set as a new version to its files and the warehouse; returns it with its version."""
     made_at = now_utc()
     versioned = test_set.add_version(run_id=run_id, made_at=made_at.isoformat(timespec="seconds"), changes=changes)
     versions = versioned.manifest.versions
-    is_new = len(versions) > len(test_set.manifest.versions)
-    row = {
+    version = {
         "set_hash": versioned.set_hash,
         "parent_hash": versions[-1].parent,
         "run_id": run_id,
@@ -166,8 +171,9 @@ def write_version(
         }
         for change in (*changes, *versioned.manifest.proposals)
     ]
-    questions: list[dict[str, Any]] = (
-        [
+    questions: list[dict[str, Any]] = []
+    if len(versions) > len(test_set.manifest.versions):
+        questions = [
             {
                 "set_hash": versioned.set_hash,
                 "question_id": question.id,
@@ -182,17 +188,14 @@ def write_version(
             }
             for question in versioned.questions
         ]
-        if is_new
-        else []
-    )
-    tables = {"testset_versions": [row], "testset_questions": questions, "testset_changes": noted}
+    tables = {"testset_versions": [version], "testset_questions": questions, "testset_changes": noted}
     append_testset_rows(warehouse, run_id, "version", tables)
     write_set(path, versioned)
     return versioned
 
 
 def list_check_rows(run_id: str, checks: Mapping[str, Sequence[Check | SetCheck]]) -> list[dict[str, Any]]:
-    """What candidates, or questions of a set, were put to, by their ids, as rows of the warehouse."""
+    """Return the checks of candidates, or of questions of a set, by their ids as rows of the warehouse."""
     return [
         {
             "run_id": run_id,
@@ -203,23 +206,23 @@ def list_check_rows(run_id: str, checks: Mapping[str, Sequence[Check | SetCheck]
             "detail": check.detail,
             "call_id": check.call_id,
         }
-        for candidate_id, of_one in checks.items()
-        for ordinal, check in enumerate(of_one, start=1)
+        for candidate_id, of_candidate in checks.items()
+        for ordinal, check in enumerate(of_candidate, start=1)
     ]
 
 
 def dump_json(value: Sequence[Any] | Mapping[str, Any]) -> str | None:
-    """A list or a mapping as JSON; None for an empty one."""
+    """Return a list or a mapping as JSON; None for an empty one."""
     return orjson.dumps(value).decode() if value else None
 
 
 _FILES: Final = ("path", "docs")
-# Asking anew what was asked a moment ago would pay for it twice.
+# With `fresh`, a resumed run would pay a second time for replies of the run it resumes.
 _LEFT_OUT: Final = ("fresh", "warehouse")
 
 
 def find_command(run: RunRow) -> list[str]:
-    """The words of the command that made a run; raises SettingsError where it has none."""
+    """Return the words of the command that made a run; raises SettingsError if it has none."""
     command = (run.config.get("testset") or {}).get("command")
     if not command:
         raise SettingsError(f"run {run.run_id} has no command on record; give it again: what was answered is on record")
@@ -229,63 +232,53 @@ def find_command(run: RunRow) -> list[str]:
 def find_kept(
     warehouse: Warehouse, run: RunRow, params: Mapping[str, Any], changes: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The parameters of a run's command that are as its settings have them, but for `changes`.
+    """Return the parameters of a run's command that come from its settings and from `changes`.
 
-    Raises SettingsError where there is nothing to go on with, where a file that it needs is gone, and where nothing is
-    left of its budget.
+    Raises SettingsError if there is nothing to resume, a file that it needs is gone, or its budget is spent.
     """
     check_resumable(run, changes, params.keys())
-    for name in _FILES:
-        _check_file(run, params.get(name))
+    for name in (params.get(name) for name in _FILES):
+        places = () if name is None else (name, name.rpartition("#")[0] or name)
+        if places and not any(Path(place).expanduser().exists() for place in places):
+            raise SettingsError(
+                f"run {run.run_id} cannot be resumed: {name}, which its command names, does not exist (seen from "
+                f"{Path.cwd()}); bring it back, or call this from the folder in which the run was started"
+            )
     settings = {name: run.config.get(name) for name in params if name in RunSettings.model_fields}
     kept = {name: value for name, value in settings.items() if value is not None and name not in _LEFT_OUT}
     kept |= {name: value for name, value in changes.items() if name in params} | {"fresh": None}
     if kept.get("budget_usd") is not None:
-        # What is left of a budget that is for a run and all that goes on with it
+        # A budget is for a run and all runs that resume it.
         budget_usd = float(kept["budget_usd"])
         spent_usd = sum_cost(warehouse, run.run_id)
         if spent_usd >= budget_usd:
             raise SettingsError(
                 f"run {run.run_id} has spent {spent_usd:.4g} dollars and its budget is {budget_usd:g}, so nothing was "
-                f"asked; go on with a higher one: evalhouse resume {run.run_id} --budget USD"
+                f"asked; resume with a higher one: evalhouse resume {run.run_id} --budget USD"
             )
         kept["budget_usd"] = budget_usd - spent_usd
-    if "force" in params and _has_written(warehouse, run, Path(params["output"])):
-        kept["force"] = True
+    if "force" in params:
+        try:  # a set that the run itself has written may be replaced
+            if load_set(Path(params["output"])).set_hash in list_written(warehouse, run.run_id):
+                kept["force"] = True
+        except TestsetError:
+            pass
     return kept
 
 
-def _check_file(run: RunRow, name: str | None) -> None:
-    if name is None:
-        return
-    if not any(Path(place).expanduser().exists() for place in (name, name.rpartition("#")[0] or name)):
-        raise SettingsError(
-            f"run {run.run_id} cannot be gone on with: {name}, which its command names, is not there (seen from "
-            f"{Path.cwd()}); bring it back, or call this from the folder in which the run was started"
-        )
-
-
-def _has_written(warehouse: Warehouse, run: RunRow, path: Path) -> bool:
-    """Whether the set that lies there is what the run wrote as far as it came, and so may be replaced."""
-    try:
-        return read_set(path).set_hash in list_written(warehouse, run.run_id)
-    except TestsetError:
-        return False
-
-
-def note_gone_on(warehouse: Warehouse, run: RunRow) -> None:
-    """Put an end on record to a run that was killed before it could write one."""
+def note_resumed(warehouse: Warehouse, run: RunRow) -> None:
+    """Write the end of a run that was killed before it could do so itself."""
     if run.status == "running":
-        problem = "its process ended before it did; another run went on with it"
+        problem = "its process ended before it did; another run resumed it"
         update_run(warehouse, run.run_id, status="cancelled", finished_at=now_utc(), problem=problem)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecidedSet:
-    """A set after an import: `taken` has what was decided; `run_id` is None when nothing of it was new."""
+    """A set after an import: `taken` has the decisions; `run_id` is None if none of them was new."""
 
     path: Path
-    taken: Taken
+    taken: AppliedDecisions
     run_id: str | None
     set_hash: str
 
@@ -297,14 +290,14 @@ class DecidedSet:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedDecisions:
-    """How an import went: `n_undecided` lines said nothing."""
+    """The result of an import; `n_undecided` is the number of lines without a decision."""
 
     sets: tuple[DecidedSet, ...]
     n_undecided: int
 
 
 def holds_decisions(files: Sequence[LabelFile]) -> bool:
-    """Whether the files are about questions of sets; ReviewError where some are and others about verdicts."""
+    """Return whether the files are about questions of sets; raises ReviewError if only some of them are."""
     about = {is_decision(line) for file in files for line in file.lines}
     if len(about) > 1:
         raise ReviewError("some lines are about questions of a set and others about verdicts; import them apart")
@@ -314,58 +307,47 @@ def holds_decisions(files: Sequence[LabelFile]) -> bool:
 def import_decisions(
     warehouse: Warehouse, files: Sequence[LabelFile], reviewer: str | None, set_path: Path | None
 ) -> ImportedDecisions:
-    """Take decisions in; `set_path` is where the set is, where not where the lines say.
+    """Import decisions of people; `set_path` is the place of the set if it is not the one in the lines.
 
-    Raises ReviewError with every problem, and TestsetError for a set that cannot be read: nothing is written then.
+    The import is recorded as a run without requests. Raises ReviewError with every problem, and TestsetError for a set
+    that cannot be read: nothing is written then.
     """
     now = now_utc()
-    names = list_sets(files)
+    names = list(dict.fromkeys(name for file in files for line in file.lines if (name := line.get("set"))))
     if set_path is not None and len(names) > 1:
         raise ReviewError(f"--set names one set, and the lines are about {', '.join(names)}; import them apart")
-    decisions = read_decisions(files, reviewer, now)
+    decisions = parse_decisions(files, reviewer, now)
     paths = {name: set_path or Path(name) for name in names}
     missing = [str(path) for path in paths.values() if not path.is_file()]
     if missing:
-        raise ReviewError(f"the set {', '.join(missing)} is not there; say where it is with --set FILE")
-    taken = {path: _take(warehouse, path, decisions, name) for name, path in paths.items()}
+        raise ReviewError(f"the set {', '.join(missing)} is not there; name its place with --set FILE")
+    applied: dict[Path, AppliedDecisions] = {}
+    for name, path in paths.items():
+        test_set = load_set(path)
+        warehouse.make_ready()
+        stored = [
+            StoredDecision(
+                question_id=row["question_id"],
+                change=row["change"],
+                before=orjson.loads(row["before"] or "{}"),
+                after=orjson.loads(row["after"]),
+            )
+            for row in read_decisions(warehouse, [version.hash for version in test_set.manifest.versions])
+        ]
+        own = [decision for decision in decisions if decision.set_name == name]
+        applied[path] = apply_decisions(test_set, own, stored)
+    sets: list[DecidedSet] = []
+    for path, taken in applied.items():
+        run_id, test_set = None, taken.test_set
+        if taken.changes:
+            settings = resolve_settings({"warehouse": warehouse.location.url}).settings
+            run = begin_run("testset", settings, n_samples=len(taken.changes))
+            insert_run(warehouse, replace(run, judge=NO_JUDGE, status="completed", finished_at=now_utc()))
+            run_id = run.run_id
+            test_set = write_version(warehouse, run_id, path, test_set, taken.changes)
+        sets.append(DecidedSet(path=path, taken=taken, run_id=run_id, set_hash=test_set.set_hash))
     n_undecided = sum(not line.get("label") for file in files for line in file.lines)
-    sets = tuple(_write(warehouse, path, of_set) for path, of_set in taken.items())
-    return ImportedDecisions(sets=sets, n_undecided=n_undecided)
-
-
-def _take(warehouse: Warehouse, path: Path, decisions: Sequence[Said], name: str) -> Taken:
-    test_set = read_set(path)
-    warehouse.make_ready()
-    hashes = [version.hash for version in test_set.manifest.versions]
-    record = [
-        OnRecord(
-            question_id=row["question_id"],
-            change=row["change"],
-            before=orjson.loads(row["before"] or "{}"),
-            after=orjson.loads(row["after"]),
-        )
-        for row in read_record(warehouse, hashes)
-    ]
-    return take_decisions(test_set, [said for said in decisions if said.set_name == name], record)
-
-
-def _write(warehouse: Warehouse, path: Path, taken: Taken) -> DecidedSet:
-    """The new version; the import is a run of its own, in which nobody was asked."""
-    if not taken.changes:
-        return DecidedSet(path=path, taken=taken, run_id=None, set_hash=taken.test_set.set_hash)
-    settings = resolve_settings({"warehouse": warehouse.location.url}).settings
-    run = replace(
-        begin_run("testset", settings, n_samples=len(taken.changes)),
-        judge=NO_JUDGE,
-        status="completed",
-        finished_at=now_utc(),
-    )
-    insert_run(warehouse, run)
-    written = write_version(warehouse, run.run_id, path, taken.test_set, taken.changes)
-    return DecidedSet(path=path, taken=taken, run_id=run.run_id, set_hash=written.set_hash)
-
-
-_ALLOWED: Final = "a file of questions, or the hash (or how it begins) of a version on record"
+    return ImportedDecisions(sets=tuple(sets), n_undecided=n_undecided)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -377,31 +359,30 @@ class SetVersion:
     questions: list[GivenQuestion]
 
 
-def read_version(warehouse: Warehouse, name: str, mapping: Mapping[str, str]) -> SetVersion:
-    """The version that is meant; raises TestsetError, or DatasetError for a file that cannot be read."""
+def find_version(warehouse: Warehouse, name: str, mapping: Mapping[str, str]) -> SetVersion:
+    """Return the version of this file or hash; raises TestsetError, or DatasetError for a file that cannot be read."""
     path = Path(name).expanduser()
     if path.is_file():
-        questions, _ = read_given(name, mapping=mapping)
+        questions, _ = load_given(name, mapping=mapping)
         is_own = find_manifest(path).is_file()
-        return SetVersion(name=name, set_hash=read_set(path).set_hash if is_own else None, questions=questions)
+        return SetVersion(name=name, set_hash=load_set(path).set_hash if is_own else None, questions=questions)
     versions = find_versions(warehouse, name) if warehouse.location.path.exists() else []
     if len(versions) != 1:
-        came = f"{name}: no such file, and {_count(versions)} on record in {warehouse.location.path.name}"
-        raise refuse(came, allowed=_ALLOWED, to_do='`evalhouse query "from testset_versions"` lists them')
-    rows = read_questions(warehouse, versions[0])
-    return SetVersion(name=versions[0], set_hash=versions[0], questions=[_to_given(row) for row in rows])
-
-
-def _count(versions: list[str]) -> str:
-    return f"several versions ({list_names(versions, 5)})" if versions else "no version of that hash"
-
-
-def _to_given(row: Mapping[str, Any]) -> GivenQuestion:
-    beside = {name: orjson.loads(row[name] or "[]") for name in ("spans", "conversation")}
-    return take_given(
-        sample_id=row["question_id"],
-        question=row["question"],
-        ground_truth=row["ground_truth"],
-        reference_context_ids=row["reference_ids"],
-        beside={**beside, "kind": row["kind"]},
-    )
+        found = f"several versions ({list_names(versions, 5)})" if versions else "no version of that hash"
+        raise refuse(
+            f"{name}: no such file, and {found} on record in {warehouse.location.path.name}",
+            allowed="a file of questions, or the hash (or how it begins) of a version on record",
+            to_do='`evalhouse query "from testset_versions"` lists them',
+        )
+    questions = []
+    for row in read_questions(warehouse, versions[0]):
+        columns = {column: orjson.loads(row[column] or "[]") for column in ("spans", "conversation")}
+        question = make_given(
+            sample_id=row["question_id"],
+            question=row["question"],
+            ground_truth=row["ground_truth"],
+            reference_context_ids=row["reference_ids"],
+            columns={**columns, "kind": row["kind"]},
+        )
+        questions.append(question)
+    return SetVersion(name=versions[0], set_hash=versions[0], questions=questions)

@@ -1,15 +1,13 @@
-"""What became of a question whose documents changed: it still holds, has to be answered otherwise, or is void.
+"""The changes of questions whose documents changed: each still holds, has another ground truth, or is void.
 
-A judge is asked here about the questions whose spans are not found again word by word, and about those that a new or
-changed passage is near to. What it says of a ground truth is put to the same checks as a new question before it counts.
-A question that only a person can decide on becomes a proposal, which holds it as it was and as it would be.
+The judge is asked about questions whose spans are not found again word by word, and about questions that a new or
+changed passage is near to. A ground truth that it gives has to pass the same checks as a new question. A question that
+only a person can decide on becomes a proposal, which has the question as it was and as it would be.
 """
 
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from difflib import SequenceMatcher
-from typing import Any, Final, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.verdicts import parse_object
@@ -17,42 +15,191 @@ from evalhouse.tasks.judge.errors import UnusableReply
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.testsets.candidates import (
-    NEAR,
     Candidate,
     Check,
     Checked,
     Quote,
-    check_renewed,
+    check_answer,
     check_support,
     check_words,
-    read_quotes,
+    parse_quotes,
 )
-from evalhouse.tasks.testsets.checks import Answered, Subject, answer, compare, extract
-from evalhouse.tasks.testsets.near import Base, Place, find_differences, point_to
-from evalhouse.tasks.testsets.passages import Passage
+from evalhouse.tasks.testsets.checks import NEAR, answer, compare, extract
+from evalhouse.tasks.testsets.near import NearPassages, align, find_quote, squeeze
+from evalhouse.tasks.testsets.passages import Document, Passage
 from evalhouse.tasks.testsets.questions import (
     UNANSWERABLE,
     Change,
-    GivenQuestion,
     QuestionKind,
     SetQuestion,
-    read_question,
-    show_passage,
-    write_asked,
-    write_conversation,
+    Span,
+    find_differences,
 )
 
-RENEW_STEP = "renew_question"
 PROPOSED = ("changed", "contradicted", "answerable")
 """Changes that a person decides on."""
-Verdict = Literal["still_true", "changed", "void"]
-_VERDICTS: dict[str, Verdict] = {"still_true": "still_true", "changed": "changed", "void": "void"}
+_VERDICTS: Final = ("still_true", "changed", "void")
+_MIN_SCORE: Final = 0.6
+"""The similarity by `near.align` from which on a stretch of a newer text is taken for what a span became."""
+_MIN_SHARE: Final = 0.5
+"""The share of the words of a question or a span that a passage needs for the question to be asked by it."""
+_MAX_ALIGNED = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A stretch of a passage: its text from `start` to before `end`; `score` is its similarity to a span, 0 to 1."""
+
+    passage: Passage
+    start: int
+    end: int
+    score: float
+
+    @property
+    def span(self) -> Span:
+        """The stretch as a span."""
+        return Span(
+            document_id=self.passage.document_id,
+            passage_id=self.passage.passage_id,
+            text=self.passage.text[self.start : self.end],
+            start=self.passage.start + self.start,
+        )
+
+
+class UpdatedBase:
+    """The present state of a knowledge base, and the part of it that a set does not know.
+
+    `known` has the hashes of the passages in the set's manifest by id. `by_document` is true if the questions refer to
+    documents, and not to passages. `changed` are the ids of passages with new or changed words.
+    """
+
+    def __init__(self, documents: Sequence[Document], known: Mapping[str, str], *, by_document: bool) -> None:
+        self.documents = tuple(documents)
+        self.passages = tuple(passage for document in documents for passage in document.passages)
+        self.by_document = by_document
+        self.near = NearPassages(self.passages)
+        self.by_id = {passage.passage_id: passage for passage in self.passages}
+        self._by_document = {document.document_id: document.passages for document in documents}
+        hashes = set(known.values())
+        same = (one for one in self.passages if known.get(one.passage_id) == one.passage_hash)
+        self.unchanged = frozenset(passage.passage_id for passage in same)
+        self.changed = frozenset(one.passage_id for one in self.passages if one.passage_hash not in hashes)
+        self._letters: dict[str, str] = {}
+
+    def has_id(self, reference: str) -> bool:
+        """Return whether there is a document or a passage of this id."""
+        return reference in self.by_id or reference in self._by_document
+
+    def list_names(self, passages: Iterable[Passage | Span]) -> list[str]:
+        """Return the ids by which questions refer to these passages, or to the passages of these spans."""
+        return list(dict.fromkeys(one.document_id if self.by_document else one.passage_id for one in passages))
+
+    def find_verbatim(self, span: Span) -> Place | None:
+        """Return the place of a span word by word: in its own passage, else in a passage that the update brought, if
+        possible in the same document and under the same headings."""
+        own = self.by_id.get(span.passage_id)
+        if own is not None and (place := _find_quote(span, own)):
+            return place
+        arrived = (passage for passage in self.passages if passage.passage_id not in self.unchanged)
+        places = (_find_quote(span, passage) for passage in self._list_holding(span, arrived))
+        return next(filter(None, places), None)
+
+    def find_similar(self, span: Span) -> Place | None:
+        """Return the stretch that a span most probably became; None if nothing is similar.
+
+        It is in the span's own document, else in passages that the update brought, else the span itself elsewhere.
+        """
+        near = self.near.find(span.text, _MAX_ALIGNED, exclude=self.unchanged)
+        own = self._by_document.get(span.document_id, ())
+        for passages in (own, near, self._list_holding(span, self.passages)):
+            places = []
+            for passage in passages:
+                found = align(span.text, passage.text)
+                if found is not None and found.score >= _MIN_SCORE:
+                    places.append(Place(passage=passage, start=found.start, end=found.end, score=found.score))
+            if places:
+                return max(places, key=lambda place: place.score)
+        return None
+
+    def _list_holding(self, span: Span, passages: Iterable[Passage]) -> list[Passage]:
+        """Return the passages with the letters of a span, first the ones in its document and under its headings."""
+        letters, _ = squeeze(span.text)
+        holding = []
+        for passage in passages:
+            if passage.passage_id not in self._letters:
+                self._letters[passage.passage_id], _ = squeeze(passage.text)
+            if letters in self._letters[passage.passage_id]:
+                holding.append(passage)
+        section = _name_section(span.passage_id)
+        return sorted(
+            holding,
+            key=lambda one: (
+                one.document_id != span.document_id,
+                _name_section(one.passage_id) != section,
+                one.ordinal,
+            ),
+        )
+
+
+def _find_quote(span: Span, passage: Passage) -> Place | None:
+    found = find_quote(span.text, passage.text)
+    return Place(passage=passage, start=found.start, end=found.end, score=1.0) if found else None
+
+
+def _name_section(passage_id: str) -> str:
+    """Return the part of a passage's id that is made from its headings."""
+    section = passage_id.partition("#")[2]
+    name, _, number = section.rpartition("-")
+    return name if number.isdecimal() else section
+
+
+def point_to(base: UpdatedBase, question: SetQuestion, spans: Sequence[Span], also: Sequence[str] = ()) -> SetQuestion:
+    """Return a question with the places of its spans now, and the references that follow from them.
+
+    Other references are kept if they still exist; `also` are further ones.
+    """
+    before, now = base.list_names(question.spans), base.list_names(spans)
+    kept = [name for name in question.reference_context_ids if base.has_id(name)]
+    if set(before) != set(now):
+        kept = [*now, *(name for name in kept if name not in before)]
+    return replace(question, spans=tuple(spans), reference_context_ids=tuple(dict.fromkeys((*kept, *also))))
+
+
+def list_groups(base: UpdatedBase, question: SetQuestion, places: Sequence[Place], n: int) -> list[tuple[Passage, ...]]:
+    """Return groups of passages by which a question whose spans are found at these places is asked again, each alone.
+
+    A group has new and changed passages that the question refers to or, of the `n` nearest, is near to; they take the
+    place of the own passage whose span they have most words of, and the other own passages go with them. The last group
+    has the own passages if they changed around their spans.
+    """
+    own = {place.passage.passage_id: place.passage for place in places}
+    texts = [question.asked, *(place.span.text for place in places)]
+    about = [base.near.find_about(text, _MIN_SHARE) for text in texts]
+    touching = frozenset[str]().union(*about) & base.changed - own.keys()
+    others = [base.by_id[name] for name in question.reference_context_ids if name in base.changed - own.keys()]
+    if touching:
+        # Each span by itself as well: a passage about only one of several spans is not near to the whole question.
+        wanted = [f"{question.asked} {question.ground_truth or ''}", *texts[1:]]
+        near = {found.passage_id: found for text in wanted for found in base.near.find(text, n, own)}
+        others += [passage for name, passage in near.items() if name in touching and passage not in others]
+    own_shares = [(place.passage.passage_id, shares) for place, shares in zip(places, about[1:], strict=True)]
+    by_replaced: dict[str | None, list[Passage]] = {}
+    for passage in others:
+        best = max(own_shares, key=lambda one: one[1].get(passage.passage_id, 0.0), default=None)
+        by_replaced.setdefault(best[0] if best else None, []).append(passage)
+    groups = [
+        (*passages, *(passage for name, passage in own.items() if name != replaced))
+        for replaced, passages in by_replaced.items()
+    ]
+    if base.changed & {span.passage_id for span in question.spans} & own.keys():
+        groups.append(tuple(own.values()))
+    return groups
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """What became of a question: as it stays in the set, None where it leaves it, and the change, None where nothing
-    changed. `checks` are those it was put to."""
+    """The result for a question: itself as it stays in the set, None if it leaves it, and the change, None without one.
+    `checks` are the ones it was put to."""
 
     question: SetQuestion | None
     change: Change | None = None
@@ -61,22 +208,17 @@ class Ending:
 
 @dataclass(frozen=True, kw_only=True)
 class Renewed:
-    """What a judge says of a ground truth by what the documents say now."""
+    """The judge's verdict on a ground truth by the present documents."""
 
-    verdict: Verdict
+    verdict: str
     ground_truth: str
     quotes: tuple[Quote, ...]
     reason: str
     call_id: str
 
 
-def restore_question(change: Change) -> SetQuestion:
-    """The question of a proposal as it would be, or of any change that took it out of the set as it was."""
-    return read_question({**change.before, **change.after})
-
-
-def stay_pointed(base: Base, question: SetQuestion, places: Sequence[Place]) -> Ending:
-    """A question whose spans are all found again word by word; nothing is asked."""
+def stay_pointed(base: UpdatedBase, question: SetQuestion, places: Sequence[Place]) -> Ending:
+    """Return the ending of a question whose spans are all found again word by word; nothing is asked."""
     after = point_to(base, question, [place.span for place in places])
     if after.question_hash == question.question_hash:
         return Ending(question=after)
@@ -85,101 +227,124 @@ def stay_pointed(base: Base, question: SetQuestion, places: Sequence[Place]) -> 
         for span, place in zip(question.spans, places, strict=True)
         if span.passage_id != place.passage.passage_id
     ]
-    return _keep(question, after, "repointed", "; ".join(dict.fromkeys(moved)) or None)
+    return _keep(question, after, "repointed", detail="; ".join(dict.fromkeys(moved)) or None)
 
 
 def join_endings(question: SetQuestion, first: Ending, second: Ending) -> Ending:
-    """Two endings of a question, one after the other, as one."""
+    """Return two endings of a question, one after the other, as one."""
     checks = first.checks + second.checks
     if second.question is None or second.change is None or first.change is None:
         return replace(second, change=second.change or first.change, checks=checks)
-    details = filter(None, (first.change.detail, second.change.detail))
+    detail = "; ".join(filter(None, (first.change.detail, second.change.detail)))
     call_id = second.change.call_id or first.change.call_id
-    joined = _keep(question, second.question, second.change.change, "; ".join(details), call_id)
-    return replace(joined, checks=checks)
+    return _keep(question, second.question, second.change.change, detail=detail, call_id=call_id, checks=checks)
 
 
-def _keep(before: SetQuestion, after: SetQuestion, word: str, detail: str | None, call_id: str | None = None) -> Ending:
+def _keep(
+    before: SetQuestion,
+    after: SetQuestion,
+    change: str,
+    *,
+    detail: str | None,
+    call_id: str | None = None,
+    checks: Sequence[Check] = (),
+) -> Ending:
+    """Return the ending of a question that stays in the set with a change."""
     old, new = find_differences(before, after)
-    return Ending(
-        question=after, change=Change(id=before.id, change=word, detail=detail, before=old, after=new, call_id=call_id)
-    )
+    made = Change(id=before.id, change=change, detail=detail, before=old, after=new, call_id=call_id)
+    return Ending(question=after, change=made, checks=tuple(checks))
 
 
-async def judge_again(live_run: LiveRun, base: Base, question: SetQuestion, places: Sequence[Place | None]) -> Ending:
-    """A question of which a span is gone: `places` are those it was found at and what others may have become, None
-    where nothing is like one. Raises JudgeFailed."""
+async def judge_again(
+    live_run: LiveRun, base: UpdatedBase, question: SetQuestion, places: Sequence[Place | None]
+) -> Ending:
+    """Return the ending of a question that has lost a span; raises JudgeFailed.
+
+    `places` are the places of its spans or of what they may have become, None for a span that nothing is similar to.
+    """
     known = [place for place in places if place is not None]
     if len(known) == len(places):
         quotes = tuple(Quote(passage=place.passage, text=place.span.text) for place in known)
-        checked = _quote(question, quotes, question.ground_truth or "", [place.passage for place in known])
-        if checked.reason is None and await check_support(live_run, checked, base.near):
-            return _stay_true(base, question, checked, "the spans say otherwise what they said, and bear it out")
+        checked = _quote(question, quotes, question.ground_truth, [place.passage for place in known])
+        if checked.failed is None and await check_support(live_run, checked, base.near):
+            return _stay_true(base, question, checked, "the spans have other words, and still support it")
     own = {place.passage.passage_id: place.passage for place in known}
-    wanted = f"{write_asked(question.question, question.conversation)} {question.ground_truth}"
-    passages = [*own.values(), *(found.passage for found in base.near.find(wanted, NEAR, exclude=own))]
+    passages = [*own.values(), *base.near.find(f"{question.asked} {question.ground_truth}", NEAR, exclude=own)]
     renewed = await renew(live_run, question, passages)
-    if renewed.verdict == "void":
-        return _make_void(question, renewed.reason, renewed.call_id)
-    truth = renewed.ground_truth if renewed.verdict == "changed" else question.ground_truth or ""
-    checked = _quote(question, renewed.quotes, truth, passages, renewed.call_id)
-    if checked.reason is None:
-        await check_renewed(live_run, checked, base.near)
-    if checked.failed is not None:
-        why = f"{renewed.reason} But: {checked.failed.name}: {checked.failed.detail}"
-        return _make_void(question, why, renewed.call_id, checked)
-    if truth == question.ground_truth:
-        return _stay_true(base, question, checked, renewed.reason)
-    return _propose(base, question, checked, "changed", renewed.reason)
+    truth = renewed.ground_truth if renewed.verdict == "changed" else question.ground_truth
+    detail = renewed.reason
+    checks: Sequence[Check] = ()
+    if renewed.verdict != "void":
+        checked = _quote(question, renewed.quotes, truth, passages, renewed.call_id)
+        if checked.failed is None and await check_support(live_run, checked, base.near):
+            await check_answer(live_run, checked)
+        if checked.failed is None and truth == question.ground_truth:
+            return _stay_true(base, question, checked, detail)
+        if checked.failed is None:
+            return _propose(base, question, checked, "changed", detail)
+        checks = checked.checks
+        detail += f" But: {checked.failed.name}: {checked.failed.detail}"
+    void = Change(id=question.id, change="void", detail=detail, before=question.to_row(), call_id=renewed.call_id)
+    return Ending(question=None, change=void, checks=tuple(checks))
 
 
-async def hold_against(live_run: LiveRun, base: Base, question: SetQuestion, passages: Sequence[Passage]) -> Ending:
-    """A question whose spans are there, asked by other passages alone: `list_groups` has them. Raises JudgeFailed."""
-    subject = Subject(
-        id=question.id,
-        question=question.question,
-        ground_truth=question.ground_truth,
-        conversation=question.conversation,
-    )
-    said = await answer(live_run, subject, [show_passage(passage) for passage in passages], step="answer_without")
-    if said.basis != "contexts":
-        # A passage that said the same, changed and does not answer any more is no reference any more
-        own = {span.passage_id for span in question.spans}
+async def ask_by(live_run: LiveRun, base: UpdatedBase, question: SetQuestion, passages: Sequence[Passage]) -> Ending:
+    """Return the ending of a question that has its spans, asked by one of the groups of `list_groups` alone.
+
+    Raises JudgeFailed.
+    """
+    own = {span.passage_id for span in question.spans}
+    contexts = [passage.as_context() for passage in passages]
+    answered = await answer(live_run, question, contexts, step="answer_without")
+    if answered.basis != "contexts":
+        # A passage with the same content that changed and does not answer any more is not a reference any more.
         gone = {passage.passage_id for passage in passages} - own
-        kept = tuple(one for one in question.reference_context_ids if one not in gone)
+        kept = tuple(name for name in question.reference_context_ids if name not in gone)
         if kept == question.reference_context_ids:
             return Ending(question=question)
         after = replace(question, reference_context_ids=kept)
-        return _keep(question, after, "repointed", f"{', '.join(sorted(gone))} does not answer it any more")
+        return _keep(question, after, "repointed", detail=f"{', '.join(sorted(gone))} does not answer it any more")
     if question.kind != UNANSWERABLE:
-        compared = await compare(live_run, subject, await extract(live_run, subject), said)
+        compared = await compare(live_run, question, await extract(live_run, question), answered)
         if not compared.missing:
-            return _add_references(base, question, passages, said)
+            # Passages elsewhere with the same answer become further references.
+            used = [passages[place] for place in answered.used]
+            after = point_to(base, question, question.spans, base.list_names(used))
+            is_same = after.question_hash == question.question_hash
+            if is_same or any(passage.passage_id in own for passage in passages):
+                return Ending(question=question)
+            detail = f"{', '.join(passage.passage_id for passage in used)} has the same answer"
+            return _keep(question, after, "repointed", detail=detail, call_id=answered.call_id)
     renewed = await renew(live_run, question, passages)
     if renewed.verdict != "changed":
         return Ending(question=question)
     checked = _quote(question, renewed.quotes, renewed.ground_truth, passages, renewed.call_id)
-    if checked.reason is not None or not await check_renewed(live_run, checked, base.near):
+    is_sound = checked.failed is None and await check_support(live_run, checked, base.near)
+    if not is_sound or not await check_answer(live_run, checked):
         return Ending(question=question, checks=tuple(checked.checks))
-    here, there = ({span.passage_id: None for span in spans} for spans in (checked.spans, question.spans))
+    here = ", ".join(dict.fromkeys(span.passage_id for span in checked.spans))
+    there = ", ".join(dict.fromkeys(span.passage_id for span in question.spans))
     if question.kind == UNANSWERABLE:
-        return _propose(base, question, checked, "answerable", f"{', '.join(here)} answers it: {said.answer}")
-    detail = f"{', '.join(here)} says otherwise than {', '.join(there)}: {said.answer}"
+        return _propose(base, question, checked, "answerable", f"{here} answers it: {answered.answer}")
+    detail = f"{here} has another answer than {there}: {answered.answer}"
     return _propose(base, question, checked, "contradicted", detail)
 
 
 def _quote(
-    question: SetQuestion, quotes: tuple[Quote, ...], truth: str, passages: Sequence[Passage], call_id: str = ""
+    question: SetQuestion,
+    quotes: tuple[Quote, ...],
+    ground_truth: str | None,
+    passages: Sequence[Passage],
+    call_id: str = "",
 ) -> Checked:
-    """A ground truth with quotes as a candidate for this question, with its words checked."""
-    # Of several passages one may be left; a question that was good from both is good from one.
-    kind: QuestionKind = "conversational" if question.conversation else "fact"
+    """Return a ground truth with quotes as a candidate for this question, after the checks of its words."""
     candidate = Candidate(
-        candidate_id=question.id,
-        kind=kind,
+        id=question.id,
+        # Of several passages one may be left; a question that was good from both is good from one.
+        kind="conversational" if question.conversation else "fact",
         passages=tuple(passages),
         question=question.question,
-        ground_truth=truth,
+        ground_truth=ground_truth,
         quotes=quotes,
         conversation=question.conversation,
         call_id=call_id,
@@ -187,184 +352,64 @@ def _quote(
     return check_words(candidate)
 
 
-def _stay_true(base: Base, question: SetQuestion, checked: Checked, detail: str) -> Ending:
+def _stay_true(base: UpdatedBase, question: SetQuestion, checked: Checked, detail: str) -> Ending:
+    """Return the ending of a question that still holds by the spans that were found for it."""
+    was_there = all(span.passage_id in base.unchanged for span in checked.spans)
+    change = "repointed" if was_there else "still_true"
     after = _point(base, question, checked)
-    has_stood = all(base.has_stayed(span.passage_id) for span in checked.spans)
-    ending = _keep(question, after, "repointed" if has_stood else "still_true", detail, checked.checks[-1].call_id)
-    return replace(ending, checks=tuple(checked.checks))
+    return _keep(question, after, change, detail=detail, call_id=checked.checks[-1].call_id, checks=checked.checks)
 
 
-def _point(base: Base, question: SetQuestion, checked: Checked) -> SetQuestion:
-    """The question with the spans and references that were found for it."""
+def _point(base: UpdatedBase, question: SetQuestion, checked: Checked) -> SetQuestion:
+    """Return the question with the spans and references that were found for it."""
     own = {span.passage_id for span in checked.spans}
     further = [passage for passage in checked.references if passage.passage_id not in own]
-    also = [passage.document_id if base.by_document else passage.passage_id for passage in further]
-    return point_to(base, question, checked.spans, also)
+    return point_to(base, question, checked.spans, base.list_names(further))
 
 
-def _make_void(question: SetQuestion, detail: str, call_id: str, checked: Checked | None = None) -> Ending:
-    change = Change(id=question.id, change="void", detail=detail, before=question.to_row(), call_id=call_id)
-    return Ending(question=None, change=change, checks=tuple(checked.checks) if checked else ())
-
-
-def _propose(base: Base, question: SetQuestion, checked: Checked, word: str, detail: str) -> Ending:
-    """The question leaves the set until it is decided whether it should be as proposed."""
+def _propose(base: UpdatedBase, question: SetQuestion, checked: Checked, change: str, detail: str) -> Ending:
+    """Return a proposal: the question leaves the set until a person decides on it."""
     kind: QuestionKind = "fact" if question.kind == UNANSWERABLE else question.kind
     pointed = _point(base, question, checked).undecided
-    after = replace(pointed, ground_truth=checked.candidate.ground_truth, kind=kind)
-    _, new = find_differences(question, after)
+    _, new = find_differences(question, replace(pointed, ground_truth=checked.candidate.ground_truth, kind=kind))
     call_id = checked.candidate.call_id
-    change = Change(id=question.id, change=word, detail=detail, before=question.to_row(), after=new, call_id=call_id)
-    return Ending(question=None, change=change, checks=tuple(checked.checks))
-
-
-def _add_references(base: Base, question: SetQuestion, passages: Sequence[Passage], said: Answered) -> Ending:
-    """A passage that says the same by itself becomes a further reference."""
-    own = {span.passage_id for span in question.spans}
-    if any(passage.passage_id in own for passage in passages):
-        return Ending(question=question)
-    also = [passages[place] for place in said.used]
-    names = [passage.document_id if base.by_document else passage.passage_id for passage in also]
-    after = point_to(base, question, question.spans, names)
-    if after.question_hash == question.question_hash:
-        return Ending(question=question)
-    detail = f"{', '.join(passage.passage_id for passage in also)} says the same"
-    return _keep(question, after, "repointed", detail, said.call_id)
+    proposal = Change(
+        id=question.id, change=change, detail=detail, before=question.to_row(), after=new, call_id=call_id
+    )
+    return Ending(question=None, change=proposal, checks=tuple(checked.checks))
 
 
 async def renew(live_run: LiveRun, question: SetQuestion, passages: Sequence[Passage]) -> Renewed:
-    """What has become of a ground truth by these passages; raises JudgeFailed."""
+    """Ask the judge for the ground truth of a question by these passages; raises JudgeFailed."""
     by_id = {f"C{place}": passage for place, passage in enumerate(passages, start=1)}
-    asked = Question(
-        step=RENEW_STEP,
+
+    def parse(text: str) -> dict[str, Any]:
+        reply = parse_object(text, "verdict")
+        fields: dict[str, Any] = {name: reply.get(name) for name in ("reason", "ground_truth")}
+        if not all(isinstance(value, str) for value in fields.values()):
+            raise UnusableReply("the reply lacks reason or ground_truth as a text")
+        fields = {name: " ".join(value.split()) for name, value in fields.items()}
+        verdict = reply.get("verdict")
+        if verdict not in _VERDICTS:
+            raise UnusableReply(f"verdict is {verdict!r:.40}, allowed: {', '.join(_VERDICTS)}")
+        quotes = parse_quotes(reply.get("quotes"), by_id)
+        if verdict == "changed" and not (fields["ground_truth"] and quotes):
+            raise UnusableReply("verdict is changed, and the ground truth or its quotes are missing")
+        return fields | {"verdict": verdict, "quotes": quotes}
+
+    request = Question(
+        step="renew_question",
         sample_id=question.id,
         prompt=live_run.prompts["renew_question"],
         data={
             "question": question.question,
-            "conversation": write_conversation(question.conversation),
+            "conversation": question.conversation_text,
             "ground_truth": question.ground_truth or "",
             "old_contexts": [
                 Item(id=f"O{place}", text=span.text) for place, span in enumerate(question.spans, start=1)
             ],
-            "contexts": [Item(id=name, text=show_passage(passage)) for name, passage in by_id.items()],
+            "contexts": [Item(id=name, text=passage.as_context()) for name, passage in by_id.items()],
         },
     )
-    reply = await live_run.asker.ask(asked, lambda text: _read_renewed(text, by_id))
-    verdict, said, quotes = reply.value
-    return Renewed(
-        verdict=verdict,
-        ground_truth=said["ground_truth"],
-        quotes=tuple(Quote(passage=by_id[name], text=text) for name, text in quotes),
-        reason=said["reason"],
-        call_id=reply.call_id,
-    )
-
-
-def _read_renewed(text: str, ids: dict[str, Passage]) -> tuple[Verdict, dict[str, str], list[tuple[str, str]]]:
-    reply = parse_object(text, "verdict")
-    said: dict[str, Any] = {name: reply.get(name) for name in ("reason", "ground_truth")}
-    if not all(isinstance(value, str) for value in said.values()):
-        raise UnusableReply("the reply lacks reason or ground_truth as a text")
-    texts = {name: " ".join(value.split()) for name, value in said.items()}
-    verdict = _VERDICTS.get(str(reply.get("verdict")))
-    if verdict is None:
-        raise UnusableReply(f"verdict is {reply.get('verdict')!r:.40}, allowed: {', '.join(_VERDICTS)}")
-    quotes = read_quotes(reply.get("quotes"), ids)
-    if verdict == "changed" and not (texts["ground_truth"] and quotes):
-        raise UnusableReply("verdict is changed, and the ground truth or its quotes are missing")
-    return verdict, texts, quotes
-
-
-Difference = Literal["new", "gone", "changed", "repointed"]
-_SAID: Final = ("question", "ground_truth", "kind", "conversation")
-_PLACES: Final = ("reference_context_ids", "spans")
-# Words with the white space behind them, and Chinese characters one by one.
-_PIECE = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]\s*|[^\s\u3400-\u9fff\uf900-\ufaff]+\s*")
-
-
-@dataclass(frozen=True, kw_only=True)
-class FieldDifference:
-    """A field that is another; `words` show a text's changes as `the pool opens at [-9:00-]{+11:00+}`."""
-
-    field: str
-    before: Any
-    after: Any
-    words: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class QuestionDifference:
-    """What became of a question. Of one that came or went there are no fields."""
-
-    id: str
-    difference: Difference
-    question: str
-    fields: tuple[FieldDifference, ...] = ()
-
-
-def compare_sets(before: Sequence[GivenQuestion], after: Sequence[GivenQuestion]) -> list[QuestionDifference]:
-    """All questions that are not the same in both: the new, the gone, the changed and the re-pointed ones, each in the
-    order of their set. Questions are the same by their ids."""
-    old, new = {one.id: one for one in before}, {one.id: one for one in after}
-    came = [_describe(one, "new") for one in after if one.id not in old]
-    went = [_describe(one, "gone") for one in before if one.id not in new]
-    others = [
-        QuestionDifference(
-            id=one.id,
-            difference="changed" if any(field.field in _SAID for field in fields) else "repointed",
-            question=one.question,
-            fields=fields,
-        )
-        for one in after
-        if one.id in old and (fields := tuple(_compare_fields(old[one.id], one)))
-    ]
-    changed = [one for one in others if one.difference == "changed"]
-    return [*came, *went, *changed, *(one for one in others if one.difference == "repointed")]
-
-
-def _describe(question: GivenQuestion, difference: Difference) -> QuestionDifference:
-    return QuestionDifference(id=question.id, difference=difference, question=question.question)
-
-
-def _compare_fields(old: GivenQuestion, new: GivenQuestion) -> Iterator[FieldDifference]:
-    before, after = _show(old), _show(new)
-    for name in (*_SAID, *_PLACES):
-        if before[name] != after[name]:
-            are_texts = isinstance(before[name], str) and isinstance(after[name], str) and name != "kind"
-            yield FieldDifference(
-                field=name,
-                before=before[name],
-                after=after[name],
-                words=compare_words(before[name], after[name]) if are_texts else None,
-            )
-
-
-def _show(question: GivenQuestion) -> dict[str, Any]:
-    """The fields as JSON has them; ids of references are a set."""
-    return {
-        "question": question.question,
-        "ground_truth": question.ground_truth,
-        "kind": question.given_kind,
-        "conversation": [asdict(turn) for turn in question.conversation],
-        "reference_context_ids": sorted(set(question.reference_context_ids)),
-        "spans": [asdict(span) for span in question.spans],
-    }
-
-
-def compare_words(before: str, after: str) -> str:
-    """The newer text with what went as `[-…-]` and what came as `{+…+}`."""
-    old, new = _PIECE.findall(before), _PIECE.findall(after)
-    matcher = SequenceMatcher(None, [piece.strip() for piece in old], [piece.strip() for piece in new], autojunk=False)
-    parts = []
-    for kind, start, end, new_start, new_end in matcher.get_opcodes():
-        went, came = "".join(old[start:end]), "".join(new[new_start:new_end])
-        if kind == "equal":
-            parts.append(came)
-            continue
-        space = " " if (came or went).endswith(" ") else ""
-        parts.append(f"{_mark('[-', went, '-]')}{_mark('{+', came, '+}')}{space}")
-    return "".join(parts).strip()
-
-
-def _mark(start: str, text: str, end: str) -> str:
-    return f"{start}{text.strip()}{end}" if text.strip() else ""
+    reply = await live_run.asker.ask(request, parse)
+    return Renewed(**reply.value, call_id=reply.call_id)

@@ -1,14 +1,16 @@
 """A knowledge base: a folder of documents, one document, or a table of passages with ids.
 
-Every document becomes Markdown, which `passages` cuts and test sets quote. All that is wrong with the files is
-collected, and the whole is refused with all of it.
+Every document becomes Markdown, which `passages` cuts and test sets quote. Passages of a table are kept unchanged,
+since a retriever returns their ids; the passages of one document make up its text, in the order of the rows. All
+problems of a source are collected, and it is refused with all of them.
 """
 
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal
@@ -18,136 +20,13 @@ from evalhouse.tasks.datasets.errors import ProblemKind, ReadingStopped, advise
 from evalhouse.tasks.datasets.formats import DatasetSource, open_source
 from evalhouse.tasks.datasets.rows import ColumnPath, RawRow
 from evalhouse.tasks.datasets.values import MISSING, is_empty, read_id, read_text
-from evalhouse.tasks.testsets.errors import Note, UnreadableFile, refuse, refuse_all
+from evalhouse.tasks.testsets import TestsetError, UnreadableFile, refuse
 from evalhouse.tasks.testsets.passages import Document, Language, Passage, cut_markdown, cut_plain, find_language
 from evalhouse.warehouse.messages import list_names
 
-Column = Literal["id", "text", "document", "title"]
-NAMES: Final[Mapping[Column, tuple[str, ...]]] = {
-    "id": ("id", "passage_id", "context_id", "metadata.id"),
-    "text": ("text", "content", "page_content"),
-    "document": ("document", "document_id", "source", "metadata.source"),
-    "title": ("title", "metadata.title"),
-}
-_PATHS: Final = {column: [ColumnPath(name) for name in names] for column, names in NAMES.items()}
-_ADVICE: Final[Mapping[ProblemKind, str]] = {
-    "not_an_object": 'every row is a JSON object such as {"id": "p1", "text": "…"}; wrap or remove the others',
-    "columns": f"a passage has an id ({', '.join(NAMES['id'])}) and a text ({', '.join(NAMES['text'])}); "
-    "document and title may stand beside them",
-    "not_text": "the text of a passage is not empty; remove the row or fill it in",
-    "duplicate_id": "an id names one passage; make the ids differ",
-    "no_rows": "a table of passages has at least one row; was it written to the end?",
-}
-_BETWEEN: Final = "\n\n"  # passages, in the text of their document
+__all__ = ["Document", "Language", "Passage", "load_documents", "name_kind"]
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Row:
-    passage_id: str
-    document_id: str
-    title: str | None
-    text: str
-
-
-@dataclass(kw_only=True)
-class _Table:
-    """What is known of a table so far."""
-
-    name: str
-    place: str
-    problems: list[str] = field(default_factory=list)
-    kinds: dict[ProblemKind, None] = field(default_factory=dict)
-    row_of: dict[str, int] = field(default_factory=dict)  # the row of each id
-
-    def complain(self, row: int | None, kind: ProblemKind, text: str) -> None:
-        self.problems.append(text if row is None else f"{self.place} {row:,}: {text}")
-        self.kinds[kind] = None
-
-
-def read_passages(source: str | Path, encoding: str | None = None) -> list[Document]:
-    """The documents of a table of passages. Raises TestsetError, or DatasetError where no table can be opened."""
-    opened = open_source(source, encoding)
-    table, rows = _read_all(opened)
-    if "not_utf8" in table.kinds and encoding is None and opened.file is not None and opened.file.encoding is None:
-        with opened.file.open() as lines:
-            found = weigh(lines)
-        if found is not None:
-            table, rows = _read_all(open_source(source, found))
-    if table.problems:
-        raise refuse_all(table.name, table.problems, [_ADVICE.get(kind) or advise(kind) for kind in table.kinds])
-    return list(_make_documents(rows))
-
-
-def _read_all(source: DatasetSource) -> tuple[_Table, list[_Row]]:
-    table = _Table(name=source.name, place=source.place)
-    rows: list[_Row] = []
-    try:
-        for raw in source.read(table.complain):
-            row = _read_row(raw, table)
-            if row is not None:
-                rows.append(row)
-    except ReadingStopped as stopped:
-        table.complain(stopped.problem.row, stopped.problem.kind, stopped.problem.text)
-    if not rows and not table.problems:
-        table.complain(None, "no_rows", "no rows")
-    return table, rows
-
-
-def _read_row(raw: RawRow, table: _Table) -> _Row | None:
-    n_before = len(table.problems)
-
-    def say(kind: ProblemKind, text: str) -> None:
-        table.complain(raw.row, kind, text)
-
-    values = {column: _find(column, raw.values) for column in NAMES}
-    for column in ("id", "text"):
-        if values[column] is MISSING:
-            say("columns", f"no {column}; columns: {list_names(list(raw.values), 8)}")
-        elif is_empty(values[column]):
-            say("ids" if column == "id" else "not_text", f"{column} is empty")
-    passage_id, text = read_id(values["id"], "id", say), read_text(values["text"], "text", say)
-    document_id, title = read_id(values["document"], "document", say), read_text(values["title"], "title", say)
-    if passage_id is None or text is None or len(table.problems) > n_before:
-        return None
-    first = table.row_of.setdefault(passage_id, raw.row)
-    if first != raw.row:
-        say("duplicate_id", f"id {passage_id!r} is that of {table.place} {first:,} already")
-        return None
-    return _Row(passage_id=passage_id, document_id=document_id or passage_id, title=title, text=text)
-
-
-def _find(column: Column, row: Mapping[str, object]) -> object:
-    values = (path.find(row) for path in _PATHS[column])
-    return next((value for value in values if value is not MISSING), MISSING)
-
-
-def _make_documents(rows: list[_Row]) -> Iterator[Document]:
-    by_document: dict[str, list[_Row]] = {}
-    for row in rows:
-        by_document.setdefault(row.document_id, []).append(row)
-    n_before = 0
-    for document_id, members in by_document.items():
-        start, passages = 0, []
-        for ordinal, row in enumerate(members, start=n_before + 1):
-            passages.append(
-                Passage(
-                    passage_id=row.passage_id,
-                    document_id=document_id,
-                    ordinal=ordinal,
-                    headings=(row.title,) if row.title else (),
-                    text=row.text,
-                    start=start,
-                    language=find_language(row.text),
-                )
-            )
-            start += len(row.text) + len(_BETWEEN)
-        n_before += len(passages)
-        text = _BETWEEN.join(row.text for row in members)
-        yield Document(document_id=document_id, text=text, passages=tuple(passages))
-
-
-__all__ = ["Document", "Language", "Passage", "name_kind", "read_documents"]
-
+Note = Callable[[str], None]
 Kind = Literal["markdown", "plain", "html", "pdf", "word"]
 KINDS: Final[dict[str, Kind]] = {
     ".md": "markdown",
@@ -161,7 +40,7 @@ KINDS: Final[dict[str, Kind]] = {
     ".docx": "word",
 }
 _EXTRA: Final = ("bs4", "lxml", "mammoth", "markdownify", "pypdf")  # the packages of the extra `documents`
-_WORD_LOCK: Final = "~$"  # how the file begins that Word puts beside a document while it is open
+_WORD_LOCK: Final = "~$"  # the start of the name of the file that Word puts beside an open document
 _ALLOWED: Final = (
     f"a folder of documents, a document ({', '.join(KINDS)}), or a table of passages "
     "(.jsonl, .json, .csv, .parquet, .xlsx, FILE.duckdb#TABLE)"
@@ -169,6 +48,7 @@ _ALLOWED: Final = (
 _DECLARED: Final = re.compile(rb"<meta[^<>]{0,200}charset=[\"']?([\w-]{1,40})", re.IGNORECASE)
 _DECLARED_WITHIN: Final = 4096
 _SAVE: Final = "save it as UTF-8, or name its encoding with --encoding"
+_MAX_LISTED: Final = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,30 +61,30 @@ class _File:
 
 
 def name_kind(path: Path) -> Kind | None:
-    """Return what a file is read as by its suffix; None for a kind that is not read."""
+    """Return the kind of document that a file's suffix means; None for a file that is not read."""
     return KINDS.get(path.suffix.lower())
 
 
-def read_documents(
+def load_documents(
     source: str | Path, *, encoding: str | None = None, note: Note = lambda _line: None
 ) -> list[Document]:
     """Return the documents of a knowledge base in the order of their names, or of a table's rows.
 
     `encoding` is for text that is not UTF-8. `note` gets a line for each kind of file that was left out. Raises
-    TestsetError with all that is wrong with the source, or DatasetError where a table cannot be opened.
+    TestsetError with all problems of the source, or DatasetError for a table that cannot be opened.
     """
     if encoding is not None and not check_known(encoding):
         allowed = "utf-8, utf-16, cp1252, gb18030, latin-1 and the others that Python knows"
         raise refuse(f"--encoding {encoding} is not known", allowed=allowed, to_do="name that of the files")
     path = Path(source).expanduser()
     if path.is_dir():
-        return _read_files(str(path), _list_files(path, note), encoding, note)
+        return _load_files(str(path), _list_files(path, note), encoding, note)
     kind = name_kind(path)
     if not path.exists() and not any(mark in str(source) for mark in ("#", "://")):
         raise refuse(f"{source}: no such file or folder", allowed=_ALLOWED, to_do="check the path")
     if kind is None:
-        return read_passages(source, encoding)
-    return _read_files(str(source), [_File(path=path, document_id=path.name, kind=kind)], encoding, note)
+        return _load_table(source, encoding)
+    return _load_files(str(source), [_File(path=path, document_id=path.name, kind=kind)], encoding, note)
 
 
 def _list_files(folder: Path, note: Note) -> list[_File]:
@@ -245,7 +125,7 @@ def _list_files(folder: Path, note: Note) -> list[_File]:
     return sorted(files, key=lambda file: file.document_id)
 
 
-def _read_files(name: str, files: list[_File], encoding: str | None, note: Note) -> list[Document]:
+def _load_files(name: str, files: list[_File], encoding: str | None, note: Note) -> list[Document]:
     documents: list[Document] = []
     problems: list[str] = []
     empty: list[str] = []
@@ -253,7 +133,7 @@ def _read_files(name: str, files: list[_File], encoding: str | None, note: Note)
     n_passages = 0
     for file in files:
         try:
-            text = _read_document(file, encoding, note)
+            text = _load_document(file, encoding, note)
         except UnreadableFile as error:
             problems.append(f"{file.document_id}: {error}")
             advice[error.to_do] = None
@@ -269,7 +149,7 @@ def _read_files(name: str, files: list[_File], encoding: str | None, note: Note)
         if not document.passages:
             empty.append(file.document_id)
     if problems:
-        raise refuse_all(name, problems, list(advice))
+        raise _refuse_all(name, problems, list(advice))
     if empty:
         note(f"without any text: {list_names(empty, 5)}")
     if not n_passages:
@@ -277,26 +157,35 @@ def _read_files(name: str, files: list[_File], encoding: str | None, note: Note)
     return [document for document in documents if document.passages]
 
 
-def _read_document(file: _File, encoding: str | None, note: Note) -> str:
-    """Return a document as Markdown, or a plain text as it is. Raises UnreadableFile, or OSError."""
+def _refuse_all(name: str, problems: Sequence[str], advice: Sequence[str]) -> TestsetError:
+    """Return the error for all problems of a source: each on a line, then what to do about them."""
+    lines = [f"{name}: {len(problems):,} problem{'' if len(problems) == 1 else 's'}; nothing was read"]
+    lines += [f"  {problem}" for problem in problems[:_MAX_LISTED]]
+    if len(problems) > _MAX_LISTED:
+        lines.append(f"  and {len(problems) - _MAX_LISTED:,} more")
+    return TestsetError("\n".join([*lines, *(f"to do: {text}" for text in advice)]))
+
+
+def _load_document(file: _File, encoding: str | None, note: Note) -> str:
+    """Return a document as Markdown, or a plain text unchanged. Raises UnreadableFile, or OSError."""
     if file.kind in ("markdown", "plain"):
-        return _read_text(file.path, encoding)
+        return _load_text(file.path, encoding)
     if any(find_spec(package) is None for package in _EXTRA):
         raise UnreadableFile(f"reading {file.path.suffix} needs a package", 'pip install "evalhouse[documents]"')
-    from evalhouse.tasks.testsets.readers import read_html, read_pdf, read_word  # noqa: PLC0415  # as above
+    from evalhouse.tasks.testsets.readers import convert_html, load_pdf, load_word  # noqa: PLC0415  # as above
 
     if file.kind == "html":
-        return read_html(_read_text(file.path, encoding))
+        return convert_html(_load_text(file.path, encoding))
     if file.kind == "word":
-        return read_word(file.path)
-    return read_pdf(file.path, lambda line: note(f"{file.document_id}: {line}"))
+        return load_word(file.path)
+    return load_pdf(file.path, lambda line: note(f"{file.document_id}: {line}"))
 
 
-def _read_text(path: Path, encoding: str | None) -> str:
+def _load_text(path: Path, encoding: str | None) -> str:
     r"""Return the text of a file with `\n` at the ends of lines.
 
-    It is read in the encoding of its byte order mark, else as UTF-8, else in the one that is named, else in the one
-    that a page declares or that its bytes are certain to be. Raises UnreadableFile.
+    The encoding is that of the byte order mark, else UTF-8 if it fits, else the given one, else the one that a page
+    declares or that the bytes are certain to have. Raises UnreadableFile.
     """
     data = path.read_bytes()
     found = find_mark(data[:4]) or ("utf-8" if is_utf8(data) else encoding)
@@ -313,3 +202,117 @@ def _read_text(path: Path, encoding: str | None) -> str:
     except UnicodeDecodeError as error:
         raise UnreadableFile(f"not {error.encoding}: {error.reason}", _SAVE) from error
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+Column = Literal["id", "text", "document", "title"]
+NAMES: Final[Mapping[Column, tuple[str, ...]]] = {
+    "id": ("id", "passage_id", "context_id", "metadata.id"),
+    "text": ("text", "content", "page_content"),
+    "document": ("document", "document_id", "source", "metadata.source"),
+    "title": ("title", "metadata.title"),
+}
+_PATHS: Final = {column: [ColumnPath(name) for name in names] for column, names in NAMES.items()}
+_ADVICE: Final[Mapping[ProblemKind, str]] = {
+    "not_an_object": 'every row is a JSON object such as {"id": "p1", "text": "…"}; wrap or remove the others',
+    "columns": f"a passage has an id ({', '.join(NAMES['id'])}) and a text ({', '.join(NAMES['text'])}); "
+    "document and title may be given beside them",
+    "not_text": "the text of a passage is not empty; remove the row or fill it in",
+    "duplicate_id": "an id names one passage; make the ids differ",
+    "no_rows": "a table of passages has at least one row; was it written to the end?",
+}
+_BETWEEN: Final = "\n\n"  # passages, in the text of their document
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Row:
+    passage_id: str
+    title: str | None
+    text: str
+
+
+@dataclass(kw_only=True)
+class _Table:
+    """A table of passages as far as it was read: its rows by document, and its problems."""
+
+    name: str
+    place: str
+    rows: dict[str, list[_Row]] = field(default_factory=dict)
+    row_numbers: dict[str, int] = field(default_factory=dict)  # by id
+    problems: list[str] = field(default_factory=list)
+    kinds: dict[ProblemKind, None] = field(default_factory=dict)
+
+    def complain(self, row: int | None, kind: ProblemKind, text: str) -> None:
+        self.problems.append(text if row is None else f"{self.place} {row:,}: {text}")
+        self.kinds[kind] = None
+
+
+def _load_table(source: str | Path, encoding: str | None) -> list[Document]:
+    """Return the documents of a table of passages. Raises TestsetError, or DatasetError if it cannot be opened."""
+    opened = open_source(source, encoding)
+    table = _read_table(opened)
+    if "not_utf8" in table.kinds and encoding is None and opened.file is not None and opened.file.encoding is None:
+        with opened.file.open() as lines:
+            found = weigh(lines)
+        if found is not None:
+            table = _read_table(open_source(source, found))
+    if table.problems:
+        raise _refuse_all(table.name, table.problems, [_ADVICE.get(kind) or advise(kind) for kind in table.kinds])
+    documents = []
+    n_before = 0
+    for document_id, rows in table.rows.items():
+        start, passages = 0, []
+        for ordinal, row in enumerate(rows, start=n_before + 1):
+            passages.append(
+                Passage(
+                    passage_id=row.passage_id,
+                    document_id=document_id,
+                    ordinal=ordinal,
+                    headings=(row.title,) if row.title else (),
+                    text=row.text,
+                    start=start,
+                    language=find_language(row.text),
+                )
+            )
+            start += len(row.text) + len(_BETWEEN)
+        n_before += len(passages)
+        text = _BETWEEN.join(row.text for row in rows)
+        documents.append(Document(document_id=document_id, text=text, passages=tuple(passages)))
+    return documents
+
+
+def _read_table(source: DatasetSource) -> _Table:
+    table = _Table(name=source.name, place=source.place)
+    try:
+        for raw in source.read(table.complain):
+            _add_row(table, raw)
+    except ReadingStopped as stopped:
+        table.complain(stopped.problem.row, stopped.problem.kind, stopped.problem.text)
+    if not table.rows and not table.problems:
+        table.complain(None, "no_rows", "no rows")
+    return table
+
+
+def _add_row(table: _Table, raw: RawRow) -> None:
+    """Add a row to its document, or its problems to the table's."""
+    n_before = len(table.problems)
+    complain = partial(table.complain, raw.row)
+    values: dict[Column, object] = {}
+    for column, paths in _PATHS.items():
+        found = (path.find(raw.values) for path in paths)
+        values[column] = next((value for value in found if value is not MISSING), MISSING)
+    for column in ("id", "text"):
+        if values[column] is MISSING:
+            complain("columns", f"no {column}; columns: {list_names(list(raw.values), 8)}")
+        elif is_empty(values[column]):
+            complain("ids" if column == "id" else "not_text", f"{column} is empty")
+    passage_id, text = read_id(values["id"], "id", complain), read_text(values["text"], "text", complain)
+    document_id = read_id(values["document"], "document", complain)
+    title = read_text(values["title"], "title", complain)
+    if passage_id is None or text is None or len(table.problems) > n_before:
+        return
+    first = table.row_numbers.setdefault(passage_id, raw.row)
+    if first != raw.row:
+        complain("duplicate_id", f"id {passage_id!r} is that of {table.place} {first:,} already")
+        return
+    row = _Row(passage_id=passage_id, title=title, text=text)
+    table.rows.setdefault(document_id or passage_id, []).append(row)

@@ -1,9 +1,9 @@
-"""A document cut into passages: the pieces of a knowledge base that questions are made from.
+"""Cutting a document into passages, the pieces of a knowledge base that questions are made from.
 
-The cut follows the structure. A passage never reaches over a heading; within a section, paragraphs, lists and tables
-are put together until there is enough to ask about, and one that is too long is divided between its sentences, items or
-rows. It is a matter of the section alone, so that an edit changes the passages around it and no others. A passage is a
-stretch of its document, letter by letter; the headings it stands under are kept beside it.
+The cut follows the structure: a passage never crosses a heading; within a section, paragraphs, lists and tables are
+joined until there is enough to ask about, and a block that is too long is divided between its sentences, items or rows.
+It depends on the section alone, so that an edit changes the passages around it and no others. A passage is a stretch of
+its document, character by character; the headings above it are stored beside it.
 """
 
 import re
@@ -21,8 +21,8 @@ from evalhouse.tasks.lexical.split import split_sentences, strip_markup
 
 Language = Literal["en", "zh"]
 
-SHORTEST: Final = 200  # letters; less is put to what stands before it in the section
-ENOUGH: Final = 400  # letters from which on a passage is not made longer
+SHORTEST: Final = 200  # characters; a shorter passage is joined to the one before it in the section
+ENOUGH: Final = 400  # characters; a passage of this length is not extended
 LONGEST: Final = 1200
 _HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _WORD = re.compile(r"[^\W\d_\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+")
@@ -47,7 +47,7 @@ _TITLE = re.compile(r"title\s*[:=]\s*(\S.*)")
 _TAG = re.compile(r"<[^<>]*+>")
 _LETTER = re.compile(r"[^\W_]")
 _ANCHOR = re.compile(r"\{\s?[#.][^{}]*+\}$")
-_PAGE = re.compile(r"<!-- PDF (page \d+) -->")  # as the reader of PDF writes it
+_PAGE = re.compile(r"<!-- PDF (page \d+) -->")  # written by the reader of PDF
 _PARAGRAPH_BREAK = re.compile(r"\n[^\S\n]*+\n")
 
 
@@ -55,8 +55,8 @@ _PARAGRAPH_BREAK = re.compile(r"\n[^\S\n]*+\n")
 class Passage:
     """A piece of a document: `text` is `document.text[start : start + len(text)]`.
 
-    `passage_id` names it for good as long as its section keeps its headings; `ordinal` is its place among all passages
-    of the source, from 1; `headings` are those of the sections that it stands in, the outermost first.
+    `passage_id` stays the same as long as its section keeps its headings; `ordinal` is its place among all passages of
+    the source, from 1; `headings` are the headings above it, the outermost first.
     """
 
     passage_id: str
@@ -69,29 +69,29 @@ class Passage:
 
     @cached_property
     def passage_hash(self) -> str:
-        """16 hex digits of SHA-256 over headings and text; how the text is broken into lines does not matter."""
+        """16 hex digits of SHA-256 over headings and text; the line breaks of the text do not matter."""
         return hash_json([self.headings, " ".join(self.text.split())], 16)
+
+    def as_context(self, words: str | None = None) -> str:
+        """Return the passage, or some words of it, as a judge gets it: under its headings, which are one line."""
+        heading = " > ".join(self.headings) or self.document_id
+        return f"{' '.join(heading.split())}\n{self.text if words is None else words}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A document of the knowledge base: its text as read, and the passages it was cut into, in order."""
+    """A document of the knowledge base: its text, and the passages it was cut into, in order."""
 
     document_id: str
     text: str
     passages: tuple[Passage, ...]
-
-    @cached_property
-    def document_hash(self) -> str:
-        """16 hex digits that change when a passage does, comes, goes or moves."""
-        return hash_json([passage.passage_hash for passage in self.passages], 16)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
     """A stretch of a document's text, from `start` to before `end`.
 
-    `cuts` are the places where it may be cut when it is too long: where an item, a row or a line of code begins. A text
+    `cuts` are the places where it may be cut when it is too long: the starts of items, rows or lines of code. A text
     is cut between its sentences. A heading has a `level` from 1 (0: the title of the document) and its words without
     markup in `title`; one with a `name` but no title begins a section that has no heading, such as a page of a PDF.
     """
@@ -112,18 +112,21 @@ class _Section:
     blocks: list[Block]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Stretch:
-    start: int
-    end: int
-
-
 def cut_markdown(document_id: str, text: str, *, n_before: int = 0) -> Document:
     """Return a document with its passages; `n_before` passages of the source come before it.
 
     Front matter is not part of the text, but a title in it that no heading repeats is the heading above all others.
     """
-    title, text = _cut_front_matter(text)
+    title = ""
+    first_line, _, rest = text.partition("\n")
+    closing = _FRONT_MARKS.get(first_line.rstrip(), ())
+    lines = rest.split("\n")
+    last = next((place for place, line in enumerate(lines) if line.rstrip() in closing), None)
+    first_entry = next((line for line in lines if line.strip()), "")
+    if last is not None and _MEMBER.match(first_entry):  # else a rule above a text
+        title = next((match[1] for line in lines[:last] if (match := _TITLE.match(line))), "")
+        title = title.strip().strip("\"'").strip()
+        text = "\n".join(lines[last + 1 :])
     blocks = list(find_blocks(text))
     if title and not any(block.title == title for block in blocks):
         blocks.insert(0, Block(start=0, end=0, kind="heading", level=0, title=title))
@@ -138,26 +141,26 @@ def cut_plain(document_id: str, text: str, *, n_before: int = 0) -> Document:
 
 
 def _cut(document_id: str, text: str, blocks: Sequence[Block], n_before: int) -> Document:
+    """Return the document with the passages that its blocks, section by section, are joined or divided to."""
     taken = set[str]()
     passages: list[Passage] = []
-    for section in _cut_sections(blocks):
-        # The passages of a section
-        packed: list[_Stretch] = []
+    for section in _list_sections(blocks):
+        stretches: list[range] = []
         is_open = False
         for block in section.blocks:
             pieces = _divide(text, block)
             for piece in pieces:
-                if not (is_open and _join(text, packed, piece)):
-                    packed.append(piece)
-                # A lead-in such as `You need:` belongs to what follows it.
-                is_lead = len(pieces) == 1 and text[piece.end - 1] in ":："
-                is_open = is_lead or packed[-1].end - packed[-1].start < ENOUGH
-        if len(packed) > 1 and packed[-1].end - packed[-1].start < SHORTEST:
-            last = packed.pop()
-            if not _join(text, packed, last):
-                packed.append(last)
-        for stretch in packed:
-            words = text[stretch.start : stretch.end]
+                if not (is_open and _join(text, stretches, piece)):
+                    stretches.append(piece)
+                # A lead-in such as `You need:` belongs to the block after it.
+                is_lead = len(pieces) == 1 and text[piece.stop - 1] in ":："
+                is_open = is_lead or len(stretches[-1]) < ENOUGH
+        if len(stretches) > 1 and len(stretches[-1]) < SHORTEST:
+            last = stretches.pop()
+            if not _join(text, stretches, last):
+                stretches.append(last)
+        for stretch in stretches:
+            words = text[stretch.start : stretch.stop]
             number, slug = 1, section.slug
             while slug in taken:
                 number += 1
@@ -177,24 +180,8 @@ def _cut(document_id: str, text: str, blocks: Sequence[Block], n_before: int) ->
     return Document(document_id=document_id, text=text, passages=tuple(passages))
 
 
-def _cut_front_matter(text: str) -> tuple[str, str]:
-    """Return the title in the metadata before a text, "" for none, and the text after them."""
-    first, _, rest = text.partition("\n")
-    closing = _FRONT_MARKS.get(first.rstrip())
-    if closing is None:
-        return "", text
-    lines = rest.split("\n")
-    if not _MEMBER.match(next((line for line in lines if line.strip()), "")):
-        return "", text  # a rule above a text
-    last = next((place for place, line in enumerate(lines) if line.rstrip() in closing), None)
-    if last is None:
-        return "", text
-    title = next((match[1] for line in lines[:last] if (match := _TITLE.match(line))), "")
-    return title.strip().strip("\"'").strip(), "\n".join(lines[last + 1 :])
-
-
 def find_blocks(text: str) -> Iterator[Block]:
-    """Yield the outermost blocks of Markdown; headings inside of quotations and lists are words of these.
+    """Yield the outermost blocks of Markdown; a heading inside a quotation or a list is part of that block.
 
     Comments, link definitions and rules are left out.
     """
@@ -237,22 +224,16 @@ def find_blocks(text: str) -> Iterator[Block]:
 
 
 def find_language(text: str) -> Language:
-    """Chinese where a good part of the words is; else English."""
+    """Return Chinese for a text with a good share of Chinese words, else English."""
     n_chinese = len(_HAN.findall(text)) / 2
     return "zh" if n_chinese and n_chinese >= _CHINESE_SHARE * (n_chinese + len(_WORD.findall(text))) else "en"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SentenceSpan:
-    """Where a sentence stands: from `start` to before `end`."""
+def find_sentences(text: str) -> list[range]:
+    """Return the places of the sentences of a text.
 
-    start: int
-    end: int
-
-
-def find_sentences(text: str) -> list[SentenceSpan]:
-    """Where the sentences of a text stand. A line break ends one only where an item or a row of a table begins or ends:
-    the lines of a paragraph may be wrapped."""
+    A line break ends a sentence only beside an empty line, an item or a row of a table: paragraphs may be wrapped.
+    """
     before, *lines = text.split("\n")
     parts = [before]
     for line in lines:
@@ -260,16 +241,16 @@ def find_sentences(text: str) -> list[SentenceSpan]:
         parts += ["\n" if stays else " ", line]
         before = line
     unwrapped = "".join(parts)  # as long as the text
-    spans: list[SentenceSpan] = []
+    spans: list[range] = []
     end = 0
     for sentence in split_sentences(unwrapped):
         start = unwrapped.index(sentence, end)
         end = start + len(sentence)
-        spans.append(SentenceSpan(start=start, end=end))
+        spans.append(range(start, end))
     return spans
 
 
-def _cut_sections(blocks: Iterable[Block]) -> Iterator[_Section]:
+def _list_sections(blocks: Iterable[Block]) -> Iterator[_Section]:
     """Yield the blocks under each heading, with the headings above it."""
     above: list[Block] = []
     section = _Section(headings=(), slug=_UNNAMED, blocks=[])
@@ -287,61 +268,51 @@ def _cut_sections(blocks: Iterable[Block]) -> Iterator[_Section]:
     yield section
 
 
-def _join(text: str, packed: list[_Stretch], piece: _Stretch) -> bool:
-    """Make the last passage longer by a piece; False where it would be too long, or where something that is not part of
-    any passage lies between: a rule, a comment."""
-    open_one = packed[-1]
-    if piece.end - open_one.start > LONGEST or text[open_one.end : piece.start].strip():
+def _join(text: str, stretches: list[range], piece: range) -> bool:
+    """Extend the last stretch by a piece; return False if it would be too long or if text without a passage, such as a
+    rule or a comment, lies between the two."""
+    last = stretches[-1]
+    if piece.stop - last.start > LONGEST or text[last.stop : piece.start].strip():
         return False
-    packed[-1] = _Stretch(start=open_one.start, end=piece.end)
+    stretches[-1] = range(last.start, piece.stop)
     return True
 
 
-def _divide(text: str, block: Block) -> list[_Stretch]:
-    """Return a block in as many pieces of like length as are needed for none to be too long.
+def _divide(text: str, block: Block) -> list[range]:
+    """Return a block in as many pieces of similar length as are needed for none to be too long.
 
     It is cut between items, rows or sentences; an item or row that is too long alone, between its sentences; a sentence
-    at a line break or between words.
+    at the last line break, else the last space, that leaves each piece short enough.
     """
     whole = _trim(text, block.start, block.end)
-    length = whole.end - whole.start
-    if length <= LONGEST:
-        return [whole] if length else []
-    places = [whole.start, *(cut for cut in block.cuts if whole.start < cut < whole.end), whole.end]
-    parts: list[_Stretch] = []
+    if len(whole) <= LONGEST:
+        return [whole] if whole else []
+    places = [whole.start, *(cut for cut in block.cuts if whole.start < cut < whole.stop), whole.stop]
+    parts: list[range] = []
     for part in (_trim(text, start, end) for start, end in pairwise(places)):
-        if part.end - part.start > LONGEST:
-            for sentence in find_sentences(text[part.start : part.end]):
-                start, end = part.start + sentence.start, part.start + sentence.end
-                parts += _cut_words(text, _Stretch(start=start, end=end))
-        elif part.end > part.start:
-            parts.append(part)
-    wanted = length / ceil(length / LONGEST)
+        if len(part) <= LONGEST:
+            parts += [part] if part else []
+            continue
+        for sentence in find_sentences(text[part.start : part.stop]):
+            start, end = part.start + sentence.start, part.start + sentence.stop
+            while end - start > LONGEST:
+                limit = start + LONGEST
+                breaks = [text.rfind(mark, start + SHORTEST, limit) for mark in ("\n", " ")]
+                parts.append(_trim(text, start, next((place for place in breaks if place > 0), limit)))
+                start = _trim(text, parts[-1].stop, end).start
+            parts.append(range(start, end))
+    target = len(whole) / ceil(len(whole) / LONGEST)
     pieces = [parts[0]]
     for part in parts[1:]:
-        open_length = pieces[-1].end - pieces[-1].start
-        if part.end - pieces[-1].start <= LONGEST and open_length < wanted:
-            pieces[-1] = _Stretch(start=pieces[-1].start, end=part.end)
+        if part.stop - pieces[-1].start <= LONGEST and len(pieces[-1]) < target:
+            pieces[-1] = range(pieces[-1].start, part.stop)
         else:
             pieces.append(part)
     return pieces
 
 
-def _cut_words(text: str, sentence: _Stretch) -> Iterator[_Stretch]:
-    """A sentence that is too long, cut at the last line break, else the last space, that leaves each part short
-    enough; anywhere where there is none."""
-    start = sentence.start
-    while sentence.end - start > LONGEST:
-        limit = start + LONGEST
-        places = [text.rfind(mark, start + SHORTEST, limit) for mark in ("\n", " ")]
-        piece = _trim(text, start, next((place for place in places if place > 0), limit))
-        yield piece
-        start = _trim(text, piece.end, sentence.end).start
-    yield _Stretch(start=start, end=sentence.end)
-
-
-def _trim(text: str, start: int, end: int) -> _Stretch:
-    """The same stretch without white space at its ends."""
+def _trim(text: str, start: int, end: int) -> range:
+    """Return the stretch without white space at its ends."""
     words = text[start:end]
     before = len(words) - len(words.lstrip())
-    return _Stretch(start=start + before, end=max(start + before, start + len(words.rstrip())))
+    return range(start + before, max(start + before, start + len(words.rstrip())))

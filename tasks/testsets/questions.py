@@ -1,9 +1,15 @@
-"""The questions of a test set: what one holds, and how it stands in a file that `evalhouse run` reads as it is."""
+"""The questions of a test set, the two files it is stored in, and the differences between two sets.
+
+A set is a file of JSON Lines that `evalhouse run` takes as a dataset. The manifest beside it has the set's hash, its
+versions with the changes of each, the passages that the questions rest on, the proposals that wait for a person, and
+what the set was asked to be. Both files are replaced as a whole.
+"""
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from difflib import SequenceMatcher
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
@@ -12,8 +18,8 @@ import orjson
 
 from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.datasets.rows import hash_json
-from evalhouse.tasks.testsets.errors import refuse
-from evalhouse.tasks.testsets.passages import Language, Passage, find_language
+from evalhouse.tasks.testsets import refuse
+from evalhouse.tasks.testsets.passages import Language, find_language
 from evalhouse.warehouse.rows.samples import plain_turns
 
 QuestionKind = Literal["fact", "number", "procedure", "several", "comparison", "conversational", "unanswerable"]
@@ -21,6 +27,13 @@ KINDS: Final[tuple[QuestionKind, ...]] = get_args(QuestionKind)
 UNANSWERABLE: Final = "unanswerable"
 # Sets of earlier versions have "mended" for "fixed"; it stays there, as it is part of a set's hash.
 Decision = Literal["accepted", "fixed", "mended"]
+_FORMAT: Final = 1
+_FIELDS: Final = (
+    "id", "question", "ground_truth", "reference_context_ids", "kind", "language", "spans", "conversation", "decision",
+    "reviewer", "reviewed_at",
+)  # fmt: skip
+"""The columns of a set's file, in the order in which they are written and hashed."""
+_ALWAYS_WRITTEN: Final = ("id", "question", "ground_truth", "kind", "language")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,96 +48,88 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """Something said before the question."""
+    """A message before the question."""
 
     role: Literal["user", "assistant"]
     content: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class SetQuestion:
-    """A question of a test set. One that the documents do not answer has no ground truth and no spans.
-
-    `reference_context_ids` are the documents, or the passages of a table, that a retriever should find. `decision` is
-    what a person last said of it, with who and when (UTC); None for one that nobody has looked at.
-    """
+class PlainQuestion:
+    """A question of any set or none, with its ground truth (None for none) and the words of documents it rests on."""
 
     id: str
     question: str
     ground_truth: str | None
+    spans: tuple[Span, ...] = ()
+    conversation: tuple[Turn, ...] = ()
+
+    @property
+    def conversation_text(self) -> str:
+        """The messages before the question, one on a line."""
+        return "\n".join(f"{turn.role}: {' '.join(turn.content.split())}" for turn in self.conversation)
+
+    @property
+    def asked(self) -> str:
+        """The question after the messages before it, as one text."""
+        return f"{self.conversation_text}\nuser: {self.question}" if self.conversation else self.question
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetQuestion(PlainQuestion):
+    """A question of a set that evalhouse made. One that the documents do not answer has no ground truth and no spans.
+
+    `reference_context_ids` are the documents, or the passages of a table, that a retriever should find. `decision` is
+    the last decision of a person on it, with the name and the time (UTC); None before the first.
+    """
+
     reference_context_ids: tuple[str, ...]
     kind: QuestionKind
     language: Language
-    spans: tuple[Span, ...] = ()
-    conversation: tuple[Turn, ...] = ()
     decision: Decision | None = None
     reviewer: str | None = None
     reviewed_at: str | None = None
 
     @cached_property
     def question_hash(self) -> str:
-        """16 hex digits over all it holds but its id. Where in its document a span begins and how it is broken into
-        lines does not count: it says the same."""
+        """16 hex digits over everything but the id, the starts of spans, and the white space in spans."""
         spans = [[span.document_id, span.passage_id, "".join(span.text.split())] for span in self.spans]
         row = self.to_row() | ({"spans": spans} if spans else {})
         return hash_json([value for name, value in row.items() if name != "id"], 16)
 
     @property
     def undecided(self) -> "SetQuestion":
-        """The same question before anybody decided on it."""
+        """The same question without a decision."""
         return replace(self, decision=None, reviewer=None, reviewed_at=None)
 
-    @property
-    def content_hash(self) -> str:
-        """The hash of what a person decides on."""
-        return self.undecided.question_hash
-
     def to_row(self) -> dict[str, Any]:
-        """The question as a line of a set's file; what it does not have is left out but for the ground truth."""
+        """Return the question as a line of a set's file; optional fields without a value are left out."""
         row = asdict(self)
-        optional = ("conversation", "spans", "reference_context_ids", "decision", "reviewer", "reviewed_at")
-        return {name: value for name, value in row.items() if value or name not in optional}
+        return {name: row[name] for name in _FIELDS if row[name] or name in _ALWAYS_WRITTEN}
 
 
-_NAMES = frozenset(field.name for field in fields(SetQuestion))
-
-
-def read_question(row: Mapping[str, Any]) -> SetQuestion:
-    """A line of a set's file that evalhouse wrote; other keys are left out. KeyError, TypeError: it is none."""
-    values = {name: value for name, value in row.items() if name in _NAMES}
-    return SetQuestion(
-        **values
-        | {
-            "reference_context_ids": tuple(values.get("reference_context_ids") or ()),
-            "spans": tuple(Span(**span) for span in values.get("spans") or ()),
-            "conversation": tuple(Turn(**turn) for turn in values.get("conversation") or ()),
-        }
-    )
+def parse_question(row: Mapping[str, Any]) -> SetQuestion:
+    """Return the question in a line of a set's file. Raises KeyError or TypeError for a line of another kind."""
+    values = {name: row[name] for name in _FIELDS if name in row}
+    values["reference_context_ids"] = tuple(values.get("reference_context_ids") or ())
+    values["spans"] = tuple(Span(**span) for span in values.get("spans") or ())
+    values["conversation"] = tuple(Turn(**turn) for turn in values.get("conversation") or ())
+    return SetQuestion(**values)
 
 
 def make_question_id(question: str, conversation: Sequence[Turn]) -> str:
-    """The id of a new question, which it keeps whatever becomes of its ground truth."""
+    """Return the id of a new question, which it keeps when its ground truth changes."""
     return f"q-{hash_json([question, [turn.content for turn in conversation]], 10)}"
 
 
-def show_passage(passage: Passage, words: str | None = None) -> str:
-    """A passage, or some words of it, as it is put to a judge: under its headings, which are one line."""
-    heading = " > ".join(passage.headings) or passage.document_id
-    return f"{' '.join(heading.split())}\n{passage.text if words is None else words}"
+def find_differences(before: SetQuestion, after: SetQuestion) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the fields in which two versions of a question differ, with the old values and with the new ones."""
+    old, new = before.to_row(), after.to_row()
+    names = [name for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)]
+    return {name: old.get(name) for name in names}, {name: new.get(name) for name in names}
 
 
-def write_conversation(turns: Sequence[Turn]) -> str:
-    """What was said before a question, a line each."""
-    return "\n".join(f"{turn.role}: {' '.join(turn.content.split())}" for turn in turns)
-
-
-def write_asked(question: str, conversation: Sequence[Turn]) -> str:
-    """A question with what was said before it, where the two are asked as one."""
-    before = write_conversation(conversation)
-    return f"{before}\nuser: {question}" if before else question
-
-
-_RULES: Final[tuple[tuple[QuestionKind, re.Pattern[str]], ...]] = (
+_KIND_RULES: Final[tuple[tuple[QuestionKind, re.Pattern[str]], ...]] = (
     (
         "comparison",
         re.compile(
@@ -151,117 +156,103 @@ _RULES: Final[tuple[tuple[QuestionKind, re.Pattern[str]], ...]] = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class GivenQuestion:
-    """A question as it stands in a set; `given_kind` is one of evalhouse's kinds where the set says it."""
+class GivenQuestion(PlainQuestion):
+    """A question of a set that may come from anywhere; `given_kind` is one of evalhouse's kinds if the set has one."""
 
-    id: str
-    question: str
-    ground_truth: str | None
     reference_context_ids: tuple[str, ...] = ()
     given_kind: QuestionKind | None = None
     marked_unanswerable: bool = False
-    spans: tuple[Span, ...] = ()
-    conversation: tuple[Turn, ...] = ()
 
     @property
     def is_unanswerable(self) -> bool:
-        """Whether the set says that nothing answers it."""
+        """True if the set marks the question as one without an answer."""
         return self.marked_unanswerable or self.given_kind == UNANSWERABLE
 
     @property
     def kind(self) -> QuestionKind:
-        """As the set says, else by its words: a rule of thumb."""
-        return self.given_kind or self._guess_kind()
-
-    @property
-    def language(self) -> Language:
-        """By its letters."""
-        return find_language(self.question)
-
-    def _guess_kind(self) -> QuestionKind:
+        """The kind that the set has, else a guess by the question's words."""
+        if self.given_kind:
+            return self.given_kind
         if self.is_unanswerable:
             return UNANSWERABLE
         if self.conversation:
             return "conversational"
-        kind = next((kind for kind, words in _RULES if words.search(self.question)), None)
-        if kind is None and len(set(self.reference_context_ids)) > 1:
+        by_words = next((kind for kind, words in _KIND_RULES if words.search(self.question)), None)
+        if by_words is None and len(set(self.reference_context_ids)) > 1:
             return "several"
-        return kind or "fact"
+        return by_words or "fact"
+
+    @property
+    def language(self) -> Language:
+        """The language of the question, by its letters."""
+        return find_language(self.question)
 
 
-def read_given(
+def load_given(
     source: str, *, mapping: Mapping[str, str], encoding: str | None = None
 ) -> tuple[list[GivenQuestion], str]:
-    """The questions of a set in its order, and the hash of its content; raises DatasetError."""
+    """Return the questions of any dataset in its order, and the hash of its content. Raises DatasetError."""
     staged = stage_dataset(source, mapping=mapping, limit=None, encoding=encoding)
     try:
         samples = staged.staging.read_between(1, staged.n_samples)
     finally:
         staged.staging.discard()
     questions = [
-        take_given(
+        make_given(
             sample_id=sample.sample_id,
             question=sample.question,
             ground_truth=sample.ground_truth,
             reference_context_ids=sample.reference_context_ids,
-            beside={**sample.metadata, "conversation": plain_turns(sample.conversation)},
+            columns={**sample.metadata, "conversation": plain_turns(sample.conversation)},
         )
         for sample in samples
     ]
     return questions, staged.content_hash
 
 
-def take_given(
+def make_given(
     *,
     sample_id: str,
     question: str,
     ground_truth: str | None,
     reference_context_ids: Sequence[str] | None,
-    beside: Mapping[str, Any],
+    columns: Mapping[str, Any],
 ) -> GivenQuestion:
-    """A question from the columns of a dataset and what stands beside them."""
-    kind = beside.get("kind")
+    """Return a question of a dataset; a column of spans or turns in another shape than ours is ignored."""
+    spans, turns = (value if isinstance(value := columns.get(name), list) else [] for name in ("spans", "conversation"))
+    kind = columns.get("kind")
     return GivenQuestion(
         id=sample_id,
         question=question,
         ground_truth=ground_truth if (ground_truth or "").strip() else None,
         reference_context_ids=tuple(reference_context_ids or ()),
         given_kind=next((known for known in KINDS if known == kind), None),
-        marked_unanswerable=beside.get("answerable") is False,
-        spans=tuple(_read_spans(beside.get("spans"))),
-        conversation=tuple(_read_turns(beside.get("conversation"))),
-    )
-
-
-def _read_spans(value: object) -> Iterator[Span]:
-    """Spans as evalhouse writes them; what has another shape is another column of that name."""
-    for one in value if isinstance(value, list) else ():
-        if isinstance(one, dict) and isinstance(one.get("text"), str) and isinstance(one.get("passage_id"), str):
-            start: Any = one.get("start")
-            yield Span(
-                document_id=str(one.get("document_id") or ""),
-                passage_id=one["passage_id"],
-                text=one["text"],
-                start=start if isinstance(start, int) else 0,
+        marked_unanswerable=columns.get("answerable") is False,
+        spans=tuple(
+            Span(
+                document_id=str(span.get("document_id") or ""),
+                passage_id=span["passage_id"],
+                text=span["text"],
+                start=span["start"] if isinstance(span.get("start"), int) else 0,
             )
-
-
-def _read_turns(value: object) -> Iterator[Turn]:
-    for one in value if isinstance(value, list) else ():
-        content = one.get("content", one.get("text")) if isinstance(one, dict) else None
-        if isinstance(content, str) and one["role"] in ("user", "assistant"):
-            yield Turn(role=one["role"], content=content)
-
-
-FORMAT: Final = 1
-_SUFFIX = ".testset.json"
+            for span in spans
+            if isinstance(span, dict) and isinstance(span.get("text"), str) and isinstance(span.get("passage_id"), str)
+        ),
+        conversation=tuple(
+            Turn(role=turn["role"], content=content)
+            for turn in turns
+            if isinstance(turn, dict)
+            and isinstance(content := turn.get("content", turn.get("text")), str)
+            and turn["role"] in ("user", "assistant")
+        ),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What became of a question from one version to the next, in a word and, where there is more to say, a sentence.
+    """The change of a question from one version to the next: a word and, where needed, a sentence.
 
-    `before` and `after` have the fields that differ; `call_id` is the call that says so, None where none was needed.
+    `before` and `after` have the fields that differ; `call_id` is the judge's call that led to it, None without one.
     """
 
     id: str
@@ -271,10 +262,14 @@ class Change:
     after: Mapping[str, Any] = field(default_factory=dict)
     call_id: str | None = None
 
+    def restore_question(self) -> SetQuestion:
+        """Return the question of a proposal as it would be, or of a change that removed it as it was."""
+        return parse_question({**self.before, **self.after})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """One version of a set: its hash, its parent's, when and by which run it was made, and the changes since."""
+    """One version of a set: its hash, its parent's, the time and the run that made it, and the changes since."""
 
     hash: str
     parent: str | None
@@ -286,10 +281,10 @@ class Version:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What is known of a set beside its questions.
+    """The facts about a set beside its questions.
 
-    `source` is where the documents were read, `passages` has the hash of each by id, `asked` what the set was asked to
-    be, and `proposals` are changes that wait for a person, whose questions are not in the set meanwhile.
+    `source` is the path of the documents, `passages` has the hash of each passage by id, `asked` is what the set was
+    asked to be, and `proposals` are changes that wait for a person, whose questions are out of the set meanwhile.
     """
 
     source: str
@@ -302,7 +297,7 @@ class Manifest:
 
 @dataclass(frozen=True, kw_only=True)
 class TestSet:
-    """Questions, and their manifest; None for a set that a person wrote."""
+    """Questions with their manifest."""
 
     __test__ = False  # pytest takes a class for a test by its name
 
@@ -311,22 +306,22 @@ class TestSet:
 
     @property
     def set_hash(self) -> str:
-        """16 hex digits over all questions, in whatever order they stand."""
-        return hash_questions(self.questions)
+        """16 hex digits over all questions, in any order."""
+        return hash_json(sorted(f"{question.id} {question.question_hash}" for question in self.questions), 16)
 
     @property
     def dropped(self) -> list[SetQuestion]:
-        """Questions that people took out of the set, as they were; no other is made that asks the same."""
-        decided = {change.id: change for version in self.manifest.versions for change in version.changes}
-        there = {question.id for question in self.questions}
+        """Questions that people took out of the set; no new question may ask the same."""
+        latest = {change.id: change for version in self.manifest.versions for change in version.changes}
+        present = {question.id for question in self.questions}
         return [
-            read_question(change.before)
-            for change in decided.values()
-            if change.change == "dropped" and change.before and change.id not in there
+            parse_question(change.before)
+            for change in latest.values()
+            if change.change == "dropped" and change.before and change.id not in present
         ]
 
     def add_version(self, *, run_id: str | None, made_at: str, changes: Iterable[Change]) -> "TestSet":
-        """The same set with its state as its newest version; as it is where nothing changed."""
+        """Return the set with its present state as its newest version, or unchanged if it equals the last one."""
         versions = self.manifest.versions
         parent = versions[-1].hash if versions else None
         if parent == self.set_hash:
@@ -342,36 +337,28 @@ class TestSet:
         return replace(self, manifest=replace(self.manifest, versions=(*versions, version)))
 
 
-def hash_questions(questions: Iterable[SetQuestion]) -> str:
-    """The hash of a set of these questions."""
-    return hash_json(sorted(f"{question.id} {question.question_hash}" for question in questions), 16)
-
-
 def find_manifest(path: Path) -> Path:
-    """Where the manifest of a set's file lies: `questions.testset.json` beside `questions.jsonl`."""
-    return path.with_name(path.stem + _SUFFIX)
+    """Return the path of a set's manifest: `questions.testset.json` beside `questions.jsonl`."""
+    return path.with_name(f"{path.stem}.testset.json")
 
 
 def write_set(path: Path, test_set: TestSet) -> None:
-    """Write both files, each replaced as a whole. Questions that people accepted come first, so that a run with a limit
-    takes those."""
+    """Write both files. Questions that people accepted come first, so that a run with a limit takes those."""
     path.parent.mkdir(parents=True, exist_ok=True)
     questions = sorted(test_set.questions, key=lambda question: question.decision is None)
-    lines = b"".join(orjson.dumps(question.to_row()) + b"\n" for question in questions)
-    manifest = {"format": FORMAT, "hash": test_set.set_hash, **asdict(test_set.manifest)}
-    # The questions last: where only the manifest was replaced, its hash says that the two do not belong together.
-    _replace(find_manifest(path), orjson.dumps(manifest, option=orjson.OPT_INDENT_2) + b"\n")
-    _replace(path, lines)
+    manifest = {"format": _FORMAT, "hash": test_set.set_hash, **asdict(test_set.manifest)}
+    # The questions last: if only the manifest was replaced, its hash shows that the two files do not match.
+    for target, content in (
+        (find_manifest(path), orjson.dumps(manifest, option=orjson.OPT_INDENT_2) + b"\n"),
+        (path, b"".join(orjson.dumps(question.to_row()) + b"\n" for question in questions)),
+    ):
+        unfinished = target.with_name(f".{target.name}.{os.getpid()}")
+        unfinished.write_bytes(content)
+        unfinished.replace(target)
 
 
-def _replace(path: Path, content: bytes) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_bytes(content)
-    beside.replace(path)
-
-
-def read_set(path: Path) -> TestSet:
-    """A set that evalhouse made; raises TestsetError for a file that is none."""
+def load_set(path: Path) -> TestSet:
+    """Return a set that evalhouse made. Raises TestsetError for any other file."""
     manifest_path = find_manifest(path)
     allowed = "a set that `evalhouse testset make` wrote, with its manifest beside it"
     if not path.is_file():
@@ -379,9 +366,9 @@ def read_set(path: Path) -> TestSet:
     if not manifest_path.is_file():
         raise refuse(f"{path} has no manifest {manifest_path.name}", allowed=allowed, to_do="put it beside the set")
     try:
-        questions = tuple(read_question(orjson.loads(line)) for line in path.read_bytes().splitlines() if line.strip())
+        questions = tuple(parse_question(orjson.loads(line)) for line in path.read_bytes().splitlines() if line.strip())
         document = orjson.loads(manifest_path.read_bytes())
-        if document.pop("format") != FORMAT:
+        if document.pop("format") != _FORMAT:
             raise TypeError("a newer evalhouse wrote it")
         document.pop("hash")
         versions = tuple(
@@ -393,3 +380,87 @@ def read_set(path: Path) -> TestSet:
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise refuse(f"{path}: not a set of evalhouse's ({error})", allowed=allowed, to_do="make it again") from None
     return TestSet(questions=questions, manifest=manifest)
+
+
+Difference = Literal["new", "gone", "changed", "repointed"]
+_CONTENT: Final = ("question", "ground_truth", "kind", "conversation")
+_PLACES: Final = ("reference_context_ids", "spans")
+# Words with the white space behind them, and Chinese characters one by one.
+_PIECE = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]\s*|[^\s\u3400-\u9fff\uf900-\ufaff]+\s*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldDifference:
+    """A field with two values; `words` show the changes of a text as `the pool opens at [-9:00-]{+11:00+}`."""
+
+    field: str
+    before: Any
+    after: Any
+    words: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionDifference:
+    """A question that differs between two sets. A new or gone one has no fields."""
+
+    id: str
+    difference: Difference
+    question: str
+    fields: tuple[FieldDifference, ...] = ()
+
+
+def compare_sets(before: Sequence[GivenQuestion], after: Sequence[GivenQuestion]) -> list[QuestionDifference]:
+    """Return the questions that differ: new, gone, changed, then re-pointed ones, each kind in the order of its set.
+
+    Questions are matched by id.
+    """
+    old, new = {question.id: question for question in before}, {question.id: question for question in after}
+    found: dict[Difference, list[QuestionDifference]] = {"new": [], "gone": [], "changed": [], "repointed": []}
+    for question in (*after, *(question for question in before if question.id not in new)):
+        difference: Difference = "new" if question.id not in old else "gone"
+        fields: list[FieldDifference] = []
+        if question.id in old and question.id in new:
+            first, second = _show(old[question.id]), _show(question)
+            for name in (*_CONTENT, *_PLACES):
+                was, now = first[name], second[name]
+                if was != now:
+                    words = compare_words(was, now) if name != "kind" and {type(was), type(now)} == {str} else None
+                    fields.append(FieldDifference(field=name, before=was, after=now, words=words))
+            if not fields:
+                continue
+            difference = "changed" if any(one.field in _CONTENT for one in fields) else "repointed"
+        found[difference].append(
+            QuestionDifference(id=question.id, difference=difference, question=question.question, fields=tuple(fields))
+        )
+    return [difference for of_kind in found.values() for difference in of_kind]
+
+
+def _show(question: GivenQuestion) -> dict[str, Any]:
+    """Return the compared fields as JSON has them; the order of references does not matter."""
+    return {
+        "question": question.question,
+        "ground_truth": question.ground_truth,
+        "kind": question.given_kind,
+        "conversation": [asdict(turn) for turn in question.conversation],
+        "reference_context_ids": sorted(set(question.reference_context_ids)),
+        "spans": [asdict(span) for span in question.spans],
+    }
+
+
+def compare_words(before: str, after: str) -> str:
+    """Return the newer text with removed words as `[-…-]` and added ones as `{+…+}`."""
+    old, new = _PIECE.findall(before), _PIECE.findall(after)
+    matcher = SequenceMatcher(None, [piece.strip() for piece in old], [piece.strip() for piece in new], autojunk=False)
+    parts = []
+    for kind, start, end, new_start, new_end in matcher.get_opcodes():
+        removed, added = "".join(old[start:end]), "".join(new[new_start:new_end])
+        if kind == "equal":
+            parts.append(added)
+            continue
+        if removed.strip():
+            parts.append(f"[-{removed.strip()}-]")
+        if added.strip():
+            parts.append(f"{{+{added.strip()}+}}")
+        if (added or removed).endswith(" "):
+            parts.append(" ")
+    return "".join(parts).strip()

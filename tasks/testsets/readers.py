@@ -8,8 +8,7 @@ import logging
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -25,7 +24,7 @@ from markdownify import ATX, MarkdownConverter
 from pypdf import PdfReader
 from pypdf.errors import PyPdfError
 
-from evalhouse.tasks.testsets.errors import Note, UnreadableFile
+from evalhouse.tasks.testsets import UnreadableFile
 from evalhouse.warehouse.messages import list_names
 
 _NOT_TEXT: Final = (
@@ -36,8 +35,8 @@ _INLINE: Final = ["a", "b", "strong", "em", "i", "del", "s", "img"]
 _EMPTY_LINES: Final = re.compile(r"\n{3,}")
 
 
-def read_html(text: str) -> str:
-    """Return the Markdown of a page: of its main part where it names one, else of all but navigation and footer.
+def convert_html(text: str) -> str:
+    """Return the Markdown of a page: of its main part if it marks one, else of everything but navigation and footer.
 
     Raises UnreadableFile.
     """
@@ -89,13 +88,13 @@ def _write_markdown(main: Tag, title: str) -> str:
 
 
 _WORD: Final = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
-_BODY_LEVEL: Final = 9  # the outline level of what is not a heading
-_OLE: Final = b"\xd0\xcf\x11\xe0"  # how files begin that Word has locked with a password, and those of old Word
+_BODY_LEVEL: Final = 9  # the outline level of text
+_OLE: Final = b"\xd0\xcf\x11\xe0"  # the first bytes of files with a password and of files of old Word
 _BROKEN_WORD: Final = (OSError, ExpatError, etree.LxmlError, LookupError, ValueError, AttributeError, EOFError)
 
 
-def read_word(path: Path) -> str:
-    """Return the Markdown of a .docx file, as it reads with all changes accepted. Raises UnreadableFile."""
+def load_word(path: Path) -> str:
+    """Return the Markdown of a .docx file with all changes accepted. Raises UnreadableFile."""
     content = path.read_bytes()
     if content.startswith(_OLE):
         raise UnreadableFile("locked with a password, or of Word before 2007", "save it as .docx without a password")
@@ -124,8 +123,8 @@ def read_word(path: Path) -> str:
 def _list_style_rules(content: bytes) -> Iterator[str]:
     """Yield mammoth's rules for tables of contents, titles and headings.
 
-    mammoth knows a heading by the name of its style. Templates of companies have styles such as "Acme heading" that are
-    based on "Heading 2", and Chinese ones have styles with an outline level and any name.
+    mammoth recognises a heading by the name of its style. Templates of companies have styles such as "Acme heading"
+    that are based on "Heading 2", and Chinese ones have styles with an outline level and any name.
     """
     yield from (f"p[style-name='toc {level}'] => !" for level in range(1, 10))
     with ZipFile(BytesIO(content)) as archive:
@@ -156,7 +155,7 @@ def _list_style_rules(content: bytes) -> Iterator[str]:
             yield f"p[style-name='{name}'] => {f'h{min(level, 6)}' if level else 'p.title'}:fresh"
 
 
-# A file that is broken may break the reader in any of these ways.
+# The errors that pypdf raises for broken files.
 _BROKEN_PDF: Final = (PyPdfError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
                       NotImplementedError)  # fmt: skip
 _NEARLY_FULL: Final = 0.6  # of the width of a full line
@@ -195,23 +194,31 @@ class _Title:
     level: int
 
 
-def read_pdf(path: Path, note: Note) -> str:
+def load_pdf(path: Path, note: Callable[[str], None]) -> str:
     """Return the Markdown of a PDF: paragraphs under the titles of its outline, or page by page without one.
 
-    pypdf reads lines. So did markitdown, without its 80 MB of onnxruntime: it left a sentence torn by the foot and head
-    of two pages, words divided ("cus- tomer"), spaces within Chinese, and gave tables column by column.
+    pypdf gives lines. markitdown, with 80 MB of onnxruntime, does too: it left a sentence split by the foot and head of
+    two pages, words divided ("cus- tomer"), spaces within Chinese, and gave tables column by column.
 
-    `note` gets a line where some pages have no text. Raises UnreadableFile.
+    `note` gets a line if some pages have no text. Raises UnreadableFile.
     """
+    logger = logging.getLogger("pypdf")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)  # it logs faults of files that it can still read
+    pages: list[list[_Line]] = []
     try:
-        with _without_logs():
-            reader = PdfReader(path)
-            if reader.is_encrypted and not reader.decrypt(""):
-                raise UnreadableFile("locked with a password", "save it without a password")
-            pages = [_list_lines(page.extract_text(), number) for number, page in enumerate(reader.pages)]
-            titles = list(_list_titles(reader, reader.outline, 1))
+        reader = PdfReader(path)
+        if reader.is_encrypted and not reader.decrypt(""):
+            raise UnreadableFile("locked with a password", "save it without a password")
+        for number, page in enumerate(reader.pages):
+            text = _GAP.sub("", page.extract_text().translate(_PLAIN))
+            words = [" ".join(line.split()) for line in text.splitlines()]
+            pages.append([_Line(text=line, page=number, width=sum(map(_measure, line))) for line in words if line])
+        titles = list(_list_titles(reader, reader.outline, 1))
     except _BROKEN_PDF as error:
         raise UnreadableFile(f"cannot be read as PDF: {error}", "save or download it again") from error
+    finally:
+        logger.setLevel(level)
     blank = [str(number) for number, lines in enumerate(pages, start=1) if not lines]
     if len(blank) == len(pages):
         raise UnreadableFile("no text, only pictures of it", "have the text of scanned pages recognised (OCR) first")
@@ -228,16 +235,19 @@ def read_pdf(path: Path, note: Note) -> str:
                     place = found.stop
                 pieces.append(title)
         pieces += lines[place:]
-    # Join lines to paragraphs and list items; with `by_page`, mark where a paragraph begins on a new page
-    by_page = not titles
+    return _write_paragraphs(pieces, by_page=not titles)
+
+
+def _write_paragraphs(pieces: Sequence[_Line | _Title], *, by_page: bool) -> str:
+    """Join lines to paragraphs and list items; with `by_page`, mark where a paragraph begins on a new page."""
     widths = sorted(piece.width for piece in pieces if isinstance(piece, _Line))
-    full = widths[int(len(widths) * 0.9)] if widths else 0
+    full_width = widths[int(len(widths) * 0.9)] if widths else 0
     paragraphs: list[list[_Line] | _Title] = []
     for piece in pieces:
         last = paragraphs[-1] if paragraphs else None
         if isinstance(piece, _Title):
             paragraphs.append(piece)
-        elif isinstance(last, list) and _continues(last[-1], piece, full):
+        elif isinstance(last, list) and _continues(last[-1], piece, full_width):
             last.append(piece)
         else:
             paragraphs.append([piece])
@@ -251,7 +261,13 @@ def read_pdf(path: Path, note: Note) -> str:
         if by_page and paragraph[0].page != page:
             page, follows_item = paragraph[0].page, False
             parts.append(f"\n\n<!-- PDF page {page + 1} -->")
-        text = _unwrap([line.text for line in paragraph])
+        # Join the parts of a divided word without its hyphen, and Chinese without a space.
+        text = paragraph[0].text
+        for line in (line.text for line in paragraph[1:]):
+            if text[-1] == "\u00ad" or (text[-1] in "-‐" and text[-2:-1].islower() and line[0].islower()):
+                text = f"{text[:-1]}{line}"
+            else:
+                text += f"{'' if _measure(text[-1]) == _measure(line[0]) == 2 else ' '}{line}"
         if bullet := _BULLET.match(text):
             text = f"- {text[bullet.end() :]}"
         elif _NUMBER.match(text) and not _MARKDOWN_ITEM.match(text):
@@ -262,24 +278,6 @@ def read_pdf(path: Path, note: Note) -> str:
         parts.append(f"\n{text}" if is_item and follows_item else f"\n\n{text}")
         follows_item = is_item
     return "".join(parts).lstrip("\n")
-
-
-@contextmanager
-def _without_logs() -> Iterator[None]:
-    """Keep pypdf from logging what it can cope with."""
-    logger = logging.getLogger("pypdf")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-def _list_lines(text: str, page: int) -> list[_Line]:
-    plain = _GAP.sub("", text.translate(_PLAIN))
-    lines = (" ".join(line.split()) for line in plain.splitlines())
-    return [_Line(text=line, page=page, width=sum(map(_measure, line))) for line in lines if line]
 
 
 def _measure(letter: str) -> int:
@@ -297,25 +295,23 @@ def _list_titles(reader: PdfReader, entries: Sequence[Any], level: int) -> Itera
 
 
 def _drop_edges(pages: list[list[_Line]]) -> list[list[_Line]]:
-    """Return the pages without the lines that are at the top or bottom of most of them, whatever their numbers."""
-
-    def list_edges(lines: list[_Line]) -> list[_Line]:
-        return [*lines[:_EDGE_LINES], *lines[-_EDGE_LINES:]]
-
-    def blur(line: _Line) -> str:
-        return _DIGITS.sub("#", line.text)
-
+    """Return the pages without the lines at the top or bottom of most of them, which may differ in numbers."""
     n_pages = sum(1 for lines in pages if lines)
     if n_pages < _MIN_PAGES:
         return pages
-    n_by_edge = Counter(edge for lines in pages for edge in {blur(line) for line in list_edges(lines)})
+    n_by_edge: Counter[str] = Counter()
+    for lines in pages:
+        n_by_edge.update({_DIGITS.sub("#", line.text) for line in (*lines[:_EDGE_LINES], *lines[-_EDGE_LINES:])})
     repeated = {edge for edge, n in n_by_edge.items() if n > n_pages / 2}
-    return [[line for line in lines if blur(line) not in repeated or line not in list_edges(lines)] for lines in pages]
+    kept: list[list[_Line]] = []
+    for lines in pages:
+        edges = (*lines[:_EDGE_LINES], *lines[-_EDGE_LINES:])
+        kept.append([line for line in lines if line not in edges or _DIGITS.sub("#", line.text) not in repeated])
+    return kept
 
 
 def _find_title(title: _Title, lines: Sequence[_Line], place: int) -> range | None:
-    """Return the lines, from `place` on, that are this title, which may take three; None where the page words it
-    otherwise."""
+    """Return the lines, from `place` on, that are this title (up to three); None if the page has other words."""
     wanted = "".join(title.text.split()).casefold()
     for start in range(place, len(lines)):
         words = ""
@@ -330,8 +326,8 @@ def _find_title(title: _Title, lines: Sequence[_Line], place: int) -> range | No
 def _continues(line: _Line, following: _Line, full_width: int) -> bool:
     """Return whether the paragraph of a line continues in the one after it.
 
-    It does where the line is nearly as long as a full one, and over the end of a page, or before a small letter, where
-    the line does not end a sentence.
+    It does after a line of nearly the full width; at the end of a page, or before a small letter, it does unless the
+    line ends a sentence.
     """
     if _BULLET.match(following.text) or _NUMBER.match(following.text):
         return False
@@ -339,15 +335,3 @@ def _continues(line: _Line, following: _Line, full_width: int) -> bool:
     if is_open and (line.page != following.page or following.text[0].islower()):
         return True
     return line.page == following.page and line.width >= _NEARLY_FULL * full_width
-
-
-def _unwrap(lines: Sequence[str]) -> str:
-    """Join the lines of a paragraph: the parts of a divided word without its hyphen, Chinese without a space."""
-    text = lines[0]
-    for line in lines[1:]:
-        if text[-1] == "\u00ad" or (text[-1] in "-‐" and text[-2:-1].islower() and line[0].islower()):
-            text = f"{text[:-1]}{line}"
-        else:
-            gap = "" if _measure(text[-1]) == _measure(line[0]) == 2 else " "
-            text = f"{text}{gap}{line}"
-    return text

@@ -20,7 +20,7 @@ from evalhouse.flows.preparing.suites import Suite, load_suite
 from evalhouse.flows.serving.suite_checks import refresh_living_set
 from evalhouse.flows.serving.suite_runs import resolve_suite
 from evalhouse.tasks.settings.suite import RefreshedTestset
-from evalhouse.tasks.testsets.questions import read_set
+from evalhouse.tasks.testsets.questions import load_set
 from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.store import Warehouse
 
@@ -100,7 +100,7 @@ def test_the_set_is_renewed_by_the_suites_judge_within_its_limits(
         n_asked = endpoint.stats.requests.total()
         again = refresh(suite)
         check_one_budget(suite, renewed)
-    test_set = read_set(tmp_path / "questions.jsonl")
+    test_set = load_set(tmp_path / "questions.jsonl")
     assert (renewed.set_hash, renewed.parent_hash) == (test_set.set_hash, before)
     assert renewed.set_hash != before
     assert renewed.n_proposals == len(test_set.manifest.proposals)
@@ -134,7 +134,7 @@ def test_a_night_says_what_became_of_its_set(
         ran = place.call("run", "port.toml", "--json")
     assert ran.status == 0, ran.stderr
     testset = ran.document["testset"]
-    assert (testset["set_hash"], testset["parent_hash"]) == (read_set(tmp_path / "questions.jsonl").set_hash, before)
+    assert (testset["set_hash"], testset["parent_hash"]) == (load_set(tmp_path / "questions.jsonl").set_hash, before)
     line = RefreshedTestset.model_validate_json(json.dumps(testset)).describe()
     assert line in ran.stderr
     (posted,) = webhook.bodies

@@ -10,8 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalhouse.flows.testsets.versions import write_version
-from evalhouse.tasks.testsets.changes import compare_sets, compare_words
-from evalhouse.tasks.testsets.questions import Change, GivenQuestion, Manifest, SetQuestion, Span, TestSet, write_set
+from evalhouse.tasks.testsets.questions import (
+    Change,
+    GivenQuestion,
+    Manifest,
+    SetQuestion,
+    Span,
+    TestSet,
+    compare_sets,
+    compare_words,
+    write_set,
+)
 from evalhouse.warehouse.store import Warehouse
 
 Ask = Callable[..., Finished]

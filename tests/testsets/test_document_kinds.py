@@ -9,9 +9,9 @@ from docx.oxml import parse_xml
 from docx.oxml.ns import nsdecls
 from pdf_files import write_pdf
 
+from evalhouse.tasks.testsets import TestsetError
 from evalhouse.tasks.testsets import documents as documents_module
-from evalhouse.tasks.testsets.documents import Document, Passage, read_documents
-from evalhouse.tasks.testsets.errors import TestsetError
+from evalhouse.tasks.testsets.documents import Document, Passage, load_documents
 
 PAGE = """<!DOCTYPE html><html><head><title>Shop</title><style>p {}</style></head><body>
 <nav><a href=/>Home</a></nav><h1>Returns</h1><h2>Sending goods <em>back</em></h2>
@@ -26,7 +26,7 @@ days.</p>loose text &amp; more
 
 
 def read(source: Path, notes: list[str] | None = None) -> list[Passage]:
-    documents: list[Document] = read_documents(source, note=(notes if notes is not None else []).append)
+    documents: list[Document] = load_documents(source, note=(notes if notes is not None else []).append)
     for document in documents:
         for passage in document.passages:
             assert document.text[passage.start : passage.start + len(passage.text)] == passage.text

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from evalhouse.tasks.asking.embeddings import HashingEmbedder
-from evalhouse.tasks.testsets.near import QuestionIndex, find_twin
+from evalhouse.tasks.testsets.near import QuestionIndex
 from evalhouse.tasks.testsets.questions import SetQuestion, Span, Turn
 
 TICKET = "A night ticket for the ferry costs 14 crowns."
@@ -38,7 +38,7 @@ FIRST = make("What does a night ticket for the ferry cost?")
     ],
 )
 def test_the_same_is_found_whatever_the_words(other: SetQuestion) -> None:
-    assert asyncio.run(find_twin(other, QuestionIndex([FIRST]), HashingEmbedder())) == FIRST.id
+    assert asyncio.run(QuestionIndex([FIRST]).find_twin(other, HashingEmbedder())) == FIRST.id
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,9 @@ def test_the_same_is_found_whatever_the_words(other: SetQuestion) -> None:
     ],
 )
 def test_what_asks_for_something_else_stays(other: SetQuestion) -> None:
-    assert asyncio.run(find_twin(other, QuestionIndex([FIRST]), HashingEmbedder())) is None
+    assert asyncio.run(QuestionIndex([FIRST]).find_twin(other, HashingEmbedder())) is None
 
 
 def test_two_unanswerable_questions_can_be_the_same() -> None:
     first, other = make("What does a dog cost on the ferry?", None), make("What does a dog cost on this ferry?", None)
-    assert asyncio.run(find_twin(other, QuestionIndex([first]), HashingEmbedder())) == first.id
+    assert asyncio.run(QuestionIndex([first]).find_twin(other, HashingEmbedder())) == first.id

@@ -8,8 +8,8 @@ import pytest
 from cli_process import call_here
 from port_base import write_base
 
-from evalhouse.tasks.testsets.documents import read_documents
-from evalhouse.tasks.testsets.questions import read_set
+from evalhouse.tasks.testsets.documents import load_documents
+from evalhouse.tasks.testsets.questions import load_set
 from evalhouse.warehouse.store import Warehouse
 
 N = 14
@@ -28,10 +28,10 @@ def test_a_set_is_made_written_and_put_on_record(
     command = ("testset", "make", str(documents), "-n", str(N), "-o", str(path), "--warehouse", url, "--json")
     made = json.loads(call_here(capsys, *command).stdout)
     assert made["n_questions"] == N
-    test_set = read_set(path)
+    test_set = load_set(path)
     assert Counter(question.kind for question in test_set.questions) == made["kinds"]
     assert {question.language for question in test_set.questions} == {"en", "zh"}
-    texts = {document.document_id: document.text for document in read_documents(documents)}
+    texts = {document.document_id: document.text for document in load_documents(documents)}
     for question in test_set.questions:
         assert (question.ground_truth is None) == (question.kind == "unanswerable") == (not question.spans)
         for span in question.spans:
@@ -51,7 +51,7 @@ def test_a_set_is_made_written_and_put_on_record(
 
     again = call_here(capsys, *command)
     assert again.status == 2
-    assert f"{path} is there already; --force replaces it" in again.stderr
+    assert f"{path} exists already; --force replaces it" in again.stderr
     repeated = json.loads(call_here(capsys, *command, "--force").stdout)
     assert repeated["set_hash"] == made["set_hash"]
     assert repeated["calls"] == made["calls"] | {

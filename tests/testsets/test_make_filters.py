@@ -15,7 +15,7 @@ from port_expected import list_facts
 from port_mischief import FILTERS, WAYS, Mischief
 from port_reading import find_claims, find_steps
 
-from evalhouse.tasks.testsets.questions import read_set
+from evalhouse.tasks.testsets.questions import load_set
 from evalhouse.warehouse.store import Warehouse
 
 N = 40
@@ -66,7 +66,7 @@ def test_what_is_spoilt_is_turned_down_and_what_is_kept_is_good(
         # Of two that ask the same one may stay.
         assert found <= {FILTERS[way], *EARLIER} | ({None} if FILTERS[way] == "duplicate" else set()), way
     assert sum(FILTERS[way] in found for way, found in reasons.items()) >= 5
-    test_set = read_set(path)
+    test_set = load_set(path)
     for question in test_set.questions:
         assert list_facts(question.to_row())
         spans = "\n".join(span.text for span in question.spans)

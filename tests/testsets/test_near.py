@@ -30,7 +30,7 @@ NEAR = NearPassages(PASSAGES)
 
 
 def find(text: str, n: int = 9, exclude: set[str] | frozenset[str] = frozenset()) -> list[str]:
-    return [found.passage.headings[0] for found in NEAR.find(text, n, exclude)]
+    return [passage.headings[0] for passage in NEAR.find(text, n, exclude)]
 
 
 def test_the_nearest_passages_come_first() -> None:
@@ -38,9 +38,6 @@ def test_the_nearest_passages_come_first() -> None:
     assert find("How many days of annual leave?") == ["Leave", "Returns"]
     assert find("新员工的年假有多少天？", 1) == ["年假"]
     assert find("退货的邮费谁承担") == ["退货"]
-    scores = [found.score for found in NEAR.find("days of delivery, days of leave", 9)]
-    assert scores == sorted(scores, reverse=True)
-    assert min(scores) > 0
 
 
 def test_what_shares_no_word_or_is_excluded_is_not_near() -> None:
@@ -60,7 +57,7 @@ def test_inflected_words_and_headings_count() -> None:
 @given(st.lists(st.sampled_from(["goods", "leave", "30", "年假", "退货", "portal", "postage"]), max_size=6))
 def test_each_passage_is_nearest_to_itself(words: list[str]) -> None:
     for passage in PASSAGES:
-        assert NEAR.find(passage.text + " " + " ".join(words[:1]), 1)[0].passage is passage
+        assert NEAR.find(passage.text + " " + " ".join(words[:1]), 1)[0] is passage
 
 
 def test_what_a_passage_speaks_of_is_a_share_in_which_rare_words_count_more() -> None:
@@ -153,8 +150,8 @@ def test_what_is_unlike_scores_low() -> None:
 def test_a_span_that_did_not_change_is_found_where_it_stands(number: int, data: st.DataObject) -> None:
     passage: Passage = PASSAGES[number]
     sentence = data.draw(st.sampled_from(find_sentences(passage.text)))
-    aligned = align(passage.text[sentence.start : sentence.end], f"Before that. {passage.text}")
-    assert aligned == (sentence.start + 13, sentence.end + 13, 1.0)
+    aligned = align(passage.text[sentence.start : sentence.stop], f"Before that. {passage.text}")
+    assert aligned == (sentence.start + 13, sentence.stop + 13, 1.0)
 
 
 @given(st.text("ab \n.|-。年", max_size=40), st.text("ab \n.|-。年", max_size=20))

@@ -21,7 +21,7 @@ from port_base import (
 from port_handbook import LANGUAGES, find_attribute, find_entity, list_entities, load_handbook
 from port_reading import find_claims, find_steps
 
-from evalhouse.tasks.testsets.documents import read_documents
+from evalhouse.tasks.testsets.documents import load_documents
 
 FIRST, SECOND = render_base(version=1), render_base(version=2)
 TOUCHES = {"white_space", "order"}
@@ -191,7 +191,7 @@ def test_a_reworded_sentence_has_a_wording_that_the_first_version_does_not_use()
 def find_passages(folder: Path, *, later: bool) -> dict[tuple[str, str], str]:
     """The passage in which each fact stands, by fact and document, as the base is read by evalhouse."""
     write_base(folder, version=2 if later else 1)
-    passages = [passage for document in read_documents(folder) for passage in document.passages]
+    passages = [passage for document in load_documents(folder) for passage in document.passages]
     assert all(passage.document_id.startswith(passage.language) for passage in passages)
     return {
         (one.fact, passage.document_id): passage.passage_id

@@ -18,7 +18,7 @@ from port_answers import PortAnswers, port_endpoint
 from port_base import EDITS, Edit, build_base, write_base
 from port_expected import expect_change
 
-from evalhouse.tasks.testsets.questions import find_manifest, read_set
+from evalhouse.tasks.testsets.questions import find_manifest, load_set
 from evalhouse.warehouse.store import Warehouse
 
 KINDS = "fact=5,number=3,several=1,unanswerable=1"
@@ -49,7 +49,7 @@ def leave_out_places(line: str) -> dict[str, Any]:
 
 
 def list_changes(path: Path) -> dict[str, str]:
-    manifest = read_set(path).manifest
+    manifest = load_set(path).manifest
     changes = (*manifest.versions[-1].changes, *manifest.proposals)
     return {change.id: change.change for change in changes if change.change != "new"}
 
@@ -88,8 +88,8 @@ def test_what_an_update_touches_changes_and_nothing_else(capsys: Capture, tmp_pa
     assert set(became.values()) >= {"repointed", "void"}
     assert (again["run_id"], again["changes"]["same"]) == (None, len(read_lines(path)))
     assert endpoint.stats.requests.total() == n_asked
-    assert again["set_hash"] == refreshed.document["set_hash"] == read_set(path).manifest.versions[-1].hash
-    assert read_set(path).manifest.versions[-1].parent == made.document["set_hash"]
+    assert again["set_hash"] == refreshed.document["set_hash"] == load_set(path).manifest.versions[-1].hash
+    assert load_set(path).manifest.versions[-1].parent == made.document["set_hash"]
     rows = Warehouse(warehouse).read_rows(
         "select distinct sample_id from llm_calls where run_id = $run_id and sample_id like 'q-%'",
         {"run_id": refreshed.document["run_id"]},

@@ -16,9 +16,8 @@ from port_answers import port_endpoint
 from port_handbook import find_attribute, find_entity
 from port_questions import ask_for
 
-from evalhouse.flows.testsets.versions import hash_passages
-from evalhouse.tasks.testsets.documents import read_documents
-from evalhouse.tasks.testsets.near import Base, list_groups
+from evalhouse.tasks.testsets.changes import UpdatedBase, list_groups
+from evalhouse.tasks.testsets.documents import load_documents
 from evalhouse.tasks.testsets.questions import (
     UNANSWERABLE,
     Change,
@@ -26,8 +25,8 @@ from evalhouse.tasks.testsets.questions import (
     SetQuestion,
     Span,
     TestSet,
+    load_set,
     make_question_id,
-    read_set,
     write_set,
 )
 from evalhouse.warehouse.store import Warehouse
@@ -60,7 +59,7 @@ class Kit:
 
     def write(self, docs: Docs, *questions: tuple[str, str | None], by_document: bool = True) -> None:
         """Questions with their ground truths, each of which stands verbatim in one of the documents."""
-        passages = [p for document in read_documents(write_docs(self.docs, docs)) for p in document.passages]
+        passages = [p for document in load_documents(write_docs(self.docs, docs)) for p in document.passages]
         made = []
         for question, truth in questions:
             own = next((passage for passage in passages if truth and truth in passage.text), None)
@@ -82,7 +81,7 @@ class Kit:
         asked = {"n": len(made), "n_passages": len(passages), "kinds": KINDS, "seed": 0}
         manifest = Manifest(
             source="docs",
-            passages=hash_passages(passages),
+            passages={passage.passage_id: passage.passage_hash for passage in passages},
             asked=asked | {"references": "documents" if by_document else "passages"},
             judge="lexical",
         )
@@ -104,7 +103,7 @@ class Kit:
 
     @property
     def question(self) -> SetQuestion:
-        return read_set(self.path).questions[0]
+        return load_set(self.path).questions[0]
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +136,7 @@ def test_what_was_moved_is_pointed_to_and_nobody_is_asked(kit: Kit, docs: Docs) 
     assert {word: n for word, n in refreshed["changes"].items() if n} == {"repointed": 1}
     assert refreshed["calls"]["requests"] == refreshed["calls"]["reused"] == 0
     (span,) = kit.question.spans
-    documents = {document.document_id: document.text for document in read_documents(kit.docs)}
+    documents = {document.document_id: document.text for document in load_documents(kit.docs)}
     assert documents[span.document_id][span.start :].startswith(TICKET)
     assert kit.question.reference_context_ids == (span.document_id,)
     assert (kit.question.id, kit.question.ground_truth) == (before.id, TICKET)
@@ -148,7 +147,7 @@ def test_the_same_words_that_stood_elsewhere_all_the_time_are_not_the_span(kit: 
     hours = "It is open from nine to five."
     docs = {"bar.md": f"# Bar\n\n{hours} It sells tea.\n", "shop.md": f"# Shop\n\n{hours}\n"}
     kit.write(docs, ("Which word or number is missing here: “It is open from ____ to five.”?", hours))
-    base = Base(read_documents(kit.docs), read_set(kit.path).manifest.passages, by_document=True)
+    base = UpdatedBase(load_documents(kit.docs), load_set(kit.path).manifest.passages, by_document=True)
     assert base.find_verbatim(kit.question.spans[0])
     refreshed = kit.refresh_to(docs | {"bar.md": "# Bar\n\nIt sells tea and little else.\n"})
     assert refreshed["n_asked_about"] == 1
@@ -163,12 +162,12 @@ def test_a_new_number_is_proposed_and_taken_only_when_told_to(kit: Kit) -> None:
     (proposal,) = refreshed["proposals"]
     assert (proposal["change"], proposal["before"]["ground_truth"]) == ("changed", TICKET)
     assert proposal["after"]["ground_truth"] == proposal["after"]["spans"][0]["text"] == renewed
-    assert refreshed["n_questions"] == len(read_set(kit.path).questions) == 0
+    assert refreshed["n_questions"] == len(load_set(kit.path).questions) == 0
     assert kit.refresh_to(None)["run_id"] is None
     taken = kit.refresh(None, "--no-new", "--accept")
-    assert "1 proposal taken as they are (--accept); nobody has looked at them" in taken.stderr
+    assert "1 proposal taken without a person's review (--accept)" in taken.stderr
     assert (kit.question.id, kit.question.ground_truth) == (before.id, renewed)
-    manifest = read_set(kit.path).manifest
+    manifest = load_set(kit.path).manifest
     assert ([change.change for change in manifest.versions[-1].changes], manifest.proposals) == (["accepted"], ())
 
 
@@ -189,7 +188,7 @@ def test_a_question_that_nothing_answers_any_more_leaves_the_set_on_record(kit: 
     assert (refreshed["changes"]["void"], refreshed["n_questions"]) == (1, 0)
     assert refreshed["void"][0]["before"] == json.loads(json.dumps(before.to_row()))
     assert refreshed["dead_references"] == {"ferry.md": [before.id]}
-    assert [change.change for change in read_set(kit.path).manifest.versions[-1].changes] == ["void"]
+    assert [change.change for change in load_set(kit.path).manifest.versions[-1].changes] == ["void"]
 
 
 def test_an_unanswerable_question_that_is_answered_now_is_a_proposal(kit: Kit) -> None:
@@ -218,18 +217,18 @@ def test_a_passage_that_says_otherwise_is_a_proposal_and_one_that_says_the_same_
                 assert (refreshed["changes"]["repointed"], refreshed["n_asked_about"]) == (1, 1)
     (proposal,) = refreshed["proposals"]
     assert proposal["change"] == "contradicted"
-    assert proposal["detail"].startswith("lisk.md#news says otherwise than crane.md#crane-bertha: ")
+    assert proposal["detail"].startswith("lisk.md#news has another answer than crane.md#crane-bertha: ")
     assert proposal["after"]["spans"][0]["text"] == wind.state(crane, "7")
 
 
 def test_of_a_question_that_rests_on_two_passages_each_is_replaced_by_itself(kit: Kit) -> None:
     docs = {"ferry.md": FERRY, "lisk.md": LISK}
     kit.write(docs, (CLOZE, TICKET), (TOPIC, DOGS))
-    first, second = read_set(kit.path).questions
+    first, second = load_set(kit.path).questions
     both = replace(first, kind="several", spans=first.spans + second.spans)
     news = f"# News\n\n## Tickets\n\n{TICKET.replace('14', '16')}\n\n## Dogs\n\n{DOGS.replace('open', 'lower')}\n"
-    documents = read_documents(write_docs(kit.docs, docs | {"news.md": news}))
-    base = Base(documents, read_set(kit.path).manifest.passages, by_document=True)
+    documents = load_documents(write_docs(kit.docs, docs | {"news.md": news}))
+    base = UpdatedBase(documents, load_set(kit.path).manifest.passages, by_document=True)
     places = [place for span in both.spans if (place := base.find_verbatim(span))]
     groups = [{passage.passage_id for passage in group} for group in list_groups(base, both, places, 5)]
     tickets, dogs = "ferry.md#quillon-ferry/tickets", "ferry.md#quillon-ferry/dogs"
@@ -239,7 +238,7 @@ def test_of_a_question_that_rests_on_two_passages_each_is_replaced_by_itself(kit
 def test_further_references_that_are_gone_are_named_and_left_out(kit: Kit) -> None:
     docs = {"ferry.md": FERRY, "lisk.md": LISK}
     kit.write(docs | {"old.md": f"# Old\n\n{TICKET}\n"}, (CLOZE, TICKET))
-    test_set = read_set(kit.path)
+    test_set = load_set(kit.path)
     referring = replace(test_set.questions[0], reference_context_ids=("ferry.md", "old.md"))
     write_set(kit.path, replace(test_set, questions=(referring,)))
     refreshed = kit.refresh(docs, "--no-new")
@@ -250,13 +249,19 @@ def test_further_references_that_are_gone_are_named_and_left_out(kit: Kit) -> No
 def write_table_set(kit: Kit, rows: Docs, references: tuple[str, ...]) -> None:
     """A set with one question, about the first passage of a table."""
     write_table(kit, rows)
-    passages = [passage for document in read_documents(kit.docs) for passage in document.passages]
+    passages = [passage for document in load_documents(kit.docs) for passage in document.passages]
     (first, *_) = rows
     span = Span(document_id=first, passage_id=first, text=TICKET, start=0)
     question = SetQuestion(id="q-1", question=CLOZE, ground_truth=TICKET, reference_context_ids=references, kind="fact",
                            language="en", spans=(span,))  # fmt: skip
     asked = {"n": 1, "n_passages": len(rows), "kinds": KINDS, "seed": 0, "references": "passages"}
-    manifest = Manifest(source="docs", passages=hash_passages(passages), asked=asked, judge="lexical")
+    hashes = {passage.passage_id: passage.passage_hash for passage in passages}
+    manifest = Manifest(
+        source="docs",
+        passages=hashes,
+        asked=asked,
+        judge="lexical",
+    )
     write_set(kit.path, TestSet(questions=(question,), manifest=manifest))
 
 
@@ -290,10 +295,10 @@ def test_new_passages_get_questions_as_many_as_when_the_set_was_made(kit: Kit, t
     assert "2 of 5 passages are new or changed; of 1 question 0 are pointed" in planned
     first = kit.refresh(None, "-o", str(tmp_path / "new.jsonl"), "--json").document
     assert (first["changes"]["new"], first["n_questions"]) == (1, 2)
-    assert len(read_set(kit.path).questions) == 1
+    assert len(load_set(kit.path).questions) == 1
     wider = kit.refresh(None, "--coverage", "3", "--json").document
     assert wider["n_questions"] == 3
-    assert {span.document_id for question in read_set(kit.path).questions[1:] for span in question.spans} <= more.keys()
+    assert {span.document_id for question in load_set(kit.path).questions[1:] for span in question.spans} <= more.keys()
     assert kit.refresh(None, "--json").document["run_id"] is None
 
 
@@ -304,7 +309,7 @@ def test_a_question_without_a_usable_reply_stays_and_is_asked_about_the_next_tim
     with port_endpoint(script={"renew_question": ["no JSON at all"]}) as (endpoint, _):
         point_to(endpoint.base_url)
         failed = kit.refresh({"lisk.md": LISK}, "--no-new", *options, status=3)
-        assert "1 question without a usable reply stayed as they were" in failed.stderr
+        assert "1 question without a usable reply stayed unchanged" in failed.stderr
         assert kit.path.read_bytes() == before
         done = kit.refresh(None, "--no-new", "--json", *options)
     assert done.document["changes"]["void"] == 1
@@ -312,7 +317,7 @@ def test_a_question_without_a_usable_reply_stays_and_is_asked_about_the_next_tim
 
 def test_what_cannot_be_used_is_refused(kit: Kit) -> None:
     kit.write({"ferry.md": FERRY}, (CLOZE, TICKET))
-    assert "--no-new that none are made" in kit.refresh(None, "--no-new", "--coverage", "9", status=2).stderr
+    assert "and --no-new makes none" in kit.refresh(None, "--no-new", "--coverage", "9", status=2).stderr
     assert "a name that ends in .jsonl" in kit.refresh(None, "-o", "new.csv", status=2).stderr
     kit.path.with_name("set.testset.json").unlink()
     assert "has no manifest set.testset.json" in kit.refresh(None, status=2).stderr
@@ -347,10 +352,10 @@ def test_what_a_person_dropped_is_not_made_again(kit: Kit, change: str, comes_ag
     kit.write({"ferry.md": FERRY}, (CLOZE, TICKET))
     crane = "# Crane Bertha\n\n## Lifts\n\nCrane Bertha lifts 40 tonnes over a distance of 12 metres.\n"
     kit.refresh({"ferry.md": FERRY, "crane.md": crane}, "--coverage", "2")
-    test_set = read_set(kit.path)
+    test_set = load_set(kit.path)
     (new,) = (question for question in test_set.questions if question.question != CLOZE)
     left = replace(test_set, questions=tuple(one for one in test_set.questions if one != new))
     gone = Change(id=new.id, change=change, before=new.to_row(), after={"reviewer": "Ann"})
     write_set(kit.path, left.add_version(run_id=None, made_at="2026-01-02", changes=[gone]))
     kit.refresh({"ferry.md": FERRY, "crane.md": f"{crane}It is painted green.\n"}, "--coverage", "2")
-    assert (new.question in {question.question for question in read_set(kit.path).questions}) is comes_again
+    assert (new.question in {question.question for question in load_set(kit.path).questions}) is comes_again

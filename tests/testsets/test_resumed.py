@@ -12,7 +12,7 @@ from port_answers import port_endpoint
 from port_base import write_base
 
 from evalhouse.flows.server.local import LocalServer
-from evalhouse.tasks.testsets.questions import read_set
+from evalhouse.tasks.testsets.questions import load_set
 from evalhouse.warehouse.store import Warehouse
 
 Capture = pytest.CaptureFixture[str]
@@ -48,15 +48,15 @@ def test_a_run_that_its_budget_stopped_goes_on_and_pays_for_nothing_twice(folder
         assert (stopped.status, stopped.document["n_questions"] < N) == (3, True)
         spent = call_here(capsys, "resume", run_id, "--budget", "0.1", *where)
         done = call_here(capsys, "resume", run_id, "--budget", "1000", *where, "--json")
-    assert (spent.status, "its budget is 0.1, so nothing was asked; go on with a higher one" in spent.stderr) == (
+    assert (spent.status, "its budget is 0.1, so nothing was asked; resume with a higher one" in spent.stderr) == (
         2,
         True,
     )
     assert (done.status, done.document["n_questions"]) == (0, N), done.stderr
     assert f"run {run_id} is gone on with: evalhouse testset make {folder / 'docs'} -n {N}" in done.stderr
     assert done.document["run_id"] != run_id
-    assert read_set(folder / "set.jsonl").set_hash == done.document["set_hash"]
-    assert read_set(folder / "set.jsonl").manifest.asked["seed"] == 3
+    assert load_set(folder / "set.jsonl").set_hash == done.document["set_hash"]
+    assert load_set(folder / "set.jsonl").manifest.asked["seed"] == 3
     rows = Warehouse(str(folder / "own.duckdb")).read_rows(
         "select count(*) as n, count(distinct request_hash) as n_different from llm_calls where status = 'ok'"
     )
@@ -71,7 +71,7 @@ def test_a_file_that_is_gone_is_named(folder: Path, capsys: Capture) -> None:
     (folder / "docs").rename(folder / "elsewhere")
     said = call_here(capsys, "resume", stopped.document["run_id"], *where)
     assert said.status == 2
-    assert f"cannot be gone on with: {folder / 'docs'}, which its command names, is not there" in said.stderr
+    assert f"cannot be resumed: {folder / 'docs'}, which its command names, does not exist" in said.stderr
     odd = call_here(capsys, "resume", stopped.document["run_id"], *where, "--pool", "north")
     assert "--pool: a run of kind testset has no such setting" in odd.stderr
 

@@ -16,8 +16,7 @@ from browser import Browser, Page
 from cli_process import Finished, call_here, call_main
 from port_base import write_base
 
-from evalhouse.tasks.testsets.near import find_differences
-from evalhouse.tasks.testsets.questions import Change, SetQuestion, TestSet, read_set, write_set
+from evalhouse.tasks.testsets.questions import Change, SetQuestion, TestSet, find_differences, load_set, write_set
 from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.store import Warehouse
 
@@ -46,7 +45,7 @@ def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
 
 def propose(path: Path) -> SetQuestion:
     """Have the first question of a set wait for a person, with another ground truth; returns it as it was."""
-    test_set = read_set(path)
+    test_set = load_set(path)
     first, *others = test_set.questions
     old, new = find_differences(first, replace(first, ground_truth="It was moved to the south quay."))
     change = Change(id=first.id, change="changed", detail="They say otherwise now.", before=first.to_row(), after=new)
@@ -82,7 +81,7 @@ def take(capsys: Capture, rows: list[dict[str, str]], *arguments: str) -> Finish
 
 
 def test_what_people_decide_makes_a_new_version(folder: Path, capsys: Capture) -> None:
-    before = read_set(Path("questions.jsonl"))
+    before = load_set(Path("questions.jsonl"))
     rows = ask(capsys)
     assert [row["question_id"] for row in rows] == [question.id for question in before.questions]
     dropped, kept, fixed = rows[0], rows[-1], rows[4]
@@ -93,7 +92,7 @@ def test_what_people_decide_makes_a_new_version(folder: Path, capsys: Capture) -
     (of_set,) = imported.document["sets"]
     assert [of_set[name] for name in ("accepted", "fixed", "dropped", "known", "outdated")] == [1, 1, 1, 0, []]
 
-    after = read_set(Path("questions.jsonl"))
+    after = load_set(Path("questions.jsonl"))
     version = after.manifest.versions[-1]
     assert (version.hash, version.parent, len(after.questions)) == (of_set["set_hash"], before.set_hash, 9)
     assert {change.id: change.change for change in version.changes} == {
@@ -134,7 +133,7 @@ def test_proposals_come_first_and_enter_the_set_or_leave_it(folder: Path, capsys
             Path(name).write_bytes(content)
         reviewer = ("--reviewer", f"one who would {label}")
         assert take(capsys, [row | {"label": label, "ground_truth": truth or ""}], *reviewer).status == 0
-        after = read_set(path)
+        after = load_set(path)
         assert after.manifest.proposals == ()
         own = {question.id: (question.ground_truth, question.decision) for question in after.questions}
         assert own.get(first.id) == expected
@@ -149,14 +148,14 @@ def test_the_latest_decision_counts_and_all_are_on_record(folder: Path, capsys: 
     ]
     for one in said:
         assert take(capsys, [one]).status == 0
-    question = read_set(Path("questions.jsonl")).questions[0]
+    question = load_set(Path("questions.jsonl")).questions[0]
     assert (question.id, question.decision, question.reviewer) == (row["question_id"], "accepted", "Bo")
     record = Warehouse(str(folder / "own.duckdb")).read_rows("select reviewer, decision from question_reviews")
     assert {one["reviewer"]: one["decision"] for one in record} == {"Ann": "dropped", "Bo": "accepted", "Cy": "dropped"}
     # Files and rows of earlier versions have "mend" and "mended".
     old_fix = row | {"label": "mend", "ground_truth": "Otherwise.", "reviewer": "Di"}
     assert take(capsys, [old_fix]).status == 0
-    assert read_set(Path("questions.jsonl")).questions[0].decision == "fixed"
+    assert load_set(Path("questions.jsonl")).questions[0].decision == "fixed"
     warehouse = Warehouse(str(folder / "own.duckdb"))
     with open_writer(warehouse.location, patience_s=5.0) as connection:
         connection.execute("update testset_changes set change = 'mended' where change = 'fixed'")
@@ -175,11 +174,11 @@ def test_the_latest_decision_counts_and_all_are_on_record(folder: Path, capsys: 
             "is marked keep, but its question or ground_truth was edited",
         ),
         ({"label": "fix"}, "is marked fix, but nothing was edited"),
-        ({"label": "keep", "reviewer": ""}, "says no reviewer"),
+        ({"label": "keep", "reviewer": ""}, "has no reviewer"),
         ({"label": "keep", "item_hash": ""}, "has no item_hash"),
         (
             {"label": "keep", "set": "elsewhere.jsonl"},
-            "the set elsewhere.jsonl is not there; say where it is with --set",
+            "the set elsewhere.jsonl is not there; name its place with --set",
         ),
     ],
 )
@@ -235,6 +234,6 @@ def test_keep_fix_and_drop_by_keyboard(folder: Path, capsys: Capture, page: Page
     assert imported.status == 0, imported.stderr
     (of_set,) = imported.document["sets"]
     assert [of_set[name] for name in ("accepted", "fixed", "dropped", "n_proposals")] == [2, 1, 1, 0]
-    after = {question.ground_truth: question.decision for question in read_set(folder / "questions.jsonl").questions}
+    after = {question.ground_truth: question.decision for question in load_set(folder / "questions.jsonl").questions}
     assert after["It was moved to the south quay."] == "accepted"
     assert after["Fixed, k x 3."] == "fixed"

@@ -11,7 +11,7 @@ from cli_process import call_here
 from port_base import write_base
 from ui_house import make_client, serve_ui
 
-from evalhouse.tasks.testsets.questions import read_set
+from evalhouse.tasks.testsets.questions import load_set
 
 LOOKS = ((False, 1280), (True, 390))
 
@@ -33,7 +33,7 @@ def test_versions_questions_and_what_was_turned_down(
     content = Path("asked.csv").read_text(encoding="utf-8-sig").replace("\n,", "\ndrop,")
     Path("asked.csv").write_text(content, encoding="utf-8")
     assert call_here(capsys, "review", "import", "asked.csv", "--reviewer", "Ann").status == 0
-    newest = read_set(Path("questions.jsonl")).manifest.versions[-1]
+    newest = load_set(Path("questions.jsonl")).manifest.versions[-1]
 
     client = make_client(str(tmp_path / "own.duckdb"))
     listed = client.get("/testsets").text
