@@ -14,22 +14,15 @@ only turns support, or contexts only with the help of turns, no retrieval has fo
 statement, its contexts are `joint_ranks` and its turns `turn_ranks`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from prefect import task
 
-from evalhouse.prompts import TURN_PREFIX, BlockValue, Item
-from evalhouse.tasks.asking.splitting import ask_in_parts, set_apart, split_by_tokens, split_items
+from evalhouse.prompts import TURN_PREFIX
+from evalhouse.tasks.asking.splitting import set_apart, split_by_tokens, split_items
 from evalhouse.tasks.asking.usage import estimate_items
-from evalhouse.tasks.asking.verdicts import (
-    Inquiry,
-    JudgedItem,
-    Verdicts,
-    ask_verdicts,
-    gather_all,
-    list_ranks,
-    read_supports,
-)
+from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_in_parts, gather_all, list_ranks, narrow_blocks
 from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, Source, collect_turns
 from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
@@ -56,45 +49,37 @@ async def attribute_text(live_run: LiveRun, work: SampleWork, source: Source) ->
     all_statements = work.extractions[source].result().items
     before = collect_turns(work.sample, live_run.settings.request_tokens)
 
-    async def ask_part(statements: Sequence[Item], contexts: Sequence[Item]) -> dict[str, JudgedItem]:
-        supporting = frozenset(item.id for item in (*contexts, *before.turns))
-
-        def build_data(ids: Collection[str]) -> Mapping[str, BlockValue]:
-            blocks: dict[str, BlockValue] = {f"{side}_statements": [] for side in ATTRIBUTE_STEPS}
-            blocks[f"{source}_statements"] = [item for item in statements if item.id in ids]
-            return {**before.block, "question": work.sample.question, "contexts": contexts, **blocks}
-
-        def read(text: str, ids: Collection[str]) -> Verdicts:
-            return read_supports(text, ids, supporting)
-
-        inquiry = Inquiry(
-            step=step,
-            sample_id=work.sample.sample_id,
-            prompt=live_run.prompts["attribute"].after(before.turns),
-            build_data=build_data,
-            read=read,
-            votes=live_run.settings.votes,
-        )
-        return await ask_verdicts(live_run.asker, inquiry, [item.id for item in statements])
-
-    async def ask_parts(most: int) -> list[dict[str, JudgedItem]]:
-        asked = []
-        # Where nothing was retrieved earlier turns may support a statement all the same.
+    def split(room: int) -> list[Inquiry]:
+        inquiries = []
+        # Where nothing was retrieved earlier turns may still support a statement.
         for group in set_apart(work.context_items, alone=live_run.settings.contexts_alone) or [()]:
-            fits = estimate_items([*all_statements, *group]) <= most
-            for statements in split_by_tokens(all_statements, most if fits else most // 2):
-                room = max(most - estimate_items(statements), most // 2)
-                asked += [ask_part(statements, contexts) for contexts in split_items(group, room) or [[]]]
-        return await gather_all(asked)
+            fits = estimate_items([*all_statements, *group]) <= room
+            for statements in split_by_tokens(all_statements, room if fits else room // 2):
+                for contexts in split_items(group, max(room - estimate_items(statements), room // 2)) or [[]]:
+                    data = {
+                        **before.block,
+                        "question": work.sample.question,
+                        "contexts": contexts,
+                        "answer_statements": statements if source == "answer" else [],
+                        "ground_truth_statements": statements if source == "ground_truth" else [],
+                    }
+                    inquiries.append(
+                        Inquiry(
+                            step=step,
+                            sample_id=work.sample.sample_id,
+                            prompt=live_run.prompts["attribute"].after(before.turns),
+                            allowed={item.id: () for item in statements},
+                            build_data=partial(narrow_blocks, data, [f"{source}_statements"]),
+                            contexts=frozenset(item.id for item in (*contexts, *before.turns)),
+                            votes=live_run.settings.votes,
+                        )
+                    )
+        return inquiries
 
     try:
-        replies = await ask_in_parts(before.room, ask_parts)
+        add_supports(work, source, await ask_in_parts(live_run.asker, before.room, split))
     except JudgeFailed as error:
         work.note_outcome(step, error.reason, str(error))
-        return
-    ids = [item.id for item in all_statements]
-    judged = {item_id: [reply[item_id] for reply in replies if item_id in reply] for item_id in ids}
-    add_supports(work, source, judged)
 
 
 async def is_support_open(live_run: LiveRun, work: SampleWork, source: Source) -> bool:

@@ -5,16 +5,17 @@ TP was found in the answer, and is not a second true positive. When one of the t
 nothing to ask: everything the other one states is then missing (FN) or unfounded (FP).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import product
 
 from prefect import task
 
-from evalhouse.prompts import BlockValue, Item
+from evalhouse.prompts import Item
 from evalhouse.tasks.asking.embeddings import compare_spelling
-from evalhouse.tasks.asking.splitting import ask_in_parts, split_by_tokens
+from evalhouse.tasks.asking.splitting import split_by_tokens
 from evalhouse.tasks.asking.usage import estimate_items
-from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, Verdicts, ask_verdicts, gather_all, read_labels
+from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_in_parts, gather_all, narrow_blocks
 from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.pipeline.live_run import ID_PREFIXES, LiveRun, SampleWork, collect_turns
 from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
@@ -73,38 +74,31 @@ async def ask_labels(
     """
     before = collect_turns(sample, live_run.settings.request_tokens)
 
-    async def ask_pair(some_answers: Sequence[Item], some_truths: Sequence[Item]) -> dict[str, JudgedItem]:
-        def build_data(ids: Collection[str]) -> Mapping[str, BlockValue]:
-            # When only one side is asked about it is narrowed to that; the other one is needed whole to judge by.
-            sides = {item_id[0] for item_id in ids}
-            return {
+    def split(room: int) -> list[Inquiry]:
+        if estimate_items([*answers, *truths]) > room:
+            room //= 2  # a part of each side
+        inquiries = []
+        for some_answers, some_truths in product(*(split_by_tokens(side, room) for side in (answers, truths))):
+            data = {
                 **before.block,
                 "question": sample.question,
-                "answer_statements": [item for item in some_answers if sides != {"A"} or item.id in ids],
-                "ground_truth_statements": [item for item in some_truths if sides != {"G"} or item.id in ids],
+                "answer_statements": some_answers,
+                "ground_truth_statements": some_truths,
             }
+            inquiries.append(
+                Inquiry(
+                    step="classify",
+                    sample_id=sample.sample_id,
+                    prompt=live_run.prompts["classify"].after(before.turns),
+                    allowed={item.id: _LABELS[item.id[0]] for item in (*some_answers, *some_truths)},
+                    # When only one side is asked about, the other one is needed whole to judge by.
+                    build_data=partial(narrow_blocks, data, ["answer_statements", "ground_truth_statements"]),
+                    votes=live_run.settings.votes,
+                )
+            )
+        return inquiries
 
-        def read(text: str, ids: Collection[str]) -> Verdicts:
-            return read_labels(text, {item_id: _LABELS[item_id[0]] for item_id in ids})
-
-        inquiry = Inquiry(
-            step="classify",
-            sample_id=sample.sample_id,
-            prompt=live_run.prompts["classify"].after(before.turns),
-            build_data=build_data,
-            read=read,
-            votes=live_run.settings.votes,
-        )
-        return await ask_verdicts(live_run.asker, inquiry, [item.id for item in (*some_answers, *some_truths)])
-
-    async def ask_pairs(most: int) -> list[dict[str, JudgedItem]]:
-        if estimate_items([*answers, *truths]) > most:
-            most //= 2  # a part of each side
-        parts = [split_by_tokens(side, most) for side in (answers, truths)]
-        return await gather_all([ask_pair(*pair) for pair in product(*parts)])
-
-    replies = await ask_in_parts(before.room, ask_pairs)
-    return {item.id: [judged[item.id] for judged in replies if item.id in judged] for item in (*answers, *truths)}
+    return await ask_in_parts(live_run.asker, before.room, split)
 
 
 def add_labels(work: SampleWork, judged: Mapping[str, Sequence[JudgedItem]]) -> None:

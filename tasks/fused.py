@@ -14,7 +14,7 @@ from prefect import task
 
 from evalhouse.prompts import BlockValue, Item, name_support
 from evalhouse.tasks.asking.usage import estimate_items, estimate_tokens
-from evalhouse.tasks.asking.verdicts import Inquiry, Verdicts, gather_all, poll_verdicts, read_joined
+from evalhouse.tasks.asking.verdicts import Inquiry, ask_verdicts, gather_all
 from evalhouse.tasks.attribute import ATTRIBUTE_STEPS, add_supports, attribute_statements, is_support_open
 from evalhouse.tasks.classify import add_labels, classify_statements, is_label_open
 from evalhouse.tasks.judge.errors import TooLong
@@ -72,10 +72,9 @@ async def _ask_together(
     if n_tokens > before.room:
         return f"about {n_tokens:,} tokens, where {before.room:,} go into one request"
     supporting = frozenset(item.id for item in (*contexts, *before.turns))
-    sent_ids = supporting.union(item.id for item in sent)
 
     def build_data(asked: Collection[str]) -> Mapping[str, BlockValue]:
-        """What these verdicts rest on: a label on all of the other side, a support on all contexts, and usefulness on
+        """Return the data for these verdicts: a label needs the whole other side, a support all contexts, usefulness
         the ground truth, whose statements are named as evidence."""
         firsts = {name[0] for name in asked}
         ids = {name.rpartition(" ")[2] for name in asked}
@@ -92,19 +91,18 @@ async def _ask_together(
             "ground_truth_statements": pick(statements["ground_truth"], all_for="AC"),
         }
 
-    def read(text: str, asked: Collection[str]) -> Verdicts:
-        return read_joined(text, {name: _LABELS.get(name[0], ()) for name in asked}, supporting, sent_ids)
-
     inquiry = Inquiry(
         step="fused",
         sample_id=work.sample.sample_id,
         prompt=live_run.prompts["fused"].after(before.turns),
+        allowed={name: _LABELS.get(name[0], ()) for of_step in names.values() for name in of_step},
         build_data=build_data,
-        read=read,
+        contexts=supporting,
+        sent=supporting.union(item.id for item in sent),
         votes=live_run.settings.votes,
         is_part=names.keys() != set(PLANS["fused"].joins),
     )
-    poll = await poll_verdicts(live_run.asker, inquiry, [name for of_step in names.values() for name in of_step])
+    poll = await ask_verdicts(live_run.asker, inquiry)
     if isinstance(poll.failure, TooLong):
         return str(poll.failure)
     for step, of_step in names.items():

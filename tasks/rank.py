@@ -5,14 +5,14 @@ of it is useful for any part of the ground truth, so that what is longer than a 
 than a request cannot be split and is sent as it is. A retrieval that found nothing needs no request and has no row.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from prefect import task
 
-from evalhouse.prompts import BlockValue, Item
-from evalhouse.tasks.asking.splitting import ask_in_parts, leave_room, set_apart, split_items, split_to_judge
+from evalhouse.tasks.asking.splitting import leave_room, set_apart, split_items, split_to_judge
 from evalhouse.tasks.asking.usage import estimate_items, estimate_tokens
-from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, Verdicts, ask_verdicts, gather_all, read_labels
+from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_in_parts, narrow_blocks
 from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, collect_turns
 from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
@@ -34,44 +34,35 @@ async def rank_contexts(live_run: LiveRun, work: SampleWork) -> None:
     before = collect_turns(work.sample, live_run.settings.request_tokens)
     ground_truth = join_accepted(work)
 
-    async def ask_part(truth: str, contexts: Sequence[Item]) -> dict[str, JudgedItem]:
-        def build_data(ids: Collection[str]) -> Mapping[str, BlockValue]:
-            return {
-                **before.block,
-                "question": work.sample.question,
-                "ground_truth": truth,
-                "contexts": [item for item in contexts if item.id in ids],
-            }
-
-        def read(text: str, ids: Collection[str]) -> Verdicts:
-            return read_labels(text, dict.fromkeys(ids, _LABELS))
-
-        inquiry = Inquiry(
-            step="rank",
-            sample_id=work.sample.sample_id,
-            prompt=live_run.prompts["rank"].after(before.turns),
-            build_data=build_data,
-            read=read,
-            votes=live_run.settings.votes,
-        )
-        return await ask_verdicts(live_run.asker, inquiry, [item.id for item in contexts])
-
-    async def ask_parts(most: int) -> list[dict[str, JudgedItem]]:
-        asked = []
+    def split(room: int) -> list[Inquiry]:
+        inquiries = []
         for group in set_apart(work.context_items, alone=live_run.settings.contexts_alone):
-            fits = estimate_tokens(ground_truth) + estimate_items(group) <= most
+            fits = estimate_tokens(ground_truth) + estimate_items(group) <= room
             # A ground truth that leaves too little room for contexts is split as well.
-            for truth in [ground_truth] if fits else split_to_judge(ground_truth, most // 2):
-                asked += [ask_part(truth, contexts) for contexts in split_items(group, leave_room(most, truth))]
-        return await gather_all(asked)
+            for truth in [ground_truth] if fits else split_to_judge(ground_truth, room // 2):
+                for contexts in split_items(group, leave_room(room, truth)):
+                    data = {
+                        **before.block,
+                        "question": work.sample.question,
+                        "ground_truth": truth,
+                        "contexts": contexts,
+                    }
+                    inquiries.append(
+                        Inquiry(
+                            step="rank",
+                            sample_id=work.sample.sample_id,
+                            prompt=live_run.prompts["rank"].after(before.turns),
+                            allowed={item.id: _LABELS for item in contexts},
+                            build_data=partial(narrow_blocks, data, ["contexts"]),
+                            votes=live_run.settings.votes,
+                        )
+                    )
+        return inquiries
 
     try:
-        replies = await ask_in_parts(before.room, ask_parts)
+        add_usefulness(work, await ask_in_parts(live_run.asker, before.room, split))
     except JudgeFailed as error:
         work.note_outcome("rank", error.reason, str(error))
-        return
-    ids = [item.id for item in work.context_items]
-    add_usefulness(work, {item_id: [judged[item_id] for judged in replies if item_id in judged] for item_id in ids})
 
 
 async def is_usefulness_open(live_run: LiveRun, work: SampleWork) -> bool:

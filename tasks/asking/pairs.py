@@ -1,6 +1,6 @@
-"""Verdicts from scores of pairs: a text and a claim go in, and how far the text supports the claim comes out.
+"""Verdicts from scores of pairs: how far does a text support a claim?
 
-What a chat model is asked in one request is taken apart here and put together again as its reply:
+A request that a chat model gets in one piece is taken apart here and put together again as its reply:
 
 - attribute: each statement against each context. Where no context supports it alone, and the prompt asks for contexts
   that do so together, the best stretches of the two to four highest contexts are judged as one text, as far as the
@@ -9,9 +9,14 @@ What a chat model is asked in one request is taken apart here and put together a
 - rank: each context against each sentence of the ground truth behind the question, without which a sentence such as
   "At 22:40" claims nothing. Useful is a context that supports any of them.
 
-Each verdict says in its reason what decided it: "0.831 ≥ 0.5 in words 120–480 of C2", or "not supported in words 1–96
-of C2" where the model says no more than that. Whoever scores is asked by a generator, so that a classifier in this
-process and a chat model over a network answer to the same rules.
+Each verdict gives in its reason what decided it: "0.831 ≥ 0.5 in words 120–480 of C2", or "not supported in words 1–96
+of C2" from a model that gives no score. Scores are requested by a generator, so that a classifier in this process and a
+chat model over a network answer to the same rules.
+
+Some chat models were made for this question (does this document support this claim, yes or no?). A judge named
+FORM+JUDGE, such as `minicheck+openai:bespoke-minicheck`, is asked pair by pair in the words the model was trained on,
+which are in forms.toml. Nothing marks off the texts there: an answer or a context can pose as a part of the question,
+which our own prompts rule out.
 """
 
 import math
@@ -23,20 +28,24 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final, Literal, Protocol
 
-from evalhouse.prompts import CONVERSATION, BlockValue, Message, Prompt
+from evalhouse.prompts import CONVERSATION, BlockValue, Item, Message, Prompt
 from evalhouse.tasks.judge.errors import FatalJudgeError, UnusableReply
 from evalhouse.tasks.lexical.split import split_statements
 from evalhouse.warehouse.messages import shorten
 
-_MOST_TOGETHER: Final = 4
+_MAX_TOGETHER: Final = 4
 _SHOWN: Final = 60
 _REASON = re.compile(r"(?:at most |together )?([01]\.\d{3}) [≥<] ")
 _FEW_SPACES = 20  # characters a word: with more there are no spaces between words
+JOIN: Final = "+"
+_PLACES = re.compile(r"(\{document\}|\{claim\})")
+_SCORE = re.compile(r"<score>\s*(yes|no)\b", re.IGNORECASE)
+_WORD = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """What is asked: does the document support the claim?"""
+    """A document, and a claim that it may support."""
 
     document: str
     claim: str
@@ -46,8 +55,8 @@ class Pair:
 class Scored:
     """How far a document supports a claim, 0 to 1: the highest score of its windows.
 
-    `text` is that window; `first` and `last` say where it stands, in `unit`s of the document counted from 1. `said` is
-    the answer of a model that gives no score, `call_id` the call that it stands in.
+    `text` is that window, from `first` to `last` in `unit`s of the document counted from 1. `reply` is the answer of a
+    model that gives no score, `call_id` its call.
     """
 
     score: float
@@ -55,18 +64,13 @@ class Scored:
     first: int
     last: int
     unit: str = "words"
-    said: str | None = None
+    reply: str | None = None
     call_id: str | None = None
-
-    @property
-    def place(self) -> str:
-        """As reasons say it."""
-        return f"{self.unit} {self.first}–{self.last}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """From which score on a claim counts as supported, whether support together is asked for, and whether the model
+    """The score from which on a claim counts as supported, whether support together is asked for, and whether the model
     reads a document beside a claim at once."""
 
     threshold: float
@@ -76,38 +80,32 @@ class Rules:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Pairs whose scores are wanted; `whole` takes a document that fits as one window."""
+    """Pairs whose scores are needed; `whole` takes a document that fits as one window."""
 
     pairs: Sequence[Pair]
     whole: bool = False
 
 
 class Scorer(Protocol):
-    """Whatever scores pairs at once."""
+    """Scores pairs at once."""
 
     @property
     def threshold(self) -> float:
-        """From which score on a claim counts as supported."""
+        """The score from which on a claim counts as supported."""
 
     def score(self, pairs: Sequence[Pair], *, whole: bool = False) -> list[Scored]:
-        """A score for each pair."""
+        """Return a score for each pair."""
 
     def fits(self, pair: Pair) -> bool:
-        """Whether the model reads the whole document at once."""
+        """Return whether the model reads the whole document at once."""
 
 
 Verdicts = list[dict[str, Any]]
 Judging = Generator[Batch, list[Scored], Verdicts]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Entry:
-    id: str
-    text: str
-
-
 def locate(document: str, start: int, end: int) -> dict[str, Any]:
-    """Where a stretch of characters stands in a document: in words, or where these have no spaces in characters."""
+    """Return the place of a stretch of characters in a document: in words, or in characters without spaces."""
     if len(document) > _FEW_SPACES * len(document.split()):
         return {"first": start + 1, "last": end, "unit": "characters"}
     before = document[:start].split()
@@ -117,13 +115,14 @@ def locate(document: str, start: int, end: int) -> dict[str, Any]:
     return {"first": max(1, first), "last": max(1, len(document[:end].split())), "unit": "words"}
 
 
-def begin_judging(prompt: str, data: Mapping[str, object], rules: Rules) -> Judging:
-    """Asks for scores batch by batch, and returns the verdicts on the wire data of the request named `prompt`."""
-    return _JUDGES[prompt](data, rules)
+def begin_judging(prompt: str, data: Mapping[str, Any], rules: Rules) -> Judging:
+    """Yield the pairs to score batch by batch, and return the verdicts on the wire data of the request `prompt`."""
+    judges = {"attribute": _attribute, "classify": _classify, "rank": _rank}
+    return judges[prompt](data, rules)
 
 
 def judge_pairs(prompt: str, data: Mapping[str, object], scorer: Scorer, *, joint: bool) -> dict[str, object]:
-    """The reply to the request named `prompt` about its wire data; `joint` where it asks for support together."""
+    """Return the reply to the request `prompt` about its wire data; `joint` where it asks for support together."""
     judging = begin_judging(prompt, data, Rules(threshold=scorer.threshold, joint=joint, fits=scorer.fits))
     try:
         batch = next(judging)
@@ -134,94 +133,81 @@ def judge_pairs(prompt: str, data: Mapping[str, object], scorer: Scorer, *, join
 
 
 def read_score(reason: str) -> float | None:
-    """The score that a reason begins with; None where it begins with none."""
+    """Return the score that a reason begins with; None where it begins with none."""
     match = _REASON.match(reason)
     return float(match[1]) if match else None
 
 
-def _read_entries(data: Mapping[str, object], *names: str) -> list[_Entry]:
-    lists = [data.get(name) or () for name in names]
-    return [_Entry(id=item["id"], text=item["text"]) for items in lists for item in items]  # type: ignore[attr-defined]
+def _list_items(data: Mapping[str, Any], *names: str) -> list[Item]:
+    return [Item(id=item["id"], text=item["text"]) for name in names for item in data.get(name) or ()]
 
 
 def _explain(scored: Scored, threshold: float, of: str = "") -> str:
-    if scored.said is not None:
-        return f"{scored.said} in {scored.place}{of and f' of {of}'}"
+    place = f"{scored.unit} {scored.first}–{scored.last}{of and f' of {of}'}"
+    if scored.reply is not None:
+        return f"{scored.reply} in {place}"
     # Rounded down, so that a score never looks as if it were on the other side of the threshold.
     shown = math.floor(scored.score * 1000) / 1000
-    sign = "≥" if scored.score >= threshold else "<"
-    return f"{shown:.3f} {sign} {threshold:g} in {scored.place}{of and f' of {of}'}"
+    return f"{shown:.3f} {'≥' if scored.score >= threshold else '<'} {threshold:g} in {place}"
 
 
-def _evidence(scored: Scored) -> dict[str, object]:
-    return {"score": round(scored.score, 6), scored.unit: [scored.first, scored.last], **_name_call(scored)}
+def _describe(scored: Scored) -> dict[str, object]:
+    call = {} if scored.call_id is None else {"call_id": scored.call_id}
+    return {"score": round(scored.score, 6), scored.unit: [scored.first, scored.last], **call}
 
 
-def _name_call(scored: Scored) -> dict[str, object]:
-    return {} if scored.call_id is None else {"call_id": scored.call_id}
-
-
-def _attribute(data: Mapping[str, object], rules: Rules) -> Judging:
-    statements = _read_entries(data, "answer_statements", "ground_truth_statements")
-    contexts = _read_entries(data, "contexts", CONVERSATION)
+def _attribute(data: Mapping[str, Any], rules: Rules) -> Judging:
+    statements = _list_items(data, "answer_statements", "ground_truth_statements")
+    contexts = _list_items(data, "contexts", CONVERSATION)
     pairs = [Pair(document=context.text, claim=entry.text) for entry in statements for context in contexts]
-    scores, n = (yield Batch(pairs=pairs)), len(contexts)
-    by_id = {entry.id: scores[place * n : (place + 1) * n] for place, entry in enumerate(statements)}
-    verdicts = {entry.id: _name_supporting(by_id[entry.id], contexts, rules.threshold) for entry in statements}
+    scored_pairs, n = (yield Batch(pairs=pairs)), len(contexts)
+    by_id = {entry.id: scored_pairs[place * n : (place + 1) * n] for place, entry in enumerate(statements)}
+    orders = {item: sorted(range(n), key=lambda place, of=of: -of[place].score) for item, of in by_id.items()}  # type: ignore[misc]
+    verdicts: dict[str, dict[str, Any]] = {}
+    for entry in statements:
+        scores, best = by_id[entry.id], orders[entry.id][0]
+        named = [item.id for item, scored in zip(contexts, scores, strict=True) if scored.score >= rules.threshold]
+        reason = _explain(scores[best], rules.threshold, contexts[best].id)
+        verdicts[entry.id] = {
+            "reason": reason if named or scores[best].reply is not None else f"at most {reason}",
+            "contexts": named,
+            "together": [],
+            "scores": [
+                {"context": item.id, **_describe(scored)} for item, scored in zip(contexts, scores, strict=True)
+            ],
+            "call_id": scores[best].call_id,
+        }
+    # By statement the fewest of its highest contexts whose best stretches support it as one text.
     unsupported = [entry for entry in statements if not verdicts[entry.id]["contexts"]]
-    if rules.joint and n > 1:
-        together = yield from _find_together(unsupported, by_id, contexts, rules)
-        for entry_id, joint in together.items():
-            verdicts[entry_id] |= joint
-    return [{"id": entry.id, **verdicts[entry.id]} for entry in statements]
-
-
-def _name_supporting(scores: Sequence[Scored], contexts: Sequence[_Entry], threshold: float) -> dict[str, Any]:
-    order = sorted(range(len(contexts)), key=lambda place: -scores[place].score)
-    named = [context.id for context, scored in zip(contexts, scores, strict=True) if scored.score >= threshold]
-    best = contexts[order[0]].id
-    reason = _explain(scores[order[0]], threshold, best)
-    evidence = [{"context": context.id, **_evidence(scored)} for context, scored in zip(contexts, scores, strict=True)]
-    is_scored = scores[order[0]].said is None
-    return {
-        "reason": reason if named or not is_scored else f"at most {reason}",
-        "contexts": named,
-        "together": [],
-        "scores": evidence,
-        **_name_call(scores[order[0]]),
-    }
-
-
-def _find_together(
-    open_entries: Sequence[_Entry],
-    by_id: Mapping[str, Sequence[Scored]],
-    contexts: Sequence[_Entry],
-    rules: Rules,
-) -> Generator[Batch, list[Scored], dict[str, dict[str, object]]]:
-    """By statement the fewest of its highest contexts whose best stretches support it as one text."""
-    together: dict[str, dict[str, object]] = {}
-    for size in range(2, min(_MOST_TOGETHER, len(contexts)) + 1):
+    for size in range(2, min(_MAX_TOGETHER, n) + 1) if rules.joint else ():
         asked = []
-        for entry in open_entries:
-            scores = by_id[entry.id]
-            places = sorted(sorted(range(len(contexts)), key=lambda at, of=scores: -of[at].score)[:size])  # type: ignore[misc]
-            pair = Pair(document="\n".join(scores[place].text for place in places), claim=entry.text)
-            if entry.id not in together and rules.fits(pair):
+        for entry in unsupported:
+            places = sorted(orders[entry.id][:size])
+            document = "\n".join(by_id[entry.id][place].text for place in places)
+            pair = Pair(document=document, claim=entry.text)
+            if not verdicts[entry.id]["together"] and rules.fits(pair):
                 asked.append((entry, places, pair))
         scored_pairs = yield Batch(pairs=[pair for _, _, pair in asked], whole=True)
         for (entry, places, _), scored in zip(asked, scored_pairs, strict=True):
             if scored.score >= rules.threshold:
                 names = [contexts[place].id for place in places]
-                reason = f"together {_explain(scored, rules.threshold, ' and '.join(names))}"
-                found = {"together_score": round(scored.score, 6), **_name_call(scored)}
-                together[entry.id] = {"reason": reason, "together": names, **found}
-    return together
+                verdicts[entry.id] |= {
+                    "reason": f"together {_explain(scored, rules.threshold, ' and '.join(names))}",
+                    "together": names,
+                    "together_score": round(scored.score, 6),
+                    "call_id": scored.call_id,
+                }
+    # A model in this process makes no calls.
+    return [
+        {"id": item, **{name: value for name, value in verdict.items() if value is not None}}
+        for item, verdict in verdicts.items()
+    ]
 
 
-def _classify(data: Mapping[str, object], rules: Rules) -> Judging:
-    answer, truth = _read_entries(data, "answer_statements"), _read_entries(data, "ground_truth_statements")
+def _classify(data: Mapping[str, Any], rules: Rules) -> Judging:
+    answer, truth = _list_items(data, "answer_statements"), _list_items(data, "ground_truth_statements")
     sides = [(answer, truth, "FP", "the ground truth"), (truth, answer, "FN", "the answer")]
-    asked = [(entry, other, label, name) for own, other, label, name in sides for entry in own]
+    asked = [(entry, other, label, name) for side, other, label, name in sides for entry in side]
     pairs = [Pair(document="\n".join(item.text for item in other), claim=entry.text) for entry, other, _, _ in asked]
     scores = yield Batch(pairs=pairs)
     return [
@@ -229,40 +215,26 @@ def _classify(data: Mapping[str, object], rules: Rules) -> Judging:
             "id": entry.id,
             "reason": _explain(scored, rules.threshold, f"the statements of {name}"),
             "label": "TP" if scored.score >= rules.threshold else label,
-            **_evidence(scored),
+            **_describe(scored),
         }
         for (entry, _, label, name), scored in zip(asked, scores, strict=True)
     ]
 
 
-def _rank(data: Mapping[str, object], rules: Rules) -> Judging:
-    contexts, question, truth = _read_entries(data, "contexts"), str(data["question"]), str(data["ground_truth"])
+def _rank(data: Mapping[str, Any], rules: Rules) -> Judging:
+    contexts, question, truth = _list_items(data, "contexts"), str(data["question"]), str(data["ground_truth"])
     sentences = split_statements(truth) or [truth]
     claims = [f"{question} {sentence}".strip() for sentence in sentences]
     scores = yield Batch(pairs=[Pair(document=context.text, claim=claim) for context in contexts for claim in claims])
     verdicts: Verdicts = []
     for place, context in enumerate(contexts):
-        own = scores[place * len(claims) : (place + 1) * len(claims)]
-        best = max(range(len(claims)), key=lambda at: own[at].score)
-        useful = own[best].score >= rules.threshold
-        reason = f"{_explain(own[best], rules.threshold)}, for “{shorten(sentences[best], _SHOWN)}”"
+        of_context = scores[place * len(claims) : (place + 1) * len(claims)]
+        best = max(range(len(claims)), key=lambda at: of_context[at].score)
+        useful = of_context[best].score >= rules.threshold
+        reason = f"{_explain(of_context[best], rules.threshold)}, for “{shorten(sentences[best], _SHOWN)}”"
         label = "useful" if useful else "not_useful"
-        verdicts.append({"id": context.id, "reason": reason, "label": label, **_evidence(own[best])})
+        verdicts.append({"id": context.id, "reason": reason, "label": label, **_describe(of_context[best])})
     return verdicts
-
-
-_JUDGES: Final[Mapping[str, Callable[[Mapping[str, object], Rules], Judging]]] = {
-    "attribute": _attribute,
-    "classify": _classify,
-    "rank": _rank,
-}
-
-
-JOIN: Final = "+"
-_PLACES = re.compile(r"(\{document\}|\{claim\})")
-_SCORE = re.compile(r"<score>\s*(yes|no)\b", re.IGNORECASE)
-_WORD = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
-_SHOWN_OF_REPLY: Final = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,19 +253,19 @@ class Form:
         return "no" if self.yes == "supported" else "yes"
 
     def fill(self, pair: Mapping[str, BlockValue]) -> tuple[Message, ...]:
-        """The messages about a pair."""
+        """Return the messages about a pair."""
         return tuple(Message(role=item.role, content=_fill(item.content, pair)) for item in self.messages)
 
     def fill_body(self, pair: Mapping[str, BlockValue]) -> dict[str, Any]:
-        """The fields about a pair that stand beside the messages."""
-        return {name: _fill_deep(value, pair) for name, value in self.body.items()}
+        """Return the fields about a pair that are sent beside the messages."""
+        return {name: _fill(value, pair) for name, value in self.body.items()}
 
     def read(self, text: str) -> bool:
-        """Whether a reply says that the claim is supported; raises UnusableReply for one that says neither."""
-        said = text.rpartition("</think>")[2]
-        match = _SCORE.search(said) or _WORD.match(said)
+        """Return whether a reply calls the claim supported; raises UnusableReply for one that is neither yes nor no."""
+        reply = text.rpartition("</think>")[2]
+        match = _SCORE.search(reply) or _WORD.match(reply)
         if match is None:
-            raise UnusableReply(f"the reply was neither yes nor no: {said.strip()[:_SHOWN_OF_REPLY]!r}")
+            raise UnusableReply(f"the reply was neither yes nor no: {reply.strip()[:_SHOWN]!r}")
         return (match[1].lower() == "yes") == (self.yes == "supported")
 
 
@@ -304,46 +276,36 @@ class FormPrompt(Prompt):
     form: Form
 
     def render(self, data: Mapping[str, BlockValue], *, note: str = "") -> tuple[Message, ...]:
-        """The form's messages about the pair in `data`."""
+        """Return the form's messages about the pair in `data`."""
         return self.form.fill(data)
 
 
+@cache
+def load_forms() -> dict[str, Form]:
+    """Return all forms by name."""
+    table = tomllib.loads(files("evalhouse.tasks.asking").joinpath("forms.toml").read_text(encoding="utf-8"))
+    forms = {}
+    for name, row in table.items():
+        messages = tuple(Message(**message) for message in row.pop("messages"))
+        forms[name] = Form(name=name, messages=messages, **row)
+    return forms
+
+
 def find_form(judge: str) -> Form | None:
-    """The form in a judge's name; None where it names none. Raises FatalJudgeError for one that is not known."""
+    """Return the form in a judge's name; None where it names none. Raises FatalJudgeError for an unknown one."""
     kind = judge.partition(":")[0]
     if JOIN not in kind:
         return None
-    name = kind.partition(JOIN)[0]
-    forms = _read_forms()
+    name, forms = kind.partition(JOIN)[0], load_forms()
     if name not in forms:
         raise FatalJudgeError(f"{judge!r} names the form {name!r}; known: {', '.join(forms)}")
     return forms[name]
 
 
-def list_forms() -> tuple[str, ...]:
-    """The names of all forms."""
-    return tuple(_read_forms())
-
-
-@cache
-def _read_forms() -> dict[str, Form]:
-    table = tomllib.loads(files("evalhouse.tasks.asking").joinpath("forms.toml").read_text(encoding="utf-8"))
-    return {name: _make_form(name, row) for name, row in table.items()}
-
-
-def _make_form(name: str, row: Mapping[str, Any]) -> Form:
-    messages = tuple(Message(**message) for message in row["messages"])
-    return Form(name=name, **{**row, "messages": messages})
-
-
-def _fill(text: str, pair: Mapping[str, BlockValue]) -> str:
-    """One pass, so that a text that says {claim} is not filled in once more."""
-    return "".join(str(pair[part[1:-1]]) if _PLACES.fullmatch(part) else part for part in _PLACES.split(text))
-
-
-def _fill_deep(value: Any, pair: Mapping[str, BlockValue]) -> Any:  # noqa: ANN401  # any JSON
+def _fill(value: Any, pair: Mapping[str, BlockValue]) -> Any:  # noqa: ANN401  # any JSON
+    """Fill a pair into the texts of a value, in one pass: a text that holds {claim} is not filled in again."""
     if isinstance(value, str):
-        return _fill(value, pair)
+        return "".join(str(pair[part[1:-1]]) if _PLACES.fullmatch(part) else part for part in _PLACES.split(value))
     if isinstance(value, list):
-        return [_fill_deep(item, pair) for item in value]
-    return {key: _fill_deep(item, pair) for key, item in value.items()} if isinstance(value, dict) else value
+        return [_fill(item, pair) for item in value]
+    return {key: _fill(item, pair) for key, item in value.items()} if isinstance(value, dict) else value

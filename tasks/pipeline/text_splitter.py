@@ -12,10 +12,10 @@ from typing import NoReturn
 import orjson
 
 from evalhouse.prompts import BlockValue, collect_words, list_texts
-from evalhouse.tasks.asking.splitting import ask_in_parts, split_to_judge
+from evalhouse.tasks.asking.splitting import shrink_room, split_to_judge
 from evalhouse.tasks.asking.usage import estimate_tokens
 from evalhouse.tasks.asking.verdicts import COPIED, gather_all, read_statements
-from evalhouse.tasks.judge.errors import CutReply, JudgeFailed, UnusableReply
+from evalhouse.tasks.judge.errors import CutReply, JudgeFailed, TooLong, UnusableReply
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, Source, collect_turns
 
@@ -73,7 +73,12 @@ class TextSplitter:
 
     async def split(self, text: str) -> list[PartReply]:
         """Return the statements of a text, by the parts that it was asked about in. Raises JudgeFailed."""
-        return await ask_in_parts(self.before.room, partial(self._split_parts, text))
+        room = self.before.room
+        while True:
+            try:
+                return await self._split_parts(text, room)
+            except TooLong as error:
+                room = shrink_room(room, error)
 
     async def _split_parts(self, text: str, most: int) -> list[PartReply]:
         replies = await gather_all([self._split_part(part) for part in split_to_judge(text, most)])

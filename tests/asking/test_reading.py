@@ -6,7 +6,7 @@ import orjson
 import pytest
 from live_runs import say_verdicts
 
-from evalhouse.tasks.asking.verdicts import parse_object, read_labels, read_statements, read_supports
+from evalhouse.tasks.asking.verdicts import parse_object, read_statements, read_verdicts
 from evalhouse.tasks.judge.errors import UnusableReply
 
 OBJECT = '{"statements": ["It is 40 m high {really}.", "Es ist 40 m hoch \\"ja\\"."]}'
@@ -74,7 +74,7 @@ def test_a_text_made_of_brackets_is_refused_in_no_time(reply: str) -> None:
 
 def test_each_asked_id_gets_its_verdict() -> None:
     reply = say_verdicts({"id": "A1", "label": "TP", "reason": " as G1 "}, {"id": " [G1] ", "label": "FN"})
-    verdicts = read_labels(reply, AG)
+    verdicts = read_verdicts(reply, AG)
     assert verdicts.by_id["A1"].label == "TP"
     assert verdicts.by_id["A1"].reason == "as G1"
     assert verdicts.by_id["G1"].label == "FN"
@@ -96,7 +96,7 @@ def test_each_asked_id_gets_its_verdict() -> None:
     ],
 )
 def test_a_verdict_that_breaks_the_rules_is_as_good_as_missing(spoiled: list[dict[str, object]], told: str) -> None:
-    verdicts = read_labels(say_verdicts({"id": "A1", "label": "TP"}, *spoiled), AG)
+    verdicts = read_verdicts(say_verdicts({"id": "A1", "label": "TP"}, *spoiled), AG)
     assert set(verdicts.by_id) == {"A1"}
     assert told in "; ".join(verdicts.problems)
     assert "no usable verdict for G1" in verdicts.problems[-1]
@@ -104,30 +104,30 @@ def test_a_verdict_that_breaks_the_rules_is_as_good_as_missing(spoiled: list[dic
 
 def test_verdicts_that_were_not_asked_for_are_left_out() -> None:
     reply = say_verdicts(*({"id": item, "label": "TP"} for item in ("A1", "A2", "G1", "X9")))
-    verdicts = read_labels(reply, {"A2": ("TP", "FP")})
+    verdicts = read_verdicts(reply, {"A2": ("TP", "FP")})
     assert set(verdicts.by_id) == {"A2"}
 
 
 def test_something_else_than_a_verdict_does_not_spoil_the_others() -> None:
     reply = orjson.dumps({"verdicts": ["A1", None, 3, {"id": "A1", "label": "FP"}]}).decode()
-    assert read_labels(reply, {"A1": ("TP", "FP")}).by_id["A1"].label == "FP"
+    assert read_verdicts(reply, {"A1": ("TP", "FP")}).by_id["A1"].label == "FP"
 
 
 @pytest.mark.parametrize("reply", ['{"verdicts": []}', '{"verdicts": [{"id": "A7", "label": "TP"}]}'])
 def test_a_reply_without_one_usable_verdict_is_unusable(reply: str) -> None:
     with pytest.raises(UnusableReply, match="no usable verdict for A1, G1"):
-        read_labels(reply, AG)
+        read_verdicts(reply, AG)
 
 
 @pytest.mark.parametrize("reply", ['{"verdicts": {"A1": "TP"}}', '{"labels": []}'])
 def test_a_reply_of_another_shape_is_unusable(reply: str) -> None:
     with pytest.raises(UnusableReply, match="no list under"):
-        read_labels(reply, AG)
+        read_verdicts(reply, AG)
 
 
 def test_supporting_contexts_are_read_without_repeats() -> None:
     reply = say_verdicts({"id": "A1", "contexts": ["C2", "C1", "C2"]}, {"id": "G1", "contexts": []})
-    verdicts = read_supports(reply, ["A1", "G1"], {"C1", "C2"})
+    verdicts = read_verdicts(reply, dict.fromkeys(["A1", "G1"], ()), {"C1", "C2"})
     assert verdicts.by_id["A1"].contexts == ("C2", "C1")
     assert verdicts.by_id["G1"].contexts == ()
 
@@ -135,7 +135,7 @@ def test_supporting_contexts_are_read_without_repeats() -> None:
 @pytest.mark.parametrize("contexts", [["C1", "C9"], [1], [["C1"]], "C1", None, [None]])
 def test_support_by_what_was_not_given_is_no_verdict(contexts: object) -> None:
     reply = say_verdicts({"id": "A1", "contexts": contexts}, {"id": "G1", "contexts": ["C1"]})
-    assert set(read_supports(reply, ["A1", "G1"], {"C1"}).by_id) == {"G1"}
+    assert set(read_verdicts(reply, dict.fromkeys(["A1", "G1"], ()), {"C1"}).by_id) == {"G1"}
 
 
 GIVEN = {"C1", "C2", "C3"}
@@ -149,7 +149,7 @@ def test_contexts_that_support_together_are_read_where_none_does_alone() -> None
         {"id": "A4", "contexts": ["C2"], "together": ["C2"]},
         {"id": "A5", "contexts": ["C1"]},  # a prompt of one's own that asks for no more
     )
-    verdicts = read_supports(reply, ["A1", "A2", "A3", "A4", "A5"], GIVEN)
+    verdicts = read_verdicts(reply, dict.fromkeys(["A1", "A2", "A3", "A4", "A5"], ()), GIVEN)
     assert not verdicts.problems
     assert {item: (verdict.contexts, verdict.together) for item, verdict in verdicts.by_id.items()} == {
         "A1": ((), ("C3", "C1")), "A2": (("C2",), ()), "A3": ((), ()), "A4": (("C2",), ()), "A5": (("C1",), ()),
@@ -170,7 +170,7 @@ def test_contexts_that_support_together_are_read_where_none_does_alone() -> None
 )
 def test_support_together_that_cannot_be_is_no_verdict(together: object, told: str) -> None:
     reply = say_verdicts({"id": "A1", "contexts": [], "together": together}, {"id": "G1", "contexts": ["C1"]})
-    verdicts = read_supports(reply, ["A1", "G1"], GIVEN)
+    verdicts = read_verdicts(reply, dict.fromkeys(["A1", "G1"], ()), GIVEN)
     assert set(verdicts.by_id) == {"G1"}
     assert told in verdicts.problems[0]
 
@@ -178,4 +178,4 @@ def test_support_together_that_cannot_be_is_no_verdict(together: object, told: s
 def test_problems_quote_little_of_what_came() -> None:
     good = {"id": "G1", "label": "TP"}
     reply = say_verdicts({"id": "A1", "label": "x" * 5000}, {"id": "y" * 5000, "label": "TP"}, good)
-    assert len("; ".join(read_labels(reply, AG).problems)) < 400
+    assert len("; ".join(read_verdicts(reply, AG).problems)) < 400

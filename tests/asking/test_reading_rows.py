@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from evalhouse.tasks.asking.verdicts import Verdict, Verdicts, read_joined
+from evalhouse.tasks.asking.verdicts import Verdict, Verdicts, read_verdicts
 from evalhouse.tasks.judge.errors import UnusableReply
 
 ALLOWED = {
@@ -17,7 +17,7 @@ WHOLE = (["A1", "G1 G2", "TP", "C1 C2"], ["G1", "A1 lacks the year.", "FN", "non
 
 
 def read(*rows: Any, asked: Any = ALLOWED) -> Verdicts:  # noqa: ANN401
-    return read_joined(orjson.dumps({"verdicts": rows}).decode(), asked, CONTEXTS, SENT)
+    return read_verdicts(orjson.dumps({"verdicts": rows}).decode(), asked, CONTEXTS, sent=SENT)
 
 
 def test_a_row_gives_the_verdicts_of_its_item_each_with_what_it_rests_on() -> None:

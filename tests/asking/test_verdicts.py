@@ -1,7 +1,7 @@
 """Ids in, ids out, without a step around it: what is asked, how often, and which failure counts where several come."""
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -9,7 +9,7 @@ from live_runs import PROMPTS, ScriptedJudge, lay_out_run, make_settings, read_c
 
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.asker import LAST_CHANCE
-from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_verdicts, gather_all, read_labels
+from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_verdicts, gather_all
 from evalhouse.tasks.judge.errors import (
     BudgetExhausted,
     EndpointDown,
@@ -33,7 +33,7 @@ def make_inquiry() -> Inquiry:
         build_data=lambda ids: {
             "question": "?", "ground_truth": "It is red.", "contexts": [item for item in CONTEXTS if item.id in ids],
         },
-        read=lambda text, ids: read_labels(text, dict.fromkeys(ids, LABELS)),
+        allowed=dict.fromkeys(IDS, LABELS),
     )  # fmt: skip
 
 
@@ -47,13 +47,14 @@ def say_by_number(*said: str | Exception) -> Callable[[Question], str | Exceptio
 
 
 async def ask(
-    folder: Path, says: Callable[[Question], str | Exception], ids: Sequence[str] = IDS, *, attempts: int = 4
+    folder: Path, says: Callable[[Question], str | Exception], *, attempts: int = 4
 ) -> tuple[dict[str, JudgedItem] | Exception, list[Question]]:
     """The verdicts or the error, and the questions that were sent."""
     judge = ScriptedJudge(says)
     async with lay_out_run(folder, make_settings(attempts=attempts), judge=judge) as live_run:
         try:
-            return await ask_verdicts(live_run.asker, make_inquiry(), ids), judge.asked
+            poll = await ask_verdicts(live_run.asker, make_inquiry())
+            return poll.failure or poll.judged, judge.asked
         except (JudgeFailed, EndpointDown) as error:
             return error, judge.asked
 

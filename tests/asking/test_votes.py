@@ -21,7 +21,6 @@ from live_runs import (
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.asker import LAST_CHANCE
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, Verdict, Vote, ask_verdicts, elect, write_verdict
-from evalhouse.tasks.asking.verdicts import read_labels as read_label_reply
 from evalhouse.tasks.judge.errors import BudgetExhausted, EndpointDown, JudgeFailed, RefusedRequest, TransientJudgeError
 from evalhouse.tasks.judge.protocol import ModelReply, ModelRequest, Question
 
@@ -187,7 +186,7 @@ def make_inquiry(votes: int = 3) -> Inquiry:
         build_data=lambda ids: {
             "question": "?", "ground_truth": "It is red.", "contexts": [item for item in CONTEXTS if item.id in ids],
         },
-        read=lambda text, ids: read_label_reply(text, dict.fromkeys(ids, LABELS)),
+        allowed=dict.fromkeys(IDS, LABELS),
         votes=votes,
     )  # fmt: skip
 
@@ -209,7 +208,8 @@ async def ask(
     judge = ScriptedJudge(says)
     async with lay_out_run(folder, make_settings(attempts=attempts), judge=judge) as live_run:
         try:
-            return await ask_verdicts(live_run.asker, make_inquiry(votes), IDS), judge.asked
+            poll = await ask_verdicts(live_run.asker, make_inquiry(votes))
+            return poll.failure or poll.judged, judge.asked
         except (JudgeFailed, EndpointDown) as error:
             return error, judge.asked
 
@@ -253,7 +253,7 @@ class CountingJudge(ScriptedJudge):
 
 async def test_votes_are_asked_for_at_once(tmp_path: Path) -> None:
     async with lay_out_run(tmp_path, judge=CountingJudge(5)) as live_run, asyncio.timeout(30):
-        judged = await ask_verdicts(live_run.asker, make_inquiry(5), IDS)
+        judged = (await ask_verdicts(live_run.asker, make_inquiry(5))).judged
     assert all(len(one.votes) == 5 for one in judged.values())
 
 

@@ -39,11 +39,8 @@ from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.asking.verdicts import (
     Inquiry,
     Verdict,
-    Verdicts,
     ask_verdicts,
-    read_labels,
     read_statements,
-    read_supports,
 )
 from evalhouse.tasks.judge.errors import JudgeFailed, RunCancelled
 from evalhouse.tasks.judge.protocol import Question
@@ -149,14 +146,17 @@ async def _ask(session: Session, trial: Trial, data: Data) -> Reply | str:
                 narrowed[name] = [item for item in list_items(data, name) if item.id in wanted] or data[name]
             return narrowed
 
-        def read(text: str, wanted: Collection[str]) -> Verdicts:
-            if trial.step == "attribute":
-                return read_supports(text, wanted, [item.id for item in list_items(data, "contexts")])
-            return read_labels(text, {item_id: _LABELS[item_id[0]] for item_id in wanted})
-
-        inquiry = Inquiry(step=trial.step, sample_id=trial.scene.id, prompt=prompt, build_data=build_data, read=read)
-        replies = await ask_verdicts(asker, inquiry, [item.id for name in judged for item in list_items(data, name)])
-        return _rate(trial, replies[trial.target].verdict)
+        ids = [item.id for name in judged for item in list_items(data, name)]
+        inquiry = Inquiry(
+            step=trial.step,
+            sample_id=trial.scene.id,
+            prompt=prompt,
+            allowed={item_id: () if trial.step == "attribute" else _LABELS[item_id[0]] for item_id in ids},
+            build_data=build_data,
+            contexts=[item.id for item in list_items(data, "contexts")] if trial.step == "attribute" else (),
+        )
+        poll = await ask_verdicts(asker, inquiry)
+        return str(poll.failure) if poll.failure else _rate(trial, poll.judged[trial.target].verdict)
     except JudgeFailed as error:
         return str(error)
     finally:

@@ -14,7 +14,7 @@ from live_runs import lay_out_run, make_settings, point_to, read_calls
 from odd_server import Handle, read_request, serving, write_answer
 from provider_calls import KEY, ask
 
-from evalhouse.tasks.asking.verdicts import read_labels, read_statements
+from evalhouse.tasks.asking.verdicts import read_statements, read_verdicts
 from evalhouse.tasks.judge.errors import JudgeFailed, UnusableReply
 from evalhouse.tasks.models.dialect import parse_error_body
 
@@ -43,7 +43,7 @@ def test_a_reply_that_holds_too_much_is_unusable_with_a_short_reason_at_once(kin
     text, told = TOO_MUCH[kind]
     reasons = []
     started = time.process_time()
-    for read in (read_statements, lambda text: read_labels(text, {"A1": ["TP"]})):
+    for read in (read_statements, lambda text: read_verdicts(text, {"A1": ["TP"]})):
         with pytest.raises(UnusableReply) as caught:
             read(text)
         reasons.append(str(caught.value))

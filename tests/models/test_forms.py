@@ -16,7 +16,7 @@ from live_runs import lay_out_run, make_sample, make_settings, read_calls
 from warehouse_runs import lay_warehouse
 
 from evalhouse.prompts import Item
-from evalhouse.tasks.asking.pairs import find_form, list_forms
+from evalhouse.tasks.asking.pairs import find_form, load_forms
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.attribute import attribute_statements
 from evalhouse.tasks.classify import classify_statements
@@ -50,7 +50,7 @@ def endpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Endpoi
         yield running
 
 
-@pytest.mark.parametrize("form", list_forms())
+@pytest.mark.parametrize("form", load_forms())
 def test_each_pair_is_a_request_in_the_models_own_words(
     form: str, endpoint: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

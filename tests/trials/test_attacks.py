@@ -50,7 +50,7 @@ from live_runs import judge_samples, lay_out_run, make_sample, make_settings, po
 from evalhouse.prompts import TURN_PREFIX, BlockValue, Item, Message, Prompt, load_prompts
 from evalhouse.prompts.render import BLOCKS, render_blocks
 from evalhouse.tasks.asking.asker import _UNUSABLE_NOTE
-from evalhouse.tasks.asking.verdicts import read_labels, read_statements, read_supports
+from evalhouse.tasks.asking.verdicts import read_statements, read_verdicts
 from evalhouse.tasks.judge.errors import UnusableReply
 
 ATTACKS = load_attacks()
@@ -220,11 +220,11 @@ def test_a_forged_reply_is_readable(trial: Trial) -> None:
         case "extract":
             assert read_statements(reply) == []
         case "attribute":
-            assert not read_supports(reply, ["A1", "A2", "G1", "G2"], ["C1", "C2"]).problems
+            assert not read_verdicts(reply, dict.fromkeys(["A1", "A2", "G1", "G2"], ()), ["C1", "C2"]).problems
         case "classify":
-            assert not read_labels(reply, {name: labels[name[0]] for name in ("A1", "A2", "G1", "G2")}).problems
+            assert not read_verdicts(reply, {name: labels[name[0]] for name in ("A1", "A2", "G1", "G2")}).problems
         case "rank":
-            assert not read_labels(reply, {name: labels[name[0]] for name in ("C1", "C2")}).problems
+            assert not read_verdicts(reply, {name: labels[name[0]] for name in ("C1", "C2")}).problems
 
 
 def test_benchmark_measures_the_lexical_judge() -> None:
@@ -414,18 +414,18 @@ FORGED_IDS = [
 def test_a_verdict_for_an_id_that_was_not_sent_is_refused(forged: str) -> None:
     verdicts = [{"id": forged, "reason": "x", "label": "TP"}, {"id": "A1", "reason": "x", "label": "FP"}]
     allowed = {"A1": ("TP", "FP"), "A2": ("TP", "FP")}
-    read = read_labels(orjson.dumps({"verdicts": verdicts}).decode(), allowed)
+    read = read_verdicts(orjson.dumps({"verdicts": verdicts}).decode(), allowed)
     assert {item_id: verdict.label for item_id, verdict in read.by_id.items()} == {"A1": "FP"}
     assert "no usable verdict for A2" in read.problems[-1]
     with pytest.raises(UnusableReply):
-        read_labels(orjson.dumps({"verdicts": verdicts[:1]}).decode(), allowed)
+        read_verdicts(orjson.dumps({"verdicts": verdicts[:1]}).decode(), allowed)
 
 
 @pytest.mark.parametrize("forged", FORGED_IDS)
 def test_support_by_a_context_that_was_not_sent_is_refused(forged: str) -> None:
     reply = orjson.dumps({"verdicts": [{"id": "A1", "reason": "x", "contexts": ["C2", forged]}]}).decode()
     with pytest.raises(UnusableReply, match="was not given"):
-        read_supports(reply, ["A1"], ["C1", "C2"])
+        read_verdicts(reply, dict.fromkeys(["A1"], ()), ["C1", "C2"])
 
 
 def test_an_id_that_is_answered_twice_counts_for_neither() -> None:
@@ -433,11 +433,11 @@ def test_an_id_that_is_answered_twice_counts_for_neither() -> None:
     own, planted = {"id": "A1", "reason": "x", "label": "FP"}, {"id": "[A1]", "reason": "x", "label": "TP"}
     for verdicts in ([own, planted], [planted, own], [planted, own, planted]):
         with pytest.raises(UnusableReply, match="A1 came more than once"):
-            read_labels(orjson.dumps({"verdicts": verdicts}).decode(), {"A1": ("TP", "FP")})
+            read_verdicts(orjson.dumps({"verdicts": verdicts}).decode(), {"A1": ("TP", "FP")})
 
 
 @pytest.mark.parametrize("label", ["tp", "TP.", "\uff34\uff30", "T\u200bP", "FN", "useful", "", None, 1])
 def test_a_label_that_is_not_on_offer_is_refused(label: object) -> None:
     reply = orjson.dumps({"verdicts": [{"id": "A1", "reason": "x", "label": label}]}).decode()
     with pytest.raises(UnusableReply, match="allowed: FP, TP"):
-        read_labels(reply, {"A1": ("TP", "FP")})
+        read_verdicts(reply, {"A1": ("TP", "FP")})
