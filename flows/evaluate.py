@@ -124,7 +124,7 @@ class Evaluation:
         `path` None writes `report-RUN.html` into the working directory.
         """
         from evalhouse.flows.report.page import build_page
-        from evalhouse.warehouse.rows.report import reading_slices
+        from evalhouse.warehouse.rows.pages import reading_slices
         from evalhouse.warehouse.rows.runs import find_run
         from evalhouse.warehouse.store import Warehouse
 

@@ -51,7 +51,6 @@ from evalhouse.tasks.settings.run import read_settings
 from evalhouse.warehouse.engine.locks import HeldLock, find_lock_file, hold, hold_file, list_held
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
 from evalhouse.warehouse.mover import take_in_orphans
-from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS, list_unfinished_shards
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
@@ -189,7 +188,7 @@ class PoolCounts:
         """Count again; `leave_out_failed` when failed samples are to be judged once more."""
         live_run = self._live_run
         parameters = {"run_id": live_run.run_id, "failures": list(FAILURE_REASONS) if leave_out_failed else []}
-        (row,) = live_run.warehouse.read_rows(read_query("pools/done"), parameters)
+        (row,) = live_run.warehouse.fetch_rows("pools/done", **parameters)
         live_run.progress.n_done = int(str(row["n"]))
         usage = _read_calls(live_run.warehouse, live_run.run_id) - self._before
         usage.unpriced = usage.requests if any(asker.price is None for asker in live_run.asker.all) else 0
@@ -216,7 +215,7 @@ async def keep_counting(counts: PoolCounts, *, leave_out_failed: bool) -> AsyncI
 
 
 def _read_calls(warehouse: Warehouse, run_id: str) -> Usage:
-    (row,) = warehouse.read_rows(read_query("pools/calls"), {"run_id": run_id})
+    (row,) = warehouse.fetch_rows("pools/calls", run_id=run_id)
     spent_usd = float(str(row.pop("spent_usd")))
     return Usage(spent_usd=spent_usd, **{name: int(str(value)) for name, value in row.items()})
 

@@ -45,7 +45,6 @@ from evalhouse.tasks.trials.preferences import (
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.gates import Decision, record_decision
-from evalhouse.warehouse.rows.preferences import append_preferences, read_preferences
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, find_run, refuse_forgotten
 from evalhouse.warehouse.rows.samples import NO_CLUSTER
@@ -149,7 +148,7 @@ def prefer(plan: PreferPlan, watch: Watch) -> PreferOutcome:
     if plan.gate is not None and session.problem is None:
         # The candidate's win rate against the least one allowed; what is decided is recorded.
         warehouse = Warehouse(plan.settings.warehouse)
-        summary = summarise_preferences(read_preferences(warehouse, run.run_id))
+        summary = summarise_preferences(warehouse.fetch_rows("preferences/samples", run_id=run.run_id))
         rate = summary.win_rate
         score = Score(
             mean=rate.value, ci_low=rate.ci_low, ci_high=rate.ci_high, n_scored=summary.n, n_samples=plan.pairs.n,
@@ -211,13 +210,14 @@ async def _ask_all(session: Session, plan: PreferPlan) -> bool:
         verdicts = [outcome for outcome in outcomes if isinstance(outcome, PairVerdicts)]
         has_failed = has_failed or any(verdict.has_failed for verdict in verdicts)
         if session.dry is None:
+            run_id = live_run.run_id
+            preferences = [{"run_id": run_id, **row} for verdict in verdicts for row in verdict.preferences]
+            ended = [{"run_id": run_id, **verdict.outcome} for verdict in verdicts if verdict.outcome]
             await asyncio.to_thread(
-                append_preferences,
-                live_run.warehouse,
-                live_run.run_id,
-                f"{live_run.session}/{part}",
-                [row for verdict in verdicts for row in verdict.preferences],
-                [verdict.outcome for verdict in verdicts if verdict.outcome],
+                live_run.warehouse.append_rows,
+                f"{run_id}/preferences/{live_run.session}/{part}",
+                run_id,
+                {"preferences": preferences, "outcomes": ended},
                 replaces=[verdict.pair.sample.sample_id for verdict in verdicts] if live_run.resumed else (),
             )
             if in_conversation and any(pair.sample.conversation_json for pair in pairs):

@@ -44,21 +44,17 @@ from evalhouse.tasks.targets.collection import describe_application, make_messag
 from evalhouse.tasks.targets.protocol import TargetQuestion
 from evalhouse.warehouse.messages import list_names
 from evalhouse.warehouse.names import suggest
-from evalhouse.warehouse.rows.calls import StoredResponse, read_responses, sum_cost
+from evalhouse.warehouse.rows.calls import StoredResponse, fetch_responses, sum_cost
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import (
+    REPLAY_TAG,
     YARDSTICKS,
     RunRow,
     insert_run,
     list_replays,
-    read_replay_samples,
-    read_replay_scores,
-    read_usage,
-    tag_replay,
     update_run,
 )
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS, StoredSample
-from evalhouse.warehouse.rows.scores import list_noise_runs, read_noise_differences
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
@@ -117,7 +113,7 @@ class ReplayRun:
                     problem = "its process ended before its end; the same command took up what was answered"
                     update_run(self.pair.warehouse, run.run_id, status="failed", problem=problem)
             row = begin_run(
-                "replay", self.settings, parent=parent, tags=(tag_replay(self.pair.base.run_id), self.what),
+                "replay", self.settings, parent=parent, tags=(f"{REPLAY_TAG}{self.pair.base.run_id}", self.what),
                 n_samples=len(self.asks), repeats=self.pair.candidate,
             )  # fmt: skip
             run = replace(row, trigger="manual")
@@ -179,7 +175,7 @@ class EarlierAnswers:
         wanted = [sample.sample_id for sample in samples]
         answered: dict[str, StoredResponse] = {}
         for run_id in reversed(self.run_ids):
-            responses = read_responses(self.warehouse, run_id, wanted)
+            responses = fetch_responses(self.warehouse, run_id, wanted)
             answered |= {name: response for name, response in responses.items() if response.status != "failed"}
         return answered
 
@@ -264,7 +260,7 @@ class Replay:
         asks = list(self.list_asks())
         missing = [ask for ask in asks if ask.ask_id not in self.settled]
         n_documents = sum(min(len(one.changes), self.options.documents) for one in self.samples.values())
-        usage = read_usage(self.warehouse, self.pair.candidate.run_id)
+        usage = self.warehouse.fetch_row("replay/usage", run_id=self.pair.candidate.run_id)
         n_most = len(missing) + n_documents
         return ReplayPlan(
             n_moves=len(self.moves), n_samples=len(self.samples), n_asks=len(missing), n_documents=n_documents,
@@ -346,14 +342,18 @@ class Replay:
             run for run in list_replays(self.warehouse, **self.ids)
             if describe_application(run.config.get("target")) == application
         ]  # fmt: skip
-        rows = read_replay_scores(self.warehouse, [run.run_id for run in self.replays]) if self.replays else []
+        rows = (
+            self.warehouse.fetch_rows("replay/scores", {"run_id": [run.run_id for run in self.replays]})
+            if self.replays
+            else []
+        )
         failed = {row["ask_id"] for row in rows if row["unscored_reason"] in FAILURE_REASONS}
         self.values = {(row["ask_id"], row["metric"]): row["value"] for row in rows}
         self.settled = {row["ask_id"] for row in rows} - failed
 
     def _choose_moves(self) -> list[Move]:
         """The moves that are looked into, those of the widest first, of as many samples as the limit says."""
-        scores = self.pair.read_scores().drop_nulls(["base", "candidate"])
+        scores = self.pair.fetch("scores").drop_nulls(["base", "candidate"])
         known = sorted(set(scores["metric"]))
         usual = [name for name in (*USUAL_METRICS, *self.pair.candidate.metrics) if name in known][:1]
         metrics = self.options.metrics or tuple(usual)
@@ -396,10 +396,10 @@ class Replay:
         """The difference from which a score is looked into: what the judge alone stays below in 95 of 100 samples."""
         if self.options.least is not None:
             return self.options.least
-        noise_runs = list_noise_runs(self.warehouse, self.pair.candidate.run_id)
+        noise_runs = list(self.warehouse.fetch("noise/noise_runs", run_id=self.pair.candidate.run_id)["noise_run_id"])
         if not noise_runs:
             return LEAST
-        rows = read_noise_differences(self.warehouse, noise_runs).to_dicts()
+        rows = self.warehouse.fetch("noise/differences", {"run_id": noise_runs}).to_dicts()
         differences = [abs(row["difference"]) for row in rows if row["metric"] == metric]
         return max(LEAST, float(np.quantile(differences, 0.95)) + 1e-9) if differences else LEAST
 
@@ -407,7 +407,7 @@ class Replay:
         """The chosen samples with the same question and ground truth in both runs, and contexts on record in both."""
         wanted = list(dict.fromkeys(move.sample_id for move in self.moves))
         sides: dict[str, dict[bool, dict[str, Any]]] = {name: {} for name in wanted}
-        for row in read_replay_samples(self.warehouse, **self.ids, sample_ids=wanted):
+        for row in self.warehouse.fetch_rows("replay/samples", {"sample_id": wanted}, **self.ids):
             sides[row["sample_id"]][row["of_candidate"]] = row
         columns = ("sample_id", "input_hash", "question", "answer", "ground_truth", "contexts", "context_ids",
                    "reference_context_ids", "metadata_json", "conversation_json")  # fmt: skip

@@ -14,7 +14,7 @@ from prefect import task
 from evalhouse.prompts import Prompt
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import UNCACHED, find_live_run
-from evalhouse.warehouse.rows.samples import Staging, has_conversations, renew_samples, take_in_samples
+from evalhouse.warehouse.rows.samples import Staging, renew_samples, take_in_samples
 from evalhouse.warehouse.steps import list_prompts
 from evalhouse.warehouse.tables import Batch, build_frame
 
@@ -39,7 +39,7 @@ async def load(run_id: str) -> int:
         return live_run.progress.n_samples
     if live_run.collection is not None:
         await asyncio.to_thread(load_responses, live_run, live_run.collection)
-    in_conversation = await asyncio.to_thread(has_conversations, live_run.warehouse, run_id)
+    in_conversation = bool(await asyncio.to_thread(live_run.warehouse.fetch_rows, "samples/talked", run_id=run_id))
     prompts = make_prompt_batch(live_run, in_conversation=in_conversation)
     if prompts is not None:
         await asyncio.to_thread(live_run.warehouse.append, prompts)

@@ -14,7 +14,6 @@ from prefect.tasks import Task
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import UNCACHED, find_live_run
 from evalhouse.tasks.settings.suite import name_scores
-from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.rows.scores import score_run
 
@@ -100,7 +99,7 @@ async def pick_score_task(live_run: LiveRun) -> "Task[[str], Coroutine[Any, Any,
 def read_means(live_run: LiveRun) -> Sequence[Mapping[str, Any]]:
     """The means of a run's metrics and how many samples they rest on."""
     names = [metric.name for metric in live_run.metrics]
-    return live_run.warehouse.read_rows(read_query("runs/means"), {"run_id": live_run.run_id, "metrics": names})
+    return live_run.warehouse.fetch_rows("runs/means", run_id=live_run.run_id, metrics=names)
 
 
 @task(name="publish", task_run_name="publish {run_id}", **UNCACHED)

@@ -17,8 +17,9 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import polars as pl
@@ -30,7 +31,8 @@ from evalhouse.warehouse.engine.migrate import apply_migrations, load_migrations
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable, first_line
 from evalhouse.warehouse.location import Location, parse_location
 from evalhouse.warehouse.names import name_setting
-from evalhouse.warehouse.tables import Batch
+from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.tables import Batch, build_frame
 
 WRITE_PATIENCE_S = 5.0
 FLUSH_PATIENCE_S = 60.0
@@ -90,6 +92,19 @@ class Warehouse:
         """Write a batch or raise WarehouseBusy; for callers that keep the rows safe themselves."""
         with self.writing(patience_s=patience_s, run_id=batch.run_id, waits=waits) as connection:
             write_batch(connection, batch)
+
+    def append_rows(
+        self,
+        key: str,
+        run_id: str | None,
+        tables: Mapping[str, Sequence[Mapping[str, object]]],
+        *,
+        replaces: Sequence[str] = (),
+    ) -> None:
+        """Write rows by table as one batch under a key; those of `replaces`, samples of the run, are deleted first."""
+        frames = {table: build_frame(table, rows) for table, rows in tables.items() if rows or replaces}
+        if frames:
+            self.append(Batch(key=key, run_id=run_id, tables=frames, replaces=tuple(replaces)))
 
     def flush(self, *, patience_s: float = FLUSH_PATIENCE_S) -> None:
         """Take the spool in; raises WarehouseBusy, naming what waits, when the file stays locked."""
@@ -157,6 +172,30 @@ class Warehouse:
     def read_rows(self, sql: str, parameters: Mapping[str, object] | None = None) -> list[dict[str, object]]:
         """Like `read`, as a list of dictionaries."""
         return self.read(sql, parameters).to_dicts()
+
+    def fetch(
+        self, query: str, wanted: Mapping[str, Collection[str]] | None = None, /, **parameters: object
+    ) -> pl.DataFrame:
+        """Return the rows of `queries/QUERY.sql` with these parameters.
+
+        `wanted` has one column of texts: it is the table `wanted`, in which `place` counts them from 0.
+        """
+        frames = {}
+        if wanted is not None:
+            texts = {name: list(values) for name, values in wanted.items()}
+            frames["wanted"] = pl.DataFrame(texts, schema=dict.fromkeys(texts, pl.String)).with_row_index("place")
+        return self.read(read_query(query), parameters, frames=frames)
+
+    def fetch_rows(
+        self, query: str, wanted: Mapping[str, Collection[str]] | None = None, /, **parameters: object
+    ) -> list[dict[str, Any]]:
+        """Like `fetch`, as a list of dictionaries."""
+        return self.fetch(query, wanted, **parameters).to_dicts()
+
+    def fetch_row(self, query: str, **parameters: object) -> dict[str, Any]:
+        """Like `fetch`, for a query that returns one row."""
+        (row,) = self.fetch(query, **parameters).to_dicts()
+        return row
 
     def _take_in_spool(self, connection: duckdb.DuckDBPyConnection) -> None:
         folder = self.location.spool_path

@@ -52,7 +52,6 @@ from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, NO_CLUSTER
-from evalhouse.warehouse.rows.scores import read_flips
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
@@ -135,7 +134,9 @@ def compare(
         "retrieval": [{**asdict(finding), "text": finding.describe()} for finding in comparison.retrieval],
         "noise": {
             "run_ids": list(comparison.noise_run_ids),
-            "steps": read_flips(pair.warehouse, comparison.noise_run_ids) if comparison.noise_run_ids else [],
+            "steps": pair.warehouse.fetch_rows("noise/flips", {"run_id": comparison.noise_run_ids})
+            if comparison.noise_run_ids
+            else [],
             "shifts": [asdict(shift) for shift in comparison.shifts],
         },
     } | {"moved": moved, "corrected": [asdict(row) for row in corrected]}
@@ -187,7 +188,7 @@ def _list_moved(
 ) -> list[dict[str, Any]]:
     """Samples of both runs whose scores or verdicts are others, those that moved most first."""
     ranked = rank_samples(comparison.moves, by)
-    common = pair.read_samples().filter("in_base", "in_candidate")["sample_id"].to_list()
+    common = pair.fetch("samples").filter("in_base", "in_candidate")["sample_id"].to_list()
     if sample is not None:
         if sample not in common:
             raise SettingsError(
@@ -197,12 +198,12 @@ def _list_moved(
         shown = [sample]
     else:
         shown = common if top is None else ranked[:top]
-    flips = find_flips(**pair.read_verdicts(shown))
+    flips = find_flips(**pair.fetch_verdicts(shown))
     scores: dict[str, dict[str, Any]] = {}
     for row in comparison.moves.filter(pl.col("sample_id").is_in(shown)).to_dicts():
         scores.setdefault(row.pop("sample_id"), {})[row.pop("metric")] = row
     texts: dict[str, dict[str, Any]] = {}
-    for row in pair.read_texts(shown).to_dicts() if sample is not None else ():
+    for row in pair.fetch("texts", {"sample_id": shown}).to_dicts() if sample is not None else ():
         side = "candidate" if row.pop("of_candidate") else "base"
         texts.setdefault(row.pop("sample_id"), {"texts": {}})["texts"][side] = row
     return [

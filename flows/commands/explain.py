@@ -35,7 +35,7 @@ from evalhouse.flows.results.run_facts import CAUSES, LANGUAGES, Cause, Language
 from evalhouse.warehouse.messages import clean_text, shorten
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.report import explain_no_sample
+from evalhouse.warehouse.rows.pages import explain_no_sample
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.rows.samples import load_turns
 from evalhouse.warehouse.steps import GRADE_STEP, STEPS, add_earlier
@@ -86,7 +86,7 @@ def lineage(*, names: tuple[str, ...], full: bool, warehouse: Warehouse, as_json
         advice = suggest(metric or "", scored, otherwise="its metrics")
         raise SettingsError(f"run {run_row.run_id} has no score of metric {metric!r} for {sample!r}; {advice}")
     # All else that was in the sample's row of the dataset.
-    stored = warehouse.read_rows(read_query("lineage/metadata"), {"run_id": run_row.run_id, "sample_id": sample})
+    stored = warehouse.fetch_rows("lineage/metadata", run_id=run_row.run_id, sample_id=sample)
     metadata: Mapping[str, Any] = orjson.loads(str(stored[0]["metadata"])) if stored and stored[0]["metadata"] else {}
     if as_json:
         print_json([{**row, "metadata": metadata} for row in rows])
@@ -213,7 +213,7 @@ def _read_lineage(warehouse: Warehouse, run_id: str, sample_id: str, metric: str
     Every row has the columns of `score_lineage`.
     """
     sample = {"run_id": run_id, "sample_id": sample_id}
-    rows: list[dict[str, Any]] = warehouse.read_rows(read_query("lineage/scores"), {**sample, "metric": metric})
+    rows: list[dict[str, Any]] = warehouse.fetch_rows("lineage/scores", **sample, metric=metric)
     has_own = any(row["step"] is None for row in rows)
     own: Mapping[str, Collection[str]] = {}
     if has_own:
@@ -258,7 +258,7 @@ def _add_further(rows: Sequence[dict[str, Any]], further: Iterable[Row], steps: 
 
 def _read_templates(warehouse: Warehouse, run_id: str) -> dict[str, str]:
     """By rubric that graded in the run the text of its prompt."""
-    rows = warehouse.read_rows(read_query("lineage/rubrics"), {"run_id": run_id})
+    rows = warehouse.fetch_rows("lineage/rubrics", run_id=run_id)
     return {str(row["prompt"]): str(row["template"]) for row in rows}
 
 

@@ -39,9 +39,8 @@ from evalhouse.tasks.comparing.agreement import (
     describe_agreement,
 )
 from evalhouse.tasks.reviews.export import CorrectedMean, explain_uncorrected, list_corrected
-from evalhouse.warehouse.rows.reviews import Review, list_reviewed_runs, read_reviewed
+from evalhouse.warehouse.rows.reviews import Review, fetch_reviewed
 from evalhouse.warehouse.rows.runs import RunRow, find_run
-from evalhouse.warehouse.rows.testsets import read_acceptance
 from evalhouse.warehouse.steps import REVIEWED_PROMPTS
 from evalhouse.warehouse.store import Warehouse
 
@@ -203,7 +202,7 @@ def acceptance(*, path: Path | None, as_json: bool, warehouse: Warehouse) -> Non
         from evalhouse.tasks.testsets.questions import load_set  # noqa: PLC0415
 
         hashes = [version.hash for version in load_set(path).manifest.versions]
-    rows = read_acceptance(warehouse, hashes)
+    rows = warehouse.fetch_rows("testsets/acceptance", set_hashes=list(hashes))
     if as_json:
         print_json([{**row, "acceptance": row["n_accepted"] / row["n"]} for row in rows])
         return
@@ -434,9 +433,9 @@ def agreement(*, runs: tuple[str, ...], by: str, seed: int, warehouse: Warehouse
     groupings = list(dict.fromkeys(name.strip() for name in by.split(",") if name.strip()))
     if not groupings or not set(groupings) <= set(GROUPINGS):
         raise SettingsError(f"--by: got {by!r}; known: {', '.join(GROUPINGS)}, several with commas")
-    reviewed_runs = [find_run(warehouse, name) for name in (runs or list_reviewed_runs(warehouse))]
+    reviewed_runs = [find_run(warehouse, name) for name in (runs or list(warehouse.fetch("reviews/runs")["run_id"]))]
     reviewed_runs = list({run.run_id: run for run in reviewed_runs}.values())
-    reviewed = read_reviewed(warehouse, [run.run_id for run in reviewed_runs])
+    reviewed = fetch_reviewed(warehouse, [run.run_id for run in reviewed_runs])
     if reviewed.is_empty():
         if not reviewed_runs:
             raise SettingsError(

@@ -69,8 +69,6 @@ from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics, plan_run, resolve_parameters
-from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.calls import count_responses, list_identified, list_response_errors
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_forgotten, find_run, list_runs, now_utc, update_run
 from evalhouse.warehouse.rows.scores import score_run
 from evalhouse.warehouse.store import Warehouse
@@ -208,7 +206,7 @@ def report_outcome(suite_outcome: "SuiteOutcome", url: str, *, as_json: bool) ->
     outcome, run, warehouse = suite_outcome.outcome, suite_outcome.outcome.run, Warehouse(url)
     with one_reader():
         of_run = {"run_id": run.run_id, "metrics": list(run.metrics)}
-        rows = warehouse.read_rows(read_query("runs/means"), of_run)
+        rows = warehouse.fetch_rows("runs/means", **of_run)
         if as_json:
             testset = run.config.get("refreshed")
             of_suite = {"suite": run.suite, "gate": suite_outcome.gate} if run.suite else {}
@@ -293,7 +291,7 @@ def _print_outcome(suite_outcome: "SuiteOutcome", rows: Sequence[Mapping[str, An
         for warning in (
             *describe_replies(read_replies(warehouse, run.run_id)),
             *describe_dropped(warehouse, run.run_id),
-            *describe_local(counts, run.judge, list_identified(warehouse, run.run_id)),
+            *describe_local(counts, run.judge, list(warehouse.fetch("served/identified", run_id=run.run_id)["model"])),
         ):
             print_line(f"warning: {warning}")
     print_responses(read_response_counts(warehouse, run))
@@ -369,7 +367,10 @@ def report_collection(outcome: "RunOutcome", url: str, *, as_json: bool, suite_p
     """Print how a run that only asked has ended, and return the exit status."""
     warehouse = Warehouse(url)
     run = outcome.run
-    counts, errors = count_responses(warehouse, run.run_id), list_response_errors(warehouse, run.run_id)
+    counts, errors = (
+        warehouse.fetch_row("responses/counts", run_id=run.run_id),
+        warehouse.fetch_rows("responses/errors", run_id=run.run_id),
+    )
     if as_json:
         print_json(
             {

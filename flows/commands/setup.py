@@ -50,7 +50,6 @@ from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.warehouse.messages import hide_credentials, shorten
 from evalhouse.warehouse.metric_files import load_metrics, plan_run
-from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import Warehouse
 
 _PACKAGES = (
@@ -322,7 +321,7 @@ def init(*, suite: Path, url: str | None, answer: str, contexts: str, dataset: s
     print_line(f"wrote {suite}")
     warehouse = Warehouse(settings.warehouse)
     run = outcome.run
-    texts = warehouse.read_rows(read_query("show/texts"), {"run_id": run.run_id})
+    texts = warehouse.fetch_rows("show/texts", run_id=run.run_id)
     for sample in texts:
         print_line()
         retrieved = cast("list[str] | None", sample["contexts"])
@@ -335,7 +334,7 @@ def init(*, suite: Path, url: str | None, answer: str, contexts: str, dataset: s
         for name, value in shown.items():
             print_line(f"{name}: {shorten(write_value(value), _SHOWN)}")
     print_responses(read_response_counts(warehouse, run))
-    rows = warehouse.read_rows(read_query("runs/means"), {"run_id": run.run_id, "metrics": list(run.metrics)})
+    rows = warehouse.fetch_rows("runs/means", run_id=run.run_id, metrics=list(run.metrics))
     if outcome.status != "completed":
         print_notice(f"{outcome.problem or 'The question was not answered, or the answer not judged whole'}.")
         print_line(f"next: fix {suite}, then evalhouse run {quote(str(suite))} --limit 1")

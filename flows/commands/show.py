@@ -53,13 +53,10 @@ from evalhouse.tasks.comparing.noise import POWER
 from evalhouse.tasks.reviews.export import CorrectedMean, list_corrected
 from evalhouse.warehouse.messages import clean_text, shorten
 from evalhouse.warehouse.names import suggest
-from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.gates import list_acceptances
-from evalhouse.warehouse.rows.history import find_series, read_series
-from evalhouse.warehouse.rows.report import reading_slices
+from evalhouse.warehouse.rows.pages import fetch_series, find_series, reading_slices
 from evalhouse.warehouse.rows.runs import RunRow, find_forgotten, find_run, list_runs
 from evalhouse.warehouse.rows.samples import load_turns, plain_turns
-from evalhouse.warehouse.rows.scores import read_noise_differences
 from evalhouse.warehouse.store import Warehouse
 
 _LEAST_COLUMNS = 3
@@ -145,7 +142,7 @@ def show(
     run_row = find_run(warehouse, run)
     components = read_noise_components(warehouse, run_row, drops=drops, power=power)
     of_run = {"run_id": run_row.run_id}
-    scores = warehouse.read_rows(read_query("show/scores"), of_run)
+    scores = warehouse.fetch_rows("show/scores", **of_run)
     scored = {row["metric"] for row in scores if row["n_scored"]}
     if by is not None and by not in {row["metric"] for row in scores}:
         advice = suggest(by, sorted(map(str, scored)), otherwise="it has")
@@ -153,7 +150,7 @@ def show(
     corrected = list_corrected(warehouse, run_row.run_id)
     metric = by or next((name for name in (*HEADLINE, *run_row.metrics) if name in scored), None)
     of_metric = {**of_run, "metric": metric, "worst": worst}
-    noise = warehouse.read_rows(read_query("show/noise"), of_run)
+    noise = warehouse.fetch_rows("show/noise", **of_run)
     replies = read_replies(warehouse, run_row.run_id)
     shifts: list[str] = []
     if any(row["n_changed"] for row in noise):
@@ -161,20 +158,20 @@ def show(
         from evalhouse.tasks.comparing.noise import describe_shifts, find_shifts  # noqa: PLC0415
 
         run_ids = list(dict.fromkeys(str(row["noise_run_id"]) for row in noise))
-        shifts = describe_shifts(find_shifts(read_noise_differences(warehouse, run_ids), run_ids))
+        shifts = describe_shifts(find_shifts(warehouse.fetch("noise/differences", {"run_id": run_ids}), run_ids))
     document = {
         "run": _describe_run(run_row),
         "metrics": scores,
         "worst_by": metric,
         "worst": [
             {**row, "conversation": plain_turns(load_turns(cast("str | None", row["conversation"]))) or None}
-            for row in (warehouse.read_rows(read_query("show/worst"), of_metric) if metric else ())
+            for row in (warehouse.fetch_rows("show/worst", **of_metric) if metric else ())
         ],
         "changes": read_changes(warehouse, run_row),
         "responses": read_response_counts(warehouse, run_row),
-        "costs": warehouse.read_rows(read_query("runs/costs"), of_run),
+        "costs": warehouse.fetch_rows("runs/costs", **of_run),
         "replies": replies,
-        "votes": warehouse.read_rows(read_query("runs/votes"), of_run) if run_row.config.get("votes", 1) > 1 else [],
+        "votes": warehouse.fetch_rows("runs/votes", **of_run) if run_row.config.get("votes", 1) > 1 else [],
         "noise": noise,
         "warnings": [
             *describe_replies(replies),
@@ -185,7 +182,7 @@ def show(
         "sampling": explain_sampling(warehouse, run_row),
         "forgotten": forgotten.words if (forgotten := find_forgotten(warehouse, run_row.run_id)) else None,
         "acceptances": [asdict(row) for row in list_acceptances(warehouse, run_row.run_id)],
-        "unscored": warehouse.read_rows(read_query("runs/unscored"), of_run),
+        "unscored": warehouse.fetch_rows("runs/unscored", **of_run),
         "preferences": describe_preferences(warehouse, run_row),
     } | {"components": components}
     if as_json:
@@ -348,7 +345,7 @@ def report(
                 f"no run with scores of suite {history!r} is on record, nor of a dataset of that name outside suites; "
                 f"{suggest(history, others)}"
             )
-        data = read_series(warehouse, series)
+        data = fetch_series(warehouse, series)
         page = build_history(warehouse, data)
         name = re.sub(r"[^\w.-]+", "-", history)
         _write_page(page, output or f"history-{name}.html", write_count(len(data.runs), "run"))

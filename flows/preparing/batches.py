@@ -15,7 +15,13 @@ from evalhouse.tasks.judge.protocol import Judge, find_batches
 from evalhouse.tasks.settings.run import RunSettings, find_deadline
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.names import name_setting
-from evalhouse.warehouse.rows.calls import BatchLedger, KnownModel, ServedModel, find_known, has_answered, note_served
+from evalhouse.warehouse.rows.calls import (
+    BatchLedger,
+    KnownModel,
+    ServedModel,
+    fetch_known_model,
+    write_served_model,
+)
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
@@ -97,7 +103,7 @@ def ask_servers(judges: Sequence[Judge], run_id: str, warehouse: Warehouse) -> l
     with ThreadPoolExecutor(1) as threads:  # this thread may have an event loop
         servings = threads.submit(lambda: asyncio.run(read_all())).result()
     for judge, serving in zip(own, servings, strict=True):
-        known, identity = find_known(warehouse, run_id, judge.endpoint, judge.model), serving.identity
+        known, identity = fetch_known_model(warehouse, run_id, judge.endpoint, judge.model), serving.identity
         if known.of_run and identity and known.of_run != identity:
             raise FatalJudgeError(
                 f"{judge.endpoint} has another model as {judge.model!r} now ({shorten(identity)}) than when run "
@@ -113,7 +119,7 @@ def ask_servers(judges: Sequence[Judge], run_id: str, warehouse: Warehouse) -> l
             identity=identity,
             context_window=serving.window,
         )
-        note_served(warehouse, run_id, served)
+        write_served_model(warehouse, run_id, served)
         _settle_model(judge, known, identity or known.last, serving.window)
         if identity is not None and known.last is not None and identity != known.last:
             notices.append(
@@ -121,7 +127,7 @@ def ask_servers(judges: Sequence[Judge], run_id: str, warehouse: Warehouse) -> l
                 f"{shorten(identity)}, before {shorten(known.last)}. What other models answered under this name is not "
                 "used."
             )
-        elif identity is not None and known.last is None and has_answered(warehouse, judge.name):
+        elif identity is not None and known.last is None and warehouse.fetch_rows("served/asked", judge=judge.name):
             notices.append(
                 f"note: {judge.endpoint} says that {judge.model!r} is {shorten(identity)}, which is kept from this run "
                 f"on. Replies of {judge.name} on record are from before: they are taken for this model's; "
@@ -134,7 +140,7 @@ def recall_servers(judges: Sequence[Judge], run_id: str, warehouse: Warehouse) -
     """Give these judges what is on record of their servers, where these are not asked now."""
     for judge in _list_own_servers(judges):
         if not judge.is_known:
-            known = find_known(warehouse, run_id, judge.endpoint, judge.model)
+            known = fetch_known_model(warehouse, run_id, judge.endpoint, judge.model)
             _settle_model(judge, known, known.of_run or known.last, known.context_window)
 
 

@@ -35,8 +35,7 @@ from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.mover import Mover
 from evalhouse.warehouse.names import name_setting
-from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.calls import count_responses, list_open_samples, sum_cost
+from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run, now_utc, refuse_forgotten
 from evalhouse.warehouse.rows.samples import count_samples
 from evalhouse.warehouse.steps import (
@@ -111,7 +110,9 @@ def make_collection(
     else:
         # Whole shards, in which samples that have their response are skipped.
         read = read_own_samples(warehouse, run.run_id)
-        numbers = sorted({(ordinal - 1) // size for ordinal in list_open_samples(warehouse, run.run_id)})
+        numbers = sorted(
+            {(ordinal - 1) // size for ordinal in list(warehouse.fetch("responses/open", run_id=run.run_id)["ordinal"])}
+        )
         n_samples = sum(min(size, (run.n_samples or 0) - number * size) for number in numbers)
     conversations = None
     # Where the answers that come, or those of the run that is judged again, are the history of later turns.
@@ -121,10 +122,10 @@ def make_collection(
         shard_of = {ordinal: (held[0] - 1) // size for held in conversations for ordinal in held}
         if live_run.staged is None:
             # A conversation continues in the shard in which it began.
-            open_samples = list_open_samples(warehouse, run.run_id)
+            open_samples = list(warehouse.fetch("responses/open", run_id=run.run_id)["ordinal"])
             numbers = sorted({shard_of[ordinal] for ordinal in open_samples})
             n_samples = sum(len(held) for held in conversations if shard_of[held[0]] in set(numbers))
-    counted = count_responses(warehouse, run.run_id) if live_run.resumed else {"n_ok": 0}
+    counted = warehouse.fetch_row("responses/counts", run_id=run.run_id) if live_run.resumed else {"n_ok": 0}
     return Collection(
         run_id=run.run_id,
         warehouse=warehouse,
@@ -227,7 +228,7 @@ def explain_cold(settings: RunSettings, warehouse: Warehouse, run_id: str = "") 
     """Return a note for a run without a temperature, where one of 0 was sent until now: its replies are not found."""
     if settings.judge == LEXICAL or settings.temperature is not None or settings.fresh or not warehouse.exists():
         return None
-    rows = warehouse.read_rows(read_query("runs/cold"), {"judge": settings.judge, "run_id": run_id})
+    rows = warehouse.fetch_rows("runs/cold", judge=settings.judge, run_id=run_id)
     if not rows:
         return None
     return (

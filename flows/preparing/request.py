@@ -111,11 +111,9 @@ def find_unfinished(
             "goes on with both"
         )
     if run.kind == "replay":
-        from evalhouse.warehouse.rows.runs import find_replayed_base  # noqa: PLC0415
-
         raise WarehouseError(
             f"run {run.run_id} is of kind replay; what was answered is on record, and its command goes on from there: "
-            f"evalhouse replay {find_replayed_base(run)} {run.parent_run_id}"
+            f"evalhouse replay {run.replayed_base} {run.parent_run_id}"
         )
     if run.kind in ("prefer", "testset"):
         raise WarehouseError(f"run {run.run_id} is of kind {run.kind}; `evalhouse resume {run.run_id}` goes on with it")

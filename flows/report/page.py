@@ -55,13 +55,14 @@ from evalhouse.tasks.testsets.passages import Passage
 from evalhouse.tasks.testsets.questions import Span
 from evalhouse.warehouse.messages import clean_text, shorten
 from evalhouse.warehouse.metric_files import load_metrics
-from evalhouse.warehouse.rows.history import CAUSE_RUNS, FLAKY_RUNS, SeriesData
-from evalhouse.warehouse.rows.report import (
+from evalhouse.warehouse.rows.pages import (
+    CAUSE_RUNS,
+    FLAKY_RUNS,
     Row,
     SampleSlice,
-    read_gate,
-    read_sample_scores,
-    read_summary,
+    SeriesData,
+    fetch_sample_scores,
+    fetch_summary,
 )
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, find_run
@@ -137,8 +138,8 @@ def build_page(
 
     Raises WarehouseError, in words, for a warehouse of another version.
     """
-    summary = read_summary(warehouse, run)
-    samples = read_sample_scores(warehouse, run, base)
+    summary = fetch_summary(warehouse, run)
+    samples = fetch_sample_scores(warehouse, run, base)
     sections = describe_run(warehouse, run, base, summary)
     metrics = sort_by_metric(summary.metrics, run.metrics)
     names = [str(row["metric"]) for row in metrics]
@@ -491,7 +492,9 @@ def describe_series(
         pair = RunPair(warehouse, find_run(warehouse, str(data.since["run_id"])), find_run(warehouse, newest))
         against = lay_against(pair, f"the run of {pair.base.started_at:%Y-%m-%d}", compare)
     metrics = [{**rows[places[data.newest["run_id"]]], "metric": metric} for metric, rows in means.items()]
-    head = build_head(data.causes[newest], metrics=metrics, against=against, gate=read_gate(warehouse, newest))
+    head = build_head(
+        data.causes[newest], metrics=metrics, against=against, gate=warehouse.fetch_rows("report/gate", run_id=newest)
+    )
     worse = []
     for row in data.worse:
         reasons = ("what is judged is another", row["input_changed"]), ("a formula is another", row["formula_changed"])

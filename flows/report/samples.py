@@ -24,7 +24,7 @@ from rapidfuzz import fuzz
 from evalhouse.flows.results.output import explain_support, name_support, write_json
 from evalhouse.tasks.comparing.changes import find_flips
 from evalhouse.warehouse.messages import shorten
-from evalhouse.warehouse.rows.report import Row, SampleSlice
+from evalhouse.warehouse.rows.pages import Row, SampleSlice
 from evalhouse.warehouse.rows.samples import load_turns, plain_turns
 
 _ALIKE = 62.0  # of 100; below this the stretch found in a context about something else is mostly chance

@@ -48,10 +48,9 @@ from evalhouse.tasks.comparing.changes import describe_retrieval_moves
 from evalhouse.tasks.comparing.paired import ROUNDING
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics
-from evalhouse.warehouse.rows.report import Row, RunSummary
+from evalhouse.warehouse.rows.pages import Row, RunSummary
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import YARDSTICKS, ForgottenTexts, RunRow, find_forgotten, find_run
-from evalhouse.warehouse.rows.scores import read_causes
 from evalhouse.warehouse.store import Warehouse
 
 FINE: Final = ("fine", "refused_rightly")
@@ -320,7 +319,7 @@ def describe_run(
     other = base or (find_run(warehouse, previous) if previous else None)
     pair = RunPair(warehouse, other, run) if other else None
     comparison = compare(pair) if base and pair else None
-    counted = read_causes(warehouse, run.run_id)
+    counted = warehouse.fetch_rows("diagnosis/causes", run_id=run.run_id)
     names = sort_headline([str(row["metric"]) for row in metrics])
     compared_by_name = {metric.metric: metric for metric in comparison.metrics} if comparison else {}
     rows = {}
@@ -397,7 +396,7 @@ def describe_run(
             else None,
             forgotten=find_forgotten(warehouse, run.run_id),
         ),
-        "causes": rank_causes(counted, read_causes(warehouse, other.run_id) if other else ()),
+        "causes": rank_causes(counted, warehouse.fetch_rows("diagnosis/causes", run_id=other.run_id) if other else ()),
         "other": other,
         "metrics": [rows[name] for name in names],
         "meanings": explain_metrics(names, load_metrics(run.metric_folder)),

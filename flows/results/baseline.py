@@ -14,10 +14,9 @@ from evalhouse.tasks.settings.suite import MEAN_OF_PASSED, PASSED, PREVIOUS_ANY
 from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.messages import shorten
-from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.gates import Acceptance, Decision, Night, Origin, list_acceptances
 from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow, find_run, list_runs
-from evalhouse.warehouse.rows.scores import read_causes, read_shared_with
+from evalhouse.warehouse.rows.scores import fetch_shared_with
 from evalhouse.warehouse.store import Warehouse
 
 NAMES = (PASSED, MEAN_OF_PASSED, PREVIOUS_ANY)
@@ -158,7 +157,7 @@ class Moves:
 
 def list_means(warehouse: Warehouse, run: RunRow) -> list[dict[str, Any]]:
     """The means of a run, in the order of its own metrics."""
-    return warehouse.read_rows(read_query("runs/means"), {"run_id": run.run_id, "metrics": list(run.metrics)})
+    return warehouse.fetch_rows("runs/means", run_id=run.run_id, metrics=list(run.metrics))
 
 
 def read_moves(warehouse: Warehouse, run: RunRow) -> Moves | None:
@@ -170,21 +169,23 @@ def read_moves(warehouse: Warehouse, run: RunRow) -> Moves | None:
         columns = (*YARDSTICKS, "kb_name", "kb_version", "suite_hash")
         sides = [{name: getattr(side, name) for name in columns} for side in (previous, run)]
         advice = load_advice("en")
-        before = {row["cause"]: row["n_samples"] for row in read_causes(warehouse, previous.run_id)}
+        before = {
+            row["cause"]: row["n_samples"] for row in warehouse.fetch_rows("diagnosis/causes", run_id=previous.run_id)
+        }
         means = list_means(warehouse, run)
         pair = {"candidate": run.run_id, "base": previous.run_id, "most": _MOST_SAMPLES}
-        fallen = warehouse.read_rows(read_query("history/worse"), pair)
+        fallen = warehouse.fetch_rows("history/worse", **pair)
         wanted = {"run_id": run.run_id, "sample_ids": [row["sample_id"] for row in fallen]}
-        rows = warehouse.read(read_query("diagnosis/of_samples"), wanted).to_dicts() if fallen else []
+        rows = warehouse.fetch("diagnosis/of_samples", **wanted).to_dicts() if fallen else []
         causes = {row["sample_id"]: row for row in rows}
         return Moves(
             previous=previous,
             means=means,
-            changes=read_shared_with(warehouse, run.run_id, previous.run_id, [str(row["metric"]) for row in means]),
+            changes=fetch_shared_with(warehouse, run.run_id, previous.run_id, [str(row["metric"]) for row in means]),
             differences=list(list_differences(*sides)),
             causes={
                 advice[row["cause"]].name: (before.get(row["cause"], 0), row["n_samples"])
-                for row in read_causes(warehouse, run.run_id)
+                for row in warehouse.fetch_rows("diagnosis/causes", run_id=run.run_id)
                 if row["cause"] not in _NO_FAULTS and row["n_samples"] != before.get(row["cause"], 0)
             },
             samples=[{**row, **causes.get(row["sample_id"], {"cause": None, "evidence": None})} for row in fallen],

@@ -30,9 +30,7 @@ from evalhouse.tasks.judge.names import LEXICAL
 from evalhouse.tasks.reviews.export import CorrectedMean, CorrectedPair
 from evalhouse.warehouse.messages import clean_text, shorten
 from evalhouse.warehouse.names import suggest
-from evalhouse.warehouse.rows.gates import read_checks
-from evalhouse.warehouse.rows.preferences import count_left_out, read_preferences
-from evalhouse.warehouse.rows.runs import RunRow, list_repeats, read_components
+from evalhouse.warehouse.rows.runs import RunRow, fetch_components, list_repeats
 from evalhouse.warehouse.store import Warehouse
 
 Row = Mapping[str, Any]
@@ -76,7 +74,7 @@ def read_noise_components(
     `drops` are METRIC=NUMBER texts; without any those of the run's own gate are planned for. Raises SettingsError for
     other texts, for a metric that the run has no components of, and for a run that asked nothing again.
     """
-    rows = read_components(warehouse, run.run_id)
+    rows = fetch_components(warehouse, run.run_id)
     if not drops:
         gate = run.config.get("gate") or {}
         return describe_components(rows, gate.get("max_drop") or {}, power=power)
@@ -105,7 +103,7 @@ def read_noise_components(
 
 def read_components_of(warehouse: Warehouse, run: RunRow, drops: Mapping[str, float]) -> list[dict[str, Any]]:
     """The same of the metrics of which drops are limited, each planned for its limit."""
-    rows = read_components(warehouse, run.run_id) if drops else []
+    rows = fetch_components(warehouse, run.run_id) if drops else []
     return describe_components([row for row in rows if row["metric"] in drops], drops)
 
 
@@ -406,12 +404,12 @@ def describe_preferences(warehouse: Warehouse, run: RunRow, *, with_samples: boo
         return None
     from evalhouse.tasks.comparing.paired import summarise_preferences  # noqa: PLC0415  # imports the statistics
 
-    rows = read_preferences(warehouse, run.run_id)
+    rows = warehouse.fetch_rows("preferences/samples", run_id=run.run_id)
     summary = summarise_preferences(rows)
     asked = {name: run.config["prefer"][name] for name in ("base", "candidate", "rubric", "without", "cluster")}
     position = asdict(summary.position) | {"leans_to": summary.position.leans_to}
     # What was decided on the win rate, in the words of a gate; None where no limit was given.
-    checks = read_checks(warehouse, run.run_id)
+    checks = warehouse.fetch_rows("gate/newest", run_id=run.run_id)
     if not checks:
         gate_lines = None
     else:
@@ -425,7 +423,9 @@ def describe_preferences(warehouse: Warehouse, run: RunRow, *, with_samples: boo
         "verdict": summary.verdict,
         **asdict(summary),
         "position": position,
-        "left_out": count_left_out(warehouse, run.run_id),
+        "left_out": dict(
+            warehouse.fetch("preferences/left_out", run_id=run.run_id).select("reason", "n_samples").iter_rows()
+        ),
         "gate": gate_lines,
         "samples": [_describe_sample(row) for row in rows] if with_samples else [],
     }

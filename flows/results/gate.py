@@ -52,7 +52,6 @@ from evalhouse.tasks.comparing.gate_checks import (
 )
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, compare_runs, group_means, warn_of_status
 from evalhouse.warehouse.messages import clean_text
-from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.gates import Night
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
@@ -95,8 +94,8 @@ def decide(
         laid = lay_side_by_side(warehouse, run, baseline.runs, metrics=metrics, cluster=settings.cluster)
         comparison = compare_with_mean(laid, settings)
     comparisons = {compared.metric: compared for compared in comparison.metrics} if comparison else {}
-    rows: list[dict[str, Any]] = warehouse.read_rows(read_query("gate/costs"), {"run_id": run.run_id})
-    latencies: list[dict[str, Any]] = warehouse.read_rows(read_query("gate/latency"), {"run_id": run.run_id})
+    rows: list[dict[str, Any]] = warehouse.fetch_rows("gate/costs", run_id=run.run_id)
+    latencies: list[dict[str, Any]] = warehouse.fetch_rows("gate/latency", run_id=run.run_id)
     checks = check_all(
         limits,
         scores=scores,
@@ -151,7 +150,7 @@ def read_scores(warehouse: Warehouse, run: RunRow, *, cluster: str | None = None
     """
     of_run = {"run_id": run.run_id}
     n_samples = int(str(warehouse.read_rows(_SAMPLES, of_run)[0]["n"]))
-    scores = warehouse.read_rows(read_query("gate/scores"), of_run)
+    scores = warehouse.fetch_rows("gate/scores", **of_run)
     rows: dict[str, dict[str, Any]] = {str(row.pop("metric")): row for row in scores}
     minimums = {name: row.pop("minimum") for name, row in rows.items()}
     for grouped in group_means(warehouse, run, cluster, minimums) if cluster else ():

@@ -20,11 +20,9 @@ from evalhouse.tasks.judge.errors import NOT_TAKEN
 from evalhouse.tasks.judge.names import list_judges
 from evalhouse.warehouse.messages import list_names, shorten
 from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters
-from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.calls import count_responses, list_response_errors
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS
-from evalhouse.warehouse.rows.scores import read_causes, read_derived
+from evalhouse.warehouse.rows.scores import fetch_derived
 from evalhouse.warehouse.steps import PLANS
 from evalhouse.warehouse.store import Warehouse
 
@@ -79,13 +77,13 @@ def find_other_run(warehouse: Warehouse, run: RunRow, name: str, *, sides: str =
 
 def read_changes(warehouse: Warehouse, run: RunRow) -> list[dict[str, Any]]:
     """A row per kind of change since the evaluation before, the samples that are gone last; none for the first run."""
-    return warehouse.read_rows(read_query("runs/changes"), {"run_id": run.run_id})
+    return warehouse.fetch_rows("runs/changes", run_id=run.run_id)
 
 
 def read_silent(warehouse: Warehouse, run: RunRow) -> SilentMetrics:
     """The metrics of a run that scored nothing."""
     parameters = {"run_id": run.run_id, "failures": list(FAILURE_REASONS)}
-    rows = sort_by_metric(warehouse.read_rows(read_query("runs/silent"), parameters), run.metrics)
+    rows = sort_by_metric(warehouse.fetch_rows("runs/silent", **parameters), run.metrics)
     wanted = bool(run.config.get("metrics"))
     return SilentMetrics(
         reasons={str(row["metric"]): str(row["reasons"]) for row in rows},
@@ -98,7 +96,10 @@ def read_response_counts(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | 
     """How the run came by its responses, with its failures by error; None when its dataset brought them."""
     if not run.config.get("target") and run.parent_run_id is None:
         return None
-    return {**count_responses(warehouse, run.run_id), "errors": list_response_errors(warehouse, run.run_id)}
+    return {
+        **warehouse.fetch_row("responses/counts", run_id=run.run_id),
+        "errors": warehouse.fetch_rows("responses/errors", run_id=run.run_id),
+    }
 
 
 def list_trail(run: RunRow) -> list[str]:
@@ -167,7 +168,7 @@ def explain_sampling(warehouse: Warehouse, run: RunRow) -> str | None:
     """Which part of its dataset a run judged, in a line; None for one that judged all."""
     if run.config.get("sample_budget") is None:
         return None
-    rows = warehouse.read_rows(read_query("runs/sampling"), {"run_id": run.run_id})
+    rows = warehouse.fetch_rows("runs/sampling", run_id=run.run_id)
     if not rows or rows[0]["n_picked"] in (None, rows[0]["n"]):
         return None
     counts = {name: int(str(number)) for name, number in rows[0].items()}
@@ -222,12 +223,12 @@ def print_changes_of_samples(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def read_replies(warehouse: Warehouse, run_id: str) -> list[dict[str, Any]]:
     """One row per step whose model was asked."""
-    return warehouse.read_rows(read_query("runs/replies"), {"run_id": run_id, "copied": COPIED, "late": LATE})
+    return warehouse.fetch_rows("runs/replies", run_id=run_id, copied=COPIED, late=LATE)
 
 
 def describe_dropped(warehouse: Warehouse, run_id: str) -> Iterator[str]:
     """A line for each thing that an endpoint refused in a run and was asked without, in its own words."""
-    for row in warehouse.read_rows(read_query("runs/dropped"), {"run_id": run_id, "not_taken": NOT_TAKEN}):
+    for row in warehouse.fetch_rows("runs/dropped", run_id=run_id, not_taken=NOT_TAKEN):
         yield f"{row['judge']} was asked without what its endpoint does not take: {shorten(str(row['refusal']), 300)}"
 
 
@@ -326,7 +327,7 @@ def read_diagnosis(
     """
     of_run = {"run_id": run.run_id}
     names = ("run_id", "status", "label", "suite", "dataset", "judge", "language", "n_samples", "started_at")
-    counted = read_causes(warehouse, run.run_id)
+    counted = warehouse.fetch_rows("diagnosis/causes", run_id=run.run_id)
     n_by_cause = {row["cause"]: row["n_samples"] for row in counted}
     has_unjudged = "not_judged" in causes and n_by_cause.get("not_judged")
     picked = {**of_run, "causes": list(causes), "n_samples": n_samples}
@@ -335,9 +336,9 @@ def read_diagnosis(
         "language": language,
         "thresholds": {str(row["threshold"]): row["value"] for row in warehouse.read_rows(_THRESHOLDS)},
         "causes": [_advise(row, language) for row in counted if row["cause"] in causes],
-        "not_judged": warehouse.read(read_query("diagnosis/unjudged"), of_run).to_dicts() if has_unjudged else [],
+        "not_judged": warehouse.fetch("diagnosis/unjudged", **of_run).to_dicts() if has_unjudged else [],
         "trend": _read_trend(warehouse, run, causes, n_runs, counted),
-        "samples": warehouse.read(read_query("diagnosis/samples"), picked).to_dicts() if n_samples else [],
+        "samples": warehouse.fetch("diagnosis/samples", **picked).to_dicts() if n_samples else [],
     }
 
 
@@ -350,9 +351,9 @@ def _read_trend(
     warehouse: Warehouse, run: RunRow, causes: Sequence[Cause], n_runs: int, of_this: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """One entry a run, oldest first."""
-    series = warehouse.read_rows(read_query("diagnosis/series"), {"run_id": run.run_id, "n_runs": n_runs})
+    series = warehouse.fetch_rows("diagnosis/series", run_id=run.run_id, n_runs=n_runs)
     counted = {str(row["run_id"]): of_this if row["run_id"] == run.run_id else [] for row in series}
-    others = read_derived(warehouse, "causes", counted.keys() - {run.run_id})
+    others = fetch_derived(warehouse, "causes", counted.keys() - {run.run_id})
     for row in others.sort("precedence").to_dicts():
         counted[row["run_id"]].append(row)
     trend = []

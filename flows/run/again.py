@@ -31,23 +31,18 @@ from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import (
     YARDSTICKS,
+    RepeatCounts,
     RunRow,
-    count_repeats,
     find_run,
     insert_run,
-    list_asked,
     list_repeats,
     list_runs,
     update_run,
 )
 from evalhouse.warehouse.rows.scores import (
     copy_samples,
-    count_changed,
     find_previous,
-    has_noise_run,
-    list_equal_inputs,
-    list_scored,
-    note_no_noise,
+    write_no_noise,
 )
 from evalhouse.warehouse.store import Warehouse
 
@@ -72,10 +67,10 @@ async def measure_noise(
     from evalhouse.tasks.judge.protocol import RepeatedJudge  # noqa: PLC0415
 
     try:
-        if has_noise_run(warehouse, run.run_id):
+        if warehouse.fetch_rows("noise/measured", run_id=run.run_id):
             return None
         if not has_noise(run.judge, run.embeddings):
-            note_no_noise(warehouse, run.run_id)
+            write_no_noise(warehouse, run.run_id)
             return NoiseOutcome()
         budget_usd = settings.budget_usd
         if budget_usd is not None:
@@ -108,7 +103,7 @@ async def measure_noise(
             outcome=outcome,
             population=population,
             n_samples=len(sample_ids),
-            n_changed=count_changed(warehouse, again.run_id),
+            n_changed=warehouse.fetch_row("noise/changed_samples", run_id=again.run_id)["n"],
             problem=outcome.problem,
         )
     except WarehouseError as error:
@@ -118,13 +113,13 @@ async def measure_noise(
 def _draw_samples(run: RunRow, warehouse: Warehouse, *, share: float) -> tuple[list[str], Population]:
     """Draw samples with the same texts, judged under the same settings and prompts, as in the evaluation before; from
     all samples where these are too few."""
-    scored, unchanged = list_scored(warehouse, run.run_id), set[str]()
+    scored, unchanged = list(warehouse.fetch("noise/scored", run_id=run.run_id)["sample_id"]), set[str]()
     if (previous_id := find_previous(warehouse, run.run_id)) is not None:
         previous = find_run(warehouse, previous_id)
         is_other = any(getattr(previous, name) != getattr(run, name) for name in YARDSTICKS)
         if not is_other and not list_changed_settings(previous, run):
-            judged_otherwise = RunPair(warehouse, previous, run).read_changed_judges()["sample_id"].to_list()
-            unchanged = set(list_equal_inputs(warehouse, base=previous_id, candidate=run.run_id))
+            judged_otherwise = RunPair(warehouse, previous, run).fetch("changed_judges")["sample_id"].to_list()
+            unchanged = set(warehouse.fetch("noise/equal_inputs", base=previous_id, candidate=run.run_id)["sample_id"])
             unchanged -= set(judged_otherwise)
     unmoved = [sample_id for sample_id in scored if sample_id in unchanged]
     if len(unmoved) >= MIN_SAMPLES or len(unmoved) == len(scored):
@@ -159,7 +154,11 @@ async def ask_again(
             problem = ended.problem if isinstance(ended, RunOutcome) else ended
             if problem is not None:
                 break
-        return RepeatsOutcome(outcomes=outcomes, counts=count_repeats(warehouse, run.run_id), problem=problem)
+        return RepeatsOutcome(
+            outcomes=outcomes,
+            counts=RepeatCounts(**warehouse.fetch_row("repeats/otherwise", run_id=run.run_id)),
+            problem=problem,
+        )
     except WarehouseError as error:
         return RepeatsOutcome(outcomes=outcomes, problem=str(error))
 
@@ -190,7 +189,7 @@ async def _ask_round(
             return "nothing is left of the budget"
     sample_ids: list[str] = []
     if begun is None:
-        asked = list_asked(warehouse, run.run_id)
+        asked = dict(warehouse.fetch("repeats/asked", run_id=run.run_id).select("sample_id", "is_asked").iter_rows())
         sample_ids = [name for name in pick_steadily(list(asked), share=target.repeat_share) if asked[name]]
         if not sample_ids:
             return "none of the questions drawn was answered in this run"

@@ -26,7 +26,6 @@ from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.mover import take_in_orphans
-from evalhouse.warehouse.rows.calls import count_responses
 from evalhouse.warehouse.rows.runs import (
     RunKind,
     RunRow,
@@ -277,7 +276,9 @@ class OpenRun:
         try:
             _close_records(live_run)
             if run.kind == "collection":
-                live_run.progress.n_failed = count_responses(live_run.warehouse, live_run.run_id)["n_failed"]
+                live_run.progress.n_failed = live_run.warehouse.fetch_row("responses/counts", run_id=live_run.run_id)[
+                    "n_failed"
+                ]
             elif problem is not None and count_samples(live_run.warehouse, live_run.run_id):
                 from evalhouse.tasks.score import score_verdicts  # noqa: PLC0415
 

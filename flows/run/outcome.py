@@ -65,7 +65,7 @@ def publish_end(warehouse: "Warehouse", run: RunRow, settings: "RunSettings", *,
     report = None
     if settings.reports is not None and has_scores:
         from evalhouse.flows.report.page import build_page  # noqa: PLC0415  # imports SciPy
-        from evalhouse.warehouse.rows.report import reading_slices  # noqa: PLC0415
+        from evalhouse.warehouse.rows.pages import reading_slices  # noqa: PLC0415
 
         try:
             report = Path(settings.reports).expanduser().absolute() / f"{run.run_id}.html"

@@ -37,11 +37,8 @@ from evalhouse.tasks.asking.batches import WAITS
 from evalhouse.warehouse.engine.locks import hold_file, hold_run, is_file_held
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseMissing, WarehouseUnreachable
 from evalhouse.warehouse.rows.runs import (
-    KbUpdateRow,
     RunRow,
-    append_updates,
     find_run,
-    list_answered,
     list_runs,
     now_utc,
     update_run,
@@ -351,7 +348,9 @@ def find_unanswered(api: PrefectApi, suite: ServedSuite, *, event: str | None = 
     if suite.source is None:
         return Unanswered(updates=(), problems=())
     try:
-        answered = list_answered(Warehouse(suite.warehouse_url), suite=suite.name, kb_name=suite.source.name)
+        warehouse = Warehouse(suite.warehouse_url)
+        rows = warehouse.fetch_rows("runs/answered_updates", suite=suite.name, kb_name=suite.source.name)
+        answered = frozenset(str(row["event_id"]) for row in rows)
     except WarehouseMissing:
         answered = frozenset()
     deadline = time.monotonic() + _EVENT_PATIENCE_S
@@ -373,18 +372,17 @@ def put_answered(warehouse: Warehouse, trigger: Trigger, run_id: str) -> None:
     what it had asked already, and no second run is made for them meanwhile.
     """
     rows = [
-        KbUpdateRow(
-            event_id=update.event_id,
-            kb_name=trigger.kb_name or "",
-            kb_version=update.version,
-            kb_changed=update.changed or None,
-            occurred_at=update.occurred_at,
-            run_id=run_id,
-        )
+        {
+            "event_id": update.event_id,
+            "kb_name": trigger.kb_name or "",
+            "kb_version": update.version,
+            "kb_changed": update.changed or None,
+            "occurred_at": update.occurred_at,
+            "run_id": run_id,
+        }
         for update in trigger.updates
     ]
-    if rows:
-        append_updates(warehouse, rows, run_id)
+    warehouse.append_rows(f"kb_updates:{run_id}", run_id, {"kb_updates": rows})
 
 
 def queue_left(api: PrefectApi, suite: ServedSuite, updates: Sequence[Update], trigger: KnowledgeBase | None) -> None:

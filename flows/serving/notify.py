@@ -27,7 +27,7 @@ from evalhouse.tasks.settings.suite import Ending, Notify, RefreshedTestset, is_
 from evalhouse.tasks.settings.target import NAMED, NamedValueError, read_named
 from evalhouse.warehouse.messages import clean_text, shorten
 from evalhouse.warehouse.rows.runs import RunRow
-from evalhouse.warehouse.rows.scores import read_shared_with
+from evalhouse.warehouse.rows.scores import fetch_shared_with
 from evalhouse.warehouse.store import Warehouse
 
 Message = dict[str, Any]
@@ -104,7 +104,7 @@ def _read_means(warehouse: Warehouse, run: RunRow, previous: RunRow | None) -> d
     those that both scored, with their number."""
     rows = list_means(warehouse, run)
     metrics = [str(row["metric"]) for row in rows]
-    shared = read_shared_with(warehouse, run.run_id, previous.run_id, metrics) if previous else {}
+    shared = fetch_shared_with(warehouse, run.run_id, previous.run_id, metrics) if previous else {}
     return {
         row["metric"]: {
             **{name: row[name] for name in ("mean", "n_scored", "n_unscored")},

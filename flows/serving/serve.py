@@ -58,7 +58,6 @@ from evalhouse.flows.results.output import write_count
 from evalhouse.flows.serving.backlog import is_marked
 from evalhouse.flows.serving.notify import describe_failures, describe_trigger
 from evalhouse.warehouse.errors import WarehouseMissing
-from evalhouse.warehouse.rows.gates import list_failures
 from evalhouse.warehouse.rows.runs import list_runs, now_utc
 
 Print = Callable[[str], None]
@@ -184,7 +183,7 @@ def _describe_end(kept: _Kept) -> str:
     if run.gate is not None:
         end += f", gate {run.gate}"
     if run.gate == "failed":
-        end += f": {describe_failures(list_failures(kept.warehouse, run.run_id))}"
+        end += f": {describe_failures(kept.warehouse.fetch_rows('gate/failures', run_id=run.run_id))}"
     return end if command in end else f"{end}; {command}"
 
 

@@ -54,7 +54,6 @@ from evalhouse.tasks.testsets.near import QuestionIndex
 from evalhouse.tasks.testsets.passages import Document
 from evalhouse.tasks.testsets.questions import KINDS, GivenQuestion, load_given
 from evalhouse.warehouse.messages import list_names, shorten
-from evalhouse.warehouse.rows.testsets import append_testset_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,7 +288,7 @@ class CheckPlan:
             session.has_failures = any(one.failure is not None for one in checked)
             usage = session.usage
             rows = list_check_rows(run.run_id, {one.question.id: one.checks for one in checked})
-            append_testset_rows(session.live_run.warehouse, run.run_id, "check", {"testset_checks": rows})
+            session.live_run.warehouse.append_rows(f"{run.run_id}/testset/check", run.run_id, {"testset_checks": rows})
         problem = session.problem or problem
         return CheckedSet(request=request, run_id=run.run_id, checked=checked, usage=usage, problem=problem)
 

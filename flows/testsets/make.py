@@ -73,7 +73,6 @@ from evalhouse.tasks.testsets.questions import (
     find_manifest,
     make_question_id,
 )
-from evalhouse.warehouse.rows.testsets import append_testset_rows
 from evalhouse.warehouse.steps import APART_PROMPTS
 from evalhouse.warehouse.store import Warehouse
 
@@ -186,7 +185,8 @@ async def make_questions(session: Session, request: MakeRequest, kept: Sequence[
             "testset_candidates": [{"run_id": live_run.run_id, **row} for row in rows],
             "testset_checks": list_check_rows(live_run.run_id, checks),
         }
-        await asyncio.to_thread(append_testset_rows, live_run.warehouse, live_run.run_id, f"round {number}", tables)
+        key = f"{live_run.run_id}/testset/round {number}"
+        await asyncio.to_thread(live_run.warehouse.append_rows, key, live_run.run_id, tables)
     return making
 
 

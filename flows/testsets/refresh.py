@@ -76,7 +76,6 @@ from evalhouse.tasks.testsets.questions import (
 )
 from evalhouse.warehouse.messages import list_names
 from evalhouse.warehouse.rows.runs import insert_run, now_utc
-from evalhouse.warehouse.rows.testsets import append_testset_rows
 from evalhouse.warehouse.steps import APART_PROMPTS
 from evalhouse.warehouse.store import Warehouse
 
@@ -253,7 +252,7 @@ async def refresh_questions(session: Session, request: RefreshRequest) -> Refres
             live_run = runs.main
             checks = {question_id: ending.checks for question_id, ending in refreshing.endings.items()}
             rows = {"testset_checks": list_check_rows(live_run.run_id, checks)}
-            append_testset_rows(live_run.warehouse, live_run.run_id, "checks", rows)
+            live_run.warehouse.append_rows(f"{live_run.run_id}/testset/checks", live_run.run_id, rows)
     present = [*refreshing.kept, *(change.restore_question() for change in refreshing.proposals)]
     new = request.ask_for_new(present)
     if new is not None and refreshing.problem is None:

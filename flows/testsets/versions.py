@@ -49,13 +49,6 @@ from evalhouse.warehouse.messages import list_names
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.runs import RunRow, insert_run, now_utc, update_run
-from evalhouse.warehouse.rows.testsets import (
-    append_testset_rows,
-    find_versions,
-    list_written,
-    read_decisions,
-    read_questions,
-)
 from evalhouse.warehouse.store import Warehouse
 
 PLAN: Final = Plan(metrics=(), steps=STEPS | {"similarity"})
@@ -189,7 +182,7 @@ def write_version(
             for question in versioned.questions
         ]
     tables = {"testset_versions": [version], "testset_questions": questions, "testset_changes": noted}
-    append_testset_rows(warehouse, run_id, "version", tables)
+    warehouse.append_rows(f"{run_id}/testset/version", run_id, tables)
     write_set(path, versioned)
     return versioned
 
@@ -259,7 +252,10 @@ def find_kept(
         kept["budget_usd"] = budget_usd - spent_usd
     if "force" in params:
         try:  # a set that the run itself has written may be replaced
-            if load_set(Path(params["output"])).set_hash in list_written(warehouse, run.run_id):
+            if (
+                load_set(Path(params["output"])).set_hash
+                in warehouse.fetch("testsets/versions_written", run_id=run.run_id)["set_hash"].to_list()
+            ):
                 kept["force"] = True
         except TestsetError:
             pass
@@ -332,7 +328,9 @@ def import_decisions(
                 before=orjson.loads(row["before"] or "{}"),
                 after=orjson.loads(row["after"]),
             )
-            for row in read_decisions(warehouse, [version.hash for version in test_set.manifest.versions])
+            for row in warehouse.fetch_rows(
+                "testsets/decisions", set_hashes=[version.hash for version in test_set.manifest.versions]
+            )
         ]
         own = [decision for decision in decisions if decision.set_name == name]
         applied[path] = apply_decisions(test_set, own, stored)
@@ -366,7 +364,11 @@ def find_version(warehouse: Warehouse, name: str, mapping: Mapping[str, str]) ->
         questions, _ = load_given(name, mapping=mapping)
         is_own = find_manifest(path).is_file()
         return SetVersion(name=name, set_hash=load_set(path).set_hash if is_own else None, questions=questions)
-    versions = find_versions(warehouse, name) if warehouse.location.path.exists() else []
+    versions = (
+        list(warehouse.fetch("testsets/versions_named", prefix=name)["set_hash"])
+        if warehouse.location.path.exists()
+        else []
+    )
     if len(versions) != 1:
         found = f"several versions ({list_names(versions, 5)})" if versions else "no version of that hash"
         raise refuse(
@@ -375,7 +377,7 @@ def find_version(warehouse: Warehouse, name: str, mapping: Mapping[str, str]) ->
             to_do='`evalhouse query "from testset_versions"` lists them',
         )
     questions = []
-    for row in read_questions(warehouse, versions[0]):
+    for row in warehouse.fetch_rows("testsets/questions", set_hash=versions[0]):
         columns = {column: orjson.loads(row[column] or "[]") for column in ("spans", "conversation")}
         question = make_given(
             sample_id=row["question_id"],

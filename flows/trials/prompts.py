@@ -41,10 +41,8 @@ from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.reviews import (
     JudgedTexts,
-    find_prompts,
-    list_reviewed_runs,
-    read_judged_texts,
-    read_reviewed,
+    fetch_judged_texts,
+    fetch_reviewed,
 )
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.rows.samples import StoredSample
@@ -131,7 +129,11 @@ def find_prompt_set(warehouse: Warehouse, source: str, language: str) -> PromptS
         prompts = load_prompts(language, None if source == BUILT_IN else Path(source))
         return PromptSet(source=source, prompts={name: prompts[name] for name in _COMPARED})
     # Prompts that the hash or version does not name are the built-in ones.
-    rows = [row for row in find_prompts(warehouse, source, language) if row["prompt"] in _COMPARED]
+    rows = [
+        row
+        for row in warehouse.fetch_rows("corrected_means/prompts", version=source, language=language)
+        if row["prompt"] in _COMPARED
+    ]
     names = [row["prompt"] for row in rows]
     if not rows:
         raise SettingsError(
@@ -171,7 +173,7 @@ def plan_comparison(
         for name in arrange_steps(make_plan(config).steps, config.plan) & PLANS.keys():
             joins = {find_step(joined).task: str(PLANS[name].prompt) for joined in PLANS[name].joins}
             asked[run.run_id] |= joins
-    reviewed = read_reviewed(warehouse, list(configs)).filter(
+    reviewed = fetch_reviewed(warehouse, list(configs)).filter(
         pl.struct("run_id", "step").is_in(
             [
                 {"run_id": run_id, "step": step}
@@ -189,7 +191,7 @@ def plan_comparison(
         )
     by_run = {str(run_id): part for (run_id,), part in reviewed.group_by(["run_id"], maintain_order=True)}
     texts = {
-        run_id: read_judged_texts(warehouse, run_id, part["sample_id"].unique(maintain_order=True).to_list())
+        run_id: fetch_judged_texts(warehouse, run_id, part["sample_id"].unique(maintain_order=True).to_list())
         for run_id, part in by_run.items()
     }
     used = {run_id: _pick(prompts, {asked[run_id][step] for step in part["step"]}) for run_id, part in by_run.items()}
@@ -433,7 +435,7 @@ def compare_prompt_sets(
 ) -> ComparisonReport:
     """Compare two sets of prompts, or estimate what that takes; raises SettingsError for what cannot be compared."""
     warehouse = Warehouse(url)
-    names = list_reviewed_runs(warehouse) if reviewed == ALL else [reviewed]
+    names = list(warehouse.fetch("reviews/runs")["run_id"]) if reviewed == ALL else [reviewed]
     if not names:
         raise SettingsError(
             "no verdict has been reviewed yet; `evalhouse review export latest` picks some for a person to label"

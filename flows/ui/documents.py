@@ -23,15 +23,6 @@ from evalhouse.flows.ui.pages import find_warehouse, link, render
 from evalhouse.flows.ui.pair import mark_changes
 from evalhouse.tasks.comparing.intervals import find_share_interval
 from evalhouse.warehouse.names import suggest
-from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.documents import (
-    list_series_runs,
-    read_document_nights,
-    read_document_samples,
-    read_document_texts,
-    read_document_versions,
-    read_uses,
-)
 from evalhouse.warehouse.rows.runs import find_run
 
 router = APIRouter()
@@ -93,15 +84,21 @@ def show_documents(
     """Show the documents of a run, or of it and the runs before it in its series, a page at a time."""
     warehouse = find_warehouse(request)
     row = find_run(warehouse, run)
-    run_ids = list_series_runs(warehouse, row.run_id, runs)
-    uses = add_intervals(read_uses(warehouse, run_ids, words))
+    run_ids = list(warehouse.fetch("documents/series", run_id=row.run_id, most=runs)["run_id"])
+    uses = add_intervals(warehouse.fetch("documents/uses", run_ids=run_ids, words=words.lower()))
     order, is_descending = _ORDERS[sort]
     found = uses.filter(_KEPT[show]).sort(
         order, pl.col("n_retrieved"), pl.col("document"), descending=[is_descending, True, False], nulls_last=True
     )
     start = (page - 1) * _ROWS
     shown = found.slice(start, _ROWS)
-    texts = read_document_texts(warehouse, row.run_id, shown["document"].to_list()) if len(shown) else {}
+    texts = (
+        dict(
+            warehouse.fetch("documents/texts", {"document": shown["document"].to_list()}, run_id=row.run_id).iter_rows()
+        )
+        if len(shown)
+        else {}
+    )
     given: dict[str, object] = {"runs": runs, "words": words, "show": show, "sort": sort}
 
     def address(**other: object) -> str:
@@ -138,12 +135,13 @@ def show_document(
     """Show one document: its use in each sample of the run, and over the nights up to it."""
     warehouse = find_warehouse(request)
     row = find_run(warehouse, run)
-    samples = read_document_samples(warehouse, row.run_id, id)
+    samples = warehouse.fetch_rows("documents/samples", run_id=row.run_id, document=id)
     if not samples:
         raise HTTPException(404, f"no sample of run {row.run_id} has the document {id!r}, or refers to it")
-    run_ids = list_series_runs(warehouse, row.run_id, _MAX_NIGHTS)
-    nights = read_document_nights(warehouse, run_ids, id)
-    versions = read_document_versions(warehouse, run_ids, id)
+    run_ids = list(warehouse.fetch("documents/series", run_id=row.run_id, most=_MAX_NIGHTS)["run_id"])
+    of_document = {"run_ids": run_ids, "document": id, "has_id": not id.startswith("text ")}
+    nights = warehouse.fetch_rows("documents/nights", **of_document)
+    versions = warehouse.fetch_rows("documents/versions", **of_document)
     # The row of one document, from its samples, as `read_uses` would give it.
     retrieved = [sample for sample in samples if sample["context_ranks"]]
     judged = [sample for sample in retrieved if sample["useful"] is not None]
@@ -241,7 +239,7 @@ _MAX_ROWS: Final = 500
 @router.get("/testsets")
 def show_testsets(request: Request) -> Response:
     """Show all test sets, the one that was changed last first."""
-    rows = find_warehouse(request).read_rows(read_query("ui/testsets"))
+    rows = find_warehouse(request).fetch_rows("ui/testsets")
     sets = [(path, list(versions)) for path, versions in groupby(rows, key=lambda row: str(row["path"]))]
     return render(request, "testsets.html", sets=sets)
 
@@ -254,19 +252,19 @@ def show_testset(request: Request, set_hash: str) -> Response:
             raise SettingsError(f"questions cannot be found by {name!r}; {suggest(name, list(_FILTERS))}")
     wanted = {name: request.query_params.get(name) or None for name in _FILTERS}
     warehouse = find_warehouse(request)
-    version = next((row for row in warehouse.read_rows(read_query("ui/testsets")) if row["set_hash"] == set_hash), None)
+    version = next((row for row in warehouse.fetch_rows("ui/testsets") if row["set_hash"] == set_hash), None)
     if version is None:
         raise HTTPException(404, f"there is no version {set_hash!r} of a test set")
     found = {"set_hash": set_hash}
     by_words = found | {"kind": wanted["kind"], "language": wanted["language"]}
     rejected_of = found | {"kind": wanted["kind"], "reason": wanted["reason"]}
-    left: list[dict[str, Any]] = warehouse.read_rows(read_query("ui/testset_left"), found)
-    rejected = warehouse.read_rows(read_query("ui/testset_rejected"), rejected_of)
-    questions: list[dict[str, Any]] = warehouse.read_rows(read_query("ui/testset_questions"), by_words)
+    left: list[dict[str, Any]] = warehouse.fetch_rows("ui/testset_left", **found)
+    rejected = warehouse.fetch_rows("ui/testset_rejected", **rejected_of)
+    questions: list[dict[str, Any]] = warehouse.fetch_rows("ui/testset_questions", **by_words)
     # By filter the values that there are, with how many have them.
     unset: dict[str, object] = {"set_hash": set_hash, "kind": None}
-    all_questions = warehouse.read_rows(read_query("ui/testset_questions"), {**unset, "language": None})
-    all_rejected = warehouse.read_rows(read_query("ui/testset_rejected"), {**unset, "reason": None})
+    all_questions = warehouse.fetch_rows("ui/testset_questions", **unset, language=None)
+    all_rejected = warehouse.fetch_rows("ui/testset_rejected", **unset, reason=None)
     counts = {
         "kind": Counter(str(row["kind"]) for row in all_questions),
         "language": Counter(str(row["language"]) for row in all_questions),

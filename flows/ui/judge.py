@@ -27,14 +27,10 @@ from evalhouse.tasks.reviews.export import read_asked
 from evalhouse.tasks.reviews.labels import ReviewError, list_choices, take_label
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.reviews import (
-    list_exports,
-    read_answers,
-    read_reviewed,
-    read_sample_items,
-    read_texts,
+    fetch_reviewed,
+    fetch_texts,
 )
 from evalhouse.warehouse.rows.runs import find_run
-from evalhouse.warehouse.rows.scores import read_flips
 from evalhouse.warehouse.store import Warehouse
 
 router = APIRouter()
@@ -56,20 +52,20 @@ Row = Mapping[str, Any]
 def show_judge(request: Request, series: str = "") -> Response:
     """Show the judge of one series, the newest where none is named."""
     warehouse = find_warehouse(request)
-    names = [str(row["series"]) for row in warehouse.read_rows(read_query("ui/series"))]
+    names = [str(row["series"]) for row in warehouse.fetch_rows("ui/series")]
     check_choice("series", series, names)
     chosen = series or next(iter(names), "")
     sections: dict[str, Any] = {}
     if chosen:
         # It changes whenever anything that this page shows may change.
-        state = str(warehouse.read_rows(read_query("judge/state"))[0]["state"])
+        state = str(warehouse.fetch_rows("judge/state")[0]["state"])
         sections = use_cached(request, ("judge", chosen), state, partial(_describe_judge, warehouse, chosen))
     return render(request, "judge.html", series=chosen, names={name: name for name in names}, **sections)
 
 
 def _describe_judge(warehouse: Warehouse, series: str) -> dict[str, Any]:
     """Return the sections of the page."""
-    runs: Sequence[Row] = warehouse.read_rows(read_query("judge/runs"), {"series": series, "most": _RUNS})
+    runs: Sequence[Row] = warehouse.fetch_rows("judge/runs", series=series, most=_RUNS)
     return {
         "runs": runs,
         "newest": runs[0] if runs else None,
@@ -85,8 +81,8 @@ def _describe_judge(warehouse: Warehouse, series: str) -> dict[str, Any]:
 def _describe_agreement(warehouse: Warehouse, series: str) -> dict[str, Any] | None:
     """Return how far judge and people agree in the reviewed runs; `by_run` is over time."""
     of_series = {"series": series, "most": _REVIEWED}
-    run_ids: list[str] = warehouse.read(read_query("judge/reviewed_runs"), of_series)["run_id"].to_list()
-    reviewed = read_reviewed(warehouse, run_ids)
+    run_ids: list[str] = warehouse.fetch("judge/reviewed_runs", **of_series)["run_id"].to_list()
+    reviewed = fetch_reviewed(warehouse, run_ids)
     if reviewed.is_empty():
         return None
     groupings = [by for by in ("step", "judge", "language") if by == "step" or reviewed[by].n_unique() > 1]
@@ -133,7 +129,7 @@ def _describe_agreement(warehouse: Warehouse, series: str) -> dict[str, Any] | N
 
 def _describe_noise(warehouse: Warehouse, series: str) -> dict[str, Any] | None:
     """Return what noise runs show: by metric, pooled over the newest of them, by step, and the floors over time."""
-    rows: Sequence[Row] = warehouse.read_rows(read_query("judge/noise"), {"series": series, "most": _RUNS})
+    rows: Sequence[Row] = warehouse.fetch_rows("judge/noise", series=series, most=_RUNS)
     run_ids = list(dict.fromkeys(row["noise_run_id"] for row in rows))
     if not run_ids:
         return None
@@ -165,7 +161,7 @@ def _describe_noise(warehouse: Warehouse, series: str) -> dict[str, Any] | None:
         "n_runs": len(run_ids),
         "n_pooled": len(pooled),
         "metrics": metrics,
-        "steps": read_flips(warehouse, pooled),
+        "steps": warehouse.fetch_rows("noise/flips", {"run_id": pooled}),
         "charts": charts,
     }
 
@@ -189,7 +185,7 @@ def _pool(rows: Sequence[Row]) -> tuple[Noise | None, float | None]:
 def _list_changes(warehouse: Warehouse, runs: Sequence[Row]) -> list[Row]:
     """List the changes of the judge, its model and its prompts from run to run, the newest first."""
     asked: dict[str, dict[str, Row]] = {row["run_id"]: {} for row in runs}
-    for row in warehouse.read(read_query("judge/asked"), frames={"wanted": _frame(list(asked))}).to_dicts():
+    for row in warehouse.fetch("judge/asked", {"run_id": asked}).to_dicts():
         asked[row["run_id"]][row["step"]] = row
     changes: list[Row] = []
     for now, before in pairwise(runs):
@@ -236,7 +232,7 @@ def _describe_moves(warehouse: Warehouse, run_ids: Sequence[str]) -> list[Row]:
 def _describe_votes(warehouse: Warehouse, runs: Sequence[Row]) -> dict[str, Any] | None:
     """Return how often votes differed, by step of the newest run and as charts over all runs."""
     voted = [row["run_id"] for row in runs if row["votes"] > 1]
-    rows = warehouse.read(read_query("judge/votes"), frames={"wanted": _frame(voted)}).to_dicts() if voted else []
+    rows = warehouse.fetch("judge/votes", {"run_id": voted}).to_dicts() if voted else []
     if not rows:
         return None
     by_step: dict[str, list[Row]] = {}
@@ -332,7 +328,7 @@ def list_items(warehouse: Warehouse, run_id: str, sample_id: str, reviewer: str)
             "own": next((label for label in item["labels"] if label["reviewer"] == reviewer), None),
             "others": [label for label in item["labels"] if label["reviewer"] != reviewer],
         }
-        for item in read_sample_items(warehouse, run_id, sample_id)
+        for item in warehouse.fetch_rows("reviews/sample_items", run_id=run_id, sample_id=sample_id)
     ]
 
 
@@ -347,11 +343,16 @@ def show_review(request: Request, run: str, export: str = "", reviewer: str = ""
     warehouse = find_warehouse(request)
     row = find_run(warehouse, run)
     if not export:
-        return render(request, "reviews.html", run=row, exports=list_exports(warehouse, row.run_id))
+        return render(
+            request, "reviews.html", run=row, exports=warehouse.fetch_rows("reviews/exports", run_id=row.run_id)
+        )
     try:
         picks = read_asked(warehouse, row, export)
-        texts = read_texts(warehouse, row.run_id, {pick.item.sample_id for pick in picks})
-        answers = read_answers(warehouse, export, reviewer.strip())
+        texts = fetch_texts(warehouse, row.run_id, {pick.item.sample_id for pick in picks})
+        answers = {
+            row["item_hash"]: row
+            for row in warehouse.fetch_rows("reviews/answers", export_id=export, reviewer=reviewer.strip())
+        }
     except ReviewError as error:
         raise HTTPException(404, str(error)) from None
     # As in the file, with what the reviewer has answered before and where to send the answers.

@@ -31,7 +31,6 @@ from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import WORDS, RunRow, list_runs, pick_run
-from evalhouse.warehouse.rows.scores import read_flips
 
 T = TypeVar("T")
 _PIECES: Final = re.compile(r"[\u2e80-\uffdc\U00020000-\U0003ffff]|\w+|\s+|.", re.DOTALL)
@@ -109,7 +108,7 @@ def compare_cached(request: Request, pair: RunPair) -> Compared:
         run_ids = comparison.noise_run_ids
         return Compared(
             comparison=comparison,
-            noise_steps=read_flips(pair.warehouse, run_ids) if run_ids else [],
+            noise_steps=pair.warehouse.fetch_rows("noise/flips", {"run_id": run_ids}) if run_ids else [],
             corrected=pair_corrected(pair.warehouse, pair.base.run_id, pair.candidate.run_id),
         )
 
@@ -119,7 +118,7 @@ def compare_cached(request: Request, pair: RunPair) -> Compared:
 def _cache_of_pair(request: Request, pair: RunPair, what: str, read: Callable[[], T]) -> T:
     """Return what was read of a pair, unless a score of either run has changed or one of them is running."""
     is_running = "running" in (pair.base.status, pair.candidate.status)
-    state = None if is_running else pair.read_state()
+    state = None if is_running else pair.fetch_state()
     return use_cached(request, (what, pair.base.run_id, pair.candidate.run_id), state, read)
 
 
@@ -169,7 +168,7 @@ def list_differences(pair: RunPair) -> list[Difference]:
         )
     # By step the prompts and the models that answered, where either run asked.
     sides: dict[str, dict[bool, Mapping[str, Any]]] = {}
-    for row in pair.read_prompts().to_dicts():
+    for row in pair.fetch("prompts").to_dicts():
         sides.setdefault(row["step"], {})[row["of_candidate"]] = row
     for column, what in (("prompts", "prompt"), ("models", "model that answered")):
         for step, rows in sides.items():
@@ -299,7 +298,7 @@ def describe_form(runs: Sequence[RunRow], base: str, candidate: str, pair: RunPa
 
 def describe_moved(pair: RunPair, comparison: Comparison, sample_ids: Sequence[str]) -> list[dict[str, Any]]:
     """Return these samples with their questions and the scores that moved, the furthest first."""
-    questions = {row["sample_id"]: row["question"] for row in pair.read_texts(sample_ids).to_dicts()}
+    questions = {row["sample_id"]: row["question"] for row in pair.fetch("texts", {"sample_id": sample_ids}).to_dicts()}
     moves: dict[str, list[dict[str, Any]]] = {sample_id: [] for sample_id in sample_ids}
     # A score that only one run has counts as moved by 1.
     size = (pl.col("candidate") - pl.col("base")).abs().fill_null(1.0)
@@ -353,14 +352,14 @@ def show_samples(
         ranked = rank_samples(comparison.moves, by or None)
     else:
         other = "candidate" if which == "base" else "base"
-        ranked = pair.read_samples().filter(pl.col(f"in_{which}") & ~pl.col(f"in_{other}"))["sample_id"].to_list()
+        ranked = pair.fetch("samples").filter(pl.col(f"in_{which}") & ~pl.col(f"in_{other}"))["sample_id"].to_list()
     start = (page - 1) * _ROWS
     shown = ranked[start : start + _ROWS]
     if which == "moved":
         samples = describe_moved(pair, comparison, shown)
     else:
         run_id = pair.base.run_id if which == "base" else pair.candidate.run_id
-        questions = {row["sample_id"]: row["question"] for row in pair.read_texts(shown).to_dicts()}
+        questions = {row["sample_id"]: row["question"] for row in pair.fetch("texts", {"sample_id": shown}).to_dicts()}
         samples = [
             {
                 "sample_id": sample_id,
@@ -408,7 +407,7 @@ def show_flips(
     flips = _cache_of_pair(request, pair, "flips", partial(list_verdict_flips, pair))
     # By metric of either run the steps it rests on, where one of them has a verdict that flipped.
     there = frozenset(flips["step"].unique())
-    steps = find_graded(pair.read_rubrics()) | pair.read_metric_steps()
+    steps = find_graded(pair.fetch_rubrics()) | pair.fetch_metric_steps()
     wanted = {*pair.base.metrics, *pair.candidate.metrics}
     metrics = {name: of_metric for name, of_metric in steps.items() if name in wanted and of_metric & there}
     check_choice("metric", metric, metrics)
@@ -431,9 +430,15 @@ def show_flips(
     if len(shown):
         sample_ids = shown["sample_id"].unique().to_list()
         named = [
-            *((row["source"], row["statement_id"], row) for row in pair.read_statements(sample_ids).to_dicts()),
-            *(("context", str(row["context_rank"]), row) for row in pair.read_contexts(sample_ids).to_dicts()),
-            *(("rating", row["text"], row) for row in pair.read_grades(sample_ids).to_dicts()),
+            *(
+                (row["source"], row["statement_id"], row)
+                for row in pair.fetch("statements", {"sample_id": sample_ids}).to_dicts()
+            ),
+            *(
+                ("context", str(row["context_rank"]), row)
+                for row in pair.fetch("contexts", {"sample_id": sample_ids}).to_dicts()
+            ),
+            *(("rating", row["text"], row) for row in pair.fetch("grades", {"sample_id": sample_ids}).to_dicts()),
         ]
         items = {(row["of_candidate"], row["sample_id"], source, name): row for source, name, row in named}
     rows = []
@@ -502,19 +507,21 @@ _TEXTS: Final = {"question": "Question", "answer": "Answer", "ground_truth": "Gr
 def show_sample(request: Request, base: str, candidate: str, id: str) -> Response:  # as in the address
     """Show one sample that both runs have."""
     pair = find_pair(request, base, candidate)
-    texts = {row["of_candidate"]: row for row in pair.read_texts([id]).to_dicts()}
+    texts = {row["of_candidate"]: row for row in pair.fetch("texts", {"sample_id": [id]}).to_dicts()}
     if len(texts) < 2:
         where = ", ".join(
             side.run_id for is_there, side in ((False, pair.base), (True, pair.candidate)) if is_there in texts
         )
         raise HTTPException(404, f"sample {id!r} is {f'only in {where}' if where else 'in neither run'}")
     items = match_items(
-        statements=pair.read_statements([id]), contexts=pair.read_all_contexts(id), grades=pair.read_grades([id])
+        statements=pair.fetch("statements", {"sample_id": [id]}),
+        contexts=pair.fetch("all_contexts", sample_id=id),
+        grades=pair.fetch("grades", {"sample_id": [id]}),
     ).get(id, [])
     # The differences in the sample, or in how it was judged.
     steps = pair.list_changed_judges(id)
     names = [name.replace("_", " ") for name in (*_TEXTS, "contexts") if texts[False][name] != texts[True][name]]
-    rows = {row["metric"]: row for row in pair.read_sample_scores(id)}
+    rows = {row["metric"]: row for row in pair.fetch("sample_scores", sample_id=id).to_dicts()}
     scores = []
     for name in sort_headline(list(rows)):
         row = rows[name]

@@ -29,19 +29,22 @@ from evalhouse.flows.ui.pair import compare_cached
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.messages import clean_text
 from evalhouse.warehouse.names import suggest
-from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.gates import read_checks
-from evalhouse.warehouse.rows.history import find_series, read_series
-from evalhouse.warehouse.rows.pages import find_runs, read_cost_runs, read_values, read_worst
+from evalhouse.warehouse.rows.pages import (
+    Row,
+    Rows,
+    fetch_series,
+    fetch_summary,
+    find_runs,
+    find_series,
+)
 from evalhouse.warehouse.rows.progress import (
     RunProgress,
     list_metric_files,
     read_means_so_far,
     read_progress,
 )
-from evalhouse.warehouse.rows.report import Row, Rows, read_summary
 from evalhouse.warehouse.rows.runs import RunRow, find_run, now_utc
-from evalhouse.warehouse.rows.scores import read_derived, read_histories
+from evalhouse.warehouse.rows.scores import fetch_derived, fetch_histories
 from evalhouse.warehouse.store import Warehouse
 
 router = APIRouter()
@@ -89,13 +92,13 @@ def _answer(stamp: str, texts: dict[str, str], values: dict[str, float], say: st
 def describe_running(request: Request) -> dict[str, str]:
     """Return how far each running run is, by its id."""
     warehouse = find_warehouse(request)
-    running = [find_run(warehouse, str(row["run_id"])) for row in warehouse.read_rows(read_query("ui/running"))]
+    running = [find_run(warehouse, str(row["run_id"])) for row in warehouse.fetch_rows("ui/running")]
     return {run.run_id: describe_progress(read_run_progress(request, run)) for run in running}
 
 
 def make_stamp(warehouse: Warehouse) -> str:
     """Return a text that changes whenever a run begins or ends."""
-    (row,) = warehouse.read_rows(read_query("ui/stamp"))
+    (row,) = warehouse.fetch_rows("ui/stamp")
     return str(row["stamp"])
 
 
@@ -179,10 +182,12 @@ def show_run(request: Request, run: str) -> Response:
     if row.status == "running":
         # The page of a running run fills until it has everything that the page of a finished run has.
         return render(request, "running.html", live=describe_live(request, row), **describe_about(row))
-    summary = read_summary(warehouse, row)
+    summary = fetch_summary(warehouse, row)
     names = [str(metric["metric"]) for metric in summary.metrics]
     worst = []
-    for sample in read_worst(warehouse, row, [name for name in names if name in HEADLINE] or names):
+    for sample in warehouse.fetch_rows(
+        "ui/worst", run_id=row.run_id, metrics=[name for name in names if name in HEADLINE] or names, most=5
+    ):
         # The fault of its statement in words, in the colours of labels.
         if sample["label"] == "FN":
             wrong = "left out"
@@ -199,10 +204,12 @@ def show_run(request: Request, run: str) -> Response:
         request,
         "run.html",
         worst=worst,
-        charts=draw_charts(read_values(warehouse, row), summary.history, link="/runs/"),
+        charts=draw_charts(
+            dict(warehouse.fetch("ui/values", run_id=row.run_id).iter_rows()), summary.history, link="/runs/"
+        ),
         checks=[
             {**check, "name": name_check(check), "found": write_amount(check["kind"], check["value"])}
-            for check in read_checks(warehouse, row.run_id)
+            for check in warehouse.fetch_rows("gate/newest", run_id=row.run_id)
         ],
         settings=[
             (name, value if isinstance(value, str) else write_json(value, indent=False))
@@ -242,11 +249,11 @@ def show_runs(
     wanted = {name: request.query_params.get(name) or None for name in _WANTED}
     warehouse = find_warehouse(request)
     order = f"{SORTS[sort]} {'asc' if ascending else 'desc'} nulls last, run_id desc"
-    rows = find_runs(warehouse, wanted, order=order, start=(page - 1) * _A_PAGE, most=_A_PAGE)
+    rows = find_runs(warehouse, wanted, order=order, start=(page - 1) * _A_PAGE, limit=_A_PAGE)
     n_found = int(rows[0]["n_found"]) if rows else 0
     # Each run is shown with the mean of its first main metric.
     means: dict[str, dict[str, Any]] = {}
-    for score in read_derived(warehouse, "scores", [str(row["run_id"]) for row in rows]).to_dicts():
+    for score in fetch_derived(warehouse, "scores", [str(row["run_id"]) for row in rows]).to_dicts():
         means.setdefault(score["run_id"], {})[score["metric"]] = score["mean"]
     for row in rows:
         of_run = means.get(row["run_id"], {})
@@ -259,7 +266,7 @@ def show_runs(
 
     # By filter the values that runs have, the most frequent first.
     choices: dict[str, Rows] = {name: [] for name in FILTERS}
-    for row in warehouse.read_rows(read_query("ui/run_choices")):
+    for row in warehouse.fetch_rows("ui/run_choices"):
         if len(choices[str(row["name"])]) < _MAX_CHOICES:
             choices[str(row["name"])].append(row)
     return render(
@@ -289,13 +296,13 @@ _LATELY: Final = 30
 def show_all_series(request: Request) -> Response:
     """Show each series at a glance, the newest first."""
     warehouse = find_warehouse(request)
-    series = warehouse.read_rows(read_query("ui/series"))
-    run_ids = warehouse.read(read_query("ui/lately"), {"n_runs": _LATELY}).to_series().to_list()
-    means = read_histories(warehouse, run_ids).to_dicts() if run_ids else []
+    series = warehouse.fetch_rows("ui/series")
+    run_ids = warehouse.fetch("ui/lately", n_runs=_LATELY).to_series().to_list()
+    means = fetch_histories(warehouse, run_ids).to_dicts() if run_ids else []
     # By run which share of its judged answers has a problem; none for a run without judged answers.
     counts: dict[str, tuple[int, int]] = {}
     newest = [str(row["ended_run_id"]) for row in series if row["ended_run_id"]]
-    for cause in read_derived(warehouse, "causes", newest).to_dicts():
+    for cause in fetch_derived(warehouse, "causes", newest).to_dicts():
         if cause["cause"] != "not_judged" and cause["n_of"]:
             n_wrong, _ = counts.get(cause["run_id"], (0, 0))
             n_new = cause["n_samples"] if cause["cause"] not in FINE else 0
@@ -340,9 +347,9 @@ def show_series(request: Request, name: str) -> Response:
             f"no series with scores is called {name!r}; {suggest(name, others, otherwise='there are')}"
         )
     # What looks at the samples of many nights is read again only where one of the nights has changed.
-    data = read_series(warehouse, series)
+    data = fetch_series(warehouse, series)
     # What the gate decided on each run, with the checks that did not pass in words.
-    checks: Sequence[Row] = warehouse.read_rows(read_query("ui/gates"), {"series": series})
+    checks: Sequence[Row] = warehouse.fetch_rows("ui/gates", series=series)
     nights = []
     for (run_id, started_at, gate), group in groupby(
         checks, key=lambda row: (row["run_id"], row["started_at"], row["gate"])
@@ -382,9 +389,9 @@ def show_costs(request: Request, days: Annotated[int, Query(ge=0, le=100_000)] =
     cost in these days on average; None without one.
     """
     warehouse = find_warehouse(request)
-    runs = read_cost_runs(warehouse, now_utc() - timedelta(days=days) if days else None)
+    runs = warehouse.fetch_rows("ui/cost_runs", since=now_utc() - timedelta(days=days) if days else None)
     by_run = {str(run["run_id"]): run for run in runs}
-    costs = read_derived(warehouse, "costs", list(by_run)).to_dicts() if runs else []
+    costs = fetch_derived(warehouse, "costs", list(by_run)).to_dicts() if runs else []
     counts: dict[str, Any] = dict.fromkeys(_COUNTS, 0)
     nights: list[dict[str, Any]] = []
     tables: list[tuple[str, list[dict[str, Any]]]] = [("By series", []), ("By judge and step", [])]

@@ -31,15 +31,10 @@ from evalhouse.warehouse.rows.pages import (
     Scores,
     Search,
     count_labelled,
+    fetch_found_scores,
+    fetch_sample,
     find_samples,
-    list_run_metrics,
-    list_tags,
-    read_found,
-    read_found_scores,
-    read_sample_answers,
-    read_sample_scores,
 )
-from evalhouse.warehouse.rows.report import read_one
 from evalhouse.warehouse.rows.reviews import find_previous
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.store import Warehouse
@@ -260,7 +255,7 @@ class SampleList:
 
 def find_list(warehouse: Warehouse, run: RunRow, given: Sequence[tuple[str, str]]) -> SampleList:
     """Find the samples that fit the parameters of an address; raises HTTPException 400 for values it does not allow."""
-    rows = {str(row["metric"]): row for row in list_run_metrics(warehouse, run)}
+    rows = {str(row["metric"]): row for row in warehouse.fetch_rows("ui/run_metrics", run_id=run.run_id)}
     metrics = {name: rows[name]["better"] == "low" for name in sort_headline(sorted(rows))}
     wanted = parse_filters(given, list(metrics), CAUSES)
     scored = (name for name in metrics if rows[name]["n_scored"])
@@ -294,14 +289,16 @@ def show_samples(request: Request, run: str) -> Response:
     if found.wanted.page > n_pages:
         raise HTTPException(400, f"page is {found.wanted.page}; what is found has {n_pages}")
     start = (found.wanted.page - 1) * PAGE
-    tags = list_tags(warehouse, found.run, most=MAX_VALUES)
+    tags: dict[str, dict[str, int]] = {}  # by key of the metadata its values, with the number of samples that have each
+    for row in warehouse.fetch_rows("ui/run_tags", run_id=found.run.run_id, most=MAX_VALUES):
+        tags.setdefault(row["key"], {})[row["value"]] = row["n"]
     shown = found.sample_ids[start : start + PAGE]
     fields = [METADATA + key for key in tags]
-    scores = read_found_scores(warehouse, found.run, found.base, shown)
+    scores = fetch_found_scores(warehouse, found.run, found.base, shown)
     labelled = count_labelled(warehouse, found.run, shown)
     came_from = urlencode(found.wanted.to_parameters())
     rows = []
-    for row in read_found(warehouse, found.run, shown):
+    for row in warehouse.fetch_rows("ui/found_samples", {"sample_id": shown}, run_id=found.run.run_id):
         cells = []
         for name in found.columns:
             score = scores.get((row["sample_id"], name), _NOT_SCORED)
@@ -357,8 +354,11 @@ def save_samples(request: Request, run: str) -> Response:
 
     warehouse = find_warehouse(request)
     found = find_list(warehouse, find_run(warehouse, run), request.query_params.multi_items())
-    scores = read_found_scores(warehouse, found.run, found.base, found.sample_ids)
-    rows = [_list_cells(row, found, scores) for row in read_found(warehouse, found.run, found.sample_ids)]
+    scores = fetch_found_scores(warehouse, found.run, found.base, found.sample_ids)
+    rows = [
+        _list_cells(row, found, scores)
+        for row in warehouse.fetch_rows("ui/found_samples", {"sample_id": found.sample_ids}, run_id=found.run.run_id)
+    ]
     names = {"Content-Disposition": f'attachment; filename="samples-{found.run.run_id}.csv"'}
     return Response(write_csv(rows, _list_cells({}, found, {})), media_type="text/csv; charset=utf-8", headers=names)
 
@@ -397,7 +397,7 @@ def show_sample(request: Request, run: str, id: str, list: str = "", reviewer: s
     base = find_run(warehouse, found.base) if found.base else None
     data = collect(warehouse, found, base, id)
     # By metric of the table the scores of this sample over the runs of its series, where there are two or more.
-    rows = read_sample_scores(warehouse, found.run, id, found.columns)
+    rows = warehouse.fetch_rows("ui/sample_scores", run_id=found.run.run_id, sample_id=id, metrics=[*found.columns])
     nights = {metric: [*of_metric] for metric, of_metric in groupby(rows, key=lambda row: str(row["metric"]))}
     to_run = link("/sample", id=id) + "&run="
     charts = [
@@ -420,7 +420,7 @@ def show_sample(request: Request, run: str, id: str, list: str = "", reviewer: s
             steps[step] = link(f"/runs/{row.run_id}/sample", id=ids[beside], list=parameters, reviewer=name)
     # The runs in which the answer differs from that of the run before, the newest first.
     versions = []
-    for answer in read_sample_answers(warehouse, row, id):
+    for answer in warehouse.fetch_rows("ui/sample_answers", run_id=row.run_id, sample_id=id, most=20):
         before = answer["previous_run_id"]
         sample_address = link(f"/runs/{answer['run_id']}/sample", id=id)
         pair_address = before and link("/compare", base=before, candidate=answer["run_id"])
@@ -448,10 +448,10 @@ def show_sample(request: Request, run: str, id: str, list: str = "", reviewer: s
 def collect(warehouse: Warehouse, found: SampleList, base: RunRow | None, sample_id: str) -> dict[str, Any]:
     """Return the data for the script: the record, the index of a report for this one sample, and shared texts."""
     run, shared = found.run, SharedTexts()
-    rows = read_one(warehouse, run, base, sample_id)
+    rows = fetch_sample(warehouse, run, base, sample_id)
     (record,) = build_samples(rows, shared)
-    (summary,) = read_found(warehouse, run, [sample_id])
-    scores = read_found_scores(warehouse, run, found.base, [sample_id])
+    (summary,) = warehouse.fetch_rows("ui/found_samples", {"sample_id": [sample_id]}, run_id=run.run_id)
+    scores = fetch_found_scores(warehouse, run, found.base, [sample_id])
     of_metric = [scores.get((sample_id, name), {}) for name in found.metrics]
     values, changes = ([score.get(name) for score in of_metric] for name in ("value", "change"))
     of_base = [

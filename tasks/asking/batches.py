@@ -362,7 +362,9 @@ class BatchQueue:
                 file.path.unlink(missing_ok=True)
                 continue
             batch_id = file.path.stem
-            await asyncio.to_thread(self._ledger.plan, batch_id, file.hashes)
+            await asyncio.to_thread(
+                self._ledger.write, batch_id, "planned", len(file.hashes), request_hashes=file.hashes
+            )
             planned_at = time.time()
             state = await self._persist(partial(self._create, file, planned_at))
             await self._note(batch_id, "sent", state, n=len(file.hashes))
@@ -389,7 +391,9 @@ class BatchQueue:
 
     async def _note(self, batch_id: str, status: BatchStatus, state: BatchState | None, *, n: int) -> None:
         provider_id, provider_status = (state.provider_id, state.status) if state else (None, None)
-        await asyncio.to_thread(self._ledger.note, batch_id, status, provider_id, provider_status, n)
+        await asyncio.to_thread(
+            self._ledger.write, batch_id, status, n, provider_id=provider_id, provider_status=provider_status
+        )
 
     # Running batches
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.mover import Mover, Segment
-from evalhouse.warehouse.rows.calls import RecordedReply, find_replies, make_request_key, read_request_keys
+from evalhouse.warehouse.rows.calls import StoredReply, find_replies, make_request_key
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 
 
@@ -67,7 +67,7 @@ class Call:
 class Record(Protocol):
     """What the call path needs of a record; the dry run has one that keeps nothing."""
 
-    async def find(self, request_hash: str) -> RecordedReply | None:
+    async def find(self, request_hash: str) -> StoredReply | None:
         """The reply on record for a request, or None."""
 
     def keep(self, call: Call) -> str:
@@ -91,14 +91,14 @@ class ReplyFinder:
         self._only_run = only_run
         self._reading_keys: asyncio.Task[NDArray[np.uint64]] | None = None
         self._new_keys: set[int] = set()
-        self._wanted: dict[str, asyncio.Future[RecordedReply | None]] = {}
+        self._wanted: dict[str, asyncio.Future[StoredReply | None]] = {}
         self._looking_up: asyncio.Task[None] | None = None
 
     def expect(self, request_key: int) -> None:
         """A reply to the request with this key is on record from now on."""
         self._new_keys.add(request_key)
 
-    async def find(self, request_hash: str) -> RecordedReply | None:
+    async def find(self, request_hash: str) -> StoredReply | None:
         """Return the reply on record for a request, or None; raises WarehouseError when it cannot be read."""
         if self._reading_keys is None:
             self._reading_keys = asyncio.create_task(self._read_patiently(self._read_keys))
@@ -115,7 +115,7 @@ class ReplyFinder:
         return await asyncio.shield(future)
 
     def _read_keys(self) -> "NDArray[np.uint64]":
-        return read_request_keys(self._warehouse, only_run=self._only_run).sort().to_numpy()
+        return self._warehouse.fetch("calls/request_keys", run_id=self._only_run)["request_key"].sort().to_numpy()
 
     async def _look_up(self) -> None:
         """Look up what is asked for within a moment together, until nothing is; an error goes to all who wait."""
@@ -155,11 +155,11 @@ class CallRecord:
     def __init__(self, warehouse: Warehouse, run_id: str, *, fresh: bool = False) -> None:
         self._run_id = run_id
         self._finder = ReplyFinder(warehouse, only_run=run_id if fresh else None)
-        self._unmoved: dict[str, RecordedReply] = {}
+        self._unmoved: dict[str, StoredReply] = {}
         self.n_lost = 0  # replies that came and could not be kept
         self._mover = Mover(warehouse, "llm_calls", moved=self._forget)
 
-    async def find(self, request_hash: str) -> RecordedReply | None:
+    async def find(self, request_hash: str) -> StoredReply | None:
         """The reply on record for a request, or None; raises WarehouseError when the warehouse cannot be read."""
         return self._unmoved.get(request_hash) or await self._finder.find(request_hash)
 
@@ -188,7 +188,7 @@ class CallRecord:
                 "make room and go on with `evalhouse resume`"
             ) from None
         if reply is not None:
-            self._unmoved[call.request_hash] = RecordedReply(
+            self._unmoved[call.request_hash] = StoredReply(
                 call_id=call.reused_call_id or call_id, reply=reply, logprobs=call.logprobs
             )
         if self._mover.failure is not None:  # only now: what was paid for is on disk whatever becomes of the run

@@ -39,7 +39,7 @@ from evalhouse.tasks.comparing.intervals import Floats
 from evalhouse.tasks.comparing.paired import ROUNDING
 from evalhouse.tasks.judge.names import find_judge
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import RunRow, hash_text, read_hash
+from evalhouse.warehouse.rows.runs import RunRow, hash_text, parse_mark
 from evalhouse.warehouse.steps import (
     JUDGE_SETTINGS,
     LEXICAL_SETTINGS,
@@ -281,7 +281,7 @@ class PairedSamples:
 
 def find_changed_inputs(pair: RunPair, samples: PairedSamples) -> dict[str, Flags]:
     """Return by input the samples in which it changed."""
-    changed = pair.read_changed_inputs(METADATA_INPUTS)
+    changed = pair.fetch_changed_inputs(METADATA_INPUTS)
     return {name: samples.flag(changed.filter(pl.col(name))["sample_id"].to_list()) for name in INPUTS}
 
 
@@ -489,7 +489,7 @@ def match_items(*, statements: pl.DataFrame, contexts: pl.DataFrame, grades: pl.
 def _match(kind: Kind, base: Sequence[Item], candidate: Sequence[Item]) -> Iterable[Flip]:
     """Yield one sample's items of either run, in the order of the candidate's text, vanished items last."""
     # Forgotten texts are equal by their hashes, and how similar others are cannot be measured.
-    is_forgotten = any(read_hash(item["text"]) for item in (*base, *candidate))
+    is_forgotten = any(parse_mark(item["text"]) for item in (*base, *candidate))
     names: list[list[str]] = [[], []]
     for side, items in zip(names, (base, candidate), strict=True):
         for item in items:
@@ -497,7 +497,7 @@ def _match(kind: Kind, base: Sequence[Item], candidate: Sequence[Item]) -> Itera
             if is_forgotten and kind != "rating":
                 # A context's text is hashed unchanged, a statement's in plain words.
                 plain = (item["text"] or "") if kind == "context" else name.lower()
-                name = read_hash(item["text"]) or hash_text(plain)
+                name = parse_mark(item["text"]) or hash_text(plain)
             side.append(name)
     open_items: dict[str, list[Item]] = {}
     for name, item in zip(names[0], base, strict=True):
@@ -548,13 +548,13 @@ def list_verdict_flips(pair: RunPair) -> pl.DataFrame:
     context's rank or the rating's name), base and candidate (the verdicts), way (worse or better), around: what changed
     of the inputs that the verdict rests on, named like a part of a difference.
     """
-    flips = pair.read_flips()
-    samples = PairedSamples(pair.read_samples())
+    flips = pair.fetch("flips")
+    samples = PairedSamples(pair.fetch("samples"))
     places = pl.DataFrame({"sample_id": samples.ids}).with_row_index("place")
     flips = flips.join(places, on="sample_id", how="left")
     steps = flips["step"].unique().to_list()
-    inputs, rubrics = find_changed_inputs(pair, samples), pair.read_rubrics()
-    judges = find_changed_judges(pair, samples, pair.read_changed_judges(), steps)
+    inputs, rubrics = find_changed_inputs(pair, samples), pair.fetch_rubrics()
+    judges = find_changed_judges(pair, samples, pair.fetch("changed_judges"), steps)
     by_step = {
         step: name_changes(find_causes([step], inputs=inputs, judges=judges, rubrics=rubrics, is_formula_changed=False))
         for step in steps

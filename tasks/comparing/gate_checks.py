@@ -38,10 +38,9 @@ from evalhouse.tasks.comparing.runs import (
     warn_of_status,
 )
 from evalhouse.warehouse.metric_files import Better
-from evalhouse.warehouse.rows.gates import read_values
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
-from evalhouse.warehouse.rows.scores import read_asked
+from evalhouse.warehouse.rows.scores import fetch_asked
 from evalhouse.warehouse.store import Warehouse
 
 Kind = Literal["min", "max", "max_drop", "trend", "min_coverage", "max_cost", "max_latency_p95_ms"]
@@ -441,12 +440,12 @@ def lay_side_by_side(
     runs = (*earlier, run)
     run_ids = [night.run_id for night in runs]
     pair = RunPair(warehouse, run, run)
-    samples = PairedSamples(pair.read_samples())
+    samples = PairedSamples(pair.fetch("samples"))
     column, clusters = find_clusters(pair, samples, cluster)
-    frame = read_values(warehouse, run_ids, metrics)
+    frame = warehouse.fetch("gate/values", {"run_id": run_ids}, metrics=list(metrics))
     by_metric = {str(key[0]): rows for key, rows in frame.partition_by("metric", as_dict=True).items()}
-    asked = read_asked(warehouse, run_ids)
-    steps = pair.read_metric_steps()
+    asked = fetch_asked(warehouse, run_ids)
+    steps = pair.fetch_metric_steps()
     run_places = pl.DataFrame({"run_id": run_ids}).with_row_index("run")
     sample_places = pl.DataFrame({"sample_id": samples.ids}).with_row_index("sample")
     nights = {}

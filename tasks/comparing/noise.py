@@ -51,11 +51,7 @@ from evalhouse.tasks.judge.names import is_fixed, list_judges
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, list_runs
 from evalhouse.warehouse.rows.scores import (
-    list_noise_runs,
-    read_asked,
-    read_judged_again,
-    read_noise,
-    read_noise_differences,
+    fetch_asked,
 )
 
 _RESAMPLES: Final = 2000
@@ -253,7 +249,9 @@ class PairNoise:
 
     def __init__(self, pair: RunPair) -> None:
         self._pair = pair
-        self._judged_again = read_judged_again(pair.warehouse, base=pair.base.run_id, candidate=pair.candidate.run_id)
+        self._judged_again = pair.warehouse.fetch(
+            "noise/judged_again", base=pair.base.run_id, candidate=pair.candidate.run_id
+        )
         self._ids_by_calls: dict[tuple[str, ...], list[str]] = {}
         self._used: dict[tuple[str, str], None] = {}
 
@@ -268,7 +266,7 @@ class PairNoise:
         run_ids = self.run_ids
         if not run_ids:
             return []
-        frame = read_noise_differences(self._pair.warehouse, run_ids)
+        frame = self._pair.warehouse.fetch("noise/differences", {"run_id": run_ids})
         used = pl.DataFrame(list(self._used), schema={"metric": pl.String, "noise_run_id": pl.String}, orient="row")
         return find_shifts(frame.join(used, on=["metric", "noise_run_id"]), run_ids)
 
@@ -331,18 +329,20 @@ class PairNoise:
     def _noise_runs(self) -> Mapping[str, RunRow]:
         """The newest noise runs of the candidate's series by their ids, the nearest first."""
         warehouse = self._pair.warehouse
-        run_ids = list_noise_runs(warehouse, self._pair.candidate.run_id)[:POOLED_RUNS]
+        run_ids = list(warehouse.fetch("noise/noise_runs", run_id=self._pair.candidate.run_id)["noise_run_id"])[
+            :POOLED_RUNS
+        ]
         runs = {run.run_id: run for run in list_runs(warehouse)} if run_ids else {}
         return {run_id: runs[run_id] for run_id in run_ids}
 
     @cached_property
     def _rows(self) -> Mapping[str, list[dict[str, Any]]]:
-        frame = read_noise(self._pair.warehouse, list(self._noise_runs))
+        frame = self._pair.warehouse.fetch("noise/noise_rows", {"run_id": list(self._noise_runs)})
         return {str(key[0]): rows.to_dicts() for key, rows in frame.partition_by("metric", as_dict=True).items()}
 
     @cached_property
     def _asked(self) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-        return read_asked(self._pair.warehouse, [self._pair.candidate.run_id, *self._noise_runs])
+        return fetch_asked(self._pair.warehouse, [self._pair.candidate.run_id, *self._noise_runs])
 
 
 def is_judged_alike(
@@ -351,7 +351,7 @@ def is_judged_alike(
     """Return True if two runs had the same judge, model, prompt and settings in these steps; without any, in all of
     `other`.
 
-    `asked` has both runs, as `read_asked` returns them.
+    `asked` has both runs, as `fetch_asked` returns them.
     """
     theirs, ours = asked[one.run_id], asked[other.run_id]
     for step in list_call_steps(steps) if steps else ours:

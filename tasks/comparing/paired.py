@@ -254,7 +254,7 @@ def read_estimates(pair: RunPair) -> Mapping[str, Mapping[str, Any]] | None:
     """Fetch by metric both runs' means and the variance of their difference; None where both judged all."""
     if not (is_sampled(pair.base) or is_sampled(pair.candidate)):
         return None
-    return {str(row["metric"]): row for row in pair.read_estimates()}
+    return {str(row["metric"]): row for row in pair.fetch_estimates()}
 
 
 def decide(paired: Paired, row: Mapping[str, Any], *, better: Better, scale: float) -> Paired:

@@ -49,7 +49,7 @@ from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.metric_files import Better
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow, find_forgotten, read_answer_means
+from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow, find_forgotten
 from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, NO_CLUSTER
 from evalhouse.warehouse.store import Warehouse
 
@@ -165,9 +165,9 @@ class _Column:
 @one_reader()
 def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     """Compare two runs; raises ComparisonError for a cluster column that no common sample has."""
-    samples = PairedSamples(pair.read_samples())
-    scores = pair.read_scores()
-    other_judges = pair.read_changed_judges()
+    samples = PairedSamples(pair.fetch("samples"))
+    scores = pair.fetch("scores")
+    other_judges = pair.fetch("changed_judges")
     inputs = find_changed_inputs(pair, samples)
     columns = list(_build_columns(pair, samples, scores, other_judges, inputs))
     cluster, clusters = find_clusters(pair, samples, settings.cluster)
@@ -230,8 +230,8 @@ def _build_columns(
     other_judges: pl.DataFrame,
     inputs: Mapping[str, Flags],
 ) -> Iterator[_Column]:
-    rubrics = pair.read_rubrics()
-    metric_steps = find_graded(rubrics) | pair.read_metric_steps()
+    rubrics = pair.fetch_rubrics()
+    metric_steps = find_graded(rubrics) | pair.fetch_metric_steps()
     by_metric = {str(key[0]): frame for key, frame in scores.partition_by("metric", as_dict=True).items()}
     order = dict.fromkeys((*pair.candidate.metrics, *pair.base.metrics, *sorted(by_metric)))
     reformulated = set(scores.filter(pl.col("base_version") != pl.col("candidate_version"))["metric"].to_list())
@@ -313,7 +313,7 @@ def find_clusters(pair: RunPair, samples: PairedSamples, wanted: str | None) -> 
         return None, alone
     metadata: dict[str, dict[str, Any]] = {
         sample_id: orjson.loads(text) if text else {}
-        for sample_id, text in pair.read_metadata().select("sample_id", "metadata").iter_rows()
+        for sample_id, text in pair.fetch("metadata").select("sample_id", "metadata").iter_rows()
     }
     common = [sample_id for sample_id, is_common in zip(samples.ids, samples.common, strict=True) if is_common]
     column = choose_cluster([metadata[sample_id] for sample_id in common], wanted)
@@ -335,10 +335,10 @@ def group_means(warehouse: Warehouse, run: RunRow, cluster: str, minimums: Mappi
     Raises ComparisonError for a column that no sample has.
     """
     pair = RunPair(warehouse, run, run)
-    samples = PairedSamples(pair.read_samples())
+    samples = PairedSamples(pair.fetch("samples"))
     column, places = find_clusters(pair, samples, cluster)
     means = []
-    for key, rows in pair.read_scores().drop_nulls("candidate").partition_by("metric", as_dict=True).items():
+    for key, rows in pair.fetch("scores").drop_nulls("candidate").partition_by("metric", as_dict=True).items():
         values = samples.place_values(rows["sample_id"].to_list(), rows["candidate"])
         is_scored = ~np.isnan(values)
         groups = np.unique(places[is_scored], return_inverse=True)[1].astype(np.int64)
@@ -498,11 +498,11 @@ class AllAnswers:
 
 def compare_all_answers(pair: RunPair, settings: ComparisonSettings) -> list[AllAnswers]:
     """Compare by metric the questions' means over all answers; empty unless both runs repeated a question."""
-    frame = read_answer_means(pair.warehouse, base=pair.base.run_id, candidate=pair.candidate.run_id)
+    frame = pair.warehouse.fetch("repeats/answer_means", base=pair.base.run_id, candidate=pair.candidate.run_id)
     is_repeated = (pl.col("n_base") > 1) & (pl.col("n_candidate") > 1)
     if frame.filter(is_repeated).is_empty():
         return []
-    samples = PairedSamples(pair.read_samples())
+    samples = PairedSamples(pair.fetch("samples"))
     _, clusters = find_clusters(pair, samples, settings.cluster)
     by_metric = {str(key[0]): rows for key, rows in frame.partition_by("metric", as_dict=True).items()}
     columns: list[Floats] = []

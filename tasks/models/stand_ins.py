@@ -30,7 +30,7 @@ from evalhouse.tasks.judge.protocol import (
     require_prompt,
 )
 from evalhouse.tasks.lexical.judge import judge_lexically
-from evalhouse.warehouse.rows.calls import RecordedReply
+from evalhouse.warehouse.rows.calls import StoredReply
 from evalhouse.warehouse.steps import LEXICAL_PROMPTS
 
 # For prompts without worked examples, which are users' own.
@@ -41,7 +41,7 @@ _QUESTION = "When was it built, and by whom?"
 class NoRecord:
     """Finds nothing and keeps nothing."""
 
-    async def find(self, request_hash: str) -> RecordedReply | None:
+    async def find(self, request_hash: str) -> StoredReply | None:
         """Nothing is on record."""
         return None
 
@@ -63,14 +63,14 @@ class DryRecord(NoRecord):
     finder: ReplyFinder | None
     prices: Mapping[str, Price | None] = field(default_factory=dict)
     by_step: dict[str, Usage] = field(default_factory=dict)
-    counted: dict[str, RecordedReply] = field(default_factory=dict)
+    counted: dict[str, StoredReply] = field(default_factory=dict)
 
     @property
     def usage(self) -> Usage:
         """Of all steps."""
         return sum(self.by_step.values(), start=Usage())
 
-    async def find(self, request_hash: str) -> RecordedReply | None:
+    async def find(self, request_hash: str) -> StoredReply | None:
         """The reply on record, or the stand-in of an equal request that was counted already."""
         counted = self.counted.get(request_hash)
         if counted is not None or self.finder is None:
@@ -80,7 +80,7 @@ class DryRecord(NoRecord):
     def keep(self, call: Call) -> str:
         """Count a call, and remember its stand-in."""
         if call.status == "ok" and call.reply is not None:
-            self.counted[call.request_hash] = RecordedReply(call_id=call.request_hash, reply=call.reply)
+            self.counted[call.request_hash] = StoredReply(call_id=call.request_hash, reply=call.reply)
             if call.reused_call_id is not None:
                 return call.request_hash  # a part of a call that is counted as a whole
         known = self.by_step.get(call.step, Usage())

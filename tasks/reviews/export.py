@@ -28,12 +28,11 @@ from evalhouse.tasks.lexical.judge import judge_lexically
 from evalhouse.tasks.reviews.labels import ReviewError, list_labels
 from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.reviews import (
-    read_corrected,
-    read_items,
-    read_moved,
-    read_picks,
-    read_statements,
-    read_texts,
+    fetch_corrected,
+    fetch_items,
+    fetch_moved,
+    fetch_statements,
+    fetch_texts,
     write_picks,
 )
 from evalhouse.warehouse.rows.runs import RunRow, make_run_id, now_utc, refuse_forgotten
@@ -75,7 +74,7 @@ class Item:
 
 
 def collect_items(rows: Sequence[Row]) -> list[Item]:
-    """Rows of `read_items` as items, the first of each content; what is true of any of its verdicts is said of it."""
+    """Rows of `fetch_items` as items, the first of each content; what is true of any of its verdicts is said of it."""
     together: defaultdict[str, list[Row]] = defaultdict(list)
     for row in rows:
         together[row["item_hash"]].append(row)
@@ -273,7 +272,7 @@ def plan_export(warehouse: Warehouse, run: RunRow, request: ExportRequest) -> Ex
         )
     places = share_places(request.n, {step: len(of_step) for step, of_step in by_step.items()})
     lexical, n_read = _read_lexically(warehouse, run, request, open_items, generator)
-    moved = read_moved(warehouse, run.run_id)
+    moved = fetch_moved(warehouse, run.run_id)
     drawn: list[StratumDraw] = []
     for step, of_step in by_step.items():
         # A plain random sample has no groups.
@@ -295,7 +294,7 @@ def plan_export(warehouse: Warehouse, run: RunRow, request: ExportRequest) -> Ex
         reviewed=tuple(item for item in items if item.is_reviewed),
         n_samples=len({item.sample_id for item in open_items}),
         n_read_lexically=n_read,
-        texts=dict(read_texts(warehouse, run.run_id, {pick.item.sample_id for pick in picks})),
+        texts=dict(fetch_texts(warehouse, run.run_id, {pick.item.sample_id for pick in picks})),
     )
 
 
@@ -326,10 +325,14 @@ def read_asked(warehouse: Warehouse, run: RunRow, export_id: str) -> list[Pick]:
 
     Raises ReviewError for an export that asks nothing of this run.
     """
-    rows = [row for row in read_picks(warehouse, [export_id]) if row["asked"] and row["run_id"] == run.run_id]
+    rows = [
+        row
+        for row in warehouse.fetch_rows("reviews/picks", export_ids=[export_id])
+        if row["asked"] and row["run_id"] == run.run_id
+    ]
     if not rows:
         raise ReviewError(f"export {export_id!r} asks nothing of run {run.run_id}")
-    items = {item.item_hash: item for item in collect_items(read_items(warehouse, run.run_id, REVIEWED_PROMPTS))}
+    items = {item.item_hash: item for item in collect_items(fetch_items(warehouse, run.run_id, REVIEWED_PROMPTS))}
     return [
         Pick(item=items[row["item_hash"]], stratum=row["stratum"], probability=row["probability"])
         for row in rows
@@ -348,7 +351,7 @@ def _list_items(warehouse: Warehouse, run: RunRow, request: ExportRequest) -> li
             f"run {run.run_id} is not finished; wait for it, or finish it with `evalhouse resume {run.run_id}`"
         )
     refuse_forgotten(warehouse, run, "there is nothing to show a person; name a later run")
-    items = collect_items(read_items(warehouse, run.run_id, request.steps or REVIEWED_PROMPTS))
+    items = collect_items(fetch_items(warehouse, run.run_id, request.steps or REVIEWED_PROMPTS))
     missing = [step for step in request.steps or () if not any(item.step == step for item in items)]
     if missing:
         raise ReviewError(
@@ -372,8 +375,8 @@ def _read_lexically(
     if request.share_random >= 1 or not others:
         return {}, 0
     samples = pick_samples(others, generator)
-    texts = read_texts(warehouse, run.run_id, samples)
-    statements = read_statements(warehouse, run.run_id, samples)
+    texts = fetch_texts(warehouse, run.run_id, samples)
+    statements = fetch_statements(warehouse, run.run_id, samples)
     steps = sorted({item.step for item in others})
     return label_lexically(texts, statements, steps), len(samples)
 
@@ -490,7 +493,7 @@ def list_corrected(warehouse: Warehouse, run_id: str) -> list[CorrectedMean]:
     names = [name for name in CorrectedMean.__dataclass_fields__ if name != "note"]
     return [
         CorrectedMean(**{name: row[name] for name in names}, note=_note(row))
-        for row in read_corrected(warehouse, run_id)
+        for row in fetch_corrected(warehouse, run_id)
     ]
 
 

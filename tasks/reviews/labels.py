@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import orjson
 
-from evalhouse.warehouse.rows.reviews import Review, add_reviews, read_picks, read_reviewable, read_sample_items
+from evalhouse.warehouse.rows.reviews import Review, add_reviews
 from evalhouse.warehouse.rows.runs import now_utc
 from evalhouse.warehouse.steps import REVIEWED_PROMPTS, collect_labels
 from evalhouse.warehouse.store import Warehouse
@@ -226,9 +226,11 @@ def take_label(warehouse: Warehouse, values: Mapping[str, str]) -> Review:
     no probability, whatever was drawn. Raises ReviewError.
     """
     line = Line(place="the label", values=values)
-    picks = read_picks(warehouse, [values["export_id"]]) if _is_pick(line) else []
-    named = () if picks else (values.get("run_id", ""), values.get("sample_id", ""))
-    items = read_sample_items(warehouse, *named) if named else []
+    picks = warehouse.fetch_rows("reviews/picks", export_ids=[values["export_id"]]) if _is_pick(line) else []
+    items = []
+    if not picks:
+        named = {"run_id": values.get("run_id", ""), "sample_id": values.get("sample_id", "")}
+        items = warehouse.fetch_rows("reviews/sample_items", **named)
     now = now_utc()
     try:
         review = _read_review(line, _collect_record(picks, items), None, now)
@@ -250,8 +252,8 @@ def check_person(reviewer: str, note: str | None) -> None:
 def _read_record(warehouse: Warehouse, lines: Sequence[Line]) -> _Record:
     exports = {export for line in lines if (export := line.get("export_id")) and line.get("item_hash")}
     runs = {run for line in lines if not _is_pick(line) and (run := line.get("run_id"))}
-    verdicts = [row for run in sorted(runs) for row in read_reviewable(warehouse, run)]
-    return _collect_record(read_picks(warehouse, exports), verdicts)
+    verdicts = [row for run in sorted(runs) for row in warehouse.fetch_rows("reviews/verdicts", run_id=run)]
+    return _collect_record(warehouse.fetch_rows("reviews/picks", export_ids=sorted(exports)), verdicts)
 
 
 def _collect_record(picks: Sequence[Mapping[str, Any]], verdicts: Sequence[Mapping[str, Any]]) -> _Record:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from evalhouse.tasks.asking.asker import StopSign
 from evalhouse.tasks.asking.verdicts import gather_all
@@ -31,7 +31,7 @@ from evalhouse.tasks.targets.protocol import FirstQuestions, Response, Target, T
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.mover import Mover
 from evalhouse.warehouse.names import name_setting
-from evalhouse.warehouse.rows.calls import StoredResponse, read_brought_responses, read_last_asked, read_responses
+from evalhouse.warehouse.rows.calls import StoredResponse, fetch_last_asked, fetch_responses
 from evalhouse.warehouse.rows.runs import RunRow, list_runs
 from evalhouse.warehouse.rows.samples import (
     Staging,
@@ -199,8 +199,9 @@ class ParentResponses:
     def find(self, samples: Sequence[StoredSample]) -> Mapping[str, StoredResponse]:
         """Return the parent's responses to the same questions, failed ones included."""
         asked = self.parent.config.get("target") or self.parent.config.get("responses")
-        read = read_responses if asked else read_brought_responses
-        responses = read(self.warehouse, self.parent.run_id, [sample.sample_id for sample in samples])
+        sample_ids = [sample.sample_id for sample in samples]
+        source: Literal["own", "brought"] = "own" if asked else "brought"
+        responses = fetch_responses(self.warehouse, self.parent.run_id, sample_ids, source=source)
         by_id = {sample.sample_id: sample for sample in samples}
         # A response of a run that died before it was loaded has no recorded question.
         return {
@@ -225,7 +226,7 @@ class UnaffectedResponses:
 
     def find(self, samples: Sequence[StoredSample]) -> Mapping[str, StoredResponse]:
         """Return the responses that are still valid, of samples whose question and metadata are what they were."""
-        last = read_last_asked(self.warehouse, self.asking_runs, [sample.sample_id for sample in samples])
+        last = fetch_last_asked(self.warehouse, self.asking_runs, [sample.sample_id for sample in samples])
         valid: dict[str, StoredResponse] = {}
         for sample in samples:
             response = last.get(sample.sample_id)
@@ -381,7 +382,7 @@ class Collection:
         settled: dict[str, StoredResponse] = {}
         if self.is_resumed:
             ids = [sample.sample_id for sample in samples]
-            responses = await asyncio.to_thread(read_responses, self.warehouse, self.run_id, ids)
+            responses = await asyncio.to_thread(fetch_responses, self.warehouse, self.run_id, ids)
             settled = {name: response for name, response in responses.items() if response.status != "failed"}
             self._failed_before |= responses.keys() - settled.keys()
             # Otherwise the same first failures would end the asking again, and the others would never have their turn.
@@ -570,7 +571,7 @@ def stage_responses(collection: Collection, shard_size: int) -> Staging:
         for number in collection.numbers:
             held = list(collection.read_conversations(number, shard_size))
             ids = [sample.sample_id for conversation in held for sample in conversation]
-            responses = read_responses(collection.warehouse, collection.run_id, ids)
+            responses = fetch_responses(collection.warehouse, collection.run_id, ids)
             staging.add([row for conversation in held for row in _answer_conversation(conversation, responses)])
     except BaseException:  # also on Ctrl-C the staged file goes
         staging.discard()

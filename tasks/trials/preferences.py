@@ -18,7 +18,6 @@ from evalhouse.tasks.datasets.read import StagedDataset
 from evalhouse.tasks.judge.errors import JudgeFailed, UnusableReply
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.live_run import LiveRun, collect_turns
-from evalhouse.warehouse.rows.preferences import count_common, read_pairs
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.samples import StoredSample
 
@@ -78,21 +77,29 @@ class PairsOfRuns:
     @cached_property
     def n(self) -> int:
         """How many samples both have."""
-        n = count_common(self.runs)
+        n = self.runs.fetch("samples").filter("in_base", "in_candidate").height
         return n if self.limit is None else min(n, self.limit)
 
     @cached_property
     def cluster(self) -> str | None:
         """What groups them, by the metadata of all."""
-        frame = self.runs.read_metadata().join(
-            self.runs.read_samples().filter("in_base", "in_candidate"), on="sample_id", how="semi"
+        frame = self.runs.fetch("metadata").join(
+            self.runs.fetch("samples").filter("in_base", "in_candidate"), on="sample_id", how="semi"
         )
         return choose_cluster([_read_members(text) for text in frame["metadata"]], self.wanted)
 
     def read(self) -> Iterator[list[AnswerPair]]:
         """In the candidate's order."""
         after, left = 0, self.n
-        while left > 0 and (rows := read_pairs(self.runs, after=after, most=min(left, _AT_ONCE))):
+        while left > 0 and (
+            rows := self.runs.warehouse.fetch_rows(
+                "preferences/pairs",
+                base=self.runs.base.run_id,
+                candidate=self.runs.candidate.run_id,
+                after=after,
+                most=min(left, _AT_ONCE),
+            )
+        ):
             yield [_make_pair(row, self.cluster) for row in rows]
             after, left = int(rows[-1]["ordinal"]), left - len(rows)
 

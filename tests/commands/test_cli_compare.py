@@ -342,7 +342,7 @@ def test_runs_of_a_suite_are_named_by_it(copy: Copy, ask: Ask) -> None:
     assert finished.document["candidate"]["run_id"] == "copied"
     refused = ask("compare", "latest:weekly", "latest", "--warehouse", copy.path)
     assert refused.status == 2
-    assert "no run is of suite 'weekly'; suites on record: nightly" in refused.stderr
+    assert "no run is of suite 'weekly'; suites in the warehouse: nightly" in refused.stderr
 
 
 def test_an_unfinished_run_is_warned_of(copy: Copy) -> None:

@@ -119,14 +119,14 @@ def test_samples_of_either_run_are_told_apart(make: Make) -> None:
     nights = make()
     nights.add_samples(BASE, {"a": "1", "b": "1"})
     nights.add_samples(CANDIDATE, {"c": "1", "b": "2"})
-    assert nights.pair.read_samples().rows() == [("c", False, True), ("b", True, True), ("a", True, False)]
+    assert nights.pair.fetch("samples").rows() == [("c", False, True), ("b", True, True), ("a", True, False)]
 
 
 def test_scores_of_both_runs_stand_side_by_side(make: Make) -> None:
     nights = make()
     nights.add_scores(BASE, "m", {"a": 0.5, "b": None})
     nights.add_scores(CANDIDATE, "m", {"b": 1.0, "c": 0.0}, version="2")
-    assert nights.pair.read_scores().rows() == [
+    assert nights.pair.fetch("scores").rows() == [
         ("m", "a", 0.5, None, "1", None, "high"),
         ("m", "b", None, 1.0, "1", "2", "high"),
         ("m", "c", None, 0.0, None, "2", "high"),
@@ -160,7 +160,7 @@ def test_what_changed_in_a_sample(make: Make, other: dict[str, object], changed:
     nights.add("samples", {"input_hash": "1", **SAMPLE}, {"input_hash": "2", **SAMPLE, **other})
     nights.add_samples(BASE, {"s": "1"})
     nights.add_samples(CANDIDATE, {"s": "2"})
-    (row,) = nights.pair.read_changed_inputs(METADATA_INPUTS).to_dicts()
+    (row,) = nights.pair.fetch_changed_inputs(METADATA_INPUTS).to_dicts()
     assert [name for name, is_changed in row.items() if is_changed is True] == changed
 
 
@@ -169,7 +169,7 @@ def test_metadata_that_a_run_has_of_its_own_counts(make: Make) -> None:
     nights.add("samples", {"input_hash": "1", **SAMPLE})
     nights.add_samples(BASE, {"s": "1"})
     nights.add_samples(CANDIDATE, {"s": "1"}, metadata='{"rows": [7]}')
-    (row,) = nights.pair.read_changed_inputs(METADATA_INPUTS).to_dicts()
+    (row,) = nights.pair.fetch_changed_inputs(METADATA_INPUTS).to_dicts()
     assert [name for name, is_changed in row.items() if is_changed is True] == ["rows"]
 
 
@@ -178,7 +178,7 @@ def test_equal_hashes_are_not_read(make: Make) -> None:
     nights.add("samples", {"input_hash": "1", **SAMPLE})
     for run_id in (BASE, CANDIDATE):
         nights.add_samples(run_id, {"s": "1"})
-    assert nights.pair.read_changed_inputs(METADATA_INPUTS).is_empty()
+    assert nights.pair.fetch_changed_inputs(METADATA_INPUTS).is_empty()
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_another_judge_is_seen_by_sample_and_step(
     nights = make()
     nights.add_calls(BASE, *before)
     nights.add_calls(CANDIDATE, *after)
-    assert nights.pair.read_changed_judges().rows() == ([("s", "classify")] if is_changed else [])
+    assert nights.pair.fetch("changed_judges").rows() == ([("s", "classify")] if is_changed else [])
 
 
 def test_the_numbers_are_those_of_polars(make: Make) -> None:

@@ -12,7 +12,7 @@ from noise_house import BASE, CANDIDATE, JUDGE, METRIC, NoiseHouse
 from scipy import stats
 
 from evalhouse.tasks.comparing.noise import POOLED_RUNS
-from evalhouse.warehouse.rows.scores import list_noise_runs, note_no_noise, read_flips, score_run
+from evalhouse.warehouse.rows.scores import score_run, write_no_noise
 
 HALF = [0.5] * 40
 AGAIN = [0.25, -0.25, 0.5, -0.5, 0.25, 0.5, *[0.0] * 14]
@@ -176,7 +176,7 @@ def test_the_nearest_noise_runs_count_and_those_before_the_run_come_first(make: 
     house.add_run("later", minute=61)
     house.judge("later", HALF)
     house.measure("noise-later", AGAIN, parent="later", minute=62)
-    assert list_noise_runs(house.warehouse, CANDIDATE) == [
+    assert list(house.warehouse.fetch("noise/noise_runs", run_id=CANDIDATE)["noise_run_id"]) == [
         *(f"noise-{number:02d}" for number in range(POOLED_RUNS + 2)), "noise-later",
     ]  # fmt: skip
     found = house.compare().noise
@@ -184,7 +184,9 @@ def test_the_nearest_noise_runs_count_and_those_before_the_run_come_first(make: 
     assert found.measured is not None
     assert (found.measured.n_runs, found.measured.n_pairs) == (POOLED_RUNS, POOLED_RUNS * len(AGAIN))
     assert house.compare_all().noise_run_ids == tuple(f"noise-{number:02d}" for number in range(POOLED_RUNS))
-    assert list_noise_runs(house.warehouse, BASE)[0] == "noise-11", "of a first run all were measured later"
+    assert house.warehouse.fetch("noise/noise_runs", run_id=BASE)["noise_run_id"][0] == "noise-11", (
+        "of a first run all were measured later"
+    )
 
 
 def test_the_table_follows_when_either_run_is_scored_again(make: Make) -> None:
@@ -209,14 +211,16 @@ def test_a_judge_that_says_the_same_each_time_is_on_record_as_such(make: Make) -
     house = make()
     house.judge(CANDIDATE, [0.5, None, 0.25])
     for _ in range(2):
-        note_no_noise(house.warehouse, CANDIDATE)
+        write_no_noise(house.warehouse, CANDIDATE)
     assert house.warehouse.read_rows("select * from noise") == [
         {
             "run_id": CANDIDATE, "noise_run_id": CANDIDATE, "metric": METRIC, "n_samples": 2, "n_changed": 0,
             "mean_difference": 0.0, "sd_difference": 0.0,
         }
     ]  # fmt: skip
-    assert list_noise_runs(house.warehouse, CANDIDATE) == [], "nobody was asked twice"
+    assert list(house.warehouse.fetch("noise/noise_runs", run_id=CANDIDATE)["noise_run_id"]) == [], (
+        "nobody was asked twice"
+    )
 
 
 def make_verdicts(
@@ -258,7 +262,7 @@ def test_flips_are_counted_by_step(make: Make) -> None:
     # A sample that was judged once is no pair.
     house.add("context_verdicts", {"run_id": CANDIDATE, "sample_id": "s001", "context_rank": 1, "useful": True})
     for number, (_, flipped) in enumerate(FLIPS):
-        rates = read_flips(house.warehouse, [f"noise-{number}"])
+        rates = house.warehouse.fetch_rows("noise/flips", {"run_id": [f"noise-{number}"]})
         assert {row["step"]: row["n_flipped"] for row in rates if row["n_flipped"]} == flipped
         for row in rates:
             assert row["flip_rate"] == row["n_flipped"] / row["n_items"]  # type: ignore[operator]  # both are counts

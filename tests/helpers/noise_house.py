@@ -13,7 +13,7 @@ from warehouse_runs import make_run
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, insert_run
-from evalhouse.warehouse.rows.scores import note_noise
+from evalhouse.warehouse.rows.scores import write_noise
 from evalhouse.warehouse.store import Warehouse
 
 JUDGE = "openai:judge"
@@ -97,7 +97,7 @@ class NoiseHouse:
 
     def note(self, run_id: str) -> None:
         with self.warehouse.writing() as connection:
-            note_noise(connection, run_id)
+            write_noise(connection, run_id)
 
     def compare(self, metric: str = METRIC) -> MetricComparison:
         (found,) = (one for one in self.compare_all().metrics if one.metric == metric)

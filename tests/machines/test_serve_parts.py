@@ -29,11 +29,8 @@ from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
 from evalhouse.warehouse.rows.gates import Decision, record_decision
 from evalhouse.warehouse.rows.runs import (
-    KbUpdateRow,
-    append_updates,
     find_run,
     insert_run,
-    list_answered,
     now_utc,
     update_run,
 )
@@ -320,15 +317,13 @@ def test_a_run_that_dies_each_time_is_left_after_ten_resumptions_ever_further_ap
 
 def test_each_suite_answers_an_update_for_itself(warehouse: Warehouse) -> None:
     insert_run(warehouse, make_run(run_id="r1", suite="nightly", trigger="event"))
-    row = KbUpdateRow(
-        event_id="e1", kb_name="docs", kb_version="v1", kb_changed=("a",), occurred_at=datetime(2026, 2, 1), run_id="r1"
-    )
+    row = {"event_id": "e1", "kb_name": "docs", "kb_version": "v1", "occurred_at": datetime(2026, 2, 1), "run_id": "r1"}
     for _ in range(2):
-        append_updates(warehouse, [row], "r1")
+        warehouse.append_rows("kb_updates:r1", "r1", {"kb_updates": [row]})
     assert warehouse.read_rows("select count(*) as n from kb_updates") == [{"n": 1}]
-    assert list_answered(warehouse, suite="nightly", kb_name="docs") == {"e1"}
-    assert list_answered(warehouse, suite="other", kb_name="docs") == frozenset()
-    assert list_answered(warehouse, suite="nightly", kb_name="doc") == frozenset()
+    assert set(warehouse.fetch("runs/answered_updates", suite="nightly", kb_name="docs")["event_id"]) == {"e1"}
+    assert set(warehouse.fetch("runs/answered_updates", suite="other", kb_name="docs")["event_id"]) == frozenset()
+    assert set(warehouse.fetch("runs/answered_updates", suite="nightly", kb_name="doc")["event_id"]) == frozenset()
 
 
 def test_a_flow_run_is_named_after_its_run() -> None:

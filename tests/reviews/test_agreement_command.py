@@ -13,7 +13,7 @@ from warehouse_runs import lay_warehouse, make_run
 
 from evalhouse.flows.results.comparison import corrected_pair_table
 from evalhouse.tasks.reviews.export import list_corrected, pair_corrected
-from evalhouse.warehouse.rows.reviews import list_reviewed_runs, read_reviewed
+from evalhouse.warehouse.rows.reviews import fetch_reviewed
 from evalhouse.warehouse.rows.runs import insert_run
 from evalhouse.warehouse.store import Warehouse
 
@@ -88,7 +88,7 @@ def test_corrected_means_stand_beside_the_agreement(of_run: dict[str, Any], stor
 
 
 def test_without_a_run_all_reviewed_ones_count(caller: Caller, store: Warehouse, of_run: dict[str, Any]) -> None:
-    assert list_reviewed_runs(store) == [RUN, "r0001"]
+    assert list(store.fetch("reviews/runs")["run_id"]) == [RUN, "r0001"]
     document = caller.read()
     assert document["runs"] == [RUN, "r0001"]
     assert document["n_labels"] == of_run["n_labels"] + caller.read("r0001")["n_labels"]
@@ -147,7 +147,7 @@ def test_a_later_run_with_the_same_verdicts_counts_each_once(
             connection.execute(
                 f"insert into {table} by name select * replace ('later' as run_id) from {table} where run_id = '{RUN}'"
             )
-    assert len(read_reviewed(store, ["later"])) == of_run["n_labels"]
+    assert len(fetch_reviewed(store, ["later"])) == of_run["n_labels"]
     both = caller.read(RUN, "later")
     assert both["n_labels"] == caller.read(RUN)["n_labels"]
     (corrected,) = both["corrected"]["later"]

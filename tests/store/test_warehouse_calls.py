@@ -9,7 +9,7 @@ from call_rows import hash_request, make_call, make_row
 from warehouse_processes import make_warehouse
 
 from evalhouse.warehouse.engine.connection import open_writer
-from evalhouse.warehouse.rows.calls import RecordedReply, find_replies, make_request_key
+from evalhouse.warehouse.rows.calls import StoredReply, find_replies, make_request_key
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.tables import Batch, build_frame
 
@@ -32,8 +32,8 @@ def test_the_newest_good_reply_is_found_with_its_own_call(tmp_path: Path) -> Non
     )
     found = find_replies(warehouse, [hash_request(text) for text in "abc"])
     assert found == {
-        hash_request("a"): RecordedReply(call_id="c3", reply="newest"),
-        hash_request("b"): RecordedReply(call_id="c2", reply="other"),
+        hash_request("a"): StoredReply(call_id="c3", reply="newest"),
+        hash_request("b"): StoredReply(call_id="c2", reply="other"),
     }
 
 

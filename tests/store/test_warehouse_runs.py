@@ -127,7 +127,7 @@ def test_runs_that_did_not_complete_are_passed_over_on_demand(
 
 
 def test_without_runs_it_says_how_to_start_one(tmp_path: Path) -> None:
-    with pytest.raises(WarehouseError, match=r"no run is on record.*evalhouse run"):
+    with pytest.raises(WarehouseError, match=r"has no runs yet.*evalhouse run"):
         find_run(make_warehouse(tmp_path), "latest")
     with pytest.raises(WarehouseMissing):
         find_run(Warehouse(str(tmp_path / "none.duckdb")), "latest")
@@ -154,5 +154,5 @@ def test_columns_of_one_run_are_set(own_nights: Warehouse) -> None:
 def test_a_column_or_run_that_is_none_is_refused(nights: Warehouse) -> None:
     with pytest.raises(KeyError, match="cannot set finished of a run"):
         update_run(nights, "20260102-ab", finished=True)
-    with pytest.raises(WarehouseError, match="run 20270101 is not on record"):
+    with pytest.raises(WarehouseError, match="has no run 20270101"):
         update_run(nights, "20270101", status="failed")

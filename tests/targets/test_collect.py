@@ -17,8 +17,6 @@ from cli_process import Finished, finish
 from collect_house import QUESTIONS, Harbour, N, build_harbour
 from rag_bot import start_rag_bot
 
-from evalhouse.warehouse.rows.calls import list_response_errors
-
 SUITE = "harbour.toml"
 
 
@@ -264,7 +262,7 @@ def test_a_failed_response_is_told_and_is_failed_wherever_it_is_judged(harbour: 
     assert "No scores yet." not in shown.stdout
     judged = run(harbour, "run", SUITE, "--responses", collected, status=3)
     assert read_responses(harbour, judged["run_id"])["mayor"]["status"] == "failed"
-    errors = list_response_errors(harbour.warehouse, collected)
+    errors = harbour.warehouse.fetch_rows("responses/errors", run_id=collected)
     assert [(row["n_samples"], row["example"]) for row in errors] == [(1, "mayor")]
     harbour.bot.configure(refuse=None)
     assert run(harbour, "resume", collected)["responses"]["n_ok"] == N

@@ -27,7 +27,6 @@ from evalhouse.tasks.targets.collection import Collection, make_target, stage_re
 from evalhouse.tasks.targets.protocol import FirstQuestions, Response, Target, TargetError, TargetQuestion
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.mover import Mover
-from evalhouse.warehouse.rows.calls import count_responses
 from evalhouse.warehouse.rows.runs import insert_run
 from evalhouse.warehouse.rows.samples import StoredSample, read_samples_between
 
@@ -139,7 +138,7 @@ async def test_a_resumed_collection_asks_for_what_failed_or_never_came(tmp_path:
     async with collecting(tmp_path, second, 6, is_resumed=True) as (live_run, collection):
         await collect_all(live_run, collection)
         assert second.asked == ["s2", "s5", "s6"]
-        assert count_responses(live_run.warehouse, live_run.run_id)["n_ok"] == 6
+        assert live_run.warehouse.fetch_row("responses/counts", run_id=live_run.run_id)["n_ok"] == 6
         assert collection.n_to_ask == 3
 
 
@@ -206,7 +205,7 @@ async def test_first_questions_that_all_fail_end_the_asking(
             with pytest.raises(FatalJudgeError, match=re.escape(problem)) as stopped:
                 await collection.collect(live_run.asker.stop_sign, 0, size=40)
             collection.record.flush()
-            counts = count_responses(live_run.warehouse, live_run.run_id)
+            counts = live_run.warehouse.fetch_row("responses/counts", run_id=live_run.run_id)
     assert str(stopped.value).startswith(f"none of the first {n_asked} questions was answered, so the others were not")
     assert n_asked <= counts["n_failed"] <= n_asked + 1, "what was in flight may end as well"
 
@@ -259,7 +258,7 @@ async def test_a_resumed_run_asks_the_others_before_those_that_failed(tmp_path: 
         async with collecting(tmp_path, second, 10, **options) as (live_run, collection):
             await collection.collect(live_run.asker.stop_sign, 0, size=10)
             collection.record.flush()
-            assert count_responses(live_run.warehouse, live_run.run_id)["n_ok"] == 4
+            assert live_run.warehouse.fetch_row("responses/counts", run_id=live_run.run_id)["n_ok"] == 4
         assert has_answers or second.asked[:4] == ["s7", "s8", "s9", "s10"]
     assert set(second.asked) == lost, "asked again, and nothing stopped, for the run has answers"
 
@@ -273,7 +272,7 @@ async def test_a_warehouse_that_takes_no_responses_stops_the_run(tmp_path: Path)
                 await collection.collect(live_run.asker.stop_sign, number, size=live_run.settings.shard_size)
         assert target.asked == ["s1"], "and what came of it is on disk"
         collection.record.flush()
-        assert count_responses(live_run.warehouse, live_run.run_id)["n_ok"] == 1
+        assert live_run.warehouse.fetch_row("responses/counts", run_id=live_run.run_id)["n_ok"] == 1
 
 
 async def test_what_is_in_flight_when_the_run_is_stopped_may_still_come(tmp_path: Path) -> None:
@@ -289,7 +288,9 @@ async def test_what_is_in_flight_when_the_run_is_stopped_may_still_come(tmp_path
             await asking
         collection.record.flush()
         assert target.asked == ["s1", "s2"], "nothing more is asked"
-        assert count_responses(live_run.warehouse, live_run.run_id)["n_ok"] == 2, "and what was paid for is kept"
+        assert live_run.warehouse.fetch_row("responses/counts", run_id=live_run.run_id)["n_ok"] == 2, (
+            "and what was paid for is kept"
+        )
 
 
 async def test_a_target_that_does_not_answer_cannot_hold_up_the_end(tmp_path: Path) -> None:

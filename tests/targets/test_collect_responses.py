@@ -12,7 +12,7 @@ from warehouse_runs import make_run
 
 from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.mover import Mover, take_in_orphans
-from evalhouse.warehouse.rows.calls import count_responses, list_open_samples, list_response_errors, read_responses
+from evalhouse.warehouse.rows.calls import fetch_responses
 from evalhouse.warehouse.rows.runs import insert_run
 from evalhouse.warehouse.rows.samples import Staging, read_samples_between, renew_samples, take_in_samples
 from evalhouse.warehouse.store import Warehouse
@@ -54,7 +54,7 @@ def test_a_response_comes_back_as_it_was_kept(warehouse: Warehouse) -> None:
     (row,) = warehouse.read_rows("select * from responses")
     assert {name: row[name] for name in texts} == texts
     assert (row["run_id"], row["latency_ms"], str(row["asked_at"])) == ("r", 12.5, "2023-11-14 22:13:20")
-    found = read_responses(warehouse, "r", ["s", "t"])
+    found = fetch_responses(warehouse, "r", ["s", "t"])
     assert found.keys() == {"s"}
     assert (found["s"].answer, found["s"].asked_run_id, found["s"].question) == ("七米。", "r", None)
 
@@ -134,14 +134,14 @@ def test_counts_and_errors(warehouse: Warehouse) -> None:
     failed = [make_row(f"f{n}", status="failed", error="status 500", answer=None) for n in range(3)]
     late = make_row("late", status="failed", error="timeout", answer=None, latency_ms=1e9)
     keep(warehouse, *ok, *failed, late, make_row("old", status="reused", reused_run_id="before"))
-    assert count_responses(warehouse, "r") == {
+    assert warehouse.fetch_row("responses/counts", run_id="r") == {
         "n_ok": 101, "n_failed": 4, "n_reused": 1, "latency_p50_ms": 51.0, "latency_p95_ms": 96.0
     }  # fmt: skip
-    assert list_response_errors(warehouse, "r") == [
+    assert warehouse.fetch_rows("responses/errors", run_id="r") == [
         {"error": "status 500", "n_samples": 3, "example": "f0"},
         {"error": "timeout", "n_samples": 1, "example": "late"},
     ]
-    nothing = count_responses(warehouse, "another")
+    nothing = warehouse.fetch_row("responses/counts", run_id="another")
     assert (nothing["n_ok"], nothing["latency_p50_ms"]) == (0, None)
 
 
@@ -201,7 +201,9 @@ def test_samples_are_open_until_their_response_is_taken_in(warehouse: Warehouse)
     changed = {"c": {"answer": "No."}, "d": {"contexts": ["Two."]}, "e": {"context_ids": ["a#2"]}}
     since = [make_row(name, **{**answered, **columns}) for name, columns in changed.items()]
     keep(warehouse, make_row("a", **answered), make_row("b", **failed), *since)
-    assert list_open_samples(warehouse, "r") == [2, 3, 4, 5, 6], "failed, come since, and never asked"
+    assert list(warehouse.fetch("responses/open", run_id="r")["ordinal"]) == [2, 3, 4, 5, 6], (
+        "failed, come since, and never asked"
+    )
 
 
 def test_a_failed_response_is_told_to_whoever_reads_the_sample(warehouse: Warehouse) -> None:

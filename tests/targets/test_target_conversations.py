@@ -30,7 +30,7 @@ from evalhouse.tasks.targets.collection import (
     stage_responses,
 )
 from evalhouse.tasks.targets.protocol import Response, TargetError, TargetQuestion
-from evalhouse.warehouse.rows.calls import StoredResponse, read_responses
+from evalhouse.warehouse.rows.calls import StoredResponse, fetch_responses
 from evalhouse.warehouse.rows.samples import StoredSample, Turn, dump_turns
 from evalhouse.warehouse.store import Warehouse
 
@@ -248,7 +248,7 @@ async def test_own_answers_are_the_history_across_shards_and_in_order(tmp_path: 
         for number in collection.numbers:
             await collection.collect(live_run.asker.stop_sign, number, size=live_run.settings.shard_size)
         collection.record.flush()
-        told = read_responses(live_run.warehouse, live_run.run_id, [sample.sample_id for sample in TALKS])
+        told = fetch_responses(live_run.warehouse, live_run.run_id, [sample.sample_id for sample in TALKS])
         assert told["x/1"].answer == "[q1]"
         assert told["x/2"].answer == "[[q1]q2]"
         assert told["x/3"].answer == "[[q1][[q1]q2]q3]"
@@ -269,7 +269,7 @@ async def test_the_datasets_answers_are_the_history_unless_said_otherwise(tmp_pa
         for number in collection.numbers:
             await collection.collect(live_run.asker.stop_sign, number, size=live_run.settings.shard_size)
         collection.record.flush()
-        told = read_responses(live_run.warehouse, live_run.run_id, ["x/3"])
+        told = fetch_responses(live_run.warehouse, live_run.run_id, ["x/3"])
     assert told["x/3"].answer == "[old1old2q3]"
 
 
@@ -286,7 +286,7 @@ async def test_a_failed_turn_ends_its_conversation_and_a_resumed_run_goes_on_in_
         for number in collection.numbers:
             await collection.collect(live_run.asker.stop_sign, number, size=live_run.settings.shard_size)
         collection.record.flush()
-        told = read_responses(live_run.warehouse, live_run.run_id, ["x/1", "x/2", "x/3"])
+        told = fetch_responses(live_run.warehouse, live_run.run_id, ["x/1", "x/2", "x/3"])
         assert told["x/3"].error == "turn 2 of its conversation failed, so that it was not asked: status 500"
         assert (collection.n_failed, "x/3" in failing.asked) == (2, False)
         staging = stage_responses(collection, live_run.settings.shard_size)
@@ -298,7 +298,7 @@ async def test_a_failed_turn_ends_its_conversation_and_a_resumed_run_goes_on_in_
         for number in collection.numbers:
             await collection.collect(live_run.asker.stop_sign, number, size=live_run.settings.shard_size)
         collection.record.flush()
-        told = read_responses(live_run.warehouse, live_run.run_id, ["x/3"])
+        told = fetch_responses(live_run.warehouse, live_run.run_id, ["x/3"])
     assert again.asked == ["x/2", "x/3"], "nothing that came back is asked again"
     assert told["x/3"].answer == "[[q1][[q1]q2]q3]"
 

@@ -13,7 +13,6 @@ from stored_house import store_all
 from ui_house import make_client
 
 from evalhouse.tasks.comparing.intervals import find_share_interval
-from evalhouse.warehouse.rows.documents import list_series_runs, read_document_samples, read_uses
 from evalhouse.warehouse.store import Warehouse
 
 DOCUMENTS = f"/runs/{CANDIDATE}/documents"
@@ -44,7 +43,7 @@ def list_documents(client: TestClient, given: str) -> list[str]:
 
 
 def test_what_each_document_did_is_counted_by_sample(warehouse: Warehouse) -> None:
-    uses = {row["document"]: row for row in read_uses(warehouse, [CANDIDATE]).to_dicts()}
+    uses = {row["document"]: row for row in warehouse.fetch("documents/uses", run_ids=[CANDIDATE], words="").to_dicts()}
     ropes = uses["ropes"]
     assert (ropes["n_retrieved"], ropes["first_rank"], ropes["last_rank"]) == (N, 1, 2)
     assert (ropes["n_useful"], ropes["n_judged"], ropes["n_misleads"], ropes["n_supports_truth"]) == (0, N, 0, 0)
@@ -57,9 +56,12 @@ def test_what_each_document_did_is_counted_by_sample(warehouse: Warehouse) -> No
 
 
 def test_over_several_runs_a_sample_counts_once_in_an_interval(warehouse: Warehouse) -> None:
-    assert list_series_runs(warehouse, CANDIDATE, 5) == [CANDIDATE, BASE]
-    assert list_series_runs(warehouse, BASE, 5) == [BASE]
-    uses = {row["document"]: row for row in read_uses(warehouse, [CANDIDATE, BASE]).to_dicts()}
+    assert list(warehouse.fetch("documents/series", run_id=CANDIDATE, most=5)["run_id"]) == [CANDIDATE, BASE]
+    assert list(warehouse.fetch("documents/series", run_id=BASE, most=5)["run_id"]) == [BASE]
+    uses = {
+        row["document"]: row
+        for row in warehouse.fetch("documents/uses", run_ids=[CANDIDATE, BASE], words="").to_dicts()
+    }
     assert (uses["ropes"]["n_retrieved"], uses["ropes"]["n_samples"], uses["ropes"]["n_samples_judged"]) == (
         2 * N,
         N,
@@ -71,11 +73,11 @@ def test_contexts_without_ids_are_distinguished_by_their_texts(tmp_path_factory:
     warehouse = make_pair(tmp_path_factory.mktemp("ids"))
     with warehouse.writing() as connection:
         connection.execute("update samples set context_ids = null")
-    uses = read_uses(warehouse, [CANDIDATE], "ropes are")
+    uses = warehouse.fetch("documents/uses", run_ids=[CANDIDATE], words="ropes are".lower())
     (name,) = uses["document"]
     assert name.startswith("text ")
     assert uses["n_retrieved"].to_list() == [N]
-    assert len(read_document_samples(warehouse, CANDIDATE, name)) == N
+    assert len(warehouse.fetch_rows("documents/samples", run_id=CANDIDATE, document=name)) == N
     page = read_main(make_client(str(warehouse.location.path)), f"/runs/{CANDIDATE}/document?id={name}")
     assert "Ropes are sold here." in page
 

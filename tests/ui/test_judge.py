@@ -15,7 +15,7 @@ from ui_house import make_client
 from warehouse_runs import lay_warehouse, make_run
 
 from evalhouse.tasks.comparing.agreement import describe_agreement
-from evalhouse.warehouse.rows.reviews import read_reviewed
+from evalhouse.warehouse.rows.reviews import fetch_reviewed
 from evalhouse.warehouse.rows.runs import insert_run, update_run
 from evalhouse.warehouse.store import Warehouse
 
@@ -117,7 +117,7 @@ def reviewed(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
 
 
 def test_agreement_is_that_of_the_command(reviewed: Warehouse) -> None:
-    document = describe_agreement(read_reviewed(reviewed, REVIEWED), ["step"])
+    document = describe_agreement(fetch_reviewed(reviewed, REVIEWED), ["step"])
     page = read_main(reviewed)
     for row in document["judge"]:
         accuracy, kappa = row["accuracy"], row["kappa"]

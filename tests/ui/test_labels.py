@@ -16,7 +16,6 @@ from starlette.testclient import TestClient
 from ui_house import PORT, make_client, serve_ui
 
 from evalhouse.tasks.reviews.export import Export, ExportRequest, plan_export, record_export
-from evalhouse.warehouse.rows.reviews import read_sample_items
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
 
@@ -48,7 +47,7 @@ def client(warehouse: Warehouse) -> TestClient:
 
 def find_item(warehouse: Warehouse, step: str, place: str, sample_id: str = "s01") -> dict[str, str]:
     """The fields that name a verdict."""
-    for item in read_sample_items(warehouse, "r1", sample_id):
+    for item in warehouse.fetch_rows("reviews/sample_items", run_id="r1", sample_id=sample_id):
         if (item["step"], item["statement_id"] or str(item["context_rank"])) == (step, place):
             names = ("sample_id", "step", "statement_id", "context_rank", "item_hash")
             return {name: str(item[name]) for name in names if item[name] is not None}

@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-import polars as pl
-
-from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import RunRow, list_runs, make_run_id, now_utc
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, insert_frame
 from evalhouse.warehouse.tables import build_frame
@@ -73,16 +70,6 @@ def record_decision(warehouse: Warehouse, decision: Decision, *, patience_s: flo
             connection.execute("update runs set gate = ? where run_id = ?", [decision.outcome, decision.run_id])
 
 
-def list_failures(warehouse: Warehouse, run_id: str) -> list[dict[str, Any]]:
-    """The checks by which a run did not pass the gate of its suite, as the gate's document has them."""
-    return warehouse.read_rows(read_query("gate/failures"), {"run_id": run_id})
-
-
-def read_checks(warehouse: Warehouse, run_id: str) -> list[dict[str, Any]]:
-    """The checks of a run's gate by its newest decision, those that did not pass first; none where no gate decided."""
-    return warehouse.read_rows(read_query("gate/newest"), {"run_id": run_id})
-
-
 def accept_run(warehouse: Warehouse, run_id: str, *, accepted_by: str, why: str) -> Acceptance:
     """Put on record that a person takes this run for the baseline of its series."""
     acceptance = Acceptance(run_id=run_id, why=why, accepted_by=accepted_by, accepted_at=now_utc())
@@ -93,23 +80,17 @@ def accept_run(warehouse: Warehouse, run_id: str, *, accepted_by: str, why: str)
 
 def list_acceptances(warehouse: Warehouse, run_id: str) -> list[Acceptance]:
     """The acceptances of a run, oldest first."""
-    rows: list[dict[str, Any]] = warehouse.read_rows(read_query("gate/acceptances"), {"run_id": run_id})
+    rows: list[dict[str, Any]] = warehouse.fetch_rows("gate/acceptances", run_id=run_id)
     return [Acceptance(**row) for row in rows]
 
 
 def list_nights(warehouse: Warehouse, run: RunRow) -> list[Night]:
     """The runs of a run's series before it that count as good, since the last acceptance and with that run first."""
-    rows: list[dict[str, Any]] = warehouse.read_rows(read_query("gate/nights"), {"run_id": run.run_id})
+    rows: list[dict[str, Any]] = warehouse.fetch_rows("gate/nights", run_id=run.run_id)
     accepted = [place for place, row in enumerate(rows) if row["accepted_at"] is not None]
     rows = rows[accepted[-1] :] if accepted else rows
     runs = {other.run_id: other for other in list_runs(warehouse)} if rows else {}
     return [_to_night(runs[row["run_id"]], row) for row in rows]
-
-
-def read_values(warehouse: Warehouse, run_ids: Sequence[str], metrics: Sequence[str]) -> pl.DataFrame:
-    """One row per score: run_id, sample_id, metric, value, metric_version, better."""
-    wanted = pl.DataFrame({"run_id": list(run_ids)}, schema={"run_id": pl.String})
-    return warehouse.read(read_query("gate/values"), {"metrics": list(metrics)}, frames={"wanted": wanted})
 
 
 def find_user() -> str:

@@ -1,54 +1,195 @@
-"""Reads of single pages of `evalhouse ui`: lists of runs, and samples that are searched for."""
+"""Rows for reports and for pages of `evalhouse ui`: a run, its samples, a search among them, and a series' history.
 
-from collections.abc import Mapping, Sequence
+Rows about a run as a whole are read at once. Rows about its samples are read in slices of the run's order, because
+texts, verdicts and raw calls of a large run do not fit into memory together. A series is all runs of a suite, or,
+outside suites, of a dataset (view `run_series`); it has no end, so rows of single samples are read of few of its runs.
+"""
+
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import timedelta
 from typing import Any, Final
 
 import polars as pl
 
+from evalhouse.warehouse.engine.connection import one_reader
+from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.report import Rows
+from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.rows.scores import fetch_derived, fetch_score_history, fetch_shared_with
 from evalhouse.warehouse.store import Warehouse
 
-N_WORST: Final = 5
+Row = Mapping[str, Any]
+Rows = list[dict[str, Any]]
 
 
-def read_worst(warehouse: Warehouse, run: RunRow, metrics: list[str]) -> Rows:
-    """The worst samples of a run by the mean of some metrics, each with the statement that is most wrong."""
-    parameters = {"run_id": run.run_id, "metrics": metrics, "most": N_WORST}
-    return warehouse.read_rows(read_query("ui/worst"), parameters)
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """A run as a whole, as rows of the views; each metric's row has the change since the run before it in its series.
+
+    `gate` are the checks that did not pass, none where no gate decided; `flips` is empty where nothing was voted on.
+    """
+
+    metrics: Rows
+    history: Rows
+    costs: Rows
+    flips: Rows
+    unscored: Rows
+    gate: Rows
 
 
-def read_values(warehouse: Warehouse, run: RunRow) -> dict[str, list[float]]:
-    """All scores of a run by metric."""
-    return dict(warehouse.read(read_query("ui/values"), {"run_id": run.run_id}).iter_rows())
+def fetch_summary(warehouse: Warehouse, run: RunRow) -> RunSummary:
+    """Return the rows about a run as a whole."""
+    run_id = run.run_id
+    history = fetch_score_history(warehouse, run_id)
+    names = ("metric", "change", "n_shared", "previous_n_scored", "previous_run_id", "same_yardstick")
+    changes = history.filter(pl.col("run_id") == run_id).select(names)
+    return RunSummary(
+        metrics=fetch_derived(warehouse, "scores", [run_id]).join(changes, on="metric", how="left").to_dicts(),
+        history=history.to_dicts(),
+        costs=fetch_derived(warehouse, "costs", [run_id]).sort("step").to_dicts(),
+        flips=warehouse.fetch_rows("report/flips", run_id=run_id) if _has_votes(run) else [],
+        unscored=warehouse.fetch_rows("report/unscored", run_id=run_id),
+        gate=warehouse.fetch_rows("report/gate", run_id=run_id),
+    )
 
 
-def find_runs(warehouse: Warehouse, wanted: Mapping[str, str | None], *, order: str, start: int, most: int) -> Rows:
-    """Runs of any kind that are looked for: a row each, with how many there are in all.
+def _has_votes(run: RunRow) -> bool:
+    return int(run.config.get("votes", 1)) > 1
 
-    `wanted` has a value, or None, for each parameter of the query, and `order` is one of its columns, with a way.
+
+@dataclass(frozen=True, kw_only=True)
+class SampleScores:
+    """A row per sample and metric in the run's order, the causes by sample, and the scores of the other run."""
+
+    scores: Rows
+    causes: Mapping[str, str]
+    base_scores: Rows
+
+
+def fetch_sample_scores(warehouse: Warehouse, run: RunRow, base: RunRow | None) -> SampleScores:
+    """Return the scores and causes of a run's samples; of another run the scores of samples that are in both."""
+    run_id = run.run_id
+    return SampleScores(
+        scores=warehouse.fetch_rows("report/scores", run_id=run_id),
+        causes=dict(warehouse.fetch("report/causes", run_id=run_id).iter_rows()),
+        base_scores=warehouse.fetch_rows("report/base_scores", run_id=run_id, base=base.run_id) if base else [],
+    )
+
+
+SLICE_SAMPLES: Final = 1000
+"""Samples whose rows are read together; thirty megabytes with the requests of a chat model."""
+_AHEAD: Final = 3
+"""Slices that are read before they are asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleSlice:
+    """All rows about some samples in the run's order; all but `samples` have a `sample_id` to join by.
+
+    `calls` has one row per call, as JSON, and one per text that requests share: see `report/slice_calls.sql`. `of_both`
+    are the verdicts of both runs where there is another one, as `RunPair.fetch_verdicts` returns them.
+    """
+
+    samples: Rows
+    statements: Rows
+    contexts: Rows
+    measures: Rows
+    failures: Rows
+    calls: Rows
+    votes: Rows
+    base_answers: Rows
+    of_both: Mapping[str, pl.DataFrame]
+
+
+@contextmanager
+def reading_slices(
+    warehouse: Warehouse, run: RunRow, base: RunRow | None, *, with_calls: bool
+) -> Iterator[Iterator[SampleSlice]]:
+    """Give the slices of a run in its order, which another thread reads from now on, some of them ahead."""
+
+    def read() -> Generator[SampleSlice, None, None]:
+        start = 0
+        with one_reader():
+            while True:
+                places = warehouse.fetch("report/slice_places", run_id=run.run_id, start=start, n=SLICE_SAMPLES)
+                if places.is_empty():
+                    return
+                yield _fetch_slice(warehouse, run, base, places, with_calls=with_calls)
+                start += SLICE_SAMPLES
+
+    slices = read()
+    with ThreadPoolExecutor(max_workers=1) as other:
+        coming = deque(other.submit(next, slices, None) for _ in range(_AHEAD))
+
+        def take() -> Iterator[SampleSlice]:
+            while (rows := coming.popleft().result()) is not None:
+                coming.append(other.submit(next, slices, None))
+                yield rows
+
+        try:
+            yield take()
+        finally:
+            for future in coming:
+                future.cancel()
+            other.submit(slices.close).result()
+
+
+def fetch_sample(warehouse: Warehouse, run: RunRow, base: RunRow | None, sample_id: str) -> SampleSlice:
+    """Return one sample of a run with its calls; raises WarehouseError that names similar ones for an unknown one."""
+    places = warehouse.fetch("report/slice_place", run_id=run.run_id, sample_id=sample_id)
+    if places.is_empty():
+        raise WarehouseError(explain_no_sample(warehouse, run, sample_id))
+    return _fetch_slice(warehouse, run, base, places, with_calls=True)
+
+
+def explain_no_sample(warehouse: Warehouse, run: RunRow, sample_id: str) -> str:
+    """Return the message that a run has no such sample, with similar names of its samples."""
+    names = list(warehouse.fetch("report/like_samples", run_id=run.run_id, sample_id=sample_id)["sample_id"])
+    return f"run {run.run_id} has no sample {sample_id!r}; {suggest(sample_id, names, otherwise='its samples')}"
+
+
+def _fetch_slice(
+    warehouse: Warehouse, run: RunRow, base: RunRow | None, places: pl.DataFrame, *, with_calls: bool
+) -> SampleSlice:
+    def read(kind: str, **parameters: object) -> Rows:
+        return warehouse.read(read_query(f"report/slice_{kind}"), parameters, frames={"slice": places}).to_dicts()
+
+    run_id = run.run_id
+    return SampleSlice(
+        samples=read("samples", run_id=run_id),
+        statements=read("statements", run_id=run_id),
+        contexts=read("contexts", run_id=run_id),
+        measures=read("measures", run_id=run_id),
+        failures=read("failures", run_id=run_id),
+        calls=read("calls", run_id=run_id) if with_calls else [],
+        votes=read("votes", run_id=run_id) if _has_votes(run) else [],
+        base_answers=read("base_answers", base=base.run_id) if base else [],
+        of_both=RunPair(warehouse, base, run).fetch_verdicts(list(places["sample_id"])) if base else {},
+    )
+
+
+def find_runs(warehouse: Warehouse, wanted: Mapping[str, str | None], *, order: str, start: int, limit: int) -> Rows:
+    """Return a row per run of any kind that fits, each with the number of all that do.
+
+    `wanted` has a value, or None, for each parameter of the query, and `order` is a column of it with a direction.
     """
     sql = read_query("ui/find_runs").replace("$order", order)
-    return warehouse.read_rows(sql, {**wanted, "start": start, "most": most})
-
-
-def read_cost_runs(warehouse: Warehouse, since: datetime | None) -> Rows:
-    """The runs since then, oldest first, with what each sent by batch."""
-    return warehouse.read_rows(read_query("ui/cost_runs"), {"since": since})
+    return warehouse.read(sql, {**wanted, "start": start, "most": limit}).to_dicts()
 
 
 Scores = Mapping[tuple[str, str], Mapping[str, Any]]
 """By sample and metric: value, unscored_reason and change."""
-_CONDITIONS = {"metric": pl.String, "is_change": pl.Boolean, "test": pl.String, "number": pl.Float64}
-_TAGS = {"key": pl.String, "value": pl.String}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """What a sample's score of a metric must be, or with `is_change` the change of it since the base.
+    """A condition on a sample's score of a metric, or with `is_change` on the change of it since the base.
 
     `test` is one of <, <=, >, >=, =, and `unscored`, which has no number.
     """
@@ -61,7 +202,7 @@ class Condition:
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """What is looked for among the samples of a run; None and empty stand for all.
+    """A search among the samples of a run; None and empty match all.
 
     `sort` is score or change (of `metric`), order or id; `base` the run that changes are counted from.
     """
@@ -80,10 +221,12 @@ class Search:
 
 
 def find_samples(warehouse: Warehouse, run: RunRow, search: Search) -> list[str]:
-    """The ids of the samples that fit, in their order."""
+    """Return the ids of the samples that fit, in their order."""
+    conditions = {"metric": pl.String, "is_change": pl.Boolean, "test": pl.String, "number": pl.Float64}
+    tags = {"key": pl.String, "value": pl.String}
     frames = {
-        "conditions": pl.DataFrame([vars(condition) for condition in search.conditions], schema=_CONDITIONS),
-        "tags": pl.DataFrame(list(search.tags), schema=_TAGS, orient="row"),
+        "conditions": pl.DataFrame([vars(condition) for condition in search.conditions], schema=conditions),
+        "tags": pl.DataFrame(list(search.tags), schema=tags, orient="row"),
     }
     names = ("metric", "sort", "descending", "cause", "label", "language", "base")
     parameters: dict[str, object] = {
@@ -94,63 +237,99 @@ def find_samples(warehouse: Warehouse, run: RunRow, search: Search) -> list[str]
         "words": [word.lower() for word in search.words],
         "reads_texts": bool(search.words or search.language or search.tags),
     }
-    found = warehouse.read(read_query("ui/find_samples"), parameters, frames=frames)
-    return found["sample_id"].to_list()
+    return list(warehouse.read(read_query("ui/find_samples"), parameters, frames=frames)["sample_id"])
 
 
-def read_found(warehouse: Warehouse, run: RunRow, sample_ids: Sequence[str]) -> Rows:
-    """Texts, cause and counts of these samples of a run, in their order."""
-    frames = {"slice": _lay_slice(sample_ids)}
-    return warehouse.read(read_query("ui/found_samples"), {"run_id": run.run_id}, frames=frames).to_dicts()
+def fetch_found_scores(warehouse: Warehouse, run: RunRow, base: str | None, sample_ids: Sequence[str]) -> Scores:
+    """Return the scores of these samples; changes are counted from the run `base`."""
+    rows = warehouse.fetch_rows("ui/found_scores", {"sample_id": sample_ids}, run_id=run.run_id, base=base)
+    return {(row["sample_id"], row["metric"]): row for row in rows}
 
 
 def count_labelled(warehouse: Warehouse, run: RunRow, sample_ids: Sequence[str]) -> dict[str, int]:
-    """How many verdicts of these samples have a person's label, by sample; those without are left out."""
-    # Which contents are labelled takes hashes of all texts of the run, and most warehouses have no label.
+    """Return by sample the number of its verdicts that have a person's label; samples without one are left out."""
+    # Finding the labelled contents takes hashes of all texts of the run, and most warehouses have no label.
     if warehouse.read("from reviews select 1 limit 1").is_empty():
         return {}
-    return dict(_read_of(warehouse, "ui/found_labels", sample_ids, {"run_id": run.run_id}).iter_rows())
+    rows = warehouse.fetch("ui/found_labels", {"sample_id": sample_ids}, run_id=run.run_id)
+    return dict(rows.iter_rows())
 
 
-def read_found_scores(warehouse: Warehouse, run: RunRow, base: str | None, sample_ids: Sequence[str]) -> Scores:
-    """The scores of these samples; `base` is what changes are counted from."""
-    rows = _read_of(warehouse, "ui/found_scores", sample_ids, {"run_id": run.run_id, "base": base})
-    return {(row["sample_id"], row["metric"]): row for row in rows.iter_rows(named=True)}
+CAUSE_RUNS: Final = 14
+"""Newest runs whose causes are shown."""
+FLAKY_RUNS: Final = 30
+"""Newest runs in which flaky samples are looked for."""
+MAX_SAMPLES: Final = 20
+"""Samples listed of each kind."""
+SINCE: Final = timedelta(days=7)
+"""The age of the run that the newest one is compared with, where there is one so old."""
 
 
-def read_sample_scores(warehouse: Warehouse, run: RunRow, sample_id: str, metrics: Sequence[str]) -> Rows:
-    """The scores of one sample over the runs of a run's series, by metric in time order, as rows of `score_history`."""
-    parameters = {"run_id": run.run_id, "sample_id": sample_id, "metrics": list(metrics)}
-    return warehouse.read_rows(read_query("ui/sample_scores"), parameters)
+@dataclass(frozen=True, kw_only=True)
+class SeriesData:
+    """A series as rows, runs oldest first.
 
-
-def read_sample_answers(warehouse: Warehouse, run: RunRow, sample_id: str, *, most: int = 20) -> Rows:
-    """The runs of a series in which a sample's answer was another than in the run before, the newest first."""
-    parameters = {"run_id": run.run_id, "sample_id": sample_id, "most": most}
-    return warehouse.read_rows(read_query("ui/sample_answers"), parameters)
-
-
-def list_run_metrics(warehouse: Warehouse, run: RunRow) -> Rows:
-    """The metrics of a run with which way is better and how many samples are scored, in no order."""
-    return warehouse.read_rows(read_query("ui/run_metrics"), {"run_id": run.run_id})
-
-
-def list_tags(warehouse: Warehouse, run: RunRow, *, most: int) -> dict[str, dict[str, int]]:
-    """The metadata by which a run's samples can be told apart in groups: by key its values with how many have each.
-
-    Keys with one value, or with more than `most`, are left out.
+    `means` has a row per metric and run, in time order within the metric; `causes` is by run id, of the newest runs,
+    and `latencies` of those that asked a target. `worse` lists samples that are worse in the newest run with
+    scores than in run `since` (None with only one run).
     """
-    tags: dict[str, dict[str, int]] = {}
-    for row in warehouse.read(read_query("ui/run_tags"), {"run_id": run.run_id, "most": most}).iter_rows(named=True):
-        tags.setdefault(row["key"], {})[row["value"]] = row["n"]
-    return tags
+
+    series: str
+    runs: Rows
+    means: Rows
+    costs: dict[str, Row]
+    latencies: dict[str, Row]
+    prompts: Rows
+    causes: dict[str, Rows]
+    flaky: Rows
+    since: Row | None
+    newest: Row
+    shared: Mapping[str, Row]
+    worse: Rows
 
 
-def _read_of(
-    warehouse: Warehouse, query: str, sample_ids: Sequence[str], parameters: Mapping[str, object]
-) -> pl.DataFrame:
-    return warehouse.read(read_query(query), parameters, frames={"slice": _lay_slice(sample_ids)})
+def find_series(warehouse: Warehouse, wanted: str) -> tuple[str | None, list[str]]:
+    """Return the series of that suite, that dataset, or that name, and all series with scores.
+
+    A suite goes before a dataset of the same name.
+    """
+    all_series = list(warehouse.fetch("history/known")["series"])
+    names = (f"suite {wanted}", f"dataset {wanted}", wanted)
+    return next((series for series in names if series in all_series), None), all_series
 
 
-def _lay_slice(sample_ids: Sequence[str]) -> pl.DataFrame:
-    return pl.DataFrame({"sample_id": list(sample_ids)}, schema={"sample_id": pl.String}).with_row_index("place")
+def fetch_series(warehouse: Warehouse, series: str) -> SeriesData:
+    """Return all rows about a series of which at least one run has scores."""
+    runs = warehouse.fetch_rows("history/runs", series=series)
+    means = fetch_score_history(warehouse, series=series).to_dicts()
+    scored = {row["run_id"] for row in means}
+    with_scores = [run for run in runs if run["run_id"] in scored]
+    newest, since = with_scores[-1], None
+    shared: Mapping[str, Row] = {}
+    worse: Rows = []
+    if len(with_scores) > 1:
+        # The newest run that is a week older, or the first where none is that old.
+        old = [run for run in with_scores if run["started_at"] <= newest["started_at"] - SINCE]
+        since = old[-1] if old else with_scores[0]
+        pair = {"candidate": newest["run_id"], "base": since["run_id"]}
+        metrics = [row["metric"] for row in means if row["run_id"] == newest["run_id"]]
+        shared = fetch_shared_with(warehouse, newest["run_id"], since["run_id"], metrics)
+        worse = warehouse.fetch_rows("history/worse", **pair, most=MAX_SAMPLES)
+    costs = warehouse.fetch_rows("history/costs", {"run_id": [run["run_id"] for run in runs]})
+    latencies = warehouse.fetch_rows("history/latencies", series=series)
+    recent = [run["run_id"] for run in with_scores[-CAUSE_RUNS:]]
+    causes = fetch_derived(warehouse, "causes", recent).sort("precedence").to_dicts()
+    return SeriesData(
+        series=series,
+        runs=runs,
+        means=means,
+        costs={row["run_id"]: row for row in costs},
+        latencies={row["run_id"]: row for row in latencies},
+        prompts=warehouse.fetch_rows("history/prompts", series=series),
+        causes={run_id: [row for row in causes if row["run_id"] == run_id] for run_id in recent},
+        flaky=warehouse.fetch_rows("history/flaky", series=series, n_runs=FLAKY_RUNS, most=MAX_SAMPLES),
+        since=since,
+        newest=newest,
+        shared=shared,
+        worse=worse,
+    )

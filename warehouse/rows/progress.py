@@ -149,12 +149,10 @@ def read_progress(warehouse: Warehouse, run: RunRow, journal: JournalReader) -> 
     waiting, responding = journal.read("llm_calls"), journal.read("responses")
     frames = {"waiting": waiting, "responding": responding, "asked": _list_asked(run)}
     of_run = {"run_id": run.run_id}
-    (row,) = warehouse.read(
-        read_query("ui/progress"), {**of_run, "since": now_utc() - LATELY}, frames=frames
-    ).to_dicts()
-    steps = warehouse.read(
-        read_query("ui/progress_steps"), {**of_run, "failures": list(FAILURE_REASONS)}, frames=frames
-    ).to_dicts()
+    parameters = {**of_run, "since": now_utc() - LATELY}
+    (row,) = warehouse.read(read_query("ui/progress"), parameters, frames=frames).to_dicts()
+    parameters = {**of_run, "failures": list(FAILURE_REASONS)}
+    steps = warehouse.read(read_query("ui/progress_steps"), parameters, frames=frames).to_dicts()
     progress = tuple(StepProgress(**step) for step in steps)
     n_samples = run.n_samples or row["n_loaded"] or None
     n_open = sum(max(0, (n_samples or 0) - step.n_done) for step in progress if find_step(step.step).calls)

@@ -208,7 +208,7 @@ def read_earlier_scores(
     """By sample and metric what earlier runs of a suite said, or of a dataset where the run belongs to none."""
     parameters = {"run_id": run_id, "suite": suite, "dataset": dataset, "metrics": list(metrics)}
     found: dict[str, dict[str, EarlierScore]] = {}
-    for row in warehouse.read(read_query("samples/earlier_scores"), parameters).iter_rows(named=True):
+    for row in warehouse.fetch("samples/earlier_scores", **parameters).iter_rows(named=True):
         score = EarlierScore(run_id=row["run_id"], value=row["value"], spread=row["spread"])
         found.setdefault(row["sample_id"], {})[row["metric"]] = score
     return found
@@ -239,7 +239,7 @@ def _insert_staged(connection: duckdb.DuckDBPyConnection, run_id: str, staging: 
 
 def read_samples_between(warehouse: Warehouse, run_id: str, first: int, last: int) -> list[StoredSample]:
     """The samples of a run whose ordinals lie between `first` and `last`, both included."""
-    frame: pl.DataFrame = warehouse.read(read_query("samples/shard"), {"run_id": run_id, "first": first, "last": last})
+    frame: pl.DataFrame = warehouse.fetch("samples/shard", run_id=run_id, first=first, last=last)
     return [StoredSample(**row) for row in frame.to_dicts()]
 
 
@@ -248,18 +248,13 @@ def list_unfinished_shards(
 ) -> list[int]:
     """Numbers (from 0) of the shards with a sample that has no verdicts yet or failed for one of `failures`."""
     parameters = {"run_id": run_id, "shard_size": shard_size, "failures": list(failures)}
-    return [int(number) for number in warehouse.read(read_query("samples/unfinished"), parameters)["number"]]
+    return [int(number) for number in warehouse.fetch("samples/unfinished", **parameters)["number"]]
 
 
 def count_samples(warehouse: Warehouse, run_id: str) -> int:
     """How many samples a run has in the warehouse."""
     frame = warehouse.read("select count(*) as n from run_samples where run_id = $run_id", {"run_id": run_id})
     return int(frame["n"][0])
-
-
-def has_conversations(warehouse: Warehouse, run_id: str) -> bool:
-    """Whether any question of a run was asked in a conversation."""
-    return bool(warehouse.read_rows(read_query("samples/talked"), {"run_id": run_id}))
 
 
 _PREFIX: Final = "evalhouse-staging-"

@@ -34,7 +34,7 @@ def read_trace_rows(warehouse: Warehouse, since: datetime, until: datetime, serv
     if not warehouse.exists():
         return
     wanted = {"since": since, "until": until, "service": service}
-    traces = warehouse.read(read_query("spans/between"), wanted).with_row_index("ordinal")
+    traces = warehouse.fetch("spans/between", **wanted).with_row_index("ordinal")
     for chunk in traces.iter_slices(_TRACES_AT_ONCE):
         rows = warehouse.read(read_query("spans/of_traces"), frames={"wanted": chunk}).to_dicts()
         events = defaultdict[str, list[Row]](list)
@@ -73,5 +73,5 @@ def find_forgotten_traces(warehouse: Warehouse, since: datetime, until: datetime
     """What was forgotten by whatever reached into [since, until), in whole; None where nothing did."""
     if not warehouse.exists():
         return None
-    rows = warehouse.read(read_query("spans/forgotten_between"), {"since": since, "until": until}).to_dicts()
+    rows = warehouse.fetch("spans/forgotten_between", since=since, until=until).to_dicts()
     return ForgottenTraces(**rows[0]) if rows else None

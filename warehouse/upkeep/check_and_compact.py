@@ -53,7 +53,7 @@ def check_warehouse(warehouse: Warehouse) -> Iterator[Finding]:
         detail = f"{applied} of {newest} migrations; the next run applies the others"
         yield Finding(what="tables", verdict="note", detail=detail)
 
-    runs = {str(row["status"]): row["n"] for row in warehouse.read_rows(read_query("upkeep/runs"))}
+    runs = {str(row["status"]): row["n"] for row in warehouse.fetch_rows("upkeep/runs")}
     yield Finding(what="runs", verdict="ok", detail=", ".join(f"{n} {status}" for status, n in runs.items()) or "none")
     ids = {
         f"{column}s": " union ".join(f"select {column} from {table}" for table in tables)
@@ -79,7 +79,7 @@ def check_warehouse(warehouse: Warehouse) -> Iterator[Finding]:
 
     if location.lake is not None:
         # Every column of every file is read: a missing or broken file says so.
-        names = warehouse.read(read_query("upkeep/table_names"))["table_name"]
+        names = warehouse.fetch("upkeep/table_names")["table_name"]
         for name in names:
             try:
                 with open_reader(location) as connection:

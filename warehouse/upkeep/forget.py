@@ -206,7 +206,7 @@ def forget_traces(
 def _check_sample(warehouse: Warehouse, rule: Rule) -> None:
     if rule.sample_id is None:
         return
-    known = warehouse.read(read_query("forget/known_samples"))["sample_id"].to_list()
+    known = warehouse.fetch("forget/known_samples")["sample_id"].to_list()
     if rule.sample_id not in known:
         advice = suggest(rule.sample_id, known, otherwise="such as")
         raise WarehouseError(f"no run has a sample {rule.sample_id!r}; {advice}")
@@ -353,8 +353,8 @@ def _name_sample(table: str, sample_id: str | None) -> str:
 
 def _carry_out(warehouse: Warehouse) -> None:
     """Have all rows go that are on record as forgotten, some runs at a time, and then what they shared with others."""
-    for row in warehouse.read_rows(read_query("forget/pending")):
-        pending = _Pending(**row)  # type: ignore[arg-type]  # the columns are its fields
+    for row in warehouse.fetch_rows("forget/pending"):
+        pending = _Pending(**row)
         for run_ids in _group(warehouse, pending.run_ids):
             _forget_rows(warehouse, pending, run_ids)
         while _mark_shared(warehouse, pending.decided_at):

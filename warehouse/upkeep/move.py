@@ -68,7 +68,7 @@ def move_warehouse(source: Warehouse, target: Warehouse, watch: Watch) -> dict[s
 
 
 def _list_tables(warehouse: Warehouse) -> list[Table]:
-    rows = warehouse.read(read_query("upkeep/tables")).to_dicts()
+    rows = warehouse.fetch("upkeep/tables").to_dicts()
     return [Table(name=row["table_name"], columns=tuple(row["columns"])) for row in rows]
 
 

@@ -1,4 +1,4 @@
 select prompt_hash, prompt, version, template
 from prompts
-where language = $language and (starts_with(prompt_hash, $wanted) or version = $wanted)
+where language = $language and (starts_with(prompt_hash, $version) or version = $version)
 order by prompt, prompt_hash

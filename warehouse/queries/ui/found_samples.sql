@@ -1,12 +1,12 @@
--- One row per sample of a slice, as a table shows it.
+-- One row per wanted sample of a run, as a table shows it.
 with labelled as (
     select
         classifications.sample_id,
         count(*) filter (where source = 'answer' and label = 'TP') as n_tp,
         count(*) filter (where label = 'FP') as n_fp,
         count(*) filter (where label = 'FN') as n_fn
-    from slice
-    inner join classifications on classifications.sample_id = slice.sample_id
+    from wanted
+    inner join classifications on classifications.sample_id = wanted.sample_id
     inner join statements
         on statements.run_id = classifications.run_id
         and statements.sample_id = classifications.sample_id
@@ -17,8 +17,8 @@ with labelled as (
 
 attributed as (
     select attributions.sample_id, count(*) filter (where not supported) as n_unsupported
-    from slice
-    inner join attributions on attributions.sample_id = slice.sample_id
+    from wanted
+    inner join attributions on attributions.sample_id = wanted.sample_id
     inner join statements
         on statements.run_id = attributions.run_id
         and statements.sample_id = attributions.sample_id
@@ -34,7 +34,7 @@ caused as (
 )
 
 select
-    slice.sample_id,
+    wanted.sample_id,
     run_samples.ordinal,
     samples.question,
     samples.answer,
@@ -45,14 +45,14 @@ select
     labelled.n_fp,
     labelled.n_fn,
     attributed.n_unsupported
-from slice
+from wanted
 inner join run_samples
     on run_samples.run_id = $run_id
-    and run_samples.sample_id = slice.sample_id
+    and run_samples.sample_id = wanted.sample_id
 inner join samples
     on samples.sample_id = run_samples.sample_id
     and samples.input_hash = run_samples.input_hash
-left join labelled on labelled.sample_id = slice.sample_id
-left join attributed on attributed.sample_id = slice.sample_id
-left join caused on caused.sample_id = slice.sample_id
-order by slice.place
+left join labelled on labelled.sample_id = wanted.sample_id
+left join attributed on attributed.sample_id = wanted.sample_id
+left join caused on caused.sample_id = wanted.sample_id
+order by wanted.place

@@ -1,12 +1,12 @@
--- One row per sample of a slice and metric, beside the base's score; change is NULL where either has none.
+-- One row per sample of a wanted and metric, beside the base's score; change is NULL where either has none.
 select
     ours.sample_id,
     ours.metric,
     ours.value,
     ours.unscored_reason,
     ours.value - theirs.value as change
-from slice
-inner join scores as ours on ours.sample_id = slice.sample_id
+from wanted
+inner join scores as ours on ours.sample_id = wanted.sample_id
 left join scores as theirs
     on theirs.run_id = $base
     and theirs.sample_id = ours.sample_id
