@@ -502,7 +502,7 @@ def _match(kind: Kind, base: Sequence[Item], candidate: Sequence[Item]) -> Itera
     open_items: dict[str, list[Item]] = {}
     for name, item in zip(names[0], base, strict=True):
         open_items.setdefault(name, []).append(item)
-    partners = [items.pop(0) if (items := open_items.get(name)) else None for name in names[1]]
+    partners = [same.pop(0) if (same := open_items.get(name)) else None for name in names[1]]
     left = [item for items in open_items.values() for item in items]
     matched = list(partners)
     if kind in ("answer", "ground_truth") and not is_forgotten:

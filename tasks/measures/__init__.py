@@ -1,1 +1,1 @@
-"""What is measured of a sample without a judge, and what is computed from a judge's ratings."""
+"""Measures of a sample without a judge, and ratings computed from a judge's replies."""

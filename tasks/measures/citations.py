@@ -1,16 +1,14 @@
-"""Citations: the marks in an answer by which it says where it has something from, and which contexts they name.
+"""Citations: the marks in an answer that name its sources, the contexts they name, and the statements they belong to.
 
-What a mark looks like is a setting (`tasks/settings/run.py`). A number is the rank of a context; an id is one of
-the sample's context_ids; an address is an id as well, or the `url` or `source` that stood beside a context's text. The
-definitions of footnotes and a list of sources at the answer's end are no citations: they say what marks stand for. Code
-is not looked at. A mark that names several passages of one document names them all.
-
-Whose citations they are says `tasks/measures/citations.py`.
+The form of a mark is a setting (`tasks/settings/run.py`). A number is the rank of a context; an id is one of the
+sample's context_ids; an address is an id as well, or the `url` or `source` beside a context's text. Definitions of
+footnotes and a list of sources at the answer's end are not citations: they define marks. Code is skipped. A mark that
+names several passages of one document names them all.
 """
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, islice
@@ -39,18 +37,19 @@ _NUMBER: Final = re.compile(r"\d+")
 _RANGE: Final = re.compile(r"(?<!\d)(\d{1,4})\s{0,3}[-–—]\s{0,3}\^?(\d{1,4})")
 _BETWEEN_IDS: Final = re.compile(r"[,;，；、]")
 _ADDRESS: Final = re.compile(r"https?://\S+")
-_LONGEST_RANGE: Final = 50
-_LONGEST_ID: Final = 300
-_LONGEST_BODY: Final = 2_000
+_MAX_RANGE: Final = 50
+_MAX_ID: Final = 300
+_MAX_BODY: Final = 2_000
 MAX_CITATIONS: Final = 1_000
-"""What is read of one answer. Seven characters can cite fifty contexts, and each citation is a row."""
+"""The limit for one answer. Seven characters can cite fifty contexts, and each citation is a row."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Citation:
-    """One mark as it is written, where in the answer it stands (characters from 0), and the ranks of what it names.
+    """One written mark, its place in the answer (characters from 0), and the ranks of the contexts it names.
 
-    `text` is what of it belongs to the sentence. A mark with several numbers makes several citations at one place.
+    `text` is the part of it that belongs to the sentence. A mark with several numbers makes several citations at one
+    place.
     """
 
     marker: str
@@ -70,7 +69,7 @@ class CitedText:
 
 @dataclass(frozen=True, kw_only=True)
 class _Mark:
-    """What a pattern found."""
+    """One match of a pattern."""
 
     match: re.Match[str]
     numbers: tuple[int, ...] = ()
@@ -81,61 +80,56 @@ class _Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """What a sample's marks can name. `names` has the ranks of each id and address, `definitions` the text of each
-    footnote by its label."""
+    """The sources that a sample's marks can name.
+
+    `names` has the ranks of each id and address, `definitions` the text of each footnote by its label.
+    """
 
     n_contexts: int
     names: Mapping[str, tuple[int, ...]]
     first: int = 1
     definitions: Mapping[str, str] = field(default_factory=dict)
 
-    def tells_apart(self, name: str) -> bool:
-        """Return whether contexts have names of this kind, addresses or other ids: an unknown one then names none."""
+    def has_names_like(self, name: str) -> bool:
+        """Return True if contexts have names of this kind, addresses or other ids: an unknown one then names none."""
         is_address = _ADDRESS.match(name) is not None
         return not name.isdigit() and any((_ADDRESS.match(known) is not None) == is_address for known in self.names)
 
     @cached_property
     def pattern(self) -> re.Pattern[str] | None:
-        """Finds an id of the sample in brackets, whatever it looks like.
+        """The pattern that finds an id of the sample in brackets, of any form.
 
-        The ids are foreign, and one may be a list of others. So the longest that a separator or a bracket follows is
-        taken for good: to try all ways in which an answer can be read would take for ever.
+        The ids come from users, and one may be a list of others. So the longest that a separator or a bracket follows
+        is taken for good: trying all ways in which an answer can be read would take for ever.
         """
-        names = (name for name in self.names if len(name) <= _LONGEST_ID and not _ADDRESS.match(name))
+        names = (name for name in self.names if len(name) <= _MAX_ID and not _ADDRESS.match(name))
         ids = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
         one = rf"(?>(?:{ids})(?=\s*+[,;，；、]|[\]】]))"
         return re.compile(rf"[\[【](?P<id>{one}(?:\s*+[,;，；、]\s*+{one})*)[\]】](?!\()") if ids else None
 
 
 def list_sources(sample: StoredSample, *, first: int) -> Sources:
-    """What the marks of a sample's answer can name."""
-    names: dict[str, tuple[int, ...]] = {}
-    contexts = sample.contexts or []
-    for rank, name in _list_names(sample, len(contexts)):
-        if rank not in names.get(name, ()):
-            names[name] = (*names.get(name, ()), rank)
-    return Sources(n_contexts=len(contexts), names=names, first=first)
-
-
-def _list_names(sample: StoredSample, n_contexts: int) -> Iterator[tuple[int, str]]:
-    """Ranks with the ids and addresses of their contexts."""
+    """Return the sources that the marks of a sample's answer can name; `first` is the number of the first context."""
+    n_contexts = len(sample.contexts or [])
     beside = sample.metadata.get("contexts")
     members = beside if isinstance(beside, list) and len(beside) == n_contexts else [None] * n_contexts
     ids = sample.context_ids or []
+    names: dict[str, tuple[int, ...]] = {}
     for rank, member in enumerate(members, start=1):
-        given = [ids[rank - 1] if rank <= len(ids) else None, *_list_addresses(member)]
-        yield from ((rank, _fold(name)) for name in given if isinstance(name, str) and name.strip())
-
-
-def _list_addresses(member: object) -> list[Any]:
-    """What a context's further members call it; LangChain's documents have them in their metadata."""
-    if not isinstance(member, dict):
-        return []
-    return [member.get("url"), member.get("source"), *_list_addresses(member.get("metadata"))]
+        given: list[Any] = [ids[rank - 1] if rank <= len(ids) else None]
+        # LangChain's documents have the names of a context in their metadata.
+        node = member
+        while isinstance(node, dict):
+            given += [node.get("url"), node.get("source")]
+            node = node.get("metadata")
+        for name in map(_fold, (name for name in given if isinstance(name, str) and name.strip())):
+            if rank not in names.get(name, ()):
+                names[name] = (*names.get(name, ()), rank)
+    return Sources(n_contexts=n_contexts, names=names, first=first)
 
 
 def _fold(name: str) -> str:
-    """An id as it is; of an address what tells documents apart."""
+    """Return an id unchanged, of an address the part that distinguishes documents."""
     name = name.strip()
     if not _ADDRESS.match(name):
         return name
@@ -145,101 +139,105 @@ def _fold(name: str) -> str:
 
 
 def read_cited_text(sample: StoredSample, answer: str, settings: RunSettings) -> CitedText:
-    """The citations of a sample's answer by the settings of its run."""
+    """Return the citations of a sample's answer by the settings of its run."""
     sources = list_sources(sample, first=settings.citations_from)
     return find_citations(answer, sources, compile_patterns(settings.citations))
 
 
 def strip_citations(sample: StoredSample, text: str, settings: RunSettings) -> str:
-    """A statement of a sample's answer without marks, of which a judge could read what is meant to support it."""
+    """Return a statement of a sample's answer without marks, which would name its support to a judge."""
     return strip_marks(text, list_sources(sample, first=settings.citations_from), compile_patterns(settings.citations))
 
 
 def find_citations(answer: str, sources: Sources, patterns: Sequence[re.Pattern[str]]) -> CitedText:
-    """The citations of an answer, in order; where there are more than MAX_CITATIONS, one more than these."""
-    definitions, hidden = _read_definitions(answer)
-    sources = replace(sources, definitions=definitions)
-    closed = sorted([*hidden, *(match.span() for match in _CODE.finditer(answer))])
-    begins, ends = [begin for begin, _ in closed], list(accumulate((end for _, end in closed), max))
-
-    def is_open(mark: _Mark) -> bool:
-        n_before = bisect_left(begins, mark.match.end())
-        return not n_before or ends[n_before - 1] <= mark.match.start()
-
-    marks = filter(is_open, _find_marks(answer, sources, patterns))
-    citations = (citation for mark in marks for citation in _read(mark, sources))
-    return CitedText(citations=tuple(islice(citations, MAX_CITATIONS + 1)), hidden=tuple(hidden))
-
-
-def _read_definitions(answer: str) -> tuple[dict[str, str], list[tuple[int, int]]]:
-    """What footnotes and a list of sources stand for, by label, and the stretches of the answer they are in."""
-    found = {match["label"]: match["body"][:_LONGEST_BODY] for match in _DEFINITION.finditer(answer)}
+    """Return the citations of an answer, in order; where there are more than MAX_CITATIONS, one more than these."""
+    # Footnotes and a list of sources: their texts by label, and the stretches of the answer they are in.
+    definitions = {match["label"]: match["body"][:_MAX_BODY] for match in _DEFINITION.finditer(answer)}
     hidden = [match.span() for match in _DEFINITION.finditer(answer)]
-    # What has no entries behind its first heading has none behind any other.
+    # If the first heading has no entries behind it, no other one has.
     if heading := _HEADING.search(answer):
         lines = answer[heading.end() :].splitlines()
         entries = [entry for line in lines if line.strip() and (entry := _ENTRY.match(line))]
         for entry in entries:
-            found.setdefault(entry["label"] or entry["number"], entry["body"][:_LONGEST_BODY])
+            definitions.setdefault(entry["label"] or entry["number"], entry["body"][:_MAX_BODY])
         if entries:
             hidden.append((heading.start(), len(answer)))
-    return found, hidden
+    sources = replace(sources, definitions=definitions)
+    closed = sorted([*hidden, *(match.span() for match in _CODE.finditer(answer))])
+    begins, ends = [begin for begin, _ in closed], list(accumulate((end for _, end in closed), max))
+    citations: list[Citation] = []
+    for mark in _find_marks(answer, sources, patterns):
+        match = mark.match
+        n_before = bisect_left(begins, match.end())
+        if n_before and ends[n_before - 1] > match.start():
+            continue  # in code or among definitions
+        citations += [
+            Citation(marker=match[0], start=match.start(), end=match.end(), ranks=ranks, text=mark.text)
+            for ranks in _resolve(mark, sources)
+        ]
+        if len(citations) > MAX_CITATIONS:
+            break
+    return CitedText(citations=tuple(citations[: MAX_CITATIONS + 1]), hidden=tuple(hidden))
 
 
 def _find_marks(text: str, sources: Sources, patterns: Sequence[re.Pattern[str]]) -> list[_Mark]:
-    """What the patterns find, in order; what overlaps with something found before it is left out."""
-    own = [sources.pattern] if sources.pattern else []
-    found = [
+    """Return the matches of the patterns, in order; one that overlaps with an earlier one is left out."""
+    by_id = [sources.pattern] if sources.pattern else []
+    matches = [
         (match.start(), place, match)
-        for place, pattern in enumerate([*own, *patterns])
+        for place, pattern in enumerate([*by_id, *patterns])
         for match in pattern.finditer(text)
     ]
     marks: list[_Mark] = []
-    for _, _, match in sorted(found, key=lambda item: item[:2]):
-        mark = _read_mark(match, sources)
-        if mark is not None and (not marks or match.start() >= marks[-1].match.end()):
-            marks.append(mark)
+    for _, _, match in sorted(matches, key=lambda item: item[:2]):
+        groups = match.groupdict()
+        rank, rank0, name = groups.get("rank"), groups.get("rank0"), groups.get("id")
+        numbers = _expand(rank0 or rank or "")
+        if len(numbers) > 1 and min(numbers) < sources.first and rank0 is None:
+            continue  # an interval such as [0, 1] where ranks count from 1
+        if not numbers and not (name and name.strip()):
+            continue
+        if not marks or match.start() >= marks[-1].match.end():
+            marks.append(
+                _Mark(
+                    match=match, numbers=numbers, from_zero=rank0 is not None, name=name or None,
+                    text=groups.get("text") or "",
+                )
+            )  # fmt: skip
     return marks
 
 
-def _read_mark(match: re.Match[str], sources: Sources) -> _Mark | None:
-    """A mark; None for what cannot be one, as the interval [0, 1] where ranks count from 1."""
-    groups = match.groupdict()
-    rank, rank0, name = groups.get("rank"), groups.get("rank0"), groups.get("id")
-    numbers = _expand(rank0 or rank or "")
-    if len(numbers) > 1 and min(numbers) < sources.first and rank0 is None:
-        return None
-    if not numbers and not (name and name.strip()):
-        return None
-    return _Mark(
-        match=match, numbers=numbers, from_zero=rank0 is not None, name=name or None, text=groups.get("text") or ""
-    )
+def _resolve(mark: _Mark, sources: Sources) -> list[tuple[int, ...]]:
+    """Return the ranks of each number or id in a mark; an unknown one names nothing."""
+    name, cited = mark.name, []
+    if name is not None:
+        whole = _resolve_name(name, sources)
+        names = [part for part in _BETWEEN_IDS.split(name) if part.strip()]
+        cited = [whole] if whole else [_resolve_name(part, sources) for part in names]
+    if not mark.numbers or any(cited) or (name is not None and not mark.from_zero and sources.has_names_like(name)):
+        return cited
+    cited = []
+    for number in mark.numbers:
+        body = None if mark.from_zero else sources.definitions.get(str(number))
+        if body is not None:
+            # A number whose footnote has an address, or is an id, names that.
+            ranks = _resolve_body(body, sources)
+            if ranks or any(map(sources.has_names_like, _ADDRESS.findall(body))):
+                cited.append(ranks)
+                continue
+        rank = number + 1 if mark.from_zero else number + 1 - sources.first
+        cited.append((rank,) if 1 <= rank <= sources.n_contexts else ())
+    return cited
 
 
 def _expand(text: str) -> tuple[int, ...]:
-    """`1-3, 5` as 1, 2, 3, 5."""
+    """Return `1-3, 5` as 1, 2, 3, 5."""
 
     def write_out(match: re.Match[str]) -> str:
         first, last = int(match[1]), int(match[2])
-        return ",".join(map(str, range(first, last + 1))) if first <= last < first + _LONGEST_RANGE else match[0]
+        return ",".join(map(str, range(first, last + 1))) if first <= last < first + _MAX_RANGE else match[0]
 
     return tuple(dict.fromkeys(int(number) for number in _NUMBER.findall(_RANGE.sub(write_out, text))))
-
-
-def _read(mark: _Mark, sources: Sources) -> Iterator[Citation]:
-    """The citations that a mark makes: one for each number or id in it."""
-    match, name = mark.match, mark.name
-    cited = [] if name is None else _resolve_names(name, sources)
-    if mark.numbers and not any(cited) and (name is None or mark.from_zero or not sources.tells_apart(name)):
-        cited = [_resolve_number(number, mark, sources) for number in mark.numbers]
-    for ranks in cited:
-        yield Citation(marker=match[0], start=match.start(), end=match.end(), ranks=ranks, text=mark.text)
-
-
-def _resolve_names(name: str, sources: Sources) -> list[tuple[int, ...]]:
-    """The ranks of an id or an address, or of each in a list of them; what is not known names nothing."""
-    whole = _resolve_name(name, sources)
-    return [whole] if whole else [_resolve_name(part, sources) for part in _BETWEEN_IDS.split(name) if part.strip()]
 
 
 def _resolve_name(name: str, sources: Sources) -> tuple[int, ...]:
@@ -250,35 +248,23 @@ def _resolve_name(name: str, sources: Sources) -> tuple[int, ...]:
 
 
 def _resolve_body(body: str, sources: Sources) -> tuple[int, ...]:
-    """The ranks of what the text of a footnote names: an address or an id that stands in it."""
+    """Return the ranks that the text of a footnote names by an address or an id in it."""
     for word in (*_ADDRESS.findall(body), body, *body.split()):
         if ranks := sources.names.get(_fold(word.strip("<>()[]\"',;")), ()):
             return ranks
     return ()
 
 
-def _resolve_number(number: int, mark: _Mark, sources: Sources) -> tuple[int, ...]:
-    """The rank that a number is; of a number whose footnote has an address, or is an id, what that names."""
-    body = sources.definitions.get(str(number))
-    if body is not None and not mark.from_zero:
-        ranks = _resolve_body(body, sources)
-        addresses = _ADDRESS.findall(body)
-        if ranks or any(map(sources.tells_apart, addresses)):
-            return ranks
-    rank = number + 1 if mark.from_zero else number + 1 - sources.first
-    return (rank,) if 1 <= rank <= sources.n_contexts else ()
-
-
 def strip_marks(text: str, sources: Sources, patterns: Sequence[re.Pattern[str]]) -> str:
-    """A text without its marks; of a link the words stay."""
+    """Return a text without its marks; of a link the words stay."""
     spans = [(mark.match.start(), mark.match.end(), mark.text) for mark in _find_marks(text, sources, patterns)]
     return remove_spans(text, spans)[0].strip() if spans else text
 
 
 def remove_spans(text: str, spans: Sequence[tuple[int, int, str]]) -> tuple[str, list[int]]:
-    """A text with others in place of some stretches of it, in order, and where in the new text each of these ends.
+    """Replace stretches of a text by others, in order; return the new text and the end of each replacement in it.
 
-    Blanks before a stretch that goes altogether go with it.
+    Blanks before a stretch that is removed altogether are removed too.
     """
     new, ends, begin = "", [], 0
     for start, end, instead in spans:
@@ -289,20 +275,22 @@ def remove_spans(text: str, spans: Sequence[tuple[int, int, str]]) -> tuple[str,
     return new + text[begin:], ends
 
 
-_NEAR: Final = 0.1  # the least a piece has to have of a statement that was split from it
-_BACK: Final = 0.1  # what it costs to go back in the answer
-_SKIP: Final = 0.05  # what it costs to pass a piece over
-_MORE: Final = 0.4  # the least share of a further piece's words that a statement has beside those of its own piece
-_TOLD: Final = 0.8  # and the least share that it has at all
-_LONGEST_OPENING: Final = 1_000  # characters of a line without a letter, behind which a mark may still open it
-_MOST_PIECES: Final = 2_000  # of an answer; the way from each to each is weighed
-_MOST_PAIRS: Final = 500_000  # of pieces and statements, each of which takes some microseconds
+_MIN_SUPPORT: Final = 0.1  # that a piece has for a statement that was split from it
+_BACK: Final = 0.1  # the cost of going back in the answer
+_SKIP: Final = 0.05  # the cost of passing a piece over
+_MIN_NEW: Final = 0.4  # share of a further piece's words that a statement has and its first piece lacks
+_MIN_SHARED: Final = 0.8  # share of a further piece's words that a statement has at all
+_MAX_OPENING: Final = 1_000  # characters of a line without a letter, behind which a mark may still open it
+_MAX_PIECES: Final = 2_000  # of an answer; the way from each to each is weighed
+_MAX_PAIRS: Final = 500_000  # of pieces and statements, each of which takes some microseconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Piece:
-    """What an answer says up to its next marks. `sentence` is the place of its sentence, `ordinals` are those of the
-    marks among the answer's citations."""
+    """The text of an answer up to its next marks.
+
+    `sentence` is the number of its sentence, `ordinals` are the places of the marks among the answer's citations.
+    """
 
     text: str
     sentence: int
@@ -310,115 +298,106 @@ class _Piece:
 
 
 def place_citations(answer: str, cited: CitedText, statements: Mapping[str, str]) -> dict[int, list[str]] | None:
-    """By citation, its place among the answer's from 0, the ids of the statements it belongs to, in their order.
+    """Return by citation, its place among the answer's from 0, the ids of the statements it belongs to, in order.
 
-    None for an answer of too many sentences, or of too many for so many statements, to be compared each with each.
+    A citation belongs to the statements that were split from its piece of the answer, and to others of its sentence
+    that repeat the piece. None for an answer of too many sentences, or of too many for so many statements, to be
+    compared each with each.
     """
     if not cited.citations:
         return {}
-    pieces = list(islice(_read_pieces(answer, cited), _MOST_PIECES + 1))
-    if len(pieces) > _MOST_PIECES or len(pieces) * len(statements) > _MOST_PAIRS:
+    pieces = list(islice(_read_pieces(answer, cited), _MAX_PIECES + 1))
+    if len(pieces) > _MAX_PIECES or len(pieces) * len(statements) > _MAX_PAIRS:
         return None
     placed: dict[int, list[str]] = {ordinal: [] for ordinal in range(len(cited.citations))}
     keys = [analyse_text(piece.text).keys for piece in pieces]
     found = find_pieces(list(statements.values()), [piece.text for piece in pieces])
     for (statement_id, text), place in zip(statements.items(), found, strict=True):
-        if place is not None:
-            for ordinal in _pick_marks(analyse_text(text).keys, pieces, keys, place):
-                placed[ordinal].append(statement_id)
+        if place is None:
+            continue
+        words = analyse_text(text).keys
+        for other, piece in enumerate(pieces):
+            n_new, n_shared, n = len((words - keys[place]) & keys[other]), len(words & keys[other]), len(keys[other])
+            is_repeated = n_new >= _MIN_NEW * n and n_shared >= _MIN_SHARED * n and n_new > 0
+            if other == place or (piece.sentence == pieces[place].sentence and is_repeated):
+                for ordinal in piece.ordinals:
+                    placed[ordinal].append(statement_id)
     return placed
 
 
-def find_pieces(
-    statements: Sequence[str], pieces: Sequence[str], *, back: float = _BACK, skip: float = _SKIP
-) -> list[int | None]:
-    """The place of the piece that each statement was split from; None where its own has nothing of it."""
+def find_pieces(statements: Sequence[str], pieces: Sequence[str]) -> list[int | None]:
+    """Return the place of the piece that each statement was split from; None where that piece does not support it.
+
+    Statements come in the order of the text, so the cheapest way through the pieces is searched (as in Viterbi's
+    algorithm): each statement brings its support, steps back and skipped pieces cost.
+    """
     if not pieces or not statements:
         return [None] * len(statements)
-    told = [analyse_text(piece) for piece in pieces]
-    rates = np.array([[rate_support(read_claim(one), text) for text in told] for one in map(analyse_text, statements)])
+    texts = [analyse_text(piece) for piece in pieces]
+    claims = [analyse_text(statement) for statement in statements]
+    rates = np.array([[rate_support(read_claim(claim), text) for text in texts] for claim in claims])
     places = np.arange(len(pieces))
     steps = places[None, :] - places[:, None]
-    costs = np.where(steps < 0, back, skip * np.maximum(steps - 1, 0))
-    sums, ways = rates[0] - skip * places, []
+    costs = np.where(steps < 0, _BACK, _SKIP * np.maximum(steps - 1, 0))
+    sums, ways = rates[0] - _SKIP * places, []
     for of_statement in rates[1:]:
         reached = sums[:, None] - costs
         ways.append(reached.argmax(axis=0))
         sums = reached.max(axis=0) + of_statement
-    path = [int((sums - skip * places[::-1]).argmax())]
+    path = [int((sums - _SKIP * places[::-1]).argmax())]
     for way in reversed(ways):
         path.append(int(way[path[-1]]))
     return [
-        place if of_statement[place] >= _NEAR else None
+        place if of_statement[place] >= _MIN_SUPPORT else None
         for of_statement, place in zip(rates, reversed(path), strict=True)
     ]
 
 
 def _read_pieces(answer: str, cited: CitedText) -> Iterator[_Piece]:
-    """The answer's pieces in order, without the marks that close them."""
-    spans = {(one.start, one.end, one.text): None for one in cited.citations}
+    """Yield the answer's pieces in order, without the marks that close them."""
+    spans = {(citation.start, citation.end, citation.text): None for citation in cited.citations}
     hidden = {(*span, ""): None for span in cited.hidden}
     order = sorted([*spans, *hidden])
     text, ends = remove_spans(answer, order)
     places = dict(zip(order, ends, strict=True))
-    marks = [places[one.start, one.end, one.text] for one in cited.citations]
-    bounds = list(islice(_find_bounds(text), _MOST_PIECES + 1))
-    closed: dict[int, list[int]] = {place: [] for place in range(len(bounds))}
-    for ordinal, mark in enumerate(marks):
-        if bounds:
-            closed[_find_owner(text, bounds, mark)].append(ordinal)
-    for place, (start, end) in enumerate(bounds):
-        for piece, ordinals in _cut(text, start, end, closed[place], marks):
-            yield _Piece(text=piece, sentence=place, ordinals=ordinals)
-
-
-def _find_bounds(text: str) -> Iterator[tuple[int, int]]:
+    marks = [places[citation.start, citation.end, citation.text] for citation in cited.citations]
+    bounds: list[tuple[int, int]] = []  # of sentences that have a letter
     begin = 0
     for sentence in split_sentences(text):
         start = text.index(sentence, begin)
         begin = start + len(sentence)
-        if _says_something(sentence):
-            yield start, begin
+        if _has_letters(sentence):
+            bounds.append((start, begin))
+        if len(bounds) > _MAX_PIECES:
+            break
+    if not bounds:
+        return
+    closed: dict[int, list[int]] = {place: [] for place in range(len(bounds))}
+    for ordinal, mark in enumerate(marks):
+        # A mark closes the last sentence that begins before it, unless it opens a line with a sentence behind it.
+        owner = max((place for place, (start, _) in enumerate(bounds) if start < mark), default=0)
+        line_start, line_end = text.rfind("\n", 0, mark) + 1, text.find("\n", mark)
+        after = owner + 1 if bounds[owner][0] < mark else owner
+        opens = not _has_letters(text[max(line_start, mark - _MAX_OPENING) : mark])
+        if opens and after < len(bounds) and (line_end < 0 or bounds[after][0] < line_end):
+            owner = after
+        closed[owner].append(ordinal)
+    for place, (start, end) in enumerate(bounds):
+        # A sentence's pieces, each with the marks that close it; what follows the last marks belongs to them as well.
+        closing: dict[int, list[int]] = {}
+        last = seen = start
+        has_text = False  # between these two
+        for ordinal in closed[place]:
+            stop = min(max(marks[ordinal], start), end)
+            has_text, seen = has_text or _has_letters(text[seen:stop]), stop
+            # A full stop between two marks makes no piece.
+            if not closing or has_text:
+                last, has_text = stop, False
+            closing.setdefault(last, []).append(ordinal)
+        stops = [start, *list(closing)[:-1], end]
+        for number, ordinals in enumerate(closing.values() or [[]]):
+            yield _Piece(text=text[stops[number] : stops[number + 1]], sentence=place, ordinals=tuple(ordinals))
 
 
-def _find_owner(text: str, bounds: Sequence[tuple[int, int]], mark: int) -> int:
-    """The sentence that a mark closes: the last that begins before it, unless it opens a line with one of its own."""
-    before = max((place for place, (start, _) in enumerate(bounds) if start < mark), default=0)
-    line_start, line_end = text.rfind("\n", 0, mark) + 1, text.find("\n", mark)
-    after = before + 1 if bounds[before][0] < mark else before
-    opens = not _says_something(text[max(line_start, mark - _LONGEST_OPENING) : mark])
-    has_own = after < len(bounds) and (line_end < 0 or bounds[after][0] < line_end)
-    return after if opens and has_own else before
-
-
-def _cut(
-    text: str, start: int, end: int, ordinals: Sequence[int], marks: Sequence[int]
-) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """A sentence's pieces, each with the marks that close it; what follows the last marks belongs to them as well."""
-    closing: dict[int, list[int]] = {}
-    last = seen = start
-    has_said = False  # between these two
-    for ordinal in ordinals:
-        stop = min(max(marks[ordinal], start), end)
-        has_said, seen = has_said or _says_something(text[seen:stop]), stop
-        # A full stop between two marks makes no piece.
-        if not closing or has_said:
-            last, has_said = stop, False
-        closing.setdefault(last, []).append(ordinal)
-    stops = [start, *list(closing)[:-1], end]
-    for place, closed in enumerate(closing.values() or [[]]):
-        yield text[stops[place] : stops[place + 1]], tuple(closed)
-
-
-def _says_something(text: str) -> bool:
+def _has_letters(text: str) -> bool:
     return any(character.isalnum() for character in text)
-
-
-def _pick_marks(said: Set[str], pieces: Sequence[_Piece], keys: Sequence[Set[str]], place: int) -> Iterator[int]:
-    """The citations of the piece that a statement was split from, and of others of its sentence that it tells too."""
-    left = said - keys[place]
-    for other, piece in enumerate(pieces):
-        brings, has = len(left & keys[other]), len(said & keys[other])
-        is_told = brings >= _MORE * len(keys[other]) and has >= _TOLD * len(keys[other]) and brings > 0
-        if other == place or (piece.sentence == pieces[place].sentence and is_told):
-            yield from piece.ordinals

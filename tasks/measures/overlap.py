@@ -2,11 +2,11 @@
 
 The formulas and tokenizers are sacrebleu's, the longest common subsequence is rapidfuzz's. A pair with Chinese in it is
 split with sacrebleu's Chinese tokenizer (each character a token, words of other scripts whole), any other as mteval-13a
-does. Values are shares from 0 to 1, where sacrebleu itself speaks of 0 to 100.
+does. Values are shares from 0 to 1, where sacrebleu itself uses 0 to 100.
 
-Exact match and token F1 are those of SQuAD (Rajpurkar et al. 2016, arXiv:1606.05250), whose official script no library
-here has: small letters, no punctuation, no articles, and what is left split at white space. Beyond that script, which
-knows English alone, punctuation is that of any script and each Chinese character is a token.
+Exact match and token F1 follow SQuAD (Rajpurkar et al. 2016, arXiv:1606.05250), whose official script no library here
+has: small letters, no punctuation, no articles, and the rest split at white space. Beyond that script, which knows
+English alone, punctuation is that of any script and each Chinese character is a token.
 """
 
 import re
@@ -22,7 +22,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 from sacrebleu.tokenizers.tokenizer_zh import TokenizerZh
 
-# The exact match of earlier versions, which forgave white space alone, has the name `exact_match` on record.
+# The name `exact_match` is that of earlier versions, which ignored white space alone.
 KINDS = ("bleu", "rouge_l", "chrf", "squad_exact_match", "token_f1")
 _CHINESE = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _ARTICLES = ("a", "an", "the")
@@ -45,28 +45,37 @@ def measure_overlap(answer: str, ground_truth: str) -> Mapping[str, float]:
     >>> round(measure_overlap("The Eiffel Tower, in Paris.", "Paris")["token_f1"], 2)
     0.4
     """
-    is_chinese = bool(_CHINESE.search(answer) or _CHINESE.search(ground_truth))
-
-    def f1(n_common: float, ours: list[str], theirs: list[str]) -> float:
-        return 2 * n_common / (len(ours) + len(theirs)) if n_common else 0.0
-
-    def share(percent: float) -> float:
-        # Sums of logarithms come out a hair above 100 for equal texts.
-        return min(1.0, round(percent / 100, 12))
-
-    words = _split(answer, is_chinese=is_chinese), _split(ground_truth, is_chinese=is_chinese)
-    tokens = _normalise(answer), _normalise(ground_truth)
+    bleu, chrf, tokenize = _load_scorers(bool(_CHINESE.search(answer) or _CHINESE.search(ground_truth)))
+    # Lower-case words, and Chinese characters, without punctuation.
+    words = [
+        [token for token in tokenize(text.lower()).split() if any(char.isalnum() for char in token)]
+        for text in (answer, ground_truth)
+    ]
+    tokens = [_normalise(text) for text in (answer, ground_truth)]
+    n_common = {
+        "rouge_l": (LCSseq.similarity(*words), words),
+        "token_f1": ((Counter(tokens[0]) & Counter(tokens[1])).total(), tokens),
+    }
+    f1 = {name: 2 * n / (len(ours) + len(theirs)) if n else 0.0 for name, (n, (ours, theirs)) in n_common.items()}
+    # Sums of logarithms are a hair above 100 for equal texts.
+    shares = [min(1.0, round(scorer.sentence_score(answer, [ground_truth]).score / 100, 12)) for scorer in (bleu, chrf)]
     return {
-        "bleu": share(_bleu(is_chinese).sentence_score(answer, [ground_truth]).score),
-        "rouge_l": f1(LCSseq.similarity(*words), *words),
-        "chrf": share(_chrf().sentence_score(answer, [ground_truth]).score),
+        "bleu": shares[0],
+        "rouge_l": f1["rouge_l"],
+        "chrf": shares[1],
         "squad_exact_match": float(tokens[0] == tokens[1]),
-        "token_f1": f1((Counter(tokens[0]) & Counter(tokens[1])).total(), *tokens),
+        "token_f1": f1["token_f1"],
     }
 
 
+@cache
+def _load_scorers(is_chinese: bool) -> tuple[BLEU, CHRF, Callable[[str], str]]:
+    tokenizer = TokenizerZh() if is_chinese else Tokenizer13a()
+    return BLEU(effective_order=True, tokenize="zh" if is_chinese else "13a"), CHRF(), tokenizer
+
+
 def _normalise(text: str) -> list[str]:
-    """Return the tokens that SQuAD compares; of a text of only punctuation and articles its words as they are."""
+    """Return the tokens that SQuAD compares; of a text of only punctuation and articles all its words."""
     kept = "".join(
         letter
         for letter in text.lower()
@@ -74,25 +83,3 @@ def _normalise(text: str) -> list[str]:
     )
     words = _CHINESE.sub(lambda match: f" {match[0]} ", kept).split()
     return [word for word in words if word not in _ARTICLES] or text.split()
-
-
-def _split(text: str, *, is_chinese: bool) -> list[str]:
-    """Return lower-case words, and Chinese characters, without punctuation."""
-    tokens = _tokenizer(is_chinese)(text.lower()).split()
-    return [token for token in tokens if any(char.isalnum() for char in token)]
-
-
-@cache
-def _tokenizer(is_chinese: bool) -> Callable[[str], str]:
-    make: Callable[[], Callable[[str], str]] = TokenizerZh if is_chinese else Tokenizer13a
-    return make()
-
-
-@cache
-def _bleu(is_chinese: bool) -> BLEU:
-    return BLEU(effective_order=True, tokenize="zh" if is_chinese else "13a")
-
-
-@cache
-def _chrf() -> CHRF:
-    return CHRF()

@@ -1,9 +1,14 @@
-"""SQL answers: the rows they return against those that were expected, and what that proves of two queries.
+"""Answers that are SQL queries or tool calls, compared with the expected ones without a judge.
 
 A sample's `tables` (rows, or paths) and `setup` (a script) are the data that its expected query (the ground truth) and
 the bot's query (the answer) run on; `expected_rows` and `rows` may be given in their place. Queries run in the query
 process, in a DuckDB in memory that holds the sample's tables and nothing else. Rows are compared as values, so that two
 queries of different wording, column names or number types can agree.
+
+A made tool call agrees with an expected one of the same name by the share of what is right in it: the name, and each of
+the arguments that either of them has. Expected and made calls are paired so that the agreements add up to the most, in
+order or in any order, and the score is 2 x agreements / (expected + made): a missing call costs as much as an extra
+one, and no call where none was expected is right.
 """
 
 import asyncio
@@ -13,6 +18,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice, permutations, product
 from typing import Any, Final
@@ -33,8 +39,8 @@ _MAX_BYTES: Final = 64 * 2**20  # of the rows that a query returns
 # half at the end of _DIGITS goes one way in both sums.
 _NOISE, _DIGITS = 15, 12
 _TIME = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d\S*)?$", re.ASCII)
-# How many cells are looked at to find which of several equal columns is which.
-_MOST_CELLS_TRIED = 2_000_000
+# How many cells are read to find out which of several equal columns is which.
+_MAX_CELLS_TRIED = 2_000_000
 
 Cell = Any
 
@@ -51,7 +57,7 @@ class ResultSet:
 class Agreement:
     """Shares from 0 to 1 of the expected rows and columns that were returned, and of the returned that were expected.
 
-    `in_order` is the share of rows that agree in the same order, of the longer set. `note` says in words what differs.
+    `in_order` is the share of rows that agree in the same order, of the longer set. `note` describes the differences.
     """
 
     row_precision: float
@@ -63,14 +69,14 @@ class Agreement:
 
     @property
     def f1(self) -> float:
-        """Harmonic mean of precision and recall of cells, each that of rows times that of columns."""
+        """The harmonic mean of precision and recall of cells, each that of rows times that of columns."""
         precision = self.row_precision * self.column_precision
         recall = self.row_recall * self.column_recall
         return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
 def read_rows(source: object, name: str) -> ResultSet:
-    """Rows given as a list of objects, or as {"columns": [...], "rows": [[...], ...]}; raises TableError."""
+    """Return rows given as a list of objects, or as {"columns": [...], "rows": [[...], ...]}; raises TableError."""
     if isinstance(source, list) and all(isinstance(row, dict) for row in source):
         columns = tuple(dict.fromkeys(key for row in source for key in row))
         return ResultSet(columns=columns, rows=tuple(tuple(row.get(key) for key in columns) for row in source))
@@ -117,8 +123,8 @@ def compare_result_sets(expected: ResultSet, made: ResultSet) -> Agreement:
     - Types: numbers of any type are equal by value, whole ones exactly and others to twelve digits; a date is midnight
       of its day, and a text in ISO form is the time it names; times are UTC; true is not 1.
     - NULLs are equal to each other, as are NaNs.
-    - Columns are paired by what they hold, those of one name first where that leaves a choice (whatever the case); the
-      order of columns is of no matter.
+    - Columns are paired by what they hold, equal names (in any case) first where that leaves a choice; the order of
+      columns does not matter.
     - A row counts as often as it comes. Rows are compared by the paired columns alone.
     - Two sets without rows agree; a list of no rows has no columns that could differ.
 
@@ -174,7 +180,7 @@ def _pair_columns(
     named = np.array([[own.casefold() == other.casefold() for other in made.columns] for own in expected.columns])
     placed = np.eye(*alike.shape)
     worth = alike + named * 1e-3 + placed * 1e-6
-    # Of pairings that are worth the same, the same one whichever side is the expected one.
+    # Of pairings of equal worth the same one is taken if expected and made change places.
     if repr(expected) <= repr(made):
         rows, columns = linear_sum_assignment(worth, maximize=True)
     else:
@@ -184,10 +190,10 @@ def _pair_columns(
         if alike[own, other] or named[own, other]:
             held = (frozenset(wanted[own].items()), frozenset(given[other].items()))
             groups.setdefault(held, []).append((own, other))
-    # Columns that hold the same values as a whole can be told apart by the rows alone: try their orders, the given one
-    # first, for as many cells as may be looked at.
+    # Columns that hold the same values as a whole can be distinguished by the rows alone: try their orders, the given
+    # one first, for as many cells as may be read.
     n_cells = (len(wanted_rows) + len(given_rows)) * sum(map(len, groups.values()))
-    n_tries = max(1, _MOST_CELLS_TRIED // max(1, n_cells))
+    n_tries = max(1, _MAX_CELLS_TRIED // max(1, n_cells))
     best: list[tuple[int, int]] = []
     most = -1
     for orders in islice(product(*(permutations([other for _, other in group]) for group in groups.values())), n_tries):
@@ -206,7 +212,7 @@ def _pair_columns(
 
 
 def must_differ(expected: ResultSet, made: ResultSet) -> bool:
-    """Return whether the two sets differ whatever the names and the order of their columns are."""
+    """Return True if the two sets differ under all names and orders of their columns."""
     if len(expected.columns) != len(made.columns):
         return True
     sides = [Counter(_settle_rows(rows)) for rows in (expected, made)]
@@ -221,8 +227,8 @@ def must_differ(expected: ResultSet, made: ResultSet) -> bool:
     return bags[0] != bags[1]
 
 
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 1.0
+def _share(part: float, whole: float) -> float:
+    return float(part / whole) if whole else 1.0
 
 
 def _pick(rows: Sequence[tuple[Cell, ...]], places: Sequence[int]) -> list[tuple[Cell, ...]]:
@@ -273,7 +279,7 @@ RESULT_SETS = "result_sets"
 
 
 def compare_results(sample: StoredSample) -> list[Grade] | str:
-    """Return grades from 0 to 1, or the reason why there are none.
+    """Return grades from 0 to 1, or the reason without grades.
 
     `row_precision`, `row_recall`, `column_precision`, `column_recall`, and the scores `any_order` (F1 of the cells) and
     `in_order` (F1 times the share of rows in the expected order). A bot's query that fails scores 0.
@@ -287,17 +293,25 @@ def compare_results(sample: StoredSample) -> list[Grade] | str:
         raise FatalJudgeError(f"sample {sample.sample_id}: {error}") from None
     if expected is None:
         return "no_ground_truth"
+    names = ("row_precision", "row_recall", "column_precision", "column_recall", "any_order", "in_order")
+    ratings = dict.fromkeys(names, 0.0)
     try:
         made = _find_rows(sample, sample.answer, "rows")
+        if made is None:
+            return "no_answer"
+        agreement = compare_result_sets(expected, made)
+        ratings = {name: getattr(agreement, name) for name in names[:4]}
+        ratings |= {"any_order": agreement.f1, "in_order": agreement.f1 * agreement.in_order}
+        note = agreement.note
     except QueryStopped as error:
         raise QueryStopped(f"the bot's query: {error}") from None
     except QueryError as error:
-        return _grade(f"the bot's query fails: {error}")
+        note = f"the bot's query fails: {error}"
     except TableError as error:
         if sample.metadata.get("rows") is None:  # then the tables are at fault, and not the bot
             raise FatalJudgeError(f"sample {sample.sample_id}: {error}") from None
-        return _grade(f"the bot's rows cannot be read: {error}")
-    return _grade(compare_result_sets(expected, made)) if made else "no_answer"
+        note = f"the bot's rows cannot be read: {error}"
+    return [Grade(criterion=name, rating=rating, reason=note) for name, rating in ratings.items()]
 
 
 async def prove_by_running(sample: StoredSample) -> Grade | None:
@@ -306,35 +320,34 @@ async def prove_by_running(sample: StoredSample) -> Grade | None:
     A query that fails proves nothing either: it may be written for another database. Raises FatalJudgeError for tables
     that cannot be read.
     """
-
-    def run_both() -> Grade | None:
+    results = []
+    for sql in (sample.ground_truth, sample.answer):
         try:
-            expected, made = (_run(sample, sql) for sql in (sample.ground_truth, sample.answer))
+            results.append(await asyncio.to_thread(_find_rows, sample, sql, None))
         except QueryError:
             return None
         except TableError as error:
             raise FatalJudgeError(f"sample {sample.sample_id}: {error}") from None
-        if expected is None or made is None or not must_differ(expected, made):
-            return None
-        return Grade(
-            criterion="sql_equivalence",
-            rating=0.0,
-            reason=f"run on the sample's data they differ: {compare_result_sets(expected, made).note}",
-            rule="settled by running both",
-        )
+    expected, made = results
+    if expected is None or made is None or not await asyncio.to_thread(must_differ, expected, made):
+        return None
+    agreement = await asyncio.to_thread(compare_result_sets, expected, made)
+    return Grade(
+        criterion="sql_equivalence",
+        rating=0.0,
+        reason=f"run on the sample's data they differ: {agreement.note}",
+        rule="settled by running both",
+    )
 
-    return await asyncio.to_thread(run_both)
 
+def _find_rows(sample: StoredSample, sql: str | None, column: str | None) -> ResultSet | None:
+    """Return the rows in a column of the dataset, else the result of a query; None without either.
 
-def _find_rows(sample: StoredSample, sql: str | None, column: str) -> ResultSet | None:
-    """Rows that were given, or those of a query; None when there is neither. Raises QueryError or TableError."""
-    given = sample.metadata.get(column)
+    Raises QueryError or TableError.
+    """
+    given = sample.metadata.get(column) if column else None
     if given is not None:
         return read_rows(given, f"column {column}")
-    return _run(sample, sql)
-
-
-def _run(sample: StoredSample, sql: str | None) -> ResultSet | None:
     tables, setup = sample.metadata.get("tables") or {}, str(sample.metadata.get("setup") or "")
     if sql is None or not (tables or setup):
         return None
@@ -343,29 +356,18 @@ def _run(sample: StoredSample, sql: str | None) -> ResultSet | None:
     return run_on_tables(sql, tables, setup=setup)
 
 
-def _grade(agreement: Agreement | str) -> list[Grade]:
-    names = ("row_precision", "row_recall", "column_precision", "column_recall", "any_order", "in_order")
-    if isinstance(agreement, str):
-        ratings, note = dict.fromkeys(names, 0.0), agreement
-    else:
-        ratings = {name: getattr(agreement, name) for name in names[:4]}
-        ratings |= {"any_order": agreement.f1, "in_order": agreement.f1 * agreement.in_order}
-        note = agreement.note
-    return [Grade(criterion=name, rating=rating, reason=note) for name, rating in ratings.items()]
-
-
 TOOL_CALLS = "tool_calls"
 _SHAPES = '{"name": …, "args": {…}}, {"function": {"name": …, "arguments": …}} or {"name": …, "input": {…}}'
 _UNREADABLE = "(unreadable)"
 
 
 class ToolCallError(ValueError):
-    """Expected tool calls have an unknown shape; the text says what came and what is read."""
+    """Expected tool calls have an unknown shape; the text names the value and the known shapes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolCall:
-    """One call. `accepted` gives arguments several values that are right, None among them when it may be left out."""
+    """One call. `accepted` gives arguments several right values, None among them when the argument may be left out."""
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -375,8 +377,8 @@ class ToolCall:
 def read_tool_calls(value: object, *, strict: bool) -> list[ToolCall]:
     """Return calls from a list of objects as OpenAI, Anthropic and LangChain have them, or the JSON of one.
 
-    `strict`: whatever cannot be read raises ToolCallError. Otherwise it is a call that agrees with none, for it is the
-    bot that made it.
+    If `strict`, anything that cannot be read raises ToolCallError. Otherwise it is a call that agrees with none, for
+    the bot made it.
     """
     try:
         entries = _open_json(value)
@@ -386,7 +388,24 @@ def read_tool_calls(value: object, *, strict: bool) -> list[ToolCall]:
         if strict:
             raise
         return [ToolCall(name=_UNREADABLE)]
-    return [_read_call(entry, strict=strict) for entry in entries]
+    calls = []
+    for entry in entries:
+        call = entry.get("function", entry) if isinstance(entry, dict) else None
+        name = call.get("name") if isinstance(call, dict) else None
+        read: ToolCall | None = None
+        if isinstance(call, dict) and isinstance(name, str):
+            given: object = next((call[key] for key in ("args", "arguments", "input") if call.get(key) is not None), {})
+            accepted = call.get("accepted") or {}
+            are_lists = isinstance(accepted, dict) and all(isinstance(values, list) for values in accepted.values())
+            with suppress(ToolCallError):
+                arguments = _open_json(given)
+                if isinstance(arguments, dict) and are_lists:
+                    read = ToolCall(name=name, arguments=arguments, accepted=accepted)
+        if read is None and strict:
+            raise ToolCallError(f"an expected tool call is {str(entry)[:120]!r}; it must be {_SHAPES}")
+        unreadable = f"{name} {_UNREADABLE}" if isinstance(name, str) else _UNREADABLE
+        calls.append(read or ToolCall(name=unreadable))
+    return calls
 
 
 def grade_tool_calls(expected: Sequence[ToolCall], made: Sequence[ToolCall]) -> list[Grade]:
@@ -401,20 +420,15 @@ def grade_tool_calls(expected: Sequence[ToolCall], made: Sequence[ToolCall]) -> 
     """
     from scipy.optimize import linear_sum_assignment  # noqa: PLC0415  # half a second, which few runs need
 
-    def agree(want: ToolCall, call: ToolCall) -> float:
-        if want.name != call.name:
-            return 0.0
-        n_parts = 1 + len(want.arguments.keys() | want.accepted.keys() | call.arguments.keys())
-        return (n_parts - len(_list_wrong(want, call))) / n_parts
-
-    def share(part: float, whole: float) -> float:
-        return float(part / whole) if whole else 1.0
-
-    agreements = np.array([[agree(want, call) for call in made] for want in expected])
-    agreements = agreements.reshape(len(expected), len(made))
+    agreements = np.zeros((len(expected), len(made)))
+    for row, column in np.ndindex(agreements.shape):
+        want, call = expected[row], made[column]
+        if want.name == call.name:
+            n_parts = 1 + len(want.arguments.keys() | want.accepted.keys() | call.arguments.keys())
+            agreements[row, column] = (n_parts - len(_list_wrong(want, call))) / n_parts
     rows, columns = linear_sum_assignment(agreements, maximize=True)
     pairs = [(int(row), int(column)) for row, column in zip(rows, columns, strict=True)]
-    # The most that pairs add up to whose calls come in the same order on both sides, as in sequence alignment.
+    # The most that pairs add up to if the calls come in the same order on both sides, as in sequence alignment.
     best = np.zeros((len(expected) + 1, len(made) + 1))
     for row, column in np.ndindex(agreements.shape):
         paired = best[row, column] + agreements[row, column]
@@ -433,11 +447,11 @@ def grade_tool_calls(expected: Sequence[ToolCall], made: Sequence[ToolCall]) -> 
     note = "; ".join(f"{name} {', '.join(items)}" for name, items in faults.items() if items)
     total = len(expected) + len(made)
     ratings = {
-        "names": share(2 * len(named), total),
-        "arguments": share(sum(agreements[pair] for pair in named), len(named)),
-        "order": share(ordered, free),
-        "in_order": share(2 * ordered, total),
-        "any_order": share(2 * free, total),
+        "names": _share(2 * len(named), total),
+        "arguments": _share(sum(agreements[pair] for pair in named), len(named)),
+        "order": _share(ordered, free),
+        "in_order": _share(2 * ordered, total),
+        "any_order": _share(2 * free, total),
     }
     return [
         Grade(criterion=name, rating=float(rating), reason=note or "all calls as expected")
@@ -447,19 +461,21 @@ def grade_tool_calls(expected: Sequence[ToolCall], made: Sequence[ToolCall]) -> 
 
 def _list_wrong(want: ToolCall, call: ToolCall) -> list[str]:
     """Return the names of the arguments that differ, are missing or were not expected."""
-
-    def is_right(name: str) -> bool:
+    wrong = []
+    for name in want.arguments.keys() | want.accepted.keys() | call.arguments.keys():
         given = call.arguments.get(name)
         if name in want.accepted:
-            return any(_equal(value, given) for value in want.accepted[name])
-        return name in want.arguments and name in call.arguments and _equal(want.arguments[name], given)
-
-    names = want.arguments.keys() | want.accepted.keys() | call.arguments.keys()
-    return sorted(name for name in names if not is_right(name))
+            is_right = any(_equal(value, given) for value in want.accepted[name])
+        else:
+            has_both = name in want.arguments and name in call.arguments
+            is_right = has_both and _equal(want.arguments[name], given)
+        if not is_right:
+            wrong.append(name)
+    return sorted(wrong)
 
 
 def _equal(one: Any, other: Any) -> bool:  # noqa: ANN401  # JSON values
-    """Equal as JSON: 1 is 1.0 and not true; texts are equal but for space around them."""
+    """Return True if two JSON values are equal: 1 is 1.0 and not true; texts are equal but for space around them."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, str) and isinstance(other, str):
@@ -471,25 +487,8 @@ def _equal(one: Any, other: Any) -> bool:  # noqa: ANN401  # JSON values
     return bool(one == other)
 
 
-def _read_call(entry: object, *, strict: bool) -> ToolCall:
-    call = entry.get("function", entry) if isinstance(entry, dict) else None
-    if isinstance(call, dict) and isinstance(call.get("name"), str):
-        given: object = next((call[key] for key in ("args", "arguments", "input") if call.get(key) is not None), {})
-        try:
-            arguments, accepted = _open_json(given), call.get("accepted") or {}
-            is_accepted = isinstance(accepted, dict) and all(isinstance(values, list) for values in accepted.values())
-            if isinstance(arguments, dict) and is_accepted:
-                return ToolCall(name=call["name"], arguments=arguments, accepted=accepted)
-        except ToolCallError:
-            pass
-    if strict:
-        raise ToolCallError(f"an expected tool call is {str(entry)[:120]!r}; it must be {_SHAPES}")
-    name = call.get("name") if isinstance(call, dict) else None
-    return ToolCall(name=f"{name} {_UNREADABLE}" if isinstance(name, str) else _UNREADABLE)
-
-
 def _open_json(value: object) -> object:
-    """Return the JSON value of a text, an empty one as no arguments; what is not a text stays as it is."""
+    """Return the JSON value of a text, an empty one as no arguments; other values are returned unchanged."""
     if not isinstance(value, str):
         return value
     if not value.strip():

@@ -98,7 +98,7 @@ def test_a_ten_of_one_token_leaves_the_one_as_it_is() -> None:
 def test_a_one_that_may_begin_a_ten_is_not_guessed_at() -> None:
     said = expect(*RATED, {"9": 0.6, "1": 0.4}, "}}")
     assert said.expected is None
-    assert said.note == "as said: 40.0% of the probability lay on digits that may begin a longer number"
+    assert said.note == "as written: 40.0% of the probability lay on digits that may begin a longer number"
     # So little of it moves no grade, and is left out.
     assert expect(*RATED, {"9": 0.995, "1": 0.005}, "}}").expected == pytest.approx(9)
     # On a scale that ends before ten it is a one.
@@ -113,7 +113,7 @@ def test_a_one_that_may_begin_a_ten_is_not_guessed_at() -> None:
     ("tokens", "told"),
     [
         ((*RATED, {"7": 0.3, "x": 0.4, "y": 0.3}, "}}"), "only 30.0% of the probability lay on the scale"),
-        ((*RATED, "7.0}}"), "it is not clear where in the reply its number stands"),
+        ((*RATED, "7.0}}"), "it is not clear where in the reply its number is"),
         (('{"accuracy": {"reason": "Half.", "rating": 2, "rating": ', {"7": 1.0}, "}}"), "it is not clear where"),
         (('{"accuracy": {"reason": "Half.", "rating": 7}, "x": {"accuracy": {"rating": 2}}}',), "it is not clear"),
     ],
@@ -121,14 +121,14 @@ def test_a_one_that_may_begin_a_ten_is_not_guessed_at() -> None:
 def test_what_cannot_be_determined_is_as_it_was_said(tokens: tuple[Token, ...], told: str) -> None:
     said = expect(*tokens)
     assert (said.rating, said.expected) == (5.0, None)
-    assert str(said.note).startswith(f"as said: {told}")
+    assert str(said.note).startswith(f"as written: {told}")
 
 
 def test_tokens_that_do_not_spell_the_reply_are_not_used() -> None:
     text = write_text(*SEVEN)
     packed = pack_logprobs({"content": list_tokens(RATED[0], {"7": 1.0})}, text)
     assert packed == "[]"
-    assert expect(*SEVEN, packed=packed).note == "as said: its number could not be found among the tokens"
+    assert expect(*SEVEN, packed=packed).note == "as written: its number could not be found among the tokens"
     # What an endpoint takes out of the text, thoughts or a final mark, stands around it.
     around = list_tokens("<think>2?</think>", *SEVEN, "<|end|>")
     found = expect(*SEVEN, packed=pack_logprobs({"content": around}, text))
@@ -143,7 +143,7 @@ def test_tokens_that_do_not_spell_the_reply_are_not_used() -> None:
 )  # fmt: skip
 def test_log_probabilities_of_another_shape_are_none(given: object) -> None:
     assert pack_logprobs(given, write_text(*SEVEN)) is None
-    assert expect(*SEVEN, packed=None).note == "as said: the endpoint gave no log-probabilities"
+    assert expect(*SEVEN, packed=None).note == "as written: the endpoint gave no log-probabilities"
 
 
 def test_tokens_without_alternatives_count_for_what_they_are() -> None:

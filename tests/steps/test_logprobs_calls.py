@@ -146,7 +146,7 @@ async def test_an_endpoint_that_refuses_the_option_is_asked_without_it(
     for work in works:
         row = read_row(work, "accuracy")
         assert (row["said"], row["rating"]) == (7, 7)
-        assert row["rule"] == "as said: the endpoint gave no log-probabilities"
+        assert row["rule"] == "as written: the endpoint gave no log-probabilities"
     assert [call["status"] for call in read_calls(tmp_path)] == ["error", "ok", "ok"]
     assert ["logprobs" in body for body in endpoint.stats.bodies] == [True, False, False]
 
@@ -157,7 +157,7 @@ async def test_the_grade_notes_an_endpoint_without_log_probabilities(endpoint: E
     for run_id in ("run-1", "run-2"):
         row = read_row(await grade(tmp_path, "passage_recall", run_id=run_id, logprobs=True), "passage_recall")
         assert (row["said"], row["rating"]) == (3.75, 3.75)
-        assert row["rule"] == "as said: the endpoint gave no log-probabilities"
+        assert row["rule"] == "as written: the endpoint gave no log-probabilities"
     assert len(endpoint.stats.bodies) == 1
 
 
@@ -207,7 +207,7 @@ async def test_a_factorys_other_model_is_not_asked_for_them(
         work = make_work(make_sample())
         await grade_sample(live_run, work)
     row = read_row(work, "accuracy")
-    assert (row["rating"], row["rule"]) == (7, "as said: the endpoint gave no log-probabilities")
+    assert (row["rating"], row["rule"]) == (7, "as written: the endpoint gave no log-probabilities")
     (call,) = read_calls(tmp_path)
     assert "logprobs" not in orjson.loads(call["request"])
     assert not endpoint.stats.bodies
