@@ -215,7 +215,7 @@ def _post_once(address: str, body: bytes) -> None:
     try:
         # A redirect would be followed with a GET, and look like a delivery.
         answer = send_request(
-            "POST", address, timeout_s=_TIMEOUT_S, headers=headers, body=body, most_bytes=0, follows=False
+            "POST", address, timeout_s=_TIMEOUT_S, headers=headers, body=body, max_bytes=0, follow_redirects=False
         )
     except BadAddress as error:
         raise NotifyError(f"the webhook cannot be posted to: {error}") from None

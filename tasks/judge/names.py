@@ -18,6 +18,8 @@ DEFAULT: Final = "default"
 LEXICAL: Final = "lexical"
 """The built-in judge, which asks no model."""
 LOCAL: Final = "local"
+LOCAL_TASKS: Final = frozenset(("classify", "attribute", "rank"))
+"""The steps that a classifier of document-claim support can judge."""
 """What stands before the colon of a classifier's name."""
 # The name of a judge may hold `=`, but only behind its colon.
 _ITEM: Final = re.compile(r"([^:=]*)=(.*)", re.DOTALL)

@@ -25,7 +25,7 @@ import orjson
 
 from evalhouse.tasks.asking.pairs import Pair, Scored, judge_pairs, locate
 from evalhouse.tasks.judge.errors import FatalJudgeError, RefusedRequest, RunCancelled
-from evalhouse.tasks.judge.names import LOCAL
+from evalhouse.tasks.judge.names import LOCAL, LOCAL_TASKS
 from evalhouse.tasks.judge.protocol import (
     ModelReply,
     ModelRequest,
@@ -124,7 +124,6 @@ def _parse_setting(key: str, text: str) -> object:
 
 
 LOCAL_VERSION: Final = "1"  # part of every request's key: raise it whenever any verdict may come out differently
-LOCAL_TASKS: Final = frozenset(("classify", "attribute", "rank"))
 _INSTALL = "pip install 'evalhouse[local]'"
 _PLACES = re.compile(r"(\{document\}|\{claim\}|\{eos\})")
 # A window is written out and read again: at its ends a token may come apart.

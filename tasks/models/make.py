@@ -1,4 +1,7 @@
-"""From a name after `--judge` or `--embeddings` to the thing itself."""
+"""The judges and embeddings that the names after `--judge` and `--embeddings` mean.
+
+Each kind of judge is imported only for a judge of that kind.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +13,7 @@ from pathlib import Path
 from evalhouse.prompts import Prompt
 from evalhouse.tasks.asking.pairs import JOIN, Form, FormPrompt, find_form
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.judge.names import DEFAULT, LEXICAL, LOCAL, find_judge, list_judges
+from evalhouse.tasks.judge.names import DEFAULT, LEXICAL, LOCAL, LOCAL_TASKS, find_judge, list_judges
 from evalhouse.tasks.judge.protocol import (
     Judge,
     ModelReply,
@@ -20,8 +23,6 @@ from evalhouse.tasks.judge.protocol import (
     hash_canonical,
     require_prompt,
 )
-from evalhouse.tasks.models.local import LOCAL_TASKS, parse_classifier
-from evalhouse.tasks.models.providers import find_provider, load_providers, load_table
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.names import name_setting
@@ -29,7 +30,7 @@ from evalhouse.warehouse.steps import JUDGED_TASKS, PLANS, add_earlier, arrange_
 
 
 class FormJudge:
-    """Asks `judge` about pairs of a document and a claim; what a pair is stands in `asking/pairs`."""
+    """Asks `judge` about pairs of a document and a claim, which `asking/pairs` makes."""
 
     tasks = LOCAL_TASKS
 
@@ -42,7 +43,7 @@ class FormJudge:
 
     @property
     def window(self) -> int | None:
-        """The model's."""
+        """The model's context window."""
         return find_window(self._judge)
 
     @property
@@ -51,10 +52,10 @@ class FormJudge:
         return self._judge
 
     def prepare(self, question: Question) -> ModelRequest:
-        """The form's messages with the model's own parameters; no schema, for the reply is one word."""
+        """Return the form's messages with the model's own parameters; no schema, for the reply is one word."""
         pair = question.data
         if pair.keys() != {"document", "claim"}:
-            raise FatalJudgeError(f"{self.name} answers whether a document supports a claim, and no {question.step!r}")
+            raise FatalJudgeError(f"{self.name} answers whether a document supports a claim, not {question.step!r}")
         prompt = require_prompt(question)
         prompt = FormPrompt(form=self._form, **{item.name: getattr(prompt, item.name) for item in fields(Prompt)})
         request = self._judge.prepare(replace(question, prompt=prompt))
@@ -64,7 +65,7 @@ class FormJudge:
         return ModelRequest(request_hash=hash_canonical(keyed), payload=payload)
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """Whatever the model says."""
+        """Return the model's reply."""
         return await self._judge.reply(request)
 
     async def close(self) -> None:
@@ -78,9 +79,9 @@ _EMBEDDINGS_ALLOWED = "allowed: hashing, openai:MODEL, or module:factory (any La
 
 @dataclass(frozen=True, kw_only=True)
 class Judges:
-    """`default` answers for every step that has no judge of its own in `of_tasks`, by task.
+    """The judges of a run: `default` answers for every step that has none in `of_tasks`, by task.
 
-    `wrapped` are those that these stand before, where they were changed.
+    `wrapped` are the original judges, if these were changed.
     """
 
     default: Judge
@@ -88,7 +89,7 @@ class Judges:
     wrapped: Sequence[Judge] = ()
 
     def find(self, task: str) -> Judge:
-        """The judge of a step."""
+        """Return the judge of a step."""
         return self.of_tasks.get(task, self.default)
 
     @property
@@ -98,16 +99,16 @@ class Judges:
 
     @property
     def made(self) -> Sequence[Judge]:
-        """The judges as they were made."""
+        """The original judges."""
         return self.wrapped or self.all
 
     @property
     def have_servers(self) -> bool:
-        """Whether any of them is asked at an address."""
+        """True if any of them is asked at an address."""
         return any(judge.endpoint for judge in self.made)
 
     def change(self, wrap: Callable[[Judge], Judge]) -> "Judges":
-        """The same with each judge wrapped, once however many steps it answers for."""
+        """Return the same with each judge wrapped, once for all its steps."""
         wrapped = {id(judge): wrap(judge) for judge in self.all}
         return Judges(
             default=wrapped[id(self.default)],
@@ -136,10 +137,14 @@ def check_judge_name(name: str) -> None:
         return
     kind, _, model = name.partition(":")
     if kind == LOCAL:
+        from evalhouse.tasks.models.local import parse_classifier  # noqa: PLC0415
+
         parse_classifier(name)
         return
+    from evalhouse.tasks.models.providers import load_providers, load_table  # noqa: PLC0415
+
     kinds = ["lexical", "openai", LOCAL, *load_providers()]
-    # A module of that name, of the working directory too, is not a misspelled kind.
+    # A module of that name, in the working directory too, is not a misspelled kind.
     is_module = kind.isidentifier() and (
         find_spec(kind) is not None or Path(f"{kind}.py").exists() or Path(kind).is_dir()
     )
@@ -147,22 +152,22 @@ def check_judge_name(name: str) -> None:
     if close or not _is_model_name(name):
         meant = f"did you mean {close[0]}{f':{model}' if model else ''}? " if close else ""
         raise FatalJudgeError(
-            f"{name!r} names no judge; {meant}allowed: lexical, openai:MODEL (any OpenAI-compatible endpoint), "
+            f"unknown judge {name!r}; {meant}allowed: lexical, openai:MODEL (any OpenAI-compatible endpoint), "
             f"{', '.join(f'{prefix}:MODEL' for prefix in load_table()['providers'])}, "
             "local:MODEL (a classifier in this process), or module:factory (any LangChain chat model)"
         )
 
 
 def check_embeddings_name(name: str) -> None:
-    """Refuse a name that cannot be embeddings."""
+    """Refuse a name that cannot be embeddings; raises FatalJudgeError."""
     if name != "hashing" and not _is_model_name(name):
-        raise FatalJudgeError(f"{name!r} names no embeddings; {_EMBEDDINGS_ALLOWED}")
+        raise FatalJudgeError(f"unknown embeddings {name!r}; {_EMBEDDINGS_ALLOWED}")
 
 
 def make_judges(settings: RunSettings, plan: Plan) -> Judges:
-    """Return the judges that the plan's steps ask, of a plan without steps all that are named; others need no key.
+    """Return the judges that the plan's steps ask, or all judges for a plan without steps; others need no key.
 
-    Raises FatalJudgeError when one cannot be made, or cannot answer what it is named for.
+    Raises FatalJudgeError when one cannot be made, or cannot answer a step it is named for.
     """
     for name in list_judges(settings.judge):
         check_judge_name(name)
@@ -209,14 +214,14 @@ def _is_able(judge: Judge, task: str) -> bool:
 
 
 def name_judge(settings: RunSettings, name: str) -> RunSettings:
-    """The settings of one judge alone."""
+    """Return the settings with one judge alone."""
     return settings.model_copy(update={"judge": name})
 
 
 def make_judge(settings: RunSettings) -> Judge:
-    """The one judge of the settings; raises FatalJudgeError when it cannot be made."""
+    """Return the one judge of the settings; raises FatalJudgeError when it cannot be made."""
     if settings.judge == LEXICAL:
-        from evalhouse.tasks.lexical.judge import LexicalJudge  # noqa: PLC0415  # each judge imports only what it needs
+        from evalhouse.tasks.lexical.judge import LexicalJudge  # noqa: PLC0415
 
         return LexicalJudge()
     check_judge_name(settings.judge)
@@ -227,7 +232,8 @@ def make_judge(settings: RunSettings) -> Judge:
         from evalhouse.tasks.models.local import make_local_judge  # noqa: PLC0415
 
         return make_local_judge(settings.judge)
-    from evalhouse.tasks.models.chat import make_factory_judge, make_openai_judge  # noqa: PLC0415  # LangChain takes over a second
+    from evalhouse.tasks.models.chat import make_factory_judge, make_openai_judge  # noqa: PLC0415  # takes a second
+    from evalhouse.tasks.models.providers import find_provider  # noqa: PLC0415
 
     kind, _, model = settings.judge.partition(":")
     if kind == "openai":
@@ -240,7 +246,7 @@ def make_judge(settings: RunSettings) -> Judge:
 
 
 async def check_reachable(settings: RunSettings) -> str:
-    """Ask whether the judge could be asked, at no cost; raises JudgeError that says why not."""
+    """Return how far the judge can be reached, at no cost; raises JudgeError that states why not."""
     if find_form(settings.judge) is not None:
         return await check_reachable(name_judge(settings, settings.judge.partition(JOIN)[2]))
     if settings.judge == "lexical":
@@ -249,13 +255,15 @@ async def check_reachable(settings: RunSettings) -> str:
         from evalhouse.tasks.models.local import check_golden_pairs  # noqa: PLC0415
 
         return check_golden_pairs(settings.judge)
+    from evalhouse.tasks.models.providers import find_provider  # noqa: PLC0415
+
     kind, _, model = settings.judge.partition(":")
     if provider := find_provider(settings.judge):
         await make_judge(settings).close()
-        return f"the package and the settings of {provider.name} are there; whether the model answers is not asked"
+        return f"the package and the settings of {provider.name} are there; the model was not asked"
     if kind != "openai":
         await make_judge(settings).close()
-        return "its factory returns a chat model; whether that can be reached is not asked"
+        return "its factory returns a chat model; the model was not asked"
     from evalhouse.tasks.models.chat import list_models  # noqa: PLC0415
 
     models = await list_models(settings)
@@ -265,6 +273,8 @@ async def check_reachable(settings: RunSettings) -> str:
 
 
 def _is_model_name(name: str) -> bool:
+    from evalhouse.tasks.models.providers import load_providers  # noqa: PLC0415
+
     kind, separator, rest = name.partition(":")
     if kind == "openai" or kind in load_providers():
         return bool(separator and rest.strip())

@@ -112,7 +112,7 @@ def test_a_run_whose_judges_are_all_lexical_needs_no_key(tmp_path: Path, prefect
         ),
         ("openai:a,overlap=lexical", METRICS, "the step 'overlap' asks no judge; those that do: extract, classify"),
         ("rank=lexical,rank=lexical", METRICS, "the step 'rank' has two judges"),
-        ("openai:judge,classify=gpt", METRICS, "'gpt' names no judge"),
+        ("openai:judge,classify=gpt", METRICS, "unknown judge 'gpt'"),
         ("openai:judge,classify=nowhere:make", METRICS, "nowhere"),
         ("openai:judge,grade=lexical", "accuracy", "cannot take the step grade (accuracy), only extract, classify,"),
     ],

@@ -141,7 +141,7 @@ def test_a_text_that_names_a_place_is_not_filled_in_again() -> None:
         ("minicheck+local:factcg", "name a chat model behind it"),
         ("minicheck+minicheck+openai:x", "name a chat model behind it"),
         ("granite-guardian+module:make", "takes an openai:MODEL"),
-        ("minicheck+", "names no judge"),
+        ("minicheck+", "unknown judge"),
     ],
 )
 def test_a_form_before_what_cannot_be_asked_in_it_is_refused(name: str, said: str) -> None:

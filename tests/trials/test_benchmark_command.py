@@ -360,7 +360,7 @@ def test_an_empty_answer_is_wrong_without_a_question(live_run: LiveRun, endpoint
     [
         ((), "Missing option '--data'"),
         (("--data", "nowhere"), "nowhere: there is no such folder"),
-        (("--data", "sets", "--judge", "lexcal"), "'lexcal' names no judge"),
+        (("--data", "sets", "--judge", "lexcal"), "unknown judge 'lexcal'"),
         (("--data", "sets", "--half", "third"), "'third' is not one of 'choose', 'report', 'all'"),
         (("--data", "sets", "--limit", "0"), "0 is not in the range"),
         (("--data", "sets/harbour_relevance", "--language", "zh"), "holds no labelled set in zh"),
