@@ -200,8 +200,7 @@ def evaluate(samples: "Samples", *, metrics: Sequence[str] | str = (), **setting
     from evalhouse.flows.results.progress import ProgressLine
     from evalhouse.flows.run.call_process import RunnerGone, run_apart
     from evalhouse.tasks.settings.run import RunSettings
-    from evalhouse.warehouse.messages import list_names
-    from evalhouse.warehouse.names import settings_as_arguments
+    from evalhouse.warehouse.messages import list_names, settings_as_arguments
 
     if unknown := [name for name in settings if name not in RunSettings.model_fields]:
         known = list(RunSettings.model_fields)
@@ -277,7 +276,7 @@ def _write_samples(samples: Any, folder: Path) -> str | None:  # noqa: ANN401  #
 def answer_calls() -> None:
     """Run evaluations for the process that has started this one: what the child of `evaluate` does."""
     from evalhouse.flows.run.call_process import answer_requests
-    from evalhouse.warehouse.names import settings_as_arguments
+    from evalhouse.warehouse.messages import settings_as_arguments
 
     with settings_as_arguments():
         answer_requests(_answer_call)

@@ -42,8 +42,8 @@ from evalhouse.tasks.trials.preferences import (
     PreferenceRequest,
     judge_pair,
 )
+from evalhouse.warehouse.messages import suggest
 from evalhouse.warehouse.metric_files import Plan
-from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.gates import Decision, record_decision
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, find_run, refuse_forgotten

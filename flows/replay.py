@@ -42,8 +42,7 @@ from evalhouse.tasks.settings.run import RunSettings, leave_out, read_settings
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.collection import describe_application, make_messages, make_target
 from evalhouse.tasks.targets.protocol import TargetQuestion
-from evalhouse.warehouse.messages import list_names
-from evalhouse.warehouse.names import suggest
+from evalhouse.warehouse.messages import list_names, suggest
 from evalhouse.warehouse.rows.calls import StoredResponse, fetch_responses, sum_cost
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import (

@@ -42,7 +42,7 @@ OWN = {
     "tasks/asking/limits.py", "tasks/lexical/judge.py", "tasks/models/make.py", "tasks/settings/target.py",
     "warehouse/engine/connection.py", "warehouse/engine/migrate.py", "warehouse/location.py",
     "warehouse/metric_files.py",
-    "warehouse/sandbox/catalog.py", "warehouse/sandbox/query.py",
+    "warehouse/sandbox/query.py",
 }  # fmt: skip
 # Foreign, and cut to so many characters before a pattern meets it; functions stand for the patterns within them.
 CUT = {
@@ -259,7 +259,7 @@ KNOWN = {
     "tasks/measures/citations.py:_fold",
     "prompts/render.py:_compile_control_words", "prompts/render.py:_compile_ids", "prompts/render.py:_compile_tags",
     "tasks/lexical/split.py:_compile_silences", "tasks/lexical/texts.py:_compile_bounds",
-    "tasks/lexical/texts.py:read_number", "warehouse/names.py:name_flag",
+    "tasks/lexical/texts.py:read_number", "warehouse/messages.py:name_flag",
 }  # fmt: skip
 
 

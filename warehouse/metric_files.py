@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.names import name_setting, suggest
+from evalhouse.warehouse.messages import name_setting, suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.steps import GRADE_STEP, STEPS, add_earlier
 

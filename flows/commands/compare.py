@@ -48,7 +48,7 @@ from evalhouse.tasks.comparing.runs import (
     rank_samples,
 )
 from evalhouse.tasks.reviews.export import pair_corrected
-from evalhouse.warehouse.names import suggest
+from evalhouse.warehouse.messages import suggest
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, NO_CLUSTER

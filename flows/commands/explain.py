@@ -32,8 +32,7 @@ from evalhouse.flows.results.output import (
     write_value,
 )
 from evalhouse.flows.results.run_facts import CAUSES, LANGUAGES, Cause, Language, read_diagnosis
-from evalhouse.warehouse.messages import clean_text, shorten
-from evalhouse.warehouse.names import suggest
+from evalhouse.warehouse.messages import clean_text, shorten, suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.pages import explain_no_sample
 from evalhouse.warehouse.rows.runs import find_run

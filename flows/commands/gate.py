@@ -31,7 +31,7 @@ from evalhouse.tasks.comparing.gate_checks import Limits, Score, cover_all
 from evalhouse.tasks.comparing.runs import ComparisonSettings
 from evalhouse.tasks.settings.suite import MAX_K, MEAN_OF_PASSED, PASSED, PREVIOUS_ANY
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.names import suggest
+from evalhouse.warehouse.messages import suggest
 from evalhouse.warehouse.rows.gates import accept_run, find_user, list_nights, record_decision
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.rows.samples import NO_CLUSTER

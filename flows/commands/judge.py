@@ -24,7 +24,7 @@ from evalhouse.flows.commands.options import (
 from evalhouse.flows.errors import INCOMPLETE, INTERRUPTED, SettingsError
 from evalhouse.flows.results.output import make_table, print_json, print_line, print_notice, print_table, print_text
 from evalhouse.prompts import Prompt, Rubric, check_prompts, list_languages, load_prompts
-from evalhouse.warehouse.names import suggest
+from evalhouse.warehouse.messages import suggest
 
 if TYPE_CHECKING:
     from evalhouse.tasks.trials.labelled_sets import Half

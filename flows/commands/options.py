@@ -17,7 +17,7 @@ from click.core import ParameterSource
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.warehouse.location import DEFAULT_URL
-from evalhouse.warehouse.names import suggest
+from evalhouse.warehouse.messages import suggest
 
 if TYPE_CHECKING:
     from evalhouse.warehouse.store import Warehouse

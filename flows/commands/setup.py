@@ -249,7 +249,7 @@ def check_metrics(settings: RunSettings) -> CheckResult:
     metrics = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
     plan = plan_run(settings.metrics, metrics, embeddings=settings.embeddings)
     if own := [metric for metric in metrics.values() if metric.is_own]:
-        from evalhouse.warehouse.sandbox.own_metrics import try_metrics  # noqa: PLC0415  # few runs have one
+        from evalhouse.warehouse.sandbox.query_process import try_metrics  # noqa: PLC0415  # few runs have one
 
         try_metrics(own, settings.metric_settings)
     return "ok", f"a run scores {len(plan.metrics)} of {len(metrics)}"

@@ -51,8 +51,7 @@ from evalhouse.flows.results.run_facts import (
 )
 from evalhouse.tasks.comparing.noise import POWER
 from evalhouse.tasks.reviews.export import CorrectedMean, list_corrected
-from evalhouse.warehouse.messages import clean_text, shorten
-from evalhouse.warehouse.names import suggest
+from evalhouse.warehouse.messages import clean_text, shorten, suggest
 from evalhouse.warehouse.rows.gates import list_acceptances
 from evalhouse.warehouse.rows.pages import fetch_series, find_series, reading_slices
 from evalhouse.warehouse.rows.runs import RunRow, find_forgotten, find_run, list_runs

@@ -131,7 +131,7 @@ def backup(target: str, warehouse: "Warehouse", as_json: bool) -> int:
     or put their rows aside, and lose nothing. Every row is counted and hashed on both sides, and the copy is opened and
     checked. A lake is copied into a DuckDB file as well. To restore, name the copy with --warehouse or put it in place.
     """
-    from evalhouse.warehouse.upkeep.backup import back_up  # noqa: PLC0415
+    from evalhouse.warehouse.upkeep.copies import back_up  # noqa: PLC0415
 
     done = back_up(warehouse, target)
     n_rows = sum(done.tables.values())
@@ -156,7 +156,7 @@ def move(source: str, target: str, as_json: bool) -> int:
     was cut short continues where it stopped when the same command is given again. FROM stays as it is.
     """
     from evalhouse.warehouse.store import Warehouse  # noqa: PLC0415
-    from evalhouse.warehouse.upkeep.move import move_warehouse  # noqa: PLC0415
+    from evalhouse.warehouse.upkeep.copies import move_warehouse  # noqa: PLC0415
 
     old, new = Warehouse(source), Warehouse(target)
 

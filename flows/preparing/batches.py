@@ -13,8 +13,7 @@ from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.names import list_judges
 from evalhouse.tasks.judge.protocol import Judge, find_batches
 from evalhouse.tasks.settings.run import RunSettings, find_deadline
-from evalhouse.warehouse.messages import shorten
-from evalhouse.warehouse.names import name_setting
+from evalhouse.warehouse.messages import name_setting, shorten
 from evalhouse.warehouse.rows.calls import (
     BatchLedger,
     KnownModel,

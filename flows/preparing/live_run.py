@@ -32,9 +32,9 @@ from evalhouse.tasks.pipeline.live_run import Asking, LiveRun
 from evalhouse.tasks.settings.run import RunSettings, is_traces
 from evalhouse.tasks.settings.suite import TraceWindow
 from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.messages import name_setting
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.mover import Mover
-from evalhouse.warehouse.names import name_setting
 from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run, now_utc, refuse_forgotten
 from evalhouse.warehouse.rows.samples import count_samples

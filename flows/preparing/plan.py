@@ -12,7 +12,7 @@ from evalhouse.tasks.datasets.read import StagedDataset
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.names import find_judge, is_fixed
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.warehouse.messages import list_names
+from evalhouse.warehouse.messages import list_names, name_setting
 from evalhouse.warehouse.metric_files import (
     MetricFile,
     MetricFileError,
@@ -23,7 +23,6 @@ from evalhouse.warehouse.metric_files import (
     resolve_parameters,
     write_rubric_metric,
 )
-from evalhouse.warehouse.names import name_setting
 from evalhouse.warehouse.steps import (
     GRADE_STEP,
     PLANS,
@@ -98,7 +97,7 @@ def explain_replaced(settings: RunSettings, steps: frozenset[str]) -> str | None
 def try_own_metrics(plan: Plan, settings: RunSettings) -> None:
     """As `try_metrics`, of the metrics that are not built in."""
     if plan.own_metrics:
-        from evalhouse.warehouse.sandbox.own_metrics import try_metrics  # noqa: PLC0415  # few runs have one
+        from evalhouse.warehouse.sandbox.query_process import try_metrics  # noqa: PLC0415  # few runs have one
 
         try_metrics(plan.own_metrics, settings.metric_settings)
 

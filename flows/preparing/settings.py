@@ -26,8 +26,7 @@ from typing import Literal
 from evalhouse.flows.errors import explain
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.warehouse.messages import hide_credentials
-from evalhouse.warehouse.names import name_flag, name_setting
+from evalhouse.warehouse.messages import hide_credentials, name_flag, name_setting
 
 _PREFIX = "EVALHOUSE_"
 _LISTS = tuple(name for name, field in RunSettings.model_fields.items() if get_origin(field.annotation) is tuple)

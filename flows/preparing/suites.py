@@ -40,8 +40,7 @@ from evalhouse.tasks.settings.suite import (
     name_scores,
 )
 from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.warehouse.messages import quote_value
-from evalhouse.warehouse.names import suggest
+from evalhouse.warehouse.messages import quote_value, suggest
 
 UPDATED: Final = "knowledge-base.updated"
 # What Prefect emits when a task that was made with `@materialize` has completed.

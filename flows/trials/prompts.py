@@ -36,9 +36,8 @@ from evalhouse.tasks.models.make import Judges
 from evalhouse.tasks.models.stand_ins import NoRecord, StandInJudge
 from evalhouse.tasks.pipeline.live_run import Extraction, LiveRun, SampleWork, make_work
 from evalhouse.tasks.settings.run import RunSettings, list_settings, read_settings
-from evalhouse.warehouse.messages import shorten
+from evalhouse.warehouse.messages import shorten, suggest
 from evalhouse.warehouse.metric_files import Plan
-from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.reviews import (
     JudgedTexts,
     fetch_judged_texts,

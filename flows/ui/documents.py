@@ -22,7 +22,7 @@ from evalhouse.flows.report.sections import write_share
 from evalhouse.flows.ui.pages import find_warehouse, link, render
 from evalhouse.flows.ui.pair import mark_changes
 from evalhouse.tasks.comparing.intervals import find_share_interval
-from evalhouse.warehouse.names import suggest
+from evalhouse.warehouse.messages import suggest
 from evalhouse.warehouse.rows.runs import find_run
 
 router = APIRouter()

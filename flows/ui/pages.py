@@ -17,8 +17,7 @@ from fastapi.responses import HTMLResponse
 
 from evalhouse.flows.report.page import make_environment
 from evalhouse.flows.server.environment import load_user_settings
-from evalhouse.warehouse.messages import clean_text
-from evalhouse.warehouse.names import suggest
+from evalhouse.warehouse.messages import clean_text, suggest
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 

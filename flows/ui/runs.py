@@ -27,8 +27,7 @@ from evalhouse.flows.results.run_facts import HEADLINE, explain_joint_split
 from evalhouse.flows.ui.pages import find_flow_run_page, find_warehouse, link, render, use_cached
 from evalhouse.flows.ui.pair import compare_cached
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.messages import clean_text
-from evalhouse.warehouse.names import suggest
+from evalhouse.warehouse.messages import clean_text, suggest
 from evalhouse.warehouse.rows.pages import (
     Row,
     Rows,

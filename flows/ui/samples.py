@@ -24,8 +24,7 @@ from evalhouse.flows.results.output import write_value
 from evalhouse.flows.results.run_facts import CAUSES, HEADLINE, load_advice
 from evalhouse.flows.ui.judge import list_items
 from evalhouse.flows.ui.pages import find_flow_run_page, find_warehouse, link, render
-from evalhouse.warehouse.messages import shorten
-from evalhouse.warehouse.names import suggest
+from evalhouse.warehouse.messages import shorten, suggest
 from evalhouse.warehouse.rows.pages import (
     Condition,
     Scores,

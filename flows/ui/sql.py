@@ -33,7 +33,7 @@ from evalhouse.flows.ui.pages import find_warehouse, link, render, use_cached
 from evalhouse.warehouse.errors import QueryError, WarehouseError
 from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.messages import clean_text
-from evalhouse.warehouse.sandbox.catalog import Catalog, read_catalog, suggest_words, write_name
+from evalhouse.warehouse.sandbox.query import Catalog, read_catalog, suggest_words, write_name
 from evalhouse.warehouse.sandbox.query_process import MEMORY_MB, TIMEOUT_S, answer_apart
 
 SPREAD: Final = "-"

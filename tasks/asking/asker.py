@@ -37,7 +37,7 @@ from evalhouse.tasks.judge.errors import (
     repeat_error,
 )
 from evalhouse.tasks.judge.protocol import Judge, ModelReply, ModelRequest, Question
-from evalhouse.warehouse.names import name_setting
+from evalhouse.warehouse.messages import name_setting
 from evalhouse.warehouse.steps import find_task
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed, repeat_error
-from evalhouse.warehouse.names import name_setting
+from evalhouse.warehouse.messages import name_setting
 
 logger = logging.getLogger(__name__)
 

@@ -46,8 +46,8 @@ from evalhouse.tasks.comparing.paired import (
     warn_of_sampling,
 )
 from evalhouse.warehouse.engine.connection import one_reader
+from evalhouse.warehouse.messages import suggest
 from evalhouse.warehouse.metric_files import Better
-from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow, find_forgotten
 from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, NO_CLUSTER

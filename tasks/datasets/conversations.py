@@ -22,8 +22,7 @@ import orjson
 from evalhouse.tasks.datasets.errors import Complain
 from evalhouse.tasks.datasets.rows import RUN_MARKS, ColumnPath, Columns, ColumnUse, Field, RawRow, hash_json
 from evalhouse.tasks.datasets.values import MISSING, RECORDED_COLUMNS, find_text, is_absent, is_recorded, open_cell
-from evalhouse.warehouse.messages import list_names, name_kind, quote_value
-from evalhouse.warehouse.names import name_setting
+from evalhouse.warehouse.messages import list_names, name_kind, name_setting, quote_value
 
 Role = Literal["user", "assistant", "tool", "system"]
 Which = Literal["all", "last"]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import BinaryIO, Final
 
-from evalhouse.warehouse.names import name_setting
+from evalhouse.warehouse.messages import name_setting
 
 _CHUNK: Final = 2**16
 _SAMPLED: Final = 2**22  # bytes of lines with more than ASCII that the encoding is found by

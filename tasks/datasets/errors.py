@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from string import Template
 from typing import Literal
 
-from evalhouse.warehouse.names import name_setting
+from evalhouse.warehouse.messages import name_setting
 
 ProblemKind = Literal[
     "broken_json",

@@ -37,11 +37,10 @@ from evalhouse.tasks.datasets.errors import Complain, Place, ReadingStopped, ref
 from evalhouse.tasks.datasets.excel import ENDINGS as EXCEL_ENDINGS
 from evalhouse.tasks.datasets.excel import name_cells, name_columns, read_sheet
 from evalhouse.tasks.datasets.rows import ALIASES, RawRow
-from evalhouse.warehouse.engine.table_source import TableSourceError, read_table
+from evalhouse.warehouse.engine.connection import TableSourceError, read_table
 from evalhouse.warehouse.errors import WarehouseUrlError
 from evalhouse.warehouse.location import parse_location
-from evalhouse.warehouse.messages import list_names, name_kind, quote_value
-from evalhouse.warehouse.names import name_setting
+from evalhouse.warehouse.messages import list_names, name_kind, name_setting, quote_value
 
 _MAX_LINE = 2**28  # bytes of one JSON Lines row or one line of CSV: a file without line ends must not fill the memory
 _MAX_CELL = 2**26  # characters of one CSV cell: more is a quote that is never closed

@@ -36,8 +36,7 @@ from evalhouse.tasks.datasets.spans.read import Tally, guess_format, read_traces
 from evalhouse.tasks.datasets.spans.store import open_stored
 from evalhouse.tasks.settings.run import RunSettings, is_sample, is_traces
 from evalhouse.tasks.settings.suite import TRACES, TraceWindow
-from evalhouse.warehouse.messages import list_names
-from evalhouse.warehouse.names import name_setting
+from evalhouse.warehouse.messages import list_names, name_setting
 from evalhouse.warehouse.rows.samples import Staging, dump_turns
 from evalhouse.warehouse.sample_data import SAMPLE_PATH
 from evalhouse.warehouse.store import Warehouse

@@ -38,8 +38,7 @@ from evalhouse.tasks.datasets.values import (
     read_metadata,
     read_text,
 )
-from evalhouse.warehouse.messages import list_names, name_kind, quote_value
-from evalhouse.warehouse.names import name_setting, suggest
+from evalhouse.warehouse.messages import list_names, name_kind, name_setting, quote_value, suggest
 from evalhouse.warehouse.rows.samples import Turn, plain_turns
 
 Field = Literal[

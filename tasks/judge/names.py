@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from evalhouse.warehouse.names import suggest
+from evalhouse.warehouse.messages import suggest
 from evalhouse.warehouse.steps import GRADE_STEP, JUDGED_TASKS, PLANS, STEPS, TASKS, find_step, find_task
 
 DEFAULT: Final = "default"

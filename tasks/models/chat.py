@@ -60,8 +60,7 @@ from evalhouse.tasks.models.providers import (
     is_openai,
 )
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.warehouse.messages import shorten
-from evalhouse.warehouse.names import name_setting
+from evalhouse.warehouse.messages import name_setting, shorten
 from evalhouse.warehouse.steps import REPLY_VERSIONS
 
 _OPTIONS = ("temperature", "max_completion_tokens", "seed", "logprobs", "top_logprobs", "reasoning_effort")

@@ -26,8 +26,7 @@ from evalhouse.tasks.judge.errors import (
 )
 from evalhouse.tasks.judge.protocol import Dropped
 from evalhouse.tasks.models.providers import OPENAI_VARIABLES, Variables
-from evalhouse.warehouse.messages import redact, shorten
-from evalhouse.warehouse.names import name_setting
+from evalhouse.warehouse.messages import name_setting, redact, shorten
 
 # --- options
 

@@ -24,8 +24,8 @@ from evalhouse.tasks.judge.protocol import (
     require_prompt,
 )
 from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.messages import name_setting
 from evalhouse.warehouse.metric_files import Plan
-from evalhouse.warehouse.names import name_setting
 from evalhouse.warehouse.steps import JUDGED_TASKS, PLANS, add_earlier, arrange_steps, list_tasks
 
 

@@ -46,8 +46,7 @@ from evalhouse.tasks.models.chat import (
 from evalhouse.tasks.models.dialect import ErrorBody, StatusError, parse_error, parse_error_body
 from evalhouse.tasks.models.providers import Access, Provider, load_table, strip_credentials
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.warehouse.messages import note_secret, redact, shorten
-from evalhouse.warehouse.names import name_setting
+from evalhouse.warehouse.messages import name_setting, note_secret, redact, shorten
 
 if TYPE_CHECKING:
     from anthropic.types.messages import MessageBatch

@@ -22,8 +22,7 @@ from pydantic import SecretStr
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.settings.target import NamedValueError, fill_variable
-from evalhouse.warehouse.messages import note_secret, redact, shorten
-from evalhouse.warehouse.names import name_setting
+from evalhouse.warehouse.messages import name_setting, note_secret, redact, shorten
 
 # The hosts of OpenAI's models at Azure.
 _AZURE_HOSTS = (".openai.azure.com", ".cognitiveservices.azure.com")

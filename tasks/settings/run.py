@@ -26,7 +26,7 @@ from evalhouse.tasks.settings.suite import (
     is_web_address,
 )
 from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.warehouse.names import name_setting
+from evalhouse.warehouse.messages import name_setting
 from evalhouse.warehouse.sample_data import SAMPLE
 from evalhouse.warehouse.steps import STEPS
 

@@ -17,8 +17,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from evalhouse.warehouse.messages import cut, note_secret
-from evalhouse.warehouse.names import suggest
+from evalhouse.warehouse.messages import cut, note_secret, suggest
 
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|(?:secret|variable):[A-Za-z0-9_][A-Za-z0-9_-]*")
 NAMED: Final = re.compile(rf"\$\{{({NAME.pattern})\}}")

@@ -28,9 +28,8 @@ from evalhouse.tasks.datasets.rows import hash_inputs
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.protocol import FirstQuestions, Response, Target, TargetError, TargetQuestion
-from evalhouse.warehouse.messages import shorten
+from evalhouse.warehouse.messages import name_setting, shorten
 from evalhouse.warehouse.mover import Mover
-from evalhouse.warehouse.names import name_setting
 from evalhouse.warehouse.rows.calls import StoredResponse, fetch_last_asked, fetch_responses
 from evalhouse.warehouse.rows.runs import RunRow, list_runs
 from evalhouse.warehouse.rows.samples import (

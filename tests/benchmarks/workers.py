@@ -35,7 +35,7 @@ from evalhouse.flows.ui.sql import read_recipes  # noqa: E402
 from evalhouse.warehouse.sandbox.query import run_query  # noqa: E402
 from evalhouse.warehouse.store import Warehouse  # noqa: E402
 from evalhouse.warehouse.upkeep.check_and_compact import compact_warehouse  # noqa: E402
-from evalhouse.warehouse.upkeep.move import move_warehouse  # noqa: E402
+from evalhouse.warehouse.upkeep.copies import move_warehouse  # noqa: E402
 
 _CALLS = 6  # of a sample
 _SAMPLES_A_NIGHT = 3000

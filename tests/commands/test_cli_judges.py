@@ -14,7 +14,7 @@ from endpoint import Endpoint, running_endpoint
 
 from evalhouse.flows.preparing.settings import resolve_settings
 from evalhouse.flows.preparing.suites import load_suite
-from evalhouse.warehouse.names import name_setting, settings_as_arguments
+from evalhouse.warehouse.messages import name_setting, settings_as_arguments
 
 MIXED = "openai:judge,classify=openai:other,attribute=lexical"
 METRICS = "factual_f1,faithfulness,context_precision"

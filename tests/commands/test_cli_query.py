@@ -20,7 +20,7 @@ from cli_process import COMMAND, Finished, finish, show_in_terminal
 from kept_open import let_go
 
 from evalhouse.warehouse.location import parse_location
-from evalhouse.warehouse.sandbox.catalog import read_catalog
+from evalhouse.warehouse.sandbox.query import read_catalog
 
 Ask = Callable[..., Finished]
 SAMPLES = "select sample_id, question, contexts, length(answer) as n from samples order by sample_id"

@@ -11,7 +11,7 @@ import pytest
 from dataset_files import FRANCE, MOON, read_all, refuse, write_duckdb
 
 from evalhouse.tasks.datasets.read import read_samples
-from evalhouse.warehouse.engine.table_source import TableSourceError, read_table
+from evalhouse.warehouse.engine.connection import TableSourceError, read_table
 
 ROWS = [FRANCE, MOON]
 

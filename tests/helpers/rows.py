@@ -18,11 +18,10 @@ import orjson
 import polars as pl
 
 import evalhouse.warehouse
-from evalhouse.warehouse.derived import derive
 from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics, resolve_parameters, view_scripts
 from evalhouse.warehouse.steps import GRADE_STEP, STEPS
-from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.store import Warehouse, derive
 
 Row = Mapping[str, object]
 Labels = Sequence[str]

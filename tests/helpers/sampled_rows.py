@@ -9,7 +9,7 @@ import duckdb
 import polars as pl
 from rows import fill
 
-from evalhouse.warehouse.derived import derive
+from evalhouse.warehouse.store import derive
 
 METRIC = "faithfulness"
 Values = Sequence[float]

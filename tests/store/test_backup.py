@@ -18,9 +18,8 @@ from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.upkeep import backup as backup_module
-from evalhouse.warehouse.upkeep.backup import back_up
 from evalhouse.warehouse.upkeep.check_and_compact import measure_size
-from evalhouse.warehouse.upkeep.move import move_warehouse
+from evalhouse.warehouse.upkeep.copies import back_up, move_warehouse
 
 Ask = Callable[..., Finished]
 

@@ -9,7 +9,7 @@ import pytest
 from warehouse_runs import lay_warehouse
 
 from evalhouse.warehouse.location import parse_location
-from evalhouse.warehouse.sandbox.catalog import Catalog, read_catalog, suggest_words
+from evalhouse.warehouse.sandbox.query import Catalog, read_catalog, suggest_words
 
 
 @pytest.fixture(scope="module")

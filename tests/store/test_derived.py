@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from rows import Sample, add_samples, fill, open_rows
 from warehouse_runs import lay_warehouse, make_run
 
-from evalhouse.warehouse.derived import RESTS_ON, derive, derive_again, list_later
 from evalhouse.warehouse.metric_files import load_metrics, view_scripts
 from evalhouse.warehouse.rows.runs import insert_run, update_run
 from evalhouse.warehouse.rows.scores import score_run
-from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.store import RESTS_ON, Warehouse, derive, derive_again, list_later
 from evalhouse.warehouse.tables import Batch, build_frame
 
 VIEWS = ("run_scores", "sample_causes", "run_causes", "run_costs")
@@ -103,7 +102,7 @@ def test_runs_derived_together_are_as_each_alone(data: st.DataObject, nights: in
 
 
 def test_groups_of_runs_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalhouse.warehouse.derived._SAMPLES_AT_ONCE", 3)
+    monkeypatch.setattr("evalhouse.warehouse.store._SAMPLES_AT_ONCE", 3)
     with open_rows() as con:
         run_ids = [add_night(con, night, [Sample(), Sample()], [0.5, 0.5]) for night in range(3)]
         asked: list[int] = []
@@ -113,7 +112,7 @@ def test_groups_of_runs_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None
             asked.append(n_samples)
             yield
 
-        monkeypatch.setattr("evalhouse.warehouse.derived._memory_for", note_size)
+        monkeypatch.setattr("evalhouse.warehouse.store._memory_for", note_size)
         derive(con, run_ids)
         assert asked == [2, 2, 2]
         assert len(read_derived(con)["sample_causes"]) == 6

@@ -28,8 +28,8 @@ from evalhouse.warehouse.rows.samples import Staging, read_samples_between, take
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.tables import build_frame
 from evalhouse.warehouse.upkeep.check_and_compact import check_warehouse, compact_warehouse
+from evalhouse.warehouse.upkeep.copies import move_warehouse
 from evalhouse.warehouse.upkeep.forget import KEPT, SHARED, TEXTS, Rule, forget
-from evalhouse.warehouse.upkeep.move import move_warehouse
 
 Ask = Callable[..., Finished]
 

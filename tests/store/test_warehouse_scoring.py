@@ -9,8 +9,8 @@ from warehouse_processes import count_rows, make_warehouse
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics, parse_metric, view_scripts
 from evalhouse.warehouse.rows.scores import VIEWS_OF_METRICS, score_run
-from evalhouse.warehouse.sandbox import own_metrics
-from evalhouse.warehouse.sandbox.own_metrics import try_metrics
+from evalhouse.warehouse.sandbox import query_process as own_metrics
+from evalhouse.warehouse.sandbox.query_process import try_metrics
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.tables import Batch, build_frame
 

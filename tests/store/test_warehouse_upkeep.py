@@ -15,10 +15,10 @@ from warehouse_processes import make_warehouse, run_script
 
 from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.sandbox.catalog import read_catalog
+from evalhouse.warehouse.sandbox.query import read_catalog
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.upkeep.check_and_compact import check_warehouse, compact_warehouse
-from evalhouse.warehouse.upkeep.move import move_warehouse
+from evalhouse.warehouse.upkeep.copies import move_warehouse
 
 Ask = Callable[..., Finished]
 

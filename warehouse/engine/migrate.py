@@ -17,8 +17,8 @@ import duckdb
 from evalhouse.warehouse.engine.connection import explain_failure, open_reader, open_writer
 from evalhouse.warehouse.errors import MigrationError, WarehouseBusy, WarehouseMissing, WarehouseUnwritable, first_line
 from evalhouse.warehouse.location import Location
+from evalhouse.warehouse.messages import name_setting
 from evalhouse.warehouse.metric_files import view_scripts
-from evalhouse.warehouse.names import name_setting
 from evalhouse.warehouse.queries import read_query
 
 _NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")

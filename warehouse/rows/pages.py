@@ -17,7 +17,7 @@ import polars as pl
 
 from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.names import suggest
+from evalhouse.warehouse.messages import suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow

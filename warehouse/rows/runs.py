@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from evalhouse.warehouse import messages
-from evalhouse.warehouse.derived import derive
 from evalhouse.warehouse.engine.locks import SWEPT_S, hold
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.names import suggest
+from evalhouse.warehouse.messages import suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.steps import SEPARATE
-from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, insert_frame
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, derive, insert_frame
 from evalhouse.warehouse.tables import build_frame
 
 WORDS: Final = ("latest", "previous", "latest-completed", "previous-completed")

@@ -10,13 +10,12 @@ from typing import Any, Final, Literal
 import duckdb
 import polars as pl
 
-from evalhouse.warehouse.derived import derive, list_later
 from evalhouse.warehouse.engine.connection import explain_failure
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseUnwritable, first_line
 from evalhouse.warehouse.metric_files import MetricFile, SetMetric, set_metrics
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS
-from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, derive, list_later
 
 
 def write_no_noise(warehouse: Warehouse, run_id: str) -> None:
@@ -91,7 +90,7 @@ def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], 
             return _finish_scores(connection, run_id)
         derive(connection, [run_id], ["scores"])
     # Outside of the transaction, because the query process reads what is committed.
-    from evalhouse.warehouse.sandbox.own_metrics import select_apart  # noqa: PLC0415  # few runs have one
+    from evalhouse.warehouse.sandbox.query_process import select_apart  # noqa: PLC0415  # few runs have one
 
     frames = [select_apart(warehouse.location, run_id, metric, n_samples) for metric in own]
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:

@@ -18,18 +18,17 @@ import duckdb
 import polars as pl
 
 from evalhouse.warehouse import steps
-from evalhouse.warehouse.derived import derive, list_later
 from evalhouse.warehouse.engine.connection import explain_failure, open_writer
 from evalhouse.warehouse.engine.lake import FORGETTING, NAME
 from evalhouse.warehouse.engine.locks import list_held
 from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.messages import suggest
 from evalhouse.warehouse.mover import take_in_orphans
-from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.gates import find_user
 from evalhouse.warehouse.rows.progress import JournalReader
 from evalhouse.warehouse.rows.runs import make_run_id, now_utc
-from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, insert_frame
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, derive, insert_frame, list_later
 from evalhouse.warehouse.tables import TABLES, build_frame
 
 Kind = Literal["text", "texts", "statement", "words", "members", "json", "nothing"]

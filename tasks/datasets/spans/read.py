@@ -30,7 +30,7 @@ from evalhouse.tasks.datasets.spans.samples import REASONS, LeftOut, Reason, joi
 from evalhouse.tasks.datasets.spans.span import Blame, Span, Tree
 from evalhouse.tasks.datasets.spans.vendors import read_langfuse, read_langsmith
 from evalhouse.tasks.settings.suite import TraceFormat
-from evalhouse.warehouse.names import name_setting
+from evalhouse.warehouse.messages import name_setting
 
 _MAX_NAMED: Final = 3  # traces that are named of those left out for one reason
 _MAX_DOCUMENT: Final = 2**28  # bytes of a file that is one JSON object
