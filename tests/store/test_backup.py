@@ -17,7 +17,7 @@ from warehouse_processes import ROOT, count_rows, make_batch, make_warehouse
 from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.upkeep import backup as backup_module
+from evalhouse.warehouse.upkeep import copies as backup_module
 from evalhouse.warehouse.upkeep.check_and_compact import measure_size
 from evalhouse.warehouse.upkeep.copies import back_up, move_warehouse
 
