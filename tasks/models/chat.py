@@ -144,7 +144,7 @@ class ChatModelJudge:
 
     @property
     def forms(self) -> Sequence[str]:
-        """The forms of a reply that can be asked for, from `dialect.FORMS`, less those that were refused."""
+        """The forms of a reply that can be asked for, from `dialect.FORMS`, without the refused ones."""
         return self._dialect.forms
 
     @property
@@ -229,7 +229,7 @@ class ChatModelJudge:
             await self._close()
 
     def translate(self, error: Exception, *, sent: Mapping[str, object]) -> JudgeError:
-        """Return an error of the provider as one of ours; a refused option of the `sent` ones is left out from now."""
+        """Return an error of the provider as a JudgeError; a refused option of the `sent` ones is left out from now."""
         error = self._channel.explain(error) if self._channel else error
         translated = translate_error(error, name=self.name, endpoint=self.endpoint, variables=self._variables)
         return self._dialect.note_refusal(translated, sent) if isinstance(translated, UnsupportedOption) else translated
@@ -297,7 +297,7 @@ def _check_ending(reply: ModelReply, finish: object, message: Mapping[str, Any],
     is_cut = finish == "length"
     if reply.thoughts and not reply.text.strip() and not is_cut:
         # Thoughts hold drafts of a reply at best, so nothing is read from them.
-        raise UnusableReply("the reply was empty: the model said everything in its thoughts", reply=reply)
+        raise UnusableReply("the reply was empty: the model wrote everything in its thoughts", reply=reply)
     return replace(reply, is_cut=is_cut)
 
 
@@ -413,7 +413,7 @@ def make_factory_judge(name: str, settings: RunSettings) -> ChatModelJudge:
 
 
 def choose_parameters(settings: RunSettings) -> tuple[dict[str, object], Mapping[str, object]]:
-    """Return the parameters of every request, and those that a vote replaces."""
+    """Return the parameters of every request, and the replacements for a vote."""
     chosen = {
         "temperature": settings.temperature,
         "max_tokens": settings.max_tokens,
@@ -524,7 +524,7 @@ class OpenAIBatches:
                             yield BatchLine(custom_id=custom_id, status=500, body=orjson.dumps({"error": error}))
 
     async def cancel(self, provider_id: str) -> None:
-        """End a batch soon; one that is over already stays as it is."""
+        """End a batch soon; one that is over stays unchanged."""
         with self._translated(), suppress(openai.BadRequestError, openai.ConflictError, openai.NotFoundError):
             await self._client.batches.cancel(provider_id)
 

@@ -332,7 +332,7 @@ _NO_MODEL = re.compile(
     r"model.{0,120}(?:not found|does not exist|not exist|is not a valid|unknown)|model identifier is invalid"
     r"|(?:invalid|unknown|not a valid) model"
 )
-# A quota that is used up has a code of its own; the words alone are also used for limits that pass within a minute.
+# A quota that is used up has a separate code; the words alone are also used for limits that pass within a minute.
 _UNPAID_CODE = re.compile(
     r"insufficient_(?:user_)?quota|exceeded_current_quota|billing|insufficient_(?:balance|credit|fund)|arrear"
 )
@@ -365,17 +365,17 @@ _WAIT_PART = re.compile(rf"(\d+(?:\.\d+)?)\s?({_UNIT})")
 def translate_error(
     error: Exception, *, name: str, endpoint: str, variables: Variables = OPENAI_VARIABLES
 ) -> JudgeError:
-    """Return the error of any chat model as one of ours: fatal, transient, or a refusal of this one request.
+    """Return the error of any chat model as a JudgeError: fatal, transient, or a refusal of this one request.
 
     Providers agree on HTTP statuses and on little else, so the status decides, then the code, and the words of a
-    message only where nothing better is available. `variables` are those that endpoint and key come from.
+    message only where nothing better is available. `variables` hold endpoint and key.
     """
     if isinstance(error, JudgeError):
         return error
     status = getattr(error, "status_code", None)
     if not isinstance(status, int):
         return _translate_unsent(error, endpoint=endpoint, variables=variables)
-    text = shorten(redact(str(getattr(error, "message", None) or error))) or "(nothing more was said)"
+    text = shorten(redact(str(getattr(error, "message", None) or error))) or "(no message)"
     words = text.lower()
     code, kind, param = (str(getattr(error, field, None) or "").lower() for field in ("code", "type", "param"))
     headers: Mapping[str, str] = (

@@ -1,9 +1,9 @@
 """The `local:` judges: a classifier of document-claim support that runs in this process, without a key or a network.
 
-The one place that knows sentence-transformers and torch. Its `CrossEncoder` loads the model, picks the device and
-brings the ONNX backend where that is installed; texts are laid out here, since ports of such models fail at that:
-the form the model was trained on, windows that overlap so that nothing is cut off, and the label that means
-"supported". `check_golden_pairs` finds out whether all of this fits the model.
+Only this module imports sentence-transformers and torch. `CrossEncoder` loads the model, picks the device and uses the
+ONNX backend if that is installed; the texts are formatted here, since ports of such models often fail at that: the form
+that the model was trained on, windows that overlap so that nothing is cut off, and the label that means "supported".
+`check_golden_pairs` checks that all of this fits the model.
 """
 
 import asyncio
@@ -43,8 +43,8 @@ class Classifier:
     """A model and how it is asked. Windows, overlaps and `max_tokens` are counted in its own tokens.
 
     `form` is `pair`, or a text with {document}, {claim} and maybe {eos}. `support` is the number of the label that
-    means "supported", for configs that do not name it, and for any where `says_support`. `device` and `backend` are the
-    library's to choose where they are None, `max_tokens` the model's own.
+    means "supported", for configs that do not name it, or for any config if `sets_support`. The library chooses
+    `device` and `backend` if they are None, and the model `max_tokens`.
     """
 
     model: str
@@ -54,7 +54,7 @@ class Classifier:
     threshold: float
     batch: int
     support: int | None = None
-    says_support: bool = False
+    sets_support: bool = False
     max_tokens: int | None = None
     device: str | None = None
     backend: str | None = None
@@ -71,7 +71,9 @@ def parse_classifier(name: str) -> Classifier:
     table = load_table()
     model, _, query = name.partition(":")[2].partition("?")
     if not model.strip():
-        raise FatalJudgeError(f"{name!r} names no model; allowed: {', '.join(table['models'])}, a folder or a hub's id")
+        raise FatalJudgeError(
+            f"no model given in {name!r}; allowed: {', '.join(table['models'])}, a folder or a hub's id"
+        )
     row = table["defaults"] | table["models"].get(model, {"id": model})
     known = Classifier(model=row["id"], **{key: value for key, value in row.items() if key not in ("id", "source")})
     settings: dict[str, Any] = {}
@@ -82,8 +84,8 @@ def parse_classifier(name: str) -> Classifier:
             raise FatalJudgeError(f"{name!r} has {key}={text!r}; allowed: {allowed}")
         settings[key] = value
     if query and not settings:
-        raise FatalJudgeError(f"{name!r} has {query!r} behind its `?`; settings are written key=value, with & between")
-    return replace(known, **settings, says_support="support" in settings)
+        raise FatalJudgeError(f"{name!r} has {query!r} after its `?`; settings are written key=value, with & between")
+    return replace(known, **settings, sets_support="support" in settings)
 
 
 # The settings in a judge's name, and the values that each allows.
@@ -94,7 +96,7 @@ _SETTINGS: Final = {
     "overlap": "a whole number from 0",
     "max_tokens": "a whole number from 1",
     "batch": "a whole number from 1",
-    "form": "pair, the name of a model above whose form it is, or a text with {document} and {claim}",
+    "form": "pair, the name of a known model for its form, or a text with {document} and {claim}",
     "device": "cpu, cuda, cuda:1, mps, …",
     "backend": "torch or onnx",
 }
@@ -110,8 +112,8 @@ def _parse_setting(key: str, text: str) -> object:
                 return None
             return share if 0 < share < 1 else None
         case "support" | "overlap" | "window" | "max_tokens" | "batch":
-            least = 0 if key in ("support", "overlap") else 1
-            return int(text) if text.isascii() and text.isdigit() and int(text) >= least else None
+            lowest = 0 if key in ("support", "overlap") else 1
+            return int(text) if text.isascii() and text.isdigit() and int(text) >= lowest else None
         case "form":
             models = load_table()["models"]
             form = str(models[text]["form"]) if text in models else text
@@ -126,15 +128,15 @@ def _parse_setting(key: str, text: str) -> object:
 LOCAL_VERSION: Final = "1"  # part of every request's key: raise it whenever any verdict may come out differently
 _INSTALL = "pip install 'evalhouse[local]'"
 _PLACES = re.compile(r"(\{document\}|\{claim\}|\{eos\})")
-# A window is written out and read again: at its ends a token may come apart.
+# A window is decoded and tokenized again, which may split a token at its ends.
 _SPARE_TOKENS = 8
 _MIN_ROOM = 16
-_NO_LIMIT = 1_000_000  # tokenizers without one say a number with thirty digits
+_NO_LIMIT = 1_000_000  # tokenizers without one have a number with thirty digits
 _WEIGHTS = ("*.json", "*.txt", "*.model", "*.safetensors", "*.bin", "*.onnx")
 
 
 class PairModel:
-    """A classifier that is loaded: scores of pairs. Raises FatalJudgeError for what cannot be loaded or asked."""
+    """A loaded classifier, which scores pairs. Raises FatalJudgeError for a model that cannot be loaded or asked."""
 
     def __init__(self, classifier: Classifier) -> None:
         if importlib.util.find_spec("sentence_transformers") is None:
@@ -151,7 +153,7 @@ class PairModel:
         limits = [int(limit) for limit in limits if isinstance(limit, int) and 0 < limit < _NO_LIMIT]
         if classifier.max_tokens is None and not limits:
             raise FatalJudgeError(
-                f"{classifier.model} does not say how many tokens it reads; say it: …?max_tokens=NUMBER"
+                f"{classifier.model} does not state how many tokens it reads; set it with …?max_tokens=NUMBER"
             )
         self._max_tokens = classifier.max_tokens or min(limits)
         self.threshold = classifier.threshold
@@ -162,7 +164,7 @@ class PairModel:
 
     @property
     def settings(self) -> dict[str, object]:
-        """What may change a score beside the weights and the texts."""
+        """The settings that may change a score, beside the weights and the texts."""
         chosen = self._classifier
         return {
             "form": chosen.form,
@@ -179,13 +181,15 @@ class PairModel:
         windows = [self._split(pair, whole=whole) for pair in pairs]
         texts = [
             Pair(document=pair.document[start:end], claim=pair.claim)
-            for pair, own in zip(pairs, windows, strict=True)
-            for start, end in own
+            for pair, places in zip(pairs, windows, strict=True)
+            for start, end in places
         ]
         scores = iter(self._run(texts))
         results = []
-        for pair, own in zip(pairs, windows, strict=True):
-            best = max(((next(scores), start, end) for start, end in own), key=lambda scored: scored[0], default=None)
+        for pair, places in zip(pairs, windows, strict=True):
+            best = max(
+                ((next(scores), start, end) for start, end in places), key=lambda scored: scored[0], default=None
+            )
             if best is None:
                 results.append(Scored(score=0.0, text="", first=0, last=0))
             else:
@@ -219,16 +223,16 @@ class PairModel:
         return windows
 
     def _find_room(self, claim: str) -> int:
-        """How many tokens of a document the model reads beside a claim."""
-        laid_out = self._lay_out(Pair(document="", claim=claim))
-        used = self._tokenizer(*laid_out, verbose=False)["input_ids"]
+        """Return how many tokens of a document the model reads beside a claim."""
+        texts = self._format(Pair(document="", claim=claim))
+        used = self._tokenizer(*texts, verbose=False)["input_ids"]
         return self._max_tokens - len(used) - _SPARE_TOKENS
 
     def _count(self, text: str) -> int:
         return len(self._tokenizer(self._neutralise(text), add_special_tokens=False, verbose=False)["input_ids"])
 
-    def _lay_out(self, pair: Pair) -> tuple[str, ...]:
-        """The text, or the two texts, that the tokenizer is given for a pair."""
+    def _format(self, pair: Pair) -> tuple[str, ...]:
+        """Return the text, or the two texts, that the tokenizer gets for a pair."""
         document, claim = self._neutralise(pair.document), self._neutralise(pair.claim)
         if self._classifier.form == "pair":
             return document, claim
@@ -236,7 +240,7 @@ class PairModel:
         return ("".join(values.get(part, part) for part in _PLACES.split(self._classifier.form)),)
 
     def _neutralise(self, text: str) -> str:
-        """A text in which no word of its own is one of the tokenizer's marks; its length stays as it is."""
+        """Return a text of the same length without the tokenizer's special tokens."""
         for mark in self._tokenizer.all_special_tokens:
             if mark in text:
                 text = text.replace(mark, " " * len(mark))
@@ -246,14 +250,14 @@ class PairModel:
         """Return the probability of "supported" for each pair that fits, in batches of like length."""
         import torch  # noqa: PLC0415  # takes seconds
 
-        laid_out = [self._lay_out(pair) for pair in pairs]
+        texts = [self._format(pair) for pair in pairs]
         scores = [0.0] * len(pairs)
-        order = sorted(range(len(pairs)), key=lambda at: sum(map(len, laid_out[at])))
+        order = sorted(range(len(pairs)), key=lambda at: sum(map(len, texts[at])))
         for start in range(0, len(order), self._classifier.batch):
             if self.is_closed:
                 raise RunCancelled("the run was stopped")
             places = order[start : start + self._classifier.batch]
-            columns = [list(column) for column in zip(*(laid_out[place] for place in places), strict=True)]
+            columns = [list(column) for column in zip(*(texts[place] for place in places), strict=True)]
             features = self._tokenizer(*columns, padding=True, return_tensors="pt", verbose=False)
             longest = features["input_ids"].shape[1]
             if longest > self._max_tokens:
@@ -303,28 +307,28 @@ def _load_encoder(classifier: Classifier, backend: Literal["torch", "onnx"]) -> 
             "of one on the hub that can be reached"
         ) from None
     if not getattr(encoder.tokenizer, "is_fast", False):
-        raise FatalJudgeError(f"{classifier.model} has no fast tokenizer (tokenizer.json), which windows are cut with")
+        raise FatalJudgeError(f"{classifier.model} has no fast tokenizer (tokenizer.json), which cuts the windows")
     encoder.eval()
     return encoder
 
 
 def _find_support(classifier: Classifier, config: Any) -> int:  # noqa: ANN401  # a config of transformers
     """Return the number of the label that means "supported": from the name, the config, or the only label."""
-    n_labels, known = int(config.num_labels), load_table()["labels"]["support"]
+    n_labels, known_names = int(config.num_labels), load_table()["labels"]["support"]
     named = [
         int(number)
         for number, label in config.id2label.items()
-        if "".join(letter for letter in str(label).lower() if letter in ascii_lowercase) in known
+        if "".join(letter for letter in str(label).lower() if letter in ascii_lowercase) in known_names
     ]
-    if len(named) == 1 and not classifier.says_support:
+    if len(named) == 1 and not classifier.sets_support:
         return named[0]
     if classifier.support is None and n_labels == 1:
         return 0
     if classifier.support is None:
         labels = ", ".join(f"{number} {label}" for number, label in config.id2label.items())
         raise FatalJudgeError(
-            f"{classifier.model} does not say which of its labels means that a text supports a claim ({labels}); "
-            f"say it: {LOCAL}:{classifier.model}?support=NUMBER"
+            f"{classifier.model} does not state which of its labels means that a text supports a claim ({labels}); "
+            f"set it with {LOCAL}:{classifier.model}?support=NUMBER"
         )
     if classifier.support >= n_labels:
         raise FatalJudgeError(
@@ -334,7 +338,7 @@ def _find_support(classifier: Classifier, config: Any) -> int:  # noqa: ANN401  
 
 
 def _identify(classifier: Classifier, config: Any) -> str:  # noqa: ANN401  # a config of transformers
-    """Which weights these are: the hub's commit, or the hash of a folder's files. Another model has another key."""
+    """Return the identity of the weights: the hub's commit, or the hash of a folder's files."""
     folder = Path(classifier.model).expanduser()
     if not folder.is_dir():
         return str(getattr(config, "_commit_hash", None) or "unknown")[:12]
@@ -346,9 +350,9 @@ def _identify(classifier: Classifier, config: Any) -> str:  # noqa: ANN401  # a 
 
 
 class LocalJudge:
-    """Gives verdicts by a classifier's scores. Prompt texts play no part in them.
+    """Gives verdicts by a classifier's scores, which do not depend on prompt texts.
 
-    Questions are answered one after the other, in a thread of their own: a model uses all cores, or its device, alone.
+    Questions are answered one after the other, in one thread: a model uses all cores, or its device, alone.
     """
 
     endpoint = None
@@ -362,7 +366,7 @@ class LocalJudge:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="local-judge")
 
     def prepare(self, question: Question) -> ModelRequest:
-        """The question's data under the model's identity and settings; `note` is for models that read."""
+        """Return the question's data under the model's identity and settings; `note` is for chat models."""
         prompt = require_prompt(question)
         if prompt.name not in LOCAL_TASKS:
             raise FatalJudgeError(
@@ -380,7 +384,7 @@ class LocalJudge:
         return ModelRequest(request_hash=hash_canonical(keyed), payload=payload)
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """Return the verdicts, as a chat model would write them, with the scores that they rest on."""
+        """Return the verdicts, as a chat model would write them, with their scores."""
         payload = request.payload
 
         def judge() -> ModelReply:
@@ -394,13 +398,13 @@ class LocalJudge:
         return await asyncio.get_running_loop().run_in_executor(self._thread, judge)
 
     async def close(self) -> None:
-        """What is not begun is given up, and what is under way ends with its batch."""
+        """Give up the waiting questions; the running one ends with its batch."""
         self._pair_model.is_closed = True
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 def make_local_judge(name: str) -> LocalJudge:
-    """`local:MODEL`, loaded; raises FatalJudgeError when it cannot be."""
+    """Load `local:MODEL`; raises FatalJudgeError."""
     classifier = parse_classifier(name)
     return LocalJudge(name, classifier, PairModel(classifier))
 
@@ -408,7 +412,7 @@ def make_local_judge(name: str) -> LocalJudge:
 def check_golden_pairs(name: str) -> str:
     """Load a classifier and try pairs that any classifier gets right; raises FatalJudgeError with the wrong ones.
 
-    The text of a pair that is `far` is placed behind two windows of other text, whose words have at least a token each.
+    The text of a pair that is `far` is placed after two windows of other text, of at least one token a word.
     """
     classifier = parse_classifier(name)
     model = PairModel(classifier)
@@ -427,7 +431,7 @@ def check_golden_pairs(name: str) -> str:
         if (score >= model.threshold) != supported
     ]
     if wrong:
-        hint = "the label that means “supported” is probably another one (?support=NUMBER)"
+        hint = "the label that means “supported” is probably a different one (?support=NUMBER)"
         if 2 * len(wrong) <= len(pairs):
             hint = "prompt form, windows or threshold probably do not fit the model, or it is a weak one"
         raise FatalJudgeError(

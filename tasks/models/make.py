@@ -123,7 +123,7 @@ def check_judge_name(name: str) -> None:
         return
     form, inner = find_form(name), name.partition(JOIN)[2]
     if form is not None:
-        # Only chat models can be asked in a form, and in some forms only those of `openai:`.
+        # Only chat models can be asked in a form, and in some forms only `openai:` models.
         check_judge_name(inner)
         kind = inner.partition(":")[0]
         if kind in (LEXICAL, LOCAL) or JOIN in kind:

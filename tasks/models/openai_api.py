@@ -2,8 +2,8 @@
 
 LangChain turns every message into its own classes, hooks and dictionaries, the OpenAI client converts those once more,
 sends them through httpx and builds a pydantic model of the reply: 2.5 ms of CPU a call, of which aiohttp alone needs
-0.3. Our requests are plain texts already and retries belong to the run, so that these are posted as they are. Headers
-are those of the OpenAI client.
+0.3. Our requests are plain texts already and retries belong to the run, so that these are posted unchanged. The
+headers come from the OpenAI client.
 """
 
 import codecs

@@ -68,7 +68,7 @@ class ProviderChannel:
     def __init__(
         self, provider: Provider, chat: BaseChatModel, invoke: Invoke | None = None, *, min_cached: int | None = None
     ) -> None:
-        """From `min_cached` tokens on the provider caches a marked beginning; None if it has no marks."""
+        """Make a channel; the provider caches marked beginnings from `min_cached` tokens on, None for no marks."""
         self.min_cached = min_cached
         self.takes_seed = "seed" in provider.options
         self._provider = provider
@@ -148,7 +148,7 @@ def _bind_schema(chat: BaseChatModel, asked: Mapping[str, Any]) -> Mapping[str, 
 
 
 def find_answer(error: BaseException) -> StatusError | None:
-    """Return the provider's answer behind an error; None if there was none, as when no connection was made.
+    """Return the provider's answer behind an error; None if no answer came, as when no connection was made.
 
     Each client has its own errors, and the packages wrap them in more; yet all of them keep the answer: its status,
     headers and body. So an error and its causes are searched for these by name.
@@ -516,13 +516,13 @@ class AnthropicBatches:
                 yield BatchLine(custom_id=line.custom_id, status=status, body=body)
 
     async def cancel(self, provider_id: str) -> None:
-        """End a batch soon; one that is over already stays as it is."""
+        """End a batch soon; one that is over stays unchanged."""
         with self._translated(ignored=(400, 404, 409)):
             await self._client.messages.batches.cancel(provider_id)
 
     @contextmanager
     def _translated(self, *, ignored: Collection[int] = ()) -> Iterator[None]:
-        """Raise the client's errors as ours, except those of `ignored` statuses, which end the block."""
+        """Raise the client's errors as ours, except errors of `ignored` statuses, which end the block."""
         try:
             yield
         except Exception as error:  # the package's classes are imported only with the extra

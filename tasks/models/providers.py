@@ -198,7 +198,7 @@ _EMBEDDINGS_ADDRESS, _EMBEDDINGS_KEY = "OPENAI_EMBEDDINGS_BASE_URL", "OPENAI_EMB
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """The address, key and headers of an OpenAI-compatible endpoint; `endpoint` is its address as it is stored."""
+    """The address, key and headers of an OpenAI-compatible endpoint; `endpoint` is the stored form of its address."""
 
     endpoint: str
     key: SecretStr
@@ -218,7 +218,7 @@ def find_access(*, embeds: bool = False) -> Access:
     source = next((name for name in names if os.environ.get(name)), names[0])
     named = os.environ.get(source) or _DEFAULT_ENDPOINT
     endpoint = check_address(source, named, example="http://localhost:8000/v1")
-    # An address of embeddings alone has a separate key, so that the judge's key goes nowhere else.
+    # An address of embeddings alone has a separate key, so that the judge's key is sent to the judge alone.
     key = read_key_variable(_EMBEDDINGS_KEY if has_own_address else "OPENAI_API_KEY")
     if key:
         note_secret(key)

@@ -6,7 +6,7 @@ model's sizes. llama.cpp has its slots at `/props`. Ollama lists models by name 
 of the loaded models, which may be far smaller than the models allow, and their digests there and at `/api/tags`. Those
 are read only at an address nearby, where such a server may be; none of it costs anything.
 
-The probe asks four times for the same small JSON object, in which one label is not among those that a schema allows: a
+The probe asks four times for the same small JSON object, in which one label is not allowed by the schema: a
 model that is held to the schema cannot repeat it. The first request goes out as a run's would, made simpler with each
 refusal. The second asks for plain text, with a seed and log-probabilities. The last two, one in JSON mode and one with
 a schema that names no ids, go out together, and show whether they are answered at once or one after the other. A
@@ -123,7 +123,7 @@ class _Server:
         self._session = HttpSession(certificates=make_ssl_context() if endpoint.startswith("https") else True)
 
     async def get(self, address: str) -> Mapping[str, Any]:
-        """Return the document; empty if there is none."""
+        """Return the document; empty if the server has no such document."""
         try:
             async with await self._session.send("GET", URL(address), content=None, headers=self._headers) as response:
                 content = await read_beginning(response, _MAX_BYTES)
@@ -303,7 +303,7 @@ class Probe:
                     reply = await self._judge.reply(request)
             except UnsupportedOption as error:
                 self._trial.n_refused += 1
-                # The options that the judge leaves out from now on are those that the endpoint refused.
+                # The options that the judge leaves out from now on were refused by the endpoint.
                 sent, after = request.payload, self._judge.prepare(question).payload
                 lost = [name for name in sent if name not in after and name not in ("response_format", "messages")]
                 if not lost and "response_format" in sent:
@@ -321,7 +321,7 @@ class Probe:
         )
 
     def _write(self, question: Question, form: Form | None = None) -> ModelRequest:
-        """Return the judge's request as it is now, with the words of this module in place of the prompt's."""
+        """Return the judge's current request, with the words of this module in place of the prompt's."""
         request = self._judge.prepare(question)
         payload = {**request.payload, "messages": [{"role": "user", "content": _WORDS}]}
         prompt = self._question.prompt

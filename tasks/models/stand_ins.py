@@ -1,16 +1,15 @@
-"""What stands in for a judge and for the record of calls where nothing is asked, so that the steps that rest on replies
-have some and what a run would take can be counted.
+"""The substitutes for a judge and for the record of calls in a dry run, which counts the requests of a run.
 
-What the lexical judge can judge gets its verdicts, anything else the reply of the prompt's first worked example.
-Reasons are those of the worked examples, one after the other: so long is what the prompt asks for. How finely a model
-splits a text is its own affair; here a text has the statements that the lexical judge finds.
+Questions that the lexical judge can answer get its verdicts, others the reply of the prompt's first worked example.
+Reasons come from the worked examples, one after the other, as they have the length that the prompt asks for. A text has
+the statements that the lexical judge finds, although each model splits texts in its own way.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import cycle, islice
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
@@ -34,28 +33,28 @@ from evalhouse.warehouse.rows.calls import StoredReply
 from evalhouse.warehouse.steps import LEXICAL_PROMPTS
 
 # For prompts without worked examples, which are users' own.
-_REASON = "It says the same as the other one, in other words."
+_REASON = "It states the same as the other one, in other words."
 _QUESTION = "When was it built, and by whom?"
 
 
 class NoRecord:
-    """Finds nothing and keeps nothing."""
+    """A record of calls that finds nothing and keeps nothing."""
 
     async def find(self, request_hash: str) -> StoredReply | None:
-        """Nothing is on record."""
+        """Return None: nothing is recorded."""
         return None
 
     def keep(self, call: Call) -> str:
-        """An id, as every call has one."""
+        """Return an id, as every call has one."""
         return call.request_hash
 
     def close(self) -> None:
-        """Nothing was written."""
+        """Do nothing: nothing was written."""
 
 
 @dataclass(kw_only=True)
 class DryRecord(NoRecord):
-    """Finds what is on record and keeps nothing, but counts calls by step and remembers what was answered once.
+    """A record that finds recorded replies and keeps nothing, but counts calls by step and keeps each reply in memory.
 
     `prices` are the judges', by name: embeddings share no beginnings, so that a provider's cache saves nothing of them.
     """
@@ -67,32 +66,32 @@ class DryRecord(NoRecord):
 
     @property
     def usage(self) -> Usage:
-        """Of all steps."""
+        """The sum of all steps."""
         return sum(self.by_step.values(), start=Usage())
 
     async def find(self, request_hash: str) -> StoredReply | None:
-        """The reply on record, or the stand-in of an equal request that was counted already."""
+        """Return the recorded reply, or the substitute of an equal request that was counted already."""
         counted = self.counted.get(request_hash)
         if counted is not None or self.finder is None:
             return counted
         return await self.finder.find(request_hash)
 
     def keep(self, call: Call) -> str:
-        """Count a call, and remember its stand-in."""
+        """Count a call, and keep its reply."""
         if call.status == "ok" and call.reply is not None:
             self.counted[call.request_hash] = StoredReply(call_id=call.request_hash, reply=call.reply)
             if call.reused_call_id is not None:
                 return call.request_hash  # a part of a call that is counted as a whole
-        known = self.by_step.get(call.step, Usage())
+        usage = self.by_step.get(call.step, Usage())
         if call.status == "cached":
-            self.by_step[call.step] = known + Usage(reused=1)
+            self.by_step[call.step] = usage + Usage(reused=1)
             return call.request_hash
         saved_usd = 0.0
         price = self.prices.get(call.judge)
         if price is not None and call.cached_tokens:
-            whole, less = (price.cost_usd(call.cached_tokens, 0, n_cached) for n_cached in (0, call.cached_tokens))
-            saved_usd = (whole or 0.0) - (less or 0.0)
-        self.by_step[call.step] = known + Usage(
+            whole, reduced = (price.cost_usd(call.cached_tokens, 0, n_cached) for n_cached in (0, call.cached_tokens))
+            saved_usd = (whole or 0.0) - (reduced or 0.0)
+        self.by_step[call.step] = usage + Usage(
             requests=1,
             prompt_tokens=call.prompt_tokens or 0,
             cached_tokens=call.cached_tokens or 0,
@@ -106,18 +105,19 @@ class DryRecord(NoRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class _QuestionRequest(ModelRequest):
-    """A request that knows what it asks: many are prepared to be looked for on record alone, and never asked."""
+    """A request with its question: most are prepared only to look for a recorded reply, and never sent."""
 
     question: Question
 
 
 class StandInJudge:
-    """A judge's real requests with replies that stand in for a model's; without a `judge` requests of no content.
+    """A judge with the real requests of another one and substitutes for its replies; without a `judge` the requests
+    have no content.
 
-    Each question that is asked is put into `heard`, where that is given, by the hash of its request.
+    Each question that is asked is put into `heard`, if that is given, by the hash of its request.
     """
 
-    endpoint = None  # where nothing is asked there are no limits to share
+    endpoint = None  # no endpoint is asked, so that there are no limits to share
     tasks = None
 
     def __init__(self, judge: Judge | None, *, heard: dict[str, Question] | None = None) -> None:
@@ -128,11 +128,11 @@ class StandInJudge:
 
     @property
     def window(self) -> int | None:
-        """The judge's."""
+        """The judge's context window."""
         return find_window(self._judge)
 
     def prepare(self, question: Question) -> ModelRequest:
-        """The request, with the question for the stand-in."""
+        """Return the request, with the question for the reply."""
         if self._judge is not None:
             request = self._judge.prepare(question)
         else:
@@ -141,7 +141,7 @@ class StandInJudge:
         return _QuestionRequest(request_hash=request.request_hash, payload=request.payload, question=question)
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """A stand-in of about the length of a model's reply; the lexical judge itself takes no tokens."""
+        """Return a substitute of about the length of a model's reply; the lexical judge itself takes no tokens."""
         assert isinstance(request, _QuestionRequest)
         question = request.question
         if self._heard is not None:
@@ -153,24 +153,22 @@ class StandInJudge:
         text = form.denial if form is not None else make_stand_in(question)
         if "messages" not in request.payload:
             return ModelReply(text=text, prompt_tokens=0, completion_tokens=0)
+        # All messages but the last are cached if an earlier request began with the same and they are long enough.
+        shared = cast(Sequence[Mapping[str, str]], request.payload["messages"])[:-1]
+        beginning, n_cached = hash(tuple(message["content"] for message in shared)), 0
+        if beginning in self._beginnings:
+            n_tokens = count_request({**request.payload, "messages": shared})
+            n_cached = n_tokens if n_tokens >= getattr(self._judge, "min_cached", 0) else 0
+        self._beginnings.add(beginning)
         return ModelReply(
             text=text,
             prompt_tokens=count_request(request.payload),
-            cached_tokens=self._count_cached(request.payload),
+            cached_tokens=n_cached,
             completion_tokens=round(count_tokens(text)),
         )
 
-    def _count_cached(self, payload: Mapping[str, Any]) -> int:
-        """Tokens of all messages but the last, when an earlier request began with the same and the cache takes them."""
-        beginning = hash(tuple(message["content"] for message in payload["messages"][:-1]))
-        if beginning in self._beginnings:
-            n_tokens = count_request({**payload, "messages": payload["messages"][:-1]})
-            return n_tokens if n_tokens >= getattr(self._judge, "min_cached", 0) else 0
-        self._beginnings.add(beginning)
-        return 0
-
     async def close(self) -> None:
-        """Close what the real judge had opened."""
+        """Close the real judge."""
         if self._judge is not None:
             await self._judge.close()
 
@@ -178,20 +176,20 @@ class StandInJudge:
 def make_stand_in(question: Question) -> str:
     """Return a usable reply to a question for the judge, as JSON; equal questions get equal ones."""
     prompt = require_prompt(question)
-    examples = _read_replies(prompt.opening)
+    examples = _parse_replies(prompt.opening)
     reply: dict[str, Any]
     if prompt.name in LEXICAL_PROMPTS:
         reply = judge_lexically(prompt.name, plain_data(question.data))
     elif prompt.rubric is not None and not examples:
-        # The least rating of every criterion.
-        least: dict[str, Callable[[Any], dict[str, Any]]] = {
-            "flag": lambda _: {"verdict": False},
-            "rating": lambda criterion: {"rating": criterion.min},
-            "spread": lambda criterion: {"scores": [{"score": criterion.min, "probability": 1}]},
-            "preference": lambda _: {"verdict": PREFERENCES[-1]},
-        }
-        criteria = prompt.rubric.criteria.items()
-        reply = {name: {"reason": _REASON, **least[criterion.kind](criterion)} for name, criterion in criteria}
+        reply = {}
+        for name, criterion in prompt.rubric.criteria.items():
+            lowest: dict[str, dict[str, Any]] = {
+                "flag": {"verdict": False},
+                "rating": {"rating": criterion.min},
+                "spread": {"scores": [{"score": criterion.min, "probability": 1}]},
+                "preference": {"verdict": PREFERENCES[-1]},
+            }
+            reply[name] = {"reason": _REASON, **lowest[criterion.kind]}
     elif prompt.name == "questions":
         # As many as were asked for, and different ones for each answer, as a model's would be.
         texts = examples[0]["questions"] if examples and examples[0].get("questions") else [_QUESTION]
@@ -201,7 +199,7 @@ def make_stand_in(question: Question) -> str:
         reply = {"reason": _REASON, "noncommittal": False, "questions": numbered}
     else:
         reply = dict(examples[0])
-    # Not quite the examples' reasons: the very words of an example are taken for a copy of it, and asked for again.
+    # Changed by a full stop: a reply with the very reasons of an example counts as a copy, and is asked for again.
     reasons = cycle([f"{reason}." for reason in _collect_reasons(prompt.opening)] or [_REASON])
     reasoned = {
         name: [
@@ -216,14 +214,15 @@ def make_stand_in(question: Question) -> str:
 
 
 @lru_cache(maxsize=64)
-def _read_replies(opening: tuple[Any, ...]) -> tuple[Mapping[str, Any], ...]:
-    """The replies of the worked examples."""
+def _parse_replies(opening: tuple[Any, ...]) -> tuple[Mapping[str, Any], ...]:
+    """Return the replies of the worked examples."""
     return tuple(orjson.loads(message.content) for message in opening if message.role == "ai")
 
 
 @lru_cache(maxsize=64)
 def _collect_reasons(opening: tuple[Any, ...]) -> tuple[str, ...]:
-    replies = _read_replies(opening)
+    """Return the reasons of the worked examples."""
+    replies = _parse_replies(opening)
     lists = [part for reply in replies for part in reply.values() if isinstance(part, list)]
     reasons = [item["reason"] for part in lists for item in part if isinstance(item, dict) and "reason" in item]
     return (*reasons, *(reason for reply in replies for reason in list_row_reasons(reply)))

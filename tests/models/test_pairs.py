@@ -137,7 +137,7 @@ def test_settings_behind_the_name_are_laid_over_what_is_known() -> None:
     assert (plain.threshold, plain.support, plain.max_tokens, plain.device) == (0.5, 1, 2048, None)
     assert (set_.threshold, set_.window, set_.device) == (0.6, 300, "cuda")
     other = parse_classifier("local:/models/nli?form=factcg&support=0")
-    assert (other.form, other.support, other.says_support) == (plain.form, 0, True)
+    assert (other.form, other.support, other.sets_support) == (plain.form, 0, True)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def write_page(title: str, status: int) -> Raw:
 PASSING: list[tuple[Raw, str]] = [
     (write_page("502 Bad Gateway", 502), "status 502: 502 Bad Gateway"),
     (write_page("504 Gateway Time-out", 504), "status 504: 504 Gateway Time-out"),
-    (Raw(status=500), "status 500: (nothing more was said)"),
+    (Raw(status=500), "status 500: (no message)"),
     (Raw(status=500, body={"detail": "worker died"}), "status 500: worker died"),
     (Raw(status=500, body={"error": "llama runner process has ended"}), "status 500: llama runner process"),
     (Raw(status=408, body={"error": {"message": "timed out", "code": 408}}), "status 408: timed out"),
@@ -79,8 +79,8 @@ PASSING: list[tuple[Raw, str]] = [
     (complete("It is red."), "the reply was empty"),
     (complete(None), "the reply was empty"),
     (complete({"content": None, "tool_calls": []}), "the reply was empty"),
-    (complete({"content": "", "reasoning_content": "It is red, so …"}), "said everything in its thoughts"),
-    (complete({"content": None, "reasoning": "It is red, so …"}), "said everything in its thoughts"),
+    (complete({"content": "", "reasoning_content": "It is red, so …"}), "wrote everything in its thoughts"),
+    (complete({"content": None, "reasoning": "It is red, so …"}), "wrote everything in its thoughts"),
 ]
 
 

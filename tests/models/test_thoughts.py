@@ -89,8 +89,8 @@ async def test_thoughts_stand_apart_on_record_and_are_paid_for(tmp_path: Path, m
 @pytest.mark.parametrize(
     ("message", "finish", "told"),
     [
-        ({"content": f"<think>{DRAFT}"}, "stop", "the reply was empty: the model said everything in its thoughts"),
-        ({"content": None, "reasoning": DRAFT}, "stop", "said everything in its thoughts"),
+        ({"content": f"<think>{DRAFT}"}, "stop", "the reply was empty: the model wrote everything in its thoughts"),
+        ({"content": None, "reasoning": DRAFT}, "stop", "wrote everything in its thoughts"),
         ({"content": f"<think>{DRAFT}"}, "length", "cut off at the model's output limit"),
         ({"content": "", "reasoning_content": DRAFT}, "length", "cut off at the model's output limit"),
     ],
