@@ -1,15 +1,21 @@
-"""The flow that a worker of a work pool runs, and the work on one part of a run.
+"""The samples of a run spread over the workers of a work pool.
 
-Prefect imports the flow by its name, so nothing but evalhouse has to be on the worker's machine. Everything else is
-found through the warehouse: the settings are in the run's row, the samples in their tables, and what was answered is on
-record. A part's lock keeps a second worker away; where an earlier one has begun the part and died, its verdicts are
-replaced and its replies are used again. `pools/coordinate.py` gives the parts out.
+The run's own process, the coordinator, asks the judge nothing. It stages, loads and scores; in between it gives out
+parts, looks once a second at their flow runs and at the locks that their workers hold, and gives a part out again when
+its worker is lost. It keeps nothing of this: the warehouse has which samples are judged, so that a run whose
+coordinator dies is resumed like any other, and includes the parts that are still being worked on.
+
+A worker runs the flow `judge_part`, which Prefect imports by its name, so that only evalhouse has to be on the worker's
+machine: settings, samples and stored replies are in the warehouse. A flow run that starts costs seconds, so a part has
+some hundreds of samples: whole shards, one after the other. Prefect's state is one sign of how a part is doing; the
+other is the lock that its process holds. It is free within a second of the worker's death, where Prefect's heartbeats
+take over a minute. The next worker replaces verdicts of the dead one and uses its replies again.
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,7 +23,7 @@ from typing import Any, Final, Literal
 from uuid import UUID
 
 import httpx
-from prefect import Flow, flow
+from prefect import flow
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.filters import (
     FlowRunFilter,
@@ -55,18 +61,36 @@ from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS, list_unfinished_shards
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 
-MOST_ATTEMPTS: Final = 4
+MAX_ATTEMPTS: Final = 4
 STOPPED: Final = "Stopped"
-"""Name of the state of a part that has failed in a way that no other worker could avoid."""
+"""The name of the state of a part that has failed in a way that no other worker could avoid."""
 Verdict = Literal["wait", "done", "lost", "stop"]
-# A process that has let go of a part's lock is about to report how it ended.
+OUTAGES: Final = (httpx.HTTPError, PrefectException)
+# A process that has released a part's lock is about to report how it ended.
 _AFTER_HELD_S = 5.0
 # Before the lock is taken a process starts, or a container, on a machine that may be busy: minutes, as long as the
 # worker that has taken the part gives signs of life.
 _STARTING_S = 30.0
-_STARTING_MOST_S = 600.0
+_MAX_STARTING_S = 600.0
 _LOST = ("FAILED", "CRASHED", "CANCELLED")
+_IN_PROGRESS = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+_PAGE = 200
+# Parts that wait in the pool for a worker: enough for the next free one, and for new ones.
+_AHEAD = 2
 _COUNT_S = 2.0
+_LOOK_S = 1.0
+_ROOM_S = 5.0
+# How long a part may wait without a worker before a person is informed.
+_UNTAKEN_S = 30.0
+# How long a server may be down before the run is given up; it can be resumed then.
+_OUTAGE_S = 600.0
+# How long stopped parts may take to write their results.
+_WIND_DOWN_S = 30.0
+# The coordinator holds a part's lock for a moment only when it looks at it, so a worker tries for longer than that.
+_LOCK_S = 5.0
+_DRAIN_S = 3.0
+_WATCH_S = 3.0
+_UNWANTED = "stopped by the process that had given the part out"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,23 +105,14 @@ class Part:
 
     @property
     def lock_name(self) -> str:
-        """The lock that is held while somebody works on the part."""
-        return name_lock(self.run_id, self.first)
-
-    @property
-    def n_samples(self) -> int:
-        """How many samples it has."""
-        return self.last - self.first + 1
-
-    def again(self) -> "Part":
-        """The same samples, to be given to another worker."""
-        return replace(self, attempt=self.attempt + 1, flow_run_id=None)
+        """The lock that a worker holds while it works on the part."""
+        return f"part-{self.run_id}-{self.first}"
 
 
 @dataclass(kw_only=True)
 class PartState:
-    """A part that is out: Prefect's state, whether its lock is held or was, since when that is so (by the monotonic
-    clock), and whether the worker that has taken it gives signs of life."""
+    """A part that is given out: Prefect's state, whether its lock is held or was, the time of the last change of these
+    (by the monotonic clock), and whether the worker that has taken it gives signs of life."""
 
     part: Part
     state_type: str = ""
@@ -107,23 +122,11 @@ class PartState:
     worker_lives: bool = False
     since: float = field(default_factory=time.monotonic)
 
-    @property
-    def unchanged_s(self) -> float:
-        """Seconds since the state or the lock changed."""
-        return time.monotonic() - self.since
-
-    def update(self, state_type: str, state_name: str, *, held: bool, worker_lives: bool) -> None:
-        """Note what is seen of the part now."""
-        if (self.state_type, self.held) != (state_type, held):
-            self.since = time.monotonic()
-        self.state_type, self.state_name, self.held, self.worker_lives = state_type, state_name, held, worker_lives
-        self.was_held = self.was_held or held
-
     def decide(self) -> Verdict:
-        """What to do about the part.
+        """Return what to do about the part.
 
-        As long as its lock is held a process works on it, whatever Prefect says. That a part has completed is believed;
-        whether all its verdicts are there is looked up when all parts have ended.
+        As long as its lock is held a process works on it, in any state that Prefect has. A part that has completed counts
+        as done; whether all its verdicts are stored is checked when all parts have ended.
         """
         if self.state_type == "COMPLETED":
             return "done"
@@ -133,21 +136,18 @@ class PartState:
             return "wait"
         if self.state_type in _LOST:
             return "lost"
-        patience_s = _STARTING_MOST_S if self.worker_lives else _STARTING_S
-        return "lost" if self.unchanged_s >= (_AFTER_HELD_S if self.was_held else patience_s) else "wait"
-
-
-def name_lock(run_id: str, first: int) -> str:
-    """The name of the lock of the part that begins with this sample."""
-    return f"part-{run_id}-{first}"
+        patience_s = _MAX_STARTING_S if self.worker_lives else _STARTING_S
+        if self.was_held:
+            patience_s = _AFTER_HELD_S
+        return "lost" if time.monotonic() - self.since >= patience_s else "wait"
 
 
 def cut_parts(run_id: str, numbers: Sequence[int], *, shard_size: int, part_size: int, n_samples: int) -> list[Part]:
-    """Neighbouring shards together, as many as make a part; shards are numbered from 0, in order."""
-    most = max(1, part_size // shard_size)
+    """Return parts of neighbouring shards, as many as fit a part; shards are numbered from 0, in order."""
+    max_shards = max(1, part_size // shard_size)
     groups: list[list[int]] = []
     for number in numbers:
-        if groups and number == groups[-1][-1] + 1 and len(groups[-1]) < most:
+        if groups and number == groups[-1][-1] + 1 and len(groups[-1]) < max_shards:
             groups[-1].append(number)
         else:
             groups.append([number])
@@ -157,314 +157,182 @@ def cut_parts(run_id: str, numbers: Sequence[int], *, shard_size: int, part_size
     ]
 
 
-def list_shards(first: int, last: int, shard_size: int) -> range:
-    """The numbers of the shards between two ordinals."""
-    return range((first - 1) // shard_size, (last - 1) // shard_size + 1)
+def list_shards(part: Part, shard_size: int) -> range:
+    """Return the numbers of a part's shards."""
+    return range((part.first - 1) // shard_size, (part.last - 1) // shard_size + 1)
 
 
-def describe_order(live_run: LiveRun) -> dict[str, Any]:
-    """Return what every part of the run gets besides which samples are its own."""
-    config = find_run(live_run.warehouse, live_run.run_id).config
-    settings = live_run.settings.model_dump(mode="json")
-    changes = {name: value for name, value in settings.items() if name in config and value != config[name]}
-    changes.pop("warehouse", None)
-    return {
-        "run_id": live_run.run_id,
-        "warehouse": live_run.warehouse.location.url,
-        "code_version": find_code_version(),
-        "judge_failed": live_run.resumed,
-        "changes": changes,
-    }
-
-
-class PoolCounts:
-    """Keeps a live run's counts and progress up to date from the warehouse; what was there before is not counted."""
-
-    def __init__(self, live_run: LiveRun) -> None:
-        self._live_run = live_run
-        self._before = _read_calls(live_run.warehouse, live_run.run_id)
-
-    def refresh(self, *, leave_out_failed: bool) -> None:
-        """Count again; `leave_out_failed` when failed samples are to be judged once more."""
-        live_run = self._live_run
-        parameters = {"run_id": live_run.run_id, "failures": list(FAILURE_REASONS) if leave_out_failed else []}
-        (row,) = live_run.warehouse.fetch_rows("pools/done", **parameters)
-        live_run.progress.n_done = int(str(row["n"]))
-        usage = _read_calls(live_run.warehouse, live_run.run_id) - self._before
-        usage.unpriced = usage.requests if any(asker.price is None for asker in live_run.asker.all) else 0
-        live_run.asker.counts = usage
-
-
-@contextlib.asynccontextmanager
-async def keep_counting(counts: PoolCounts, *, leave_out_failed: bool) -> AsyncIterator[None]:
-    """Count every few seconds within the block, and once more at its end."""
-
-    async def count() -> None:
-        while True:
-            await asyncio.sleep(_COUNT_S)
-            with contextlib.suppress(WarehouseBusy):
-                await asyncio.to_thread(counts.refresh, leave_out_failed=leave_out_failed)
-
-    counting = asyncio.create_task(count())
-    try:
-        yield
-    finally:
-        counting.cancel()
-        await asyncio.wait([counting])
-        await asyncio.to_thread(counts.refresh, leave_out_failed=False)
-
-
-def _read_calls(warehouse: Warehouse, run_id: str) -> Usage:
-    (row,) = warehouse.fetch_rows("pools/calls", run_id=run_id)
-    spent_usd = float(str(row.pop("spent_usd")))
-    return Usage(spent_usd=spent_usd, **{name: int(str(value)) for name, value in row.items()})
-
-
-OUTAGES: Final = (httpx.HTTPError, PrefectException)
-_UNDER_WAY = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
-_PAGE = 200
-# Parts that wait in the pool beside those a worker has: enough for the next worker that is free, and for new ones.
-_AHEAD = 2
-_LOOK_S = 1.0
-_ROOM_S = 5.0
-# How long nobody may take a part before a person is informed.
-_UNTAKEN_S = 30.0
-# How long a server may be down before the run is given up; it can be resumed then.
-_OUTAGE_S = 600.0
-# How long parts that are stopped may take to put away what they have.
-_WIND_DOWN_S = 30.0
-
-
-class PoolServer:
-    """One work pool at one server, for one run."""
-
-    def __init__(self, client: PrefectClient, pool: str, run_id: str) -> None:
-        self._client = client
-        self.pool = pool
-        self._run_tag = tag_run(run_id)
-        self._deployment_id: UUID | None = None
-
-    async def register(self, part_flow: Flow[..., Any]) -> None:
-        """Register with the pool the flow that judges parts; raises SettingsError when there is no such pool."""
-        try:
-            await self._client.read_work_pool(self.pool)
-        except ObjectNotFound:
-            names = ", ".join(sorted(pool.name for pool in await self._client.read_work_pools())) or "none"
-            raise SettingsError(
-                f"the Prefect server has no work pool {self.pool!r} (it has: {names}); make it and start workers on "
-                f"your machines: prefect worker start --pool {self.pool} --type process --limit 2"
-            ) from None
-        # Registering again replaces what an evalhouse of another version has left.
-        self._deployment_id = await self._client.create_deployment(
-            flow_id=await self._client.create_flow(part_flow),
-            name=self.pool,
-            description="Judges parts of evaluation runs. Registered by `evalhouse run --pool`.",
-            entrypoint=f"{part_flow.fn.__module__}.{part_flow.fn.__name__}",
-            work_pool_name=self.pool,
-            tags=[TAG],
-            parameter_openapi_schema=parameter_schema(part_flow).model_dump(),
-        )
-
-    async def give_out(self, part: Part, parameters: Mapping[str, Any], *, key: str) -> UUID:
-        """A flow run for the part; the same key twice makes one."""
-        assert self._deployment_id is not None
-        flow_run = await self._client.create_flow_run_from_deployment(
-            self._deployment_id,
-            parameters={**parameters, "first": part.first, "last": part.last, "attempt": part.attempt},
-            name=f"{part.run_id} samples {part.first} to {part.last}",
-            tags=[TAG, self._run_tag],
-            idempotency_key=key,
-        )
-        return flow_run.id
-
-    async def list_under_way(self) -> dict[UUID, Part]:
-        """Parts of the run that another process gave out before and that have not ended, by flow run."""
-        flow_runs = await self._client.read_flow_runs(
-            flow_run_filter=FlowRunFilter(
-                tags=FlowRunFilterTags(all_=[self._run_tag]),
-                state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_UNDER_WAY)),
-            ),
-            limit=_PAGE,
-        )
-        return {
-            flow_run.id: Part(
-                run_id=str(flow_run.parameters["run_id"]),
-                first=int(flow_run.parameters["first"]),
-                last=int(flow_run.parameters["last"]),
-                attempt=int(flow_run.parameters["attempt"]),
-                flow_run_id=flow_run.id,
-            )
-            for flow_run in flow_runs
-            if flow_run.deployment_id == self._deployment_id
-        }
-
-    async def read(self, ids: Collection[UUID]) -> dict[UUID, FlowRun]:
-        """The flow runs of these ids, as far as they are still there."""
-        wanted = list(ids)
-        flow_runs: list[FlowRun] = []
-        for begin in range(0, len(wanted), _PAGE):
-            chosen = FlowRunFilter(id=FlowRunFilterId(any_=wanted[begin : begin + _PAGE]))
-            flow_runs += await self._client.read_flow_runs(flow_run_filter=chosen, limit=_PAGE)
-        return {flow_run.id: flow_run for flow_run in flow_runs}
-
-    async def count_room(self, workers: Collection[str]) -> int:
-        """How many parts may be out at once: the pool's own limit where it has one, else a few for each worker."""
-        limit = (await self._client.read_work_pool(self.pool)).concurrency_limit
-        if limit is not None:
-            return limit + _AHEAD
-        return _AHEAD + _AHEAD * len(workers)
-
-    async def list_workers(self) -> frozenset[str]:
-        """The names of the workers that have given signs of life lately."""
-        workers = await self._client.read_workers_for_work_pool(self.pool)
-        return frozenset(worker.name for worker in workers if worker.status == WorkerStatus.ONLINE)
-
-    async def mark_crashed(self, flow_run_id: UUID) -> None:
-        """Say in Prefect that the process of a flow run is gone."""
-        message = "The part's lock is free: its process or machine is gone. The part was given to another worker."
-        await self._client.set_flow_run_state(flow_run_id, Crashed(message=message), force=True)
-
-    async def cancel(self, flow_run: FlowRun) -> None:
-        """End a part: at once where no worker has begun it, else after it has put away what it has."""
-        state = flow_run.state
-        if state is None or state.is_final():
-            return
-        message = "The run was stopped."
-        begun = state.is_running() or state.is_cancelling()
-        state_set: State[Any] = Cancelling(message=message) if begun else Cancelled(message=message)
-        await self._client.set_flow_run_state(flow_run.id, state_set, force=not begun)
-
-
-async def judge_elsewhere(live_run: LiveRun, part_flow: Flow[..., Any], numbers: Sequence[int]) -> None:
-    """Have the shards of these numbers judged by a work pool's workers, which run `part_flow` for each part."""
-    assert live_run.settings.pool is not None
+async def judge_elsewhere(live_run: LiveRun, numbers: Sequence[int]) -> None:
+    """Let the workers of the run's work pool judge the shards of these numbers."""
     async with get_client() as client:
-        server = PoolServer(client, live_run.settings.pool, live_run.run_id)
-        await server.register(part_flow)
-        await _PoolRun(live_run, server, list(numbers)).finish()
+        await _PoolRun(live_run, client).judge(numbers)
 
 
 class _PoolRun:
     """One run over one pool, from its first part to its last."""
 
-    def __init__(self, live_run: LiveRun, server: PoolServer, numbers: list[int]) -> None:
-        self._live_run, self._server, self._numbers = live_run, server, numbers
+    def __init__(self, live_run: LiveRun, client: PrefectClient) -> None:
+        assert live_run.settings.pool is not None
+        self._live_run, self._client, self._pool = live_run, client, live_run.settings.pool
+        self._run_tag = tag_run(live_run.run_id)
+        self._deployment_id: UUID | None = None
         self._waiting: list[Part] = []
         self._out: dict[UUID, PartState] = {}
-        self._order: Mapping[str, Any] = {}
         self._room, self._workers, self._room_at = 0, frozenset[str](), float("-inf")
         self._has_warned = False
 
-    async def finish(self) -> None:
-        """Return when all samples have their verdicts; raises what stopped the run, with no part left at work."""
-        live_run = self._live_run
-        counts = await asyncio.to_thread(PoolCounts, live_run)
-        self._order = await asyncio.to_thread(describe_order, live_run)
-        async with keep_counting(counts, leave_out_failed=live_run.resumed):
+    async def judge(self, numbers: Sequence[int]) -> None:
+        """Return when all samples have their verdicts; raises what stopped the run, with no part left running."""
+        live_run, size, missing = self._live_run, self._live_run.settings.shard_size, list(numbers)
+        await self.register()
+        async with _counting(live_run):
             try:
-                # Parts that an earlier process has given out are waited for like our own.
-                under_way = await self._server.list_under_way()
-                self._out = {flow_run_id: PartState(part=part) for flow_run_id, part in under_way.items()}
-                numbers = self._numbers
-                for attempt in range(1, MOST_ATTEMPTS + 1):
-                    await self._judge(numbers, attempt)
-                    numbers = await asyncio.to_thread(self._list_missing)
-                    if not numbers:
+                # Parts that an earlier process has given out are waited for as well.
+                flow_runs = await self._client.read_flow_runs(
+                    flow_run_filter=FlowRunFilter(
+                        tags=FlowRunFilterTags(all_=[self._run_tag]),
+                        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_IN_PROGRESS)),
+                    ),
+                    limit=_PAGE,
+                )
+                for flow_run in flow_runs:
+                    if flow_run.deployment_id == self._deployment_id:
+                        given = flow_run.parameters
+                        first, last, attempt = (int(given[name]) for name in ("first", "last", "attempt"))
+                        part = Part(run_id=str(given["run_id"]), first=first, last=last, attempt=attempt)
+                        self._out[flow_run.id] = PartState(part=replace(part, flow_run_id=flow_run.id))
+                for attempt in range(1, MAX_ATTEMPTS + 1):
+                    await self.judge_shards(missing, attempt)
+                    unfinished = await asyncio.to_thread(
+                        list_unfinished_shards, live_run.warehouse, live_run.run_id, size, ()
+                    )
+                    missing = [number for number in numbers if number in unfinished]
+                    if not missing:
                         return
                 raise FatalJudgeError(
-                    f"{len(numbers)} shards are without verdicts though their parts have ended well; has somebody "
-                    f"deleted rows of run {live_run.run_id}? `evalhouse resume {live_run.run_id}` judges them"
+                    f"{len(missing)} shards are without verdicts though their parts have ended well; were rows of run "
+                    f"{live_run.run_id} deleted? `evalhouse resume {live_run.run_id}` judges them"
                 )
-            except BaseException:  # whatever stops it, Ctrl-C too: no part is left at work
-                await self._cancel_all()
+            except BaseException:  # on any stop, Ctrl-C too, no part is left running
+                await self.cancel_all()
                 raise
 
-    def _list_missing(self) -> list[int]:
-        """Return which shards of the run have a sample without verdicts."""
-        live_run = self._live_run
-        missing = set(list_unfinished_shards(live_run.warehouse, live_run.run_id, live_run.settings.shard_size, ()))
-        return [number for number in self._numbers if number in missing]
+    async def register(self) -> None:
+        """Register the flow that judges parts with the pool; raises SettingsError if the server has no such pool."""
+        try:
+            await self._client.read_work_pool(self._pool)
+        except ObjectNotFound:
+            names = ", ".join(sorted(pool.name for pool in await self._client.read_work_pools())) or "none"
+            raise SettingsError(
+                f"the Prefect server has no work pool {self._pool!r} (it has: {names}); make it and start workers on "
+                f"your machines: prefect worker start --pool {self._pool} --type process --limit 2"
+            ) from None
+        # Registering again replaces the deployment of another version of evalhouse.
+        self._deployment_id = await self._client.create_deployment(
+            flow_id=await self._client.create_flow(judge_part),
+            name=self._pool,
+            description="Judges parts of evaluation runs. Registered by `evalhouse run --pool`.",
+            entrypoint=f"{judge_part.fn.__module__}.{judge_part.fn.__name__}",
+            work_pool_name=self._pool,
+            tags=[TAG],
+            parameter_openapi_schema=parameter_schema(judge_part).model_dump(),
+        )
 
-    async def _judge(self, numbers: Sequence[int], attempt: int) -> None:
-        """Give out the shards that no part holds, as workers have room, until all parts have ended."""
-        settings = self._live_run.settings
-        given_out = {
-            number
-            for out in self._out.values()
-            for number in list_shards(out.part.first, out.part.last, settings.shard_size)
+    async def judge_shards(self, numbers: Sequence[int], attempt: int) -> None:
+        """Give out the shards that no part has, as workers have room, until all parts have ended."""
+        live_run, settings = self._live_run, self._live_run.settings
+        config = (await asyncio.to_thread(find_run, live_run.warehouse, live_run.run_id)).config
+        values = settings.model_dump(mode="json")
+        changes = {name: value for name, value in values.items() if name in config and value != config[name]}
+        changes.pop("warehouse", None)
+        order = {
+            "run_id": live_run.run_id,
+            "warehouse": live_run.warehouse.location.url,
+            "code_version": find_code_version(),
+            "judge_failed": live_run.resumed,
+            "changes": changes,
         }
+        given_out = {number for out in self._out.values() for number in list_shards(out.part, settings.shard_size)}
         parts = cut_parts(
-            self._live_run.run_id,
+            live_run.run_id,
             [number for number in numbers if number not in given_out],
             shard_size=settings.shard_size,
             part_size=settings.part_size,
-            n_samples=self._live_run.progress.n_samples,
+            n_samples=live_run.progress.n_samples,
         )
         self._waiting = [replace(part, attempt=attempt) for part in parts]
         answered_at = time.monotonic()
         while self._waiting or self._out:
             try:
-                await self._give_out()
-                await self._look()
+                await self.look_at_workers()
+                while self._waiting and len(self._out) < self._room:
+                    part = self._waiting[0]
+                    assert self._deployment_id is not None
+                    flow_run = await self._client.create_flow_run_from_deployment(
+                        self._deployment_id,
+                        parameters={**order, "first": part.first, "last": part.last, "attempt": part.attempt},
+                        name=f"{part.run_id} samples {part.first} to {part.last}",
+                        tags=[TAG, self._run_tag],
+                        # The same key twice makes one flow run.
+                        idempotency_key=f"{part.run_id}/{live_run.session}/{part.first}-{part.last}/{part.attempt}",
+                    )
+                    self._waiting.pop(0)
+                    self._out[flow_run.id] = PartState(part=replace(part, flow_run_id=flow_run.id))
+                await self.look()
                 answered_at = time.monotonic()
             except (*OUTAGES, WarehouseBusy) as error:
                 if time.monotonic() - answered_at > _OUTAGE_S:
                     raise FatalJudgeError(
                         f"the Prefect server or the warehouse has not answered for {_OUTAGE_S / 60:.0f} minutes "
-                        f"({error}); what the workers judged meanwhile is kept: "
-                        f"evalhouse resume {self._live_run.run_id}"
+                        f"({error}); what the workers judged meanwhile is kept: evalhouse resume {live_run.run_id}"
                     ) from None
             if self._waiting or self._out:
-                await self._live_run.asker.stop_sign.sleep(_LOOK_S)
+                await live_run.asker.stop_sign.sleep(_LOOK_S)
 
-    async def _give_out(self) -> None:
-        """Give out parts as long as workers have room for them."""
-        if self._waiting:
-            await self._look_at_workers()
-        while self._waiting and len(self._out) < self._room:
-            part = self._waiting[0]
-            key = f"{part.run_id}/{self._live_run.session}/{part.first}-{part.last}/{part.attempt}"
-            flow_run_id = await self._server.give_out(part, self._order, key=key)
-            self._waiting.pop(0)
-            self._out[flow_run_id] = PartState(part=replace(part, flow_run_id=flow_run_id))
+    async def look_at_workers(self) -> None:
+        """Find out which workers are alive, and how many parts may be given out at once.
 
-    async def _look_at_workers(self) -> None:
+        That is the pool's own limit and a few more if it has one, else a few for each worker.
+        """
         if time.monotonic() - self._room_at > _ROOM_S:
-            self._workers = await self._server.list_workers()
-            self._room = await self._server.count_room(self._workers)
+            workers = await self._client.read_workers_for_work_pool(self._pool)
+            self._workers = frozenset(worker.name for worker in workers if worker.status == WorkerStatus.ONLINE)
+            limit = (await self._client.read_work_pool(self._pool)).concurrency_limit
+            self._room = _AHEAD + (limit if limit is not None else _AHEAD * len(self._workers))
             self._room_at = time.monotonic()
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
         """Read the state of all parts, and act on it."""
-        seen = await self._server.read(self._out)
-        held = await self._list_held()
-        await self._look_at_workers()
+        flow_runs, held = await self.read_flow_runs(), await self.list_held()
         for flow_run_id, out in list(self._out.items()):
-            flow_run = seen.get(flow_run_id)
+            flow_run = flow_runs.get(flow_run_id)
             # A flow run that was deleted in Prefect counts as cancelled.
             state = flow_run.state if flow_run else None
-            type_name, name = (state.type.value, state.name or "") if state else ("CANCELLED", "")
+            state_type, is_held = state.type.value if state else "CANCELLED", out.part.lock_name in held
+            if (out.state_type, out.held) != (state_type, is_held):
+                out.since = time.monotonic()
+            out.state_type, out.state_name, out.held = state_type, (state.name if state else None) or "", is_held
+            out.was_held = out.was_held or is_held
+            out.worker_lives = flow_run is not None and flow_run.labels.get("prefect.worker.name") in self._workers
             message = (state.message if state else None) or "no reason given"
-            worker = flow_run.labels.get("prefect.worker.name") if flow_run else None
-            out.update(type_name, name, held=out.part.lock_name in held, worker_lives=worker in self._workers)
             match out.decide():
                 case "done":
                     del self._out[flow_run_id]
                 case "stop":
                     raise FatalJudgeError(message)
                 case "lost":
-                    await self._give_again(flow_run, out.part, message)
+                    await self.give_again(flow_run, out.part, message)
         is_untaken = self._out and all(
-            out.state_type == "SCHEDULED" and out.unchanged_s >= _UNTAKEN_S for out in self._out.values()
+            out.state_type == "SCHEDULED" and time.monotonic() - out.since >= _UNTAKEN_S for out in self._out.values()
         )
         if is_untaken and not self._workers and not self._has_warned:
             self._has_warned = True
             print_notice(
-                f"No worker takes work from pool {self._server.pool!r}. On each machine that is to judge: "
-                f"prefect worker start --pool {self._server.pool} --type process --limit 2"
+                f"No worker takes work from pool {self._pool!r}. On each machine that is to judge: "
+                f"prefect worker start --pool {self._pool} --type process --limit 2"
             )
 
-    async def _give_again(self, flow_run: FlowRun | None, part: Part, message: str) -> None:
+    async def give_again(self, flow_run: FlowRun | None, part: Part, message: str) -> None:
         """Give the samples of a lost part to another worker, unless it was done and only its end is unreported."""
         assert part.flow_run_id is not None
         live_run, size = self._live_run, self._live_run.settings.shard_size
@@ -472,53 +340,97 @@ class _PoolRun:
         unfinished = await asyncio.to_thread(
             list_unfinished_shards, live_run.warehouse, live_run.run_id, size, failures
         )
-        if set(unfinished).isdisjoint(list_shards(part.first, part.last, size)):
+        if set(unfinished).isdisjoint(list_shards(part, size)):
             del self._out[part.flow_run_id]
             return
         if flow_run is not None and flow_run.state is not None and not flow_run.state.is_final():
-            await self._server.mark_crashed(part.flow_run_id)
+            crashed = "The part's lock is free: its process or machine is gone. The part was given to another worker."
+            await self._client.set_flow_run_state(part.flow_run_id, Crashed(message=crashed), force=True)
             message = "its process is gone"
         del self._out[part.flow_run_id]
-        if part.attempt >= MOST_ATTEMPTS:
+        if part.attempt >= MAX_ATTEMPTS:
             raise FatalJudgeError(
                 f"samples {part.first} to {part.last} were given to {part.attempt} workers and none has finished them; "
                 f"the last one: {message}"
             )
-        self._waiting.insert(0, part.again())
+        self._waiting.insert(0, replace(part, attempt=part.attempt + 1, flow_run_id=None))
 
-    async def _cancel_all(self) -> None:
-        """Cancel all parts; wait a little for those at work to write their results."""
+    async def cancel_all(self) -> None:
+        """Cancel all parts: at once if no worker has begun them, else after they have written their results."""
         with contextlib.suppress(*OUTAGES, WarehouseBusy):
-            for flow_run in (await self._server.read(self._out)).values():
-                await self._server.cancel(flow_run)
+            for flow_run in (await self.read_flow_runs()).values():
+                state, message = flow_run.state, "The run was stopped."
+                if state is None or state.is_final():
+                    continue
+                if state.is_running() or state.is_cancelling():
+                    await self._client.set_flow_run_state(flow_run.id, Cancelling(message=message), force=False)
+                else:
+                    await self._client.set_flow_run_state(flow_run.id, Cancelled(message=message), force=True)
             deadline = time.monotonic() + _WIND_DOWN_S
-            while await self._list_held() and time.monotonic() < deadline:
+            while await self.list_held() and time.monotonic() < deadline:
                 await asyncio.sleep(_LOOK_S)
 
-    async def _list_held(self) -> set[str]:
+    async def read_flow_runs(self) -> dict[UUID, FlowRun]:
+        """Return the flow runs of all parts that are given out, as far as Prefect still has them."""
+        ids = list(self._out)
+        flow_runs: list[FlowRun] = []
+        for begin in range(0, len(ids), _PAGE):
+            chosen = FlowRunFilter(id=FlowRunFilterId(any_=ids[begin : begin + _PAGE]))
+            flow_runs += await self._client.read_flow_runs(flow_run_filter=chosen, limit=_PAGE)
+        return {flow_run.id: flow_run for flow_run in flow_runs}
+
+    async def list_held(self) -> set[str]:
         names = [out.part.lock_name for out in self._out.values()]
         return await asyncio.to_thread(list_held, self._live_run.warehouse.location, names)
 
 
-# The coordinator looks at a part's lock for a moment only, so it is tried for longer than that.
-_LOCK_S = 5.0
-_DRAIN_S = 3.0
-_WATCH_S = 3.0
-_UNWANTED = "stopped by the process that had given the part out"
+@asynccontextmanager
+async def _counting(live_run: LiveRun) -> AsyncIterator[None]:
+    """Within the block, count the run's calls and progress from the warehouse every few seconds, and at its end.
+
+    Calls from before the block are not counted. When a run is resumed, its failed samples count only at the end.
+    """
+    warehouse, run_id = live_run.warehouse, live_run.run_id
+    before = await asyncio.to_thread(_fetch_usage, warehouse, run_id)
+
+    def count(failures: Sequence[str]) -> None:
+        (row,) = warehouse.fetch_rows("pools/done", run_id=run_id, failures=list(failures))
+        live_run.progress.n_done = int(str(row["n"]))
+        usage = _fetch_usage(warehouse, run_id) - before
+        usage.unpriced = usage.requests if any(asker.price is None for asker in live_run.asker.all) else 0
+        live_run.asker.counts = usage
+
+    async def count_often() -> None:
+        while True:
+            await asyncio.sleep(_COUNT_S)
+            with contextlib.suppress(WarehouseBusy):
+                await asyncio.to_thread(count, FAILURE_REASONS if live_run.resumed else ())
+
+    counting = asyncio.create_task(count_often())
+    try:
+        yield
+    finally:
+        counting.cancel()
+        await asyncio.wait([counting])
+        await asyncio.to_thread(count, ())
+
+
+def _fetch_usage(warehouse: Warehouse, run_id: str) -> Usage:
+    (row,) = warehouse.fetch_rows("pools/calls", run_id=run_id)
+    spent_usd = float(str(row.pop("spent_usd")))
+    return Usage(spent_usd=spent_usd, **{name: int(str(value)) for name, value in row.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartOrder:
-    """Samples `first` to `last` of a run, by ordinal, to be judged by this process.
+    """A part of a run to be judged by this process.
 
-    `judge_failed` says that samples which failed before are judged again, `changes` which settings of the run differ
-    from those on record, and `code_version` which evalhouse has given the part out.
+    `judge_failed` says that samples which failed before are judged again, `changes` has the settings of the run that
+    differ from its stored ones, and `code_version` is that of the evalhouse which has given the part out.
     """
 
-    run_id: str
+    part: Part
     warehouse: str
-    first: int
-    last: int
     code_version: str
     judge_failed: bool = False
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -541,17 +453,15 @@ async def judge_part(
     It ends as Failed "Stopped" when no other worker could do better.
     """
     order = PartOrder(
-        run_id=run_id,
+        part=Part(run_id=run_id, first=first, last=last, attempt=attempt),
         warehouse=warehouse,
-        first=first,
-        last=last,
         code_version=code_version,
         judge_failed=judge_failed,
         changes=changes or {},
     )
     get_run_logger().info("Samples %d to %d of run %s, attempt %d.", first, last, run_id, attempt)
     try:
-        n_shards = await work_on_part(order)
+        n_shards = await _work_on_part(order)
     except RunCancelled as error:
         return Cancelled(message=str(error))
     except WarehouseError as error:  # it may be this machine's problem; another one may try
@@ -564,26 +474,25 @@ async def judge_part(
     return Completed(message=f"{n_shards} shards were judged.")
 
 
-async def work_on_part(order: PartOrder) -> int:
-    """Judge what is not judged of a part and return how many shards that were.
+async def _work_on_part(order: PartOrder) -> int:
+    """Judge the unjudged shards of a part and return their number.
 
     Raises RunCancelled when the part is not wanted any more or the process is ordered to end, WarehouseBusy when
     another process works on the part, FatalJudgeError and WarehouseError.
     """
-    warehouse = Warehouse(order.warehouse)
+    warehouse, part = Warehouse(order.warehouse), order.part
     if warehouse.location.lake is None:
         raise WarehouseError(f"{warehouse.location.name} is one file; parts of a run are judged in a lake")
     if not await _is_wanted():
         raise RunCancelled(_UNWANTED)
-    busy = f"another process is on the part of run {order.run_id} that begins with sample {order.first}"
-    name = name_lock(order.run_id, order.first)
+    busy = f"another process is on the part of run {part.run_id} that begins with sample {part.first}"
     with (
         Interrupts() as interrupts,
-        hold(warehouse.location, name, patience_s=_LOCK_S, busy=busy) as lock,
+        hold(warehouse.location, part.lock_name, patience_s=_LOCK_S, busy=busy) as lock,
     ):
-        # What dead processes of this machine have left are replies that need not be paid for again. Another process
-        # that takes them in is waited for, because this one may be about to ask for the same.
-        busy = "another process of this machine is taking in what dead ones have left, and does not come to an end"
+        # Replies that dead processes of this machine have left need not be paid for again. Another process that takes
+        # them in is waited for, because this one may be about to ask for the same.
+        busy = "another process of this machine takes in what dead ones have left, and does not finish"
         with hold_file(find_lock_file(warehouse.location, "orphans"), patience_s=FLUSH_PATIENCE_S, busy=busy):
             take_in_orphans(warehouse)
             warehouse.flush()
@@ -596,10 +505,20 @@ async def work_on_part(order: PartOrder) -> int:
 
             with interrupts.answered_by(stop):
                 async with _watch(live_run, lock):
-                    n_shards = await _judge_shards(live_run, order)
+                    size = live_run.settings.shard_size
+                    failures = FAILURE_REASONS if order.judge_failed else ()
+                    unfinished = await asyncio.to_thread(list_unfinished_shards, warehouse, part.run_id, size, failures)
+                    numbers = [number for number in unfinished if number in list_shards(part, size)]
+                    at_once = min(count_turns(live_run.settings.concurrency, live_run), len(numbers)) or 1
+                    try:
+                        if find_api_url() is not None:
+                            live_run.share_limits(at_once)
+                        await take_turns(numbers, lambda number: judge_shard(live_run, number), at_once=at_once)
+                    finally:
+                        await live_run.close()
             interrupts.note_only()
         warehouse.flush()
-    return n_shards
+    return len(numbers)
 
 
 @contextmanager
@@ -610,7 +529,7 @@ def _open_live_run(order: PartOrder, warehouse: Warehouse) -> Iterator[LiveRun]:
             f"this worker has evalhouse {find_code_version()}, and its work was given out by {order.code_version}; "
             "install the same version on all machines, and start the workers again"
         )
-    run = find_run(warehouse, order.run_id)
+    run = find_run(warehouse, order.part.run_id)
     settings = read_settings({**run.config, **order.changes, "warehouse": order.warehouse})
     tools = make_tools(settings, run.kind)
     if run.kind == "noise":
@@ -634,14 +553,14 @@ async def _watch(live_run: LiveRun, lock: HeldLock) -> AsyncIterator[None]:
     async def watch() -> None:
         while True:
             await asyncio.sleep(_WATCH_S)
+            reason = None
             if not await asyncio.to_thread(lock.is_held):
-                why = "stopped because the part's lock was lost"
+                reason = "stopped because the part's lock was lost"
             elif not await _is_wanted():
-                why = _UNWANTED
-            else:
-                continue
-            live_run.stop(RunCancelled(why), drain_s=_DRAIN_S)
-            return
+                reason = _UNWANTED
+            if reason is not None:
+                live_run.stop(RunCancelled(reason), drain_s=_DRAIN_S)
+                return
 
     watching = asyncio.create_task(watch())
     try:
@@ -652,32 +571,16 @@ async def _watch(live_run: LiveRun, lock: HeldLock) -> AsyncIterator[None]:
 
 
 async def _is_wanted() -> bool:
-    """Return whether this flow run was never cancelled nor given up; a server that does not answer counts as yes.
+    """Return whether this flow run was neither cancelled nor given up; True as well if the server does not answer.
 
-    All its states are looked at, because a process that is just starting sets a flow run under way again that was
-    cancelled a moment before.
+    All its states are read, because a process that is just starting sets a flow run that was cancelled a moment before
+    to running again.
     """
     try:
         async with get_client() as client:
             states = await client.read_flow_run_states(UUID(str(flow_run.id)))
     except ObjectNotFound:
         return False
-    except (httpx.HTTPError, PrefectException):
+    except OUTAGES:
         return True
     return bool(states) and not any(state.is_final() or state.is_cancelling() for state in states)
-
-
-async def _judge_shards(live_run: LiveRun, order: PartOrder) -> int:
-    size = live_run.settings.shard_size
-    failures = FAILURE_REASONS if order.judge_failed else ()
-    unfinished = await asyncio.to_thread(list_unfinished_shards, live_run.warehouse, live_run.run_id, size, failures)
-    of_part = list_shards(order.first, order.last, size)
-    numbers = [number for number in unfinished if number in of_part]
-    at_once = min(count_turns(live_run.settings.concurrency, live_run), len(numbers)) or 1
-    try:
-        if find_api_url() is not None:
-            live_run.share_limits(at_once)
-        await take_turns(numbers, lambda number: judge_shard(live_run, number), at_once=at_once)
-    finally:
-        await live_run.close()
-    return len(numbers)

@@ -1,6 +1,8 @@
-"""The flow that Prefect runs for a served suite: on its schedule, after updates of its knowledge base, or to go on with
-a run that stopped. It decides whether there is anything to do, calls `suite_runs`, as the command line does, and
-reports to Prefect how that ended. `serving` registers it; `flows/prefect.yaml` does for work pools."""
+"""The flow that Prefect runs for a served suite: on its schedule, after updates of its knowledge base, or to resume.
+
+It decides whether there is anything to do, calls `suite_runs`, as the command line does, and reports the end to
+Prefect. `serving` registers it; `flows/prefect.yaml` does for work pools.
+"""
 
 import hashlib
 import re
@@ -38,7 +40,7 @@ from evalhouse.flows.serving.backlog import (
     queue_fetching,
     queue_left,
 )
-from evalhouse.flows.serving.flow_runs import ServedSuite, list_flow_runs, name_flow_run, read_served_suite
+from evalhouse.flows.serving.flow_runs import ServedSuite, fetch_served_suite, list_flow_runs, name_flow_run
 from evalhouse.flows.serving.notify import describe_end, write_page
 from evalhouse.flows.serving.suite_runs import resolve_suite, resume_suite_run, run_suite
 from evalhouse.tasks.judge.errors import RunCancelled
@@ -51,19 +53,19 @@ if TYPE_CHECKING:
 
 # For a run by hand, which may take long; Prefect sees that this process lives.
 _PATIENCE_S = 86_400.0
-_MOST_SILENT = 3
+_MAX_SILENT = 3
 # For a server that is started again, by hand or by its supervisor.
 _OUTAGE_S = 120.0
-# A run that has nothing to do for so long but to wait for its batch ends, and is gone on with later.
+# A run that only waits for its batch for so long ends, and is resumed later.
 _LEAVES_BATCH_S = 60.0
 _TRIGGERS = ("schedule", "event", "manual")
-# Prefect's tag of what its scheduler has made; one that is queued again after a crash keeps it.
+# Prefect's tag of flow runs that its scheduler has made; it stays when they are queued again after a crash.
 _SCHEDULED = "auto-scheduled"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Job:
-    """One flow run: the server that has it, as Prefect's API has it, its suite, and where runs of that are kept."""
+    """One flow run: its server, its row in Prefect's API, its suite, and the warehouse of the suite's runs."""
 
     api: PrefectApi
     row: dict[str, Any]
@@ -81,29 +83,29 @@ def evaluate_suite(
     event: str | None = None,
     knowledge_base: str | None = None,
 ) -> "State[Any]":
-    """Run the suite in the file `suite`, which is the deployment's own, or go on with its run `resume`.
+    """Run the suite in the file `suite`, which must be that of the deployment, or resume its run `resume`.
 
-    `trigger` is schedule, event or manual; `event` the id of an update that must be seen before unanswered ones are
-    looked for; `knowledge_base` what was updated, where the suite has no [trigger] that says so.
+    `trigger` is schedule, event or manual; `event` the id of an update that must be visible before unanswered ones are
+    looked for; `knowledge_base` the one that was updated, for a suite without a [trigger] that names it.
     """
     with hold_flow_run(str(flow_run.id)):
         try:
             return _work(_open_job(suite, knowledge_base), trigger, resume, event)
-        except RunCancelled as error:  # of a run on record it is an outcome; this one came before
+        except RunCancelled as error:  # during the refresh; a run that is cancelled has an outcome
             return Cancelled(message=f"{error} while the test set was refreshed; it is as it was")
-        except Exception as error:  # what it says, and whether all of it was an outage, decides how the flow run ends
+        except Exception as error:  # its message, and whether it is an outage, decide how the flow run ends
             message = explain(error)
             if is_outage(error):
                 return _break_off(f"{Path(suite).name}: {message or describe_outage(error)}")
             if message is None:
                 raise
-            # It is read at the terminal of the process that serves the suite.
+            # For the terminal of the process that serves the suite.
             print_notice(f"{Path(suite).name}: {message}")
             return Failed(message=message)
 
 
 def _break_off(message: str) -> "State[Any]":
-    """The end of a flow run whose warehouse or server was away: `evalhouse serve` takes it up again."""
+    """Return the state of a flow run whose warehouse or server was away: `evalhouse serve` resumes it."""
     print_notice(message)
     return Crashed(message=message)
 
@@ -114,13 +116,11 @@ def _open_job(path: str, kb_name: str | None) -> _Job:
     if row["deployment_id"] is None:
         raise SettingsError("evaluate_suite is the flow of a deployment; by hand a suite runs with `evalhouse run`")
     own = api.get(f"/deployments/{row['deployment_id']}")["parameters"].get("suite")
-    if path != own:  # a suite names functions that are imported: who starts a flow run does not choose them
-        raise SettingsError(
-            f"this deployment runs the suite {own}, not {path}; another suite needs a deployment itself"
-        )
+    if path != own:  # a suite names functions to import, which a person who starts a flow run must not choose
+        raise SettingsError(f"this deployment runs the suite {own}, not {path}; another suite needs another deployment")
     suite = load_suite(path)
     warehouse = Warehouse(resolve_suite(suite, flags={}).settings.warehouse)
-    served = read_served_suite(api, row["deployment_id"], suite, warehouse_url=warehouse.location.url)
+    served = fetch_served_suite(api, row["deployment_id"], suite, warehouse_url=warehouse.location.url)
     if served.source is None and kb_name is not None:
         served = replace(served, source=make_kb_source(kb_name))
     return _Job(api=api, row=row, suite=suite, served=served, warehouse=warehouse)
@@ -140,12 +140,18 @@ def _work(job: _Job, trigger: str, resume: str | None, event: str | None) -> "St
         )
     if trigger == "event":
         return _answer_updates(job, event)
-    # A person who starts the deployment in Prefect leaves the parameter as it is.
+    # A person who starts the deployment in Prefect does not change the parameter.
     kind: TriggerKind = "schedule" if trigger == "schedule" and _SCHEDULED in job.row["tags"] else "manual"
-    if kind == "schedule" and _is_superseded(job):
-        return _skip("Superseded", "a later time of the schedule has passed as well, and its run makes up for this one")
+    if kind == "schedule":
+        # Of the times missed while no process served the suite only the last is made up. This one need not wait for it:
+        # Prefect postpones flow runs of a suite that is busy, so that a later one may well have run before.
+        own, now = datetime.fromisoformat(job.row["expected_start_time"]), datetime.now(UTC)
+        times = {"after_": own.isoformat(), "before_": now.isoformat()}
+        others = list_flow_runs(job.api, job.served, tags={"all_": [_SCHEDULED]}, expected_start_time=times)
+        if any(datetime.fromisoformat(other["expected_start_time"]) > own for other in others):
+            return _skip("Superseded", "a later time of the schedule has passed too, and its run makes up for this one")
     if kind == "schedule" and (waiting := find_waiting(job.api, job.served)) is not None:
-        return _skip("WaitsForBatch", f"run {waiting} still waits for its batch, and goes on when that has come")
+        return _skip("WaitsForBatch", f"run {waiting} still waits for its batch, and is resumed when that has come")
     return _run(job, Trigger(kind=kind))
 
 
@@ -164,7 +170,7 @@ def _answer_updates(job: _Job, event: str | None) -> "State[Any]":
     if not unanswered.updates:
         return _skip("NothingNew", f"every announced update of {source.name} has been answered by a run already")
     state = _run(job, Trigger(kind="event", kb_name=source.name, updates=unanswered.updates))
-    # One that Prefect had not yet written when we looked has perhaps no flow run of its own.
+    # An update that Prefect had not written before the look may have no flow run.
     left = find_unanswered(job.api, job.served)
     if left.updates:
         queue_left(job.api, job.served, left.updates, job.suite.trigger)
@@ -177,7 +183,7 @@ def _run(job: _Job, trigger: Trigger) -> "State[Any]":
 
 
 def _watch(job: _Job, trigger: Trigger) -> "Callable[[LiveRun], AbstractContextManager[None]]":
-    """What is to be done as soon as the run is on record."""
+    """Return the `watch` of the run: what is done as soon as the run is stored."""
 
     @contextmanager
     def watch(live_run: "LiveRun") -> Iterator[None]:
@@ -197,38 +203,33 @@ def _watch(job: _Job, trigger: Trigger) -> "Callable[[LiveRun], AbstractContextM
     return watch
 
 
-def _is_superseded(job: _Job) -> bool:
-    """Whether the schedule has made another flow run of this suite for a later time that has come: of those missed
-    while nobody served, only the last is made up. It need not wait: Prefect puts those off that find a suite busy, so
-    that a later one may well have run before."""
-    own, now = datetime.fromisoformat(job.row["expected_start_time"]), datetime.now(UTC)
-    times = {"after_": own.isoformat(), "before_": now.isoformat()}
-    others = list_flow_runs(job.api, job.served, tags={"all_": [_SCHEDULED]}, expected_start_time=times)
-    return any(datetime.fromisoformat(other["expected_start_time"]) > own for other in others)
-
-
 def _skip(name: str, why: str) -> "State[Any]":
     get_run_logger().info("Nothing to do: %s.", why)
     return Completed(name=name, message=f"Nothing to do: {why}.")
 
 
 def _report(job: _Job, outcome: SuiteOutcome) -> "State[Any]":
-    """The run's page and the state of this flow run: Failed for all that a person should look at."""
+    """Write the run's page; return the state of this flow run, Failed for every end that a person should look at."""
     run = find_run(job.warehouse, outcome.outcome.run.run_id)
     if has_left_batch(run):
         due = queue_fetching(job.api, job.served, run.run_id).astimezone()
-        message = f"Run {run.run_id} {run.problem}; it goes on at {due:%H:%M} if that has come by then."
+        message = f"Run {run.run_id} {run.problem}; it is resumed at {due:%H:%M} if that has come by then."
         get_run_logger().info(message)
         return Completed(name="WaitsForBatch", message=message)
     if testset := describe_testset(run):
         get_run_logger().info("Test set: %s", testset)
+    # An artifact's key has only small letters, digits and dashes; two suites never share one.
+    plain = re.sub(r"[^a-z0-9]+", "-", job.suite.name.lower()).strip("-")
+    key = f"suite-{plain}"
+    if plain != job.suite.name:
+        key = f"{key}-{hashlib.sha256(job.suite.name.encode()).hexdigest()[:6]}".replace("--", "-")
     flow_run_url = url_for("flow-run", UUID(run.flow_run_id)) if run.flow_run_id else None
     create_markdown_artifact(
         write_page(job.warehouse, run, outcome.gate, flow_run_url=flow_run_url),
-        key=_make_key(job.suite.name),
+        key=key,
         description=f"Run {run.run_id} of suite {job.suite.name}",
     )
-    message = describe_end(run, outcome.gate, read_silent(job.warehouse, run).describe(most=_MOST_SILENT))
+    message = describe_end(run, outcome.gate, read_silent(job.warehouse, run).describe(most=_MAX_SILENT))
     get_run_logger().info(message)
     if run.status == "running":
         return _break_off(f"{job.suite.name}: run {run.run_id} was broken off: {outcome.outcome.problem}")
@@ -237,11 +238,3 @@ def _report(job: _Job, outcome: SuiteOutcome) -> "State[Any]":
     if run.status != "completed" or outcome.gate_failed:
         return Failed(message=message)
     return Completed(message=message)
-
-
-def _make_key(name: str) -> str:
-    """An artifact's key, of which Prefect takes small letters, digits and dashes; one name, one key."""
-    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    if plain == name:
-        return f"suite-{plain}"
-    return f"suite-{plain}-{hashlib.sha256(name.encode()).hexdigest()[:6]}".replace("--", "-")

@@ -221,7 +221,7 @@ class KnowledgeBase(Table):
         return make_asset_source(self.asset) if self.asset is not None else make_kb_source(self.knowledge_base or "")
 
     @property
-    def longest_wait_s(self) -> float:
+    def max_total_wait_s(self) -> float:
         """How long the first update of a stream that does not end waits for its run."""
         if self.max_wait_s is not None:
             return self.max_wait_s

@@ -241,10 +241,9 @@ class OpenRun:
         if live_run.settings.pool is not None:
             from evalhouse.flows.pools import (  # noqa: PLC0415
                 judge_elsewhere,
-                judge_part,
             )
 
-            live_run.judge_elsewhere = partial(judge_elsewhere, live_run, judge_part)
+            live_run.judge_elsewhere = partial(judge_elsewhere, live_run)
         live_run.watch, live_run.across_machines = self.watch, self.across_machines
         loop = asyncio.get_running_loop()
 

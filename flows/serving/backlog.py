@@ -1,10 +1,10 @@
-"""What an end in bad order has left of a served suite: runs whose process is gone, and updates without a run.
+"""Find what crashes have left of a served suite: runs without a process, and updates without a run.
 
 A process that works on a flow run holds a lock of the operating system on it, as on the run in the warehouse
-(`evalhouse.warehouse.engine.locks`). Both locks die with the process, so what says "running" and is held by nobody has
-crashed. What was killed before it had a lock, or runs on another machine, is known by its silence: its process shows a
-sign of life in Prefect every half minute. Prefect notices by itself only when heartbeats stay out that have come, and
-resumes nothing. Nothing here imports Prefect.
+(`evalhouse.warehouse.engine.locks`). Both locks die with the process, so a run that is `running` while its lock is free
+has crashed. A process that was killed before it had a lock, or runs on another machine, is recognized by its silence:
+it shows a sign of life in Prefect every half minute. Prefect itself notices only when heartbeats stop that have come
+before, and resumes nothing. Nothing here imports Prefect.
 """
 
 import time
@@ -26,12 +26,11 @@ from evalhouse.flows.serving.flow_runs import (
     SILENCE,
     ServedSuite,
     create_flow_run,
-    find_last_sign,
+    fetch_updates,
     find_named_run,
     has_event_run,
     list_flow_runs,
     name_flow_run,
-    read_updates,
 )
 from evalhouse.tasks.asking.batches import WAITS
 from evalhouse.warehouse.engine.locks import hold_file, hold_run, is_file_held
@@ -47,37 +46,35 @@ from evalhouse.warehouse.store import WRITE_PATIENCE_S, Warehouse
 
 _GONE: Final = "its process ended before the run did"
 _NOT_AGAIN: Final = "and what was answered is not asked again"
-# In the problem of a run that is taken up by itself; one by hand is for the person who gave the command.
-_BY_SERVE: Final = "`evalhouse serve` goes on with it"
-_UNDER_WAY = ["RUNNING", "PENDING", "CANCELLING"]
+# In the problem of a run that `evalhouse serve` resumes; a run by hand is resumed by the person who started it.
+_BY_SERVE: Final = "`evalhouse serve` resumes it"
+_IN_PROGRESS = ["RUNNING", "PENDING", "CANCELLING"]
 # States in which a process shows signs of life, or is about to.
 _ALIVE = ("PENDING", "RUNNING")
 # A run that kills its process each time (out of memory, say) is not tried for ever, and from the third time on not at
 # once: a minute later each time.
-_MOST_RESUMES = 10
+_MAX_RESUMES = 10
 _AT_ONCE = 2
 # Prefect's tags: of a flow run that another was queued for, and of that one, with the number of the try.
 _REPLACED, _AGAIN = "queued again", "try again "
-# How long nobody looks after a batch, from the first time on.
-_LOOK_FIRST, _LOOK_GROWTH, _LOOK_MOST = timedelta(minutes=2), 1.5, timedelta(minutes=20)
+# How long to wait before looking after a batch, at first, and by which factor it grows.
+_LOOK_FIRST, _LOOK_GROWTH, _LOOK_MAX = timedelta(minutes=2), 1.5, timedelta(minutes=20)
 # Runs of a suite among which one that waits is looked for.
 _LATEST = 20
 _LOST_WITHIN: Final = timedelta(days=1)
-SEE_LOG: Final = f"see {SERVE_LOG} in Prefect's folder"
-
-
+_SEE_LOG: Final = f"see {SERVE_LOG} in Prefect's folder"
 # Prefect writes an event some seconds after it has acted on it.
 _EVENT_PATIENCE_S = 60.0
 _EVENT_POLL_S = 0.5
-# How much longer than its quiet time the trigger of an update, and what leads from that to a flow run, may take.
+# How much longer than its quiet time the trigger of an update, and the way from that to a flow run, may take.
 _TRIGGER_TIME: Final = timedelta(seconds=60)
-# A sender's clock that is ahead does not put a run off for long.
-_AT_MOST: Final = timedelta(days=1)
+# A sender's clock that is ahead does not delay a run for longer.
+_MAX_DELAY: Final = timedelta(days=1)
 
 
 @contextmanager
 def hold_flow_run(flow_run_id: str) -> Iterator[None]:
-    """Let others see, for this block, that the process of a flow run is alive."""
+    """Show to other processes, for this block, that the process of a flow run is alive."""
     with hold_file(_find_lock(flow_run_id), patience_s=10, busy=f"flow run {flow_run_id} is held by another process"):
         yield
 
@@ -90,16 +87,16 @@ def _find_lock(flow_run_id: str) -> Path:
 def sweep_crashed(api: PrefectApi, suites: Sequence[ServedSuite], *, alone: bool = False) -> list[str]:
     """Mark what has crashed, in Prefect and in the warehouse, and queue flow runs that resume it.
 
-    `alone` says that nobody else can be at work on these suites: what shows no sign of life is then dead. Returns a
-    line for each thing found.
+    `alone` says that no other process can be working on these suites: what shows no sign of life is then dead. Returns
+    a line for each thing found.
     """
     lines: list[str] = []
     for suite in suites:
         warehouse = Warehouse(suite.warehouse_url)
-        under_way = list_flow_runs(api, suite, state={"type": {"any_": _UNDER_WAY}})
-        dead = [flow_run for flow_run in under_way if _is_dead(api, flow_run, alone=alone)]
+        flow_runs = list_flow_runs(api, suite, state={"type": {"any_": _IN_PROGRESS}})
+        dead = [flow_run for flow_run in flow_runs if _is_dead(api, flow_run, alone=alone)]
         # The lock on a run may be lost while its process lives: with the server of a lake's catalogue.
-        alive = {find_named_run(flow_run, suite.name) for flow_run in under_way if flow_run not in dead}
+        alive = {find_named_run(flow_run, suite.name) for flow_run in flow_runs if flow_run not in dead}
         crashed = {run.run_id: run for run in _mark_runs(api, warehouse, suite, alive)}
         for flow_run in dead:
             _mark_flow_run(api, str(flow_run["id"]))
@@ -107,41 +104,61 @@ def sweep_crashed(api: PrefectApi, suites: Sequence[ServedSuite], *, alone: bool
             for run in _list_runs_of(warehouse, suite.name):
                 if run.run_id == run_id and run.status in ("failed", "cancelled"):
                     crashed.setdefault(run.run_id, run)
-        lines += [_resume_crashed(api, suite, run) for run in crashed.values()]
+        for run in crashed.values():
+            if run.flow_run_id is not None:
+                # A flow run whose process died before it could name it after its run would be taken for one that has
+                # no run yet, and queued again.
+                of_run = _find_flow_run_of(api, suite, run)
+                if of_run is not None and find_named_run(of_run, suite.name) is None:
+                    api.patch(f"/flow_runs/{of_run['id']}", {"name": name_flow_run(suite.name, run.run_id)})
+                _mark_flow_run(api, run.flow_run_id)
+            reason = f" ({run.problem})" if run.problem else ""
+            result = f"it is resumed, {_NOT_AGAIN}"
+            if not queue_resume(api, suite, run.run_id):
+                by_hand = f"`evalhouse resume {run.run_id}` tries once more"
+                result = f"it was resumed {_MAX_RESUMES} times already and is left; {by_hand}"
+            lines.append(f"{suite.name}: run {run.run_id} had crashed{reason}: {result}")
         lines += _queue_lost(api, suite)
         lines += _resume_left(api, warehouse, suite, alive | crashed.keys())
     return lines
 
 
 def _is_dead(api: PrefectApi, flow_run: Mapping[str, Any], *, alone: bool) -> bool:
+    """Return whether the process of a flow run is gone: its lock is free, or it has shown no sign of life for long."""
     path = _find_lock(str(flow_run["id"]))
     if path.exists():
         return not is_file_held(path)
-    # It has not got as far as its lock, has just ended, or is another machine's.
+    # It has not come as far as its lock, has just ended, or is on another machine.
     if alone or flow_run["state_type"] not in _ALIVE:
         return alone
-    return datetime.now(UTC) - find_last_sign(api, flow_run) > SILENCE
+    conditions = {"resource": {"id": [f"prefect.flow-run.{flow_run['id']}"]}, "order": "DESC"}
+    events = api.post("/events/filter", {"filter": conditions, "limit": 1})["events"]
+    # A change of its state, and a heartbeat of its process.
+    signs = [flow_run["state"]["timestamp"], *(event["occurred"] for event in events)]
+    last = max(datetime.fromisoformat(sign.replace("Z", "+00:00")).astimezone(UTC) for sign in signs)
+    return datetime.now(UTC) - last > SILENCE
 
 
 def _mark_runs(
     api: PrefectApi, warehouse: Warehouse, suite: ServedSuite, alive: Collection[str | None]
 ) -> list[RunRow]:
-    """Mark as failed the runs of a suite that say "running" and are held by nobody, except those in `alive`.
+    """Mark as failed the runs of a suite that are `running` without a process that holds them, except `alive` ones.
 
-    Returns those that were served, as they were before; runs by hand are only marked.
+    Returns the served ones, with their columns before; runs by hand are only marked.
     """
     marked: list[RunRow] = []
     for run in _list_runs_of(warehouse, suite.name):
         if run.status != "running" or run.run_id in alive:
             continue
-        is_ours = is_served(api, suite, run)
+        of_serve = is_served(api, suite, run)
         holder = (run.is_part_of_run and run.parent_run_id) or run.run_id
         with _tried_to_hold(warehouse, holder) as is_held:
             if not is_held or find_run(warehouse, run.run_id).status != "running":
                 continue
-            why = f" ({run.problem})" if run.problem else ""
+            reason = f" ({run.problem})" if run.problem else ""
             resume = f"`evalhouse resume {holder}`"
-            problem = f"{_GONE}{why}; {f'{_BY_SERVE}, or {resume}' if is_ours else f'{resume} goes on with it'}"
+            advice = f"{_BY_SERVE}, or {resume}" if of_serve else f"{resume} resumes it"
+            problem = f"{_GONE}{reason}; {advice}"
             update_run(
                 warehouse,
                 run.run_id,
@@ -150,7 +167,7 @@ def _mark_runs(
                 finished_at=now_utc(),
                 patience_s=WRITE_PATIENCE_S,
             )
-        if is_ours:
+        if of_serve:
             marked.append(run)
     return marked
 
@@ -161,16 +178,16 @@ def _tried_to_hold(warehouse: Warehouse, run_id: str) -> Iterator[bool]:
     with ExitStack() as held:
         try:
             held.enter_context(hold_run(warehouse.location, run_id))
-            is_ours = True
+            is_held = True
         except WarehouseUnreachable:
             raise
         except WarehouseBusy:
-            is_ours = False
-        yield is_ours
+            is_held = False
+        yield is_held
 
 
 def _mark_flow_run(api: PrefectApi, flow_run_id: str) -> None:
-    """Mark a flow run in Prefect as crashed, unless it has ended there or never was there."""
+    """Mark a flow run in Prefect as crashed, unless it has ended there or never existed there."""
     with _unless_unknown():
         if api.get(f"/flow_runs/{flow_run_id}")["state_type"] not in ENDED:
             state = {"type": "CRASHED", "name": "Crashed", "message": f"{_GONE}."}
@@ -179,7 +196,7 @@ def _mark_flow_run(api: PrefectApi, flow_run_id: str) -> None:
 
 @contextmanager
 def _unless_unknown() -> Iterator[None]:
-    """End the block early where Prefect does not know what the block asks for."""
+    """End the block early if Prefect does not know the object that the block asks for."""
     try:
         yield
     except PrefectApiError as error:
@@ -187,28 +204,10 @@ def _unless_unknown() -> Iterator[None]:
             raise
 
 
-def _resume_crashed(api: PrefectApi, suite: ServedSuite, run: RunRow) -> str:
-    """Queue the resumption of a run that has crashed, mark its flow run, and return a line about it."""
-    if run.flow_run_id is not None:
-        # A flow run whose process died before it could name it after its run would be taken for one that has no run
-        # yet, and queued again.
-        flow_run = _find_flow_run_of(api, suite, run)
-        if flow_run is not None and find_named_run(flow_run, suite.name) is None:
-            api.patch(f"/flow_runs/{flow_run['id']}", {"name": name_flow_run(suite.name, run.run_id)})
-        _mark_flow_run(api, run.flow_run_id)
-    why = f" ({run.problem})" if run.problem else ""
-    if queue_resume(api, suite, run.run_id):
-        what = f"it is resumed, {_NOT_AGAIN}"
-    else:
-        again = f"`evalhouse resume {run.run_id}` tries once more"
-        what = f"it was resumed {_MOST_RESUMES} times already and is left; {again}"
-    return f"{suite.name}: run {run.run_id} had crashed{why}: {what}"
-
-
 def _queue_lost(api: PrefectApi, suite: ServedSuite) -> list[str]:
-    """Queue again the flow runs of the last day that have crashed before their run was on record.
+    """Queue again the flow runs of the last day that have crashed before their run was stored; return a line for each.
 
-    Those that were queued again already are left out. Returns a line for each.
+    Flow runs that were queued again already are left out.
     """
     since = {"after_": (datetime.now(UTC) - _LOST_WITHIN).isoformat()}
     lines: list[str] = []
@@ -217,19 +216,19 @@ def _queue_lost(api: PrefectApi, suite: ServedSuite) -> list[str]:
         if find_named_run(flow_run, suite.name) is not None or _REPLACED in tags:
             continue
         n_tries = sum(tag.startswith(_AGAIN) for tag in tags)
-        what = f"it was queued again {_MOST_RESUMES} times already and is left; {SEE_LOG}"
-        if n_tries < _MOST_RESUMES:
+        result = f"it was queued again {_MAX_RESUMES} times already and is left; {_SEE_LOG}"
+        if n_tries < _MAX_RESUMES:
             again = [*tags, f"{_AGAIN}{n_tries + 1}"]
             key = f"again {flow_run['id']}"
-            create_flow_run(api, suite, flow_run["parameters"], key=key, tags=again, due=_put_off(n_tries))
-            what = "it is queued again"
+            create_flow_run(api, suite, flow_run["parameters"], key=key, tags=again, due=_delay(n_tries))
+            result = "it is queued again"
         api.patch(f"/flow_runs/{flow_run['id']}", {"tags": [*tags, _REPLACED]})
-        lines.append(f"{suite.name}: a run had crashed before it was on record: {what}")
+        lines.append(f"{suite.name}: a run had crashed before it was on record: {result}")
     return lines
 
 
 def _resume_left(api: PrefectApi, warehouse: Warehouse, suite: ServedSuite, known: Collection[str | None]) -> list[str]:
-    """Resume runs of the last day that nobody works on or will, except those in `known`; returns a line for each.
+    """Resume runs of the last day that no process works on or will, except `known` ones; return a line for each.
 
     Their process died between their end and their gate, or they were found crashed earlier and the flow run that
     should have resumed them failed before it did.
@@ -246,21 +245,23 @@ def _resume_left(api: PrefectApi, warehouse: Warehouse, suite: ServedSuite, know
         with _tried_to_hold(warehouse, run.run_id) as is_free:
             pass
         if is_free and is_served(api, suite, run) and queue_resume(api, suite, run.run_id):
-            what = "had crashed before its gate" if is_gate_due(run) else "was not taken up to its end"
-            lines.append(f"{suite.name}: run {run.run_id} {what}: it is resumed, {_NOT_AGAIN}")
+            event = "had crashed before its gate" if is_gate_due(run) else "was not taken up to its end"
+            lines.append(f"{suite.name}: run {run.run_id} {event}: it is resumed, {_NOT_AGAIN}")
     return lines
 
 
 def is_served(api: PrefectApi, suite: ServedSuite, run: RunRow) -> bool:
-    """Return whether `evalhouse serve` may resume a run: an evaluation that the suite's deployment has started, for
-    whatever reason. One that a command started is left to the person who gave it."""
+    """Return whether `evalhouse serve` may resume a run: an evaluation that the suite's deployment has started.
+
+    A run that a command started is left to the person who gave the command.
+    """
     if run.kind != "evaluation":
         return False
     return run.trigger != "manual" or _find_flow_run_of(api, suite, run) is not None
 
 
 def _find_flow_run_of(api: PrefectApi, suite: ServedSuite, run: RunRow) -> Mapping[str, Any] | None:
-    """Return the flow run of the suite's deployment that worked on a run last; None where that was another's."""
+    """Return the flow run of the suite's deployment that worked on a run last; None for another deployment's."""
     if run.flow_run_id is None:
         return None
     with _unless_unknown():
@@ -286,7 +287,7 @@ def is_marked(run: RunRow) -> bool:
 
 
 def _list_runs_of(warehouse: Warehouse, suite: str) -> list[RunRow]:
-    """Return all runs of a suite, newest first; none of a warehouse that is not there yet."""
+    """Return all runs of a suite, newest first; none if the warehouse does not exist yet."""
     try:
         return [run for run in list_runs(warehouse) if run.suite == suite]
     except WarehouseMissing:
@@ -294,33 +295,33 @@ def _list_runs_of(warehouse: Warehouse, suite: str) -> list[RunRow]:
 
 
 def queue_resume(api: PrefectApi, suite: ServedSuite, run_id: str) -> bool:
-    """Queue a flow run that resumes a run; False when that has been tried often enough."""
+    """Queue a flow run that resumes a run; return False when that has been tried often enough."""
     tag = f"resume {run_id}"
     attempts = list_flow_runs(api, suite, tags={"all_": [tag]})
     if any(flow_run["state_type"] == "SCHEDULED" for flow_run in attempts):
         return True
-    if len(attempts) >= _MOST_RESUMES:
+    if len(attempts) >= _MAX_RESUMES:
         return False
-    key, due = f"resume {run_id} {len(attempts) + 1}", _put_off(len(attempts))
+    key, due = f"resume {run_id} {len(attempts) + 1}", _delay(len(attempts))
     create_flow_run(api, suite, {"resume": run_id}, key=key, tags=[tag], due=due)
     return True
 
 
-def _put_off(n_tries: int) -> datetime:
+def _delay(n_tries: int) -> datetime:
     return datetime.now(UTC) + timedelta(minutes=max(0, n_tries - _AT_ONCE))
 
 
 def queue_fetching(api: PrefectApi, suite: ServedSuite, run_id: str) -> datetime:
-    """Queue a flow run that looks whether the batch of a run has come, later each time; returns when it is due."""
+    """Queue a flow run that looks whether the batch of a run has come, later each time; return when it is due."""
     n_looks = len(list_flow_runs(api, suite, tags={"all_": [f"fetch {run_id}"]}))
-    due = datetime.now(UTC) + min(_LOOK_FIRST * _LOOK_GROWTH**n_looks, _LOOK_MOST)
+    due = datetime.now(UTC) + min(_LOOK_FIRST * _LOOK_GROWTH**n_looks, _LOOK_MAX)
     key = f"fetch {run_id} {n_looks + 1}"
     create_flow_run(api, suite, {"resume": run_id}, key=key, tags=[f"fetch {run_id}"], due=due)
     return due
 
 
 def find_waiting(api: PrefectApi, suite: ServedSuite) -> str | None:
-    """Return the run of a suite that waits for its batch and will be resumed; None where there is none."""
+    """Return the run of a suite that waits for its batch and will be resumed; None without such a run."""
     runs = _list_runs_of(Warehouse(suite.warehouse_url), suite.name)
     for run in [run for run in runs if run.kind == "evaluation" and run.trigger != "manual"][:_LATEST]:
         if has_left_batch(run):
@@ -331,7 +332,7 @@ def find_waiting(api: PrefectApi, suite: ServedSuite) -> str | None:
 
 
 def has_left_batch(run: RunRow) -> bool:
-    """Return whether a run was left because nothing is to be done before its batch has come."""
+    """Return whether a run was left because it can do nothing before its batch has come."""
     return run.status == "cancelled" and (run.problem or "").startswith(WAITS)
 
 
@@ -344,7 +345,7 @@ class Unanswered:
 
 
 def find_unanswered(api: PrefectApi, suite: ServedSuite, *, event: str | None = None) -> Unanswered:
-    """Updates since the suite was first served that no run of it has answered; waits until `event` can be seen."""
+    """Return updates since the suite was first served that no run of it has answered; wait until `event` is visible."""
     if suite.source is None:
         return Unanswered(updates=(), problems=())
     try:
@@ -355,7 +356,7 @@ def find_unanswered(api: PrefectApi, suite: ServedSuite, *, event: str | None = 
         answered = frozenset()
     deadline = time.monotonic() + _EVENT_PATIENCE_S
     while True:
-        announced = read_updates(api, suite.source, since=suite.served_since)
+        announced = fetch_updates(api, suite.source, since=suite.served_since)
         seen = answered.union(update.event_id for update in announced.updates)
         if event is None or event in seen or time.monotonic() > deadline:
             break
@@ -366,10 +367,10 @@ def find_unanswered(api: PrefectApi, suite: ServedSuite, *, event: str | None = 
 
 
 def put_answered(warehouse: Warehouse, trigger: Trigger, run_id: str) -> None:
-    """Put on record that a run answers the updates that started it.
+    """Store that a run answers the updates that started it.
 
-    That is done when the run is on record and not at its end: one that crashes is resumed and then answers them, with
-    what it had asked already, and no second run is made for them meanwhile.
+    Call it when the run is stored and not at its end: a run that crashes is resumed and then answers them, and no
+    second run is made for them meanwhile.
     """
     rows = [
         {
@@ -386,10 +387,10 @@ def put_answered(warehouse: Warehouse, trigger: Trigger, run_id: str) -> None:
 
 
 def queue_left(api: PrefectApi, suite: ServedSuite, updates: Sequence[Update], trigger: KnowledgeBase | None) -> None:
-    """Queue one flow run for updates that a run has left, and that have waited long enough.
+    """Queue one flow run for updates that a run has left unanswered, if they have waited long enough.
 
-    Of those that have not, Prefect's trigger is still waiting for the last, and `catch_up` sees to it that it does not
-    wait for ever. Without a `trigger` (of a deployment for work pools) nothing is known of waiting.
+    Otherwise Prefect's trigger still waits for the last of them, and `catch_up` ends its wait. Without a `trigger` (in
+    a deployment for work pools) there is no waiting time.
     """
     if trigger is not None and datetime.now(UTC) < _find_times(updates, trigger)[1]:
         return
@@ -398,18 +399,18 @@ def queue_left(api: PrefectApi, suite: ServedSuite, updates: Sequence[Update], t
 
 
 def _find_times(updates: Sequence[Update], trigger: KnowledgeBase) -> tuple[datetime, datetime]:
-    """Return when no update will have followed for long enough, and when a run has to begin, quiet or not."""
+    """Return the end of the quiet time after the last update, and when a run has to begin at the latest."""
     oldest, newest = (updates[place].occurred_at.replace(tzinfo=UTC) for place in (0, -1))
     quiet = newest + timedelta(seconds=trigger.debounce_s)
-    return quiet, min(quiet, oldest + timedelta(seconds=trigger.longest_wait_s))
+    return quiet, min(quiet, oldest + timedelta(seconds=trigger.max_total_wait_s))
 
 
 def catch_up(
     api: PrefectApi, suite: ServedSuite, trigger: KnowledgeBase, *, trigger_is_new: bool = False
 ) -> str | None:
-    """Queue a flow run for updates that have none and have waited long enough; returns a line that says so.
+    """Queue a flow run for updates that have none and have waited long enough; return a line about it.
 
-    Fresh ones are left to Prefect's trigger, unless that is new: Prefect forgets what a trigger was waiting for when
+    Fresh updates are left to Prefect's trigger, unless that is new: Prefect forgets what a trigger was waiting for when
     the suite is registered again. Then their quiet time is kept here.
     """
     if has_event_run(list_flow_runs(api, suite, state={"type": {"any_": NOT_ENDED}})):
@@ -419,18 +420,20 @@ def catch_up(
         return None
     now, (quiet, due) = datetime.now(UTC), _find_times(updates, trigger)
     if not trigger_is_new:
-        # Whether a run should have begun by now. One that began and failed before its run was on record is not tried
-        # again for the same updates, nor sooner than updates may wait: it would fail again.
+        # A run should have begun by now. A flow run that began and failed before its run was stored is not tried again
+        # for the same updates, nor sooner than updates may wait: it would fail again.
         if now < quiet:
-            since, is_late = now - timedelta(seconds=trigger.longest_wait_s), due <= now
+            since, is_late = now - timedelta(seconds=trigger.max_total_wait_s), due <= now
         else:
             since, is_late = updates[-1].occurred_at.replace(tzinfo=UTC), quiet + _TRIGGER_TIME <= now
         if not is_late or has_event_run(list_flow_runs(api, suite, start_time={"after_": since.isoformat()})):
             return None
     newest = updates[-1].event_id
     key = f"caught up {newest} {now:%Y%m%d%H%M%S}"
-    create_flow_run(api, suite, {"trigger": "event", "event": newest}, key=key, due=max(now, min(due, now + _AT_MOST)))
+    create_flow_run(
+        api, suite, {"trigger": "event", "event": newest}, key=key, due=max(now, min(due, now + _MAX_DELAY))
+    )
     if due <= now < quiet:
-        waited = f"have waited for {trigger.longest_wait_s:g} s while more came"
+        waited = f"have waited for {trigger.max_total_wait_s:g} s while more came"
         return f"{suite.name}: updates of {trigger.source.name} that {waited}: {len(updates)}; a run is queued"
     return f"{suite.name}: updates of {trigger.source.name} without a run: {len(updates)}; one is queued"

@@ -1,16 +1,15 @@
-"""A suite as Prefect's API knows it: its deployment, its flow runs, their deletion by age, and updates of its knowledge
-base or its asset as events.
+"""A suite as Prefect's API knows it: its deployment, its flow runs and their deletion, and updates as events.
 
-An event may come from anybody who can reach the server, in any language, so nothing in it but its id and its time,
-which Prefect has checked, is taken for granted. With a flow run Prefect deletes its task runs, states and logs;
-artifacts and flow runs that were started within it stay, so they are deleted before it. Nothing here imports Prefect.
+Anyone who can reach the server may send an event, in any language, so only its id and its time, which Prefect has
+checked, are taken for granted. With a flow run Prefect deletes its task runs, states and logs; artifacts and flow runs
+that were started within it stay, so they are deleted before it. Nothing here imports Prefect at the top.
 """
 
 import json
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -31,22 +30,23 @@ if TYPE_CHECKING:
 
 # Prefect keeps events for a week unless it is set otherwise; this bounds the search where they are kept for good.
 WINDOW: Final = timedelta(days=30)
-# A sender's clock may be ahead of ours.
+# A sender's clock may be ahead of this one.
 _AHEAD: Final = timedelta(days=1)
 # Four beats missed: a machine that was busy for a minute has not crashed.
 SILENCE: Final = timedelta(seconds=120)
 NOT_ENDED: Final = ("SCHEDULED", "PENDING", "RUNNING")
 ENDED: Final = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 _PAGE = 50
-_MOST_CHANGED = 100_000
-_LONGEST_TEXT = 1_000
+_MAX_CHANGED = 100_000
+_MAX_TEXT = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServedSuite:
-    """A suite's name, what starts it by its updates, its deployment, and where its runs are kept.
+    """A suite's name, the source of updates that start it, its deployment, and its warehouse.
 
-    `served_since`, when it was first registered, is UTC without a zone."""
+    `served_since`, when it was first registered, is UTC without a zone.
+    """
 
     name: str
     source: UpdateSource | None
@@ -55,8 +55,8 @@ class ServedSuite:
     warehouse_url: str
 
 
-def read_served_suite(api: PrefectApi, deployment_id: str, suite: "Suite", *, warehouse_url: str) -> ServedSuite:
-    """The suite of a deployment that is registered."""
+def fetch_served_suite(api: PrefectApi, deployment_id: str, suite: "Suite", *, warehouse_url: str) -> ServedSuite:
+    """Return the suite of a registered deployment."""
     created = datetime.fromisoformat(api.get(f"/deployments/{deployment_id}")["created"].replace("Z", "+00:00"))
     return ServedSuite(
         name=suite.name,
@@ -68,36 +68,26 @@ def read_served_suite(api: PrefectApi, deployment_id: str, suite: "Suite", *, wa
 
 
 def name_flow_run(suite: str, run_id: str) -> str:
-    """What a flow run is called as soon as its run is on record; `find_named_run` reads it back."""
+    """Return the name of a flow run from when its run is stored; `find_named_run` parses it."""
     return f"{suite} {run_id}"
 
 
 def find_named_run(flow_run: Mapping[str, Any], suite: str) -> str | None:
-    """The run that a flow run works on; None when none is on record yet."""
+    """Return the run that a flow run works on; None before the run is stored."""
     name, prefix = str(flow_run["name"]), f"{suite} "
     return name.removeprefix(prefix) if name.startswith(prefix) else None
 
 
 def list_flow_runs(api: PrefectApi, suite: ServedSuite, **conditions: object) -> list[Mapping[str, Any]]:
-    """Flow runs of a suite's deployment by Prefect's filter for flow runs, at most 200."""
+    """Return flow runs of a suite's deployment by Prefect's filter for flow runs, at most 200."""
     body = {"deployments": {"id": {"any_": [suite.deployment_id]}}, "flow_runs": conditions, "limit": 200}
     flow_runs: list[Mapping[str, Any]] = api.post("/flow_runs/filter", body)
     return flow_runs
 
 
 def has_event_run(flow_runs: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether one of these flow runs answers updates."""
+    """Return whether one of these flow runs answers updates."""
     return any(flow_run["parameters"].get("trigger") == "event" for flow_run in flow_runs)
-
-
-def find_last_sign(api: PrefectApi, flow_run: Mapping[str, Any]) -> datetime:
-    """When the process of a flow run, or the server for it, last did anything: changed its state, or sent a heartbeat.
-
-    UTC, with a zone."""
-    conditions = {"resource": {"id": [f"prefect.flow-run.{flow_run['id']}"]}, "order": "DESC"}
-    events = api.post("/events/filter", {"filter": conditions, "limit": 1})["events"]
-    signs = [flow_run["state"]["timestamp"], *(event["occurred"] for event in events)]
-    return max(datetime.fromisoformat(sign.replace("Z", "+00:00")).astimezone(UTC) for sign in signs)
 
 
 def create_flow_run(
@@ -126,14 +116,14 @@ def create_flow_run(
 
 @dataclass(frozen=True, kw_only=True)
 class Announced:
-    """What the events of one knowledge base say, oldest first; `problems` says by event id what could not be read."""
+    """The updates of one knowledge base, oldest first; `problems` has by event id what could not be read."""
 
     updates: tuple[Update, ...]
     problems: Mapping[str, str]
 
 
 def make_event(kb_name: str, *, version: str | None, changed: Sequence[str]) -> dict[str, Any]:
-    """An update that happens now, as Prefect's API takes it."""
+    """Return an update that happens now, as Prefect's API takes it."""
     source = make_kb_source(kb_name)
     payload = {"version": version, "changed": list(changed) or None}
     return {
@@ -146,95 +136,82 @@ def make_event(kb_name: str, *, version: str | None, changed: Sequence[str]) -> 
 
 
 def announce_update(api: PrefectApi, kb_name: str, *, version: str | None, changed: Sequence[str]) -> str:
-    """Announce an update to the server; returns the event's id."""
+    """Announce an update to the server; return the event's id."""
     event = make_event(kb_name, version=version, changed=changed)
     api.post("/events", [event])
     return str(event["id"])
 
 
-def read_updates(api: PrefectApi, source: UpdateSource, *, since: datetime | None = None) -> Announced:
-    """All updates that the server has kept, not older than `WINDOW` and `since` (UTC, no zone)."""
+def fetch_updates(api: PrefectApi, source: UpdateSource, *, since: datetime | None = None) -> Announced:
+    """Return all updates that the server has kept, not older than `WINDOW` and `since` (UTC, no zone)."""
     now = datetime.now(UTC)
     start = max(now - WINDOW, since.replace(tzinfo=UTC)) if since else now - WINDOW
+    conditions = {
+        "occurred": {"since": start.isoformat(), "until": (now + _AHEAD).isoformat()},
+        "event": {"name": [source.event]},
+        "resource": {"id": [source.resource]},
+        "order": "ASC",
+    }
     updates: dict[str, Update] = {}
     problems: dict[str, str] = {}
-    for event in _read_events(api, source, start, now + _AHEAD):
-        update, problem = read_update(event)
-        updates[update.event_id] = update
-        if problem:
-            problems[update.event_id] = f"update {update.event_id} of {source.name}: {problem}"
+    page = api.post("/events/filter", {"filter": conditions, "limit": _PAGE})
+    while True:
+        for event in page["events"]:
+            update, problem = parse_update(event)
+            updates[update.event_id] = update
+            if problem:
+                problems[update.event_id] = f"update {update.event_id} of {source.name}: {problem}"
+        # The link names the host as the server sees itself, which need not be its address from here.
+        token = parse_qs(urlsplit(page.get("next_page") or "").query).get("page-token")
+        if not token:
+            break
+        page = api.get(f"/events/filter/next?page-token={quote(token[0], safe='')}")
     ordered = sorted(updates.values(), key=lambda update: (update.occurred_at, update.event_id))
     return Announced(updates=tuple(ordered), problems=problems)
 
 
-def read_update(event: Mapping[str, Any]) -> tuple[Update, str | None]:
-    """An event as an update, and what of its payload could not be read."""
+def parse_update(event: Mapping[str, Any]) -> tuple[Update, str | None]:
+    """Return an event as an update, and a sentence about parts of its payload that could not be read."""
     payload = event.get("payload")
     payload = payload if isinstance(payload, dict) else {}
-    version, version_problem = _read_version(payload.get("version"))
-    changed, changed_problem = _read_changed(payload.get("changed"))
-    problems = [problem for problem in (version_problem, changed_problem) if problem]
+    problems = []
+
+    version, text = payload.get("version"), None
+    if version is not None and (isinstance(version, bool) or not isinstance(version, str | int | float)):
+        shown = cut(json.dumps(version, ensure_ascii=False), 60)
+        problems.append(f"its version is not a text but {shown}, and is left out")
+    elif version is not None:
+        text = str(version).strip()
+        if len(text) > _MAX_TEXT:
+            problems.append(f"its version is longer than {_MAX_TEXT} characters, and is cut")
+        text = text[:_MAX_TEXT] or None
+
+    changed = payload.get("changed")
+    items = [] if changed is None else [changed] if isinstance(changed, str) else changed
+    if not isinstance(items, list):
+        shown = cut(json.dumps(changed, ensure_ascii=False), 60)
+        problems.append(f"its changed ids are not a list but {shown}, and are left out")
+        items = []
+    plain = [str(item) for item in items if isinstance(item, str | int) and not isinstance(item, bool)]
+    ids = [item for item in plain if 0 < len(item) <= _MAX_TEXT][:_MAX_CHANGED]
+    if left_out := len(items) - len(ids):
+        problems.append(f"{left_out} of its {len(items)} changed ids are not texts, or too many, and are left out")
+
     occurred = datetime.fromisoformat(str(event["occurred"]).replace("Z", "+00:00"))
     update = Update(
         event_id=str(event["id"]),
-        version=version,
-        changed=changed,
+        version=text,
+        changed=tuple(dict.fromkeys(ids)),
         occurred_at=occurred.astimezone(UTC).replace(tzinfo=None),
     )
     return update, "; ".join(problems) or None
 
 
-def _read_events(api: PrefectApi, source: UpdateSource, start: datetime, end: datetime) -> Iterator[Mapping[str, Any]]:
-    conditions = {
-        "occurred": {"since": start.isoformat(), "until": end.isoformat()},
-        "event": {"name": [source.event]},
-        "resource": {"id": [source.resource]},
-        "order": "ASC",
-    }
-    page = api.post("/events/filter", {"filter": conditions, "limit": _PAGE})
-    while True:
-        yield from page["events"]
-        # The link names the host as the server sees itself, which need not be where we reach it.
-        token = parse_qs(urlsplit(page.get("next_page") or "").query).get("page-token")
-        if not token:
-            return
-        page = api.get(f"/events/filter/next?page-token={quote(token[0], safe='')}")
-
-
-def _read_version(value: object) -> tuple[str | None, str | None]:
-    if value is None:
-        return None, None
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return None, f"its version is not a text but {_show(value)}, and is left out"
-    text = str(value).strip()
-    if len(text) > _LONGEST_TEXT:
-        return text[:_LONGEST_TEXT], f"its version is longer than {_LONGEST_TEXT} characters, and is cut"
-    return text or None, None
-
-
-def _read_changed(value: object) -> tuple[tuple[str, ...], str | None]:
-    if value is None:
-        return (), None
-    items = [value] if isinstance(value, str) else value
-    if not isinstance(items, list):
-        return (), f"its changed ids are not a list but {_show(value)}, and are left out"
-    plain = [str(item) for item in items if isinstance(item, str | int) and not isinstance(item, bool)]
-    usable = [item for item in plain if 0 < len(item) <= _LONGEST_TEXT][:_MOST_CHANGED]
-    left_out = len(items) - len(usable)
-    problem = f"{left_out} of its {len(items)} changed ids are not texts, or too many, and are left out"
-    return tuple(dict.fromkeys(usable)), problem if left_out else None
-
-
-def _show(value: object) -> str:
-    return cut(json.dumps(value, ensure_ascii=False), 60)
-
-
-# Flow runs a step, so that a run under way does not wait long for the database.
+# Flow runs a step, so that a running evaluation does not wait long for the database.
 _A_STEP = 10
 # As many as Prefect lists at once.
 _HISTORY_PAGE = 200
 _REST_S: Final = 86_400.0
-_GONE = 404
 
 
 class HistoryLimit:
@@ -247,27 +224,19 @@ class HistoryLimit:
         self._due = time.monotonic()
 
     def step(self) -> list[str]:
-        """Do what is due; returns a line when the day's work is done, and one when something hinders it until then."""
+        """Do what is due; return a line when the day's work is done, and one when an error postpones it by a day."""
         if not self._suites or time.monotonic() < self._due:
             return []
         try:
-            if self._delete_some():
-                return []
+            for suite, age in self._suites:
+                n_deleted = delete_old(self._api, suite, before=find_cutoff(age, datetime.now(UTC)))
+                self._n_deleted[suite.name] += n_deleted
+                if n_deleted:
+                    return []
         except PrefectApiError as error:
             self._due = time.monotonic() + _REST_S
             return [f"Prefect's history is not cut before tomorrow: {' '.join(str(error).split())}"]
         self._due = time.monotonic() + _REST_S
-        return self._report()
-
-    def _delete_some(self) -> bool:
-        for suite, age in self._suites:
-            n_deleted = delete_old(self._api, suite, before=find_cutoff(age, datetime.now(UTC)))
-            self._n_deleted[suite.name] += n_deleted
-            if n_deleted:
-                return True
-        return False
-
-    def _report(self) -> list[str]:
         counts = [
             f"{suite.name} {write_count(self._n_deleted[suite.name], 'flow run')} older than {age}"
             for suite, age in self._suites
@@ -278,31 +247,33 @@ class HistoryLimit:
 
 
 def delete_old(api: PrefectApi, suite: ServedSuite, *, before: datetime) -> int:
-    """Delete some flow runs of a suite that ended before a time with a zone; returns how many, 0 when none is left."""
+    """Delete some flow runs of a suite that ended before a time with a zone; return how many, 0 when none is left."""
     ended = {"state": {"type": {"any_": ENDED}}, "end_time": {"before_": before.isoformat()}}
     flow_runs = list_flow_runs(api, suite, **ended)[:_A_STEP]
     for flow_run in flow_runs:
-        run_id = find_named_run(flow_run, suite.name)
-        # Parts in a work pool are flow runs of a deployment of their own.
-        parts = _list_flow_runs(api, {"tags": {"all_": [TAG, tag_run(run_id)]}, **ended}) if run_id else []
-        for root in [*parts, str(flow_run["id"])]:
+        roots = [str(flow_run["id"])]
+        if run_id := find_named_run(flow_run, suite.name):
+            # Parts in a work pool are flow runs of another deployment.
+            of_run = {"tags": {"all_": [TAG, tag_run(run_id)]}, **ended}
+            roots = [*_list_ids(api, "/flow_runs/filter", {"flow_runs": of_run}), *roots]
+        for root in roots:
             _delete_tree(api, root)
     return len(flow_runs)
 
 
 def _delete_tree(api: PrefectApi, flow_run_id: str) -> None:
-    """Delete a flow run, after what was started within it and its artifacts: what is broken off is found again."""
+    """Delete a flow run, after its artifacts and what was started within it; an interrupted deletion is repeated."""
+    # Flow runs of a deployment within it are kept: they may be the record of another user.
     children = {"parent_flow_run_id": {"any_": [flow_run_id]}, "deployment_id": {"is_null_": True}}
-    # One of a deployment has a record of its own, which may be somebody else's.
-    for child_id in _list_flow_runs(api, children):
+    for child_id in _list_ids(api, "/flow_runs/filter", {"flow_runs": children}):
         _delete_tree(api, child_id)
-    for artifact_id in _list_ids(api, "/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [flow_run_id]}}}):
-        _delete(api, f"/artifacts/{artifact_id}")
-    _delete(api, f"/flow_runs/{flow_run_id}")
-
-
-def _list_flow_runs(api: PrefectApi, conditions: Mapping[str, object]) -> list[str]:
-    return _list_ids(api, "/flow_runs/filter", {"flow_runs": conditions})
+    artifacts = _list_ids(api, "/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [flow_run_id]}}})
+    for path in [*(f"/artifacts/{artifact_id}" for artifact_id in artifacts), f"/flow_runs/{flow_run_id}"]:
+        try:
+            api.delete(path)
+        except PrefectApiError as error:
+            if error.status != 404:  # another process has deleted it, or this request when it was sent before
+                raise
 
 
 def _list_ids(api: PrefectApi, path: str, conditions: Mapping[str, object]) -> list[str]:
@@ -312,14 +283,6 @@ def _list_ids(api: PrefectApi, path: str, conditions: Mapping[str, object]) -> l
         ids += [str(row["id"]) for row in rows]
         if len(rows) < _HISTORY_PAGE:
             return ids
-
-
-def _delete(api: PrefectApi, path: str) -> None:
-    try:
-        api.delete(path)
-    except PrefectApiError as error:
-        if error.status != _GONE:  # deleted by another hand, or by this request when it was sent before
-            raise
 
 
 # The shortest that Prefect allows.
@@ -371,9 +334,10 @@ def make_deployment(suite: "Suite", flow: "Flow[..., Any]") -> "RunnerDeployment
 
 
 async def watch_heartbeats(name: str, deployment_id: str) -> None:
-    """Have Prefect mark flow runs of a deployment as crashed when their process is silent, on whichever machine it was.
+    """Let Prefect mark flow runs of a deployment as crashed when their process is silent, on any machine.
 
-    It belongs to the deployment, whose next registration removes it together with its triggers."""
+    The automation belongs to the deployment, whose next registration removes it together with its triggers.
+    """
     from prefect.client.orchestration import get_client  # noqa: PLC0415
     from prefect.client.schemas.objects import StateType  # noqa: PLC0415
     from prefect.events import EventTrigger, Posture  # noqa: PLC0415

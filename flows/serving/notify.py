@@ -1,4 +1,4 @@
-"""How a run of a suite ended, in words: for the suite's webhook one POST of JSON, for Prefect a page.
+"""The end of a suite's run in words: for the suite's webhook one POST of JSON, for Prefect a page.
 
 A notification that cannot be delivered is reported on standard error and changes nothing else. No message shows the
 address, since anyone who has it can post.
@@ -40,27 +40,53 @@ _GATE_KEYS = ("outcome", "undecided", "counts", "baseline", "checks")
 _TIMEOUT_S = 10.0
 # Seconds before the second and the third try.
 _PAUSES_S = (1.0, 4.0)
-_MOST_METRICS = 6
-_MOST_FAILURES = 3
-_LONGEST_PROBLEM = 300
+_MAX_METRICS = 6
+_MAX_FAILURES = 3
+_MAX_PROBLEM = 300
 _BUSY = 429
 
 
 class NotifyError(Exception):
-    """A notification was not delivered; the text says why, and not where to."""
+    """A notification was not delivered; the text gives the reason, and not the address."""
 
 
 def notify_of_end(
     notify: Notify, warehouse: Warehouse, run: RunRow, problem: str | None, gate: Mapping[str, Any] | None
 ) -> None:
-    """Post how a run ended, if its suite asks for such an end."""
-    endings = _name_endings(run.status, gate)
-    if endings & set(notify.on):
-        _deliver(notify, _describe_run(warehouse, run, problem, gate))
+    """Post how a run ended, if its suite asks for notifications of such an end.
+
+    `metrics` has by metric, in the run's order, the mean, the number of samples behind it, and the change since the
+    previous run over the samples that both runs scored, with their number.
+    """
+    # A run that was interrupted has no ending here: the person who did it knows.
+    endings: set[Ending] = {ending for ending in ("completed", "incomplete", "failed") if ending == run.status}
+    if gate is not None and gate["outcome"] == "failed":
+        endings.add("gate_failed")
+    if not endings & set(notify.on):
+        return
+    previous, means = find_previous(warehouse, run), list_means(warehouse, run)
+    shared = {}
+    if previous is not None:
+        metrics = [str(row["metric"]) for row in means]
+        shared = fetch_shared_with(warehouse, run.run_id, previous.run_id, metrics)
+    message = {name: getattr(run, name, None) for name in _KEYS} | {
+        "testset": run.config.get("refreshed"),
+        "problem": problem,
+        "gate": None if gate is None else {name: gate[name] for name in _GATE_KEYS},
+        "previous_run_id": previous.run_id if previous else None,
+        "metrics": {
+            row["metric"]: {
+                **{name: row[name] for name in ("mean", "n_scored", "n_unscored")},
+                **{name: shared.get(row["metric"], {}).get(name) for name in ("change", "n_shared")},
+            }
+            for row in means
+        },
+    }
+    _deliver(notify, message)
 
 
 def notify_of_break(notify: Notify, suite: str, trigger: Trigger, problem: str) -> None:
-    """Post that a run broke off without an end of its own, perhaps before it was on record."""
+    """Post that a run broke off before it was stored."""
     if "failed" not in notify.on:
         return
     of_run = {"suite": suite, "status": "failed", "problem": problem, "trigger": trigger.kind}
@@ -69,7 +95,7 @@ def notify_of_break(notify: Notify, suite: str, trigger: Trigger, problem: str) 
 
 
 def find_webhook(notify: Notify) -> str:
-    """The address with its variables filled in; raises NotifyError."""
+    """Return the address with its variables filled in; raises NotifyError."""
     try:
         values = {name: read_named(name) for name in sorted(NAMED.findall(notify.webhook))}
     except NamedValueError as error:
@@ -82,153 +108,95 @@ def find_webhook(notify: Notify) -> str:
     return address
 
 
-def _name_endings(status: str, gate: Mapping[str, Any] | None) -> set[Ending]:
-    """What `on` may call this end. A run that was interrupted has none: the person who did it knows."""
-    endings: set[Ending] = {ending for ending in ("completed", "incomplete", "failed") if ending == status}
-    return endings | {"gate_failed"} if gate is not None and gate["outcome"] == "failed" else endings
-
-
-def _describe_run(warehouse: Warehouse, run: RunRow, problem: str | None, gate: Mapping[str, Any] | None) -> Message:
-    previous = find_previous(warehouse, run)
-    return {name: getattr(run, name, None) for name in _KEYS} | {
-        "testset": run.config.get("refreshed"),
-        "problem": problem,
-        "gate": None if gate is None else {name: gate[name] for name in _GATE_KEYS},
-        "previous_run_id": previous.run_id if previous else None,
-        "metrics": _read_means(warehouse, run, previous),
-    }
-
-
-def _read_means(warehouse: Warehouse, run: RunRow, previous: RunRow | None) -> dict[str, Any]:
-    """By metric, in the run's order: the mean, how many samples stand behind it, and the change since `previous` over
-    those that both scored, with their number."""
-    rows = list_means(warehouse, run)
-    metrics = [str(row["metric"]) for row in rows]
-    shared = fetch_shared_with(warehouse, run.run_id, previous.run_id, metrics) if previous else {}
-    return {
-        row["metric"]: {
-            **{name: row[name] for name in ("mean", "n_scored", "n_unscored")},
-            **{name: shared.get(row["metric"], {}).get(name) for name in ("change", "n_shared")},
-        }
-        for row in rows
-    }
-
-
 def _deliver(notify: Notify, message: Message) -> None:
+    """Post a message in the format that the program at the webhook reads, in three tries; report a failure."""
+    text = write_message(message)
+    match notify.format:
+        case "slack":
+            # Slack reads <…> as links and mentions.
+            escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+            body = json.dumps({"text": escaped})
+        case "dingtalk":
+            body = json.dumps({"msgtype": "text", "text": {"content": text}})
+        case "feishu":
+            body = json.dumps({"msg_type": "text", "content": {"text": text}})
+        case "json":
+            body = write_json({**message, "text": text}, indent=False)
+    headers = {"Content-Type": "application/json; charset=utf-8", "User-Agent": "evalhouse"}
     try:
-        _post(find_webhook(notify), _shape(notify, {**message, "text": write_message(message)}))
+        address = find_webhook(notify)
+        for pause_s in (*_PAUSES_S, None):
+            try:
+                # A redirect would be followed with a GET, and look like a delivery.
+                answer = send_request(
+                    "POST",
+                    address,
+                    timeout_s=_TIMEOUT_S,
+                    headers=headers,
+                    body=body.encode(),
+                    max_bytes=0,
+                    follow_redirects=False,
+                )
+                if answer.is_good:
+                    return
+                problem = f"status {answer.status}"
+                if answer.status != _BUSY and answer.status < 500:
+                    raise NotifyError(f"the webhook refused it with {problem}")
+            except BadAddress as error:
+                raise NotifyError(f"the webhook cannot be posted to: {error}") from None
+            except NoAnswer as error:
+                problem = str(error)
+            if pause_s is None:
+                raise NotifyError(f"the webhook did not take it in {len(_PAUSES_S) + 1} tries: {problem}")
+            time.sleep(pause_s)
     except NotifyError as error:
         print_notice(f"The notification was not delivered: {error}.")
 
 
 def write_message(message: Mapping[str, Any]) -> str:
-    """The whole message as lines that a person reads in a chat."""
-    gate = message["gate"]
+    """Return the whole message as lines that a person reads in a chat."""
+    gate, metrics = message["gate"], message["metrics"]
+    mark = "⚠️" if message["status"] == "incomplete" else "✅"
+    if message["status"] == "failed" or (gate is not None and gate["outcome"] == "failed"):
+        mark = "❌"
     run = f" (run {message['run_id']})" if message["run_id"] else ""
-    lines = [f"{_find_mark(message)} {message['suite']} {message['status']}{run}, {_describe_trigger(message)}"]
+    cause = "on schedule" if message["trigger"] == "schedule" else "started by hand"
+    if message["trigger"] == "event":
+        version = f" to {message['kb_version']}" if message["kb_version"] else ""
+        cause = f"because {message['kb_name']} was updated{version}"
+    lines = [f"{mark} {message['suite']} {message['status']}{run}, {cause}"]
     if gate is not None:
         lines += [describe_verdict(gate), *_list_failures(gate)]
     if message["problem"]:
-        lines.append(shorten(str(message["problem"]), _LONGEST_PROBLEM))
+        lines.append(shorten(str(message["problem"]), _MAX_PROBLEM))
     if message["testset"]:
-        lines.append(shorten(RefreshedTestset.model_validate(message["testset"]).describe(), _LONGEST_PROBLEM))
-    if message["metrics"]:
-        lines.append(_describe_means(message["metrics"]))
+        lines.append(shorten(RefreshedTestset.model_validate(message["testset"]).describe(), _MAX_PROBLEM))
+    if metrics:
+        shown = []
+        for name, row in metrics.items():
+            if row["mean"] is not None and len(shown) < _MAX_METRICS:
+                change = "" if row["change"] is None else f" ({row['change']:+.3f})"
+                shown.append(f"{name} {write_number(row['mean'])}{change}")
+        n_more = len(metrics) - len(shown)
+        lines.append(", ".join(shown + ([f"and {n_more} more"] if n_more else [])))
     if message["href"]:
         lines.append(str(message["href"]))
     return clean_text("\n".join(lines))
 
 
 def _list_failures(gate: Mapping[str, Any]) -> list[str]:
-    """The first checks by which the gate failed, a line each."""
-    return [f"{name_check(check)}: {describe_finding(check)}" for check in _pick_failures(gate)[:_MOST_FAILURES]]
+    """Return the first checks by which the gate failed, a line each."""
+    return [f"{name_check(check)}: {describe_finding(check)}" for check in _pick_failures(gate)[:_MAX_FAILURES]]
 
 
 def _pick_failures(gate: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The checks by which a gate failed: those left undecided are among them where that fails it."""
+    """Return the checks by which a gate failed, undecided ones included if these fail it."""
     bad = [] if gate["outcome"] != "failed" else ["failed"] + (["undecided"] if gate["undecided"] == "fail" else [])
     return sorted((check for check in gate["checks"] if check["outcome"] in bad), key=lambda check: check["outcome"])
 
 
-def _find_mark(message: Mapping[str, Any]) -> str:
-    gate = message["gate"]
-    if message["status"] == "failed" or (gate is not None and gate["outcome"] == "failed"):
-        return "❌"
-    return "⚠️" if message["status"] == "incomplete" else "✅"
-
-
-def _describe_trigger(message: Mapping[str, Any]) -> str:
-    match message["trigger"]:
-        case "schedule":
-            return "on schedule"
-        case "event":
-            version = f" to {message['kb_version']}" if message["kb_version"] else ""
-            return f"because {message['kb_name']} was updated{version}"
-        case _:
-            return "started by hand"
-
-
-def _describe_means(metrics: Mapping[str, Mapping[str, Any]]) -> str:
-    parts = [
-        f"{name} {write_number(row['mean'])}" + ("" if row["change"] is None else f" ({row['change']:+.3f})")
-        for name, row in metrics.items()
-        if row["mean"] is not None
-    ][:_MOST_METRICS]
-    left = len(metrics) - len(parts)
-    return ", ".join(parts + ([f"and {left} more"] if left else []))
-
-
-def _shape(notify: Notify, message: Message) -> bytes:
-    """The body of the request, as the program that listens there reads it."""
-    text = str(message["text"])
-    match notify.format:
-        case "slack":
-            # Slack reads <…> as links and mentions.
-            escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-            return json.dumps({"text": escaped}).encode()
-        case "dingtalk":
-            return json.dumps({"msgtype": "text", "text": {"content": text}}).encode()
-        case "feishu":
-            return json.dumps({"msg_type": "text", "content": {"text": text}}).encode()
-        case "json":
-            return write_json(message, indent=False).encode()
-
-
-def _post(address: str, body: bytes) -> None:
-    """Deliver it, in three tries; raises NotifyError."""
-    for pause_s in (*_PAUSES_S, None):
-        try:
-            _post_once(address, body)
-            return
-        except _TryAgain as error:
-            if pause_s is None:
-                raise NotifyError(f"the webhook did not take it in {len(_PAUSES_S) + 1} tries: {error}") from None
-        time.sleep(pause_s)
-
-
-class _TryAgain(Exception):
-    """What may be another way in a moment."""
-
-
-def _post_once(address: str, body: bytes) -> None:
-    headers = {"Content-Type": "application/json; charset=utf-8", "User-Agent": "evalhouse"}
-    try:
-        # A redirect would be followed with a GET, and look like a delivery.
-        answer = send_request(
-            "POST", address, timeout_s=_TIMEOUT_S, headers=headers, body=body, max_bytes=0, follow_redirects=False
-        )
-    except BadAddress as error:
-        raise NotifyError(f"the webhook cannot be posted to: {error}") from None
-    except NoAnswer as error:
-        raise _TryAgain(str(error)) from None
-    if answer.status == _BUSY or answer.status >= 500:
-        raise _TryAgain(f"status {answer.status}")
-    if not answer.is_good:
-        raise NotifyError(f"the webhook refused it with status {answer.status}")
-
-
 def write_page(warehouse: Warehouse, run: RunRow, gate: Mapping[str, Any] | None, *, flow_run_url: str | None) -> str:
-    """Markdown. What comes from outside (labels, versions, ids of documents) is shown as it is and marks nothing up."""
+    """Return the page as Markdown; text from outside (labels, versions, ids of documents) is escaped."""
     lines = [
         f"# {escape_markdown(run.suite or 'run')}: {run.status}",
         "",
@@ -242,7 +210,11 @@ def write_page(warehouse: Warehouse, run: RunRow, gate: Mapping[str, Any] | None
         lines += ["", f"**{escape_markdown(describe_verdict(gate))}**", ""]
         lines += [f"- {escape_markdown(failure)}" for failure in _list_failures(gate)]
     lines += ["", "| metric | mean | 95 % interval | scored | not scored |", "| --- | --- | --- | --- | --- |"]
-    lines += [_write_row(row) for row in list_means(warehouse, run)]
+    for row in list_means(warehouse, run):
+        mean, interval = write_value(row["mean"]), write_interval(row["ci_low"], row["ci_high"])
+        lines.append(
+            f"| {escape_markdown(row['metric'])} | {mean} | {interval} | {row['n_scored']} | {row['n_unscored']} |"
+        )
     if run.status in ("completed", "incomplete") and (moves := read_moves(warehouse, run)) is not None:
         lines += ["", *write_moves(moves)]
     lines += ["", "Next:", "", "```", *_list_commands(run), "```"]
@@ -252,7 +224,7 @@ def write_page(warehouse: Warehouse, run: RunRow, gate: Mapping[str, Any] | None
 
 
 def describe_trigger(run: RunRow) -> str:
-    """Why a run happened: `on schedule`, or which update of which knowledge base."""
+    """Return why a run started: `on schedule`, or which update of which knowledge base."""
     if run.trigger == "event":
         version = f" to version {run.kb_version}" if run.kb_version else ""
         n_changed = len(run.kb_changed or ())
@@ -262,14 +234,16 @@ def describe_trigger(run: RunRow) -> str:
 
 
 def describe_failures(checks: Sequence[Mapping[str, Any]]) -> str:
-    """The checks by which a gate failed in one line: the first of them whole, and how many more there are."""
-    shown = [f"{name_check(check)}, {describe_finding(check)}" for check in checks[:_MOST_FAILURES]]
+    """Return the checks by which a gate failed in one line: the first ones, and how many more there are."""
+    shown = [f"{name_check(check)}, {describe_finding(check)}" for check in checks[:_MAX_FAILURES]]
     return "; ".join(shown + ([f"and {len(checks) - len(shown)} more"] if len(checks) > len(shown) else []))
 
 
 def describe_end(run: RunRow, gate: Mapping[str, Any] | None, silent: str | None = None) -> str:
-    """A run's end in a sentence or two, with the checks by which its gate failed and the next command; `silent` says
-    which metrics scored nothing."""
+    """Return a run's end in a sentence or two, with the checks by which its gate failed and the next command.
+
+    `silent` names the metrics that scored nothing.
+    """
     end = f"run {run.run_id} {run.status}" + (f", {silent}" if silent else "")
     if gate is not None:
         end += f", {describe_verdict(gate)}"
@@ -284,8 +258,3 @@ def describe_end(run: RunRow, gate: Mapping[str, Any] | None, silent: str | None
 def _list_commands(run: RunRow) -> list[str]:
     show = f"evalhouse show {run.run_id}"
     return [show] if run.status == "completed" else [f"evalhouse resume {run.run_id}", show]
-
-
-def _write_row(row: Mapping[str, Any]) -> str:
-    mean, interval = write_value(row["mean"]), write_interval(row["ci_low"], row["ci_high"])
-    return f"| {escape_markdown(row['metric'])} | {mean} | {interval} | {row['n_scored']} | {row['n_unscored']} |"

@@ -1,13 +1,16 @@
-"""Serving suites: they are registered with a Prefect server, and this process starts their runs until it is stopped.
+"""Serve suites: register them with a Prefect server, and start their runs in this process until it is stopped.
 
-The server is the one that is configured, or one of ours that lasts as long as this process. Each run is a separate
-process that Prefect's runner starts. The order to stop lets the runs under way stop in good order and queues their
-resumption; `backlog` finds what an end in bad order has left and what updates no run has answered.
+The server is the configured one, or one started for as long as this process runs. Each run is a separate process that
+Prefect's runner starts. On the order to stop, running evaluations are stopped in good order and their resumption is
+queued; `backlog` finds what crashes have left and which updates no run has answered. The lines that are printed of runs
+are read from the warehouses, so that they are the same for runs by schedule, after updates and by hand; a file in
+Prefect's folder keeps them.
 """
 
 import asyncio
 import contextlib
 import hashlib
+import itertools
 import os
 import shlex
 import socket
@@ -16,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,8 +42,15 @@ from evalhouse.flows.server.environment import (
 )
 from evalhouse.flows.server.interrupts import StopOrders
 from evalhouse.flows.server.local import SERVE_LOG, LocalServer
-from evalhouse.flows.serving.backlog import catch_up, is_served, queue_resume, sweep_crashed
-from evalhouse.flows.serving.flow_runs import HistoryLimit, ServedSuite, read_served_suite
+from evalhouse.flows.serving.backlog import catch_up, is_gate_due, is_marked, is_served, queue_resume, sweep_crashed
+from evalhouse.flows.serving.flow_runs import (
+    HEARTBEAT_S,
+    HistoryLimit,
+    ServedSuite,
+    fetch_served_suite,
+    make_deployment,
+    watch_heartbeats,
+)
 from evalhouse.flows.serving.suite_runs import resolve_suite
 from evalhouse.tasks.settings.suite import Retention
 from evalhouse.warehouse.engine.locks import hold_file
@@ -55,156 +66,35 @@ import shutil
 from datetime import timedelta
 
 from evalhouse.flows.results.output import write_count
-from evalhouse.flows.serving.backlog import is_marked
 from evalhouse.flows.serving.notify import describe_failures, describe_trigger
 from evalhouse.warehouse.errors import WarehouseMissing
 from evalhouse.warehouse.rows.runs import list_runs, now_utc
 
 Print = Callable[[str], None]
-# Newest runs of a warehouse that are looked at: more do not start between two looks.
-_NEWEST = 50
-# A gate decides in the seconds after its run has ended. One that does not (its process was killed) is not waited for.
-_GATE_TIME: Final = timedelta(minutes=2)
-_MOST_BYTES = 5 * 2**20
-_MOST_OLD = 3
-
-
-class ServeLog:
-    """Says lines at the terminal, with their time, and puts them with their date at the end of a file."""
-
-    def __init__(self, path: Path, say: Print) -> None:
-        self._path, self._say = path, say
-        self.rotate()
-
-    def __call__(self, line: str) -> None:
-        now = datetime.now()
-        self._say(f"{now:%H:%M:%S} {line}")
-        # A full disk must not end the serving.
-        with contextlib.suppress(OSError), self._path.open("a", encoding="utf-8") as log:
-            log.write(f"{now:%Y-%m-%d %H:%M:%S} serve: {line}\n")
-
-    def rotate(self) -> None:
-        """Put a file that has grown large aside, as `NAME.1`; what was there becomes `NAME.2`, and so on."""
-        with contextlib.suppress(OSError):
-            if not self._path.exists() or self._path.stat().st_size <= _MOST_BYTES:
-                return
-            for number in range(_MOST_OLD - 1, 0, -1):
-                with contextlib.suppress(FileNotFoundError):
-                    self._name_old(number).rename(self._name_old(number + 1))
-            # Copied and emptied, because the server goes on writing into the one it has open.
-            shutil.copyfile(self._path, self._name_old(1))
-            with self._path.open("r+b") as log:
-                log.truncate()
-
-    def _name_old(self, number: int) -> Path:
-        return self._path.with_name(f"{self._path.name}.{number}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Kept:
-    """A run and the warehouse that has it."""
-
-    run: RunRow
-    warehouse: Warehouse
-
-
-class RunLines:
-    """Looks at the warehouses of some suites; `read_news` gives what has changed since the look before."""
-
-    def __init__(self, suites: Sequence[ServedSuite]) -> None:
-        self._names = {suite.name for suite in suites}
-        self._urls = sorted({suite.warehouse_url for suite in suites})
-        self._seen: dict[str, RunRow] | None = None
-
-    def list_under_way(self) -> list[RunRow]:
-        """The runs that were under way at the last look."""
-        return [run for run in (self._seen or {}).values() if run.status == "running"]
-
-    def read_news(self) -> list[str]:
-        """A line for each run that has started, ended or gone on, oldest first; at the first look, how the last run of
-        each suite has ended."""
-        all_kept = sorted(self._list_runs(), key=lambda kept: (kept.run.started_at, kept.run.run_id))
-        if self._seen is None:
-            self._seen = {kept.run.run_id: kept.run for kept in all_kept}
-            last = {kept.run.suite: kept for kept in all_kept}
-            return [_describe_last(kept) for kept in last.values() if not is_marked(kept.run)]
-        lines = []
-        for kept in all_kept:
-            if not _is_before_its_gate(kept.run):  # its end is said together with what its gate says
-                lines += _describe_change(self._seen.get(kept.run.run_id), kept)
-                self._seen[kept.run.run_id] = kept.run
-        return lines
-
-    def _list_runs(self) -> list[_Kept]:
-        all_kept = []
-        for warehouse in map(Warehouse, self._urls):
-            with contextlib.suppress(WarehouseMissing):
-                all_kept += [_Kept(run=run, warehouse=warehouse) for run in list_runs(warehouse, limit=_NEWEST)]
-        return [kept for kept in all_kept if kept.run.suite in self._names and not kept.run.is_part_of_run]
-
-
-def _is_before_its_gate(run: RunRow) -> bool:
-    has_gate = run.kind == "evaluation" and run.config.get("gate") is not None and run.gate is None
-    if not has_gate or run.status not in ("completed", "incomplete") or run.finished_at is None:
-        return False
-    return now_utc() - run.finished_at < _GATE_TIME
-
-
-def _describe_last(kept: _Kept) -> str:
-    run = kept.run
-    if run.status == "running":
-        return f"{run.suite}: run {run.run_id}, begun before this start, is still under way"
-    return f"{run.suite}: the last was run {_describe_end(kept)}"
-
-
-def _describe_change(before: RunRow | None, kept: _Kept) -> list[str]:
-    run, lines = kept.run, []
-    if is_marked(run):  # which whoever has found it crashed has said
-        return []
-    if before is None or (before.status != "running" and run.status == "running"):
-        lines.append(f"{run.suite}: run {run.run_id} {'goes on' if before else _describe_start(run)}")
-    # By its time too, for one that is resumed may go on and end between two looks.
-    is_news = before is None or (before.status, before.finished_at) != (run.status, run.finished_at)
-    if run.status != "running" and is_news:
-        lines.append(f"{run.suite}: run {_describe_end(kept)}")
-    return lines
-
-
-def _describe_start(run: RunRow) -> str:
-    return "was started by hand" if run.trigger == "manual" else f"has started {describe_trigger(run)}"
-
-
-def _describe_end(kept: _Kept) -> str:
-    run = kept.run
-    seconds = (run.finished_at - run.started_at).total_seconds() if run.finished_at else 0.0
-    problem = f": {' '.join(run.problem.split())}" if run.problem else ""
-    command = f"evalhouse {'show' if run.status == 'completed' else 'resume'} {run.run_id}"
-    end = f"{run.run_id} {run.status} after {seconds:.0f} s, {write_count(run.n_samples or 0, 'sample')}{problem}"
-    if run.gate is not None:
-        end += f", gate {run.gate}"
-    if run.gate == "failed":
-        end += f": {describe_failures(kept.warehouse.fetch_rows('gate/failures', run_id=run.run_id))}"
-    return end if command in end else f"{end}; {command}"
-
-
-_POLL_S: Final = 2.0
-# Looks between two searches for what was lost: one takes a second for each run that is under way.
-_SWEEP_EVERY: Final = 10
 LoadFlow = Callable[[], "Flow[..., Any]"]
-# A warehouse or a server that is away is spoken of once in so long.
-_TROUBLE_AGAIN_S: Final = 600.0
-# How long the server that was brought along may be away before that is spoken of: it is started again.
+_POLL_S: Final = 2.0
+# Looks between two searches for crashed runs: a search takes a second for each run that is in progress.
+_SWEEP_EVERY: Final = 10
+# A warehouse or a server that is away is reported once in so long.
+_REPORT_AGAIN_S: Final = 600.0
+# How long our own server may be away before that is reported: it is started again.
 _OWN_SERVER_S: Final = 60.0
-# One that ends as soon as it has started is given up.
+# A server that ends as soon as it has started, so often, is given up.
 _QUICK_END_S: Final = 30.0
-_MOST_QUICK_ENDS = 3
+_MAX_QUICK_ENDS = 3
 # How long the end may take once nothing can be served any more.
 _LAST_S: Final = 20.0
+# The newest runs of a warehouse that are looked at: more do not start between two looks.
+_NEWEST = 50
+# A gate decides in the seconds after its run has ended. If its process was killed, its decision is not waited for.
+_GATE_TIME: Final = timedelta(minutes=2)
+_MAX_LOG_BYTES = 5 * 2**20
+_MAX_OLD_LOGS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerUse:
-    """The server that suites are served by; `own` is the one we brought along."""
+    """The server that suites are served by; `own` is the one this process has started."""
 
     api_url: str
     own: LocalServer | None
@@ -212,13 +102,13 @@ class ServerUse:
 
 @contextlib.contextmanager
 def use_server(*, with_server: bool, port: int | None) -> Iterator[ServerUse]:
-    """The server for this block; one of ours ends with it. Raises SettingsError, LocalServerError."""
+    """Give the server for this block; our own ends with it. Raises SettingsError, LocalServerError."""
     chosen = find_api_url()
     if chosen is not None:
         if with_server:
             raise SettingsError(
-                f"{API_URL} names a server already; leave out --with-server to serve by that one, or take {API_URL} "
-                "away (it may stand in Prefect's profile) to have one started"
+                f"{API_URL} names a server already; leave out --with-server to serve by that one, or unset {API_URL} "
+                "(it may be set in Prefect's profile) to have one started"
             )
         check_prefect_server()
         configure_prefect_environment(None)
@@ -245,7 +135,7 @@ def use_server(*, with_server: bool, port: int | None) -> Iterator[ServerUse]:
 
 @contextlib.contextmanager
 def hold_alone(path: Path, busy: str) -> Iterator[None]:
-    """A lock for this block; raises SettingsError, with the message `busy`, when another process has it."""
+    """Hold a lock for this block; raises SettingsError, with the message `busy`, when another process has it."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with contextlib.ExitStack() as stack:
         try:
@@ -256,7 +146,7 @@ def hold_alone(path: Path, busy: str) -> Iterator[None]:
 
 
 def load_suites(paths: Sequence[str]) -> list[Suite]:
-    """The suites of some files; raises SettingsError for what cannot be served."""
+    """Load the suites of some files; raises SettingsError for what cannot be served."""
     suites = [load_suite(path) for path in paths]
     for suite in suites:
         if suite.schedule is None and suite.trigger is None:
@@ -268,7 +158,7 @@ def load_suites(paths: Sequence[str]) -> list[Suite]:
         others = [other.path for other in suites if other.name == suite.name]
         if len(others) > 1:
             raise SettingsError(
-                f"{' and '.join(map(str, others))} are both named {suite.name!r}; give each a `name` of its own"
+                f"{' and '.join(map(str, others))} are both named {suite.name!r}; give each another `name`"
             )
     return suites
 
@@ -309,9 +199,9 @@ class _Serving:
         self._report = report
         self._log = ServeLog(prefect_home() / SERVE_LOG, report)
         self._served: list[ServedSuite] = []
-        self._has_taken_up = False
+        self._has_caught_up = False
         self._history: HistoryLimit | None = None
-        self._troubles: dict[str, float] = {}
+        self._reported_at: dict[str, float] = {}  # by what was away
 
     async def serve(self, orders: StopOrders) -> None:
         stopping = asyncio.create_task(orders.wait())
@@ -320,31 +210,48 @@ class _Serving:
         if not starting.done():
             starting.cancel()
             return
-        runner = starting.result()
-        lines = RunLines(self._served)
+        runner, lines = starting.result(), RunLines(self._served)
         for line in introduce_serving(self._suites, self._server, parallel=self._parallel):
             self._report(line)
-        await asyncio.to_thread(self._look_once, lines, sweep=False)
+        await asyncio.to_thread(self._look, lines)
+
+        async def keep_looking() -> None:
+            for number in itertools.count(1):
+                await asyncio.sleep(_POLL_S)
+                await asyncio.to_thread(self._look, lines, sweep=number % _SWEEP_EVERY == 0)
+
         running = asyncio.create_task(runner.start())
-        looking = asyncio.create_task(self._look(lines))
+        looking = asyncio.create_task(keep_looking())
         keeping = asyncio.create_task(self._keep_server())
         while not (runner.started or running.done()):
             await asyncio.sleep(0.05)
         orders.take_back()
         await asyncio.wait({running, looking, keeping, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not stopping.done():
+            # Something has failed. The process ends in any case, so that its supervisor can start it again.
             stopping.cancel()
-            _end_within(_LAST_S)
-            self._raise_first(keeping, looking)
-            await self._explain_end(running)
+            timer = threading.Timer(_LAST_S, os._exit, args=[BAD_INPUT])
+            timer.daemon = True
+            timer.start()
+            for task in (keeping, looking):
+                error = task.exception() if task.done() else None
+                if error is not None:
+                    self._log(str(error))  # now: the rest may be cut short
+                    raise error
+            try:
+                await asyncio.to_thread(self._api.get, "/health")
+            except SettingsError as error:
+                # Running evaluations could not report their end to this server: the next start has them.
+                self._log(str(error))
+                raise
+            await running
         keeping.cancel()
         looking.cancel()
         await self._stop(runner, running, lines)
 
     async def _register(self) -> "Runner":
+        """Register the suites with the server, and return what starts their runs."""
         from prefect.runner import Runner  # noqa: PLC0415  # takes a second, in which our server comes up
-
-        from evalhouse.flows.serving.flow_runs import HEARTBEAT_S, make_deployment, watch_heartbeats  # noqa: PLC0415
 
         if self._server.own is not None:
             await asyncio.to_thread(self._server.own.wait_until_ready)
@@ -355,40 +262,24 @@ class _Serving:
             limit=self._parallel,
             query_seconds=_POLL_S,
             heartbeat_seconds=HEARTBEAT_S,
-            # What falls due while nobody serves waits for the process that serves next.
+            # Flow runs that fall due while no process serves wait for the next one that does.
             pause_on_shutdown=False,
         )
         flow = self._load_flow()
         for suite in self._suites:
             deployment_id = str(await runner.aadd_deployment(make_deployment(suite, flow)))
             await watch_heartbeats(suite.name, deployment_id)
-            self._served.append(await asyncio.to_thread(self._describe, suite, deployment_id))
+            url = Warehouse(resolve_suite(suite, flags={}).settings.warehouse).location.url
+            read = partial(fetch_served_suite, self._api, deployment_id, suite, warehouse_url=url)
+            self._served.append(await asyncio.to_thread(read))
         ages = [(suite.retention or Retention()).prefect for suite in self._suites]
         self._history = HistoryLimit(self._api, list(zip(self._served, ages, strict=True)))
         return runner
 
-    def _describe(self, suite: Suite, deployment_id: str) -> ServedSuite:
-        url = Warehouse(resolve_suite(suite, flags={}).settings.warehouse).location.url
-        return read_served_suite(self._api, deployment_id, suite, warehouse_url=url)
-
-    def _take_up(self) -> list[str]:
-        """What was left by those who served before: crashed runs, and updates that no run has answered."""
-        lines = sweep_crashed(self._api, self._served, alone=self._server.own is not None)
-        return lines + self._catch_up(trigger_is_new=True)
-
-    def _catch_up(self, *, trigger_is_new: bool = False) -> list[str]:
-        pairs = zip(self._suites, self._served, strict=True)
-        found = [
-            catch_up(self._api, served, suite.trigger, trigger_is_new=trigger_is_new)
-            for suite, served in pairs
-            if suite.trigger is not None
-        ]
-        return [line for line in found if line is not None]
-
     async def _keep_server(self) -> None:
-        """Start the server that was brought along again whenever it has ended; raises LocalServerError when it cannot.
+        """Start our own server again whenever it has ended; raises LocalServerError when it cannot be started.
 
-        What is asked meanwhile waits at its socket, so that runs and what starts them hardly notice.
+        Requests wait at its socket meanwhile, so that runs and their starters hardly notice.
         """
         own, n_quick = self._server.own, 0
         while True:
@@ -397,118 +288,97 @@ class _Serving:
                 await asyncio.sleep(_POLL_S / 4)
             n_quick = n_quick + 1 if time.monotonic() - since < _QUICK_END_S else 0
             ended = f"the Prefect server has ended by itself ({own.describe_end()})"
-            if n_quick >= _MOST_QUICK_ENDS:
+            if n_quick >= _MAX_QUICK_ENDS:
                 raise LocalServerError(f"{ended} {n_quick} times, each soon after its start; its log is {own.log_path}")
             self._log(f"{ended} and is started again; its log is {own.log_path}")
             await asyncio.to_thread(own.start_again)
             self._log("the Prefect server answers again")
 
-    async def _look(self, lines: RunLines) -> None:
-        """Report runs that start and end, and find those that have crashed."""
-        n_looks = 0
-        while True:
-            await asyncio.sleep(_POLL_S)
-            n_looks += 1
-            await asyncio.to_thread(self._look_once, lines, sweep=n_looks % _SWEEP_EVERY == 0)
-
-    def _look_once(self, lines: RunLines, *, sweep: bool) -> None:
+    def _look(self, lines: "RunLines", *, sweep: bool = False) -> None:
+        """Report runs that start and end; at the first look, and to `sweep`, find crashed runs and lost updates."""
         self._log.rotate()
+        is_first = not self._has_caught_up
         news: list[str] = []
         try:
-            if not self._has_taken_up:
-                news += self._take_up()
-                self._has_taken_up = True
-            elif sweep:
-                news += sweep_crashed(self._api, self._served) + self._catch_up()
+            if is_first or sweep:
+                # At the first look with our own server, no other process can be working on these suites.
+                news += sweep_crashed(self._api, self._served, alone=is_first and self._server.own is not None)
+                for suite, served in zip(self._suites, self._served, strict=True):
+                    if suite.trigger is not None:
+                        found = catch_up(self._api, served, suite.trigger, trigger_is_new=is_first)
+                        news += [found] if found is not None else []
+                self._has_caught_up = True
             news += lines.read_news()
         except (SettingsError, WarehouseError) as error:
-            # A server or a warehouse that is away for a while.
-            news += self._note_trouble(" ".join(str(error).split()))
+            # A server or a warehouse is away for a while.
+            trouble, now = " ".join(str(error).split()), time.monotonic()
+            if now - self._reported_at.get(trouble, -_REPORT_AGAIN_S) >= _REPORT_AGAIN_S:
+                self._reported_at[trouble] = now
+                news.append(trouble)
         if sweep and self._history is not None:
             news += self._history.step()
         for line in news:
             self._log(line)
 
-    def _note_trouble(self, trouble: str) -> list[str]:
-        now = time.monotonic()
-        is_new = now - self._troubles.get(trouble, -_TROUBLE_AGAIN_S) >= _TROUBLE_AGAIN_S
-        if is_new:
-            self._troubles[trouble] = now
-        return [trouble] if is_new else []
+    async def _stop(self, runner: "Runner", running: "asyncio.Task[None]", lines: "RunLines") -> None:
+        """Stop running evaluations in good order, and queue their resumption for the next start."""
+        served = {suite.name: suite for suite in self._served}
 
-    async def _stop(self, runner: "Runner", running: "asyncio.Task[None]", lines: RunLines) -> None:
-        await asyncio.to_thread(self._look_once, lines, sweep=False)
-        under_way = await asyncio.to_thread(self._list_under_way, lines)
-        if under_way:
-            self._log(f"stopping {', '.join(run.run_id for run in under_way)} in good order; again: at once")
+        def list_running() -> list[RunRow]:
+            self._look(lines)
+            runs = lines.list_running()
+            try:
+                return [run for run in runs if run.suite is not None and is_served(self._api, served[run.suite], run)]
+            except PrefectApiError:  # nor can anything be queued there
+                return [run for run in runs if run.kind == "evaluation" and run.trigger != "manual"]
+
+        def queue_stopped() -> None:
+            self._look(lines)
+            try:
+                for run in stopped:
+                    suite = served[run.suite or ""]
+                    status = find_run(Warehouse(suite.warehouse_url), run.run_id).status
+                    if status in ("cancelled", "failed") and queue_resume(self._api, suite, run.run_id):
+                        self._log(f"{run.suite}: run {run.run_id} is resumed when this suite is served again")
+            except (SettingsError, WarehouseError) as error:
+                again = "when they are served again, or by `evalhouse resume`"
+                self._log(f"runs that were stopped are resumed {again}: {error}")
+
+        stopped = await asyncio.to_thread(list_running)
+        if stopped:
+            self._log(f"stopping {', '.join(run.run_id for run in stopped)} in good order; again: at once")
         else:
-            self._log("stopping; no run is under way")
+            self._log("stopping; no run is in progress")
         if runner.started:
             await runner.astop()
             await asyncio.wait({running})
-        await asyncio.to_thread(self._look_once, lines, sweep=False)
-        try:
-            await asyncio.to_thread(self._queue_stopped, under_way)
-        except (SettingsError, WarehouseError) as error:
-            self._log(f"runs that were stopped go on when they are served again, or by `evalhouse resume`: {error}")
-
-    def _list_under_way(self, lines: RunLines) -> list[RunRow]:
-        """The runs that the deployments of these suites have started."""
-        served, runs = {suite.name: suite for suite in self._served}, lines.list_under_way()
-        try:
-            return [run for run in runs if run.suite is not None and is_served(self._api, served[run.suite], run)]
-        except PrefectApiError:  # nor can anything be queued there
-            return [run for run in runs if run.kind == "evaluation" and run.trigger != "manual"]
-
-    def _queue_stopped(self, under_way: Sequence[RunRow]) -> None:
-        """Runs that have stopped because we did go on when they are served again."""
-        for run in under_way:
-            served = next(suite for suite in self._served if suite.name == run.suite)
-            if find_run(Warehouse(served.warehouse_url), run.run_id).status not in ("cancelled", "failed"):
-                continue
-            if queue_resume(self._api, served, run.run_id):
-                self._log(f"{run.suite}: run {run.run_id} goes on when this suite is served again")
-
-    def _raise_first(self, *tasks: "asyncio.Task[None]") -> None:
-        for task in tasks:
-            error = task.exception() if task.done() else None
-            if error is not None:
-                self._log(str(error))  # now: what is left may have to be cut short
-                raise error
-
-    async def _explain_end(self, running: "asyncio.Task[None]") -> None:
-        """Raise what has ended the runner; where its server does not answer, that in a line. Runs under way are left to
-        the next start: they could not say how they end."""
-        try:
-            await asyncio.to_thread(self._api.get, "/health")
-        except SettingsError as error:
-            self._log(str(error))
-            raise
-        await running
-
-
-def _end_within(seconds: float) -> None:
-    """End this process, whatever it still waits for, so that what supervises it can start it again."""
-    timer = threading.Timer(seconds, os._exit, args=[BAD_INPUT])
-    timer.daemon = True
-    timer.start()
+        await asyncio.to_thread(queue_stopped)
 
 
 def introduce_serving(suites: Sequence[Suite], server: ServerUse, *, parallel: int) -> list[str]:
-    """What a person reads when serving begins: where to look, when what runs, how to announce an update."""
+    """Return the lines printed when serving begins: where to look, when what runs, how to announce an update."""
     kept = f"; it ends with this process, its data stays in {prefect_home()}" if server.own else ""
     address = hide_credentials(server.api_url)
-    # Where Prefect puts its own pages.
+    # Prefect's pages are at the API's address without /api.
     lines = [f"Prefect server {address}{kept}", f"in a browser   {address.rstrip('/').removesuffix('/api')}"]
     if server.own:
         lines += [f"its key        {server.own.key_note}"]
     elif is_keyless(server.api_url):
         lines += [f"note           {KEYLESS}"]
     lines += [""]
+    triggered = []
     for suite in suites:
-        lines += [f"{suite.name} ({suite.path})", *_introduce_schedule(suite), *_introduce_trigger(suite), ""]
-    sources = [suite.trigger.source for suite in suites if suite.trigger]
-    triggered = [source.name for source in sources if not source.is_asset]
+        lines += [f"{suite.name} ({suite.path})"]
+        if suite.schedule is not None:
+            cron, timezone = suite.schedule.cron, suite.schedule.timezone
+            fires = [f"{at:%Y-%m-%d %H:%M}" for at in list_fires(cron, timezone, n=3, after=datetime.now(UTC))]
+            lines += [f"  on schedule    {cron} in {timezone}: next {', '.join(fires)}"]
+        if (trigger := suite.trigger) is not None:
+            waits = f"when none has followed for {trigger.debounce_s:g} s, or after {trigger.max_total_wait_s:g} s"
+            kind = "asset " if trigger.source.is_asset else ""
+            lines += [f"  after updates  of {kind}{trigger.source.name}, {waits}"]
+            triggered += [] if trigger.source.is_asset else [trigger.source.name]
+        lines += [""]
     if triggered:
         lines += ["To announce an update, from any folder:"]
         lines += [f"  export {API_URL}={address}"]
@@ -518,18 +388,94 @@ def introduce_serving(suites: Sequence[Suite], server: ServerUse, *, parallel: i
     return [*lines, f"Serving {len(suites)} suite{'s' if len(suites) != 1 else ''}, {at_once}. Ctrl-C ends it."]
 
 
-def _introduce_schedule(suite: Suite) -> list[str]:
-    if suite.schedule is None:
-        return []
-    cron, timezone = suite.schedule.cron, suite.schedule.timezone
-    fires = [f"{at:%Y-%m-%d %H:%M}" for at in list_fires(cron, timezone, n=3, after=datetime.now(UTC))]
-    return [f"  on schedule    {cron} in {timezone}: next {', '.join(fires)}"]
+class ServeLog:
+    """Prints lines at the terminal, with their time, and appends them with their date to a file."""
+
+    def __init__(self, path: Path, report: Print) -> None:
+        self._path, self._report = path, report
+        self.rotate()
+
+    def __call__(self, line: str) -> None:
+        now = datetime.now()
+        self._report(f"{now:%H:%M:%S} {line}")
+        # A full disk must not end the serving.
+        with contextlib.suppress(OSError), self._path.open("a", encoding="utf-8") as log:
+            log.write(f"{now:%Y-%m-%d %H:%M:%S} serve: {line}\n")
+
+    def rotate(self) -> None:
+        """Rename a file that has grown large to `NAME.1`; the file that had this name becomes `NAME.2`, and so on."""
+        with contextlib.suppress(OSError):
+            if not self._path.exists() or self._path.stat().st_size <= _MAX_LOG_BYTES:
+                return
+            old = [self._path.with_name(f"{self._path.name}.{number}") for number in range(1, _MAX_OLD_LOGS + 1)]
+            for place in range(len(old) - 1, 0, -1):
+                with contextlib.suppress(FileNotFoundError):
+                    old[place - 1].rename(old[place])
+            # Copied and emptied, because the server still writes into the file that it has open.
+            shutil.copyfile(self._path, old[0])
+            with self._path.open("r+b") as log:
+                log.truncate()
 
 
-def _introduce_trigger(suite: Suite) -> list[str]:
-    if suite.trigger is None:
-        return []
-    trigger = suite.trigger
-    waits = f"when none has followed for {trigger.debounce_s:g} s, or after {trigger.longest_wait_s:g} s"
-    what = "asset " if trigger.source.is_asset else ""
-    return [f"  after updates  of {what}{trigger.source.name}, {waits}"]
+class RunLines:
+    """The runs in the warehouses of some suites; `read_news` gives the changes since the look before."""
+
+    def __init__(self, suites: Sequence[ServedSuite]) -> None:
+        self._names = {suite.name for suite in suites}
+        self._urls = sorted({suite.warehouse_url for suite in suites})
+        self._seen: dict[str, RunRow] | None = None
+
+    def list_running(self) -> list[RunRow]:
+        """Return the runs that were in progress at the last look."""
+        return [run for run in (self._seen or {}).values() if run.status == "running"]
+
+    def read_news(self) -> list[str]:
+        """Return a line for each run that has started, ended or been resumed, oldest first.
+
+        At the first look the lines are about the last run of each suite.
+        """
+        warehouses: dict[str, Warehouse] = {}
+        runs: list[RunRow] = []
+        for warehouse in map(Warehouse, self._urls):
+            with contextlib.suppress(WarehouseMissing):
+                for run in list_runs(warehouse, limit=_NEWEST):
+                    if run.suite in self._names and not run.is_part_of_run:
+                        runs.append(run)
+                        warehouses[run.run_id] = warehouse
+        runs.sort(key=lambda run: (run.started_at, run.run_id))
+        lines = []
+        if self._seen is None:
+            self._seen = {run.run_id: run for run in runs}
+            for run in {run.suite: run for run in runs}.values():
+                if run.status == "running":
+                    lines.append(f"{run.suite}: run {run.run_id}, begun before this start, is still running")
+                elif not is_marked(run):
+                    lines.append(f"{run.suite}: the last was run {_describe_end(run, warehouses[run.run_id])}")
+            return lines
+        for run in runs:
+            waits_for_gate = run.kind == "evaluation" and run.finished_at is not None and is_gate_due(run)
+            if waits_for_gate and now_utc() - (run.finished_at or run.started_at) < _GATE_TIME:
+                continue  # its end is reported together with the gate's decision
+            before, self._seen[run.run_id] = self._seen.get(run.run_id), run
+            if is_marked(run):  # the search for crashed runs has reported it
+                continue
+            if before is None or (before.status != "running" and run.status == "running"):
+                start = "was started by hand" if run.trigger == "manual" else f"has started {describe_trigger(run)}"
+                lines.append(f"{run.suite}: run {run.run_id} {start if before is None else 'is resumed'}")
+            # By its time too, because a run may be resumed and end between two looks.
+            is_news = before is None or (before.status, before.finished_at) != (run.status, run.finished_at)
+            if run.status != "running" and is_news:
+                lines.append(f"{run.suite}: run {_describe_end(run, warehouses[run.run_id])}")
+        return lines
+
+
+def _describe_end(run: RunRow, warehouse: Warehouse) -> str:
+    seconds = (run.finished_at - run.started_at).total_seconds() if run.finished_at else 0.0
+    problem = f": {' '.join(run.problem.split())}" if run.problem else ""
+    command = f"evalhouse {'show' if run.status == 'completed' else 'resume'} {run.run_id}"
+    end = f"{run.run_id} {run.status} after {seconds:.0f} s, {write_count(run.n_samples or 0, 'sample')}{problem}"
+    if run.gate is not None:
+        end += f", gate {run.gate}"
+    if run.gate == "failed":
+        end += f": {describe_failures(warehouse.fetch_rows('gate/failures', run_id=run.run_id))}"
+    return end if command in end else f"{end}; {command}"

@@ -1,6 +1,7 @@
-"""What comes before a run of a suite: its test set is refreshed, and `doctor` checks its parts. Imports Prefect."""
+"""Refresh a suite's test set before a run, and check the parts of a suite for `doctor`. Imports Prefect."""
 
 import asyncio
+import contextlib
 import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -11,16 +12,15 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.live_run import check_history
 from evalhouse.flows.preparing.plan import describe_columns, make_plan
 from evalhouse.flows.preparing.settings import CheckResult, Finding, count_limits, make_finding, show_target
-from evalhouse.flows.preparing.suites import KnowledgeBase, LivingSet, Schedule, Suite, list_fires
+from evalhouse.flows.preparing.suites import LivingSet, Suite, list_fires
 from evalhouse.flows.results.output import print_notice, write_count, write_dollars
 from evalhouse.flows.serving.notify import find_webhook
-from evalhouse.flows.testsets.refresh import RefreshedSet, RefreshPlan, estimate_refresh, plan_refresh
+from evalhouse.flows.testsets.refresh import RefreshPlan, estimate_refresh, plan_refresh
 from evalhouse.prompts.errors import PromptError
 from evalhouse.tasks.datasets.read import stage_of
 from evalhouse.tasks.judge.errors import JudgeError, RunCancelled
 from evalhouse.tasks.settings.run import LIMITS, RunSettings, list_settings
-from evalhouse.tasks.settings.suite import Notify, RefreshedTestset, SuiteGate, explain_low
-from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.settings.suite import RefreshedTestset, SuiteGate, explain_low
 from evalhouse.tasks.targets.collection import make_target
 from evalhouse.tasks.testsets import TestsetError
 from evalhouse.tasks.testsets.questions import load_set
@@ -28,63 +28,52 @@ from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.runs import hold_suite
 from evalhouse.warehouse.store import Warehouse
 
-# How many samples a run takes is no limit of asking.
+# Settings of the run that its refresh has too; the number of samples limits only the run.
 _SHARED = {*list_settings(lambda where: where.place == LIMITS), "embeddings", "prompts", "prices", "temperature",
            "reasoning_effort", "warehouse"} - {"limit", "request_tokens"}  # fmt: skip
 
 
 def refresh_living_set(suite: Suite, settings: RunSettings, *, wait_s: float = 0.0) -> RefreshedTestset | None:
-    """Refresh the suite's test set and print what became of it; None for a suite without one, and for a run over
-    answers that are there already.
+    """Refresh the suite's test set and print the result; None for a suite without one, and for a run that takes the
+    responses of another run.
 
-    Raises RunCancelled when somebody stopped it, WarehouseError where the run itself could not begin either.
+    Raises RunCancelled when the refresh was stopped, WarehouseError where the run itself could not begin either.
     """
     if suite.testset is None or settings.responses is not None:
         return None
     with hold_suite(Warehouse(settings.warehouse), suite.name, wait_s=wait_s):
-        refreshed = _refresh(suite.testset, settings)
-    print_notice(refreshed.describe())
-    return refreshed
-
-
-def _refresh(testset: LivingSet, settings: RunSettings) -> RefreshedTestset:
-    try:
-        return _summarise(plan_living_set(testset, settings).refresh())
-    except RunCancelled:
-        raise
-    except (SettingsError, TestsetError, PromptError, JudgeError, OSError) as error:
-        return _explain(settings, str(error))
-
-
-def _explain(settings: RunSettings, problem: str) -> RefreshedTestset:
-    try:
-        test_set = load_set(Path(settings.dataset))
-    except (TestsetError, OSError):
-        return RefreshedTestset(problem=problem)
-    return RefreshedTestset(
-        set_hash=test_set.set_hash,
-        n_questions=len(test_set.questions),
-        n_proposals=len(test_set.manifest.proposals),
-        problem=problem,
-    )
-
-
-def _summarise(refreshed: RefreshedSet) -> RefreshedTestset:
-    refreshing, test_set = refreshed.refreshing, refreshed.test_set
-    return RefreshedTestset(
-        set_hash=test_set.set_hash,
-        parent_hash=refreshing.request.test_set.set_hash,
-        run_id=refreshing.run_id,
-        n_questions=len(test_set.questions),
-        changes={} if refreshing.problem else {word: n for word, n in refreshed.counts.items() if n},
-        n_proposals=len(test_set.manifest.proposals),
-        n_failed=refreshing.n_failed,
-        problem=refreshing.problem,
-    )
+        try:
+            refreshed = plan_living_set(suite.testset, settings).refresh()
+        except RunCancelled:
+            raise
+        except (SettingsError, TestsetError, PromptError, JudgeError, OSError) as error:
+            result = RefreshedTestset(problem=str(error))
+            with contextlib.suppress(TestsetError, OSError):  # the run uses the set as it was before
+                test_set = load_set(Path(settings.dataset))
+                result = RefreshedTestset(
+                    set_hash=test_set.set_hash,
+                    n_questions=len(test_set.questions),
+                    n_proposals=len(test_set.manifest.proposals),
+                    problem=str(error),
+                )
+        else:
+            refreshing, test_set = refreshed.refreshing, refreshed.test_set
+            result = RefreshedTestset(
+                set_hash=test_set.set_hash,
+                parent_hash=refreshing.request.test_set.set_hash,
+                run_id=refreshing.run_id,
+                n_questions=len(test_set.questions),
+                changes={} if refreshing.problem else {word: n for word, n in refreshed.counts.items() if n},
+                n_proposals=len(test_set.manifest.proposals),
+                n_failed=refreshing.n_failed,
+                problem=refreshing.problem,
+            )
+    print_notice(result.describe())
+    return result
 
 
 def plan_living_set(testset: LivingSet, settings: RunSettings) -> RefreshPlan:
-    """The refresh that comes before the next run; raises SettingsError, TestsetError for what cannot be used."""
+    """Return the refresh before the next run; raises SettingsError, TestsetError for what cannot be used."""
     judge = testset.judge or settings.judge
     options = (
         *(("--accept",) if testset.accept else ()),
@@ -108,7 +97,7 @@ def plan_living_set(testset: LivingSet, settings: RunSettings) -> RefreshPlan:
 
 
 def describe_estimate(testset: LivingSet, settings: RunSettings) -> str:
-    """What refreshing before the next run would take; nothing is asked."""
+    """Return the requests and the cost of the refresh before the next run; nothing is asked."""
     plan = plan_living_set(testset, settings)
     usage = estimate_refresh(plan.request)
     return (
@@ -136,23 +125,49 @@ _N_FIRES = 3
 
 
 def check_suite(suite: Suite, settings: RunSettings) -> list[Finding]:
-    """Findings on the parts that a suite has; `settings` are those of its next run."""
+    """Return findings on the parts of a suite; `settings` are the ones of its next run."""
     checks: dict[str, Callable[[], CheckResult]] = {
         f"suite {suite.name}": lambda: ("ok", f"{suite.path}, hash {suite.suite_hash[:12]}"),
         "dataset": partial(_check_dataset, settings),
     }
-    if settings.target is not None:
-        checks[f"target {show_target(settings.target)}"] = partial(_check_target, settings.target)
-    if suite.schedule is not None:
-        checks[f"schedule {suite.schedule.cron}"] = partial(_describe_schedule, suite.schedule)
-    if suite.trigger is not None:
-        checks[f"trigger {suite.trigger.source.name}"] = partial(_describe_trigger, suite.trigger)
+    if (target := settings.target) is not None:
+
+        def check_target() -> CheckResult:
+            async def make_and_close() -> None:
+                await make_target(target).close()
+
+            asyncio.run(make_and_close())
+            return "ok", "it can be asked with these settings; whether it answers is not tried"
+
+        checks[f"target {show_target(target)}"] = check_target
+    if (schedule := suite.schedule) is not None:
+
+        def check_schedule() -> CheckResult:
+            fires = list_fires(schedule.cron, schedule.timezone, n=_N_FIRES, after=datetime.now(UTC))
+            times = ", ".join(f"{fire:%a %Y-%m-%d %H:%M %Z}" for fire in fires)
+            return "ok", f"in {schedule.timezone}; next: {times}"
+
+        checks[f"schedule {schedule.cron}"] = check_schedule
+    if (trigger := suite.trigger) is not None:
+        asked = "only what cites a changed document is asked" if trigger.only_affected else "everything is asked"
+        waits = f"after {trigger.debounce_s:g} s without another, or {trigger.max_total_wait_s:g} s in any case"
+        checks[f"trigger {trigger.source.name}"] = lambda: ("ok", f"an update starts a run {waits}; {asked}")
     if suite.testset is not None:
         checks[f"testset {suite.testset.documents}"] = partial(_check_testset, suite.testset, settings)
-    if settings.gate is not None:
-        checks["gate"] = partial(_check_gate, settings.gate, settings)
-    if suite.notify is not None:
-        checks["notify"] = partial(_check_notify, suite.notify)
+    if (gate := settings.gate) is not None:
+
+        def check_gate() -> CheckResult:
+            check_suite_gate(gate, make_plan(settings))
+            return "ok", count_limits(gate)
+
+        checks["gate"] = check_gate
+    if (notify := suite.notify) is not None:
+
+        def check_notify() -> CheckResult:
+            find_webhook(notify)
+            return "ok", f"on {', '.join(notify.on)}; the webhook is not tried"
+
+        checks["notify"] = check_notify
     return [make_finding(what, check) for what, check in checks.items()]
 
 
@@ -168,43 +183,13 @@ def _check_dataset(settings: RunSettings) -> CheckResult:
     return "note" if warnings else "ok", "; ".join([detail, columns, *warnings])
 
 
-def _check_target(target: TargetSettings) -> CheckResult:
-    async def make_and_close() -> None:
-        await make_target(target).close()
-
-    asyncio.run(make_and_close())
-    return "ok", "it can be asked with these settings; whether it answers is not tried"
-
-
-def _describe_schedule(schedule: Schedule) -> CheckResult:
-    fires = list_fires(schedule.cron, schedule.timezone, n=_N_FIRES, after=datetime.now(UTC))
-    times = ", ".join(f"{fire:%a %Y-%m-%d %H:%M %Z}" for fire in fires)
-    return "ok", f"in {schedule.timezone}; next: {times}"
-
-
-def _describe_trigger(trigger: KnowledgeBase) -> CheckResult:
-    asked = "only what cites a changed document is asked" if trigger.only_affected else "everything is asked"
-    waits = f"after {trigger.debounce_s:g} s without another, or {trigger.longest_wait_s:g} s in any case"
-    return "ok", f"an update starts a run {waits}; {asked}"
-
-
 def _check_testset(testset: LivingSet, settings: RunSettings) -> CheckResult:
     plan = plan_living_set(testset, settings)
     judge, n_waiting = plan.request.settings.judge, len(plan.request.test_set.manifest.proposals)
     waiting = f"; {n_waiting} proposals for a person (`evalhouse review questions`)" if n_waiting else ""
-    taken = "taken as they are" if testset.accept else "left for a person"
+    accepted = "accepted unseen" if testset.accept else "left for a person"
     return "ok", (
         f"{len(plan.request.looks):,} questions; {len(plan.request.base.changed):,} of "
         f"{len(plan.request.base.passages):,} passages are new or changed; before each run {judge} is asked about what "
-        f"they touch, and proposals are {taken}{waiting}"
+        f"they touch, and proposals are {accepted}{waiting}"
     )
-
-
-def _check_gate(gate: SuiteGate, settings: RunSettings) -> CheckResult:
-    check_suite_gate(gate, make_plan(settings))
-    return "ok", count_limits(gate)
-
-
-def _check_notify(notify: Notify) -> CheckResult:
-    find_webhook(notify)
-    return "ok", f"on {', '.join(notify.on)}; the webhook is not tried"

@@ -1,15 +1,14 @@
-"""One run of a suite from its settings to its notification: the way that the command line and a served flow both take.
+"""One run of a suite from its settings to its notification, for the command line and for served flows.
 
-The run itself is `flows.evaluate.start_run`; around it stands what a suite adds: settings of its file, a gate, a
-notification, and what is old forgotten. The gate's limits come from the run's own settings and not from the file,
-which may have changed since; so a run that is resumed is judged like one that went through.
+The run itself is `flows.evaluate.start_run`. A suite adds the settings of its file, a gate, a notification and the
+deletion of old runs. The gate's limits come from the stored settings of the run and not from the file, which may have
+changed since, so that a resumed run has the same limits as an uninterrupted one.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evalhouse.flows.evaluate import start_run
 from evalhouse.flows.preparing.request import BY_HAND, RunRequest, Trigger, find_unfinished
@@ -23,41 +22,30 @@ from evalhouse.flows.serving.notify import describe_end, notify_of_break, notify
 from evalhouse.tasks.settings.suite import Notify, SuiteGate, find_cutoff
 from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.rows.gates import Night, list_nights, record_decision
+from evalhouse.warehouse.rows.gates import list_nights, record_decision
 from evalhouse.warehouse.rows.runs import RunRow, now_utc
 from evalhouse.warehouse.store import Warehouse
-
-if TYPE_CHECKING:
-    pass
 
 
 @one_reader()
 def decide_suite_gate(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | None:
-    """Decide on a run that has ended and put the outcome on record.
+    """Decide on a run that has ended and store the outcome.
 
-    None without a gate, and of a run that judged nothing or came to no end of its own.
+    None without a gate, and for a run that judged nothing or did not reach its end.
     """
-    limits = run.config.get("gate")
-    if limits is None or run.kind != "evaluation" or run.status not in ("completed", "incomplete"):
+    gate_config = run.config.get("gate")
+    if gate_config is None or run.kind != "evaluation" or run.status not in ("completed", "incomplete"):
         return None
-    gate = SuiteGate.model_validate(limits, strict=False)
-    nights = list_nights(warehouse, run) if gate.max_drop or gate.trends else []
-    baseline = Baseline()
-    if gate.max_drop:
-        baseline = find_baseline(warehouse, run, gate.against, k=gate.k, nights=nights)
-    document = _decide(warehouse, run, gate, baseline, nights)
-    record_decision(warehouse, make_decision(document, "suite"))
-    return document
-
-
-def _decide(
-    warehouse: Warehouse, run: RunRow, gate: SuiteGate, baseline: Baseline, nights: Sequence[Night]
-) -> dict[str, Any]:
     # The statistics, which most runs do without.
     from evalhouse.flows.results.gate import decide, read_scores  # noqa: PLC0415
     from evalhouse.tasks.comparing.gate_checks import Limits, cover_all  # noqa: PLC0415
     from evalhouse.tasks.comparing.runs import ComparisonError, ComparisonSettings  # noqa: PLC0415
 
+    gate = SuiteGate.model_validate(gate_config, strict=False)
+    nights = list_nights(warehouse, run) if gate.max_drop or gate.trends else []
+    baseline = Baseline()
+    if gate.max_drop:
+        baseline = find_baseline(warehouse, run, gate.against, k=gate.k, nights=nights)
     scores = read_scores(warehouse, run)
     # `min_coverage` is for all metrics without a limit in [gate.coverage].
     for_all = {} if gate.min_coverage is None else cover_all(scores, gate.min_coverage)
@@ -70,18 +58,21 @@ def _decide(
         cost_usd=gate.max_cost,
         latency_p95_ms=gate.max_latency_p95_ms,
     )
-    hold = partial(decide, warehouse, run, scores=scores, undecided=gate.undecided)
+    decide_by = partial(decide, warehouse, run, scores=scores, undecided=gate.undecided)
     try:
-        return hold(baseline, nights=nights, limits=limits, settings=ComparisonSettings(cluster=gate.cluster))
+        settings = ComparisonSettings(cluster=gate.cluster)
+        document = decide_by(baseline, nights=nights, limits=limits, settings=settings)
     except ComparisonError as error:
-        # The run is paid for and on record; that it cannot be compared is no reason to lose what can be decided.
+        # The run is paid for: the limits that need no comparison are still decided.
         missing = Baseline(against=baseline.against, missing=f"it cannot be compared: {error}")
-        return hold(missing, limits=replace(limits, trends={}), settings=ComparisonSettings())
+        document = decide_by(missing, limits=replace(limits, trends={}), settings=ComparisonSettings())
+    record_decision(warehouse, make_decision(document, "suite"))
+    return document
 
 
 def forget_old(suite: Suite, warehouse_url: str) -> None:
-    """Forget the suite's runs that are older than it keeps them, and say so; what hinders it is said, and tried again
-    after the next run."""
+    """Forget the suite's runs that are older than it keeps them; report this, and an error, after which the next run
+    tries again."""
     from evalhouse.warehouse.upkeep.forget import Rule, forget  # noqa: PLC0415  # few suites have it
 
     for age, with_scores in suite.retention.list_ages() if suite.retention else ():
@@ -114,7 +105,7 @@ def run_suite(
 
     The test set of a suite that has one is refreshed before. `flags` are settings that win over all others, by name;
     `wait_s` is how long to wait for another run of the suite to end. Raises what `start_run` raises, after reporting
-    it, and RunCancelled where somebody stopped the refresh.
+    it, and RunCancelled when the refresh was stopped.
     """
     settings = resolve_suite(suite, flags=flags or {}, trigger=trigger).settings
     if suite.testset is not None:
@@ -122,8 +113,8 @@ def run_suite(
 
         refreshed = refresh_living_set(suite, settings, wait_s=wait_s)
         settings = settings.model_copy(update={"refreshed": refreshed})
-    with _notified_when_broken_off(suite.notify, suite.name, trigger):
-        if settings.gate is not None:  # over metrics that are not scored: refused before anything is asked
+    try:
+        if settings.gate is not None:  # one on metrics that are not scored is refused before anything is asked
             from evalhouse.flows.preparing.plan import make_plan  # noqa: PLC0415  # imports what judges
             from evalhouse.flows.serving.suite_checks import check_suite_gate  # noqa: PLC0415
 
@@ -133,6 +124,10 @@ def run_suite(
         is_served = trigger.flow_run_id is not None
         request = RunRequest(settings=settings, trigger=trigger, wait_s=wait_s, is_served=is_served)
         outcome = start_run(request, watch=watch, finish=finish)
+    except Exception as error:  # the suite notifies of any error, and it is raised again
+        if suite.notify is not None:
+            notify_of_break(suite.notify, suite.name, trigger, str(error))
+        raise
     forget_old(suite, settings.warehouse)
     return SuiteOutcome(outcome=outcome, gate=finish.gate)
 
@@ -146,10 +141,10 @@ def resume_suite_run(
     suite: Suite | None = None,
     wait_s: float = 0.0,
 ) -> SuiteOutcome:
-    """Go on with a run where it stopped, and then do all that is done at the end of a run of its suite.
+    """Resume a run where it stopped, and then do everything that is done at the end of a run of its suite.
 
-    The gate and the notification are those that the run was started with. A webhook's address that is written into the
-    suite is no part of them, so it takes the `suite` itself to post there. Runs outside a suite have neither.
+    The run keeps the gate and the notification that it was started with. A webhook's address that is written into the
+    suite is not stored with them, so posting there requires the `suite` itself. Runs outside a suite have neither.
     """
     finish = _Finish(warehouse_url, suite.notify if suite else None, reads_stored=suite is None)
     request = find_unfinished(
@@ -157,7 +152,7 @@ def resume_suite_run(
         warehouse_url=warehouse_url,
         changes=changes,
         wait_s=wait_s,
-        is_served=suite is not None,  # which only the flow that serves it has at hand
+        is_served=suite is not None,  # only the flow that serves it gives the suite
     )
     outcome = start_run(request, watch=watch, finish=finish)
     if suite is not None:
@@ -166,7 +161,7 @@ def resume_suite_run(
 
 
 def resolve_suite(suite: Suite, *, flags: Mapping[str, Any], trigger: Trigger = BY_HAND) -> Resolved:
-    """The settings of a run of the suite; raises SettingsError.
+    """Return the settings of a run of the suite; raises SettingsError.
 
     Only a run that answers an update may ask about the affected documents alone: all others are complete.
     """
@@ -180,9 +175,9 @@ def resolve_suite(suite: Suite, *, flags: Mapping[str, Any], trigger: Trigger = 
 
 
 class _Finish:
-    """What comes after a run: its gate, on record, and the notification. One that only asked has neither.
+    """The steps after a run: its gate is decided and stored, and its notification sent; a collection has neither.
 
-    `reads_stored` takes the notification that the run was started with.
+    With `reads_stored` the notification is the one that the run was started with.
     """
 
     def __init__(self, url: str, notify: Notify | None, *, reads_stored: bool = False) -> None:
@@ -201,14 +196,3 @@ class _Finish:
         if self.gate is not None and self.gate["outcome"] == "failed":
             return describe_end(outcome.run, self.gate)
         return explain_incomplete(outcome)
-
-
-@contextmanager
-def _notified_when_broken_off(notify: Notify | None, name: str, trigger: Trigger) -> Iterator[None]:
-    """Notify of a run that cannot even begin as of one that has failed."""
-    try:
-        yield
-    except Exception as error:  # people are notified whatever broke it off, and it is raised again
-        if notify is not None:
-            notify_of_break(notify, name, trigger, str(error))
-        raise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 from cli_process import Finished, call_here
@@ -47,9 +46,9 @@ def _see(
 def test_every_shard_is_in_one_part(numbers: set[int], shard_size: int, part_size: int, rest: int) -> None:
     n_samples = 61 * shard_size - min(rest, shard_size - 1)
     parts = cut_parts("r1", sorted(numbers), shard_size=shard_size, part_size=part_size, n_samples=n_samples)
-    found = [number for part in parts for number in list_shards(part.first, part.last, shard_size)]
+    found = [number for part in parts for number in list_shards(part, shard_size)]
     assert found == sorted(numbers)
-    assert all(part.n_samples <= max(part_size, shard_size) for part in parts)
+    assert all(part.last - part.first < max(part_size, shard_size) for part in parts)
     assert all(1 <= part.first <= part.last <= n_samples for part in parts)
     assert len({part.lock_name for part in parts}) == len(parts)
 
@@ -57,13 +56,6 @@ def test_every_shard_is_in_one_part(numbers: set[int], shard_size: int, part_siz
 def test_neighbours_go_together_and_gaps_divide() -> None:
     parts = cut_parts("r1", [0, 1, 2, 3, 4, 7, 8], shard_size=10, part_size=30, n_samples=85)
     assert [(part.first, part.last) for part in parts] == [(1, 30), (31, 50), (71, 85)]
-
-
-def test_a_part_that_is_given_again_is_the_same_but_for_its_attempt() -> None:
-    part = Part(run_id="r1", first=1, last=30, flow_run_id=uuid4())
-    again = part.again()
-    assert (again.first, again.last, again.attempt, again.flow_run_id) == (1, 30, 2, None)
-    assert again.lock_name == part.lock_name
 
 
 @pytest.mark.parametrize("state_type", ["RUNNING", "PENDING", "CRASHED", "FAILED", "CANCELLED", "CANCELLING"])

@@ -194,8 +194,8 @@ def start(house: ServeHouse, suite: str) -> dict[str, Any]:
 def test_ctrl_c_ends_it_and_its_server_and_leaves_nothing_behind(updated: Night) -> None:
     """The last test of the module: nothing is served afterwards."""
     assert updated.house.stop() == 0
-    assert "stopping; no run is under way" in updated.house.told
-    assert updated.house.told.splitlines()[-1].endswith("stopping; no run is under way")
+    assert "stopping; no run is in progress" in updated.house.told
+    assert updated.house.told.splitlines()[-1].endswith("stopping; no run is in progress")
     assert "Traceback" not in updated.house.told
     with pytest.raises(PrefectApiError, match="cannot be asked"):
         updated.house.post("/flow_runs/filter", {})

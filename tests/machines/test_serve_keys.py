@@ -174,7 +174,7 @@ def test_commands_of_the_same_user_find_the_key_and_no_other_suite_is_run(house:
     assert ended["state_type"] == "FAILED"
     own = house.folder / f"{SUITE}.toml"
     assert ended["state"]["message"] == (
-        f"other.toml: this deployment runs the suite {own}, not {other}; another suite needs a deployment itself"
+        f"other.toml: this deployment runs the suite {own}, not {other}; another suite needs another deployment"
     ).removeprefix("other.toml: ")
     assert not (house.folder / "imported").exists()
     assert not (house.folder / "other.duckdb").exists()

@@ -76,7 +76,7 @@ def test_a_server_that_dies_is_started_again_and_the_run_goes_on(house: ServeHou
     house.bot.configure(hold_after=None)
     first = house.list_runs(SUITE)[0]["run_id"]
     house.wait_until(lambda: f"run {first} completed" in house.told)
-    assert f"{first} goes on" not in house.told, "it was never broken off"
+    assert f"{first} is resumed" not in house.told, "it was never broken off"
     assert len(house.bot.stats.questions[: len(QUESTIONS)]) == len(set(house.bot.stats.questions[: len(QUESTIONS)]))
     assert "has ended by itself (signal 9) and is started again; its log is" in house.told
     assert "Traceback" not in house.told
@@ -112,10 +112,10 @@ def test_a_run_that_has_outlived_its_serving_process_completes_and_that_is_said(
     first = house.list_runs(SUITE)[0]["run_id"]
     kill_serve(house)
     house.serve(house.folder / f"{SUITE}.toml")
-    house.wait_until(lambda: f"run {first}, begun before this start, is still under way" in house.told)
+    house.wait_until(lambda: f"run {first}, begun before this start, is still running" in house.told)
     house.bot.configure(hold_after=None)
     house.wait_until(lambda: f"run {first} completed" in house.told)
-    assert f"{first} goes on" not in house.told
+    assert f"{first} is resumed" not in house.told
     assert "has started on schedule" in read_log(house), "what was said before is kept"
 
 

@@ -343,13 +343,13 @@ def test_lines_tell_of_starts_and_ends_once(warehouse: Warehouse) -> None:
     insert_run(warehouse, make_run(run_id="r2", suite="other", status="running"))
     (started,) = lines.read_news()
     assert "nightly: run r1 has started because docs was updated to version v7" in started
-    assert [run.run_id for run in lines.list_under_way()] == ["r1"]
+    assert [run.run_id for run in lines.list_running()] == ["r1"]
     update_run(warehouse, "r1", status="failed", problem="the bot\nis away", finished_at=datetime(2026, 3, 1))
     (ended,) = lines.read_news()
     assert "run r1 failed" in ended
     assert "the bot is away; evalhouse resume r1" in ended
     update_run(warehouse, "r1", status="running", finished_at=None)
-    assert "r1 goes on" in lines.read_news()[0]
+    assert "r1 is resumed" in lines.read_news()[0]
     assert lines.read_news() == []
     for end in (datetime(2026, 3, 2), datetime(2026, 3, 3)):  # gone on with since the last look, and at its end again
         update_run(warehouse, "r1", status="completed", problem=None, finished_at=end)
@@ -360,7 +360,7 @@ def test_lines_tell_of_starts_and_ends_once(warehouse: Warehouse) -> None:
 def test_the_first_look_finds_what_is_still_under_way_and_what_becomes_of_it(warehouse: Warehouse) -> None:
     insert_run(warehouse, make_run(run_id="r1", suite="nightly", status="running", trigger="schedule"))
     lines = RunLines([make_served(warehouse)])
-    assert lines.read_news() == ["nightly: run r1, begun before this start, is still under way"]
+    assert lines.read_news() == ["nightly: run r1, begun before this start, is still running"]
     update_run(warehouse, "r1", status="completed", finished_at=datetime(2026, 3, 1))
     assert ["run r1 completed" in line for line in lines.read_news()] == [True]
 

@@ -66,7 +66,7 @@ def served_again(stopped: ServeHouse) -> ServeHouse:
 def test_ctrl_c_stops_a_run_so_that_it_can_go_on(stopped: ServeHouse) -> None:
     (run,) = stopped.list_runs(SUITE)
     assert (run["status"], run["problem"]) == ("cancelled", "stopped by SIGTERM")
-    assert f"run {run['run_id']} goes on when this suite is served again" in stopped.told
+    assert f"run {run['run_id']} is resumed when this suite is served again" in stopped.told
     assert "Traceback" not in stopped.told
 
 

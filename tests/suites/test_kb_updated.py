@@ -19,7 +19,7 @@ from cli_process import Place
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.suites import check_kb_name, make_kb_source
 from evalhouse.flows.server.api import PrefectApi
-from evalhouse.flows.serving.flow_runs import WINDOW, make_event, read_update, read_updates
+from evalhouse.flows.serving.flow_runs import WINDOW, fetch_updates, make_event, parse_update
 
 
 @dataclass(kw_only=True)
@@ -207,7 +207,7 @@ def test_all_pages_are_read_oldest_first_and_each_update_once(server: EventServe
     server.events.kept += [*events[3:], *events[:3], events[0]]
     server.events.page_size = 2
     api = PrefectApi({"PREFECT_API_URL": server.url})
-    announced = read_updates(api, make_kb_source("docs"))
+    announced = fetch_updates(api, make_kb_source("docs"))
     assert [update.version for update in announced.updates] == [f"v{number}" for number in range(7)]
     (asked,) = server.events.asked
     assert asked["filter"]["resource"] == {"id": ["knowledge-base.docs"]}
@@ -218,7 +218,7 @@ def test_all_pages_are_read_oldest_first_and_each_update_once(server: EventServe
 def test_nothing_older_than_what_is_asked_for_is_read(server: EventServer) -> None:
     api = PrefectApi({"PREFECT_API_URL": server.url})
     yesterday = datetime.now(UTC).replace(tzinfo=None) - timedelta(days=1)
-    read_updates(api, make_kb_source("docs"), since=yesterday)
+    fetch_updates(api, make_kb_source("docs"), since=yesterday)
     assert server.events.asked[0]["filter"]["occurred"]["since"] == yesterday.replace(tzinfo=UTC).isoformat()
 
 
@@ -242,7 +242,7 @@ def test_nothing_older_than_what_is_asked_for_is_read(server: EventServer) -> No
 def test_a_payload_of_any_shape_is_an_update(
     payload: object, version: str | None, changed: tuple[str, ...], problem: str | None
 ) -> None:
-    update, told = read_update({**make_event("docs", version=None, changed=[]), "payload": payload})
+    update, told = parse_update({**make_event("docs", version=None, changed=[]), "payload": payload})
     assert (update.version, update.changed) == (version, changed)
     assert (told is None) == (problem is None)
     assert (problem or "") in (told or "")
@@ -250,5 +250,5 @@ def test_a_payload_of_any_shape_is_an_update(
 
 def test_times_are_kept_in_utc() -> None:
     event = make_event("docs", version=None, changed=[]) | {"occurred": "2026-11-21T04:00:00+01:00"}
-    assert read_update(event)[0].occurred_at == datetime(2026, 11, 21, 3)
-    assert read_update(event | {"occurred": "2026-11-21T03:00:00Z"})[0].occurred_at == datetime(2026, 11, 21, 3)
+    assert parse_update(event)[0].occurred_at == datetime(2026, 11, 21, 3)
+    assert parse_update(event | {"occurred": "2026-11-21T03:00:00Z"})[0].occurred_at == datetime(2026, 11, 21, 3)
