@@ -125,7 +125,7 @@ class PartState:
     def decide(self) -> Verdict:
         """Return what to do about the part.
 
-        As long as its lock is held a process works on it, in any state that Prefect has. A part that has completed counts
+        As long as its lock is held a process works on it, in any state of Prefect. A completed part counts
         as done; whether all its verdicts are stored is checked when all parts have ended.
         """
         if self.state_type == "COMPLETED":

@@ -1,8 +1,8 @@
-"""A suite: one strict TOML file that describes a run that is repeated, and when, and what it has to keep.
+"""A suite: one strict TOML file that describes a run that is repeated, its schedule and trigger, gate and notification.
 
-A suite becomes the settings of a run (`settings`), a schedule and a trigger (`serving.serve`), a gate (`serving.gate`)
-and a notification (`serving.notify`). All that is wrong with a file is reported in one error, each problem with its key
-and line. `tomllib` forgets where values stood, so lines are found by a search of the text for keys.
+A suite becomes the settings of a run (`settings`), a schedule and a trigger (`serving.serve`), and a gate and a
+notification (`serving.suite_runs`). One error reports all problems of a file, each with its key and line. `tomllib`
+forgets where values are, so lines are found by a search of the text for keys.
 """
 
 import hashlib
@@ -42,24 +42,50 @@ from evalhouse.tasks.settings.suite import (
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.warehouse.messages import quote_value, suggest
 
+KeyPath = tuple[str | int, ...]
+_Model = TypeVar("_Model", bound=BaseModel)
 UPDATED: Final = "knowledge-base.updated"
-# What Prefect emits when a task that was made with `@materialize` has completed.
+# Prefect emits it when a task that was made with `@materialize` has completed.
 MATERIALIZED: Final = "prefect.asset.materialization.succeeded"
-# What Prefect takes as an asset's key, without `*`, which a trigger would read as any text.
+# The form that Prefect requires of an asset's key, without `*`, which a trigger would read as any text.
 _ASSET_KEY = re.compile(r"[a-z][a-z0-9+.-]*://[^\s#?&%\"'<>\[\]{}|\\^`*]+")
 _RESTRICTED = "* # ? & % \" ' < > [ ] { } | \\ ^ `"
-_LONGEST_KEY = 512
+_MAX_KEY = 512
 # `*`, `?`, `[` and `!` would make Prefect's triggers match other names.
 _KB_NAME = re.compile(r"[\w./:@+-]+(?: [\w./:@+-]+)*")
+# The form that Prefect requires of a deployment's name, without the colon of `latest:SUITE` and shell characters.
+_NAME = re.compile(r"\w[\w.-]{0,99}")
 _CRONITER = "evalhouse_prefect_croniter"
 _EXAMPLE = "five fields: minute, hour, day of month, month, day of week, such as '0 3 * * *' for each night at three"
-
-
-def check_kb_name(name: str) -> str:
-    """The name, or SettingsError when it could be mistaken for another one."""
-    if wrong := explain_bad_name(name):
-        raise SettingsError(f"{name!r}: {wrong}")
-    return name
+# Half an hour is worth a run; after a week Prefect has forgotten the first update.
+_USUAL_WAIT_S: Final = 1_800.0
+_MAX_WAIT_S: Final = 604_800.0
+_KEY = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[A-Za-z0-9_-]+)"""
+_PATH = rf"{_KEY}(?:[ \t]*\.[ \t]*{_KEY})*"
+_LINE = re.compile(rf"[ \t]*(?:\[\[?[ \t]*(?P<table>{_PATH})[ \t]*\]\]?[ \t]*(?:#.*)?$|(?P<key>{_PATH})[ \t]*=)")
+_LIMITS = list_settings(lambda where: where.place == LIMITS)
+_TOP = list_settings(lambda where: where.place == TOP)
+_PATHS = list_settings(lambda where: where.is_path)
+_TABLES = (
+    "map",
+    "judges",
+    "metric_settings",
+    "limits",
+    "target",
+    "schedule",
+    "trigger",
+    "testset",
+    "traces",
+    "noise",
+    "gate",
+    "notify",
+    "retention",
+)
+_SAMPLE = "sample"
+_DUCKDB = "duckdb:///"
+_OTHER_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+# For a judge that flags or the environment may name, so that no setting is refused because of the lexical judge.
+_ANY_JUDGE = "openai:any"
 
 
 def explain_bad_name(name: str) -> str | None:
@@ -74,17 +100,17 @@ def explain_bad_name(name: str) -> str | None:
 
 def explain_bad_asset(key: str) -> str | None:
     """Return what is wrong with the key of an asset, and what is allowed; None when it is fine."""
-    if _ASSET_KEY.fullmatch(key) and len(key) <= _LONGEST_KEY:
+    if _ASSET_KEY.fullmatch(key) and len(key) <= _MAX_KEY:
         return None
     return (
         "it cannot be the key of an asset; write it as in @materialize: a scheme in small letters, :// and a name, "
-        f"such as s3://kb/handbook, at most {_LONGEST_KEY} characters, no blanks and none of {_RESTRICTED}"
+        f"such as s3://kb/handbook, at most {_MAX_KEY} characters, no blanks and none of {_RESTRICTED}"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateSource:
-    """Where updates come from: its name on record, and the resource and the event of Prefect's that announce one."""
+    """The source of updates: its stored name, and the resource and the event in Prefect that announce an update."""
 
     name: str
     resource: str
@@ -92,26 +118,28 @@ class UpdateSource:
 
     @property
     def is_asset(self) -> bool:
-        """Return whether Prefect announces its updates, and nobody else has to."""
+        """Return whether Prefect itself announces the updates."""
         return self.event == MATERIALIZED
 
 
 def make_kb_source(kb_name: str) -> UpdateSource:
-    """A knowledge base that announces its updates; raises SettingsError for what cannot be its name."""
-    return UpdateSource(name=check_kb_name(kb_name), resource=f"knowledge-base.{kb_name}", event=UPDATED)
+    """Return a knowledge base that announces its updates; raises SettingsError for a name that is not allowed."""
+    if problem := explain_bad_name(kb_name):
+        raise SettingsError(f"{kb_name!r}: {problem}")
+    return UpdateSource(name=kb_name, resource=f"knowledge-base.{kb_name}", event=UPDATED)
 
 
 def make_asset_source(key: str) -> UpdateSource:
-    """An asset that flows materialize; raises SettingsError for what cannot be its key."""
-    if wrong := explain_bad_asset(key):
-        raise SettingsError(f"{key!r}: {wrong}")
+    """Return an asset that flows materialize; raises SettingsError for a key that is not allowed."""
+    if problem := explain_bad_asset(key):
+        raise SettingsError(f"{key!r}: {problem}")
     return UpdateSource(name=key, resource=key, event=MATERIALIZED)
 
 
 def explain_bad_cron(cron: str) -> str | None:
     """Return what is wrong with a cron expression, or None for one that Prefect takes and that fires some day."""
     croniter = _load_croniter()
-    # Prefect refuses croniter's own random and hashed fields.
+    # Prefect refuses croniter's random and hashed fields.
     if any(field.casefold() in ("r", "h") for field in cron.split()):
         return f"random and hashed fields (R, H) are not allowed; write {_EXAMPLE}"
     try:
@@ -133,7 +161,7 @@ def explain_bad_timezone(timezone: str) -> str | None:
 
 
 def list_fires(cron: str, timezone: str, *, n: int, after: datetime) -> Sequence[datetime]:
-    """The next times at which a schedule fires, in its own time zone; `after` has a zone.
+    """Return the next times at which a schedule fires, in its time zone; `after` has a zone.
 
     As in Prefect the clock on the wall counts: croniter's own computation is an hour off after a change of clocks.
     """
@@ -144,9 +172,16 @@ def list_fires(cron: str, timezone: str, *, n: int, after: datetime) -> Sequence
 
 @cache
 def _load_croniter() -> ModuleType:
+    """Load the croniter that Prefect ships, from its file.
+
+    Prefect schedules by this copy, so a cron expression must be read by it: cronsim gives other days for
+    `0 0 */2 * 1-5`, and refuses `@daily`, `0 22-2 * * *`, `?` and `L5`, which Prefect takes. Prefect's public schedule
+    classes (`prefect.client.schemas.schedules.CronSchedule`) only check an expression, and importing them imports
+    Prefect, which must not happen before the address of its server is known; so must `prefect._vendor`.
+    """
     prefect = importlib.util.find_spec("prefect")
-    if prefect is None or prefect.origin is None:
-        raise ModuleNotFoundError("prefect is not installed")
+    assert prefect is not None
+    assert prefect.origin is not None
     path = Path(prefect.origin).parent / "_vendor" / "croniter" / "croniter.py"
     spec = importlib.util.spec_from_file_location(_CRONITER, path)
     if spec is None or spec.loader is None:
@@ -161,45 +196,49 @@ def refused_by(explain: Callable[[str], str | None]) -> AfterValidator:
     """Return a check of a text from the function that explains what is wrong with it."""
 
     def check(text: str) -> str:
-        if wrong := explain(text):
-            raise PydanticCustomError("refused", "{wrong}", {"wrong": wrong})
+        if problem := explain(text):
+            raise PydanticCustomError("refused", "{problem}", {"problem": problem})
         return text
 
     return AfterValidator(check)
 
 
+def _explain_bad_judge(text: str) -> str | None:
+    try:
+        parse_judges(text)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 class Table(BaseModel):
-    """A table of a suite: its keys are these and no others."""
+    """A table of a suite; keys that are not listed are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Schedule(Table):
-    """When a suite runs by itself."""
+    """The times at which a suite runs by itself."""
 
     cron: Annotated[str, refused_by(explain_bad_cron)]
     timezone: Annotated[str, refused_by(explain_bad_timezone)] = "UTC"
 
 
-# Half an hour is worth a run; beyond a week Prefect has forgotten the first update.
-_USUAL_WAIT_S: Final = 1_800.0
-_LONGEST_WAIT_S: Final = 604_800.0
-
-
 class KnowledgeBase(Table):
-    """What starts a run by its updates: a knowledge base that announces them, or an asset that flows materialize.
+    """The source whose updates start a run: a knowledge base that announces them, or an asset that flows materialize.
 
-    Prefect waits no shorter than ten seconds for quiet."""
+    Prefect waits at least ten seconds for quiet.
+    """
 
     asset: Annotated[str, refused_by(explain_bad_asset)] | None = None
     knowledge_base: Annotated[str, refused_by(explain_bad_name)] | None = Field(default=None, validate_default=True)
     debounce_s: float = Field(default=60.0, ge=10, le=86_400)
-    max_wait_s: float | None = Field(default=None, le=_LONGEST_WAIT_S)
+    max_wait_s: float | None = Field(default=None, le=_MAX_WAIT_S)
     only_affected: bool = False
 
     @field_validator("knowledge_base")
     @classmethod
-    def _is_one_of_two(cls, name: str | None, info: ValidationInfo) -> str | None:
+    def _check_one_of_two(cls, name: str | None, info: ValidationInfo) -> str | None:
         if name is None and info.data.get("asset", "") is None:
             raise PydanticCustomError("absent", "is missing; give it, or `asset` in its place")
         if name is not None and info.data.get("asset") is not None:
@@ -208,35 +247,67 @@ class KnowledgeBase(Table):
 
     @field_validator("max_wait_s")
     @classmethod
-    def _is_no_shorter_than_quiet(cls, seconds: float | None, info: ValidationInfo) -> float | None:
+    def _check_wait(cls, seconds: float | None, info: ValidationInfo) -> float | None:
         quiet_s = info.data.get("debounce_s")
         if seconds is not None and quiet_s is not None and seconds < quiet_s:
-            wrong = f"an update cannot wait shorter than debounce_s; give at least {quiet_s:g}"
-            raise PydanticCustomError("refused", "{wrong}", {"wrong": wrong})
+            problem = f"an update cannot wait shorter than debounce_s; give at least {quiet_s:g}"
+            raise PydanticCustomError("refused", "{problem}", {"problem": problem})
         return seconds
 
     @property
     def source(self) -> UpdateSource:
-        """Where the updates come from."""
+        """The source of the updates."""
         return make_asset_source(self.asset) if self.asset is not None else make_kb_source(self.knowledge_base or "")
 
     @property
     def max_total_wait_s(self) -> float:
-        """How long the first update of a stream that does not end waits for its run."""
+        """The seconds after which the first update of a stream that does not end starts a run."""
         if self.max_wait_s is not None:
             return self.max_wait_s
-        return min(max(10 * self.debounce_s, _USUAL_WAIT_S), _LONGEST_WAIT_S)
+        return min(max(10 * self.debounce_s, _USUAL_WAIT_S), _MAX_WAIT_S)
 
 
-KeyPath = tuple[str | int, ...]
-_KEY = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[A-Za-z0-9_-]+)"""
-_PATH = rf"{_KEY}(?:[ \t]*\.[ \t]*{_KEY})*"
-_LINE = re.compile(rf"[ \t]*(?:\[\[?[ \t]*(?P<table>{_PATH})[ \t]*\]\]?[ \t]*(?:#.*)?$|(?P<key>{_PATH})[ \t]*=)")
+class LivingSet(Table):
+    """The documents that the dataset, a test set, is refreshed from before each run.
+
+    `judge` None is the suite's; `coverage` is the number of questions, None for as many a passage as when the set was
+    made.
+    """
+
+    documents: str = Field(min_length=1)
+    judge: Annotated[str, refused_by(_explain_bad_judge)] | None = None
+    accept: bool = False
+    coverage: int | None = Field(default=None, ge=1)
+    new: bool = True
+    encoding: str | None = None
+
+
+class _Noise(Table):
+    share: float = Field(ge=0, le=1)
+
+
+_MODELS: Final[Mapping[str | int, type[BaseModel]]] = {
+    "target": TargetSettings,
+    "gate": SuiteGate,
+    "notify": Notify,
+    "traces": TraceWindow,
+}
+# The table to which a key belongs that a person may have written elsewhere.
+_PLACES: Final[Mapping[str, str]] = {
+    **{name: where.place for name, where in WHERE.items() if where.place},
+    **dict.fromkeys(Schedule.model_fields, "[schedule]"),
+    **dict.fromkeys(KnowledgeBase.model_fields, "[trigger]"),
+    **dict.fromkeys(("texts", "scores", "prefect"), "[retention]"),
+    "max_wait_s": "[limits] or [trigger]",
+    "webhook": "[notify]",
+    "max_cost": "[gate]",
+    "max_latency_p95_ms": "[gate]",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One thing wrong with a suite, and the key it is about."""
+    """One problem of a suite, and the key it is about."""
 
     path: KeyPath
     text: str
@@ -244,19 +315,19 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteText:
-    """A suite as it was written: its values and where its keys stand, see `find_lines`."""
+    """The values of a suite's file and the lines of its keys, see `find_lines`."""
 
     path: Path
     values: Mapping[str, Any]
     lines: Mapping[KeyPath, int | None]
 
     def find_line(self, path: KeyPath) -> int | None:
-        """The line of a key, or of the nearest table around it."""
+        """Return the line of a key, or of the nearest table around it."""
         around = (path[:length] for length in range(len(path), 0, -1))
         return next((self.lines[part] for part in around if part in self.lines), 1)
 
     def refuse(self, problems: Sequence[Problem]) -> SettingsError:
-        """One error with every problem on a line of its own, in the order of the file."""
+        """Return one error with every problem on a separate line, in the order of the file."""
         places = sorted(
             (self.find_line(problem.path) or 0, write_path(problem.path), problem.text) for problem in problems
         )
@@ -267,8 +338,8 @@ class SuiteText:
         return SettingsError("\n".join(dict.fromkeys(lines)))
 
 
-def read_suite_text(path: Path) -> SuiteText:
-    """Read a suite's file; raises SettingsError for what is not valid TOML, and for values that no setting can have."""
+def load_suite_text(path: Path) -> SuiteText:
+    """Load a suite's file; raises SettingsError for invalid TOML, and for values that no setting can have."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
         values = tomllib.loads(text)
@@ -287,10 +358,10 @@ def read_suite_text(path: Path) -> SuiteText:
 
 
 def find_lines(text: str) -> dict[KeyPath, int | None]:
-    """The line, from 1, on which each key and table of a valid TOML text begins, by path.
+    """Return the line, from 1, on which each key and table of a valid TOML text begins, by path.
 
-    What stands within an array or an inline table has no line of its own. None where two lines look like the same key,
-    as one of them may belong to a text of several lines.
+    Values within an array or an inline table have no line. None if two lines look like the same key, as one of them may
+    belong to a text of several lines.
     """
     lines: dict[KeyPath, int | None] = {}
     begun: set[KeyPath] = set()
@@ -299,7 +370,7 @@ def find_lines(text: str) -> dict[KeyPath, int | None]:
         match = _LINE.match(line.removesuffix("\r"))
         if match is None:
             continue
-        path = _read_path(match["table"]) if match["table"] else (*table, *_read_path(match["key"]))
+        path = _parse_key(match["table"]) if match["table"] else (*table, *_parse_key(match["key"]))
         table = path if match["table"] else table
         for length in range(1, len(path)):
             lines.setdefault(path[:length], number)
@@ -316,12 +387,7 @@ def write_path(path: KeyPath) -> str:
     return written
 
 
-def explain_unknown(key: str, allowed: Sequence[str]) -> str:
-    """Return the message for an unknown key."""
-    return f"there is no such key; {suggest(key, allowed, otherwise='allowed')}"
-
-
-def _read_path(written: str) -> KeyPath:
+def _parse_key(written: str) -> KeyPath:
     """Return a dotted key without its quotes and escapes."""
     path, value = [], tomllib.loads(f"{written} = 0")
     while isinstance(value, dict):
@@ -331,7 +397,7 @@ def _read_path(written: str) -> KeyPath:
 
 
 def _find_odd(value: object, path: KeyPath) -> Iterator[Problem]:
-    """Values that TOML has and a setting has not."""
+    """Yield a problem for each value that TOML allows and no setting does."""
     match value:
         case dict():
             for key, part in value.items():
@@ -345,70 +411,12 @@ def _find_odd(value: object, path: KeyPath) -> Iterator[Problem]:
             yield Problem(path=path, text=f"got {value}; give a finite number")
 
 
-# What Prefect takes in a deployment's name, without the colon of `latest:SUITE` and what a shell would read.
-_NAME = re.compile(r"\w[\w.-]{0,99}")
-_LIMITS = list_settings(lambda where: where.place == LIMITS)
-_TOP = list_settings(lambda where: where.place == TOP)
-_TABLES = (
-    "map",
-    "judges",
-    "metric_settings",
-    "limits",
-    "target",
-    "schedule",
-    "trigger",
-    "testset",
-    "traces",
-    "noise",
-    "gate",
-    "notify",
-    "retention",
-)
-_MODELS: Final[Mapping[str | int, type[BaseModel]]] = {
-    "target": TargetSettings,
-    "gate": SuiteGate,
-    "notify": Notify,
-    "traces": TraceWindow,
-}
-_PATHS = list_settings(lambda where: where.is_path)
-_SAMPLE = "sample"
-_DUCKDB = "duckdb:///"
-_OTHER_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
-# Stands in for a judge that flags or the environment may name, so that nothing is refused for being lexical.
-_ANY_JUDGE = "openai:any"
-_Model = TypeVar("_Model", bound=BaseModel)
-
-
-def _explain_bad_judge(text: str) -> str | None:
-    try:
-        parse_judges(text)
-    except ValueError as error:
-        return str(error)
-    return None
-
-
-class LivingSet(Table):
-    """The documents that the dataset, a test set, is held against before each run. `judge` None is the suite's;
-    `coverage` is how many questions it is to have, None for as many a passage as when it was made."""
-
-    documents: str = Field(min_length=1)
-    judge: Annotated[str, refused_by(_explain_bad_judge)] | None = None
-    accept: bool = False
-    coverage: int | None = Field(default=None, ge=1)
-    new: bool = True
-    encoding: str | None = None
-
-
-class _Noise(Table):
-    share: float = Field(ge=0, le=1)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """A suite as it was read.
+    """A loaded suite.
 
-    `values` are settings of its runs by name, typed, with absolute paths; `suite_hash` is that of what the file says:
-    comments, spacing and the order of its keys change nothing.
+    `values` are settings of its runs by name, typed, with absolute paths; `suite_hash` is the hash of the file's
+    values: comments, spacing and the order of its keys change nothing.
     """
 
     name: str
@@ -424,18 +432,26 @@ class Suite:
 
 
 def load_suite(path: str | Path) -> Suite:
-    """Read and check a suite; raises SettingsError with every problem, its line and its key."""
+    """Load and check a suite; raises SettingsError with every problem, its line and its key."""
     path = Path(path).expanduser().absolute()
-    text = read_suite_text(path)
+    text = load_suite_text(path)
     reading = _Reading(text)
     settings = reading.read_settings()
     schedule = reading.read_table("schedule", Schedule)
     trigger = reading.read_table("trigger", KnowledgeBase)
     testset = reading.read_testset()
-    reading.refuse_idle_traces()
     retention = reading.read_table("retention", Retention)
-    name = reading.read_name()
-    reading.refuse_circle(name, trigger)
+    if "traces" in text.values and reading.flat.get("dataset") not in (None, TRACES):
+        problem = f'the dataset is {quote_value(reading.flat["dataset"])}; write dataset = "{TRACES}"'
+        reading.refuse(("traces",), problem)
+    name = text.values.get("name", path.stem)
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        allowed = "allowed are letters, digits, `_`, `-` and `.`, at most 100, the first a letter, digit or `_`"
+        origin = "" if "name" in text.values else " from the name of its file, as there is no `name`"
+        reading.refuse(("name",), f"got {quote_value(name)}{origin}; {allowed}")
+    if trigger is not None and trigger.asset == name_scores(str(name)):
+        problem = "these are the scores of this suite, so that each run would start another"
+        reading.refuse(("trigger", "asset"), problem)
     if reading.problems or settings is None:
         raise text.refuse(reading.problems)
     values = {field: getattr(settings, field) for field in reading.flat}
@@ -461,10 +477,10 @@ def load_suite(path: str | Path) -> Suite:
 
 
 def load_receiver(path: Path | None) -> ReceiverSettings:
-    """Read and check a receiver's file; raises SettingsError with every problem, its line and its key."""
+    """Load and check a receiver's file; raises SettingsError with every problem, its line and its key."""
     if path is None:
         return ReceiverSettings()
-    text = read_suite_text(path)
+    text = load_suite_text(path)
     try:
         return ReceiverSettings.model_validate_json(json.dumps(text.values, ensure_ascii=False))
     except ValidationError as error:
@@ -477,23 +493,10 @@ def load_receiver(path: Path | None) -> ReceiverSettings:
         raise text.refuse(problems) from None
 
 
-# Where a person may have meant to write a key that stands somewhere else.
-_PLACES: Final[Mapping[str, str]] = {
-    **{name: where.place for name, where in WHERE.items() if where.place},
-    **dict.fromkeys(Schedule.model_fields, "[schedule]"),
-    **dict.fromkeys(KnowledgeBase.model_fields, "[trigger]"),
-    **dict.fromkeys(("texts", "scores", "prefect"), "[retention]"),
-    "max_wait_s": "[limits] or [trigger]",
-    "webhook": "[notify]",
-    "max_cost": "[gate]",
-    "max_latency_p95_ms": "[gate]",
-}
-
-
 class _Reading:
-    """A suite's values on their way to typed settings, and what is wrong with them.
+    """A suite's values on their way to typed settings, and the problems found.
 
-    `flat` are the settings of a run that the suite gives, by name; `_places` says where in the file each stands.
+    `flat` has the settings of a run that the suite gives, by name; `_places` their keys in the file.
     """
 
     def __init__(self, text: SuiteText) -> None:
@@ -502,18 +505,42 @@ class _Reading:
         self._places: dict[str, KeyPath] = {}
         self._text = text
         for key, value in text.values.items():
-            if key in _TABLES:
-                self._take_table(key, value)
-            elif key in _TOP:
-                self._take(key, (key,), value)
-            elif key != "name":
-                self._refuse((key,), _explain_misplaced(key, ("name", *_TOP, *_TABLES)))
+            if key not in _TABLES:
+                if key in _TOP:
+                    self.take(key, (key,), value)
+                elif key != "name":
+                    self.refuse((key,), explain_misplaced(key, ("name", *_TOP, *_TABLES)))
+            elif not isinstance(value, dict):
+                self.refuse((key,), f"got {quote_value(value)}; this is a table: write [{key}] on a separate line")
+            elif key == "limits":
+                for name, limit in value.items():
+                    if name in _LIMITS:
+                        self.take(name, ("limits", name), limit)
+                    else:
+                        self.refuse(("limits", name), explain_misplaced(name, _LIMITS))
+            elif key == "noise":
+                if (noise := self.read_table("noise", _Noise)) is not None:
+                    self.take("noise_share", ("noise", "share"), noise.share)
+            elif key == "judges":
+                if "judge" in text.values:
+                    self.refuse((key,), "there is a `judge` as well; write it as `default` into [judges]")
+                self.take("judge", (key,), value)
+            elif key == "map":
+                self.take("mapping", (key,), value)
+            elif key in RunSettings.model_fields:
+                self.take(key, (key,), value)
+
+    def take(self, name: str, place: KeyPath, value: object) -> None:
+        self.flat[name], self._places[name] = value, place
+
+    def refuse(self, path: KeyPath, text: str) -> None:
+        self.problems.append(Problem(path=path, text=text))
 
     def read_settings(self) -> RunSettings | None:
-        """All that makes up a run's settings; None when something is wrong with it."""
+        """Return all that makes up a run's settings; None when something is wrong with it."""
         if "dataset" not in self.flat:
             problem = f"there is no `dataset`; name a file, or {_SAMPLE!r} for the dataset that ships with evalhouse"
-            self._refuse((), problem)
+            self.refuse((), problem)
         given = self.flat.get("judge", {})
         try:
             # With a default, so that the check covers everything though the judge may be named elsewhere.
@@ -527,74 +554,25 @@ class _Reading:
         return self._validate(RunSettings, values, self._places)
 
     def read_table(self, key: str, model: type[_Model]) -> _Model | None:
-        """A table that is not part of a run's settings."""
+        """Return a table that is not part of a run's settings; None without it, and for one with problems."""
         values = self._text.values.get(key)
         if not isinstance(values, dict):
             return None
         return self._validate(model, values, {name: (key, name) for name in values}, within=(key,))
 
     def read_testset(self) -> LivingSet | None:
-        """The table of a test set, whose dataset is one that evalhouse wrote."""
+        """Return the table of a test set, whose dataset must be one that evalhouse wrote."""
         testset, dataset = self.read_table("testset", LivingSet), self.flat.get("dataset")
-        if testset is not None and isinstance(dataset, str) and not dataset.endswith(".jsonl"):
-            problem = f"there is [testset], and the dataset is {quote_value(dataset)}; name a set that "
-            self._refuse(("dataset",), f"{problem}`evalhouse testset make` wrote, a file that ends in .jsonl")
-        if testset is not None and testset.coverage is not None and not testset.new:
-            problem = "says how many questions the set is to have, and `new = false` that none are made"
-            self._refuse(("testset", "coverage"), problem)
         if testset is None:
             return None
+        if isinstance(dataset, str) and not dataset.endswith(".jsonl"):
+            problem = f"there is [testset], and the dataset is {quote_value(dataset)}; name a set that "
+            self.refuse(("dataset",), f"{problem}`evalhouse testset make` wrote, a file that ends in .jsonl")
+        if testset.coverage is not None and not testset.new:
+            problem = "gives a number of questions for the set, and `new = false` lets none be made"
+            self.refuse(("testset", "coverage"), problem)
         documents = _find_path("documents", testset.documents, self._text.path.parent)
         return testset.model_copy(update={"documents": documents})
-
-    def refuse_idle_traces(self) -> None:
-        """`[traces]` says which of the received traces are the dataset, so that they have to be it."""
-        if "traces" in self._text.values and self.flat.get("dataset") not in (None, TRACES):
-            self._refuse(("traces",), f'the dataset is {quote_value(self.flat["dataset"])}; write dataset = "{TRACES}"')
-
-    def read_name(self) -> str:
-        """The suite's name: its own, or that of its file."""
-        name = self._text.values.get("name", self._text.path.stem)
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            allowed = "allowed are letters, digits, `_`, `-` and `.`, at most 100, the first a letter, digit or `_`"
-            where = "" if "name" in self._text.values else " from the name of its file, as there is no `name`"
-            self._refuse(("name",), f"got {quote_value(name)}{where}; {allowed}")
-        return str(name)
-
-    def refuse_circle(self, name: str, trigger: KnowledgeBase | None) -> None:
-        """A suite cannot be started by its own scores: each run would start the next."""
-        if trigger is not None and trigger.asset == name_scores(name):
-            self._refuse(
-                ("trigger", "asset"), "these are the scores of this suite, so that each run would start another"
-            )
-
-    def _take_table(self, key: str, value: object) -> None:
-        if not isinstance(value, dict):
-            self._refuse((key,), f"got {quote_value(value)}; this is a table: write [{key}] on a line of its own")
-        elif key == "limits":
-            for name, limit in value.items():
-                if name in _LIMITS:
-                    self._take(name, ("limits", name), limit)
-                else:
-                    self._refuse(("limits", name), _explain_misplaced(name, _LIMITS))
-        elif key == "noise":
-            noise = self.read_table("noise", _Noise)
-            if noise is not None:
-                self._take("noise_share", ("noise", "share"), noise.share)
-        elif key == "judges":
-            if "judge" in self._text.values:
-                self._refuse((key,), "there is a `judge` as well; write it as `default` into [judges]")
-            self._take("judge", (key,), value)
-        elif key == "map":
-            self._take("mapping", (key,), value)
-        elif key in RunSettings.model_fields:
-            self._take(key, (key,), value)
-
-    def _take(self, name: str, place: KeyPath, value: object) -> None:
-        self.flat[name], self._places[name] = value, place
-
-    def _refuse(self, path: KeyPath, text: str) -> None:
-        self.problems.append(Problem(path=path, text=text))
 
     def _validate(
         self, model: type[_Model], values: Mapping[str, Any], places: Mapping[str, KeyPath], *, within: KeyPath = ()
@@ -609,17 +587,17 @@ class _Reading:
                     name, *rest = problem["loc"]
                     below = (part for part in rest if part != "[key]")
                     path = (*places.get(str(name), (*within, name)), *below)
-                self._refuse(path, _explain(problem, path, model))
+                self.refuse(path, _explain(problem, path, model))
             return None
 
 
 def _explain(problem: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> str:
-    """Return an error of pydantic in our words, with the value unless it is a table or an address that is secret."""
+    """Return the message for an error of pydantic, with the value unless it is a table or a secret address."""
     match problem["type"]:
         case "extra_forbidden":
             # The key is unknown to the table that it is in.
             table = _MODELS.get(problem["loc"][0], model) if len(problem["loc"]) > 1 else model
-            return _explain_misplaced(str(path[-1]), tuple(table.model_fields))
+            return explain_misplaced(str(path[-1]), tuple(table.model_fields))
         case "missing":
             return "is missing"
         case "absent":
@@ -630,10 +608,11 @@ def _explain(problem: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> st
     return f"got {quote_value(problem['input'])}; {message}"
 
 
-def _explain_misplaced(key: str, allowed: Sequence[str]) -> str:
+def explain_misplaced(key: str, allowed: Sequence[str]) -> str:
+    """Return the message for a key that is unknown where it is written."""
     if key in _PLACES and key not in allowed:
         return f"there is no such key here; it belongs in {_PLACES[key]}"
-    return explain_unknown(key, allowed)
+    return f"there is no such key; {suggest(key, allowed, otherwise='allowed')}"
 
 
 def _find_path(name: str, text: str, folder: Path) -> str:

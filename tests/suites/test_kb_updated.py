@@ -17,7 +17,7 @@ import pytest
 from cli_process import Place
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.suites import check_kb_name, make_kb_source
+from evalhouse.flows.preparing.suites import make_kb_source
 from evalhouse.flows.server.api import PrefectApi
 from evalhouse.flows.serving.flow_runs import WINDOW, fetch_updates, make_event, parse_update
 
@@ -194,12 +194,12 @@ def test_a_refusal_is_told_in_one_line(
 )
 def test_a_name_that_a_trigger_would_read_as_a_pattern_is_refused(name: str) -> None:
     with pytest.raises(SettingsError, match="cannot name a knowledge base"):
-        check_kb_name(name)
+        make_kb_source(name)
 
 
 @pytest.mark.parametrize("name", ["docs", "team/handbook v2", "知识库", "a.b_c-d:e@f+g"])
 def test_other_names_are_taken(name: str) -> None:
-    assert check_kb_name(name) == name
+    assert make_kb_source(name).name == name
 
 
 def test_all_pages_are_read_oldest_first_and_each_update_once(server: EventServer) -> None:

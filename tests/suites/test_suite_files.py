@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.suites import KeyPath, explain_unknown, find_lines, read_suite_text, write_path
+from evalhouse.flows.preparing.suites import KeyPath, explain_misplaced, find_lines, load_suite_text, write_path
 
 EVERY_FORM = """\
 # a comment = "with a key"
@@ -49,7 +49,7 @@ def test_every_way_to_begin_a_line_with_a_key_is_found() -> None:
 def test_what_stands_within_a_key_has_its_line(tmp_path: Path) -> None:
     path = tmp_path / "suite.toml"
     path.write_text("a = 1\nlist = [\n  1,\n  2,\n]\ninline = { c = 1 }\n[t]\nk = 1\n")
-    text = read_suite_text(path)
+    text = load_suite_text(path)
     places = {("list", 1): 2, ("inline", "c"): 6, ("t", "k", 0): 8, ("t", "other"): 7, (): 1}
     assert {place: text.find_line(place) for place in places} == places
 
@@ -58,7 +58,7 @@ def test_no_line_is_named_where_a_text_looks_like_the_same_key(tmp_path: Path) -
     path = tmp_path / "suite.toml"
     path.write_text("when = 10:00:00\ntext = '''\nwhen = 1'''\nlater = 11:00:00\n")
     with pytest.raises(SettingsError, match="write a text in quotes") as refused:
-        read_suite_text(path)
+        load_suite_text(path)
     first, second = str(refused.value).splitlines()
     assert first.startswith("suite.toml: when: got the date or time 10:00:00")
     assert second.startswith("suite.toml, line 4: later: got the date or time 11:00:00")
@@ -107,8 +107,8 @@ def test_a_path_is_written_as_a_person_writes_it() -> None:
 
 
 def test_unknown_keys_are_told_what_is_like_them_or_what_there_is() -> None:
-    assert explain_unknown("concurency", ["concurrency", "rpm"]) == "there is no such key; did you mean concurrency?"
-    assert explain_unknown("xyz", ["concurrency", "rpm"]) == "there is no such key; allowed: concurrency, rpm"
+    assert explain_misplaced("embedings", ["embeddings", "rpm"]) == "there is no such key; did you mean embeddings?"
+    assert explain_misplaced("xyz", ["embeddings", "rpm"]) == "there is no such key; allowed: embeddings, rpm"
 
 
 @pytest.mark.parametrize(
@@ -129,16 +129,16 @@ def test_what_is_no_suite_at_all_is_refused_with_its_place(tmp_path: Path, conte
     path = tmp_path / "suite.toml"
     path.write_bytes(content)
     with pytest.raises(SettingsError) as refused:
-        read_suite_text(path)
+        load_suite_text(path)
     assert str(refused.value) == told
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"the suite .*none\.toml cannot be read: No such file"):
-        read_suite_text(tmp_path / "none.toml")
+        load_suite_text(tmp_path / "none.toml")
 
 
 def test_a_byte_order_mark_is_no_key(tmp_path: Path) -> None:
     path = tmp_path / "suite.toml"
     path.write_bytes(b"\xef\xbb\xbfa = 1\n")
-    assert read_suite_text(path).values == {"a": 1}
+    assert load_suite_text(path).values == {"a": 1}

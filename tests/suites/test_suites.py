@@ -237,7 +237,7 @@ on = ["fialed"]
         ),
         (
             'dataset = "sample"\nlimits = 3',
-            "line 2: limits: got 3; this is a table: write [limits] on a line of its own",
+            "line 2: limits: got 3; this is a table: write [limits] on a separate line",
         ),
         (
             'dataset = "sample"\nname = "a b"',
