@@ -145,7 +145,7 @@ def _make_ready(warehouse: Warehouse) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenRun:
-    """What this process holds for a run.
+    """A run that is held open by this process.
 
     `wait_for_server` waits for our own Prefect server, None for the user's; `across_machines` says that the server is
     the user's, by which limits are shared with other machines.
@@ -187,30 +187,30 @@ class OpenRun:
                 try:
                     prepared.add_collection(live_run)
                     put_on_record()
-                except BaseException:  # whatever stops it, Ctrl-C too: nothing stays open
+                except BaseException:  # Ctrl-C too: nothing stays open
                     _close_records(live_run)
                     _discard_staged(live_run)
                     raise
                 self.interrupts.note_on_record(live_run.run_id)
-            return await self._run_with_repetitions(live_run, prepared.run, asks_target=prepared.target is not None)
+            settings = live_run.settings
+            outcome = await self.carry_out(live_run, prepared.run)
+            if settings.noise_share and self.interrupts.taken is None:
+                from evalhouse.flows.run.again import measure_noise  # noqa: PLC0415  # the statistics
 
-    async def _run_with_repetitions(self, live_run: "LiveRun", run: RunRow, *, asks_target: bool) -> RunOutcome:
-        settings = live_run.settings
-        outcome = await self.carry_out(live_run, run)
-        if settings.noise_share and self.interrupts.taken is None:
-            from evalhouse.flows.run.again import measure_noise  # noqa: PLC0415  # the statistics
+                noise = await measure_noise(outcome.run, settings, self.warehouse, self.carry_out)
+                outcome = replace(outcome, noise=noise)
+            asks_again = prepared.target is not None and settings.target is not None and settings.target.repeats
+            if asks_again and self.interrupts.taken is None:
+                from evalhouse.flows.run.again import ask_again  # noqa: PLC0415
 
-            noise = await measure_noise(outcome.run, settings, self.warehouse, self.carry_out)
-            outcome = replace(outcome, noise=noise)
-        if asks_target and settings.target is not None and settings.target.repeats and self.interrupts.taken is None:
-            from evalhouse.flows.run.again import ask_again  # noqa: PLC0415
-
-            outcome = replace(outcome, repeats=await ask_again(outcome.run, settings, self.warehouse, self.carry_out))
-        if (shortcoming := self.finish(outcome)) is not None:
-            show_end(outcome.run, shortcoming)
-        if settings.reports is not None or self.across_machines:
-            publish_end(self.warehouse, outcome.run, settings, in_prefect=self.across_machines)
-        return outcome
+                outcome = replace(
+                    outcome, repeats=await ask_again(outcome.run, settings, self.warehouse, self.carry_out)
+                )
+            if (shortcoming := self.finish(outcome)) is not None:
+                show_end(outcome.run, shortcoming)
+            if settings.reports is not None or self.across_machines:
+                publish_end(self.warehouse, outcome.run, settings, in_prefect=self.across_machines)
+            return outcome
 
     async def carry_out(self, live_run: "LiveRun", run: RunRow) -> RunOutcome:
         """Take a live run through its flow, and write how it ended; when that cannot be written it is only reported.
@@ -223,7 +223,7 @@ class OpenRun:
             problem = await self._run_flow(live_run, run.kind)
         except KeyboardInterrupt:
             problem = RunCancelled(f"stopped by {self.interrupts.taken}")
-        except BaseException as error:  # whatever ends the run, the journal is emptied and the end is written
+        except BaseException as error:  # on any end the journal is emptied and the end is written
             self._write_end(live_run, run, error)
             raise
         return self._write_end(live_run, run, problem)
@@ -233,15 +233,14 @@ class OpenRun:
         self.interrupts.raise_if_taken()
         run_flow = self.load_flow()
         from prefect.exceptions import TerminationSignal  # noqa: PLC0415  # these import Prefect too
+        from prefect.task_engine import TaskRunTimeoutError  # noqa: PLC0415
 
         from evalhouse.tasks.pipeline.run_step import registered  # noqa: PLC0415
 
         if self.wait_for_server is not None:
             self.wait_for_server()
         if live_run.settings.pool is not None:
-            from evalhouse.flows.pools import (  # noqa: PLC0415
-                judge_elsewhere,
-            )
+            from evalhouse.flows.pools import judge_elsewhere  # noqa: PLC0415  # few runs use a pool
 
             live_run.judge_elsewhere = partial(judge_elsewhere, live_run)
         live_run.watch, live_run.across_machines = self.watch, self.across_machines
@@ -258,9 +257,14 @@ class OpenRun:
                 return RunCancelled(f"stopped by {self.interrupts.taken}; {error}")
             return error
         except TimeoutError as error:
-            if (ended := explain_timeout(live_run.settings, error)) is None:
+            settings = live_run.settings
+            limited, name, limit_s = "the run", "run_timeout_s", settings.run_timeout_s
+            if isinstance(error, TaskRunTimeoutError):
+                limited, name, limit_s = "one step of a shard", "task_timeout_s", settings.task_timeout_s
+            if limit_s is None:
                 raise
-            return ended
+            ended = f"{limited} took longer than {limit_s:g} seconds ({name}) and was ended"
+            return FatalJudgeError(f"{ended}; answers so far are stored")
         except TerminationSignal:  # Prefect's, in the moment before the flow has taken the signals back
             return RunCancelled("stopped by SIGTERM")
         finally:
@@ -298,21 +302,6 @@ class OpenRun:
         finally:
             _discard_staged(live_run)
         return RunOutcome(run=run, status=status, counts=live_run.usage, problem=_describe_end(live_run, problem))
-
-
-def explain_timeout(settings: RunSettings, error: TimeoutError) -> FatalJudgeError | None:
-    """Return the error of a flow run or a task run that took too long; None where neither has a limit."""
-    from prefect.task_engine import TaskRunTimeoutError  # noqa: PLC0415  # imported by now
-
-    if isinstance(error, TaskRunTimeoutError):
-        what, name, limit_s = "one step of a shard", "task_timeout_s", settings.task_timeout_s
-    else:
-        what, name, limit_s = "the run", "run_timeout_s", settings.run_timeout_s
-    if limit_s is None:
-        return None
-    return FatalJudgeError(
-        f"{what} took longer than {limit_s:g} seconds ({name}) and was ended; what was answered is on record"
-    )
 
 
 def _close_records(live_run: "LiveRun") -> None:
