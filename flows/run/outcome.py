@@ -1,4 +1,4 @@
-"""How a run ended, and how measuring its judge's noise and its bot's did; what Prefect's pages show of that."""
+"""The outcome of a run, of measuring its judge's noise and its bot's; the end of a run on Prefect's pages."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -22,8 +22,8 @@ Watch = Callable[["LiveRun"], AbstractContextManager[None]]
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """How a run ended. `problem` says why when it did not complete; `noise` and `repeats` are there where the
-    judge's noise and the bot's were to be measured."""
+    """The end of a run. `problem` is the reason when it did not complete; `noise` and `repeats` are set if the judge's
+    noise and the bot's were to be measured."""
 
     run: RunRow
     status: RunStatus
@@ -34,7 +34,7 @@ class RunOutcome:
 
 
 Finish = Callable[[RunOutcome], str | None]
-"""What is done when a run has ended; returns what keeps it from being a success."""
+"""A function that is called when a run has ended; it returns the reason why the run is not a success."""
 
 
 def show_end(run: RunRow, problem: str) -> None:
@@ -101,7 +101,7 @@ def publish_end(warehouse: "Warehouse", run: RunRow, settings: "RunSettings", *,
 
 
 def explain_incomplete(outcome: RunOutcome) -> str | None:
-    """Return why a run that has reached its end is not a success all the same; None where it is."""
+    """Return why a run that has reached its end is not a success; None if it is."""
     run = outcome.run
     if run.status != "incomplete":
         return None
@@ -110,15 +110,15 @@ def explain_incomplete(outcome: RunOutcome) -> str | None:
 
 Population = Literal["unchanged", "all"]
 TAGS: Final[Mapping[Population, str]] = {"unchanged": "of unchanged samples", "all": "of all samples"}
-"""What `runs.tags` says of a noise run: which samples it was drawn from."""
+"""The values of `runs.tags` for a noise run: the samples it was drawn from."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseOutcome:
     """The result of measuring noise.
 
-    `outcome` is how the noise run ended, None when nothing was asked: then `problem` says why, or there is none
-    because the judge says the same each time. `n_changed` of `n_samples` have another score in some metric.
+    `outcome` is the end of the noise run, None when nothing was asked: then `problem` has the reason, None for a
+    deterministic judge. `n_changed` of `n_samples` have another score in some metric.
     """
 
     outcome: "RunOutcome | None" = None
@@ -130,7 +130,7 @@ class NoiseOutcome:
     def describe(self) -> str:
         """Return the result in a sentence for the person who started the run."""
         if self.outcome is None:
-            text = self.problem or "none: the judge says the same each time"
+            text = self.problem or "none: the judge always gives the same verdicts"
             return f"judge's noise: {text}" if self.problem is None else f"judge's noise: not measured, {text}"
         counts = self.outcome.counts
         drawn = "unchanged samples" if self.population == "unchanged" else "samples"
@@ -210,7 +210,7 @@ class RepeatsOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteOutcome:
-    """How a run of a suite ended. `gate` is the document of `evalhouse gate --json`; None without a gate."""
+    """The end of a suite's run. `gate` is the document of `evalhouse gate --json`; None without a gate."""
 
     outcome: RunOutcome
     gate: Mapping[str, Any] | None = None

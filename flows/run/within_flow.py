@@ -1,15 +1,19 @@
-"""A run that is opened by the flow that judges it, as a deployment and a call of the flow from Python have it.
+"""A run that is opened by the flow that judges it, as in a deployment and a call of the flow from Python; its progress.
 
-The flow run and its run belong together: a flow run that is tried again, by Prefect or by a person in its UI, goes on
-with the run that it had begun, and so does a copy of it while the run has not completed, because the flow run's
-parameters name the run from the moment that this is on record.
+The flow run and its run belong together: a flow run that is tried again, by Prefect or by a person in its UI, resumes
+the run that it had begun, and so does a copy of it while the run has not completed, because the flow run's parameters
+name the run from the moment it is stored.
+
+The parameters are settings of a run that make sense without a suite, by their names, for a form in Prefect's UI, a
+deployment and a call from Python. Missing ones come from the `EVALHOUSE_*` variables of the process that runs the
+flow, then from the defaults, as for `evalhouse run`. Prefect stores parameters in plain text, so none of them takes a
+secret: keys are in the environment of that process.
 """
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -26,9 +30,9 @@ from evalhouse.flows.errors import explain
 from evalhouse.flows.preparing.request import RunRequest, Trigger, find_unfinished
 from evalhouse.flows.results.progress import count_all_steps, count_steps, describe_progress
 from evalhouse.flows.run.open_run import RunFlow, open_run
-from evalhouse.flows.run.outcome import RunOutcome, explain_incomplete
+from evalhouse.flows.run.outcome import explain_incomplete
 from evalhouse.flows.server.interrupts import wait_for_warehouse
-from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs
+from evalhouse.warehouse.rows.runs import find_run, list_runs
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
@@ -41,12 +45,15 @@ from evalhouse.flows.preparing.settings import Resolved, resolve_settings
 from evalhouse.tasks.settings.run import Effort, RunSettings
 from evalhouse.warehouse.metric_files import load_metrics
 
+_EVERY_S: Final = 5.0
+_BETWEEN_WAITS_S: Final = 60.0
+
 Metric = Annotated[str, Field(json_schema_extra={"enum": sorted(load_metrics())})]
-"""A metric that evalhouse brings; a form offers them as choices."""
+"""A built-in metric; a form offers these as choices."""
 
 
 class EvaluateParameters(BaseModel):
-    """What is evaluated, and how. Unknown keys are refused."""
+    """The parameters of the flow `evaluate`. Unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -87,10 +94,12 @@ class EvaluateParameters(BaseModel):
     run_timeout_s: float | None = Field(default=None, gt=0, description="seconds the run may take; it can be resumed")
     task_timeout_s: float | None = Field(default=None, gt=0, description="seconds one step may take for a shard")
     attempts: int | None = Field(default=None, ge=1, le=50, description="times one question is asked at most")
-    fresh: bool | None = Field(default=None, description="ask again although a reply is on record")
+    fresh: bool | None = Field(default=None, description="ask again although a reply is stored")
     batch: bool | None = Field(default=None, description="send requests through the provider's batch API")
     pool: str | None = Field(default=None, description="Prefect work pool whose workers judge the samples")
-    mapping: dict[str, str] = Field(default={}, description="our columns by name, and those they are read from")
+    mapping: dict[str, str] = Field(
+        default={}, description="columns of the dataset by the name of the field they are for"
+    )
     prompts: str | None = Field(default=None, description="folder whose prompt files override ours")
     metric_files: str | None = Field(default=None, description="folder with metric SQL files of your own")
     prices: str | None = Field(default=None, description="file with prices of your own")
@@ -98,17 +107,17 @@ class EvaluateParameters(BaseModel):
         default=None, description="URL of the warehouse, in which a password has no place, or path of a DuckDB file"
     )
     run_id: str | None = Field(
-        default=None, description="a run to go on with, which keeps its settings; none given: a new run"
+        default=None, description="a run to resume, which keeps its settings; none given: a new run"
     )
 
     def resolve(self) -> Resolved:
-        """The settings that these make with the environment and the defaults; raises SettingsError."""
+        """Return the settings by these parameters, the environment and the defaults; raises SettingsError."""
         given: dict[str, Any] = self.model_dump(exclude_none=True, exclude={"run_id", "own_metrics"})
         return resolve_settings({**given, "metrics": (*self.metrics, *self.own_metrics)})
 
 
 def describe_settings(settings: RunSettings, *, run_id: str) -> EvaluateParameters:
-    """Return the parameters of a run that has its settings already, but for defaults, as Prefect shows them."""
+    """Return the parameters of an open run as Prefect shows them: its settings without the defaults."""
     built_in, values = load_metrics(), {}
     for name in EvaluateParameters.model_fields.keys() & RunSettings.model_fields.keys():
         value = getattr(settings, name)
@@ -120,10 +129,33 @@ def describe_settings(settings: RunSettings, *, run_id: str) -> EvaluateParamete
 
 
 async def run_within_flow(parameters: EvaluateParameters, run_flow: RunFlow) -> "State[Any]":
-    """Evaluate by these parameters in the flow run that calls this, and return the state that it ends in."""
+    """Evaluate by these parameters in the flow run that calls this, and return the state that it ends in.
+
+    A flow run that has begun a run resumes it, and so does one that names a run; others begin a new run.
+    """
+
+    @contextmanager
+    def name_after_run(live_run: "LiveRun") -> Iterator[None]:
+        """Name the flow run after its run as soon as that is stored."""
+        if live_run.flow_run_id == str(flow_run.id):  # noise and repeats have separate flow runs
+            for notice in live_run.notices:
+                get_run_logger().info(notice)
+            _update_flow_run(
+                name=live_run.run_id,
+                tags=sorted({*flow_run.tags, *live_run.settings.prefect_tags}),
+                parameters={"parameters": {**written, "run_id": live_run.run_id}},
+            )
+        yield
+
+    written = parameters.model_dump(mode="json", exclude_unset=True, exclude={"run_id"})
     try:
         settings = parameters.resolve().settings
-        begun = find_begun(settings.warehouse, parameters.run_id)
+        warehouse, begun = Warehouse(settings.warehouse), None
+        if parameters.run_id is not None:
+            begun = find_run(warehouse, parameters.run_id)
+        elif warehouse.location.lake is not None or warehouse.location.path.exists():
+            runs = list_runs(warehouse, kinds=("evaluation", "collection"))
+            begun = next((run for run in runs if run.flow_run_id == str(flow_run.id)), None)
         if begun is not None and begun.status == "completed":
             return Completed(
                 name="NothingNew",
@@ -132,56 +164,30 @@ async def run_within_flow(parameters: EvaluateParameters, run_flow: RunFlow) -> 
         with wait_for_warehouse():
             if begun is not None:
                 request = find_unfinished(begun.run_id, warehouse_url=settings.warehouse)
-                get_run_logger().info("Going on with run %s, which was %s.", begun.run_id, begun.status)
+                get_run_logger().info("Resuming run %s, which was %s.", begun.run_id, begun.status)
             else:
                 request = RunRequest(settings=settings, trigger=Trigger(flow_run_id=str(flow_run.id)))
-            watch = partial(_shown, parameters)
-            # The state that the flow returns says what keeps the run from being a success, so `finish` has nothing to.
-            with open_run(request, lambda: run_flow, watch=watch, finish=lambda _: None, in_flow=True) as opened:
+            # The state that the flow returns has the reason why a run is not a success, so `finish` returns none.
+            with open_run(
+                request, lambda: run_flow, watch=name_after_run, finish=lambda _: None, in_flow=True
+            ) as opened:
                 outcome = await opened.run_to_end()
-    except Exception as error:  # of any error that has words for a person these are what the flow run ends with
+    except Exception as error:  # the flow run ends with the message of an error that has one for a person
         message = explain(error)
         if message is None:
             raise
         return Failed(message=message)
+    run = outcome.run
     if outcome.status == "completed":
-        _update_flow_run(parameters={"parameters": _write(parameters, run_id=None)})
-    return _to_state(outcome)
-
-
-def find_begun(warehouse_url: str, wanted: str | None) -> RunRow | None:
-    """The run to go on with: the one that is `wanted`, or that of this flow run; None where it has none yet."""
-    warehouse = Warehouse(warehouse_url)
-    if wanted is not None:
-        return find_run(warehouse, wanted)
-    if warehouse.location.lake is None and not warehouse.location.path.exists():
-        return None
-    own = str(flow_run.id)
-    runs = list_runs(warehouse, kinds=("evaluation", "collection"))
-    return next((run for run in runs if run.flow_run_id == own), None)
-
-
-@contextmanager
-def _shown(parameters: EvaluateParameters, live_run: "LiveRun") -> Iterator[None]:
-    """Name the flow run after its run as soon as that is on record."""
-    if live_run.flow_run_id == str(flow_run.id):  # not of noise and repeats, which have flow runs of their own
-        for notice in live_run.notices:
-            get_run_logger().info(notice)
-        _update_flow_run(
-            name=live_run.run_id,
-            tags=sorted({*flow_run.tags, *live_run.settings.prefect_tags}),
-            parameters={"parameters": _write(parameters, run_id=live_run.run_id)},
-        )
-    yield
-
-
-def _write(parameters: EvaluateParameters, *, run_id: str | None) -> dict[str, Any]:
-    written = parameters.model_dump(mode="json", exclude_unset=True, exclude={"run_id"})
-    return written | ({"run_id": run_id} if run_id else {})
+        _update_flow_run(parameters={"parameters": written})
+        return Completed(message=f"Run {run.run_id} completed: {run.n_samples} samples, judged by {run.judge}.")
+    if outcome.status == "cancelled":
+        return Cancelled(message=f"Run {run.run_id} was stopped; a retry resumes it.")
+    return Failed(message=outcome.problem or explain_incomplete(outcome) or f"Run {run.run_id} {outcome.status}.")
 
 
 def _update_flow_run(**columns: Any) -> None:  # noqa: ANN401  # as Prefect's API has them
-    """The run is the same without: a server that does not take it is logged and no more."""
+    """Change columns of the flow run; a server that does not take them is logged, and the run is the same without."""
     try:
         with get_client(sync_client=True) as client:
             client.update_flow_run(UUID(str(flow_run.id)), **columns)
@@ -189,63 +195,48 @@ def _update_flow_run(**columns: Any) -> None:  # noqa: ANN401  # as Prefect's AP
         get_run_logger().warning("Prefect's page of this flow run lacks its run: %s", error)
 
 
-def _to_state(outcome: RunOutcome) -> "State[Any]":
-    """Failed for all that a person should look at."""
-    run = outcome.run
-    if outcome.status == "completed":
-        return Completed(message=f"Run {run.run_id} completed: {run.n_samples} samples, judged by {run.judge}.")
-    if outcome.status == "cancelled":
-        return Cancelled(message=f"Run {run.run_id} was stopped; a retry goes on with it.")
-    return Failed(message=outcome.problem or explain_incomplete(outcome) or f"Run {run.run_id} {outcome.status}.")
-
-
-_EVERY_S: Final = 5.0
-_BETWEEN_WAITS_S: Final = 60.0
-
-
 @asynccontextmanager
 async def progress_shown(live_run: "LiveRun") -> AsyncIterator[None]:
-    """Show the progress within the block; the run is the same where the server does not take it."""
-    showing = asyncio.create_task(_show(live_run))
+    """Within the block, show the progress on the flow run's page in Prefect: an artifact updated every few seconds, a
+    line in its log about what requests wait for, and a link to what is evaluated.
+
+    A server that does not take them is logged, and the run is the same without.
+    """
+
+    async def update(artifact_id: UUID, text: str) -> None:
+        n_all = count_all_steps(live_run)
+        progress = 100.0 * count_steps(live_run) / n_all if n_all else 0.0
+        await aupdate_progress_artifact(artifact_id, progress=min(progress, 100.0), description=text)
+
+    async def show() -> None:
+        key, last = f"evalhouse-{live_run.run_id.lower()}", ""
+        try:
+            if href := live_run.settings.href:
+                await acreate_link_artifact(link=href, link_text="what is evaluated", key=f"{key}-link")
+            artifact_id = await acreate_progress_artifact(progress=0.0, key=f"{key}-progress", description="begun")
+            try:
+                logged_at = -_BETWEEN_WAITS_S
+                while True:
+                    await asyncio.sleep(_EVERY_S)
+                    text = describe_progress(live_run).replace("\n", ", ")
+                    if text != last:
+                        await update(artifact_id, text)
+                    last = text
+                    waits = [queue.describe() for queue in live_run.batch_queues]
+                    waits += [asker.limit.describe_wait(time.monotonic()) for asker in live_run.askers]
+                    waiting = "; ".join(wait for wait in waits if wait)
+                    if waiting and time.monotonic() - logged_at >= _BETWEEN_WAITS_S:
+                        logged_at = time.monotonic()
+                        get_run_logger().info("Waiting: %s.", waiting)
+            finally:
+                await update(artifact_id, describe_progress(live_run).replace("\n", ", "))
+        except (httpx.HTTPError, PrefectException) as error:
+            get_run_logger().warning("Prefect's page of this run lacks its progress: %s", error)
+
+    showing = asyncio.create_task(show())
     try:
         yield
     finally:
         showing.cancel()
         with suppress(asyncio.CancelledError):
             await showing
-
-
-async def _show(live_run: "LiveRun") -> None:
-    key, last = f"evalhouse-{live_run.run_id.lower()}", ""
-    try:
-        if href := live_run.settings.href:
-            await acreate_link_artifact(link=href, link_text="what is evaluated", key=f"{key}-link")
-        artifact_id = await acreate_progress_artifact(progress=0.0, key=f"{key}-progress", description="begun")
-        try:
-            logged_at = -_BETWEEN_WAITS_S
-            while True:
-                await asyncio.sleep(_EVERY_S)
-                text = describe_progress(live_run).replace("\n", ", ")
-                if text != last:
-                    await _update(live_run, artifact_id, text)
-                if time.monotonic() - logged_at >= _BETWEEN_WAITS_S and (waiting := describe_waiting(live_run)):
-                    logged_at = time.monotonic()
-                    get_run_logger().info("Waiting: %s.", waiting)
-                last = text
-        finally:
-            await _update(live_run, artifact_id, describe_progress(live_run).replace("\n", ", "))
-    except (httpx.HTTPError, PrefectException) as error:
-        get_run_logger().warning("Prefect's page of this run lacks its progress: %s", error)
-
-
-async def _update(live_run: "LiveRun", artifact_id: UUID, text: str) -> None:
-    n_all = count_all_steps(live_run)
-    progress = 100.0 * count_steps(live_run) / n_all if n_all else 0.0
-    await aupdate_progress_artifact(artifact_id, progress=min(progress, 100.0), description=text)
-
-
-def describe_waiting(live_run: "LiveRun") -> str | None:
-    """What the run's requests wait for, where they wait for their endpoint or a batch."""
-    batches = [said for queue in live_run.batch_queues if (said := queue.describe())]
-    waits = [said for asker in live_run.askers if (said := asker.limit.describe_wait(time.monotonic()))]
-    return "; ".join([*batches, *waits]) or None

@@ -230,7 +230,7 @@ def test_the_lexical_judge_is_not_asked_a_second_time(tmp_path: Path, prefect_ho
     place = Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home)})
     finished = place.call("run", "here.jsonl", "--noise", "0.5", "--judge", "lexical")
     assert finished.status == 0, finished.stderr
-    assert "judge's noise: none: the judge says the same each time" in finished.lines
+    assert "judge's noise: none: the judge always gives the same verdicts" in finished.lines
     assert Warehouse(str(tmp_path / "evalhouse.duckdb")).read_rows(
         "select distinct noise_run_id = run_id as is_itself, n_changed, sd_difference from noise where n_samples > 1"
     ) == [{"is_itself": True, "n_changed": 0, "sd_difference": 0.0}]

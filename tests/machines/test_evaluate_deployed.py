@@ -160,7 +160,7 @@ def test_a_flow_run_that_is_tried_again_goes_on_with_its_run(deployed: Deployed)
     logs = deployed.api.post("/logs/filter", {"logs": {"flow_run_id": {"any_": [flow_run_id]}}})
     said = [row["message"] for row in logs]
     assert any(line.startswith("extract shard 0: 2 of 2 samples in ") for line in said), said
-    assert f"Going on with run {begun['run_id']}, which was failed." in said
+    assert f"Resuming run {begun['run_id']}, which was failed." in said
     keys = {"key": {"like_": f"evalhouse-{run['run_id']}%"}, "type": {"any_": ["progress"]}}
     progress = deployed.api.post("/artifacts/filter", {"artifacts": keys})
     assert max(artifact["data"] for artifact in progress) == 100.0
