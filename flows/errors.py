@@ -29,7 +29,7 @@ def _known_errors() -> tuple[type[Exception], ...]:
         "evalhouse.flows.server.environment": "LocalServerError",
         "evalhouse.flows.errors": "SettingsError",
         "evalhouse.flows.serving.notify": "NotifyError",
-        "evalhouse.prompts.errors": "PromptError",
+        "evalhouse.prompts.render": "PromptError",
         "evalhouse.tasks.comparing.runs": "ComparisonError",
         "evalhouse.tasks.datasets.errors": "DatasetError",
         "evalhouse.tasks.judge.errors": "JudgeError",

@@ -1,8 +1,11 @@
-r"""Writes the data of a request into the blocks of the wire shape.
+r"""Rendering the data of a request into blocks, and the errors of prompts.
 
-The last message of a request holds the data and nothing else: one block per variable, each tag alone on its line, with
-a nonce that no text could know. Lists have one item after the other, the id in front; a line after the first of an item
-is indented, so that nothing but an id of ours ever stands in brackets at the start of a line:
+    PromptError         a prompt file is invalid, or a prompt got other data than it declares
+    PromptProblem       one problem of one prompt file
+
+The last message of a request has the data and nothing else: one block per variable, each tag alone on its line, with a
+nonce that no text could know. Lists have one item after the other, the id in front; a line after the first of an item
+is indented, so that only ids of items are in brackets at the start of a line:
 
     <question 1a2b3c4d>
     How long does the crossing take?
@@ -12,7 +15,7 @@ is indented, so that nothing but an id of ours ever stands in brackets at the st
         In winter: 55 minutes.
     </contexts 1a2b3c4d>
 
-Texts are neutralised first: everything that could pass for one of our marks is taken away. A text may hold tags of
+Texts are neutralised first: everything that could pass for one of our marks is disabled. A text may have tags of
 blocks or ids of items, by chance or on purpose, also in full-width letters, in letters of another script that look the
 same, or with invisible characters in between. Each of them gets one visible backslash behind its opening bracket
 (`<\/question>`, `[\A2]`), as do the control tokens with which chat templates switch the speaker (`<|im_end|>`,
@@ -21,7 +24,6 @@ nothing may become a mark by that either. Every kind of line break becomes a pla
 `loader` puts the instructions and the worked examples in front.
 """
 
-import copy
 import hashlib
 import re
 import unicodedata
@@ -34,7 +36,32 @@ from typing import Any, Final, Literal
 
 import yaml
 
-from evalhouse.prompts.errors import PromptError
+
+@dataclass(frozen=True)
+class PromptProblem:
+    """One problem of a prompt file: its place, the value found and the values allowed.
+
+    `file` is added by the reader of the file.
+    """
+
+    key: str
+    message: str
+    file: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.key}: {self.message}" if self.key else f"{self.file}: {self.message}"
+
+
+class PromptError(Exception):
+    """A prompt file is invalid, or a prompt got other data than it declares.
+
+    `problems` has all problems of the files, each a line of the message; it is empty if the data are wrong.
+    """
+
+    def __init__(self, message: str = "", *, problems: Sequence[PromptProblem] = ()) -> None:
+        super().__init__(message or "\n".join(map(str, problems)))
+        self.problems = tuple(problems)
+
 
 _CHARACTERS: Mapping[str, Any] = yaml.load(
     Path(__file__).with_name("look_alikes.yaml").read_text(encoding="utf-8"),
@@ -51,7 +78,7 @@ _Spellings = Mapping[str, str]
 
 
 def _collect_forms() -> dict[str, str]:
-    """Every Latin letter, and every pair or more that has a sign of its own, -> the signs that NFKC takes for it."""
+    """Return for every Latin letter, and every group with a separate sign, the signs that NFKC takes for it."""
     forms: dict[str, str] = {}
     for first, end in _CHARACTERS["styled_letters"]:
         for code in range(first, end):
@@ -62,7 +89,7 @@ def _collect_forms() -> dict[str, str]:
 
 
 def _collect_variants(forms: _Spellings) -> dict[str, str]:
-    """The same in lower case alone, with upper case and whatever else looks like the letter."""
+    """Return the same for lower case, with upper case and everything that looks like the letter."""
     variants = {
         letter: letter + letter.upper() + _CHARACTERS["look_alikes"].get(letter, "") for letter in ascii_lowercase
     }
@@ -77,13 +104,13 @@ _FORMS = _collect_forms()
 _VARIANTS = _collect_variants(_FORMS)
 _ASCII_VARIANTS = {letter: letter + letter.upper() for letter in ascii_lowercase}
 _ASCII_INVISIBLE = "\x00-\x08\x0e-\x1b\x7f"
-# Of the closing brackets one is a letter of its own script.
+# One of the closing brackets is a letter in its script.
 _NO_LETTER = rf"(?:(?![^\W\d_])|(?=[{_ANGLE_CLOSE}]))"
 _PUNCTUATION_FORMS: _Spellings = _CHARACTERS["punctuation_forms"]
 
 
 def _spell(word: str, variants: _Spellings, unseen: str) -> str:
-    """A pattern for a word, each letter in any of its variants; some pairs of letters have a sign of their own."""
+    """Return a pattern for a word, each letter in any of its variants; some pairs of letters have a separate sign."""
     if not word:
         return ""
     heads = {word[:1]: variants.get(word[:1], word[:1])}
@@ -94,66 +121,11 @@ def _spell(word: str, variants: _Spellings, unseen: str) -> str:
     return ways[0] if len(ways) == 1 else f"(?:{'|'.join(ways)})"
 
 
-def _compile_tags(names: Iterable[str], *, variants: _Spellings, forms: _Spellings, invisible: str) -> re.Pattern[str]:
-    """The opening bracket of whatever resembles a tag of these blocks, or is a control token of a chat template.
-
-    An opening tag counts when its name is glued to the bracket, or when no more than a code stands between the name
-    and a closing bracket: `if guess < answer` is code and no tag. Tokens count in `forms` alone: what only looks like
-    one means nothing to a template.
-    """
-    # Quantifiers are possessive (`*+`): a text made to keep the pattern busy costs no more than its length.
-    unseen, gap = f"[{invisible}]*+", f"[\\s{invisible}]*+"
-    spelled = []
-    for name in sorted(names, key=len, reverse=True):
-        words = (_spell(word, variants, unseen) for word in name.split("_"))
-        spelled.append(f"[{_UNDERSCORE}\\s{invisible}]*+".join(words))
-    slashes = f"(?:[{_SLASH}]{gap})"
-    any_name = "|".join(spelled)
-    tag = (
-        f"(?:(?P<glued>{gap}{slashes}++|{unseen}(?!\\s))|{gap})(?:{any_name}){_NO_LETTER}"
-        f"(?(glued)|{gap}[0-9A-Za-z]*+{gap}[{_ANGLE_CLOSE}])"
-    )
-    # A look at the first letter spares most brackets of HTML and of formulas the long way.
-    initials = "".join(signs for spelling, signs in variants.items() for name in names if name.startswith(spelling))
-    first = f"(?={gap}{slashes}*+[{initials}])"
-    return re.compile(f"[{_ANGLE_OPEN}](?={first}{tag}|{_spell_tokens(forms, unseen)})")
-
-
-def _spell_tokens(forms: _Spellings, unseen: str) -> str:
-    """A pattern for what stands behind the `<` of a control token."""
-
-    def spell(*tokens: str) -> str:
-        return "(?:" + "|".join(_spell(token, forms, unseen) for token in tokens) + ")"
-
-    bar, close, slash = forms["|"], forms[">"], f"(?:{spell('/')})?"
-    named = f"{unseen}[{bar}][^\\s{bar}{forms['<']}{close}]{{1,40}}+[{bar}]{unseen}[{close}]"
-    instructions = f"{unseen}(?:{spell('<')})?{slash}{spell('SYS>>')}"
-    return f"{named}|{instructions}|{unseen}{slash}{spell(*_CHARACTERS['tokens'])}"
-
-
 def _make_token_forms(forms: _Spellings, punctuation: _Spellings) -> dict[str, str]:
-    """Every character of a token, and what NFKC takes for it; upper and lower case are not the same here."""
+    """Return for every character of a token the signs that NFKC takes for it; upper and lower case differ here."""
     plain = {char: char + forms.get(char, "") for char in ascii_letters}
     marks = {mark: mark + punctuation.get(mark, "") for mark in _PUNCTUATION_FORMS}
     return {**{spelling: signs for spelling, signs in forms.items() if len(spelling) > 1}, **plain, **marks}
-
-
-def _compile_ids(prefixes: Iterable[str]) -> re.Pattern[str]:
-    """The opening bracket of whatever resembles an id at the start of a line, also behind a bullet or quote marks."""
-    letter = "".join(_VARIANTS[prefix.lower()] for prefix in prefixes)
-    gap = f"[\\s{_INVISIBLE}]*+"
-    # The fillers are invisible, but letters to `re`. The two alternatives share no character.
-    lead = "\n(?:[^\\w\n]|[_\u115f\u1160\u3164\uffa0])*"
-    return re.compile(
-        f"{lead}[{_SQUARE_OPEN}](?={gap}[{letter}](?:{gap}[{_CHARACTERS['digit']}])+{gap}[{_SQUARE_CLOSE}])"
-    )
-
-
-def _compile_control_words(forms: _Spellings, invisible: str) -> re.Pattern[str]:
-    """The opening bracket of a control token in square brackets."""
-    unseen = f"[{invisible}]*+"
-    words = "|".join(_spell(f"{word}]", forms, unseen) for word in _CHARACTERS["control_words"])
-    return re.compile(f"[{re.escape(forms['['])}](?={unseen}(?:{_spell('/', forms, unseen)})?(?:{words}))")
 
 
 _ASCII_TOKEN_FORMS = _make_token_forms({}, {})
@@ -163,72 +135,98 @@ _UNSEEN = re.compile(f"[{_INVISIBLE}]")
 _BRACKETS = re.compile(f"[{_ANGLE_OPEN}{_SQUARE_OPEN}]")
 
 
+class _Marks:
+    """Patterns for the opening brackets of marks: `tags` of blocks and control tokens, `words` in square brackets.
+
+    An opening tag counts when its name is glued to the bracket, or when at most a code is between the name and a
+    closing bracket: `if guess < answer` is code and not a tag. Tokens count in `forms` alone: a look-alike means
+    nothing to a template.
+    """
+
+    def __init__(self, names: Iterable[str], *, variants: _Spellings, forms: _Spellings, invisible: str) -> None:
+        # Quantifiers are possessive (`*+`): a text made to keep the pattern busy costs no more than its length.
+        unseen, gap = f"[{invisible}]*+", f"[\\s{invisible}]*+"
+        spelled = []
+        for name in sorted(names, key=len, reverse=True):
+            words = (_spell(word, variants, unseen) for word in name.split("_"))
+            spelled.append(f"[{_UNDERSCORE}\\s{invisible}]*+".join(words))
+        slashes = f"(?:[{_SLASH}]{gap})"
+        tag = (
+            f"(?:(?P<glued>{gap}{slashes}++|{unseen}(?!\\s))|{gap})(?:{'|'.join(spelled)}){_NO_LETTER}"
+            f"(?(glued)|{gap}[0-9A-Za-z]*+{gap}[{_ANGLE_CLOSE}])"
+        )
+        # A look at the first letter spares most brackets of HTML and of formulas the long way.
+        initials = "".join(signs for spelling, signs in variants.items() for name in names if name.startswith(spelling))
+        first = f"(?={gap}{slashes}*+[{initials}])"
+        # Control tokens: `<|…|>`, `<<SYS>>`, and single ones such as `</s>`.
+        bar, close, slash = forms["|"], forms[">"], f"(?:(?:{_spell('/', forms, unseen)}))?"
+        named = f"{unseen}[{bar}][^\\s{bar}{forms['<']}{close}]{{1,40}}+[{bar}]{unseen}[{close}]"
+        opening, system = (f"(?:{_spell(word, forms, unseen)})" for word in ("<", "SYS>>"))
+        single = "|".join(_spell(token, forms, unseen) for token in _CHARACTERS["tokens"])
+        tokens = f"{named}|{unseen}(?:{opening})?{slash}{system}|{unseen}{slash}(?:{single})"
+        self.tags = re.compile(f"[{_ANGLE_OPEN}](?={first}{tag}|{tokens})")
+        control = "|".join(_spell(f"{word}]", forms, unseen) for word in _CHARACTERS["control_words"])
+        self.words = re.compile(f"[{re.escape(forms['['])}](?={unseen}(?:{_spell('/', forms, unseen)})?(?:{control}))")
+
+
 class Neutraliser:
     """Neutralises texts for the marks of one set of block names and id prefixes."""
 
     def __init__(self, *, names: Iterable[str], prefixes: Iterable[str]) -> None:
         self._names = tuple(names)
-        self._ascii_tags = _compile_tags(
+        self._ascii_marks = _Marks(
             self._names, variants=_ASCII_VARIANTS, forms=_ASCII_TOKEN_FORMS, invisible=_ASCII_INVISIBLE
         )
-        self._ascii_words = _compile_control_words(_ASCII_TOKEN_FORMS, _ASCII_INVISIBLE)
-        self._ids = _compile_ids(prefixes)
+        # The opening bracket of anything that resembles an id at the start of a line, also behind a bullet or quotes.
+        # The fillers are invisible, but letters to `re`. The two alternatives of `lead` share no character.
+        letter = "".join(_VARIANTS[prefix.lower()] for prefix in prefixes)
+        gap = f"[\\s{_INVISIBLE}]*+"
+        lead = "\n(?:[^\\w\n]|[_\u115f\u1160\u3164\uffa0])*"
+        self._ids = re.compile(
+            f"{lead}[{_SQUARE_OPEN}](?={gap}[{letter}](?:{gap}[{_CHARACTERS['digit']}])+{gap}[{_SQUARE_CLOSE}])"
+        )
 
     @cached_property
-    def _tags(self) -> re.Pattern[str]:
-        # Takes a quarter of a second to compile; a start without a judge needs it as little as plain ASCII does.
-        return _compile_tags(self._names, variants=_VARIANTS, forms=_TOKEN_FORMS, invisible=_INVISIBLE)
-
-    @cached_property
-    def _words(self) -> re.Pattern[str]:
-        return _compile_control_words(_TOKEN_FORMS, _INVISIBLE)
-
-    def also_for(self, prefixes: Iterable[str]) -> "Neutraliser":
-        """The same for ids of other prefixes."""
-        other = copy.copy(self)
-        other._ids = _compile_ids(prefixes)
-        return other
+    def _marks(self) -> _Marks:
+        # Takes a quarter of a second to compile; neither a start without a judge nor plain ASCII needs it.
+        return _Marks(self._names, variants=_VARIANTS, forms=_TOKEN_FORMS, invisible=_INVISIBLE)
 
     def neutralise_lines(self, text: str) -> list[str]:
-        r"""Split a text into lines that hold nothing like a tag, an id at their start, or a control token.
+        r"""Split a text into lines that have nothing like a tag, an id at their start, or a control token.
 
-        A line ends at whatever `str.splitlines` ends one at (`\r`, `\x0b`, `\x85`, U+2028, …); a line break at the very
-        end starts no further line. Half a surrogate pair, which no endpoint can be sent, becomes U+FFFD.
+        A line ends where `str.splitlines` ends one (`\r`, `\x0b`, `\x85`, U+2028, …); a line break at the very end
+        starts no further line. Half a surrogate pair, which no endpoint can be sent, becomes U+FFFD.
         """
-        # Most texts have no bracket at all, and to see that costs far less than the patterns behind it.
+        # Most texts have no bracket at all, which is far cheaper to find out than with the patterns.
         if text.isascii():
-            if "<" in text or "[" in text:
-                return self._neutralise(text, self._ascii_tags, self._ascii_words)
-            return text.splitlines()
-        text = _fix_surrogates(text)
-        return self._neutralise(text, self._tags, self._words) if _BRACKETS.search(text) else text.splitlines()
-
-    def _neutralise(self, text: str, tags: re.Pattern[str], words: re.Pattern[str]) -> list[str]:
-        lines = tags.sub(r"\g<0>\\", text).splitlines()
+            if "<" not in text and "[" not in text:
+                return text.splitlines()
+            marks = self._ascii_marks
+        else:
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            if not _BRACKETS.search(text):
+                return text.splitlines()
+            marks = self._marks
+        lines = marks.tags.sub(r"\g<0>\\", text).splitlines()
         # Every line gets a break in front, the first one too, so that the pattern can begin with a plain character,
         # for which `re` has a fast search; `^` has none.
         text = self._ids.sub(r"\g<0>\\", "\n" + "\n".join(lines))
-        return words.sub(r"\g<0>\\", text).split("\n")[1:] if lines else lines
+        return marks.words.sub(r"\g<0>\\", text).split("\n")[1:] if lines else lines
 
 
 def fold_text(text: str) -> str:
-    """A text in lower case and in NFKC's form, without what nobody sees; for looking something up in it."""
+    """Return a text in lower case and in NFKC's form without invisible characters, to look something up in it."""
     if text.isascii():  # the same in a tenth of the time
         return text.encode().translate(None, _ASCII_UNSEEN).decode().lower()
     return _UNSEEN.sub("", unicodedata.normalize("NFKC", text)).lower()
 
 
-def _fix_surrogates(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
-
-
 CONVERSATION: Final = "conversation"
 TURN_PREFIX: Final = "T"
-"""How the ids of turns begin."""
+"""The first letter of the ids of turns."""
 _CONVERSATION_WORDS: Final = Path(__file__).with_name("conversation.yaml")
 _FALLBACK_LANGUAGE: Final = "en"
 BlockKind = Literal["text", "items"]
@@ -236,18 +234,18 @@ BlockKind = Literal["text", "items"]
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """What a block of one name holds: a text, or items whose ids begin with `prefix` (empty for a text).
+    """The content of a block: a text, or items whose ids begin with `prefix` (empty for a text).
 
-    The name of one that `stands_apart` is a mark in the requests that have it and in no others, whose texts, and with
-    them their replies on record, stay as they were before there was such a block.
+    The name of a block that `is_apart` is a mark only in requests with that block: the texts of other requests, and
+    with them their stored replies, stay the same as before there was such a block.
     """
 
     kind: BlockKind
     prefix: str = ""
-    stands_apart: bool = False
+    is_apart: bool = False
 
 
-# All blocks there are, in the order in which they are written.
+# All blocks, in the order in which they are written.
 BLOCKS: dict[str, Block] = {
     "question": Block(kind="text"),
     "answer": Block(kind="text"),
@@ -264,15 +262,15 @@ BLOCKS: dict[str, Block] = {
     "schema": Block(kind="text"),
     "expected_sql": Block(kind="text"),
     "sql": Block(kind="text"),
-    "first_answer": Block(kind="text", stands_apart=True),
-    "second_answer": Block(kind="text", stands_apart=True),
+    "first_answer": Block(kind="text", is_apart=True),
+    "second_answer": Block(kind="text", is_apart=True),
 }
 INDENT = "    "
 
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """One text of a list with the short id under which the judge answers for it: A1, G1, C1 and so on."""
+    """One text of a list with the short id that the judge answers by: A1, G1, C1 and so on."""
 
     id: str
     text: str
@@ -282,7 +280,7 @@ BlockValue = str | Sequence[Item]
 
 
 def list_texts(value: BlockValue) -> list[str]:
-    """The texts of a block, one or as many as it has items."""
+    """Return the texts of a block, one or as many as it has items."""
     return [value] if isinstance(value, str) else [item.text for item in value]
 
 
@@ -301,22 +299,19 @@ _TURNS = Block(kind="items", prefix=TURN_PREFIX)
 
 @cache
 def _make_neutraliser(apart: frozenset[str], *, has_turns: bool) -> Neutraliser:
-    """The one for the blocks of all requests and those `apart`; beside turns nothing may pass for the id of one, while
-    elsewhere [T1] is a text like any other."""
-    if has_turns:
-        return _make_neutraliser(apart, has_turns=False).also_for([*_PREFIXES, TURN_PREFIX])
-    names = [name for name, block in BLOCKS.items() if name in apart or not block.stands_apart]
-    return Neutraliser(names=names, prefixes=_PREFIXES)
+    """Return the neutraliser for the blocks of all requests and the ones `apart`.
 
-
-_NEUTRALISER = _make_neutraliser(frozenset(), has_turns=False)
+    With turns, ids of turns are marks too; without them [T1] is a text like any other.
+    """
+    names = [name for name, block in BLOCKS.items() if name in apart or not block.is_apart]
+    return Neutraliser(names=names, prefixes=[*_PREFIXES, TURN_PREFIX] if has_turns else _PREFIXES)
 
 
 def render_blocks(variables: Sequence[str], data: Mapping[str, BlockValue]) -> str:
-    """The text of a message that holds `data`, whose keys are exactly `variables` (names out of BLOCKS, in its order).
+    """Return the text of a message with `data`, whose keys are exactly `variables` (names in BLOCKS, in its order).
 
     Equal data gives an equal text. A `conversation` is a text, or items: its turns. PromptError: a block is missing,
-    one too many or of the wrong kind, an id is malformed or comes twice.
+    one too many or of the wrong kind, an id is malformed or given twice.
     """
     if data.keys() != set(variables):
         missing = ", ".join(sorted(set(variables) - data.keys())) or "none"
@@ -324,7 +319,7 @@ def render_blocks(variables: Sequence[str], data: Mapping[str, BlockValue]) -> s
         raise PromptError(
             f"wrong blocks: missing {missing}; not declared {extra}; the prompt takes exactly {', '.join(variables)}"
         )
-    apart = frozenset([name for name in variables if BLOCKS[name].stands_apart])
+    apart = frozenset([name for name in variables if BLOCKS[name].is_apart])
     neutraliser = _make_neutraliser(apart, has_turns=not isinstance(data.get(CONVERSATION, ""), str))
     bodies = [_render_body(name, data[name], neutraliser) for name in variables]
     nonce = derive_nonce("\n".join(bodies))
@@ -333,7 +328,7 @@ def render_blocks(variables: Sequence[str], data: Mapping[str, BlockValue]) -> s
 
 
 def _render_body(name: str, value: BlockValue, neutraliser: Neutraliser) -> str:
-    """The lines between the tags, each with its line break; nothing at all for an empty text or list."""
+    """Return the lines between the tags, each with its line break; nothing for an empty text or list."""
     block = _TURNS if name == CONVERSATION and not isinstance(value, str) else BLOCKS[name]
     if isinstance(value, str):
         if block.kind == "items":
@@ -341,7 +336,7 @@ def _render_body(name: str, value: BlockValue, neutraliser: Neutraliser) -> str:
         return "".join([line + "\n" for line in neutraliser.neutralise_lines(value)])
     if block.kind == "text":
         raise PromptError(f"block '{name}' is {type(value).__name__}; it must be a text")
-    # Ids are the one thing written unchanged, and each must be answerable on its own
+    # Ids are written unchanged, and a verdict is about exactly one of them.
     ids = [item.id for item in value]
     for item_id in ids:
         if not _ID.fullmatch(item_id) or item_id[0] != block.prefix:
@@ -350,17 +345,13 @@ def _render_body(name: str, value: BlockValue, neutraliser: Neutraliser) -> str:
             )
     if len(set(ids)) != len(ids):
         twice = ", ".join(sorted({item_id for item_id in ids if ids.count(item_id) > 1}))
-        raise PromptError(f"block '{name}' has more than one item with the id {twice}; each id stands once")
-    return "".join([_render_item(item, neutraliser) for item in value])
-
-
-def _render_item(item: Item, neutraliser: Neutraliser) -> str:
-    lines = neutraliser.neutralise_lines(item.text)
-    return f"[{item.id}] " + f"\n{INDENT}".join(lines) + "\n"
+        raise PromptError(f"block '{name}' has more than one item with the id {twice}; each id is unique")
+    lines = [f"\n{INDENT}".join(neutraliser.neutralise_lines(item.text)) for item in value]
+    return "".join([f"[{item.id}] {text}\n" for item, text in zip(value, lines, strict=True)])
 
 
 def derive_nonce(body: str) -> str:
-    """Eight hex digits that follow from the data and occur nowhere in it, in no other dress either."""
+    """Return eight hex digits that follow from the data and do not occur in it in any spelling."""
     content, plain = body.encode(), fold_text(body)
     nonce = hashlib.sha256(content).hexdigest()[:8]
     counter = 0
@@ -370,16 +361,11 @@ def derive_nonce(body: str) -> str:
     return nonce
 
 
-def describe_conversation(name: str, language: str) -> str:
-    """What a prompt of this name says of the block, in its language where it is known and in English otherwise."""
-    words = _load_words()
-    of_language = words.get(language, words[_FALLBACK_LANGUAGE])
-    return f"{of_language['all'].strip()}\n{of_language.get(name, of_language['rubric']).strip()}"
-
-
 @cache
-def _load_words() -> Mapping[str, Mapping[str, str]]:
-    words: Mapping[str, Mapping[str, str]] = yaml.load(
+def describe_conversation(name: str, language: str) -> str:
+    """Return the words about the block in a prompt of this name, in its language if known and in English otherwise."""
+    texts: Mapping[str, Mapping[str, str]] = yaml.load(
         _CONVERSATION_WORDS.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     )
-    return words
+    of_language = texts.get(language, texts[_FALLBACK_LANGUAGE])
+    return f"{of_language['all'].strip()}\n{of_language.get(name, of_language['rubric']).strip()}"

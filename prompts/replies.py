@@ -1,4 +1,4 @@
-"""The reply that a prompt asks for: its lists of verdicts, rows of cells, the schema of one request, copied words.
+"""The reply that a prompt asks for: lists of verdicts, rows of cells, the schema of one request, and copied words.
 
 A fused prompt asks so much in one request that the names of keys would be most of its reply. Its verdicts are rows:
 
@@ -8,9 +8,8 @@ A fused prompt asks so much in one request that the names of keys would be most 
 
 Evidence comes before the label that rests on it: a model that does not think before it writes looks for it while it
 writes. Ids are enough evidence for a verdict in favour and are stored as its reason; a verdict against is explained.
-The last cell names contexts that support the statement: those that support it alone are separate ("C1 C2"), those that
-support it together are joined ("C1+C2"), or it is "none", with a reason after a colon. A cell that was not asked for is
-"-".
+The last cell names contexts that support the statement: separate ids support it alone ("C1 C2"), joined ids support it
+together ("C1+C2"), or it is "none", with a reason after a colon. A cell that was not requested is "-".
 """
 
 import re
@@ -21,8 +20,8 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 
 from evalhouse.prompts.render import BLOCKS, BlockValue, list_texts
 
-NOT_ASKED: Final = "-"
-_LEAST_CELLS, _MOST_CELLS = 3, 4
+NOT_REQUESTED: Final = "-"
+_MIN_CELLS, _MAX_CELLS = 3, 4
 _NONE = re.compile(r"none\b", re.IGNORECASE)
 _ID = r"\[?[A-Z][1-9][0-9]*\]?"
 _IDS = re.compile(rf"{_ID}(?:[\s,;+、，；]+{_ID})*", re.ASCII)
@@ -33,169 +32,130 @@ _COLON = re.compile("[:：]")
 Schema = Mapping[str, Any]
 
 VERDICTS = "verdicts"
-"""Where a reply has one list of verdicts; where it has one for each block of items, they bear the blocks' names."""
+"""The key of a single list of verdicts; lists for each block of items have the blocks' names."""
 _SUPPORTS = "supports"
 
 
 def pick_verdict_lists(reply: Mapping[str, Any], variables: Iterable[str]) -> dict[str, Any]:
-    """By name those parts of a reply, or of its schema, that are lists of verdicts; none where it gives none."""
+    """Return by name the parts of a reply, or of its schema, that are lists of verdicts."""
     names = {VERDICTS, *(name for name in variables if name in BLOCKS and BLOCKS[name].prefix)}
     return {name: part for name, part in reply.items() if name in names}
 
 
 def pick_prefixes(name: str, labels: Mapping[str, Sequence[str]]) -> Collection[str]:
-    """How the ids begin that a list of verdicts is about."""
+    """Return the prefixes of the ids that a list of verdicts is about."""
     return labels if name == VERDICTS else BLOCKS[name].prefix
 
 
 def name_support(item_id: str) -> str:
-    """What the verdict on an item's support is called where only some are asked for, and another has the item's id."""
+    """Return the name of the verdict on an item's support, beside the verdict that has the item's id."""
     return f"{_SUPPORTS} {item_id}"
 
 
 def list_verdict_labels(name: str, labels: Mapping[str, Sequence[str]]) -> list[str]:
-    """The labels open to the verdicts of a list, each once, in the order of the file."""
+    """Return the labels that the verdicts of a list can have, each once, in the order of the file."""
     prefixes = pick_prefixes(name, labels)
     return list(dict.fromkeys(label for prefix in prefixes for label in labels.get(prefix, ())))
 
 
 class ExampleContent(BaseModel):
-    """A worked example as it stands in the file: the data of a request and the reply it should get."""
+    """A worked example of a prompt file: the data of a request and the reply it should get."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
     data: dict[str, JsonValue]
     reply: dict[str, JsonValue]
 
 
-_ROW: Final[Schema] = {"type": "array", "items": {"type": "string"}}
-
-
-def is_row_schema(verdict: Schema) -> bool:
-    """Whether a list of verdicts with items of this schema has rows."""
-    return verdict.get("type") == "array"
-
-
-def find_row_fault(verdict: Schema) -> str | None:
-    """What keeps a schema of rows from being one."""
-    return None if verdict == _ROW else "must be an array of texts, the cells of a row, where verdicts are rows"
-
-
 def list_ids(text: str) -> list[str]:
-    """The ids in a cell that holds nothing else; none in any other text."""
+    """Return the ids in a cell that has nothing else; none for any other text."""
     return _ONE_ID.findall(text) if _IDS.fullmatch(text.strip()) else []
 
 
 def unfold_row(cells: Sequence[object]) -> list[dict[str, object]]:
-    """The verdicts of a row as objects, as other replies have them: with `label`, and with `contexts` and `together`.
+    """Return the verdicts of a row as objects, as in other replies: with `label`, and with `contexts` and `together`.
 
-    ValueError: says what keeps the row from being read. What was not asked for gives no verdict.
+    `contexts` is None for a cell with neither ids nor "none", which the check of the verdict reports. A cell that was
+    not requested gives no verdict. ValueError: the row cannot be read.
     """
     texts = [cell.strip() for cell in cells if isinstance(cell, str)]
-    if len(texts) < len(cells) or not _LEAST_CELLS <= len(texts) <= _MOST_CELLS:
-        raise ValueError(
-            f"a row has {_LEAST_CELLS} cells for a context, {_MOST_CELLS} for a statement, all of them texts"
-        )
-    item_id, evidence, label = texts[:_LEAST_CELLS]
-    evidence = "" if evidence == NOT_ASKED else evidence
+    if len(texts) < len(cells) or not _MIN_CELLS <= len(texts) <= _MAX_CELLS:
+        raise ValueError(f"a row has {_MIN_CELLS} cells for a context, {_MAX_CELLS} for a statement, all of them texts")
+    item_id, evidence, label = texts[:_MIN_CELLS]
+    evidence = "" if evidence == NOT_REQUESTED else evidence
     verdicts: list[dict[str, object]] = []
-    if label != NOT_ASKED:
+    if label != NOT_REQUESTED:
         verdicts.append({"id": item_id, "reason": ", ".join(list_ids(evidence)) or evidence, "label": label})
-    if len(texts) == _MOST_CELLS and texts[-1] != NOT_ASKED:
-        verdicts.append({"id": item_id, **_read_support(texts[-1])})
+    if len(texts) == _MAX_CELLS and texts[-1] != NOT_REQUESTED:
+        named, reason = _split_at_colon(texts[-1])
+        support: dict[str, object] = {"reason": reason, "contexts": [], "together": []}
+        if not _NONE.fullmatch(named) and not _IDS.fullmatch(named):
+            support = {"reason": texts[-1], "contexts": None, "together": []}
+        elif not _NONE.fullmatch(named):
+            joined = [_ONE_ID.findall(group) for group in _JOINED.findall(named)]
+            together = joined[0] if joined else []
+            alone = _ONE_ID.findall(_JOINED.sub(" ", named))
+            reason = reason or ", ".join(alone) or " + ".join(together)
+            support = {"reason": reason, "contexts": alone, "together": together}
+        verdicts.append({"id": item_id, **support})
     return verdicts
 
 
 def word_row(row: Sequence[str], *, in_favour: bool, reasons: Iterator[str]) -> list[str]:
-    """The row with ids alone for what is in favour, and the next of these reasons for each verdict against."""
-    item_id, _, label = row[:_LEAST_CELLS]
+    """Return the row with ids as evidence in favour, and the next of these reasons for each verdict against."""
+    item_id, _, label = row[:_MIN_CELLS]
     evidence = ("A1" if item_id.startswith("G") else "G1") if in_favour else next(reasons)
-    named = [_split_at_colon(cell)[0] for cell in row[_LEAST_CELLS:]]
+    named = [_split_at_colon(cell)[0] for cell in row[_MIN_CELLS:]]
     return [item_id, evidence, label, *(f"none: {next(reasons)}" if _NONE.fullmatch(cell) else cell for cell in named)]
 
 
-def _read_support(cell: str) -> dict[str, object]:
-    """No lists where neither ids nor "none" stand there: whoever checks the verdict says so."""
-    named, reason = _split_at_colon(cell)
-    if _NONE.fullmatch(named):
-        return {"reason": reason, "contexts": [], "together": []}
-    if not _IDS.fullmatch(named):
-        return {"reason": cell, "contexts": None, "together": []}
-    joined = [_ONE_ID.findall(group) for group in _JOINED.findall(named)]
-    together = joined[0] if joined else []
-    alone = _ONE_ID.findall(_JOINED.sub(" ", named))
-    return {"reason": reason or ", ".join(alone) or " + ".join(together), "contexts": alone, "together": together}
-
-
-def name_row(item_id: str, labels: Sequence[str], *, with_label: bool, with_support: bool) -> dict[str, Any]:
-    """The schema of the row about one item in the reply to one request."""
-    has_support = not item_id.startswith("C")
-    cells: list[dict[str, Any]] = [
-        {"type": "string", "enum": [item_id]},
-        {"type": "string"} if with_label else {"type": "string", "enum": [NOT_ASKED]},
-        {"type": "string", "enum": list(labels) if with_label else [NOT_ASKED]},
-    ]
-    if has_support:
-        cells.append({"type": "string"} if with_support else {"type": "string", "enum": [NOT_ASKED]})
-    return {"type": "array", "prefixItems": cells, "minItems": len(cells), "maxItems": len(cells)}
-
-
 def _split_at_colon(cell: str) -> tuple[str, str]:
-    """What stands before the first colon, and behind it; without one nothing does."""
+    """Return the texts before and after the first colon; without one the second is empty."""
     before, *behind = _COLON.split(cell, maxsplit=1)
     return before.strip(), behind[0].strip() if behind else ""
 
 
-# What is longer makes grammars that some servers take long over, or refuse.
-_MOST_IDS = 64
-# Every statement takes a word of the text at least; a script without spaces counts by its characters.
+_MAX_IDS = 64  # longer schemas make grammars that some servers take long over, or refuse
+# Every statement takes at least one word of the text; a script without spaces counts by its characters.
 _UNIT = re.compile(r"[A-Za-z0-9]+|[^\x00-\x7f]")
-_LEAST_TEXTS = 8
+_MIN_TEXTS = 8
 
 
 def name_ids(
     schema: dict[str, Any], labels: Mapping[str, Sequence[str]], data: Mapping[str, BlockValue], only: Collection[str]
 ) -> dict[str, Any]:
-    """The schema for these data; as it is where the reply has more verdicts than a schema should name.
+    """Return the schema for these data, or unchanged if the reply has more verdicts than a schema should name.
 
-    Lists of texts end where the data have no more words to make one of. Each list of verdicts is about ids of certain
-    prefixes; all other ids are what they may cite. One of which none is asked for is left out.
+    Lists of texts have at most as many items as the data have words. Each list of verdicts is about ids with certain
+    prefixes; the verdicts may cite all other ids. A list without any requested id is left out.
     """
     ids = [item.id for value in data.values() if not isinstance(value, str) for item in value]
     lists = pick_verdict_lists(schema["properties"], data)
     if not lists:
         words = sum(len(_UNIT.findall(value)) for value in data.values() if isinstance(value, str))
-        bound = {"maxItems": max(_LEAST_TEXTS, words)}
+        bound = {"maxItems": max(_MIN_TEXTS, words)}
         bounded = {
             name: part | bound if part.get("items") == {"type": "string"} else part
             for name, part in schema["properties"].items()
         }
         return schema | {"properties": bounded}
-    # In the order in which the prompt asks for them, which for one list of all is that of the labels.
+    # In the order in which the prompt asks for them, which for one list of all is the order of the labels.
     own = {
         name: [item_id for prefix in pick_prefixes(name, labels) for item_id in ids if item_id[0] == prefix]
         for name in lists
     }
-    asked = {
+    requested = {
         name: [item_id for item_id in judged if not only or {item_id, name_support(item_id)} & {*only}]
         for name, judged in own.items()
     }
-    if not 0 < sum(map(len, asked.values())) <= _MOST_IDS:
+    if not 0 < sum(map(len, requested.values())) <= _MAX_IDS:
         return schema
     named: dict[str, Schema] = {}
-    for name, judged in asked.items():
+    for name, judged in requested.items():
         if not judged:
             continue
         verdict = lists[name]["items"]
-        if is_row_schema(verdict):
-            parts = [
-                name_row(
-                    item_id,
-                    labels[item_id[0]],
-                    with_label=not only or item_id in only,
-                    with_support=not only or name_support(item_id) in only,
-                )
-                for item_id in judged
-            ]
+        if verdict.get("type") == "array":
+            parts = [_name_row(item_id, labels[item_id[0]], only) for item_id in judged]
         else:
             cited = [item_id for item_id in ids if item_id not in own[name]]
             parts = [_name_verdict(verdict, item_id, labels[item_id[0]], cited) for item_id in judged]
@@ -205,7 +165,22 @@ def name_ids(
     return schema | {"properties": properties, "required": list(properties)}
 
 
+def _name_row(item_id: str, labels: Sequence[str], only: Collection[str]) -> dict[str, Any]:
+    """Return the schema of the row about one item."""
+    text, not_requested = {"type": "string"}, {"type": "string", "enum": [NOT_REQUESTED]}
+    has_label = not only or item_id in only
+    cells: list[dict[str, Any]] = [
+        {"type": "string", "enum": [item_id]},
+        text if has_label else not_requested,
+        {"type": "string", "enum": list(labels)} if has_label else not_requested,
+    ]
+    if not item_id.startswith("C"):
+        cells.append(text if not only or name_support(item_id) in only else not_requested)
+    return {"type": "array", "prefixItems": cells, "minItems": len(cells), "maxItems": len(cells)}
+
+
 def _name_verdict(verdict: Schema, item_id: str, labels: Sequence[str], cited: Sequence[str]) -> dict[str, Any]:
+    """Return the schema of the object about one item."""
     properties = dict(verdict["properties"])
     for name, schema in properties.items():
         if name == "id":
@@ -217,43 +192,43 @@ def _name_verdict(verdict: Schema, item_id: str, labels: Sequence[str], cited: S
     return {**verdict, "properties": properties}
 
 
-_SHORTEST = 8
+_MIN_LENGTH = 8
 _WORD = re.compile(r"[^\W\d_\u3000-\u9fff]{4,}|[\u4e00-\u9fff]+|\d{2,}")
 
 
-def collect_said(examples: Iterable[ExampleContent]) -> dict[str, frozenset[str]]:
-    """By text of an example's reply those of its words that its own data have; texts without one are left out."""
-    said: dict[str, frozenset[str]] = {}
+def collect_example_words(examples: Iterable[ExampleContent]) -> dict[str, frozenset[str]]:
+    """Return by text of an example's reply the words that its data have too; texts without one are left out."""
+    words_of: dict[str, frozenset[str]] = {}
     for example in examples:
         known = collect_words(_walk_texts(example.data))
         for text in [*_walk_texts(example.reply), *list_row_reasons(example.reply)]:
-            # Ids, labels and single words are no copies of anything.
-            is_word = len(text) < _SHORTEST or (text.isascii() and " " not in text)
-            if not is_word and (telling := collect_words([text]) & known):
-                said[text.strip()] = telling
-    return said
+            # Ids, labels and single words are not copies.
+            is_word = len(text) < _MIN_LENGTH or (text.isascii() and " " not in text)
+            if not is_word and (words := collect_words([text]) & known):
+                words_of[text.strip()] = words
+    return words_of
 
 
 def list_row_reasons(reply: Mapping[str, Any]) -> list[str]:
-    """What the rows of a reply say in words; ids are none."""
+    """Return the reasons in the rows of a reply that have words, and not only ids."""
     rows = [row for row in reply.get(VERDICTS) or () if isinstance(row, list)]
     reasons = [str(verdict["reason"]) for row in rows for verdict in unfold_row(row)]
     return [reason for reason in reasons if not list_ids(reason)]
 
 
 def list_copied(
-    texts: Iterable[str], said: Mapping[str, frozenset[str]], data: Mapping[str, BlockValue]
+    texts: Iterable[str], example_words: Mapping[str, frozenset[str]], data: Mapping[str, BlockValue]
 ) -> Collection[str]:
-    """Those of the texts that are word for word an example's, and not about these data."""
-    alike = [text for text in texts if text.strip() in said]
-    if not alike:
+    """Return the texts that are word for word in an example, and not about these data."""
+    same = [text for text in texts if text.strip() in example_words]
+    if not same:
         return ()
     known = collect_words(text for value in data.values() for text in list_texts(value))
-    return {text for text in alike if said[text.strip()] - known}
+    return {text for text in same if example_words[text.strip()] - known}
 
 
 def collect_words(texts: Iterable[str]) -> frozenset[str]:
-    """Telling words: of four letters and more, numbers of more than one digit, and pairs of Chinese characters."""
+    """Return words of four letters and more, numbers of two digits and more, and pairs of Chinese characters."""
     words: set[str] = set()
     for text in texts:
         for word in _WORD.findall(text.lower()):

@@ -1,22 +1,17 @@
-"""What makes a prompt a rubric: its criteria and scales, what it cannot do without, and the rules for what was said.
+"""Rubrics: prompts with criteria, scales, required texts, and rules for the judge's ratings.
 
 The judge gives, for each criterion, a reason and then a rating; the reply's schema follows from the criteria, so that
-a user who writes a rubric writes none. What the ratings come to (caps, zeroing, totals) is never left to the
-judge: `Rubric.settle` works it out, and says for each criterion what was said and which rule changed it.
-`prompt_file` reads the section `rubric` of a prompt file with the models here; `tasks/grade.py` asks.
+a user who writes a rubric writes no schema. Caps, zeroing and totals are never left to the judge: `Rubric.settle`
+computes them, and records for each criterion the judge's rating and the rule that changed it. `loader` reads the
+section `rubric` of a prompt file with the models here; `tasks/grade.py` asks the judge.
 """
 
 import math
-import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
-
-from evalhouse.prompts.errors import PromptProblem, make_fault
 
 Need = Literal["answer", "ground_truth", "contexts"]
 CriterionKind = Literal["rating", "spread", "flag", "preference"]
@@ -25,28 +20,20 @@ Better = Literal["high", "low"]
 SAMPLE_COLUMNS: Mapping[str, str] = {
     name: name for name in ("question", "answer", "ground_truth", "contexts", "contexts_role", "schema")
 } | {"expected_sql": "ground_truth", "sql": "answer"}
-"""The blocks that are made from a sample, each with the column it is made from; other blocks belong to single steps."""
+"""The blocks that are made from a sample, each with its column; other blocks belong to single steps."""
 PREFERENCES: tuple[str, ...] = ("first", "second", "tie")
-"""What the judge can say of two answers, by their places."""
-PAIR: tuple[str, ...] = ("first_answer", "second_answer")
-"""The blocks of two answers that one of them is preferred of; beside them stands what both answer to."""
-_BESIDE_PAIR = ("question", "ground_truth", "contexts")
+"""The judge's choices between two answers, by their places."""
 _AS_CONTEXTS = "answer_as_contexts"
-"""The answer of samples without contexts, which is another input than the answer of all."""
-# Steps that are no rubrics keep their grades under these names.
-_RESERVED = ("relevancy", "result_sets", "tool_calls")
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
-_NAME_RULE = "names are small letters, digits and underscores, beginning with a letter"
+"""The column of the answer of samples without contexts, where it is rated in their place."""
 
 
 class Criterion(BaseModel):
-    """One thing that is judged.
+    """One criterion that is judged.
 
     `rating` is a whole number from `min` to `max`; `spread` is two neighbouring numbers of that scale with
-    probabilities, of which the weighted mean counts; `flag` is true or false, 1 or 0. `preference` rates nothing: it
-    says which of two answers is preferred, and gives no score. `anchors` are the ratings that the instructions
-    describe. `metric` names the score made of it (rating / max) where that is not the rubric's own name; null for none.
-    `better: low` is for ratings of faults.
+    probabilities, of which the weighted mean counts; `flag` is true or false, 1 or 0. `preference` picks one of two
+    answers and gives no score. `anchors` are the ratings that the instructions describe. `metric` is the name of its
+    score (rating / max) if that is not the rubric's name; null for no score. `better: low` is for ratings of faults.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -59,7 +46,7 @@ class Criterion(BaseModel):
 
 
 class When(BaseModel):
-    """A condition: no contexts, or what a criterion came to (at most a number, or a flag that is true or false)."""
+    """A condition: no contexts, or a criterion's value (at most a number, or a flag that is true or false)."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
     no_contexts: Literal[True] | None = None
@@ -67,9 +54,19 @@ class When(BaseModel):
     at_most: int | None = None
     is_true: bool | None = Field(default=None, alias="is")
 
+    def explain(self, rated: Mapping[str, float], *, has_contexts: bool) -> str | None:
+        """Return the reason why the condition is met in words; None if it is not met."""
+        if self.no_contexts:
+            return None if has_contexts else "there is no context"
+        assert self.criterion is not None
+        value = rated[self.criterion]
+        if self.at_most is not None:
+            return f"{self.criterion} is {value:g}, at most {self.at_most}" if value <= self.at_most else None
+        return f"{self.criterion} is {'true' if value else 'false'}" if bool(value) is self.is_true else None
+
 
 class Rule(BaseModel):
-    """Under a condition some criteria are set to a number, or come to no more than one."""
+    """Some criteria are set to a number, or capped at one, under a condition."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
     when: When
@@ -78,7 +75,7 @@ class Rule(BaseModel):
 
 
 class Total(BaseModel):
-    """A score of its own: the sum of criteria over a number, rounded half up to so many decimals."""
+    """A score from several criteria: their sum over a number, rounded half up to so many decimals."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
     sum: list[str] = Field(min_length=1)
@@ -91,7 +88,7 @@ class Total(BaseModel):
 class RubricContent(BaseModel):
     """The section `rubric` of a prompt file.
 
-    `needs` are the texts without which a sample is not rated. In a file each is a name, or a list of names of which the
+    `needs` are the texts that a sample must have to be rated. In a file each is a name, or a list of names of which the
     first that the sample has is rated, and the others are left empty.
     """
 
@@ -106,12 +103,27 @@ class RubricContent(BaseModel):
     def _list_names(cls, needs: object) -> object:
         return [[need] if isinstance(need, str) else need for need in needs] if isinstance(needs, list) else needs
 
+    @property
+    def is_of_pairs(self) -> bool:
+        """True if it picks one of two answers instead of rating one."""
+        return any(criterion.kind == "preference" for criterion in self.criteria.values())
+
+    def name_scores(self, rubric: str) -> dict[str, str]:
+        """Return the metric of each criterion or total that has one, in a rubric of this name."""
+        is_alone = len(self.criteria) == 1
+        metrics = {
+            name: criterion.metric or (rubric if is_alone else f"{rubric}_{name}")
+            for name, criterion in self.criteria.items()
+            if criterion.metric is not None and criterion.kind != "preference"
+        }
+        return metrics | {name: total.metric for name, total in self.totals.items()}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rating:
-    """What the judge said of one criterion: a number of its scale (a spread's weighted mean), with the reason.
+    """The judge's rating by one criterion: a number of its scale (a spread's weighted mean), with the reason.
 
-    `expected` counts in place of `rating` where log-probabilities gave one; `note` says so, or why they did not.
+    `expected` counts in place of `rating` if log-probabilities gave one; `note` reports that, or why they did not.
     """
 
     reason: str
@@ -122,9 +134,9 @@ class Rating:
 
 @dataclass(frozen=True, kw_only=True)
 class Grade:
-    """What a criterion or total came to: `said` by the judge (None when it was not asked), `rating` after the rules.
+    """The value of a criterion or total: `said` by the judge (None when it was not asked), `rating` after the rules.
 
-    `rule` says what changed it, None when nothing did; where log-probabilities were asked for, what came of them too.
+    `rule` is what changed it, None when nothing did; it also reports the use of log-probabilities.
     """
 
     criterion: str
@@ -142,42 +154,37 @@ class Rubric(RubricContent):
     name: str
 
     @property
-    def is_of_pairs(self) -> bool:
-        """Whether it prefers one of two answers, in place of rating one."""
-        return _is_of_pairs(self)
-
-    @property
     def stand_in(self) -> str | None:
-        """What is rated where a text is missing, in a sentence; None where nothing stands in for another."""
+        """A sentence on the texts that are rated in place of missing ones; None without any."""
         lists = [(first, " or ".join(others)) for first, *others in self.needs if others]
         return " ".join(f"A sample without {first} is rated by its {others}." for first, others in lists) or None
 
     @property
     def metrics(self) -> dict[str, str]:
-        """The scores this rubric gives: metric -> criterion or total."""
-        return {metric: name for name, metric in _name_scores(self.name, self.criteria, self.totals).items()}
+        """The scores of this rubric: metric -> criterion or total."""
+        return {metric: name for name, metric in self.name_scores(self.name).items()}
 
     def find_better(self, name: str) -> Better:
-        """Which way the score of a criterion or total is better."""
+        """Return the direction in which the score of a criterion or total is better."""
         return (self.criteria.get(name) or self.totals[name]).better
 
     def find_minimum(self, name: str) -> float:
-        """The lowest score of a criterion or total."""
+        """Return the lowest score of a criterion or total."""
         if name in self.criteria:
             return self.criteria[name].min / self.criteria[name].max
         total = self.totals[name]
         return round_half_up(sum(self.criteria[part].min for part in total.sum) / total.over, total.decimals)
 
     def settle(
-        self, ratings: Mapping[str, Rating], *, has_contexts: bool, totals_said: Mapping[str, float]
+        self, ratings: Mapping[str, Rating], *, has_contexts: bool, judged_totals: Mapping[str, float]
     ) -> list[Grade]:
-        """Apply the rules in their order and add the totals; `totals_said` is what the judge, unasked, made of them."""
+        """Apply the rules in their order and add the totals; `judged_totals` are the totals in the judge's reply."""
         rated = {
             name: answer.rating if answer.expected is None else answer.expected for name, answer in ratings.items()
         }
         changes: dict[str, str] = {}
         for rule in self.rules:
-            cause = _describe_cause(rule.when, rated, has_contexts=has_contexts)
+            cause = rule.when.explain(rated, has_contexts=has_contexts)
             if cause is not None:
                 for name, number in rule.set.items():
                     if rated[name] != number:
@@ -202,7 +209,7 @@ class Rubric(RubricContent):
         for name, total in self.totals.items():
             value = round_half_up(sum(rated[part] for part in total.sum) / total.over, total.decimals)
             parts = " + ".join(f"{rated[part]:g}" for part in total.sum)
-            judged = totals_said.get(name)
+            judged = judged_totals.get(name)
             is_right = judged is None or math.isclose(judged, value)
             grades.append(
                 Grade(
@@ -210,7 +217,7 @@ class Rubric(RubricContent):
                     said=judged,
                     rating=value,
                     reason=f"({parts}) / {total.over}",
-                    rule=None if is_right else f"recomputed: the judge said {judged:g}",
+                    rule=None if is_right else f"recomputed: the judge gave {judged:g}",
                 )
             )
         return grades
@@ -224,144 +231,34 @@ def round_half_up(value: float, decimals: int) -> float:
 
 
 def list_columns(variables: Iterable[str], needs: Iterable[object]) -> Iterator[str]:
-    """The columns of a sample that these blocks are made from."""
+    """Yield the columns of a sample that these blocks are made from."""
     has_stand_in = ["contexts", "answer"] in list(needs)
     for name in variables:
         yield _AS_CONTEXTS if has_stand_in and name == "answer" else SAMPLE_COLUMNS[name]
 
 
 def make_rubric(name: str, content: RubricContent) -> Rubric:
-    """The rubric of a section in which `find_rubric_faults` found nothing."""
+    """Return the rubric of a section without faults."""
     return Rubric(name=name, **dict(content))
 
 
 def build_reply_schema(content: RubricContent) -> dict[str, Any]:
-    """The schema of a reply: an object by criterion, the reason before the rating."""
-    return _make_object(
-        {name: _make_object(_describe_verdict(criterion)) for name, criterion in content.criteria.items()}
-    )
-
-
-def find_rubric_faults(content: RubricContent, *, variables: Mapping[str, str], file: str) -> Iterator[PromptProblem]:
-    """What does not agree within the section: names, scales, anchors, rules and totals, blocks that are needed."""
-    yield from _find_naming_faults(content, PurePath(file).stem)
+    """Return the schema of a reply: an object by criterion, the reason before the rating."""
+    criteria: dict[str, Any] = {}
     for name, criterion in content.criteria.items():
-        key = f"rubric.criteria.{name}"
-        if criterion.kind == "flag" and (criterion.min, criterion.max) != (0, 1):
-            yield make_fault(key, "a flag is 0 or 1; leave `min` and `max` out")
-        if criterion.kind == "preference" and criterion != Criterion(kind="preference"):
-            yield make_fault(key, "a preference has neither a scale nor a metric; give its `kind` alone")
-        if criterion.min >= criterion.max:
-            yield make_fault(key, f"min {criterion.min} must be below max {criterion.max}")
-        outside = [anchor for anchor in criterion.anchors if not criterion.min <= anchor <= criterion.max]
-        if outside:
-            message = f"anchor {outside[0]} is not on the scale from {criterion.min} to {criterion.max}"
-            yield make_fault(f"{key}.anchors", message)
-    is_of_pairs = _is_of_pairs(content)
-    if is_of_pairs:
-        if len(content.criteria) > 1 or content.rules or content.totals:
-            yield make_fault(
-                "rubric", "prefers one of two answers by one criterion; leave out the others, rules and totals"
-            )
-        for name in PAIR:
-            if name not in variables:
-                yield make_fault(
-                    "variables", f"'{name}' is missing: a preference is asked for between {' and '.join(PAIR)}"
-                )
-    allowed = (*_BESIDE_PAIR, *PAIR) if is_of_pairs else tuple(SAMPLE_COLUMNS)
-    for name in variables:
-        if name not in allowed:
-            whose = "a rubric of two answers" if is_of_pairs else "a rubric"
-            message = f"is not a block that {whose} is given; allowed: {', '.join(allowed)}"
-            yield make_fault(f"variables.{name}", message)
-    given = {SAMPLE_COLUMNS.get(name) for name in variables}
-    for need in (name for names in content.needs for name in names):
-        if need not in given:
-            yield make_fault("rubric.needs", f"'{need}' is needed but no variable: declare its block under `variables`")
-    for position, rule in enumerate(content.rules):
-        yield from _find_rule_faults(content, rule, key=f"rubric.rules[{position}]")
-    for name, total in content.totals.items():
-        key = f"rubric.totals.{name}"
-        yield from _find_name_faults(content, total.sum, key=f"{key}.sum")
-        most = sum(content.criteria[name].max for name in total.sum if name in content.criteria)
-        if most > total.over:
-            yield make_fault(
-                f"{key}.over", f"{total.over} is less than the sum can be ({most}), and a score is at most 1"
-            )
-
-
-def _name_scores(rubric: str, criteria: Mapping[str, Criterion], totals: Mapping[str, Total]) -> dict[str, str]:
-    """The metric of each criterion or total that has one."""
-    alone = len(criteria) == 1
-    named = {
-        name: criterion.metric or (rubric if alone else f"{rubric}_{name}")
-        for name, criterion in criteria.items()
-        if criterion.metric is not None and criterion.kind != "preference"
-    }
-    return named | {name: total.metric for name, total in totals.items()}
-
-
-def _find_naming_faults(content: RubricContent, rubric: str) -> Iterator[PromptProblem]:
-    if rubric in _RESERVED:
-        yield make_fault("name", f"'{rubric}' is the name of a step of ours; give the rubric another one")
-    scores = _name_scores(rubric, content.criteria, content.totals)
-    for key, names in {
-        "name": [rubric],
-        "rubric.criteria": content.criteria,
-        "rubric.totals": content.totals,
-        "rubric": scores.values(),
-    }.items():
-        # They become names of metrics and stand in their SQL.
-        for odd in (name for name in names if not _NAME.fullmatch(name)):
-            yield make_fault(key, f"'{odd}' cannot be a name; {_NAME_RULE}")
-    for name in content.criteria.keys() & content.totals.keys():
-        yield make_fault(f"rubric.totals.{name}", "is a criterion; give the total another name")
-    for metric, times in Counter(scores.values()).items():
-        if times > 1:
-            yield make_fault("rubric", f"the score '{metric}' is given {times} times; give each a `metric` of its own")
-
-
-def _is_of_pairs(content: RubricContent) -> bool:
-    return any(criterion.kind == "preference" for criterion in content.criteria.values())
-
-
-def _find_rule_faults(content: RubricContent, rule: Rule, *, key: str) -> Iterator[PromptProblem]:
-    when = rule.when
-    asked = [when.no_contexts is not None, when.at_most is not None, when.is_true is not None]
-    if sum(asked) != 1 or (when.criterion is None) != (when.no_contexts is not None):
-        message = "must be {no_contexts: true}, {criterion: NAME, at_most: NUMBER} or {criterion: NAME, is: true}"
-        yield make_fault(f"{key}.when", message)
-    if not rule.set and not rule.cap:
-        yield make_fault(key, "does nothing; give it `set` or `cap` with a number by criterion")
-    names = [*([when.criterion] if when.criterion else []), *rule.set, *rule.cap]
-    yield from _find_name_faults(content, names, key=key)
-    asked_of = content.criteria.get(when.criterion or "")
-    if asked_of and when.is_true is not None and asked_of.kind != "flag":
-        yield make_fault(f"{key}.when", f"{when.criterion} is not a flag; ask whether it is `at_most` a number")
-    compared = [(when.criterion, when.at_most)] if when.criterion and when.at_most is not None else []
-    for name, number in (*compared, *rule.set.items(), *rule.cap.items()):
-        criterion = content.criteria.get(name)
-        if criterion and not criterion.min <= number <= criterion.max:
-            yield make_fault(key, f"{name}: {number} is not on its scale from {criterion.min} to {criterion.max}")
-
-
-def _find_name_faults(content: RubricContent, names: list[str], *, key: str) -> Iterator[PromptProblem]:
-    for name in names:
-        if name not in content.criteria:
-            yield make_fault(key, f"'{name}' is not a criterion; there are {', '.join(content.criteria)}")
-
-
-def _describe_verdict(criterion: Criterion) -> dict[str, Any]:
-    reason: dict[str, Any] = {"type": "string"}
-    scale = list(range(criterion.min, criterion.max + 1))
-    if criterion.kind == "flag":
-        return {"reason": reason, "verdict": {"type": "boolean"}}
-    if criterion.kind == "preference":
-        return {"reason": reason, "verdict": {"type": "string", "enum": list(PREFERENCES)}}
-    if criterion.kind == "rating":
-        return {"reason": reason, "rating": {"type": "integer", "enum": scale}}
-    entry = _make_object({"score": {"type": "integer", "enum": scale}, "probability": {"type": "number"}})
-    return {"reason": reason, "scores": {"type": "array", "items": entry}}
+        scale = {"type": "integer", "enum": list(range(criterion.min, criterion.max + 1))}
+        verdict: dict[str, Any] = {"reason": {"type": "string"}}
+        if criterion.kind == "flag":
+            verdict["verdict"] = {"type": "boolean"}
+        elif criterion.kind == "preference":
+            verdict["verdict"] = {"type": "string", "enum": list(PREFERENCES)}
+        elif criterion.kind == "rating":
+            verdict["rating"] = scale
+        else:
+            entry = _make_object({"score": scale, "probability": {"type": "number"}})
+            verdict["scores"] = {"type": "array", "items": entry}
+        criteria[name] = _make_object(verdict)
+    return _make_object(criteria)
 
 
 def _make_object(properties: dict[str, Any]) -> dict[str, Any]:
@@ -371,14 +268,3 @@ def _make_object(properties: dict[str, Any]) -> dict[str, Any]:
         "required": list(properties),
         "additionalProperties": False,
     }
-
-
-def _describe_cause(when: When, rated: Mapping[str, float], *, has_contexts: bool) -> str | None:
-    """Why a rule applies, in words; None when it does not."""
-    if when.no_contexts:
-        return None if has_contexts else "there is no context"
-    assert when.criterion is not None
-    value = rated[when.criterion]
-    if when.at_most is not None:
-        return f"{when.criterion} is {value:g}, at most {when.at_most}" if value <= when.at_most else None
-    return f"{when.criterion} is {'true' if value else 'false'}" if bool(value) is when.is_true else None

@@ -75,7 +75,7 @@ def _grade_nothing(rubric: Rubric, rated: Mapping[str, str | None]) -> list[Grad
         name: Rating(reason=reason, rating=float(criterion.min if criterion.better == "high" else criterion.max))
         for name, criterion in rubric.criteria.items()
     }
-    grades = rubric.settle(worst, has_contexts=False, totals_said={})
+    grades = rubric.settle(worst, has_contexts=False, judged_totals={})
     return [replace(given, said=None, rule="settled without asking") for given in grades]
 
 
@@ -158,7 +158,7 @@ def _read_reply(text: str, rubric: Rubric) -> _Reading:
 
 def _settle(ratings: Mapping[str, Rating], reading: _Reading, rubric: Rubric, *, has_contexts: bool) -> list[Grade]:
     totals = {name: float(value) for name in rubric.totals if _is_number(value := reading.reply.get(name))}
-    return rubric.settle(ratings, has_contexts=has_contexts, totals_said=totals)
+    return rubric.settle(ratings, has_contexts=has_contexts, judged_totals=totals)
 
 
 def _read_marked(text: str, rubric: Rubric) -> dict[str, object]:

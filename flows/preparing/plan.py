@@ -73,7 +73,9 @@ def pick_rubrics(plan: Plan, prompts: Prompts, way: str) -> tuple[Prompt, ...]:
             )
         if rubric.is_of_pairs:
             raise FatalJudgeError(f"the rubric {name!r} prefers one of two answers; `evalhouse prefer` asks by it")
-    for name in prompts.find_missing(list_prompts(plan.steps | arrange_steps(plan.steps, way))):
+    for name in list_prompts(plan.steps | arrange_steps(plan.steps, way)):
+        if name in prompts:
+            continue
         raise FatalJudgeError(f"there is no prompt {name!r} in this language; add prompts/<language>/{name}.yaml")
     return tuple(prompts[name] for name in wanted)
 

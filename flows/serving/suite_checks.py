@@ -16,7 +16,7 @@ from evalhouse.flows.preparing.suites import LivingSet, Suite, list_fires
 from evalhouse.flows.results.output import print_notice, write_count, write_dollars
 from evalhouse.flows.serving.notify import find_webhook
 from evalhouse.flows.testsets.refresh import RefreshPlan, estimate_refresh, plan_refresh
-from evalhouse.prompts.errors import PromptError
+from evalhouse.prompts import PromptError
 from evalhouse.tasks.datasets.read import stage_of
 from evalhouse.tasks.judge.errors import JudgeError, RunCancelled
 from evalhouse.tasks.settings.run import LIMITS, RunSettings, list_settings

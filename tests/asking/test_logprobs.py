@@ -196,7 +196,7 @@ def test_a_rule_goes_on_from_the_expected_rating() -> None:
     }
     said["accuracy"] = Rating(reason="So.", rating=3.0, expected=1.8, note="expected from tokens")
     said["comprehensiveness"] = Rating(reason="So.", rating=9.0, expected=8.5, note="expected from tokens")
-    grades = {one.criterion: one for one in rubric.settle(said, has_contexts=True, totals_said={})}
+    grades = {one.criterion: one for one in rubric.settle(said, has_contexts=True, judged_totals={})}
     assert (grades["accuracy"].said, grades["accuracy"].rating) == (3.0, 1.8)
     assert grades["accuracy"].rule == "expected from tokens"
     assert grades["comprehensiveness"].rule == "expected from tokens; capped at 4: accuracy is 1.8, at most 2"

@@ -88,7 +88,7 @@ def test_a_rubrics_score_leads_to_what_was_said_what_rules_made_of_it_and_the_re
         "accuracy 2 of 10  — The river is another one.",
         "comprehensiveness 4 of 10, said 9 (capped at 4: accuracy is 2, at most 2)  — All is said.",
         "context_precision 3 of 10  — It stands in C1.",
-        "final 0.3 of 1, said 0.9 (recomputed: the judge said 0.9)  — (2 + 4 + 3) / 30",
+        "final 0.3 of 1, said 0.9 (recomputed: the judge gave 0.9)  — (2 + 4 + 3) / 30",
         "unrelated 0 of 1  — It is about the mill.",
     ]
     assert re.fullmatch(r"call [0-9a-f]{8}: judge ok", lines[at + 6])

@@ -25,7 +25,7 @@ async def test_relevance_is_the_sum_over_thirty_and_not_what_the_judge_makes_of_
         "unrelated": 0, "accuracy": 9, "comprehensiveness": 8, "context_precision": 7, "final": 0.8,
     }  # fmt: skip
     final = read_row(work, "final")
-    assert (final["said"], final["rule"]) == (0.95, "recomputed: the judge said 0.95")
+    assert (final["said"], final["rule"]) == (0.95, "recomputed: the judge gave 0.95")
     assert final["reason"] == "(9 + 8 + 7) / 30"
 
 

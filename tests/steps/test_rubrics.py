@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from prompt_files import read_content, write_prompt
 
 from evalhouse.prompts import Grade, Rating, check_prompts, load_prompts
-from evalhouse.prompts.rubric import RubricContent, build_reply_schema, find_rubric_faults, make_rubric, round_half_up
+from evalhouse.prompts.checks import find_rubric_faults
+from evalhouse.prompts.rubric import RubricContent, build_reply_schema, make_rubric, round_half_up
 from evalhouse.warehouse.metric_files import load_metrics, write_rubric_metric
 from evalhouse.warehouse.steps import GRADE_STEP
 
@@ -31,7 +32,7 @@ def read_section(**section: Any) -> RubricContent:  # noqa: ANN401  # as it stan
 
 def settle(content: RubricContent, ratings: Mapping[str, float], **known: Any) -> dict[str, Grade]:  # noqa: ANN401
     said = {name: Rating(reason=f"of {name}", rating=rating) for name, rating in ratings.items()}
-    options = {"has_contexts": True, "totals_said": {}, **known}
+    options = {"has_contexts": True, "judged_totals": {}, **known}
     return {grade.criterion: grade for grade in make_rubric("manners", content).settle(said, **options)}
 
 
@@ -98,11 +99,11 @@ def test_a_total_is_added_up_after_the_rules_and_never_taken_from_the_judge() ->
     total = {"sum": ["tone", "truth"], "over": 20, "decimals": 1, "metric": "manners_final"}
     rule = {"when": {"criterion": "truth", "at_most": 2}, "cap": {"tone": 4}}
     content = read_section(criteria=dict.fromkeys(("tone", "truth"), RATING), rules=[rule], totals={"final": total})
-    grade = settle(content, {"tone": 9, "truth": 1}, totals_said={"final": 0.9})["final"]
+    grade = settle(content, {"tone": 9, "truth": 1}, judged_totals={"final": 0.9})["final"]
     assert (grade.said, grade.rating, grade.scale_min, grade.scale_max) == (0.9, 0.3, 0, 1)  # 5 / 20 = 0.25
-    assert grade.rule == "recomputed: the judge said 0.9"
+    assert grade.rule == "recomputed: the judge gave 0.9"
     assert grade.reason == "(4 + 1) / 20"
-    agreeing = settle(content, {"tone": 9, "truth": 9}, totals_said={"final": 0.9})["final"]
+    agreeing = settle(content, {"tone": 9, "truth": 9}, judged_totals={"final": 0.9})["final"]
     assert (agreeing.said, agreeing.rating, agreeing.rule) == (0.9, 0.9, None)
     assert settle(content, {"tone": 9, "truth": 9})["final"].said is None
 
@@ -190,7 +191,7 @@ def test_disagreement_is_reported_once_with_its_key(section: dict[str, Any], key
 
 @pytest.mark.parametrize(
     ("file", "message"),
-    [("tool_calls.yaml", "'tool_calls' is the name of a step of ours"), ("My-Rubric.yaml", "'My-Rubric' cannot be")],
+    [("tool_calls.yaml", "'tool_calls' is the name of a built-in step"), ("My-Rubric.yaml", "'My-Rubric' cannot be")],
 )
 def test_a_rubrics_name_must_do_as_a_step_and_a_score(file: str, message: str) -> None:
     problems = list(find_rubric_faults(read_section(), variables=VARIABLES, file=file))

@@ -20,7 +20,7 @@ from port_questions import ask_for, join_sentences, write_questions
 from port_reading import find_claims, find_steps, read_question
 
 from evalhouse.prompts import BlockValue, Item, load_prompts
-from evalhouse.prompts.prompt_file import find_value_faults
+from evalhouse.prompts.checks import find_value_faults
 from evalhouse.tasks.testsets.passages import find_language
 
 FIRST, SECOND = build_base([]), build_base(EDITS)

@@ -16,7 +16,7 @@ from fences import ORDINARY, undo
 
 from evalhouse.prompts.render import BLOCKS, derive_nonce, render_blocks
 
-APART = tuple(name for name, block in BLOCKS.items() if block.stands_apart)
+APART = tuple(name for name, block in BLOCKS.items() if block.is_apart)
 
 
 def show(text: str, *beside: str) -> list[str]:

@@ -4,7 +4,7 @@ import pytest
 from prompt_files import ALL_NAMES
 
 from evalhouse.prompts import BlockValue, Item, Prompt, list_languages, load_prompts
-from evalhouse.prompts.prompt_file import build_block
+from evalhouse.prompts.loader import build_block
 
 PROMPTS = [prompt for language in list_languages() for prompt in load_prompts(language).values()]
 IDS = [f"{prompt.language} {prompt.name}" for prompt in PROMPTS]

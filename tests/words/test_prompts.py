@@ -20,6 +20,7 @@ from evalhouse.prompts import (
     Prompt,
     PromptError,
     check_prompts,
+    checks,
     list_ids,
     list_languages,
     list_rubric_columns,
@@ -28,7 +29,7 @@ from evalhouse.prompts import (
     loader,
     unfold_row,
 )
-from evalhouse.prompts.prompt_file import PromptFile, read_prompt_file
+from evalhouse.prompts.loader import load_yaml
 from evalhouse.prompts.render import BLOCKS, derive_nonce
 from evalhouse.prompts.replies import pick_verdict_lists
 
@@ -56,12 +57,13 @@ def test_english_and_chinese_have_the_same_prompts() -> None:
 def test_a_built_in_prompt_is_read_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
 
-    def read(path: Path, *, language: str, checks: bool = True) -> PromptFile:
+    def load(path: Path) -> tuple[str, dict[str, Any]]:
         names.append(path.stem)
-        return read_prompt_file(path, language=language, checks=checks)
+        return load_yaml(path)
 
-    monkeypatch.setattr(loader, "read_prompt_file", read)
-    loader._load_built_in.cache_clear()
+    for module in (loader, checks):
+        monkeypatch.setattr(module, "load_yaml", load)
+    loader.load_built_in.cache_clear()
     prompts = load_prompts()
     assert "rank" in prompts
     assert "rink" not in prompts
