@@ -229,7 +229,7 @@ def _report(job: _Job, outcome: SuiteOutcome) -> "State[Any]":
         key=key,
         description=f"Run {run.run_id} of suite {job.suite.name}",
     )
-    message = describe_end(run, outcome.gate, read_silent(job.warehouse, run).describe(most=_MAX_SILENT))
+    message = describe_end(run, outcome.gate, read_silent(job.warehouse, run).describe(max_names=_MAX_SILENT))
     get_run_logger().info(message)
     if run.status == "running":
         return _break_off(f"{job.suite.name}: run {run.run_id} was broken off: {outcome.outcome.problem}")

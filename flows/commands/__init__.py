@@ -1,1 +1,1 @@
-"""The commands of `evalhouse`, a file each: read the flags, call one function, print what it returns."""
+"""The commands of `evalhouse`, by subject: parse the flags, call one function, print the result."""

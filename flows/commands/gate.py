@@ -3,6 +3,7 @@ with `--accept` the other way round: a person says that a run is good, whatever 
 
 from collections.abc import Mapping, Sequence
 from math import inf, isfinite
+from pathlib import Path
 from typing import Literal
 
 import click
@@ -22,7 +23,7 @@ from evalhouse.flows.results.gate import (
     decide,
     print_gate,
     read_scores,
-    write_gate_files,
+    write_junit,
     write_markdown,
 )
 from evalhouse.flows.results.output import print_json, print_line, print_notice, print_text
@@ -230,7 +231,10 @@ def gate(
         record_decision(warehouse, make_decision(document, "hand"), patience_s=WRITE_PATIENCE_S)
     except WarehouseError as error:
         print_notice(f"The decision is not on record: {error}.")
-    write_gate_files(document, junit=junit, markdown=markdown)
+    if junit is not None:
+        Path(junit).write_bytes(write_junit(document))
+    if markdown is not None and markdown != STDOUT:
+        Path(markdown).write_text(write_markdown(document), encoding="utf-8")
     if as_json:
         print_json(document)
     elif markdown == STDOUT:

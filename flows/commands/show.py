@@ -42,9 +42,7 @@ from evalhouse.flows.results.run_facts import (
     find_other_run,
     list_trail,
     list_troubled,
-    print_changes_of_samples,
     print_responses,
-    read_changes,
     read_replies,
     read_response_counts,
     read_silent,
@@ -166,7 +164,7 @@ def show(
             {**row, "conversation": plain_turns(load_turns(cast("str | None", row["conversation"]))) or None}
             for row in (warehouse.fetch_rows("show/worst", **of_metric) if metric else ())
         ],
-        "changes": read_changes(warehouse, run_row),
+        "changes": warehouse.fetch_rows("runs/changes", **of_run),
         "responses": read_response_counts(warehouse, run_row),
         "costs": warehouse.fetch_rows("runs/costs", **of_run),
         "replies": replies,
@@ -252,7 +250,11 @@ def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics, *, 
     if document["corrected"]:
         print_line()
         print_table(corrected_table([CorrectedMean(**row) for row in document["corrected"]]))
-    print_changes_of_samples(document["changes"])
+    if document["changes"]:
+        names = ("change", "n_samples", "n_asked_anew", "n_requests", "n_reused")
+        columns = ["", "#samples", "#judged again", "#requests sent", "#answered from the record"]
+        title = f"Samples since run {document['changes'][0]['previous_run_id']}"
+        print_section(title, columns, [[row[name] for name in names] for row in document["changes"]])
     _print_sections(document)
     print_line()
     if run.status != "completed":

@@ -1,1 +1,1 @@
-"""What commands print and pages show: results as data, and text, tables and progress at the terminal."""
+"""The results that commands print and pages show: as data, and as text, tables and progress at the terminal."""

@@ -1,7 +1,7 @@
-"""What a run is held against: the baseline a gate was told to take, the nights of a trend, and the record of both.
+"""The baseline of a gate, its decision as stored, and the changes of a run since the run before.
 
-A baseline is named by one word of `tasks/settings/suite` or as any run is. None of those words means a run that its
-gate refused, but for `previous_any`, which says so.
+A baseline is named by one word of `tasks/settings/suite` or as any run is. Of these words only `previous_any` accepts a
+run that failed its gate.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,33 +20,28 @@ from evalhouse.warehouse.rows.scores import fetch_shared_with
 from evalhouse.warehouse.store import Warehouse
 
 NAMES = (PASSED, MEAN_OF_PASSED, PREVIOUS_ANY)
-# Undecided drops that say nothing of how much worse a run is.
+# Undecided drops that do not show how much worse a run is.
 _OTHER_YARDSTICKS = ("other_judge", "other_formula")
-_MOST_SAMPLES: Final = 5
-_LONGEST: Final = 160
-_LEAST: Final = 0.0005  # what three decimals show
+_MAX_SAMPLES: Final = 5
+_MAX_LETTERS: Final = 160
+_MIN_CHANGE: Final = 0.0005  # what three decimals show
 _UNMOVED: Final[Mapping[str, Any]] = {"change": 0.0}
 _NO_FAULTS: Final = frozenset({"fine", "refused_rightly"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """What drops are measured against. `against` is as it was named, None where nothing is; `runs` are several where
-    their mean is meant, newest last; `missing` says why there is none although one was named."""
+    """The runs that drops are measured against. `against` is the name that was given, None without one; `runs` are
+    several if their mean is meant, newest last; `missing` says why a baseline that was named does not exist."""
 
     against: str | None = None
     runs: tuple[RunRow, ...] = ()
     accepted: Acceptance | None = None
     missing: str | None = None
 
-    def describe(self) -> dict[str, Any]:
-        """As a gate's --json has it."""
-        accepted = None if self.accepted is None else vars(self.accepted)
-        return {"against": self.against, "run_ids": [run.run_id for run in self.runs], "accepted": accepted}
-
 
 def find_baseline(warehouse: Warehouse, run: RunRow, against: str, *, k: int, nights: Sequence[Night]) -> Baseline:
-    """The baseline that `against` names for this run; `nights` are those that count as good (`list_nights`)."""
+    """Find the baseline that `against` names for this run; `nights` are the earlier good runs (`list_nights`)."""
     if against in (PASSED, MEAN_OF_PASSED):
         good = [night for night in nights if night.is_baseline][-(k if against == MEAN_OF_PASSED else 1) :]
         accepted = next((night.accepted for night in good if night.accepted), None)
@@ -74,12 +69,12 @@ def find_baseline(warehouse: Warehouse, run: RunRow, against: str, *, k: int, ni
 
 
 def name_series(run: RunRow) -> str:
-    """What a run's history is the history of."""
+    """Return the name of a run's series."""
     return f"suite {run.suite}" if run.suite else f"dataset {run.dataset}"
 
 
 def find_previous(warehouse: Warehouse, run: RunRow) -> RunRow | None:
-    """The last completed evaluation of the same series that was started before this one."""
+    """Find the last completed evaluation of the same series that was started before this one."""
     completed = (
         other
         for other in list_runs(warehouse, kinds=("evaluation",))
@@ -91,7 +86,7 @@ def find_previous(warehouse: Warehouse, run: RunRow) -> RunRow | None:
 
 
 def describe_acceptance(accepted: Mapping[str, Any]) -> str:
-    """Who took which run for the baseline, when and why, in a sentence."""
+    """Describe in a sentence who accepted which run as the baseline, when and why."""
     return (
         f"run {accepted['run_id']} was accepted as the baseline by {accepted['accepted_by']} on "
         f"{accepted['accepted_at']:%Y-%m-%d %H:%M} UTC: {accepted['why']}"
@@ -99,10 +94,10 @@ def describe_acceptance(accepted: Mapping[str, Any]) -> str:
 
 
 def make_decision(document: Mapping[str, Any], origin: Origin) -> Decision:
-    """What goes on record of a gate's document.
+    """Make the decision to store from a gate's document.
 
-    A run becomes a baseline when it passed and no drop that was left undecided is a worsening beyond chance (its whole
-    interval): such a one may keep its limit and is let through, but what comes after is held against the level before.
+    A run becomes a baseline if it passed and no undecided drop is a worsening beyond chance (its whole interval). A run
+    with such a drop may be within its limit and passes, but later runs are compared with the level before it.
     """
     doubted = any(
         check["kind"] == "max_drop" and check["outcome"] == "undecided" and (check["ci_low"] or 0.0) > 0
@@ -124,14 +119,14 @@ def make_decision(document: Mapping[str, Any], origin: Origin) -> Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """What a run has other than the run before; `is_break` where it makes their scores another measure."""
+    """A difference from the run before; `is_break` if the scores of the two cannot be compared because of it."""
 
     text: str
     is_break: bool
 
 
 def list_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Difference]:
-    """What differs of two rows of `runs`, each with its plan."""
+    """Yield the differences of two rows of `runs`, each with its plan."""
     for name in YARDSTICKS:
         if before[name] != after[name]:
             yield Difference(text=f"{name}: {before[name] or 'none'} → {after[name] or 'none'}", is_break=True)
@@ -139,13 +134,13 @@ def list_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Ite
     if bases[0] != bases[1]:
         yield Difference(text=f"knowledge base: {bases[0] or 'none'} → {bases[1] or 'none'}", is_break=False)
     if before["suite_hash"] != after["suite_hash"]:
-        yield Difference(text="suite file: another text", is_break=False)
+        yield Difference(text="suite file: changed", is_break=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Moves:
-    """What moved. `changes` are by metric, `causes` how many samples had one before and have it now, by their names;
-    `samples` those that fell furthest, the worst first."""
+    """The changes since the run before. `changes` are by metric, `causes` the number of samples before and now by the
+    cause's name; `samples` fell furthest, the worst first."""
 
     previous: RunRow
     means: Sequence[Mapping[str, Any]]
@@ -156,13 +151,13 @@ class Moves:
 
 
 def list_means(warehouse: Warehouse, run: RunRow) -> list[dict[str, Any]]:
-    """The means of a run, in the order of its own metrics."""
+    """Read the means of a run, in the order of its metrics."""
     return warehouse.fetch_rows("runs/means", run_id=run.run_id, metrics=list(run.metrics))
 
 
 def read_moves(warehouse: Warehouse, run: RunRow) -> Moves | None:
-    """What moved against the run before; None for the first of a series."""
-    with one_reader():  # to open the warehouse for each read takes as long as what is read
+    """Read the changes since the run before; None for the first run of a series."""
+    with one_reader():  # opening the warehouse for each read takes as long as the reads
         previous = find_previous(warehouse, run)
         if previous is None:
             return None
@@ -173,7 +168,7 @@ def read_moves(warehouse: Warehouse, run: RunRow) -> Moves | None:
             row["cause"]: row["n_samples"] for row in warehouse.fetch_rows("diagnosis/causes", run_id=previous.run_id)
         }
         means = list_means(warehouse, run)
-        pair = {"candidate": run.run_id, "base": previous.run_id, "most": _MOST_SAMPLES}
+        pair = {"candidate": run.run_id, "base": previous.run_id, "most": _MAX_SAMPLES}
         fallen = warehouse.fetch_rows("history/worse", **pair)
         wanted = {"run_id": run.run_id, "sample_ids": [row["sample_id"] for row in fallen]}
         rows = warehouse.fetch("diagnosis/of_samples", **wanted).to_dicts() if fallen else []
@@ -193,14 +188,14 @@ def read_moves(warehouse: Warehouse, run: RunRow) -> Moves | None:
 
 
 def write_moves(moves: Moves) -> list[str]:
-    """Write the same as lines of Markdown."""
+    """Write the changes as lines of Markdown."""
     lines = [f"## Against run `{moves.previous.run_id}` of {moves.previous.started_at:%Y-%m-%d %H:%M} UTC"]
 
     def add_list(title: str, items: Sequence[str]) -> None:
         if items:
             lines.extend(["", title, "", *(f"- {item}" for item in items)])
 
-    moved = [row for row in moves.means if abs(moves.changes.get(row["metric"], _UNMOVED)["change"]) >= _LEAST]
+    moved = [row for row in moves.means if abs(moves.changes.get(row["metric"], _UNMOVED)["change"]) >= _MIN_CHANGE]
     if moved:
         lines += ["", "| metric | mean | change | over |", "| --- | --- | --- | --- |"]
     for row in moved:
@@ -214,18 +209,18 @@ def write_moves(moves: Moves) -> list[str]:
     for difference in moves.differences:
         note = " (so the means are not comparable)" if difference.is_break else ""
         differences.append(f"{escape_markdown(difference.text)}{note}")
-    add_list("Measured or made otherwise than then:", differences)
+    add_list("Measured or made differently than then:", differences)
     causes = [f"{escape_markdown(name)}: {before:,} → {now:,}" for name, (before, now) in moves.causes.items()]
     add_list("Causes, then → now:", causes)
     samples = []
     for sample in moves.samples:
-        # The metric that fell most, and why: the cause that verdicts point to, what decided, whether its input changed.
+        # The metric that fell most, and why: the cause by the verdicts, its evidence, and whether the input changed.
         move = sample["moves"][0]
         fall = f"{move['metric']} {write_value(move['before'])} → {write_value(move['after'])}"
         why = [] if sample["cause"] in (None, "not_judged") else [load_advice("en")[sample["cause"]].name]
         why += [sample["evidence"]] if why and sample["evidence"] else []
         why += ["its answer or contexts changed" if sample["input_changed"] else "nothing of it changed"]
         text = f"{sample['sample_id']}, {fall}: {'; '.join(why)}. {sample['question'] or ''}"
-        samples.append(escape_markdown(shorten(text, 2 * _LONGEST)))
+        samples.append(escape_markdown(shorten(text, 2 * _MAX_LETTERS)))
     add_list("Fallen furthest:", samples)
     return lines

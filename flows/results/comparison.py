@@ -1,12 +1,14 @@
-"""How a comparison of two runs looks to a person: the tables that `evalhouse compare` prints from its document.
+"""Comparisons in words and tables: of two runs, of answers that a judge preferred, and of a gate's checks.
 
-Beside it plain and corrected means, for the commands that show means; nothing here makes `show` slow to start.
+Here are also components of variance and corrected means, which several commands show. Nothing here makes `show` slow to
+start.
 """
 
 import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import zip_longest
 from typing import Any, Final
 
 from evalhouse.flows.errors import SettingsError
@@ -55,7 +57,7 @@ _PARTS = {
     "no_longer_scored": "scored only in base",
 }
 _KINDS = {"answer": "answer says", "ground_truth": "truth says", "context": "context", "rating": "rating"}
-_MOST_SCORES = 6
+_MAX_SCORES = 6
 # What a narrow terminal does without, in this order.
 _DROPPED = (("#scored in base", "#in candidate"), ("#base", "#candidate"), ("#common",), ("#p",))
 # Letters of a text among several samples; a sample shown by itself has its texts whole.
@@ -68,10 +70,10 @@ _SMALLEST_P = 0.001
 def read_noise_components(
     warehouse: Warehouse, run: RunRow, *, drops: Sequence[str] = (), power: float = POWER
 ) -> list[dict[str, Any]]:
-    """By metric of a run that asked questions again its components, the smallest drop it shows, and plans.
+    """Read for each metric of a run that repeated questions its components, the smallest visible drop, and plans.
 
-    `drops` are METRIC=NUMBER texts; without any those of the run's own gate are planned for. Raises SettingsError for
-    other texts, for a metric that the run has no components of, and for a run that asked nothing again.
+    `drops` are METRIC=NUMBER texts; without any the drops of the run's own gate are planned for. Raises SettingsError
+    for other texts, for a metric without components, and for a run that repeated no question.
     """
     rows = fetch_components(warehouse, run.run_id)
     if not drops:
@@ -100,14 +102,8 @@ def read_noise_components(
     return describe_components(rows, sizes, power=power)
 
 
-def read_components_of(warehouse: Warehouse, run: RunRow, drops: Mapping[str, float]) -> list[dict[str, Any]]:
-    """The same of the metrics of which drops are limited, each planned for its limit."""
-    rows = fetch_components(warehouse, run.run_id) if drops else []
-    return describe_components([row for row in rows if row["metric"] in drops], drops)
-
-
 def print_components(rows: Sequence[Row]) -> None:
-    """A table of the metrics in which anything wavered, and a line for each plan."""
+    """Print a table of the metrics whose scores varied, and a line for each plan."""
     if not rows:
         return
     is_known = all(row["judge_variance"] is not None for row in rows)
@@ -137,12 +133,12 @@ def print_components(rows: Sequence[Row]) -> None:
 
 
 def list_plans(rows: Sequence[Row]) -> list[str]:
-    """What it takes to see the drops that were asked for, a sentence each."""
+    """Return the plans for seeing the given drops, a sentence each."""
     return [row["plan"]["text"] for row in rows if row["plan"]]
 
 
 def describe_shares(row: Row) -> str:
-    """What one metric's scores vary by, in a few words: `questions 70 %, bot 26 %, judge 4 % of the variance`."""
+    """Describe the variance of a metric's scores: `questions 70 %, bot 26 %, judge 4 % of the variance`."""
     if row["judge_variance"] is None:
         parts = {"questions": row["question_variance"], "bot and judge": row["answer_variance"]}
     else:
@@ -155,7 +151,7 @@ def describe_shares(row: Row) -> str:
 def print_comparison(document: Row) -> None:
     """Print everything: the runs, warnings, differences, why they are there, and the samples that moved most.
 
-    Of a sample that was asked for by its id, which is the one that has its texts, nothing but the sample.
+    A sample that was named by its id, which is the one with texts, is printed alone.
     """
     base, candidate, n = document["base"], document["candidate"], document["n_samples"]
     for name, run in (("base", base), ("candidate", candidate)):
@@ -191,9 +187,9 @@ def print_comparison(document: Row) -> None:
         n_tests = sum(metric["p"] is not None for metric in document["metrics"])
         title = f"Samples that both runs scored (p adjusted for {n_tests} metrics)"
         print_line()
-        # The columns that stand side by side; `--json` has all.
+        # The columns that fit side by side; `--json` has all.
         available = make_console().width
-        # Where no sample was judged again, or nothing is known of the judge, there is no column of zeros or dashes.
+        # Without samples judged again or measured noise there is no column of zeros or dashes.
         has_floor = any(row["#noise floor"] for row in differences)
         columns = [column for column in differences[0] if column != "#noise floor" or has_floor]
         for dropped in ((), *_DROPPED):
@@ -260,7 +256,7 @@ def _print_noise(document: Row) -> None:
 
 
 def name_part(name: str) -> str:
-    """A part of a difference in words."""
+    """Name a part of a difference in words."""
     if name in _PARTS:
         return _PARTS[name]
     *others, last = [_CHANGED[cause] for cause in name.split("+")]
@@ -268,26 +264,31 @@ def name_part(name: str) -> str:
 
 
 def write_also(also: Mapping[Any, int]) -> str:
-    """What else changed in a part's samples, which its metric does not rest on: `28 also had other contexts`."""
+    """Describe other changes in a part's samples, which its metric does not use: `28 also had other contexts`."""
     return "; ".join(f"{n} also had {_ALSO[cause]}" for cause, n in also.items())
 
 
 def _print_sample(sample: Row) -> None:
     print_line()
     print_line(f"sample {sample['sample_id']}", bold=True)
-    for metric, score in list(sample["scores"].items())[: None if "texts" in sample else _MOST_SCORES]:
+    for metric, score in list(sample["scores"].items())[: None if "texts" in sample else _MAX_SCORES]:
         values = f"{write_value(score['base'])} → {write_value(score['candidate'])}"
         print_line(f"{metric} {values}: {name_part(score['changed'])}")
     if "texts" in sample:
         # The texts of both runs; one that is the same in both is shown once.
         texts = sample["texts"]
-        for name in ("question", "answer", "ground_truth"):
-            _print_text(name, texts["base"][name], texts["candidate"][name])
-        before, after = (texts[side]["contexts"] or [] for side in ("base", "candidate"))
-        for place in range(max(len(before), len(after))):
-            _print_text(f"C{place + 1}", *(texts[place] if place < len(texts) else None for texts in (before, after)))
-    elif len(sample["scores"]) > _MOST_SCORES:
-        print_line(f"… and {len(sample['scores']) - _MOST_SCORES} more scores")
+        names = ("question", "answer", "ground_truth")
+        pairs = [(name, texts["base"][name], texts["candidate"][name]) for name in names]
+        contexts = zip_longest(*(texts[side]["contexts"] or [] for side in ("base", "candidate")))
+        pairs += [(f"C{rank}", before, after) for rank, (before, after) in enumerate(contexts, start=1)]
+        for name, before, after in pairs:
+            if before == after:
+                print_line(f"{name}: {write_value(before)}")
+            else:
+                print_line(f"{name}, base: {write_value(before)}")
+                print_line(f"{name}, candidate: {write_value(after)}")
+    elif len(sample["scores"]) > _MAX_SCORES:
+        print_line(f"… and {len(sample['scores']) - _MAX_SCORES} more scores")
     most = _WHOLE if "texts" in sample else _SHORT
     rows = [
         [
@@ -305,50 +306,40 @@ def _print_sample(sample: Row) -> None:
         print_line("No verdict changed.")
 
 
-def _print_text(name: str, before: str | None, after: str | None) -> None:
-    if before == after:
-        print_line(f"{name}: {write_value(before)}")
-    else:
-        print_line(f"{name}, base: {write_value(before)}")
-        print_line(f"{name}, candidate: {write_value(after)}")
-
-
 def _write_item(kind: str, item: Row | None) -> tuple[str, str]:
-    """What was judged with its verdict, and the reasons for it."""
+    """Write the text of an item with its verdict, and the reasons for it."""
     if item is None:
         return "–", "–"
-    reasons = (item.get("reason"), item.get("label_reason"), explain_support(item, item.get("support_reason")))
-    return _write_verdict(kind, item), " / ".join(filter(None, reasons)) or "–"
-
-
-def _write_verdict(kind: str, item: Row) -> str:
     if kind == "rating":
-        return f"{item['text']} {item['rating']:g} of {item['scale_max']:g}"
-    if kind == "context":
+        verdict = f"{item['text']} {item['rating']:g} of {item['scale_max']:g}"
+    elif kind == "context":
         usefulness = "useful" if item["useful"] else "not useful"
-        return f"C{item['context_rank']} {usefulness}: {shorten(item['text'], _SHORT_CONTEXT)}"
-    verdicts = [item["label"]] if item["label"] else []
-    if item["supported"] is not None:
-        verdicts.append(f"in {name_support(item)}" if item["supported"] else "unsupported")
-    return f"{', '.join(verdicts)}: {item['text']}" if verdicts else str(item["text"])
+        verdict = f"C{item['context_rank']} {usefulness}: {shorten(item['text'], _SHORT_CONTEXT)}"
+    else:
+        verdicts = [item["label"]] if item["label"] else []
+        if item["supported"] is not None:
+            verdicts.append(f"in {name_support(item)}" if item["supported"] else "unsupported")
+        verdict = f"{', '.join(verdicts)}: {item['text']}" if verdicts else str(item["text"])
+    reasons = (item.get("reason"), item.get("label_reason"), explain_support(item, item.get("support_reason")))
+    return verdict, " / ".join(filter(None, reasons)) or "–"
 
 
 def _write_difference(value: float | None) -> str:
-    """With its sign, and no sign where nothing is left of it."""
+    """Write a difference with its sign, and 0.000 without one."""
     if value is None:
         return "–"
     return "0.000" if abs(value) < 0.0005 else f"{value:+.3f}"
 
 
 def write_p(value: float | None) -> str:
-    """A p value; a small one by what it is below."""
+    """Write a p value; a small one as below a limit."""
     if value is None:
         return "–"
     return f"<{_SMALLEST_P}" if value < _SMALLEST_P else f"{value:.3f}"
 
 
-def corrected_table(rows: Sequence[CorrectedMean], *, title: str = "Means corrected by what people said") -> Table:
-    """One row a metric, of one run."""
+def corrected_table(rows: Sequence[CorrectedMean], *, title: str = "Means corrected by people's labels") -> Table:
+    """Lay out the corrected means of one run, a row for each metric."""
     columns = ["metric", "#judge's mean", "#corrected", "95 % interval", "#judge off by", "#reviewed", "mind"]
     cells = [
         [
@@ -361,7 +352,10 @@ def corrected_table(rows: Sequence[CorrectedMean], *, title: str = "Means correc
 
 
 def corrected_pair_table(pairs: Sequence[CorrectedPair]) -> Table:
-    """One row a metric, of two runs; there is no interval of the difference, since both rest on the same labels."""
+    """Lay out the corrected means of two runs, a row for each metric.
+
+    The difference has no interval, since both means use the same labels.
+    """
     columns = ["metric", "#base", "95 % interval", "#candidate", "95 % interval", "#reviewed", "mind"]
     cells = [
         [
@@ -372,7 +366,7 @@ def corrected_pair_table(pairs: Sequence[CorrectedPair]) -> Table:
         ]
         for pair in pairs
     ]  # fmt: skip
-    return make_table(columns, cells, title="Means corrected by what people said")
+    return make_table(columns, cells, title="Means corrected by people's labels")
 
 
 _REASONS: Final = {
@@ -391,14 +385,14 @@ _VERDICTS: Final = {
     "undecided": "undecided",
 }
 _STAND_IN: Final = (
-    "The lexical judge compares words alone, with the ground truth or else the contexts: a stand-in, which knows "
-    "nothing of use or style and has no eye for places."
+    "The lexical judge only compares words, with the ground truth or else the contexts: it cannot judge use or style, "
+    "and ignores the order."
 )
 _ORDERS: Final = {"contradict": "the order decided", "half": "one order says tie", "agree": "both orders"}
 
 
 def describe_preferences(warehouse: Warehouse, run: RunRow, *, with_samples: bool = True) -> dict[str, Any] | None:
-    """All that a run of kind prefer found, as JSON has it; None for a run of another kind."""
+    """Describe the result of a run of kind prefer, as in JSON; None for a run of another kind."""
     if run.kind != "prefer":
         return None
     from evalhouse.tasks.comparing.paired import summarise_preferences  # noqa: PLC0415  # imports the statistics
@@ -407,7 +401,7 @@ def describe_preferences(warehouse: Warehouse, run: RunRow, *, with_samples: boo
     summary = summarise_preferences(rows)
     asked = {name: run.config["prefer"][name] for name in ("base", "candidate", "rubric", "without", "cluster")}
     position = asdict(summary.position) | {"leans_to": summary.position.leans_to}
-    # What was decided on the win rate, in the words of a gate; None where no limit was given.
+    # The decision on the win rate, as a gate has it; None without a limit.
     checks = warehouse.fetch_rows("gate/newest", run_id=run.run_id)
     if not checks:
         gate_lines = None
@@ -426,21 +420,21 @@ def describe_preferences(warehouse: Warehouse, run: RunRow, *, with_samples: boo
             warehouse.fetch("preferences/left_out", run_id=run.run_id).select("reason", "n_samples").iter_rows()
         ),
         "gate": gate_lines,
-        "samples": [_describe_sample(row) for row in rows] if with_samples else [],
+        "samples": [
+            {
+                **{name: row[name] for name in ("sample_id", "cluster", "winner", "points", "orders", "is_identical")},
+                **{
+                    side: {"verdict": row[side], "reason": row[f"{side}_reason"], "call_id": row[f"{side}_call_id"]}
+                    for side in ("base_first", "candidate_first")
+                },
+            }
+            for row in (rows if with_samples else ())
+        ],
     }
-
-
-def _describe_sample(row: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("sample_id", "cluster", "winner", "points", "orders", "is_identical")
-    shown = {
-        side: {"verdict": row[side], "reason": row[f"{side}_reason"], "call_id": row[f"{side}_call_id"]}
-        for side in ("base_first", "candidate_first")
-    }
-    return {name: row[name] for name in names} | shown
 
 
 def print_preferences(document: Mapping[str, Any], *, top: int) -> None:
-    """The same as a person reads it, with `top` samples that the candidate lost or that the order decided."""
+    """Print the result, with `top` samples that the candidate lost or that the order decided."""
     print_table(make_table(*lay_out_result(document)))
     for line in list_remarks(document):
         print_line(line)
@@ -450,14 +444,17 @@ def print_preferences(document: Mapping[str, Any], *, top: int) -> None:
     order = {"base": 0, "tie": 1}
     lost = [sample for sample in document["samples"] if sample["winner"] == "base" or sample["orders"] == "contradict"]
     print_section(
-        "Samples that the candidate lost, and those that the order decided",
+        "Samples that the candidate lost or that the order decided",
         columns,
         [
             [
                 shorten(sample["sample_id"], 40),
                 sample["winner"],
                 _ORDERS[sample["orders"]],
-                *(_write_reason(sample[side]) for side in ("base_first", "candidate_first")),
+                *(
+                    f"{write_value(sample[side]['verdict'])}: {shorten(sample[side]['reason'], 120)}"
+                    for side in ("base_first", "candidate_first")
+                ),
             ]
             for sample in sorted(lost, key=lambda sample: (order[sample["winner"]], sample["points"]))[:top]
         ],
@@ -465,7 +462,7 @@ def print_preferences(document: Mapping[str, Any], *, top: int) -> None:
 
 
 def lay_out_result(document: Mapping[str, Any]) -> tuple[list[str], list[list[object]]]:
-    """Columns and the one row of the table that says whose answers are preferred."""
+    """Return the columns and the only row of the table of the result."""
     rate = document["win_rate"]
     columns = [
         "#samples", "#candidate wins", "#ties", "#base wins", "#win rate", "95 % interval", "#p", "whose answers",
@@ -479,20 +476,20 @@ def lay_out_result(document: Mapping[str, Any]) -> tuple[list[str], list[list[ob
 
 
 def write_result(document: Mapping[str, Any]) -> str:
-    """The result as one sentence, without a full stop."""
+    """Return the result as one sentence, without a full stop."""
     if not document["n"]:
-        return "Nothing can be said of the answers: no pair was judged"
+        return "The answers cannot be compared: no pair was judged"
     side = document["verdict"]
-    said = "Neither side's answers are" if side == "undecided" else f"The {side}'s answers are"
+    preferred = "Neither side's answers are" if side == "undecided" else f"The {side}'s answers are"
     n = write_count(document["n"], "sample")
     return (
-        f"{said} preferred by more than chance: the candidate's in {document['wins']:,} of {n}, the base's in "
+        f"{preferred} preferred by more than chance: the candidate's in {document['wins']:,} of {n}, the base's in "
         f"{document['losses']:,}, neither in {document['ties']:,}"
     )
 
 
 def lay_out_position(document: Mapping[str, Any]) -> tuple[list[str], list[list[object]]]:
-    """Columns and rows of the table that says how far places decided; no rows where nothing was asked."""
+    """Return the columns and rows of the table of position effects; no rows if nothing was asked."""
     position = document["position"]
     leans = f"the judge leans to the {position['leans_to']}" if position["leans_to"] else "no leaning is shown"
     meanings = {
@@ -509,19 +506,19 @@ def lay_out_position(document: Mapping[str, Any]) -> tuple[list[str], list[list[
 
 
 def lay_out_left_out(document: Mapping[str, Any]) -> tuple[list[str], list[list[object]]]:
-    """Columns and rows of the table that says which samples have no preference."""
+    """Return the columns and rows of the table of samples without a preference."""
     return ["why", "#samples"], [[_REASONS.get(reason, reason), n] for reason, n in document["left_out"].items()]
 
 
 def list_remarks(document: Mapping[str, Any]) -> list[str]:
-    """What stands behind the figures, in sentences."""
+    """Explain the figures in sentences."""
     halves, signs = document["half_wins"] + document["half_losses"], document["sign_test"]
     lines = [
         f"base {document['base']}, candidate {document['candidate']}; judge {document['judge']}, rubric "
         f"{document['rubric']}",
         f"The win rate is the candidate's, a tie counting half. {halves:,} wins count half, because one order says "
         f"tie; of the ties {document['n_contradicted']:,} are contradictions and {document['n_identical']:,} have the "
-        "same answer, of which nothing was asked.",
+        "same answer, which was not asked about.",
     ]
     if document["cluster"] is not None:
         lines.append(
@@ -533,10 +530,6 @@ def list_remarks(document: Mapping[str, Any]) -> list[str]:
     gate = document["gate"]
     checks = gate["checks"] if gate else ()
     return [*lines, *(f"gate {gate['outcome']}: {name_check(check)}; {describe_finding(check)}" for check in checks)]
-
-
-def _write_reason(shown: Mapping[str, Any]) -> str:
-    return f"{write_value(shown['verdict'])}: {shorten(shown['reason'], 120)}"
 
 
 KINDS = {
@@ -551,7 +544,7 @@ KINDS = {
 
 
 def write_amount(kind: str, value: float | None) -> str:
-    """What was found, in its unit."""
+    """Write a value in its unit."""
     if value is None:
         return "unknown" if kind == "max_cost" else "–"
     match kind:
@@ -566,7 +559,7 @@ def write_amount(kind: str, value: float | None) -> str:
 
 
 def write_limit(kind: str, value: float) -> str:
-    """A limit in its unit, with all digits it was given."""
+    """Write a limit in its unit, with all digits that were given."""
     match kind:
         case "max_cost":
             return f"${value:.2f}" if round(value, 2) == value else f"${value:.12g}"
@@ -579,7 +572,7 @@ def write_limit(kind: str, value: float) -> str:
 
 
 def write_beyond(check: Row) -> str:
-    """By how much a value is beyond its limit; a dash where it is not."""
+    """Write the distance of a value beyond its limit; a dash within it."""
     beyond = check["beyond"]
     if beyond is None or beyond <= 0:
         return "–"
@@ -587,7 +580,7 @@ def write_beyond(check: Row) -> str:
 
 
 def name_check(check: Row) -> str:
-    """A check in a few words, such as `factual_f1: mean at least 0.800`."""
+    """Name a check in a few words, such as `factual_f1: mean at least 0.800`."""
     limit = name_limit(check)
     return f"{check['metric']}: {limit}" if check["metric"] else limit
 
@@ -597,7 +590,7 @@ def name_limit(check: Row) -> str:
 
 
 def describe_finding(check: Row) -> str:
-    """What was found, in one sentence."""
+    """Describe the finding of a check in one sentence."""
     prefix = "undecided, " if check["outcome"] == "undecided" else ""
     finding = f"{prefix}found {write_amount(check['kind'], check['value'])}"
     if check["ci_low"] is not None:

@@ -1,16 +1,15 @@
-"""What a gate decides and how it is shown: one path for `evalhouse gate` and for the gate of a suite.
+"""The decision of a gate and its output, for `evalhouse gate` and for the gate of a suite.
 
 The numbers are read from the record here and judged in `evalhouse.tasks.comparing.gate_checks`; who sets the limits,
 and whether a run may be decided on at all, is the business of the two callers.
 For other programs it leaves JUnit XML (a CI's test page) and Markdown (a pull request). Names of metrics, labels and
 datasets are texts of others: in XML they are attributes and texts, without the characters that XML 1.0 does not allow;
-in Markdown they stand in code spans, where no markup, mention or HTML is read.
+in Markdown they are in code spans, where no markup, mention or HTML is read.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any, Literal
 from xml.etree import ElementTree
 
@@ -22,7 +21,6 @@ from evalhouse.flows.results.comparison import (
     list_plans,
     name_check,
     name_limit,
-    read_components_of,
     write_amount,
     write_beyond,
     write_limit,
@@ -50,11 +48,12 @@ from evalhouse.tasks.comparing.gate_checks import (
     lay_side_by_side,
     pick_nights,
 )
+from evalhouse.tasks.comparing.noise import describe_components
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, compare_runs, group_means, warn_of_status
 from evalhouse.warehouse.messages import clean_text
 from evalhouse.warehouse.rows.gates import Night
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.rows.runs import RunRow, fetch_components
 from evalhouse.warehouse.store import Warehouse
 
 STDOUT = "-"
@@ -63,9 +62,12 @@ _SAMPLES = "select count(*) as n from run_samples where run_id = $run_id"
 Document = Mapping[str, Any]
 # XML 1.0, production [2] Char: no controls but tab and line breaks, no surrogates, no U+FFFE and U+FFFF.
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_MOST_NAMED = 4  # metrics of one finding; more of them are counted
+_MAX_NAMED = 4  # metrics of one finding; more of them are counted
 _MARKS = {"failed": "❌ failed", "undecided": "❔ undecided", "passed": "✅ passed"}
 _SIDES = ("run", "against")
+_COLUMNS = (
+    "outcome", "metric", "check", "#limit", "#found", "95 % interval", "#noise floor", "#n", "#beyond limit by", "why",
+)  # fmt: skip
 
 
 def decide(
@@ -81,8 +83,8 @@ def decide(
 ) -> dict[str, Any]:
     """Check all limits and return the checks with the gate's outcome, as --json prints it.
 
-    A baseline that is missing leaves drops undecided; `nights` are those before, for trends. Raises ComparisonError
-    where the runs cannot be compared as asked.
+    A missing baseline leaves drops undecided; `nights` are the runs before, for trends. Raises ComparisonError if the
+    runs cannot be compared as asked.
     """
     comparison: Comparison | None = None
     if len(baseline.runs) == 1:
@@ -127,26 +129,31 @@ def decide(
         earlier = pick_nights([night.run for night in nights])
         laid = lay_side_by_side(warehouse, run, earlier, metrics=list(limits.trends), cluster=settings.cluster)
         checks += check_trends(limits.trends, laid.nights, seed=settings.seed, resamples=settings.resamples)
+    components = [row for row in fetch_components(warehouse, run.run_id) if row["metric"] in limits.drops]
     return {
         "outcome": "passed" if is_passed(checks, undecided=undecided) else "failed",
         "undecided": undecided,
         "counts": count_outcomes(checks),
         "run": _describe_run(run),
         "against": _describe_run(baseline.runs[-1]) if baseline.runs else None,
-        "baseline": baseline.describe(),
+        "baseline": {
+            "against": baseline.against,
+            "run_ids": [run.run_id for run in baseline.runs],
+            "accepted": vars(baseline.accepted) if baseline.accepted else None,
+        },
         "cluster": comparison.cluster if comparison else None,
         "seed": settings.seed,
         "warnings": list(comparison.warnings if comparison is not None else warn_of_status(run)),
         "checks": [asdict(check) for check in sorted(checks, key=lambda check: OUTCOMES.index(check.outcome))],
-        "components": read_components_of(warehouse, run, limits.drops),
+        "components": describe_components(components, limits.drops),
     }
 
 
 def read_scores(warehouse: Warehouse, run: RunRow, *, cluster: str | None = None) -> dict[str, Score]:
-    """Every metric of the run, in its order; one that left no row has no score.
+    """Read the score of every metric of the run, in its order; a metric without a row has no score.
 
-    Intervals count the groups that the run has; of a metadata column that is named here, its groups, or none for
-    NO_CLUSTER. Raises ComparisonError where no sample has that column.
+    Intervals count the groups of the run, or the groups by `cluster`, a metadata column; none for NO_CLUSTER. Raises
+    ComparisonError if no sample has that column.
     """
     of_run = {"run_id": run.run_id}
     n_samples = int(str(warehouse.read_rows(_SAMPLES, of_run)[0]["n"]))
@@ -161,16 +168,8 @@ def read_scores(warehouse: Warehouse, run: RunRow, *, cluster: str | None = None
     return {name: Score(n_samples=n_samples, **rows.get(name, none)) for name in names}
 
 
-def write_gate_files(document: Mapping[str, Any], *, junit: str | None, markdown: str | None) -> None:
-    """Write the files that were asked for; `-` is not a file."""
-    if junit is not None:
-        Path(junit).write_bytes(write_junit(document))
-    if markdown is not None and markdown != STDOUT:
-        Path(markdown).write_text(write_markdown(document), encoding="utf-8")
-
-
 def print_gate(document: Mapping[str, Any], *, names_run: bool = True) -> None:
-    """The gate for a person: which runs, warnings, a table of all checks, and the verdict."""
+    """Print the gate: the runs, warnings, a table of all checks, and the verdict."""
     for side in _SIDES if names_run else _SIDES[1:]:
         if run := document[side]:
             label = f" ({run['label']})" if run["label"] else ""
@@ -179,7 +178,6 @@ def print_gate(document: Mapping[str, Any], *, names_run: bool = True) -> None:
         print_line(line)
     for warning in document["warnings"]:
         print_line(f"warning: {warning}")
-    columns = _list_columns(document)
     print_line()
     # The checks that did not pass, failed ones first as in the document; metrics with the same finding are one row.
     alike: dict[tuple[object, ...], list[Document]] = {}
@@ -193,7 +191,7 @@ def print_gate(document: Mapping[str, Any], *, names_run: bool = True) -> None:
         joined = {"metric": f"{len(group)} metrics", "names": names} if len(group) > 1 else {}
         checks.append({**group[0], **joined})
     if checks:
-        print_table(make_table(columns, [_make_cells(columns, check) for check in checks]))
+        print_table(make_table(*_lay_out(checks)))
         for check in checks:
             if "names" in check:
                 print_line(f"{check['metric']} {check['outcome']}, {name_limit(check)}: {check['names']}")
@@ -209,14 +207,14 @@ def print_gate(document: Mapping[str, Any], *, names_run: bool = True) -> None:
     for limit, values in passed.items():
         shown = []
         for value, metrics in values.items():
-            names = ", ".join(metrics) if len(metrics) <= _MOST_NAMED else f"{len(metrics)} metrics"
+            names = ", ".join(metrics) if len(metrics) <= _MAX_NAMED else f"{len(metrics)} metrics"
             shown.append(f"{names} {value}".strip())
         print_line(f"passed, {limit}: {', '.join(shown)}")
     print_line(describe_verdict(document), bold=True)
 
 
 def list_explanations(document: Document) -> list[str]:
-    """Of drops that did not pass: what their scores vary by, and what it takes to see a drop of the limit's size."""
+    """Explain drops that did not pass: the sources of variance, and the samples needed to see a drop of that size."""
     unpassed = {
         check["metric"] for check in document["checks"] if check["kind"] == "max_drop" and check["outcome"] != "passed"
     }
@@ -225,7 +223,7 @@ def list_explanations(document: Document) -> list[str]:
 
 
 def list_baseline(document: Document) -> list[str]:
-    """What there is to say of the baseline beside the run it is: several of them, or that a person accepted it."""
+    """Explain a baseline that is the mean of several runs, or that a person accepted."""
     baseline = document["baseline"]
     run_ids, accepted = baseline["run_ids"], baseline["accepted"]
     lines = []
@@ -236,29 +234,26 @@ def list_baseline(document: Document) -> list[str]:
     return lines
 
 
-def _list_columns(document: Document) -> list[str]:
-    """The columns of a table of checks, `#` before those of numbers; one for noise floors where there are drops, as
-    only drops have them."""
-    floor = ["#noise floor"] if any(check["kind"] == "max_drop" for check in document["checks"]) else []
-    return [
-        "outcome", "metric", "check", "#limit", "#found", "95 % interval", *floor, "#n", "#beyond limit by", "why",
-    ]  # fmt: skip
-
-
-def _make_cells(columns: Sequence[str], check: Document) -> list[str]:
-    cells = {
-        "outcome": check["outcome"],
-        "metric": check["metric"] or "–",
-        "check": KINDS[check["kind"]],
-        "#limit": write_limit(check["kind"], check["limit"]),
-        "#found": write_amount(check["kind"], check["value"]),
-        "95 % interval": write_interval(check["ci_low"], check["ci_high"]),
-        "#noise floor": "–" if check["noise_floor"] is None else write_number(check["noise_floor"]),
-        "#n": "–" if check["n"] is None else str(check["n"]),
-        "#beyond limit by": write_beyond(check),
-        "why": check["detail"],
-    }
-    return [cells[column] for column in columns]
+def _lay_out(checks: Sequence[Document]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns of a table of checks, `#` before numbers, and its rows; only drops have noise floors."""
+    rows = [
+        {
+            "outcome": check["outcome"],
+            "metric": check["metric"] or "–",
+            "check": KINDS[check["kind"]],
+            "#limit": write_limit(check["kind"], check["limit"]),
+            "#found": write_amount(check["kind"], check["value"]),
+            "95 % interval": write_interval(check["ci_low"], check["ci_high"]),
+            "#noise floor": "–" if check["noise_floor"] is None else write_number(check["noise_floor"]),
+            "#n": "–" if check["n"] is None else str(check["n"]),
+            "#beyond limit by": write_beyond(check),
+            "why": check["detail"],
+        }
+        for check in checks
+    ]
+    has_floor = any(check["kind"] == "max_drop" for check in checks)
+    columns = [column for column in _COLUMNS if column != "#noise floor" or has_floor]
+    return columns, [[row[column] for column in columns] for row in rows]
 
 
 def _describe_run(run: RunRow) -> dict[str, Any]:
@@ -266,7 +261,7 @@ def _describe_run(run: RunRow) -> dict[str, Any]:
 
 
 def describe_verdict(document: Document) -> str:
-    """The whole gate in one sentence."""
+    """Return the result of the whole gate in one sentence."""
     counts = document["counts"]
     undecided = f"{counts['undecided']} undecided"
     if counts["undecided"]:
@@ -275,7 +270,7 @@ def describe_verdict(document: Document) -> str:
 
 
 def write_junit(document: Document) -> bytes:
-    """JUnit XML: one test case a check. Failed is a failure; undecided is one too where it fails, else skipped."""
+    """Return JUnit XML with one test case a check; an undecided check is a failure or skipped, as the gate says."""
     checks: Sequence[Document] = document["checks"]
     undecided = "failure" if document["undecided"] == "fail" else "skipped"
     endings = [{"failed": "failure", "passed": "passed", "undecided": undecided}[check["outcome"]] for check in checks]
@@ -317,7 +312,7 @@ def _clean_xml(text: str) -> str:
 
 
 def write_markdown(document: Document) -> str:
-    """A summary for a pull request: the verdict, the runs, warnings, and a table of all checks."""
+    """Return a summary for a pull request: the verdict, the runs, warnings, and a table of all checks."""
     mark = "✅" if document["outcome"] == "passed" else "❌"
     lines = [f"### {mark} evalhouse {describe_verdict(document)}", ""]
     for side in _SIDES:
@@ -330,18 +325,20 @@ def write_markdown(document: Document) -> str:
     lines += [f"- {_quote(line)}" for line in list_baseline(document)]
     lines += [f"- ⚠️ {_quote(warning)}" for warning in document["warnings"]]
     lines += [f"- {_quote(line)}" for line in list_explanations(document)]
-    columns = _list_columns(document)
+    # A bar ends a table's cell even in a code span.
+    checks = [
+        {**check, "outcome": _MARKS[check["outcome"]], "metric": _quote(check["metric"]).replace("|", r"\|")}
+        for check in document["checks"]
+    ]
+    columns, rows = _lay_out(checks)
     lines += ["", f"| {' | '.join(column.removeprefix('#') for column in columns)} |"]
     lines.append(f"|{'|'.join('--:' if column.startswith('#') else '---' for column in columns)}|")
-    for check in document["checks"]:
-        # A bar ends a table's cell even in a code span.
-        marked = {**check, "outcome": _MARKS[check["outcome"]], "metric": _quote(check["metric"]).replace("|", r"\|")}
-        lines.append(f"| {' | '.join(_make_cells(columns, marked))} |")
+    lines += [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
 def _quote(text: str | None) -> str:
-    """A code span on one line, with a fence that is longer than any within."""
+    """Return a code span on one line, with a fence that is longer than any within."""
     flat = " ".join(clean_text(text or "").split())
     if not flat:
         return "–"

@@ -1,8 +1,8 @@
-"""What commands print: tables for people, JSON for programs, and how numbers are written.
+"""The output of commands: tables for people, JSON for programs, and the format of numbers.
 
-Most texts shown here come from datasets and models, so none of them is trusted: control characters, which could
-recolour or rewrite a terminal, are shown as escapes, and nothing is read as markup. A table is fitted to the terminal's
-width; in a pipe to 100 cells, or as many as the variable COLUMNS says.
+Most texts come from datasets and models, so none of them is trusted: control characters, which could recolour or
+rewrite a terminal, are shown as escapes, and nothing is read as markup. A table is fitted to the terminal's width; in a
+pipe to 100 cells, or to the variable COLUMNS.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ _ONLY_NAMES = re.compile(r"[CT]\d+(?:(?:, | \+ )[CT]\d+)*")
 # A text column is not made narrower than this; numbers are never wrapped.
 _MIN_WIDTH = 12
 # Letters of a cell that is wrapped, so that no text fills the screen.
-_LONGEST_CELL = 400
+_MAX_CELL = 400
 # Rich takes a millisecond a row: a longer result of a query is printed unwrapped.
 _MAX_WRAPPED_ROWS = 500
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
@@ -47,9 +47,9 @@ FORMATS = ("table", "csv", "json", "jsonl", "markdown", "parquet")
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Cells as they are to be read, without control characters or newlines, printed by `rich.table`.
+    """Cells as texts, without control characters or newlines, printed by `rich.table`.
 
-    `right` says by column whether it is set to the right, which is for numbers.
+    `right` is True for columns of numbers, which are set to the right.
     """
 
     columns: tuple[str, ...]
@@ -82,7 +82,7 @@ class Table:
         min_widths = [
             width if right else min(width, _MIN_WIDTH) for width, right in zip(self.widths, self.right, strict=True)
         ]
-        cells = [[Text(cut(cell, max(_LONGEST_CELL, options.max_width))) for cell in row] for row in self.rows]
+        cells = [[Text(cut(cell, max(_MAX_CELL, options.max_width))) for cell in row] for row in self.rows]
         if sum(min_widths) + _GAP * (len(min_widths) - 1) <= options.max_width:
             for name, right, min_width in zip(self.columns, self.right, min_widths, strict=True):
                 justify: Literal["left", "right"] = "right" if right else "left"
@@ -118,7 +118,7 @@ class Table:
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console that fits to the terminal; in a pipe to COLUMNS, or to 100 where that is not set."""
+    """Return a console as wide as the terminal; in a pipe as wide as COLUMNS, or 100 if that is not set."""
     stream = sys.stderr if stderr else sys.stdout
     columns = os.environ.get("COLUMNS", "")
     piped = int(columns) if columns.isdecimal() and int(columns) else _PIPE_WIDTH
@@ -127,42 +127,42 @@ def make_console(*, stderr: bool = False) -> Console:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Leave it to the command line what to do when nobody reads any more; Rich would exit with an error."""
+        """Leave a closed pipe to the command line; Rich would exit with an error."""
         raise BrokenPipeError
 
 
 def print_line(text: str = "", *, bold: bool = False) -> None:
-    """A line of our own on standard output. The terminal wraps it, so that a command in it can be copied whole."""
+    """Print a line on standard output. The terminal wraps it, so that a command in it can be copied whole."""
     cleaned = clean_text(text)
     click.echo(click.style(cleaned, bold=True) if bold else cleaned)
 
 
 def print_table(table: Table) -> None:
-    """A table on standard output, fitted to the terminal."""
+    """Print a table on standard output, fitted to the terminal."""
     make_console().print(table)
 
 
 def print_section(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table with its title under an empty line; nothing where there are no rows."""
+    """Print a table with its title after an empty line; nothing without rows."""
     if rows:
         print_line()
         print_table(make_table(columns, rows, title=title))
 
 
 def print_json(value: object) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document on standard output."""
     print_text(write_json(value) + "\n")
 
 
 def print_text(text: str) -> None:
-    """A text on standard output: as it is into a pipe or file, without its control characters to a terminal."""
+    """Print a text on standard output: unchanged into a pipe or file, without control characters to a terminal."""
     sys.stdout.write(clean_text(text) if sys.stdout.isatty() else text)
 
 
 def print_notice(text: str) -> None:
-    """A sentence for the person at the terminal, on standard error. There no word of it is broken.
+    """Print a sentence for the person at the terminal, on standard error, wrapped between words.
 
-    Where nobody reads any more it is lost, and not what it tells of: a run outlives the process that served it.
+    If the pipe is closed only the sentence is lost: a run outlives the process that served it.
     """
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.flush()
@@ -175,14 +175,14 @@ def print_notice(text: str) -> None:
 
 
 def write_count(n: int | None, noun: str) -> str:
-    """`1 label`, `2 labels`, `1,000 labels`; `no labels` where nothing was counted."""
+    """Write a count: `1 label`, `2 labels`, `1,000 labels`; `no labels` for None."""
     if n is None:
         return f"no {noun}s"
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def write_json(value: object, *, indent: bool = True) -> str:
-    """JSON; what it has no form for (bytes, a number beyond 64 bits) becomes a string."""
+    """Write JSON; a value without a form in it (bytes, a number beyond 64 bits) becomes a string."""
     option = orjson.OPT_INDENT_2 if indent else 0
     try:
         return orjson.dumps(value, option=option, default=_write_foreign).decode()
@@ -191,7 +191,7 @@ def write_json(value: object, *, indent: bool = True) -> str:
 
 
 def make_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> Table:
-    """A plain table; columns whose names start with `#` hold numbers and are set to the right."""
+    """Make a plain table; columns whose names start with `#` hold numbers and are set to the right."""
     return Table(
         columns=tuple(_write_cell(name.removeprefix("#")) for name in columns),
         right=tuple(name.startswith("#") for name in columns),
@@ -201,9 +201,9 @@ def make_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, titl
 
 
 def name_support(statement: Mapping[str, Any]) -> str:
-    """What supports a statement: `C1, C3` where each context does so alone, `C1 + C3` where only both together.
+    """Name the support of a statement: `C1, C3` if each context supports it alone, `C1 + C3` if only both together.
 
-    Earlier turns of its conversation follow: `C1, T2`, and `C1 + T2` where the context needs the turn.
+    Earlier turns of its conversation follow: `C1, T2`, and `C1 + T2` if the context needs the turn.
     """
     alone, together = ([f"C{rank}" for rank in statement[name] or ()] for name in ("context_ranks", "joint_ranks"))
     turns = [f"T{place}" for place in statement.get("turn_ranks") or ()]
@@ -211,18 +211,18 @@ def name_support(statement: Mapping[str, Any]) -> str:
 
 
 def explain_support(statement: Mapping[str, Any], reason: str | None) -> str | None:
-    """The reason for its verdict of support; None where it is the names of what supports it, which stand beside it."""
+    """Return the reason for a verdict of support; None if it only repeats the names that `name_support` gives."""
     return None if statement.get("supported") and reason and _ONLY_NAMES.fullmatch(reason) else reason
 
 
 def escape_markdown(text: str) -> str:
-    """A text with nothing in it that Markdown or HTML would act on."""
+    """Escape everything in a text that Markdown or HTML would act on."""
     flat = " ".join(text.split())
     return "".join(f"\\{character}" if character in _MARKUP else character for character in flat)
 
 
 def write_value(value: object) -> str:
-    """A value as a person reads it; a missing one is a dash."""
+    """Write a value for a person; a missing one is a dash."""
     match value:
         case None:
             return "–"
@@ -239,51 +239,49 @@ def write_value(value: object) -> str:
 
 
 def write_number(value: float) -> str:
-    """Three decimals, as scores are read."""
+    """Write a number with three decimals, as scores have."""
     return f"{value:.3f}"
 
 
 def write_decimal(value: Decimal) -> str:
-    """Every digit: a whole number beyond 64 bits stays one."""
+    """Write every digit: a whole number beyond 64 bits stays whole."""
     return str(int(value)) if _has_no_places(value) else str(value)
 
 
 def write_interval(low: float | None, high: float | None) -> str:
-    """An interval, or a dash where there is none."""
+    """Write an interval, or a dash without one."""
     return "–" if low is None or high is None else f"{low:.3f} to {high:.3f}"
 
 
 def write_shared(row: Mapping[str, Any]) -> str:
-    """`290 shared of 300 and 310`: the samples that a change is of, and how many each of the two runs scored; nothing
-    where both scored the same ones."""
+    """Write `290 shared of 300 and 310`: the samples that both runs scored, and the numbers of each run.
+
+    Empty if both scored the same samples.
+    """
     n, before, now = row["n_shared"], row["previous_n_scored"], row["n_scored"]
     return "" if n is None or n == before == now else f"{n:,} shared of {before:,} and {now:,}"
 
 
 def write_dollars(value: float | None) -> str:
-    """Dollars with as many digits as small sums need."""
+    """Write dollars with as many digits as small sums need."""
     if value is None:
         return "unknown"
     return f"${value:,.2f}" if value >= 1 or value == 0 else f"${value:.4f}"
 
 
-def metrics_table(rows: Sequence[Mapping[str, Any]], order: Sequence[str] = ()) -> Table:
-    """Rows of `run_scores` as a table, in the given order of metrics."""
-    cells = [
-        [row["metric"], row["mean"], write_interval(row["ci_low"], row["ci_high"]), row["n_scored"], row["n_unscored"]]
-        for row in sort_by_metric(rows, order)
-    ]
-    return make_table(["metric", "#mean", "95 % interval", "#scored", "#unscored"], cells)
-
-
 def print_scores(
     rows: Sequence[Mapping[str, Any]], order: Sequence[str], hidden: Collection[str], note: str | None
 ) -> None:
-    """Rows of `run_scores` as a table without the `hidden` metrics; notes say what there is to say of those, and which
-    of the others are better when low."""
+    """Print rows of `run_scores` as a table in the given order of metrics, without the `hidden` ones; `note` explains
+    those. A line names the metrics that are better when low."""
     shown = [row for row in sort_by_metric(rows, order) if row["metric"] not in hidden]
     if shown:
-        print_table(metrics_table(shown, order))
+        cells = [
+            [row["metric"], row["mean"], write_interval(row["ci_low"], row["ci_high"]), row["n_scored"],
+             row["n_unscored"]]
+            for row in shown
+        ]  # fmt: skip
+        print_table(make_table(["metric", "#mean", "95 % interval", "#scored", "#unscored"], cells))
     if low := [row["metric"] for row in shown if row["better"] == "low"]:
         print_line(f"note: better when low: {', '.join(low)}")
     if note:
@@ -291,13 +289,13 @@ def print_scores(
 
 
 def sort_by_metric(rows: Sequence[Mapping[str, Any]], order: Sequence[str]) -> list[Mapping[str, Any]]:
-    """Rows in the given order of metrics, those of others behind them by name."""
+    """Sort rows by the given order of metrics; other metrics follow by name."""
     places = {metric: place for place, metric in enumerate(order)}
     return sorted(rows, key=lambda row: (places.get(row["metric"], len(places)), row["metric"]))
 
 
 def write_cost(row: Mapping[str, Any]) -> str:
-    """What a row of `run_costs` cost, and whether a part of it was estimated or is not known."""
+    """Write the cost in a row of `run_costs`, and that a part of it was estimated or is unknown."""
     if row["n_unpriced"]:
         return f"unknown, over {write_dollars(row['priced_usd'])}" if row["priced_usd"] else "unknown"
     return write_dollars(row["priced_usd"]) + (" (estimated)" if row["n_estimated"] else "")
@@ -318,7 +316,7 @@ def _write_foreign(value: object) -> object:
 
 
 def _has_no_places(value: Decimal) -> bool:
-    """Whether it is of a type of whole numbers: 1.00 is not."""
+    """Return True for a number without decimal places: 1.00 has two."""
     exponent = value.as_tuple().exponent
     return isinstance(exponent, int) and exponent >= 0
 
@@ -334,7 +332,7 @@ def _without_large_numbers(value: object) -> object:
 
 
 def write_frame(frame: "pl.DataFrame", kind: str) -> str:
-    """All rows as text, in one of `FORMATS` but Parquet."""
+    """Write all rows as text, in one of `FORMATS` except Parquet."""
     match kind:
         case "json":
             return write_json(frame.to_dicts()) + "\n"
@@ -357,8 +355,8 @@ def write_frame(frame: "pl.DataFrame", kind: str) -> str:
 
 
 def write_safe_csv(frame: "pl.DataFrame", file: IO[bytes]) -> None:
-    """All rows as CSV for a spreadsheet, which takes a text that begins like a formula for one and runs it: such texts
-    get an apostrophe before them. The mark of UTF-8 stands in front, without which Excel takes it for another encoding.
+    """Write all rows as CSV for a spreadsheet. It would run a text that begins like a formula, so such texts get an
+    apostrophe in front. The file begins with the UTF-8 mark, without which Excel assumes another encoding.
     """
     import polars as pl  # noqa: PLC0415
 
@@ -369,13 +367,13 @@ def write_safe_csv(frame: "pl.DataFrame", file: IO[bytes]) -> None:
 
 
 def lay_table(frame: "pl.DataFrame") -> Table:
-    """A table for people, numbers to the right."""
+    """Make a table of a frame, numbers to the right."""
     columns = [f"#{name}" if frame[name].dtype.is_numeric() else name for name in frame.columns]
     return make_table(columns, [[write_cell(value) for value in row] for row in frame.iter_rows()])
 
 
 def flatten_lists(frame: "pl.DataFrame") -> "pl.DataFrame":
-    """Lists, structs and bytes as JSON text, which is what a CSV cell can hold."""
+    """Turn lists, structs and bytes into JSON text, which a CSV cell can hold."""
     import polars as pl  # noqa: PLC0415
 
     flat = [name for name in frame.columns if frame[name].dtype.is_nested() or frame[name].dtype == pl.Binary]
@@ -388,7 +386,7 @@ def flatten_lists(frame: "pl.DataFrame") -> "pl.DataFrame":
 
 
 def write_cell(value: object) -> str:
-    """A value whole: more digits than the three of a score, and lists as JSON."""
+    """Write a value in full: more digits than the three of a score, and lists as JSON."""
     match value:
         case float():
             return f"{value:.6g}"

@@ -24,7 +24,7 @@ _LONGEST_WAIT = 160
 
 
 class _TimeLeft(TimeRemainingColumn):
-    """The time left in words that say so, and nothing while it is not known."""
+    """The time left with the word for it, and nothing while it is unknown."""
 
     def render(self, task: Task) -> Text:
         if task.time_remaining is None or task.finished:
@@ -37,10 +37,9 @@ class _TimeLeft(TimeRemainingColumn):
 
 @contextmanager
 def show_run(notice: str | None = None) -> Iterator[Callable[["LiveRun"], AbstractContextManager[None]]]:
-    """Say at a terminal that a run is starting, which takes some seconds, and yield what shows it while it judges.
+    """Print at a terminal that a run is starting, and yield a context manager that shows it while it judges.
 
-    `notice` is said when the judging begins: by then everything that can be refused has been, so that an error
-    stands alone.
+    `notice` is printed when the judging begins: by then all checks have passed, so that an error is printed alone.
     """
     if _is_watched():
         sys.stderr.write(_STARTING)
@@ -53,16 +52,16 @@ def show_run(notice: str | None = None) -> Iterator[Callable[["LiveRun"], Abstra
         _clear_line()
         for text in (*notices, *live_run.notices):
             print_notice(text)
-        notices.clear()  # said once, though a run that measures noise is watched twice
+        notices.clear()  # printed once, though a run that measures noise is watched twice
         with show_progress(live_run):
             yield
 
     try:
         yield watch
     except KeyboardInterrupt:
-        # Of a run that is on record a Ctrl-C makes an outcome; this one came before.
+        # A Ctrl-C during a run is its outcome; this one came before the run was stored.
         _clear_line()
-        print_notice("Nothing was asked, and nothing was put on record.")
+        print_notice("Nothing was asked, and nothing was stored.")
         raise
     finally:
         _clear_line()
@@ -98,7 +97,7 @@ def show_progress(live_run: "LiveRun") -> Iterator[None]:
 
 @contextmanager
 def repeating(act: Callable[[], None]) -> Iterator[None]:
-    """Act now and then as long as the block runs, in a thread, and once more at its end."""
+    """Call `act` in a thread five times a second while the block runs, and once more at its end."""
     ended = threading.Event()
 
     def keep_acting() -> None:
@@ -116,39 +115,31 @@ def repeating(act: Callable[[], None]) -> Iterator[None]:
 
 
 class ProgressLine:
-    """One line on standard error that is written over again and again: at a terminal, and below a notebook's cell."""
+    """One line on standard error that is overwritten again and again: at a terminal, and below a notebook's cell."""
 
     def __init__(self) -> None:
-        self.is_watched = _is_watched() or _is_notebook()
+        shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+        is_notebook = hasattr(shell, "kernel")  # it shows standard error while it is written
+        self.is_watched = _is_watched() or is_notebook
         self._width = 0
 
     def show(self, n_done: int, n_all: int | None, text: str) -> None:
-        """Steps taken of all, as a bar, and what is done."""
+        """Show the steps done as a bar, and a text."""
         filled = round(_BAR_WIDTH * n_done / n_all) if n_all else 0
         line = f"{'█' * filled}{'░' * (_BAR_WIDTH - filled)} {text}"
-        self._write(f"\r{line.ljust(self._width)}")
+        print(f"\r{line.ljust(self._width)}", end="", file=sys.stderr, flush=True)
         self._width = len(line)
 
     def say(self, text: str) -> None:
-        """What the run says, above the line."""
+        """Print a message of the run above the line."""
         self.clear()
-        self._write(text)
+        print(text, end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._width:
-            self._write(f"\r{' ' * self._width}\r")
+            print(f"\r{' ' * self._width}\r", end="", file=sys.stderr, flush=True)
             self._width = 0
-
-    def _write(self, text: str) -> None:
-        sys.stderr.write(text)
-        sys.stderr.flush()
-
-
-def _is_notebook() -> bool:
-    """Whether this process is the kernel of a notebook, whose standard error is shown as it is written."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return hasattr(shell, "kernel")
 
 
 def _is_watched() -> bool:
@@ -163,33 +154,33 @@ def _clear_line() -> None:
 
 
 def count_steps(live_run: "LiveRun") -> int:
-    """Steps taken so far over all samples; while a target is asked, questions asked.
+    """Count the steps taken over all samples; while a target is asked, the questions asked.
 
-    Samples are finished late and many at once, so that their number alone would say little about the time left.
+    Many samples finish late and at once, so their number alone would be a poor measure of the time left.
     """
     if live_run.collection is not None and live_run.asks_target:
         return live_run.collection.n_asked
-    under_way = [work.done for shard in list(live_run.shards.values()) for work in shard.works]
+    open_works = [work.done for shard in list(live_run.shards.values()) for work in shard.works]
     n_steps = len(live_run.tasks)
-    return live_run.progress.n_done * n_steps + sum(len(done) for done in under_way if len(done) < n_steps)
+    return live_run.progress.n_done * n_steps + sum(len(done) for done in open_works if len(done) < n_steps)
 
 
 def count_all_steps(live_run: "LiveRun") -> int | None:
-    """How many of these there are; None when there is none."""
+    """Count all of these steps; None without any."""
     if live_run.collection is not None and live_run.asks_target:
         return live_run.collection.n_to_ask or None
     return live_run.progress.n_samples * len(live_run.tasks) or None
 
 
 def describe_progress(live_run: "LiveRun") -> str:
-    """Samples and calls of a run so far in two lines, which stand in 80 columns beside the bar."""
+    """Describe samples and calls of a run so far in two lines, which fit in 80 columns beside the bar."""
     counts, progress, collection = live_run.asker.counts, live_run.progress, live_run.collection
     if collection is not None and live_run.asks_target:
         failed = f", {shorten_number(collection.n_failed)} failed" if collection.n_failed else ""
         taken = f", {shorten_number(collection.n_taken)} taken from the record" if collection.n_taken else ""
         return f"asked {collection.n_asked:,} of {collection.n_to_ask:,}{failed}{taken}\n"
     samples = f"{progress.n_done:,}/{progress.n_samples:,} {progress.what}"
-    if batches := [said for queue in live_run.batch_queues if (said := queue.describe())]:
+    if batches := [text for queue in live_run.batch_queues if (text := queue.describe())]:
         return f"{samples}\n{shorten('; '.join(batches), _LONGEST_WAIT)}"
     waits = (asker.limit.describe_wait(time.monotonic()) for asker in live_run.askers)
     if waiting := next(filter(None, waits), None):
@@ -205,7 +196,7 @@ def describe_progress(live_run: "LiveRun") -> str:
 
 
 def shorten_number(number: int) -> str:
-    """A count in few letters: 9999, 50.1k, 95.0M."""
+    """Write a count in few letters: 9999, 50.1k, 95.0M."""
     if number < 10_000:
         return str(number)
     return f"{number / 1e3:.1f}k" if number < 1_000_000 else f"{number / 1e6:.1f}M"

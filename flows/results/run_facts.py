@@ -1,9 +1,12 @@
-"""The trail of a run for `show`: what started it, what it was made from, how its responses came, and what has changed
-since the run before."""
+"""Facts about one run beside its scores: its origin, its responses and replies, silent metrics, and its diagnosis.
+
+A sample gets its cause by SQL (`warehouse/views/sample_causes.sql`); names, meanings and remedies of the causes are in
+`remedies.yaml`. No model is asked, and nothing is written.
+"""
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
@@ -22,18 +25,18 @@ from evalhouse.warehouse.messages import list_names, shorten
 from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS
-from evalhouse.warehouse.rows.scores import fetch_derived
 from evalhouse.warehouse.steps import PLANS
+from evalhouse.warehouse.rows.scores import fetch_derived
 from evalhouse.warehouse.store import Warehouse
 
 HEADLINE = ("answer_correctness", "factual_f1", "faithfulness", "context_recall", "context_precision")
-"""The metrics that stand first where there is room for few."""
+"""The main metrics, which come first where there is room for few."""
 _WEIGHTED = "answer_correctness"
 _SHOWN_DOCUMENTS = 10
 _SHOWN_ERRORS = 10
-_LONGEST_ERROR = 600  # the help stands at an error's end
-# Of fewer replies nothing is said, and of a share below this one neither.
-_LEAST_REPLIES = 4
+_LONGEST_ERROR = 600  # the help is at an error's end
+# With fewer replies, or a share below this one, there is no warning.
+_MIN_REPLIES = 4
 _TOO_MANY = 0.5
 Rows = Sequence[Mapping[str, Any]]
 
@@ -42,8 +45,8 @@ Rows = Sequence[Mapping[str, Any]]
 class SilentMetrics:
     """The metrics of a run that scored no sample, each with the reasons and their counts.
 
-    `hidden` are those that nobody asked for by name and that no sample has what they need for: a table of scores does
-    without them. `expected` are those of them that few datasets have anything for, such as reference ids.
+    `hidden` were not asked for by name, and no sample has the data they need: a table of scores leaves them out.
+    `expected` are the hidden metrics whose data, such as reference ids, few datasets have.
     """
 
     reasons: Mapping[str, str]
@@ -52,36 +55,31 @@ class SilentMetrics:
 
     @property
     def line(self) -> str | None:
-        """What stands below the table of scores: only a note where nothing else was to be expected."""
-        told = self.describe()
-        return told and f"{'note' if self.expected.issuperset(self.reasons) else 'warning'}: {told}"
+        """The line below the table of scores: a note if all of them are expected, else a warning."""
+        text = self.describe()
+        return text and f"{'note' if self.expected.issuperset(self.reasons) else 'warning'}: {text}"
 
-    def describe(self, *, most: int | None = None) -> str | None:
-        """Which scored nothing and why, in a line; None where all scored something. With `most` the names of so many
-        for each reason, and nothing about the expected ones."""
+    def describe(self, *, max_names: int | None = None) -> str | None:
+        """Describe the silent metrics and the reasons in a line; None without any. With `max_names` only so many names
+        for each reason, and no expected ones."""
         metrics: dict[str, list[str]] = {}
         for metric, reasons in self.reasons.items():
-            if most is None or metric not in self.expected:
+            if max_names is None or metric not in self.expected:
                 metrics.setdefault(reasons, []).append(metric)
-        parts = [f"{list_names(names, most or len(names))} ({reasons})" for reasons, names in metrics.items()]
+        parts = [f"{list_names(names, max_names or len(names))} ({reasons})" for reasons, names in metrics.items()]
         return f"nothing was scored by {'; '.join(parts)}" if parts else None
 
 
 def find_other_run(warehouse: Warehouse, run: RunRow, name: str, *, sides: str = "RUN and --against") -> RunRow:
-    """The run to compare with; raises SettingsError when the name means the same run."""
+    """Find the run to compare with; raises SettingsError if the name means the same run."""
     other = find_run(warehouse, name)
     if other.run_id == run.run_id:
         raise SettingsError(f"{sides} are both run {run.run_id}; name two runs (`evalhouse runs` lists all)")
     return other
 
 
-def read_changes(warehouse: Warehouse, run: RunRow) -> list[dict[str, Any]]:
-    """A row per kind of change since the evaluation before, the samples that are gone last; none for the first run."""
-    return warehouse.fetch_rows("runs/changes", run_id=run.run_id)
-
-
 def read_silent(warehouse: Warehouse, run: RunRow) -> SilentMetrics:
-    """The metrics of a run that scored nothing."""
+    """Read the metrics of a run that scored nothing."""
     parameters = {"run_id": run.run_id, "failures": list(FAILURE_REASONS)}
     rows = sort_by_metric(warehouse.fetch_rows("runs/silent", **parameters), run.metrics)
     wanted = bool(run.config.get("metrics"))
@@ -93,7 +91,7 @@ def read_silent(warehouse: Warehouse, run: RunRow) -> SilentMetrics:
 
 
 def read_response_counts(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | None:
-    """How the run came by its responses, with its failures by error; None when its dataset brought them."""
+    """Count the responses of a run, with failures by error; None if its dataset brought the answers."""
     if not run.config.get("target") and run.parent_run_id is None:
         return None
     return {
@@ -103,7 +101,7 @@ def read_response_counts(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | 
 
 
 def list_trail(run: RunRow) -> list[str]:
-    """What is known of the run's origin, a line each."""
+    """List the facts about a run's origin, a line each."""
     suite_hash = f" (file {run.suite_hash[:8]})" if run.suite_hash else ""
     # The schedule, or the update with its version and documents; nothing for a run by hand that follows none.
     update = run.kb_name or ""
@@ -132,7 +130,7 @@ def list_trail(run: RunRow) -> list[str]:
 
 
 def describe_testset(run: RunRow) -> str | None:
-    """What became of the suite's test set before a run; None where it has none."""
+    """Describe the refresh of the suite's test set before a run; None without one."""
     refreshed = run.config.get("refreshed")
     if refreshed is None:
         return None
@@ -144,28 +142,28 @@ def describe_testset(run: RunRow) -> str | None:
 def explain_surface(
     embeddings: str | None, metrics: Sequence[str], metric_settings: Mapping[str, Mapping[str, float]]
 ) -> str | None:
-    """Which of a run's metrics compare spelling because no embedding model was named; None where none does."""
+    """Explain which metrics compare spelling because no embedding model was named; None if none does."""
     if embeddings != "hashing":
         return None
     weights = resolve_parameters(load_metrics()[_WEIGHTED], metric_settings.get(_WEIGHTED, {}))
     share = weights["similarity_weight"] / (sum(weights.values()) or 1)
     parts = {_WEIGHTED: f" (as {share:.2g} of it)" if share else None, "answer_relevancy": ""}
-    told = " and ".join(f"{name}{part}" for name, part in parts.items() if name in metrics and part is not None)
-    if not told:
+    affected = " and ".join(f"{name}{part}" for name, part in parts.items() if name in metrics and part is not None)
+    if not affected:
         return None
     return (
-        f"note: no embedding model, so in {told} surface_similarity, which compares spelling, stands in for meaning; "
+        f"note: no embedding model, so {affected} uses surface_similarity, which compares spelling, not meaning; "
         "--embeddings openai:MODEL compares meaning."
     )
 
 
 def explain_stand_in(run: RunRow) -> str | None:
-    """The same of a run on record."""
+    """Explain the same for a stored run."""
     return explain_surface(run.embeddings, run.metrics, run.config.get("metric_settings", {}))
 
 
 def explain_sampling(warehouse: Warehouse, run: RunRow) -> str | None:
-    """Which part of its dataset a run judged, in a line; None for one that judged all."""
+    """Describe the part of its dataset that a run judged; None for a run that judged all."""
     if run.config.get("sample_budget") is None:
         return None
     rows = warehouse.fetch_rows("runs/sampling", run_id=run.run_id)
@@ -180,7 +178,7 @@ def explain_sampling(warehouse: Warehouse, run: RunRow) -> str | None:
 
 
 def explain_joint_split(costs: Sequence[Mapping[str, Any]]) -> str | None:
-    """Where the requests count that split two texts at once, for a run's costs by step; None where it made none."""
+    """Explain how requests that split two texts at once are counted in the costs by step; None without any."""
     steps = {str(row["step"]) for row in costs}
     if "extract_ground_truth" not in steps or not any(PLANS[name].extract_prompt for name in PLANS.keys() & steps):
         return None
@@ -188,7 +186,7 @@ def explain_joint_split(costs: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def describe_responses(counts: Mapping[str, Any]) -> str:
-    """Responses in one line: how many came, failed and were taken from the record, and how long they took."""
+    """Describe responses in one line: answered, failed and reused ones, and their latency."""
     parts = [f"{counts['n_ok']:,} answered", f"{counts['n_failed']:,} failed"]
     if counts["n_reused"]:
         parts.append(f"{counts['n_reused']:,} taken from the record")
@@ -198,7 +196,7 @@ def describe_responses(counts: Mapping[str, Any]) -> str:
 
 
 def print_responses(counts: Mapping[str, Any] | None) -> None:
-    """Responses of a run, and why some failed."""
+    """Print the responses of a run, and the errors of failed ones."""
     if counts is None:
         return
     print_line(f"responses: {describe_responses(counts)}")
@@ -208,40 +206,32 @@ def print_responses(counts: Mapping[str, Any] | None) -> None:
 
 
 def print_response_errors(errors: Sequence[Mapping[str, Any]]) -> None:
-    """Failed responses by error, the most frequent first."""
+    """Print failed responses by error, the most frequent first."""
     rows = [[shorten(row["error"], _LONGEST_ERROR), row["n_samples"], row["example"]] for row in errors[:_SHOWN_ERRORS]]
     print_section("Failed responses", ["error", "#samples", "for example"], rows)
 
 
-def print_changes_of_samples(rows: Sequence[Mapping[str, Any]]) -> None:
-    """How many samples changed since the run before, and what their verdicts took."""
-    names = ("change", "n_samples", "n_asked_anew", "n_requests", "n_reused")
-    columns = ["", "#samples", "#judged again", "#requests sent", "#answered from the record"]
-    title = f"Samples since run {rows[0]['previous_run_id']}" if rows else ""
-    print_section(title, columns, [[row[name] for name in names] for row in rows])
-
-
 def read_replies(warehouse: Warehouse, run_id: str) -> list[dict[str, Any]]:
-    """One row per step whose model was asked."""
+    """Read a row for each step whose model was asked."""
     return warehouse.fetch_rows("runs/replies", run_id=run_id, copied=COPIED, late=LATE)
 
 
 def describe_dropped(warehouse: Warehouse, run_id: str) -> Iterator[str]:
-    """A line for each thing that an endpoint refused in a run and was asked without, in its own words."""
+    """Yield a line for each parameter that an endpoint refused in a run, with its error."""
     for row in warehouse.fetch_rows("runs/dropped", run_id=run_id, not_taken=NOT_TAKEN):
         yield f"{row['judge']} was asked without what its endpoint does not take: {shorten(str(row['refusal']), 300)}"
 
 
 def list_troubled(rows: Rows) -> Rows:
-    """The steps with a reply that was not of use at once, or with none in time."""
+    """List the steps with a reply that was not complete and usable, or that came too late."""
     return [row for row in rows if row["n_complete"] < row["n_replies"] or row["n_late"]]
 
 
 def describe_replies(rows: Rows) -> Iterator[str]:
-    """A line for each step that the judge cannot do, and one where replies came too late."""
+    """Yield a warning for each step that the judge cannot do, and one if replies came too late."""
     for row in rows:
         useless = row["n_incomplete"] + row["n_unusable"]
-        if row["n_replies"] >= _LEAST_REPLIES and useless >= _TOO_MANY * row["n_replies"]:
+        if row["n_replies"] >= _MIN_REPLIES and useless >= _TOO_MANY * row["n_replies"]:
             copied = f", {row['n_copied']:,} of them in the words of the prompt's example" if row["n_copied"] else ""
             yield (
                 f"the judge is not up to {row['step']}: {useless:,} of {row['n_replies']:,} replies were unreadable or "
@@ -253,9 +243,9 @@ def describe_replies(rows: Rows) -> Iterator[str]:
 
 
 def describe_local(counts: Usage, judge: str | None, identified: Collection[str] = ()) -> Iterator[str]:
-    """What the counts of a run say of a model on one's own machine that its replies do not.
+    """Yield warnings about a self-hosted model that follow from the counts of a run.
 
-    `identified` are the models of which the server said which ones they are.
+    `identified` are the models that the server has identified.
     """
     if counts.shortened:
         yield (
@@ -268,8 +258,8 @@ def describe_local(counts: Usage, judge: str | None, identified: Collection[str]
     models = [name for name in named if name not in identified]
     if counts.reused and models and is_near(endpoint):
         yield (
-            f"{counts.reused:,} replies on record were those of {' or '.join(map(repr, models))} at this address, "
-            "which are known by their name alone; if another model bears it now, ask again with --fresh"
+            f"{counts.reused:,} stored replies of {' or '.join(map(repr, models))} at this address were reused, "
+            "which are known only by name; if another model has that name now, ask again with --fresh"
         )
 
 
@@ -313,7 +303,7 @@ class Advice:
 
 @cache
 def load_advice(language: Language) -> Mapping[Cause, Advice]:
-    """What each cause is called, what it means, and what to try against it."""
+    """Load the name, meaning and remedies of each cause."""
     texts = yaml.load(_REMEDIES.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))[language]
     return {cause: Advice(**{**texts[cause], "remedies": tuple(texts[cause].get("remedies", ()))}) for cause in CAUSES}
 
@@ -321,45 +311,38 @@ def load_advice(language: Language) -> Mapping[Cause, Advice]:
 def read_diagnosis(
     warehouse: Warehouse, run: RunRow, *, language: Language, causes: Sequence[Cause], n_samples: int, n_runs: int
 ) -> dict[str, Any]:
-    """Everything known of why this run's samples failed.
+    """Read the causes of a run with their shares, the trend, the worst samples and the remedies.
 
-    `causes` are those to show, `n_samples` how many of the worst samples of each, `n_runs` how long the trend is.
+    `causes` are the ones to show, with `n_samples` of the worst samples of each and a trend over `n_runs` runs.
     """
     of_run = {"run_id": run.run_id}
     names = ("run_id", "status", "label", "suite", "dataset", "judge", "language", "n_samples", "started_at")
     counted = warehouse.fetch_rows("diagnosis/causes", run_id=run.run_id)
-    n_by_cause = {row["cause"]: row["n_samples"] for row in counted}
-    has_unjudged = "not_judged" in causes and n_by_cause.get("not_judged")
+    described = []
+    for row in counted:
+        if row["cause"] in causes:
+            advice = load_advice(language)[cast(Cause, row["cause"])]
+            remedies = list(advice.remedies) if row["n_samples"] else []
+            described.append({**row, "name": advice.name, "meaning": advice.meaning, "remedies": remedies})
+    # The trend, oldest run first.
+    series = warehouse.fetch_rows("diagnosis/series", run_id=run.run_id, n_runs=n_runs)
+    by_run = {str(row["run_id"]): counted if row["run_id"] == run.run_id else [] for row in series}
+    for row in fetch_derived(warehouse, "causes", by_run.keys() - {run.run_id}).sort("precedence").to_dicts():
+        by_run[row["run_id"]].append(row)
+    trend = []
+    for of_series in reversed(series):
+        rows = by_run[str(of_series["run_id"])]
+        shares = {str(row["cause"]): row["share"] for row in rows if row["cause"] in causes}
+        n_judged = next((row["n_of"] for row in rows if row["cause"] != "not_judged"), 0)
+        trend.append({**of_series, "n_judged": n_judged, "shares": shares})
+    has_unjudged = "not_judged" in causes and any(row["cause"] == "not_judged" and row["n_samples"] for row in counted)
     picked = {**of_run, "causes": list(causes), "n_samples": n_samples}
     return {
         "run": {name: getattr(run, name) for name in names},
         "language": language,
         "thresholds": {str(row["threshold"]): row["value"] for row in warehouse.read_rows(_THRESHOLDS)},
-        "causes": [_advise(row, language) for row in counted if row["cause"] in causes],
+        "causes": described,
         "not_judged": warehouse.fetch("diagnosis/unjudged", **of_run).to_dicts() if has_unjudged else [],
-        "trend": _read_trend(warehouse, run, causes, n_runs, counted),
+        "trend": trend,
         "samples": warehouse.fetch("diagnosis/samples", **picked).to_dicts() if n_samples else [],
     }
-
-
-def _advise(row: Mapping[str, Any], language: Language) -> dict[str, Any]:
-    advice = asdict(load_advice(language)[cast(Cause, row["cause"])])
-    return {**row, **advice, "remedies": list(advice["remedies"]) if row["n_samples"] else []}
-
-
-def _read_trend(
-    warehouse: Warehouse, run: RunRow, causes: Sequence[Cause], n_runs: int, of_this: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """One entry a run, oldest first."""
-    series = warehouse.fetch_rows("diagnosis/series", run_id=run.run_id, n_runs=n_runs)
-    counted = {str(row["run_id"]): of_this if row["run_id"] == run.run_id else [] for row in series}
-    others = fetch_derived(warehouse, "causes", counted.keys() - {run.run_id})
-    for row in others.sort("precedence").to_dicts():
-        counted[row["run_id"]].append(row)
-    trend = []
-    for of_series in reversed(series):
-        of_run = counted[str(of_series["run_id"])]
-        shares = {str(row["cause"]): row["share"] for row in of_run if row["cause"] in causes}
-        n_judged = next((row["n_of"] for row in of_run if row["cause"] != "not_judged"), 0)
-        trend.append({**of_series, "n_judged": n_judged, "shares": shares})
-    return trend

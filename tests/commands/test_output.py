@@ -24,11 +24,11 @@ from evalhouse.flows.results.output import (
     explain_support,
     make_console,
     make_table,
-    metrics_table,
     name_support,
     print_json,
     print_line,
     print_notice,
+    print_scores,
     print_table,
     print_text,
     write_count,
@@ -181,11 +181,13 @@ def test_long_results_are_printed_quickly_and_whole() -> None:
     assert lines[1].endswith("word word")
 
 
-def test_metrics_stand_in_the_order_of_the_run() -> None:
-    row = {"mean": 0.5, "ci_low": None, "ci_high": None, "n_scored": 1, "n_unscored": 0}
-    table = metrics_table([{"metric": name, **row} for name in ("zeta", "alpha", "beta")], ("beta", "zeta"))
-    assert [cells[0] for cells in table.rows] == ["beta", "zeta", "alpha"]
-    assert table.rows[0] == ("beta", "0.500", "–", "1", "0")
+def test_metrics_are_in_the_order_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"mean": 0.5, "ci_low": None, "ci_high": None, "n_scored": 1, "n_unscored": 0, "better": "high"}
+    rows = [{"metric": name, **row} for name in ("zeta", "alpha", "beta", "gone")]
+    print_scores(rows, ("beta", "zeta"), ("gone",), "note: gone scored nothing")
+    _, *lines, note = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines] == [[name, "0.500", "–", "1", "0"] for name in ("beta", "zeta", "alpha")]
+    assert note == "note: gone scored nothing"
 
 
 def test_json_of_what_json_has_no_form_for() -> None:

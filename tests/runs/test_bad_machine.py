@@ -104,7 +104,7 @@ def test_an_interruption_before_the_run_is_on_record_leaves_nothing(
         stopped = finish(process)
     assert_no_crash(stopped)
     assert stopped.status == INTERRUPTED
-    assert "Nothing was asked, and nothing was put on record." in stopped.stderr
+    assert "Nothing was asked, and nothing was stored." in stopped.stderr
     assert count_requests(endpoint) == 0
     assert list_runs(own) == []
     assert list(Path(own.variables["TMPDIR"]).iterdir()) == []

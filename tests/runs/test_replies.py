@@ -69,7 +69,7 @@ async def test_a_server_that_cuts_requests_without_a_word_is_seen_by_its_count(t
 def test_replies_of_a_local_model_are_known_by_its_name_alone_which_is_reported() -> None:
     point_to("http://127.0.0.1:8080/v1")
     (line,) = describe_local(Usage(reused=24), "openai:judge")
-    assert "24 replies on record were those of 'judge'" in line
+    assert "24 stored replies of 'judge'" in line
     assert "--fresh" in line
     assert list(describe_local(Usage(reused=24), "openai:judge", ["judge"])) == [], "the server says which one it is"
     assert list(describe_local(Usage(reused=24), "lexical")) == []

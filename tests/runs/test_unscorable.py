@@ -79,7 +79,7 @@ def test_what_scored_nothing_is_named_at_the_end_with_why(place: Place, ended: F
 def test_a_message_about_the_end_names_the_first_of_them(place: Place, ended: Finished) -> None:
     warehouse = Warehouse(str(place.folder / "evalhouse.duckdb"))
     run = find_run(warehouse, ended.stdout.split()[1])
-    told = describe_end(run, None, read_silent(warehouse, run).describe(most=2))
+    told = describe_end(run, None, read_silent(warehouse, run).describe(max_names=2))
     assert told == (
         f"run {run.run_id} completed, nothing was scored by factual_precision, factual_recall and 17 more "
         f"(no_ground_truth 2); faithfulness (no_contexts 2); next: evalhouse show {run.run_id}"
