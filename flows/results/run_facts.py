@@ -25,8 +25,8 @@ from evalhouse.warehouse.messages import list_names, shorten
 from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS
-from evalhouse.warehouse.steps import PLANS
 from evalhouse.warehouse.rows.scores import fetch_derived
+from evalhouse.warehouse.steps import PLANS
 from evalhouse.warehouse.store import Warehouse
 
 HEADLINE = ("answer_correctness", "factual_f1", "faithfulness", "context_recall", "context_precision")
