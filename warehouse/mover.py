@@ -1,11 +1,11 @@
 """Rows that were paid for on their way into the warehouse: on disk when `keep` returns, moved in batches by a thread.
 
-Calls to a judge, responses of a target and received spans go this way. Each row is appended to a segment file of the
-journal (one JSON line, handed to the operating system before the row is used). Now and then the segment is closed, its
-rows are written into their table under the segment's name as batch key, and the file is removed; a crash between the
-two is harmless because the key is known then. A process that is killed loses only what was in flight: segments of a
-dead process are taken in by the next run. A row that its table cannot hold is set aside in a file beside the warehouse,
-and the others of its segment are stored.
+Calls to a judge, responses of a target and received spans take this way. Each row is appended to a segment file of the
+journal (one JSON line, handed to the operating system before the row is used). From time to time the segment is closed,
+its rows are written into their table under the segment's name as batch key, and the file is removed; a crash between
+the two is harmless because the key is known then. A killed process loses only what was in flight: the next run takes in
+the segments of dead processes. A row that its table cannot hold is set aside in a file beside the warehouse, and the
+others of its segment are stored.
 """
 
 import contextlib
@@ -13,10 +13,9 @@ import errno
 import json
 import logging
 import os
-import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -59,8 +58,7 @@ class Segment:
 class Journal:
     """The segments of this process in a folder; safe to use from several threads.
 
-    The owner's lock file is held as long as the journal is open: a segment whose owner's lock is free belongs
-    to nobody any more.
+    The owner's lock file is held as long as the journal is open: a segment whose owner's lock is free has no process.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -79,7 +77,7 @@ class Journal:
         self._rows: list[dict[str, object]] = []
 
     def append(self, row: dict[str, object]) -> None:
-        """Put one row on disk; raises OSError (a full disk, say) before anything is believed to be kept."""
+        """Put one row on disk; raises OSError (a full disk, say) where it is not there."""
         line = _dump(row) + b"\n"
         with self._guard:
             if self._file is None:
@@ -87,23 +85,19 @@ class Journal:
                 self._path = self._folder / f"{self._owner}-{self._number:06d}{_SEGMENT}"
                 self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
                 self._size = 0
-            self._write(self._file, line)
+            try:
+                if os.write(self._file, line) != len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+            except OSError:
+                # Half a line must not stay: the next row would be glued to it.
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._file, self._size)
+                raise
+            self._size += len(line)
             self._rows.append(row)
 
-    def _write(self, file: int, line: bytes) -> None:
-        try:
-            written = os.write(file, line)
-            if written != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
-        except OSError:
-            # Half a line must not stay: the next row would be glued to it.
-            with contextlib.suppress(OSError):
-                os.ftruncate(file, self._size)
-            raise
-        self._size += len(line)
-
     def __len__(self) -> int:
-        """How many rows the open segment holds."""
+        """Return the number of rows in the open segment."""
         return len(self._rows)
 
     def rotate(self) -> Segment | None:
@@ -117,7 +111,7 @@ class Journal:
             return segment
 
     def close(self) -> None:
-        """Give the owner's lock back. Segments that are left are found by the next run."""
+        """Release the owner's lock. The next run finds the segments that are left."""
         with self._guard:
             if self._file is not None:
                 os.close(self._file)
@@ -127,14 +121,14 @@ class Journal:
 
 
 def find_orphans(folder: Path) -> Iterator[Segment]:
-    """Segments whose process is gone, oldest first within an owner; a half-written last line is left out.
+    """Yield segments of ended processes, oldest first within an owner, without a half-written last line.
 
     Such a line is a reply that had not been used yet, so nothing else can rest on it.
     """
     if not folder.exists():
         return
     owners = {path.stem.split("-")[0] for path in folder.glob(f"*{_SEGMENT}")}
-    # Those who left a lock and nothing else: killed before their first call, or a run's (`locks`).
+    # A lock without segments: its process was killed before its first call, or held a run's lock (`locks`).
     owners |= {path.stem for path in folder.glob(f"*{_OWNER_LOCK}")}
     for owner in sorted(owners):
         lock = FileLock(folder / f"{owner}{_OWNER_LOCK}", thread_local=False)
@@ -144,25 +138,27 @@ def find_orphans(folder: Path) -> Iterator[Segment]:
             continue
         try:
             for path in sorted(folder.glob(f"{owner}-*{_SEGMENT}")):
-                yield _read_segment(path)
+                segment = Segment(path=path, rows=[])
+                for line in path.read_bytes().split(b"\n")[:-1]:
+                    row = _parse_line(line)
+                    if row is None:
+                        segment.damaged.append(line)
+                    else:
+                        segment.rows.append(row)
+                yield segment
         finally:
-            # While it is still held: afterwards the file may already be somebody else's.
+            # While it is still held: afterwards the file may belong to another process.
             Path(lock.lock_file).unlink(missing_ok=True)
             lock.release()
 
 
-def _read_segment(path: Path) -> Segment:
-    segment = Segment(path=path, rows=[])
-    for line in path.read_bytes().split(b"\n")[:-1]:
-        try:
-            row = orjson.loads(line)
-        except orjson.JSONDecodeError:  # a failing disk, or a text that is not valid UTF-8
-            row = None
-        if isinstance(row, dict):
-            segment.rows.append(row)
-        else:
-            segment.damaged.append(line)
-    return segment
+def _parse_line(line: bytes) -> dict[str, object] | None:
+    """Return the row of a line; None for a line that a failing disk or a text of invalid UTF-8 has damaged."""
+    try:
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    return row if isinstance(row, dict) else None
 
 
 def _dump(row: dict[str, object]) -> bytes:
@@ -179,31 +175,31 @@ _PATIENCE_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Way:
-    """How a table is filled: from which folder of the journal, how often, and after how many rows at the latest.
+class FlushPolicy:
+    """When rows are moved into a table: after a time, or earlier after a number of rows; `folder` holds its journal.
 
     A move costs 70 ms of CPU however few rows it has, so it waits for some.
     """
 
     folder: str
     every_s: float
-    most_rows: int
+    max_rows: int
 
 
 # Responses have a folder of their own, because segments beside it are calls.
-_WAYS: Final[dict[JournalledTable, _Way]] = {
-    "llm_calls": _Way(folder="", every_s=20.0, most_rows=2000),
-    "responses": _Way(folder="responses", every_s=5.0, most_rows=500),
-    "spans": _Way(folder="spans", every_s=5.0, most_rows=2000),
-    "span_events": _Way(folder="span_events", every_s=5.0, most_rows=2000),
+FLUSH_POLICIES: Final[dict[JournalledTable, FlushPolicy]] = {
+    "llm_calls": FlushPolicy(folder="", every_s=20.0, max_rows=2000),
+    "responses": FlushPolicy(folder="responses", every_s=5.0, max_rows=500),
+    "spans": FlushPolicy(folder="spans", every_s=5.0, max_rows=2000),
+    "span_events": FlushPolicy(folder="span_events", every_s=5.0, max_rows=2000),
 }
 
 
 class Mover:
     """Keeps rows of a table; safe to use from several threads. `close` before the process ends.
 
-    `failure` is what stopped the moving, if anything did: rows that are kept afterwards are on disk alone. `moved` is
-    called with each segment whose rows are in the warehouse now.
+    `failure` is the error that stopped the moving, if one did: rows that are kept afterwards are on disk alone. `moved`
+    is called with each segment whose rows are in the warehouse now.
     """
 
     def __init__(
@@ -225,20 +221,20 @@ class Mover:
         if messages.noted:
             row = dict(messages.hide_in_rows([row])[0])
         self._journal.append(row)
-        if len(self._journal) >= _WAYS[self._table].most_rows:
+        if len(self._journal) >= FLUSH_POLICIES[self._table].max_rows:
             self._wake.set()
 
     def __len__(self) -> int:
-        """How many rows are on disk and not yet on their way into the table."""
+        """Return the number of rows that are on disk and not yet on their way into the table."""
         return len(self._journal)
 
     def flush(self, *, patience_s: float = FLUSH_PATIENCE_S) -> None:
         """Move everything; raises WarehouseBusy when the file stays locked (nothing is lost)."""
-        self._move(patience_s)  # what still waited
-        self._move(patience_s)  # and what came since
+        self._move(patience_s)  # segments that waited
+        self._move(patience_s)  # and rows since then
 
     def close(self) -> None:
-        """Flush and let go of the journal; what cannot be moved is taken in by the next run."""
+        """Flush and close the journal; the next run takes in what cannot be moved."""
         self._has_ended = True
         self._wake.set()
         self._thread.join()
@@ -249,23 +245,19 @@ class Mover:
 
     def _run(self) -> None:
         while self.failure is None:
-            self._wake.wait(_WAYS[self._table].every_s)
+            self._wake.wait(FLUSH_POLICIES[self._table].every_s)
             self._wake.clear()
             if self._has_ended:
                 return
-            self._try_to_move()
-
-    def _try_to_move(self) -> None:
-        """A locked file is waited out; anything else ends the moving."""
-        try:
-            self._move(_PATIENCE_S)
-        except WarehouseBusy:
-            return
-        except WarehouseError as error:
-            self.failure = error
-        finally:
-            # Whatever else may come, the run must learn that its rows are no longer moved.
-            self.failure = self.failure or sys.exception()
+            try:
+                self._move(_PATIENCE_S)
+            except WarehouseBusy:  # the rows wait for the next turn
+                pass
+            except WarehouseError as error:
+                self.failure = error
+            except BaseException as error:  # the run must learn of any error that ends the moving
+                self.failure = error
+                raise
 
     def _move(self, patience_s: float) -> None:
         with self._moving:
@@ -279,32 +271,36 @@ class Mover:
 
 
 def take_in_segment(warehouse: Warehouse, table: JournalledTable, segment: Segment, *, patience_s: float) -> None:
-    """Write a segment into its table, set aside what the table cannot hold, and remove the segment.
+    """Write a segment into its table, set aside the rows that the table cannot hold, and remove the segment.
 
     Raises WarehouseBusy, or WarehouseUnwritable, and then keeps it.
     """
     refused = _store_rows(warehouse, table, segment.key, segment.rows, patience_s=patience_s)
-    if segment.damaged:
-        refused.append(_Refused(lines=segment.damaged, why="not valid JSON"))
+    refused += [(line, "not valid JSON") for line in segment.damaged]
     if refused:
-        _set_aside(warehouse.location, table, segment, refused)
+        path = warehouse.location.refused_path / table / f"{segment.path.stem}-refused{_SEGMENT}"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"".join(line + b"\n" for line, _ in refused))
+        except OSError as error:
+            raise WarehouseUnwritable(f"cannot write {path}: {error.strerror or error}") from None
+        count = "1 row" if len(refused) == 1 else f"{len(refused)} rows"
+        logger.warning(
+            "%s of %s cannot be stored (%s) and %s set aside in %s; to have the next run store them, correct them "
+            "there and move the file into %s; otherwise delete it",
+            count, table, refused[0][1], "was" if len(refused) == 1 else "were", path,
+            find_journal(warehouse.location, table),
+        )  # fmt: skip
     segment.remove()
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Refused:
-    """Lines of a segment that cannot be stored, and why."""
-
-    lines: list[bytes]
-    why: str
 
 
 def _store_rows(
     warehouse: Warehouse, table: JournalledTable, key: str, rows: list[dict[str, object]], *, patience_s: float
-) -> list[_Refused]:
-    """Write rows as a batch; where they are refused, halve them until each one that is refused is found.
+) -> list[tuple[bytes, str]]:
+    """Write rows as a batch, and return each row that is refused, as a line, with the reason.
 
-    The halves are the same ones when a segment is taken in again, so none is written twice under its key.
+    A refused batch is halved until its refused rows are found. The halves are the same ones when a segment is taken in
+    again, so none is written twice under its key.
     """
     if not rows:
         return []
@@ -315,31 +311,13 @@ def _store_rows(
         warehouse.append_now(batch, patience_s=patience_s)
     except (RowsRefused, OverflowError, TypeError, ValueError, KeyError, pl.exceptions.PolarsError) as error:
         if len(rows) == 1:
-            return [_Refused(lines=[_dump(rows[0])], why=first_line(str(error)))]
+            return [(_dump(rows[0]), first_line(str(error)))]
         middle = len(rows) // 2
         return [
-            refused
-            for part, half in (("a", rows[:middle]), ("b", rows[middle:]))
-            for refused in _store_rows(warehouse, table, f"{key}/{part}", half, patience_s=patience_s)
+            *_store_rows(warehouse, table, f"{key}/a", rows[:middle], patience_s=patience_s),
+            *_store_rows(warehouse, table, f"{key}/b", rows[middle:], patience_s=patience_s),
         ]
     return []
-
-
-def _set_aside(location: Location, table: JournalledTable, segment: Segment, refused: list[_Refused]) -> None:
-    """Write the lines that cannot be stored into a file that is named after the segment."""
-    path = location.refused_path / table / f"{segment.path.stem}-refused{_SEGMENT}"
-    lines = [line for one in refused for line in one.lines]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"".join(line + b"\n" for line in lines))
-    except OSError as error:
-        raise WarehouseUnwritable(f"cannot write {path}: {error.strerror or error}") from None
-    count = "1 row" if len(lines) == 1 else f"{len(lines)} rows"
-    logger.warning(
-        "%s of %s cannot be stored (%s) and %s set aside in %s; to have the next run store them, correct them there "
-        "and move the file into %s; otherwise delete it",
-        count, table, refused[0].why, "was" if len(lines) == 1 else "were", path, find_journal(location, table),
-    )  # fmt: skip
 
 
 def count_refused(location: Location) -> int:
@@ -347,10 +325,37 @@ def count_refused(location: Location) -> int:
     return sum(path.read_bytes().count(b"\n") for path in location.refused_path.glob(f"*/*{_SEGMENT}"))
 
 
+def delete_refused(
+    location: Location, is_deleted: Callable[[str, Mapping[str, object]], bool], *, dry_run: bool
+) -> Iterator[tuple[str, int, int]]:
+    """Delete the set-aside rows that `is_deleted` selects by table and row; yields table, rows and bytes of each file.
+
+    A line that is not valid JSON belongs to no run that could be named: it stays, and a warning names its file.
+    """
+    for path in sorted(location.refused_path.glob(f"*/*{_SEGMENT}")):
+        table = path.parent.name
+        lines = path.read_bytes().splitlines(keepends=True)
+        rows = [_parse_line(line) for line in lines]
+        kept = [line for line, row in zip(lines, rows, strict=True) if row is None or not is_deleted(table, row)]
+        if None in rows:
+            logger.warning("%s holds lines that cannot be read; they may hold texts: delete them if so", path)
+        if len(kept) == len(lines):
+            continue
+        yield table, len(lines) - len(kept), sum(map(len, lines)) - sum(map(len, kept))
+        if dry_run:
+            continue
+        if kept:
+            fresh = path.with_suffix(".new")
+            fresh.write_bytes(b"".join(kept))
+            fresh.replace(path)
+        else:
+            path.unlink()
+
+
 def take_in_orphans(warehouse: Warehouse, *, patience_s: float = 30.0) -> int:
-    """Take in what dead processes left in the journal; returns how many rows that were."""
+    """Take in the rows that ended processes left in the journal; returns how many rows that were."""
     number = 0
-    for table in _WAYS:
+    for table in FLUSH_POLICIES:
         for segment in find_orphans(find_journal(warehouse.location, table)):
             take_in_segment(warehouse, table, segment, patience_s=patience_s)
             number += len(segment.rows)
@@ -358,10 +363,10 @@ def take_in_orphans(warehouse: Warehouse, *, patience_s: float = 30.0) -> int:
 
 
 def list_journals(location: Location) -> list[Path]:
-    """The folders of all tables' journals."""
-    return [find_journal(location, table) for table in _WAYS]
+    """Return the folders of all tables' journals."""
+    return [find_journal(location, table) for table in FLUSH_POLICIES]
 
 
 def find_journal(location: Location, table: JournalledTable) -> Path:
-    """The folder of the journal with the rows on their way into a table."""
-    return location.journal_path / _WAYS[table].folder
+    """Return the folder of the journal with the rows on their way into a table."""
+    return location.journal_path / FLUSH_POLICIES[table].folder

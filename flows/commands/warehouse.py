@@ -238,7 +238,7 @@ def forget(
                 "n_samples": forgotten.n_samples,
                 "rows": dict(forgotten.tables),
                 "bytes": forgotten.n_bytes,
-                "under_way": list(forgotten.under_way),
+                "under_way": list(forgotten.running),
                 "traces": None
                 if traces is None
                 else {
@@ -254,8 +254,8 @@ def forget(
 
 
 def _print_forgotten(warehouse: "Warehouse", forgotten: "Forgotten", *, dry_run: bool) -> None:
-    for run_id in forgotten.under_way:
-        print_line(f"run {run_id} is under way and was left out; forget it when it has ended")
+    for run_id in forgotten.running:
+        print_line(f"run {run_id} is running and was left out; forget it when it has ended")
     if not forgotten.run_ids and not forgotten.tables:
         print_line("nothing to forget: no run fits that is not forgotten already")
         return

@@ -18,7 +18,7 @@ from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.protocol import hash_canonical
 from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
-from evalhouse.warehouse.mover import _WAYS, take_in_orphans
+from evalhouse.warehouse.mover import FLUSH_POLICIES, take_in_orphans
 from evalhouse.warehouse.store import Warehouse
 
 
@@ -38,7 +38,7 @@ async def open_record(warehouse: Warehouse, run_id: str = "run-1", *, fresh: boo
 
 def move_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evalhouse.warehouse.mover._PATIENCE_S", 0.02)
-    monkeypatch.setitem(_WAYS, "llm_calls", replace(_WAYS["llm_calls"], every_s=0.02))
+    monkeypatch.setitem(FLUSH_POLICIES, "llm_calls", replace(FLUSH_POLICIES["llm_calls"], every_s=0.02))
 
 
 def make_call(number: int = 1, **changes: Any) -> Call:  # noqa: ANN401  # fields of Call

@@ -387,13 +387,30 @@ def test_runs_that_are_too_young_or_under_way_are_left(house: House, filled: War
     assert forget(filled, Rule(words="", before=now + timedelta(days=1), suite="nightly")).run_ids == ()
     _change(filled, f"update runs set status = 'running' where run_id = '{house.run_id}'")
     with hold_run(filled.location, house.run_id):
-        with pytest.raises(WarehouseError, match="is under way"):
+        with pytest.raises(WarehouseError, match="is running"):
             forget(filled, _name_run(house.run_id))
         forgotten = forget(filled, Rule(words="", before=now + timedelta(days=1)))
-    assert forgotten.under_way == (house.run_id,)
+    assert forgotten.running == (house.run_id,)
     assert find_forgotten(filled, house.run_id) is None
     # One whose process died is under way no more.
     assert forget(filled, _name_run(house.run_id)).run_ids == (house.run_id,)
+
+
+def test_rows_that_their_table_refused_are_forgotten_too(house: House, filled: Warehouse) -> None:
+    folder = filled.location.refused_path / "llm_calls"
+    folder.mkdir(parents=True)
+    texts = [{"run_id": house.run_id, "sample_id": name, "reply": f"of {name}"} for name in ("here", HOSTILE_ID)]
+    lines = [orjson.dumps(row) for row in (*texts, {"run_id": "another", "reply": "kept"})] + [b"{half a li"]
+    (folder / "a-refused.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
+
+    def list_left() -> list[bytes]:
+        return (folder / "a-refused.jsonl").read_bytes().splitlines()
+
+    rule = Rule(words="--sample", sample_id=HOSTILE_ID)
+    assert forget(filled, rule, dry_run=True).tables["llm_calls"] == forget(filled, rule).tables["llm_calls"]
+    assert list_left() == [lines[0], *lines[2:]]
+    assert forget(filled, _name_run(house.run_id)).tables["llm_calls"] > 0
+    assert list_left() == lines[2:], "only a line that belongs to no known run may stay, and a warning names its file"
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,17 @@
-"""Forgetting: texts, requests and replies of runs or of a sample go; scores and verdicts stay, unless they go as well.
+"""Forgetting: texts, requests and replies of runs or of a sample are deleted; scores and verdicts stay unless asked.
 
-What is to go is decided and put on record in one transaction (a dry run takes that back), and carried out in others, of
-some runs each, so that what was cut short goes on where it stopped. Texts stand once, whatever runs share them: one
-goes when nothing refers to it that is kept, and so does a reply. Where a text was stands a mark with the day, its
-length and a hash, so that whatever counts or compares texts comes to what it did; no mark is reused as a reply.
+What is to be deleted is recorded in one transaction (a dry run rolls it back), and deleted in others, of some runs
+each, so that an interrupted forgetting resumes where it stopped. Runs share texts: a text is deleted when no kept row
+refers to it, and so is a reply. A mark with the day, the length and a hash takes the place of each text, so that counts
+and comparisons of texts do not change; no mark is reused as a reply.
 
-The bytes themselves are gone from the disk when the warehouse was compacted.
+The bytes themselves leave the disk when the warehouse is compacted.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import Final, Literal
 
 import duckdb
@@ -23,7 +23,7 @@ from evalhouse.warehouse.engine.lake import FORGETTING, NAME
 from evalhouse.warehouse.engine.locks import list_held
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.messages import suggest
-from evalhouse.warehouse.mover import take_in_orphans
+from evalhouse.warehouse.mover import delete_refused, take_in_orphans
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.gates import find_user
 from evalhouse.warehouse.rows.progress import JournalReader
@@ -55,7 +55,7 @@ TEXTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     "testset_checks": {"detail": "words"},
     "testset_changes": {"detail": "words", "before": "words", "after": "words"},
 }  # fmt: skip
-"""The columns that hold texts in tables whose rows are a run's own, and what takes a text's place there."""
+"""The columns that hold texts in tables whose rows belong to one run, with the kind of mark that replaces each."""
 SHARED: Final[Mapping[str, Mapping[str, Kind]]] = {
     "samples": {
         "question": "text", "answer": "text", "ground_truth": "text", "contexts": "texts", "metadata": "members",
@@ -65,16 +65,16 @@ SHARED: Final[Mapping[str, Mapping[str, Kind]]] = {
         "request": "json", "reply": "words", "thoughts": "words", "error": "words", "logprobs": "nothing",
     },
 }  # fmt: skip
-"""The same of tables whose rows other runs may rest on."""
+"""The same for tables whose rows other runs may rest on."""
 _OF_SETS: Final[Mapping[str, Mapping[str, Kind]]] = {
     **{table: texts for table, texts in TEXTS.items() if table in ("testset_candidates", "testset_changes")},
     "testset_questions": {
         "question": "words", "ground_truth": "words", "conversation": "nothing", "spans": "nothing",
     },
 }  # fmt: skip
-"""Where the texts of a sample stand that a test set made, by `question_id`."""
+"""The columns with texts of a sample that a test set made, found by `question_id`."""
 KEPT: Final = frozenset({"batches", "kb_updates", "served_models", "forgotten", "forgotten_items", "forgotten_traces"})
-"""Tables of which nothing is deleted with a run: what was written, answered and served, and the record itself."""
+"""Tables that lose no row with a run: batches, events, served models, and the record of forgetting itself."""
 _MARKS: Final[Mapping[Kind, str]] = {
     "text": "text_mark({0})", "texts": "list_transform({0}, lambda entry: text_mark(entry))",
     "statement": "statement_mark({0})", "words": "words_mark({0})", "members": "members_mark({0})",
@@ -85,13 +85,11 @@ _SIZES: Final[Mapping[Kind, str]] = {
     **dict.fromkeys(("text", "statement", "words", "members", "json", "nothing"), "strlen({0}::varchar)"),
 }  # fmt: skip
 # A reply that a kept sample rests on stays, and so does its call.
-_GOES: Final = {"llm_calls": "(reply is null or request_key not in (from kept_keys))"}
+_DELETED: Final = {"llm_calls": "(reply is null or request_key not in (from kept_keys))"}
 _AT_ONCE: Final = 20_000
 """Rows of long texts, and samples of runs, that one transaction takes."""
 _ALL: Final = 2**62
 _MEMORY: Final = "1GB"
-
-
 _MACROS: Final = ("is_mark", "make_mark", "text_mark", "statement_mark", "words_mark", "members_mark")
 _TEMPORARY: Final = (
     "here", "gone_runs", "gone_pairs", "kept_keys", "going_calls", "going_samples", "going_traces",
@@ -100,7 +98,7 @@ _TEMPORARY: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What is to be forgotten: runs that are named, those that began before a time (of a suite), or one sample."""
+    """What to forget: runs by their ids, those that began before a time (of a suite), or one sample."""
 
     words: str
     run_ids: tuple[str, ...] = ()
@@ -112,7 +110,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class GoneTraces:
-    """Traces that were deleted, or would be: what there was of them, and when the first and the last of them began."""
+    """Traces that were deleted, or would be: their rows and bytes, and when the first and the last of them began."""
 
     n_traces: int
     n_spans: int
@@ -123,29 +121,34 @@ class GoneTraces:
 
     @property
     def tables(self) -> dict[str, int]:
-        """How many rows, by table."""
+        """The number of rows by table."""
         return {table: n for table, n in (("spans", self.n_spans), ("span_events", self.n_events)) if n}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Forgotten:
-    """What was forgotten, or would be: rows and bytes of texts by table; `under_way` are runs that were left out.
+    """The result of forgetting, or of a dry run: rows and bytes of texts by table, and running runs, left out.
 
-    `traces` are received ones that went with it, None where none did.
+    `traces` are received ones that were deleted with it, None where none were.
     """
 
     rule: Rule
-    run_ids: tuple[str, ...]
-    n_samples: int
-    tables: Mapping[str, int]
-    n_bytes: int
-    under_way: tuple[str, ...]
+    run_ids: tuple[str, ...] = ()
+    n_samples: int = 0
+    tables: dict[str, int] = field(default_factory=dict)
+    n_bytes: int = 0
+    running: tuple[str, ...] = ()
     traces: GoneTraces | None = None
+
+    def count(self, table: str, n_rows: int, n_bytes: int) -> None:
+        """Add rows of a table."""
+        self.tables[table] = self.tables.get(table, 0) + n_rows
+        self.n_bytes += n_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Pending:
-    """A forgetting on record whose rows are not all gone."""
+    """A recorded forgetting whose rows are not all deleted."""
 
     forgetting_id: str
     sample_id: str | None
@@ -155,35 +158,52 @@ class _Pending:
 
 
 def forget(warehouse: Warehouse, rule: Rule, *, dry_run: bool = False) -> Forgotten:
-    """Forget what the rule says, and finish whatever was cut short before; a dry run changes nothing.
+    """Forget by a rule, and finish what was interrupted before; a dry run changes nothing.
 
-    Runs under way are left out. Raises WarehouseError for a run that is named and under way, and for an unknown sample.
+    Running runs are left out. Raises WarehouseError for a run of `rule.run_ids` that is running, and for an unknown
+    sample.
     """
     warehouse.migrate()
     take_in_orphans(warehouse)
     warehouse.flush()
-    _check_sample(warehouse, rule)
+    if rule.sample_id is not None:
+        known = warehouse.fetch("forget/known_samples")["sample_id"].to_list()
+        if rule.sample_id not in known:
+            advice = suggest(rule.sample_id, known, otherwise="such as")
+            raise WarehouseError(f"no run has a sample {rule.sample_id!r}; {advice}")
     if not dry_run:
         _carry_out(warehouse)
     forgetting_id = make_run_id(now_utc())
     forgotten = _decide(warehouse, rule, forgetting_id, dry_run=dry_run)
     if not dry_run:
         _carry_out(warehouse)
-    # Of a suite the runs go by its rules; the traces that they were made of go by those of the receiver.
-    if rule.sample_id is None and (rule.before is None or rule.suite is not None):
-        return forgotten
-    gone = forget_traces(warehouse, rule, forgetting_id=forgetting_id, dry_run=dry_run)
-    if not gone.n_traces:
-        return forgotten
-    tables, n_bytes = {**forgotten.tables, **gone.tables}, forgotten.n_bytes + gone.n_bytes
-    return replace(forgotten, tables=tables, n_bytes=n_bytes, traces=gone)
+    # Rows that their tables could not hold lie in files beside the warehouse.
+    pairs = set(warehouse.read("select distinct run_id, sample_id from forgotten").iter_rows())
+    pairs |= {(run_id, rule.sample_id) for run_id in forgotten.run_ids}
+
+    def is_forgotten(table: str, row: Mapping[str, object]) -> bool:
+        return (row.get("run_id"), None) in pairs or (row.get("run_id"), row.get("sample_id")) in pairs
+
+    for table, n_rows, n_bytes in delete_refused(warehouse.location, is_forgotten, dry_run=dry_run):
+        forgotten.count(table, n_rows, n_bytes)
+    # A suite's rule is about its runs; the traces that they were made of have the rules of the receiver.
+    if rule.sample_id is not None or (rule.before is not None and rule.suite is None):
+        gone = forget_traces(warehouse, rule, forgetting_id=forgetting_id, dry_run=dry_run)
+        if gone.n_traces:
+            forgotten.traces = gone
+            forgotten.n_bytes += gone.n_bytes
+            for table, n_rows in gone.tables.items():
+                forgotten.count(table, n_rows, 0)
+    return forgotten
 
 
 def forget_traces(
     warehouse: Warehouse, rule: Rule, *, forgetting_id: str | None = None, dry_run: bool = False
 ) -> GoneTraces:
-    """Delete the traces that began before a rule's time, or the one that it names: their spans, and what was logged
-    about these. That goes on record with it; a dry run changes nothing."""
+    """Delete the traces that began before a rule's time, or the one that it names, with their spans and logged events.
+
+    The deletion is recorded with it; a dry run changes nothing.
+    """
     with _writing(warehouse) as connection:
         connection.execute(read_query("forget/going_traces"), {"before": rule.before, "trace_id": rule.sample_id})
         (counted,) = connection.execute(read_query("forget/count_traces")).fetchall()
@@ -199,39 +219,58 @@ def forget_traces(
             for table in gone.tables:
                 connection.execute(read_query("forget/delete_traces").format(table=table))
             _commit(connection, warehouse)
+    started = None if rule.before is None else rule.before.replace(tzinfo=UTC).timestamp() * 1e6
+
+    def is_forgotten(table: str, row: Mapping[str, object]) -> bool:
+        if table not in ("spans", "span_events"):
+            return False
+        at = row.get("started_at" if table == "spans" else "logged_at")
+        is_old = started is not None and isinstance(at, int | float) and at < started
+        return is_old or (rule.sample_id is not None and row.get("trace_id") == rule.sample_id)
+
+    list(delete_refused(warehouse.location, is_forgotten, dry_run=dry_run))
     return gone
 
 
-def _check_sample(warehouse: Warehouse, rule: Rule) -> None:
-    if rule.sample_id is None:
-        return
-    known = warehouse.fetch("forget/known_samples")["sample_id"].to_list()
-    if rule.sample_id not in known:
-        advice = suggest(rule.sample_id, known, otherwise="such as")
-        raise WarehouseError(f"no run has a sample {rule.sample_id!r}; {advice}")
-
-
 def _decide(warehouse: Warehouse, rule: Rule, forgetting_id: str, *, dry_run: bool) -> Forgotten:
-    """Put on record what is to go, in one transaction; a dry run takes it back."""
+    """Record what is to be deleted, in one transaction; a dry run rolls it back."""
     with _writing(warehouse) as connection:
-        rows = connection.execute(
-            read_query("forget/scope"),
-            {
-                "run_ids": list(rule.run_ids), "before": rule.before, "suite": rule.suite, "sample_id": rule.sample_id,
-                "with_scores": rule.with_scores,
-            },
-        ).fetchall()  # fmt: skip
-        under_way = _list_under_way(warehouse, [run_id for run_id, status, _ in rows if status == "running"])
-        _refuse_under_way(rule, under_way)
-        n_samples = {run_id: int(n) for run_id, _, n in rows if run_id not in under_way}
+        scope = {
+            "run_ids": list(rule.run_ids), "before": rule.before, "suite": rule.suite, "sample_id": rule.sample_id,
+            "with_scores": rule.with_scores,
+        }  # fmt: skip
+        rows = connection.execute(read_query("forget/scope"), scope).fetchall()
+        locks = [f"run-{run_id}" for run_id, status, _ in rows if status == "running"]
+        held = list_held(warehouse.location, locks) if locks else set()
+        running = {name.removeprefix("run-") for name in held}
+        if named := running.intersection(rule.run_ids):
+            raise WarehouseError(f"run {min(named)} is running; wait for its end, or stop it, and forget it then")
+        n_samples = {run_id: int(n) for run_id, _, n in rows if run_id not in running}
         forgotten = Forgotten(
-            rule=rule, run_ids=tuple(n_samples), n_samples=sum(n_samples.values()), tables={}, n_bytes=0,
-            under_way=tuple(sorted(under_way)),
-        )  # fmt: skip
+            rule=rule, run_ids=tuple(n_samples), n_samples=sum(n_samples.values()), running=tuple(sorted(running))
+        )
         if not n_samples:
             return forgotten
+        now = now_utc()
+        head = {
+            "forgetting_id": forgetting_id, "sample_id": rule.sample_id, "rule": rule.words,
+            "with_scores": rule.with_scores, "forgotten_by": find_user(), "decided_at": now,
+        }  # fmt: skip
+        records = [
+            {**head, "run_id": run_id, "table_name": "run_samples", "n_rows": n, "n_bytes": 0}
+            for run_id, n in n_samples.items()
+        ]
         connection.begin()
-        forgotten = _put_on_record(connection, warehouse, forgotten, forgetting_id, n_samples)
+        insert_frame(connection, "forgotten", build_frame("forgotten", records))
+        _prepare(connection, warehouse, now, list(n_samples))
+        records = []
+        for table, run_id, n_rows, n_bytes in _count_rows(connection, rule):
+            records.append({**head, "run_id": run_id, "table_name": table, "n_rows": n_rows, "n_bytes": n_bytes})
+            forgotten.count(table, n_rows, n_bytes)
+        insert_frame(connection, "forgotten", build_frame("forgotten", records))
+        reviewed = "select 1 from review_picks union all select 1 from reviews limit 1"
+        if not rule.with_scores and connection.execute(reviewed).fetchone():
+            connection.execute(read_query("forget/keep_items"), {"sample_id": rule.sample_id})
         if dry_run:
             connection.rollback()
         else:
@@ -241,7 +280,7 @@ def _decide(warehouse: Warehouse, rule: Rule, forgetting_id: str, *, dry_run: bo
 
 @contextmanager
 def _writing(warehouse: Warehouse) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A writer with memory for all that is counted; what it opens it commits or rolls back itself."""
+    """Open a writer with memory for the counts; the caller begins, commits or rolls back its transactions."""
     with open_writer(warehouse.location, patience_s=FLUSH_PATIENCE_S) as connection:
         try:
             ((before,),) = connection.execute("select current_setting('memory_limit')").fetchall()
@@ -261,58 +300,39 @@ def _commit(connection: duckdb.DuckDBPyConnection, warehouse: Warehouse) -> None
     connection.commit()
 
 
-def _list_under_way(warehouse: Warehouse, run_ids: Sequence[str]) -> set[str]:
-    held = list_held(warehouse.location, [f"run-{run_id}" for run_id in run_ids]) if run_ids else set()
-    return {name.removeprefix("run-") for name in held}
-
-
-def _refuse_under_way(rule: Rule, under_way: set[str]) -> None:
-    named = under_way.intersection(rule.run_ids)
-    if named:
-        raise WarehouseError(f"run {min(named)} is under way; wait for its end, or stop it, and forget it then")
-
-
-def _put_on_record(
+def _prepare(
     connection: duckdb.DuckDBPyConnection,
     warehouse: Warehouse,
-    forgotten: Forgotten,
-    forgetting_id: str,
-    n_samples: Mapping[str, int],
-) -> Forgotten:
-    now, rule = now_utc(), forgotten.rule
-    head = {
-        "forgetting_id": forgetting_id, "sample_id": rule.sample_id, "rule": rule.words,
-        "with_scores": rule.with_scores, "forgotten_by": find_user(), "decided_at": now,
-    }  # fmt: skip
-    samples = [
-        {**head, "run_id": run_id, "table_name": "run_samples", "n_rows": n, "n_bytes": 0}
-        for run_id, n in n_samples.items()
-    ]
-    insert_frame(connection, "forgotten", build_frame("forgotten", samples))
-    _lay_marks(connection, now)
-    _name_runs(connection, list(n_samples))
-    _find_going(connection, warehouse)
-    counted = [
-        {**head, "run_id": run_id, "table_name": table, "n_rows": n_rows, "n_bytes": n_bytes}
-        for table, run_id, n_rows, n_bytes in _count(connection, rule)
-    ]
-    insert_frame(connection, "forgotten", build_frame("forgotten", counted))
-    reviewed = "select 1 from review_picks union all select 1 from reviews limit 1"
-    if not rule.with_scores and connection.execute(reviewed).fetchone():
-        connection.execute(read_query("forget/keep_items"), {"sample_id": rule.sample_id})
-    tables = {str(row["table_name"]): 0 for row in counted}
-    for row in counted:
-        tables[str(row["table_name"])] += int(str(row["n_rows"]))
-    return Forgotten(
-        rule=rule, run_ids=forgotten.run_ids, n_samples=forgotten.n_samples, under_way=forgotten.under_way,
-        tables=tables, n_bytes=sum(int(str(row["n_bytes"])) for row in counted),
-    )  # fmt: skip
+    day: datetime,
+    run_ids: Sequence[str],
+    *,
+    limit: int | None = _ALL,
+) -> None:
+    """Create the macros that write marks, the table `here` of the runs, and the tables of what is deleted.
+
+    These are the calls and the contents of samples that go with all recorded forgettings (see `going_calls.sql`), up to
+    `limit` of each; with None the caller does not need them.
+    """
+    for macro in _MACROS:
+        connection.execute(read_query(f"forget/{macro}").format(day=f"{day:%Y-%m-%d}"))
+    sql = "create or replace temp table here as select unnest($run_ids::varchar[]) as run_id"
+    connection.execute(sql, {"run_ids": list(run_ids)})
+    if limit is None:
+        return
+    # A running run has just reused these calls: the rows that refer to them are on their way to the table.
+    live = JournalReader(warehouse.location).read("llm_calls")["reused_call_id"].drop_nulls().unique()
+    connection.register("live", pl.DataFrame({"call_id": live}).to_arrow())
+    for name in ("gone_runs", "gone_pairs", "kept_keys"):
+        connection.execute(read_query(f"forget/{name}"))
+    for name in ("going_calls", "going_samples"):
+        connection.execute(read_query(f"forget/{name}"), {"most": limit})
+    connection.unregister("live")
 
 
-def _count(connection: duckdb.DuckDBPyConnection, rule: Rule) -> Iterator[tuple[str, str, int, int]]:
-    """Table, run, rows and bytes of all that goes."""
-    # The samples themselves are on record already.
-    tables = _list_run_tables(connection, rule.sample_id) if rule.with_scores else _list_marked(rule.sample_id)
+def _count_rows(connection: duckdb.DuckDBPyConnection, rule: Rule) -> Iterator[tuple[str, str, int, int]]:
+    """Yield table, run, rows and bytes of everything that is to be deleted, but for the samples of the runs."""
+    sample_id = rule.sample_id
+    tables = _list_run_tables(connection, sample_id) if rule.with_scores else _list_marked_tables(sample_id)
     for table in sorted({*tables} - {"run_samples"}):
         texts = {**TEXTS, **SHARED}.get(table, {})
         holds = " or ".join(f"{column} is not null" for column in texts)
@@ -320,10 +340,10 @@ def _count(connection: duckdb.DuckDBPyConnection, rule: Rule) -> Iterator[tuple[
         sql = read_query("forget/count").format(
             table=table,
             n_bytes=sizes or "0",
-            sample=_name_sample(table, rule.sample_id),
-            holds=_GOES.get(table, "true") if rule.with_scores else f"({holds})",
+            sample=_name_sample(table, sample_id),
+            holds=_DELETED.get(table, "true") if rule.with_scores else f"({holds})",
         )
-        for run_id, n_rows, n_bytes in connection.execute(sql, {"sample_id": rule.sample_id}).fetchall():
+        for run_id, n_rows, n_bytes in connection.execute(sql, {"sample_id": sample_id}).fetchall():
             yield table, run_id, n_rows, n_bytes
     for table in ["samples"] if rule.with_scores else SHARED:
         sql = f"select run_id, count(*), sum(n_bytes)::bigint from going_{table.removeprefix('llm_')} group by run_id"
@@ -331,13 +351,13 @@ def _count(connection: duckdb.DuckDBPyConnection, rule: Rule) -> Iterator[tuple[
             yield table, run_id, n_rows, n_bytes
 
 
-def _list_marked(sample_id: str | None) -> list[str]:
-    """The tables in which marks take the place of texts; those without samples only where whole runs are meant."""
+def _list_marked_tables(sample_id: str | None) -> list[str]:
+    """Return the tables in which marks replace texts; those without samples only where whole runs are meant."""
     return [table for table in TEXTS if sample_id is None or "sample_id" in TABLES[table]]
 
 
 def _list_run_tables(connection: duckdb.DuckDBPyConnection, sample_id: str | None) -> list[str]:
-    """The tables that lose the rows of a run, or of a sample of it; of calls some may stay."""
+    """Return the tables that lose the rows of a run, or of a sample of it; some calls may stay."""
     columns: dict[str, set[str]] = {}
     for table, column, _ in connection.execute(read_query("upkeep/columns")).fetchall():
         columns.setdefault(table, set()).add(column)
@@ -346,16 +366,28 @@ def _list_run_tables(connection: duckdb.DuckDBPyConnection, sample_id: str | Non
 
 
 def _name_sample(table: str, sample_id: str | None) -> str:
-    """The column of samples; of a table that has none where whole runs are meant."""
+    """Return the column of samples; NULL of a table that has none where whole runs are meant."""
     return "sample_id" if sample_id is not None or "sample_id" in TABLES.get(table, {}) else "null::varchar"
 
 
+def _write_marks(texts: Mapping[str, Kind]) -> str:
+    """Return the assignments of an UPDATE that replace these columns by marks."""
+    return ", ".join(f"{column} = {_MARKS[kind].format(column)}" for column, kind in texts.items())
+
+
 def _carry_out(warehouse: Warehouse) -> None:
-    """Have all rows go that are on record as forgotten, some runs at a time, and then what they shared with others."""
+    """Delete all rows that are recorded as forgotten, some runs at a time, and then what they shared with others."""
     for row in warehouse.fetch_rows("forget/pending"):
         pending = _Pending(**row)
-        for run_ids in _group(warehouse, pending.run_ids):
-            _forget_rows(warehouse, pending, run_ids)
+        sizes = dict(warehouse.read("select run_id, count(*) from run_samples group by run_id").rows())
+        group: list[str] = []
+        for run_id in pending.run_ids:
+            if group and sum(sizes.get(name, 0) for name in [*group, run_id]) > _AT_ONCE:
+                _forget_rows(warehouse, pending, group)
+                group = []
+            group.append(run_id)
+        if group:
+            _forget_rows(warehouse, pending, group)
         while _mark_shared(warehouse, pending.decided_at):
             pass
         with _writing(warehouse) as connection:
@@ -367,68 +399,44 @@ def _carry_out(warehouse: Warehouse) -> None:
             _commit(connection, warehouse)
 
 
-def _group(warehouse: Warehouse, run_ids: Sequence[str]) -> Iterator[list[str]]:
-    """Runs in groups that one transaction takes."""
-    sizes = dict(warehouse.read("select run_id, count(*) from run_samples group by run_id").rows())
-    group: list[str] = []
-    for run_id in run_ids:
-        if group and sum(sizes.get(name, 0) for name in [*group, run_id]) > _AT_ONCE:
-            yield group
-            group = []
-        group.append(run_id)
-    if group:
-        yield group
-
-
 def _forget_rows(warehouse: Warehouse, pending: _Pending, run_ids: Sequence[str]) -> None:
-    """The rows that are the runs' own: without their texts, or altogether. Doing so again changes nothing."""
-    wanted = {"sample_id": pending.sample_id}
+    """Mark the texts of rows that belong to these runs alone, or delete the rows. Doing so again changes nothing."""
+    sample_id = pending.sample_id
+    wanted = {"sample_id": sample_id}
     with _writing(warehouse) as connection:
         connection.begin()
-        _lay_marks(connection, pending.decided_at)
-        _name_runs(connection, run_ids)
         if pending.with_scores:
-            _delete_rows(connection, warehouse, pending, run_ids)
+            _prepare(connection, warehouse, pending.decided_at, run_ids)
+            later = [run_id for run_id in list_later(connection, run_ids) if run_id not in pending.run_ids]
+            for table in _list_run_tables(connection, sample_id):
+                sample, goes = _name_sample(table, sample_id), _DELETED.get(table, "true")
+                connection.execute(read_query("forget/delete").format(table=table, sample=sample, goes=goes), wanted)
+            if sample_id is not None:
+                connection.execute(
+                    "update runs set n_samples = "
+                    "(select count(*) from run_samples where run_samples.run_id = runs.run_id) "
+                    "where run_id in (select run_id from here)"
+                )
+                derive(connection, run_ids)
+            derive(connection, later, ["causes"])
         else:
-            for table in _list_marked(pending.sample_id):
-                marks, sample = _write_marks(TEXTS[table]), _name_sample(table, pending.sample_id)
-                sql = read_query("forget/mark").format(table=table, marks=marks, sample=sample)
-                connection.execute(sql, wanted)
-        if pending.sample_id is not None:
+            _prepare(connection, warehouse, pending.decided_at, run_ids, limit=None)
+            for table in _list_marked_tables(sample_id):
+                marks, sample = _write_marks(TEXTS[table]), _name_sample(table, sample_id)
+                connection.execute(read_query("forget/mark").format(table=table, marks=marks, sample=sample), wanted)
+        if sample_id is not None:
             for table, texts in _OF_SETS.items():
-                sql = f"update {table} set {_write_marks(texts)} where question_id = $sample_id"
-                connection.execute(sql, wanted)
+                connection.execute(f"update {table} set {_write_marks(texts)} where question_id = $sample_id", wanted)
         _commit(connection, warehouse)
 
 
-def _delete_rows(
-    connection: duckdb.DuckDBPyConnection, warehouse: Warehouse, pending: _Pending, run_ids: Sequence[str]
-) -> None:
-    _find_going(connection, warehouse)
-    later = [run_id for run_id in list_later(connection, run_ids) if run_id not in pending.run_ids]
-    for table in _list_run_tables(connection, pending.sample_id):
-        sample, goes = _name_sample(table, pending.sample_id), _GOES.get(table, "true")
-        sql = read_query("forget/delete").format(table=table, sample=sample, goes=goes)
-        connection.execute(sql, {"sample_id": pending.sample_id})
-    if pending.sample_id is not None:
-        connection.execute(
-            "update runs set n_samples = (select count(*) from run_samples where run_samples.run_id = runs.run_id) "
-            "where run_id in (select run_id from here)"
-        )
-        derive(connection, run_ids)
-    derive(connection, later, ["causes"])
-
-
 def _mark_shared(warehouse: Warehouse, day: datetime) -> bool:
-    """Some of the texts and replies that nothing kept rests on; whether there were any."""
-    n_marked = 0
+    """Mark some of the texts and replies that no kept row rests on; returns False where there were none."""
     with _writing(warehouse) as connection:
         connection.begin()
-        _lay_marks(connection, day)
-        _find_going(connection, warehouse, most=_AT_ONCE)
+        _prepare(connection, warehouse, day, [], limit=_AT_ONCE)
         ((n_calls,),) = connection.execute("select count(*) from going_calls").fetchall()
         ((n_samples,),) = connection.execute("select count(*) from going_samples").fetchall()
-        n_marked = n_calls + n_samples
         if n_calls:
             connection.execute(
                 f"update llm_calls set {_write_marks(SHARED['llm_calls'])} "
@@ -444,31 +452,4 @@ def _mark_shared(warehouse: Warehouse, day: datetime) -> bool:
                 "(select (sample_id, input_hash) from going_samples where run_id is not null)"
             )
         _commit(connection, warehouse)
-    return bool(n_marked)
-
-
-def _find_going(connection: duckdb.DuckDBPyConnection, warehouse: Warehouse, *, most: int = _ALL) -> None:
-    """Which calls and which contents of samples go, with all that is on record as forgotten; see `going_calls.sql`."""
-    # What a run under way has just reused is on its way to the table.
-    live = JournalReader(warehouse.location).read("llm_calls")["reused_call_id"].drop_nulls().unique()
-    connection.register("live", pl.DataFrame({"call_id": live}).to_arrow())
-    for name in ("gone_runs", "gone_pairs", "kept_keys"):
-        connection.execute(read_query(f"forget/{name}"))
-    connection.execute(read_query("forget/going_calls"), {"most": most})
-    connection.execute(read_query("forget/going_samples"), {"most": most})
-    connection.unregister("live")
-
-
-def _name_runs(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str]) -> None:
-    connection.execute(
-        "create or replace temp table here as select unnest($run_ids::varchar[]) as run_id", {"run_ids": list(run_ids)}
-    )
-
-
-def _lay_marks(connection: duckdb.DuckDBPyConnection, day: datetime) -> None:
-    for macro in _MACROS:
-        connection.execute(read_query(f"forget/{macro}").format(day=f"{day:%Y-%m-%d}"))
-
-
-def _write_marks(texts: Mapping[str, Kind]) -> str:
-    return ", ".join(f"{column} = {_MARKS[kind].format(column)}" for column, kind in texts.items())
+    return bool(n_calls + n_samples)
