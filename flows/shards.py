@@ -137,7 +137,8 @@ async def take_step(live_run: LiveRun, name: str, number: int) -> None:
             live_run.retrying.discard(waiting)
     except BaseException as error:
         if name == "extract":  # no other step may wait for its statements any longer, whatever has ended it
-            live_run.shards[number].release_waiting(error)
+            for work in live_run.shards[number].works:
+                work.release_waiting(error)
         raise
 
 

@@ -133,12 +133,15 @@ def find_mark(warehouse: Warehouse, run_id: str, sample_id: str) -> Path:
 
 async def _read_citations(live_run: LiveRun, work: SampleWork) -> str | None:
     """Add a row for each citation, statement it belongs to, and context it names."""
-    from evalhouse.tasks.measures.citations import MAX_CITATIONS, place_citations, read_cited_text
+    from evalhouse.tasks.measures.citations import MAX_CITATIONS, find_citations, list_sources, place_citations
+    from evalhouse.tasks.settings.run import compile_patterns
 
     sample = work.sample
     if sample.answer is None or sample.contexts is None:
         return "no_answer" if sample.answer is None else "no_contexts"
-    cited = await asyncio.to_thread(read_cited_text, sample, sample.answer, live_run.settings)
+    sources = list_sources(sample, first=live_run.settings.citations_from)
+    patterns = compile_patterns(live_run.settings.citations)
+    cited = await asyncio.to_thread(find_citations, sample.answer, sources, patterns)
     if len(cited.citations) > MAX_CITATIONS:
         return "too_many_citations"
     statements: dict[str, str] = {}

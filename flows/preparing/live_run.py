@@ -243,7 +243,10 @@ def prepare_run(request: RunRequest, warehouse: Warehouse) -> PreparedRun:
     """Prepare plan, judge, target and dataset of a new run; raises whatever can be refused before anything is asked."""
     settings = request.settings
     if is_traces(settings.dataset):  # with the end of its time window, so that a resumed run finds the same traces
-        settings = settings.model_copy(update={"traces": (settings.traces or TraceWindow()).end_at(now_utc())})
+        window = settings.traces or TraceWindow()
+        if window.until is None:
+            window = window.model_copy(update={"until": now_utc().isoformat()})
+        settings = settings.model_copy(update={"traces": window})
     source = settings.dataset if request.source is None else request.source
     settings, target, parent = _find_responses(settings, warehouse)
     refuse_budget_of_answers(settings)

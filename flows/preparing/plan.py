@@ -11,7 +11,7 @@ from evalhouse.prompts import Prompt, Prompts, load_prompts
 from evalhouse.tasks.datasets.read import StagedDataset
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.names import find_judge, is_fixed
-from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.settings.run import RunSettings, is_traces
 from evalhouse.warehouse.messages import list_names, name_setting
 from evalhouse.warehouse.metric_files import (
     MetricFile,
@@ -42,7 +42,8 @@ def make_plan(settings: RunSettings) -> Plan:
     metrics = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
     if settings.prompts is not None:
         metrics |= make_rubric_metrics(load_prompts(settings.language, Path(settings.prompts)).values(), metrics)
-    wanted = settings.metrics or (list_for_traces(metrics, settings) if settings.has_traces else ())
+    has_traces = settings.format is not None or is_traces(settings.dataset)  # traces have no ground truths
+    wanted = settings.metrics or (list_for_traces(metrics, settings) if has_traces else ())
     plan = plan_run(wanted, metrics, embeddings=settings.embeddings)
     chosen = {metric.name: metric for metric in plan.metrics}
     for name, parameters in settings.metric_settings.items():

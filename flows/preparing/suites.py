@@ -39,7 +39,7 @@ from evalhouse.tasks.settings.suite import (
     TraceWindow,
     name_scores,
 )
-from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.settings.target import NAMED, TargetSettings
 from evalhouse.warehouse.messages import quote_value, suggest
 
 KeyPath = tuple[str | int, ...]
@@ -457,7 +457,7 @@ def load_suite(path: str | Path) -> Suite:
     values = {field: getattr(settings, field) for field in reading.flat}
     if "judge" in values:
         values["judge"] = str(parse_judges(reading.flat["judge"]))  # without a default that is named elsewhere
-    if settings.notify is not None and not settings.notify.keeps_secret:
+    if settings.notify is not None and NAMED.search(settings.notify.webhook) is None:
         del values["notify"]  # settings are stored with the run, and this address is enough to post
     paths = {name: _find_path(name, values[name], path.parent) for name in _PATHS if values.get(name) is not None}
     canonical = json.dumps(text.values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -75,7 +75,11 @@ def forget_old(suite: Suite, warehouse_url: str) -> None:
     tries again."""
     from evalhouse.warehouse.upkeep.forget import Rule, forget  # noqa: PLC0415  # few suites have it
 
-    for age, with_scores in suite.retention.list_ages() if suite.retention else ():
+    if suite.retention is None:
+        return
+    for age, with_scores in ((suite.retention.scores, True), (suite.retention.texts, False)):
+        if age is None:
+            continue
         what = "scores" if with_scores else "texts"
         rule = Rule(
             words=f'[retention] {what} = "{age}"',

@@ -294,24 +294,6 @@ class Change:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    """Reviewed verdicts of one step that share a value; for a prompt's version None is a verdict by rule."""
-
-    step: str
-    value: str | None
-    rows: pl.DataFrame
-
-
-def group_reviewed(frame: pl.DataFrame, by: str) -> Iterator[Group]:
-    """Yield the rows by step and by the column `by`; steps never mix, for their labels differ."""
-    column = "judge_label" if by == "label" else by
-    for step in STEP_LABELS:
-        rows = frame.filter(pl.col("step") == step)
-        for (value,), part in sorted(rows.group_by([column]), key=lambda group: str(group[0][0])):
-            yield Group(step=step, value=None if value is None else str(value), rows=part)
-
-
 def measure_judge(frame: pl.DataFrame, step: str, *, seed: int = 0, resamples: int = RESAMPLES) -> Agreement:
     """Measure the judge against people, by the rows of one step.
 
@@ -521,12 +503,15 @@ def describe_agreement(reviewed: pl.DataFrame, groupings: Sequence[str], *, seed
     steps = [step for step in STEP_LABELS if step in rows["step"]]
     judged = []
     for by in groupings:
-        for group in group_reviewed(rows, by):
-            figures = asdict(measure_judge(group.rows, group.step, seed=seed))
-            if by == "label":
-                # Of verdicts with one label of the judge these are settled beforehand.
-                figures |= dict.fromkeys(MEASURES[1:], asdict(Measure(value=None, ci_low=None, ci_high=None)))
-            judged.append({"by": by, "step": group.step, "value": group.value, **figures})
+        # Steps never mix, for their labels differ. Of a prompt's version None is a verdict by rule.
+        for step in steps:
+            groups = rows.filter(pl.col("step") == step).group_by(["judge_label" if by == "label" else by])
+            for (value,), group in sorted(groups, key=lambda item: str(item[0][0])):
+                figures = asdict(measure_judge(group, step, seed=seed))
+                if by == "label":
+                    # Of verdicts with one label of the judge these are settled beforehand.
+                    figures |= dict.fromkeys(MEASURES[1:], asdict(Measure(value=None, ci_low=None, ci_high=None)))
+                judged.append({"by": by, "step": step, "value": None if value is None else str(value), **figures})
     people = [
         {"step": step, **asdict(measure_people(rows.filter(pl.col("step") == step), step, seed=seed))} for step in steps
     ]

@@ -360,7 +360,7 @@ class RetrievalMove:
 
 def find_retrieval(metrics: Sequence[MetricMoves], *, answers: Flags, contexts: Flags) -> Iterator[RetrievalFinding]:
     """Yield the metrics of the answer that moved with retrieval; the flags mark changed answers and contexts."""
-    of_retrieval = _pick_retrieval(metrics)
+    of_retrieval = [other for other in metrics if {"answer", "contexts"} & other.rests_on == {"contexts"}]
     for metric in metrics:
         if metric.verdict not in _CLEAR or {"answer", "contexts"} & metric.rests_on != {"answer"}:
             continue
@@ -388,7 +388,9 @@ def find_retrieval(metrics: Sequence[MetricMoves], *, answers: Flags, contexts: 
 
 def list_retrieval_moves(metrics: Sequence[MetricMoves], *, contexts: Flags) -> Iterator[RetrievalMove]:
     """Yield the metrics of retrieval alone that are better or worse because of changed contexts."""
-    for metric in _pick_retrieval(metrics):
+    for metric in metrics:
+        if {"answer", "contexts"} & metric.rests_on != {"contexts"}:
+            continue
         scored = ~np.isnan(metric.moves)
         difference = float(metric.moves[scored].sum())
         if metric.verdict in _CLEAR and float(metric.moves[scored & contexts].sum()) / difference >= _MIN_SHARE:
@@ -399,10 +401,6 @@ def list_retrieval_moves(metrics: Sequence[MetricMoves], *, contexts: Flags) -> 
                 n_contexts=int((scored & contexts).sum()),
                 difference=difference / int(scored.sum()),
             )
-
-
-def _pick_retrieval(metrics: Sequence[MetricMoves]) -> list[MetricMoves]:
-    return [metric for metric in metrics if "contexts" in metric.rests_on and "answer" not in metric.rests_on]
 
 
 def describe_retrieval_moves(moves: Sequence[RetrievalMove]) -> tuple[str, str] | None:
@@ -493,7 +491,7 @@ def _match(kind: Kind, base: Sequence[Item], candidate: Sequence[Item]) -> Itera
     names: list[list[str]] = [[], []]
     for side, items in zip(names, (base, candidate), strict=True):
         for item in items:
-            name = _normalise(item["text"])
+            name = " ".join((item["text"] or "").split())
             if is_forgotten and kind != "rating":
                 # A context's text is hashed unchanged, a statement's in plain words.
                 plain = (item["text"] or "") if kind == "context" else name.lower()
@@ -532,10 +530,6 @@ def _match(kind: Kind, base: Sequence[Item], candidate: Sequence[Item]) -> Itera
         yield Flip(kind=kind, change=change, base=partner, candidate=item)
     for item in left:
         yield Flip(kind=kind, change="vanished", base=item, candidate=None)
-
-
-def _normalise(text: str | None) -> str:
-    return " ".join((text or "").split())
 
 
 WAYS: Final = ("worse", "better")

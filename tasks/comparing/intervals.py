@@ -28,24 +28,9 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaincinv, stdtr, stdtrit
+from scipy.special import stdtrit
 
 NORMAL: Final = NormalDist()
-
-
-def find_student_point(share: float, degrees: float) -> float:
-    """Return the point below which this share of Student's distribution lies, NaN without degrees of freedom."""
-    return float(stdtrit(degrees, share))
-
-
-def find_student_p(t: float, degrees: float) -> float:
-    """Return the chance of a value of Student's distribution that is at least as far from 0, on either side."""
-    return float(2 * stdtr(degrees, -abs(t)))
-
-
-def find_beta_point(share: float, a: float, b: float) -> float:
-    """Return the point below which this share of the beta distribution with `a` and `b` lies; both are above 0."""
-    return float(betaincinv(a, b, share))
 
 
 Floats = NDArray[np.float64]
@@ -192,7 +177,7 @@ def find_tails(n_groups: int) -> tuple[float, float]:
     They are further out than 2.5 and 97.5, by Student's t and n/(n-1), because plain percentiles are too narrow for a
     few groups (Hesterberg 2015, The American Statistician 69(4), section 5).
     """
-    tail = NORMAL.cdf(sqrt(n_groups / (n_groups - 1)) * find_student_point(ALPHA / 2, n_groups - 1))
+    tail = NORMAL.cdf(sqrt(n_groups / (n_groups - 1)) * float(stdtrit(n_groups - 1, ALPHA / 2)))
     return tail, 1 - tail
 
 
@@ -258,7 +243,7 @@ def find_interval(values: Floats, places: NDArray[np.int64]) -> Interval:
     n_at_ends = np.maximum((values == 0).sum(axis=0), (values == 1).sum(axis=0))
     is_binary = (np.isnan(values) | (values == 0) | (values == 1)).all(axis=0) & (sums.counts <= 1).all(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.array([find_student_point(ALPHA / 2, degrees) for degrees in n - 1])
+        t = stdtrit(n - 1, ALPHA / 2)
         pull = t**2 / np.where(is_binary, n, mean * (1 - mean) / variance)
         centre = (mean + pull / 2) / (1 + pull)
         half = np.sqrt(np.maximum(pull * (mean * (1 - mean) + pull / 4), 0.0)) / (1 + pull)
@@ -286,7 +271,7 @@ def find_mean_interval(values: Floats, places: NDArray[np.int64], *, minimum: fl
     mean, variance, n = (float(figure[0]) for figure in (sums.mean, sums.covary(sums), sums.n))
     if n < 2 or variance < _NO_VARIANCE:
         return None
-    half = -find_student_point(ALPHA / 2, n - 1) * float(np.sqrt(variance))
+    half = -float(stdtrit(n - 1, ALPHA / 2)) * float(np.sqrt(variance))
     return mean - half, mean + half
 
 

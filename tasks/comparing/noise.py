@@ -36,16 +36,17 @@ import hashlib
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import ceil, sqrt
 from statistics import NormalDist
 from typing import Any, Final, Literal
 
 import numpy as np
 import polars as pl
+from scipy.special import betaincinv, stdtrit
 
 from evalhouse.tasks.comparing.changes import Flags, is_changed_everywhere, list_call_steps
-from evalhouse.tasks.comparing.intervals import ALPHA, NORMAL, Floats, Integers, find_beta_point, find_student_point
+from evalhouse.tasks.comparing.intervals import ALPHA, NORMAL, Floats, Integers
 from evalhouse.tasks.comparing.paired import compare_paired
 from evalhouse.tasks.judge.names import is_fixed, list_judges
 from evalhouse.warehouse.rows.run_pairs import RunPair
@@ -193,10 +194,10 @@ def find_floor(noise: Noise, *, n: int, again: Integers, scale: float) -> float:
         return 0.0
     share = 1.0
     if noise.n_changed < noise.n_pairs:
-        share = find_beta_point(1 - ALPHA, noise.n_changed + 1, noise.n_pairs - noise.n_changed)
+        share = float(betaincinv(noise.n_changed + 1, noise.n_pairs - noise.n_changed, 1 - ALPHA))
     most = -NORMAL.inv_cdf(ALPHA / 2) * scale * sqrt(share)
     freedom = noise.n_changed - 1
-    estimated = -find_student_point(ALPHA / 2, freedom) * noise.deviation if freedom > 0 else most
+    estimated = -float(stdtrit(freedom, ALPHA / 2)) * noise.deviation if freedom > 0 else most
     step = sqrt(noise.sum_squares / noise.n_changed) if noise.n_changed else scale
     return (min(estimated, most) * weight + step / 2) / n
 
@@ -303,11 +304,12 @@ class PairNoise:
             return MetricNoise(n_judged_again=n_judged_again, measured=None, floor=None)
         if not n_judged_again:
             return MetricNoise(n_judged_again=0, measured=None, floor=0.0 if len(again) else None)
+        by_metric, asked = self._noise_rows
         rows = [
             row
-            for row in self._rows.get(metric, [])
+            for row in by_metric.get(metric, [])
             if row["metric_version"] == version
-            and is_judged_alike(self._noise_runs[row["noise_run_id"]], self._pair.candidate, self._asked, steps)
+            and is_judged_alike(self._noise_runs[row["noise_run_id"]], self._pair.candidate, asked, steps)
         ]
         self._used |= dict.fromkeys((metric, row["noise_run_id"]) for row in rows)
         measured = pool_noise(
@@ -336,13 +338,12 @@ class PairNoise:
         return {run_id: runs[run_id] for run_id in run_ids}
 
     @cached_property
-    def _rows(self) -> Mapping[str, list[dict[str, Any]]]:
-        frame = self._pair.warehouse.fetch("noise/noise_rows", {"run_id": list(self._noise_runs)})
-        return {str(key[0]): rows.to_dicts() for key, rows in frame.partition_by("metric", as_dict=True).items()}
-
-    @cached_property
-    def _asked(self) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-        return fetch_asked(self._pair.warehouse, [self._pair.candidate.run_id, *self._noise_runs])
+    def _noise_rows(self) -> tuple[Mapping[str, list[dict[str, Any]]], Mapping[str, Mapping[str, Mapping[str, Any]]]]:
+        """The rows of `noise` by metric, and by run how the noise runs and the candidate were asked."""
+        warehouse, run_ids = self._pair.warehouse, list(self._noise_runs)
+        frame = warehouse.fetch("noise/noise_rows", {"run_id": run_ids})
+        rows = {str(key[0]): rows.to_dicts() for key, rows in frame.partition_by("metric", as_dict=True).items()}
+        return rows, fetch_asked(warehouse, [self._pair.candidate.run_id, *run_ids])
 
 
 def is_judged_alike(
@@ -483,13 +484,15 @@ def count_questions(
 def plan_spending(components: Components, drop: float, *, power: float = POWER) -> Plan:
     """Return what it takes to see a drop, which is more than 0, with this power."""
 
-    def count(answers: float, n_answers: int = 1) -> int:
-        return count_questions(components, drop, answers=answers, n_answers=n_answers, power=power)
-
+    count = partial(count_questions, components, drop, power=power)
     value, low, high = components.answers
-    n_needed = count(value)
-    without_judge = None if components.judge is None else count(value - components.judge)
-    rounds = (rounds for rounds in range(1, _MAX_ROUNDS + 1) if count(value, 1 + rounds) <= components.n_questions)
+    n_needed = count(answers=value)
+    without_judge = None if components.judge is None else count(answers=value - components.judge)
+    rounds = (
+        rounds
+        for rounds in range(1, _MAX_ROUNDS + 1)
+        if count(answers=value, n_answers=1 + rounds) <= components.n_questions
+    )
     spending: Spending = "questions"
     if n_needed <= components.n_questions:
         spending = "nothing"
@@ -501,9 +504,9 @@ def plan_spending(components: Components, drop: float, *, power: float = POWER) 
         power=power,
         n_questions=components.n_questions,
         n_needed=n_needed,
-        n_needed_low=count(low),
-        n_needed_high=count(high),
-        n_with_repeats={rounds: count(value, 1 + rounds) for rounds in ROUNDS},
+        n_needed_low=count(answers=low),
+        n_needed_high=count(answers=high),
+        n_with_repeats={rounds: count(answers=value, n_answers=1 + rounds) for rounds in ROUNDS},
         n_without_judge=without_judge,
         rounds=0 if spending == "nothing" else next(rounds, None),
         judge_share=components.judge_share,

@@ -32,6 +32,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtr, stdtrit
 
 from evalhouse.tasks.comparing.intervals import (
     ALPHA,
@@ -43,8 +44,6 @@ from evalhouse.tasks.comparing.intervals import (
     Measure,
     find_difference,
     find_mean_interval,
-    find_student_p,
-    find_student_point,
     sum_groups,
 )
 from evalhouse.warehouse.metric_files import Better
@@ -250,13 +249,6 @@ def warn_of_sampling(pair: RunPair) -> Iterator[str]:
             )
 
 
-def read_estimates(pair: RunPair) -> Mapping[str, Mapping[str, Any]] | None:
-    """Fetch by metric both runs' means and the variance of their difference; None where both judged all."""
-    if not (is_sampled(pair.base) or is_sampled(pair.candidate)):
-        return None
-    return {str(row["metric"]): row for row in pair.fetch_estimates()}
-
-
 def decide(paired: Paired, row: Mapping[str, Any], *, better: Better, scale: float) -> Paired:
     """Return the difference of two estimates with its interval and p by Student's t; undecided without a variance.
 
@@ -272,8 +264,8 @@ def decide(paired: Paired, row: Mapping[str, Any], *, better: Better, scale: flo
         )
     error = math.sqrt(variance) if variance > ROUNDING**2 else 0.0
     degrees = 2 * variance**2 / max(row["spread"], 2 * variance**2 / _MAX_DEGREES) if error else _MAX_DEGREES
-    half = find_student_point(1 - ALPHA / 2, degrees) * error
-    p = find_student_p(difference / error, degrees) if error else float(difference == 0)
+    half = float(stdtrit(degrees, 1 - ALPHA / 2)) * error
+    p = float(2 * stdtr(degrees, -abs(difference / error))) if error else float(difference == 0)
     if row["is_paired"] and paired.n_higher + paired.n_lower < FEW_MOVED:
         half, p = half + row["unseen"] * scale, 1.0 if paired.p is None else max(p, paired.p)
     verdict: Verdict = "undecided"

@@ -62,10 +62,6 @@ class DocumentChange:
         """The name of these contexts among all that a sample is asked with, the same for the same two runs."""
         return f"{self.kind}{self.rank}"
 
-    def decides(self, move: "Move", value: float) -> bool:
-        """Return True if the score with the change undone lies on the other side of the middle."""
-        return move.is_near_after(value) if self.is_of_old else not move.is_near_after(value)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
@@ -194,9 +190,11 @@ def name_documents(
     if not changes:
         return (), "the same contexts in another order"
     tried = [(change, values.get(change.arm)) for change in changes[:max_tried]]
-    names = [
-        f"{change.name} ({change.kind})" for change, value in tried if value is not None and change.decides(move, value)
-    ]
+    names = []
+    for change, value in tried:
+        # A change decided if the score with it undone lies on the other side of the middle.
+        if value is not None and move.is_near_after(value) == change.is_of_old:
+            names.append(f"{change.name} ({change.kind})")
     if names:
         return tuple(names), None
     if any(value is None for _, value in tried):

@@ -42,7 +42,7 @@ from evalhouse.tasks.comparing.paired import (
     Paired,
     compare_paired,
     decide,
-    read_estimates,
+    is_sampled,
     warn_of_sampling,
 )
 from evalhouse.warehouse.engine.connection import one_reader
@@ -151,15 +151,12 @@ class _Column:
     metric: str
     base: Floats
     candidate: Floats
+    moves: Floats
     changed: Sequence[str]
     steps: frozenset[str]
     rests_on: frozenset[Cause]
     version: str | None
     better: Better
-
-    @property
-    def moves(self) -> Floats:
-        return self.candidate - self.base
 
 
 @one_reader()
@@ -183,7 +180,9 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         resamples=settings.resamples,
     )
     noise = PairNoise(pair)
-    estimates = read_estimates(pair)
+    estimates: dict[str, Mapping[str, Any]] | None = None
+    if is_sampled(pair.base) or is_sampled(pair.candidate):
+        estimates = {str(row["metric"]): row for row in pair.fetch_estimates()}
     metrics = []
     for column, paired, scale in zip(columns, results, scales, strict=True):
         compared = _compare_column(samples, column, paired, noise=noise, clusters=clusters, changed=changed)
@@ -250,10 +249,13 @@ def _build_columns(
             is_formula_changed=metric in reformulated,
         )
         sample_ids = frame["sample_id"].to_list()
+        base = samples.place_values(sample_ids, frame["base"])
+        candidate = samples.place_values(sample_ids, frame["candidate"])
         yield _Column(
             metric=metric,
-            base=samples.place_values(sample_ids, frame["base"]),
-            candidate=samples.place_values(sample_ids, frame["candidate"]),
+            base=base,
+            candidate=candidate,
+            moves=candidate - base,
             changed=name_changes(causes),
             steps=of_metric,
             rests_on=frozenset(INPUTS[name] for name in list_inputs(of_metric, rubrics)),
@@ -382,7 +384,10 @@ def describe_metric(
     """Return one metric's comparison by its values in base and candidate, NaN where unscored."""
     has_base, has_candidate = ~np.isnan(base), ~np.isnan(candidate)
     both = has_base & has_candidate
-    mean_base, mean_candidate = _mean(base[has_base]), _mean(candidate[has_candidate])
+    mean_base, mean_candidate, common_base, common_candidate = (
+        float(values.mean()) if len(values) else None
+        for values in (base[has_base], candidate[has_candidate], base[both], candidate[both])
+    )
     return MetricComparison(
         metric=metric,
         n_base=int(has_base.sum()),
@@ -391,18 +396,14 @@ def describe_metric(
         coverage_candidate=float(has_candidate.sum() / max(1, n_samples[1])),
         mean_base=mean_base,
         mean_candidate=mean_candidate,
-        common_base=_mean(base[both]),
-        common_candidate=_mean(candidate[both]),
+        common_base=common_base,
+        common_candidate=common_candidate,
         paired=paired,
         noise=noise,
         better=better,
         change=None if mean_base is None or mean_candidate is None else mean_candidate - mean_base,
         parts=tuple(parts),
     )
-
-
-def _mean(values: Floats) -> float | None:
-    return float(values.mean()) if len(values) else None
 
 
 def _list_moves(samples: PairedSamples, columns: Sequence[_Column]) -> pl.DataFrame:

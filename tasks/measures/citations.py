@@ -138,17 +138,6 @@ def _fold(name: str) -> str:
     return f"https://{host.lower().removeprefix('www.')}{slash}{path}".rstrip("/?&.")
 
 
-def read_cited_text(sample: StoredSample, answer: str, settings: RunSettings) -> CitedText:
-    """Return the citations of a sample's answer by the settings of its run."""
-    sources = list_sources(sample, first=settings.citations_from)
-    return find_citations(answer, sources, compile_patterns(settings.citations))
-
-
-def strip_citations(sample: StoredSample, text: str, settings: RunSettings) -> str:
-    """Return a statement of a sample's answer without marks, which would name its support to a judge."""
-    return strip_marks(text, list_sources(sample, first=settings.citations_from), compile_patterns(settings.citations))
-
-
 def find_citations(answer: str, sources: Sources, patterns: Sequence[re.Pattern[str]]) -> CitedText:
     """Return the citations of an answer, in order; where there are more than MAX_CITATIONS, one more than these."""
     # Footnotes and a list of sources: their texts by label, and the stretches of the answer they are in.
@@ -232,12 +221,14 @@ def _resolve(mark: _Mark, sources: Sources) -> list[tuple[int, ...]]:
 
 def _expand(text: str) -> tuple[int, ...]:
     """Return `1-3, 5` as 1, 2, 3, 5."""
-
-    def write_out(match: re.Match[str]) -> str:
+    written, begin = "", 0
+    for match in _RANGE.finditer(text):
         first, last = int(match[1]), int(match[2])
-        return ",".join(map(str, range(first, last + 1))) if first <= last < first + _MAX_RANGE else match[0]
-
-    return tuple(dict.fromkeys(int(number) for number in _NUMBER.findall(_RANGE.sub(write_out, text))))
+        if first <= last < first + _MAX_RANGE:
+            written += text[begin : match.start()] + ",".join(map(str, range(first, last + 1)))
+            begin = match.end()
+    written += text[begin:]
+    return tuple(dict.fromkeys(int(number) for number in _NUMBER.findall(written)))
 
 
 def _resolve_name(name: str, sources: Sources) -> tuple[int, ...]:
@@ -255,8 +246,13 @@ def _resolve_body(body: str, sources: Sources) -> tuple[int, ...]:
     return ()
 
 
-def strip_marks(text: str, sources: Sources, patterns: Sequence[re.Pattern[str]]) -> str:
-    """Return a text without its marks; of a link the words stay."""
+def strip_citations(sample: StoredSample, text: str, settings: RunSettings) -> str:
+    """Return a text of a sample's answer without its marks, which would name its support to a judge.
+
+    Of a link the words stay.
+    """
+    sources = list_sources(sample, first=settings.citations_from)
+    patterns = compile_patterns(settings.citations)
     spans = [(mark.match.start(), mark.match.end(), mark.text) for mark in _find_marks(text, sources, patterns)]
     return remove_spans(text, spans)[0].strip() if spans else text
 

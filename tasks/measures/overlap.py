@@ -70,8 +70,8 @@ def measure_overlap(answer: str, ground_truth: str) -> Mapping[str, float]:
 
 @cache
 def _load_scorers(is_chinese: bool) -> tuple[BLEU, CHRF, Callable[[str], str]]:
-    tokenizer = TokenizerZh() if is_chinese else Tokenizer13a()
-    return BLEU(effective_order=True, tokenize="zh" if is_chinese else "13a"), CHRF(), tokenizer
+    make: Callable[[], Callable[[str], str]] = TokenizerZh if is_chinese else Tokenizer13a
+    return BLEU(effective_order=True, tokenize="zh" if is_chinese else "13a"), CHRF(), make()
 
 
 def _normalise(text: str) -> list[str]:

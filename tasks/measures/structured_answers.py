@@ -134,7 +134,7 @@ def compare_result_sets(expected: ResultSet, made: ResultSet) -> Agreement:
     >>> agreement.f1, agreement.in_order
     (1.0, 0.5)
     """
-    wanted, given = _settle_rows(expected), _settle_rows(made)
+    wanted, given = ([tuple(map(_settle, row)) for row in side.rows] for side in (expected, made))
     if not wanted and not given and not (expected.columns and made.columns):
         return Agreement(row_precision=1, row_recall=1, column_precision=1, column_recall=1, in_order=1, note="no rows")
     pairs = _pair_columns(expected, made, wanted, given)
@@ -215,7 +215,7 @@ def must_differ(expected: ResultSet, made: ResultSet) -> bool:
     """Return True if the two sets differ under all names and orders of their columns."""
     if len(expected.columns) != len(made.columns):
         return True
-    sides = [Counter(_settle_rows(rows)) for rows in (expected, made)]
+    sides = [Counter(tuple(map(_settle, row)) for row in side.rows) for side in (expected, made)]
     # Most sets that agree have their columns in one order; only the others are worth looking into each row, as a bag of
     # its values.
     if sides[0] == sides[1]:
@@ -233,10 +233,6 @@ def _share(part: float, whole: float) -> float:
 
 def _pick(rows: Sequence[tuple[Cell, ...]], places: Sequence[int]) -> list[tuple[Cell, ...]]:
     return [tuple(row[place] for place in places) for row in rows]
-
-
-def _settle_rows(rows: ResultSet) -> list[tuple[Cell, ...]]:
-    return [tuple(map(_settle, row)) for row in rows.rows]
 
 
 def _settle(value: Cell) -> Cell:

@@ -1,1 +1,1 @@
-"""What carries the steps: the live run, its shards, the running of a step, the plan."""
+"""The frame of the steps: the live run, its shards, the running of a step, sampling."""

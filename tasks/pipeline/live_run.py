@@ -1,4 +1,4 @@
-"""The live run: what one run works with, and how far it is. Its tasks find it by the run's id (`run_step`).
+"""The live run: the tools and the progress of one run. Its tasks find it by the run's id (`run_step`).
 
 A run is judged in shards: some tens or hundreds of samples that one set of task runs works on. The steps of a shard run
 side by side and hand over sample by sample: a step that needs a sample's statements awaits them here, so that no sample
@@ -40,9 +40,9 @@ ID_PREFIXES: dict[Source, str] = {"answer": "A", "ground_truth": "G"}
 
 @dataclass(frozen=True, kw_only=True)
 class Extraction:
-    """The statements of one text, or why there are none to work on.
+    """The statements of one text, or the reason for having none.
 
-    `call_id` is the call that split it, the first one where it was split in parts; each statement's own is in its row.
+    `call_id` is the call that split it, the first one where it was split in parts; each statement's call is in its row.
     """
 
     items: tuple[Item, ...] = ()
@@ -60,11 +60,11 @@ class SampleWork:
     done: set[str] = field(default_factory=set)
 
     def add_row(self, table: str, **columns: object) -> None:
-        """Put a row aside for the shard's batch; the sample's id is filled in."""
+        """Add a row to the shard's batch; the sample's id is filled in."""
         self.rows[table].append({"sample_id": self.sample.sample_id, **columns})
 
     def add_grade(self, rubric: str, grade: Grade, call_id: str | None = None) -> None:
-        """Put a grade aside; `rubric` is the rubric's name, or that of the step that measured without one."""
+        """Add a grade; `rubric` is the rubric's name, or that of the step that measured without one."""
         self.add_row(
             "grades",
             rubric=rubric,
@@ -84,12 +84,12 @@ class SampleWork:
         step: str,
         item_id: str,
         parts: Iterable[JudgedItem],
-        telling: Sequence[JudgedItem],
+        decisive: Sequence[JudgedItem],
         **columns: object,
     ) -> None:
-        """Put the verdict on one item aside, with reason and call of those parts that are `telling`, and all votes."""
-        reason = " ".join(dict.fromkeys(part.verdict.reason for part in telling))
-        self.add_row(table, **columns, reason=reason, call_id=telling[0].call_id)
+        """Add the verdict on one item, with the reasons and the call of the `decisive` parts, and all votes."""
+        reason = " ".join(dict.fromkeys(part.verdict.reason for part in decisive))
+        self.add_row(table, **columns, reason=reason, call_id=decisive[0].call_id)
         for vote in (vote for part in parts for vote in part.votes):
             self.add_row(
                 "votes",
@@ -103,17 +103,17 @@ class SampleWork:
             )
 
     def note_outcome(self, step: str, reason: str | None = None, detail: str | None = None) -> None:
-        """Note how a step ended for this sample: `reason` is None when its verdicts are there."""
+        """Note how a step ended for this sample: `reason` is None when it has verdicts."""
         if reason in ("no_answer", "no_contexts") and self.sample.target_error is not None:
             reason, detail = "target_failed", self.sample.target_error
         self.add_row("outcomes", step=step, reason=reason, detail=detail)
 
     def has_outcome(self, step: str) -> bool:
-        """Return whether it is noted how a step ended."""
+        """Return True if the end of a step is noted."""
         return any(row["step"] == step for row in self.rows["outcomes"])
 
     async def wait_for_statements(self, source: Source) -> Extraction:
-        """The statements of one of the texts, as soon as they are there; raises what kept them from coming."""
+        """Return the statements of one of the texts once they are ready; raises the error that prevented them."""
         # Shielded, because a cancelled step must not take the statements from the others.
         return await asyncio.shield(self.extractions[source])
 
@@ -126,7 +126,7 @@ class SampleWork:
         for future in self.extractions.values():
             if not future.done():
                 future.set_exception(error if isinstance(error, Exception) else RunCancelled("splitting was cancelled"))
-                future.exception()  # looked at, so that asyncio does not report it when nobody waits
+                future.exception()  # read, so that asyncio does not report it when no step waits
 
     @cached_property
     def context_items(self) -> tuple[Item, ...]:
@@ -136,49 +136,46 @@ class SampleWork:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Before:
-    """The turns before a question that go into its requests as T1, T2, …, with how many older ones do not.
+class PriorTurns:
+    """The turns before a question that are part of its requests as T1, T2, …
 
-    A sample without a conversation is asked as if there were none of this. At most half of a request is for turns, the
-    latest of them; that older ones are left out stands on record as the detail of the sample's extraction. `block` is
-    their block, none where there are none; `room` is what turns and question leave of a request, in tokens.
+    At most half of a request is for turns, the latest ones; `n_left_out` older ones are left out, which `note` states
+    for the detail of the sample's extraction. `block` is the turns' block, empty without turns; `room` is the part of a
+    request that turns and question leave, in tokens.
     """
 
     turns: tuple[Item, ...]
     n_left_out: int
+    note: str | None
     block: Mapping[str, BlockValue]
     room: int
 
-    @property
-    def note(self) -> str | None:
-        """A sentence about the turns that were left out; None where none were."""
-        n = self.n_left_out
-        return f"the oldest {n:,} of {n + len(self.turns):,} earlier turns do not fit into a request" if n else None
 
-
-def collect_turns(sample: StoredSample, most: int) -> Before:
-    """The turns before a sample's question that fit into half of `most` tokens, the last one whatever its length."""
-    if sample.conversation_json is None:
-        return Before(turns=(), n_left_out=0, block={}, room=leave_room(most, sample.question))
-    items = [
-        Item(id=f"{TURN_PREFIX}{place}", text=f"{turn.role}: {turn.text}")
-        for place, turn in enumerate(sample.conversation, start=1)
-    ]
-    first = len(items) - 1
-    while first > 0 and estimate_items(items[first - 1 :]) <= most // 2:
-        first -= 1
-    turns = tuple(items[max(first, 0) :])
-    return Before(
+def collect_turns(sample: StoredSample, max_tokens: int) -> PriorTurns:
+    """Return the turns before a sample's question that fit into half of `max_tokens`, the last one at any length."""
+    turns: tuple[Item, ...] = ()
+    n = 0
+    if sample.conversation_json is not None:
+        items = [
+            Item(id=f"{TURN_PREFIX}{place}", text=f"{turn.role}: {turn.text}")
+            for place, turn in enumerate(sample.conversation, start=1)
+        ]
+        n = max(len(items) - 1, 0)
+        while n > 0 and estimate_items(items[n - 1 :]) <= max_tokens // 2:
+            n -= 1
+        turns = tuple(items[n:])
+    return PriorTurns(
         turns=turns,
-        n_left_out=max(first, 0),
+        n_left_out=n,
+        note=f"the oldest {n:,} of {n + len(turns):,} earlier turns do not fit into a request" if n else None,
         block={CONVERSATION: turns} if turns else {},
-        room=leave_room(most, sample.question, *(turn.text for turn in turns)),
+        room=leave_room(max_tokens, sample.question, *(turn.text for turn in turns)),
     )
 
 
 @dataclass(kw_only=True)
 class Shard:
-    """Samples `first` to `last` of a run, by ordinal. `tries` counts by step how often it was begun."""
+    """Samples `first` to `last` of a run, by ordinal. `tries` counts by step how often it was started."""
 
     number: int
     first: int
@@ -187,13 +184,8 @@ class Shard:
 
     tries: Counter[str] = field(default_factory=Counter)
 
-    def release_waiting(self, error: BaseException) -> None:
-        """End all steps that wait for statements of any sample with this error."""
-        for work in self.works:
-            work.release_waiting(error)
-
     def to_batch(self, run_id: str, *, key: str, replaces: bool) -> Batch:
-        """Return all rows of the shard as one batch; `replaces` deletes those that an earlier attempt wrote."""
+        """Return all rows of the shard as one batch; `replaces` deletes the rows that an earlier attempt wrote."""
         tables = build_verdict_frames(run_id, [work.rows for work in self.works])
         ids = tuple(work.sample.sample_id for work in self.works)
         return Batch(key=key, run_id=run_id, tables=tables, replaces=ids if replaces else ())
@@ -207,7 +199,7 @@ def make_work(sample: StoredSample) -> SampleWork:
 
 @dataclass(kw_only=True)
 class Progress:
-    """How far a run is; a display reads it now and then. `what` is what the samples are called there."""
+    """The progress of a run, which a display reads now and then. `what` is its word for the samples."""
 
     n_samples: int = 0
     n_done: int = 0
@@ -217,17 +209,22 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Asking:
-    """What sends the requests of a run: to the judge, and to embeddings where a metric compares meaning."""
+    """The clients of a run: the judge's asker, and embeddings where a metric compares meaning."""
 
     asker: Asker
     embedder: Embedder | None
 
 
 @dataclass(kw_only=True)
-class RunTools:
-    """What a run works with, made once. `steps` are those that its metrics need, `rubrics` are prompts that grade.
+class LiveRun:
+    """The tools of a run, made once, and its progress.
 
-    `open_asking` opens the record of calls and all that asks, when something first asks.
+    `steps` are needed by the metrics, `rubrics` are prompts that grade. `open_asking` opens the record of calls and the
+    clients, when something is first asked. `staged` is the dataset until it is loaded, `collection` asks the
+    application under test. `notices` are for the person who watches, by means of `watch`. `judge_elsewhere` has shards
+    judged by other machines, by their numbers; None where this process judges. `across_machines` means that other
+    machines use the Prefect server too; `shared_limits` are then the run's part of the limits there. `session`
+    distinguishes the batches of a resumed run; `retrying` are the task runs in Prefect's wait before a retry.
     """
 
     run_id: str
@@ -238,70 +235,6 @@ class RunTools:
     steps: frozenset[str]
     open_asking: Callable[[], Asking]
     rubrics: tuple[Prompt, ...] = ()
-
-    @cached_property
-    def _asking(self) -> Asking:
-        return self.open_asking()
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether anything can have been asked."""
-        return "_asking" in self.__dict__
-
-    @cached_property
-    def asker(self) -> Asker:
-        """The asker of the default judge, which has those of steps with a judge of their own beside it."""
-        return self._asking.asker
-
-    @cached_property
-    def embedder(self) -> Embedder | None:
-        """What compares meaning; None where no metric rests on that."""
-        return self._asking.embedder
-
-    @property
-    def askers(self) -> tuple[Asker, ...]:
-        """All that send requests in this run."""
-        embedding = [self.embedder.asker] if isinstance(self.embedder, AskedEmbedder) else []
-        return (*self.asker.all, *embedding)
-
-    @property
-    def batch_queues(self) -> tuple[BatchQueue, ...]:
-        """Where requests wait that go by batch."""
-        return tuple(asker.batch_queue for asker in self.asker.all if asker.batch_queue is not None)
-
-    @property
-    def usage(self) -> Usage:
-        """The requests so far, with their tokens and dollars."""
-        return self.asker.counts if self.is_open else Usage()
-
-    @cached_property
-    def asking(self) -> frozenset[str]:
-        """The steps that samples take: those of the metrics, or what the run's plan has in place of some of them."""
-        return arrange_steps(self.steps, self.settings.plan)
-
-    @cached_property
-    def tasks(self) -> tuple[str, ...]:
-        """The same steps by their tasks, in order."""
-        return list_tasks(self.asking)
-
-    @cached_property
-    def extract_prompt(self) -> Prompt | None:
-        """The prompt that splits both texts of a sample at once, where the run's plan has one."""
-        name = find_extract_prompt(self.steps, self.settings.plan)
-        return None if name is None else self.prompts[name]
-
-
-@dataclass(kw_only=True)
-class LiveRun(RunTools):
-    """A run's tools, and how far it is.
-
-    `staged` is the dataset until it is loaded, `collection` asks the application under test. `notices` are for the
-    person who watches, which `watch` lets them do. `judge_elsewhere` has shards judged by other machines, by their
-    numbers; None where this process judges. `across_machines` says that the Prefect server is used by others too;
-    `shared_limits` are then what the run holds of the limits there. `session` distinguishes the batches of a resumed
-    run; `retrying` are the task runs that are in Prefect's wait before a retry.
-    """
-
     staged: "StagedDataset | None" = None
     collection: "Collection | None" = None
     judge_elsewhere: Callable[[Sequence[int]], Awaitable[None]] | None = None
@@ -328,6 +261,58 @@ class LiveRun(RunTools):
         asking.asker.stop_sign.listen(end_waits)
         return asking
 
+    @property
+    def is_open(self) -> bool:
+        """True if anything can have been asked."""
+        return "_asking" in self.__dict__
+
+    @cached_property
+    def asker(self) -> Asker:
+        """The asker of the default judge, which holds the askers of steps with another judge."""
+        return self._asking.asker
+
+    @cached_property
+    def embedder(self) -> Embedder | None:
+        """The embeddings that compare meaning; None where no metric rests on that."""
+        return self._asking.embedder
+
+    @property
+    def askers(self) -> tuple[Asker, ...]:
+        """All askers that send requests in this run."""
+        embedding = [self.embedder.asker] if isinstance(self.embedder, AskedEmbedder) else []
+        return (*self.asker.all, *embedding)
+
+    @property
+    def batch_queues(self) -> tuple[BatchQueue, ...]:
+        """The queues of requests that go by batch."""
+        return tuple(asker.batch_queue for asker in self.asker.all if asker.batch_queue is not None)
+
+    @property
+    def usage(self) -> Usage:
+        """The requests so far, with their tokens and dollars."""
+        return self.asker.counts if self.is_open else Usage()
+
+    @cached_property
+    def asking(self) -> frozenset[str]:
+        """The steps that samples take: the metrics' steps, or their replacements in the run's plan."""
+        return arrange_steps(self.steps, self.settings.plan)
+
+    @cached_property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks of these steps, in order."""
+        return list_tasks(self.asking)
+
+    @cached_property
+    def extract_prompt(self) -> Prompt | None:
+        """The prompt that splits both texts of a sample at once, if the run's plan has one."""
+        name = find_extract_prompt(self.steps, self.settings.plan)
+        return None if name is None else self.prompts[name]
+
+    @property
+    def asks_target(self) -> bool:
+        """True while the application under test is being asked, which comes before all judging."""
+        return self.collection is not None and not self.collection.is_over
+
     def share_limits(self, shards_at_once: int) -> None:
         """Share the limits with all runs that use the same Prefect server; each shard then waits for its slots."""
         judged = ((asker.judge, asker.limit) for asker in self.askers)
@@ -335,6 +320,13 @@ class LiveRun(RunTools):
         concurrency = self.settings.concurrency
         slots = max(1, concurrency // max(1, shards_at_once))
         self.shared_limits = SharedLimits(limits, concurrency=concurrency, slots=slots)
+
+    async def open_shard(self, number: int, first: int, last: int) -> Shard:
+        """Load a shard's samples and keep it under its number until it is written."""
+        samples = await asyncio.to_thread(read_samples_between, self.warehouse, self.run_id, first, last)
+        shard = Shard(number=number, first=first, last=last, works=[make_work(sample) for sample in samples])
+        self.shards[number] = shard
+        return shard
 
     def stop(self, error: FatalJudgeError, *, drain_s: float) -> None:
         """Ask nothing more; requests in flight may still finish within `drain_s` seconds."""
@@ -352,15 +344,3 @@ class LiveRun(RunTools):
                     await asker.batch_queue.close()
             if self.embedder is not None:
                 await self.embedder.close()
-
-    @property
-    def asks_target(self) -> bool:
-        """Return whether the application under test is being asked, which comes before all judging."""
-        return self.collection is not None and not self.collection.is_over
-
-    async def open_shard(self, number: int, first: int, last: int) -> Shard:
-        """Read a shard's samples and keep it under its number until it is written."""
-        samples = await asyncio.to_thread(read_samples_between, self.warehouse, self.run_id, first, last)
-        shard = Shard(number=number, first=first, last=last, works=[make_work(sample) for sample in samples])
-        self.shards[number] = shard
-        return shard

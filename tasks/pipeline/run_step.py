@@ -43,15 +43,15 @@ def registered(live_run: LiveRun) -> Iterator[None]:
 
 
 def find_live_run(run_id: str) -> LiveRun:
-    """The live run of a run; raises LookupError when the run is not under way in this process."""
+    """Return the live run of a run; raises LookupError when the run is not open in this process."""
     try:
         return _live_runs[run_id]
     except KeyError:
-        raise LookupError(f"run {run_id} is not under way in this process") from None
+        raise LookupError(f"run {run_id} is not running in this process") from None
 
 
 def is_open(run_id: str | None) -> bool:
-    """Return whether a run has its live run in this process."""
+    """Return True if a run has its live run in this process."""
     return run_id in _live_runs
 
 
@@ -64,7 +64,7 @@ async def _is_endpoint_down(task: Task[..., Any], run: TaskRun, state: State[Any
 UNCACHED: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": False}
 STEP_OPTIONS: dict[str, Any] = {**UNCACHED, "retry_condition_fn": _is_endpoint_down}
 RETRIES = 2
-"""How often Prefect repeats a step whose endpoint is down, as the decorators in `tasks/` state."""
+"""The number of times that Prefect repeats a step whose endpoint is down, as in the decorators in `tasks/`."""
 
 
 def limit_time(timed: Task[[str, int], T], live_run: LiveRun) -> Task[[str, int], T]:
@@ -85,7 +85,8 @@ async def take_shard(run_id: str, number: int, take: SampleStep, *, gives_statem
         raise
     except BaseException as error:  # also a cancellation: a step that waits for statements would wait for ever
         if gives_statements:
-            shard.release_waiting(error)
+            for work in shard.works:
+                work.release_waiting(error)
         raise
 
 
@@ -132,8 +133,8 @@ async def write(run_id: str, shard: int) -> None:
     live_run.shards.pop(shard, None)
 
 
-# Prefect writes the exception that ends a flow all the same, so the folder is its own. Without one it
-# would ask the server which to take, which costs each run 0.4 s.
+# Prefect still writes the exception that ends a flow, so the folder is Prefect's default. Without one it would ask the
+# server for a folder, which costs each run 0.4 s.
 FLOW_OPTIONS: Final[dict[str, Any]] = {
     "persist_result": False,
     "result_storage": get_current_settings().results.local_storage_path,

@@ -1,14 +1,14 @@
-"""Which samples of a large dataset are judged, when a budget of samples is set: with known, unequal probabilities.
+"""The picking of the samples that are judged, when a budget of samples is set: with known, unequal probabilities.
 
 Every sample has a signal for each metric: its score in the latest earlier run of the same suite, or dataset, that
-scored it, and where there is none what the lexical rules make of its texts. Half of the probability is spread evenly,
-so that no sample is beyond reach; the other half goes where a score is hardest to foretell: to signals in the middle
-of the scale, and to samples that were scored otherwise from run to run. As many samples as the budget has are drawn,
-neither more nor fewer, by the pivotal method (Deville and Tillé 1998, Biometrika 85): pairs fight until all is 0 or 1,
-in an order drawn by the run's seed, and each sample keeps the probability it began with.
+scored it, else a guess from its texts by the lexical rules. Half of the probability is spread evenly, so that every
+sample can be picked; the other half goes where a score is hardest to foretell: to signals in the middle of the scale,
+and to samples whose scores differed from run to run. As many samples as the budget has are drawn, neither more nor
+fewer, by the pivotal method (Deville and Tillé 1998, Biometrika 85): pairs fight until all is 0 or 1, in an order drawn
+by the run's seed, and each sample keeps the probability it began with.
 
-Probabilities and signals of all samples are rows (`sample_picks`, `sample_signals`); the view `sampled_means` makes of
-them what judging all would have given.
+Probabilities and signals of all samples are rows (`sample_picks`, `sample_signals`); the view `sampled_means` estimates
+from them the means over all samples.
 """
 
 import hashlib
@@ -30,12 +30,12 @@ from evalhouse.warehouse.store import Warehouse
 LEXICAL_ORIGIN: Final = "lexical"
 _EVEN: Final = 0.5  # the share of the probability that all samples have alike
 _AT_ONCE: Final = 500
-_LEAST: Final = 0.1  # the least standard deviation that a score is thought to have about its signal
+_MIN_DEVIATION: Final = 0.1  # the smallest standard deviation that a score is thought to have about its signal
 
 
 @dataclass(frozen=True, kw_only=True)
 class Signal:
-    """What is known of a sample's score before it is judged. `origin` is the run that it stems from, or `lexical`."""
+    """The expected score of a sample before it is judged. `origin` is the run that it stems from, or `lexical`."""
 
     metric: str
     value: float
@@ -44,7 +44,7 @@ class Signal:
 
 @dataclass(frozen=True, kw_only=True)
 class Pick:
-    """A sample of the dataset: how probable it was that it be judged, whether it is, and its signals."""
+    """A sample of the dataset: the probability that it is judged, whether it is, and its signals."""
 
     ordinal: int
     sample_id: str
@@ -56,7 +56,7 @@ class Pick:
 def pick_staged(
     warehouse: Warehouse, run_id: str, settings: RunSettings, metrics: Sequence[MetricFile], staging: Staging
 ) -> list[Pick]:
-    """The picks of a run over its staged dataset."""
+    """Return the picks of a run over its staged dataset."""
     names = [metric.name for metric in metrics]
     earlier = (
         read_earlier_scores(warehouse, run_id, suite=settings.suite, dataset=settings.dataset, metrics=names)
@@ -81,7 +81,7 @@ def pick_samples(
     budget: int,
     seed: int,
 ) -> list[Pick]:
-    """Return all samples, `budget` of them picked. `earlier` has by sample and metric the scores of runs before."""
+    """Return all samples, `budget` of them picked. `earlier` has the scores of earlier runs by sample and metric."""
     ids: list[tuple[int, str]] = []
     signals: list[list[Signal]] = []
     sizes: list[float] = []
@@ -99,13 +99,13 @@ def pick_samples(
             of_sample.append(Signal(metric=metric.name, value=value, origin=origin))
         # How far the sample's scores may lie from their signals, on the mean of its metrics.
         doubts = [
-            math.sqrt(max(signal.value * (1 - signal.value), _LEAST**2))
+            math.sqrt(max(signal.value * (1 - signal.value), _MIN_DEVIATION**2))
             + (before[signal.metric].spread if signal.metric in before else 0.0)
             for signal in of_sample
         ]
         ids.append((sample.ordinal, sample.sample_id))
         signals.append(of_sample)
-        sizes.append(sum(doubts) / len(doubts) if doubts else _LEAST)
+        sizes.append(sum(doubts) / len(doubts) if doubts else _MIN_DEVIATION)
     probabilities = spread(sizes, budget)
     picked = draw(probabilities, make_dice(seed, probabilities))
     return [
@@ -118,17 +118,17 @@ def pick_samples(
 
 
 def make_dice(seed: int, probabilities: Sequence[float]) -> random.Random:
-    """Return the generator that picks are drawn with: the same for the same seed and probabilities, and else another.
+    """Return the generator that draws picks: the same for the same seed and probabilities, and only for these.
 
     Tonight's probabilities rest on what the samples picked last night scored. Drawn by the same numbers, tonight's
-    picks would be likelier to be these than their probabilities say, and the estimate would lean.
+    picks would be likelier to be the same than their probabilities, and the estimate would be biased.
     """
     digest = hashlib.sha256(array("d", probabilities).tobytes()).hexdigest()
     return random.Random(f"{seed}/{digest}")
 
 
 def spread(sizes: Sequence[float], budget: int) -> list[float]:
-    """Probabilities that sum to the budget: half spread evenly, half in proportion to the sizes; none above 1."""
+    """Return probabilities that sum to the budget: half spread evenly, half by size; none above 1."""
     n, total = len(sizes), sum(sizes)
     if budget >= n:
         return [1.0] * n
@@ -144,7 +144,7 @@ def spread(sizes: Sequence[float], budget: int) -> list[float]:
 
 
 def draw(probabilities: Sequence[float], rng: random.Random) -> set[int]:
-    """The places of those that are drawn, as many as the probabilities sum to; each by its own probability."""
+    """Return the places that are drawn, each by its probability; as many as the probabilities sum to."""
     picked = {place for place, probability in enumerate(probabilities) if probability >= 1}
     order = [place for place in range(len(probabilities)) if place not in picked]
     rng.shuffle(order)
@@ -158,7 +158,7 @@ def draw(probabilities: Sequence[float], rng: random.Random) -> set[int]:
         if both < 1:
             fighter, strength = (fighter if rng.random() * both < strength else place), both
         else:
-            # One of them is drawn, the other fights on with what is left.
+            # One of them is drawn, the other fights on with the remainder.
             loser = fighter if rng.random() * (2 - both) < 1 - strength else place
             picked.add(place if loser == fighter else fighter)
             fighter, strength = loser, both - 1
@@ -185,7 +185,7 @@ def guess_scores(sample: StoredSample) -> Mapping[str, float]:
 
 
 def list_rows(run_id: str, picks: Sequence[Pick]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The rows of `sample_picks` and of `sample_signals`."""
+    """Return the rows of `sample_picks` and of `sample_signals`."""
     rows = [
         {
             "run_id": run_id,

@@ -22,7 +22,7 @@ from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, Source, colle
 EXTRACT_STEPS: dict[Source, str] = {"answer": "extract_answer", "ground_truth": "extract_ground_truth"}
 # A shorter text does not make a reply too long.
 _MIN_CUT_TOKENS = 40
-# One or two words that only the other text has come about by chance.
+# One or two words that only the other text has can be chance.
 _MIN_MIXED_WORDS = 3
 
 
@@ -138,8 +138,10 @@ async def split_both(live_run: LiveRun, work: SampleWork) -> BothTexts:
 
 
 def _find_mixed(split: Mapping[Source, Sequence[str]], texts: Mapping[Source, str], question: Question) -> str | None:
-    """Return which words show that a statement of one text was made from the other, as by a small model that has the
-    right answer before it and writes it in the place of a wrong one; None where there are none."""
+    """Return the words which show that a statement of one text was made from the other, else None.
+
+    A small model that has the right answer before it may write it in the place of a wrong one.
+    """
     shared = [text for name, value in question.data.items() if name not in texts for text in list_texts(value)]
     words = {source: collect_words([text, *shared]) for source, text in texts.items()}
     for source, statements in split.items():

@@ -33,7 +33,7 @@ from evalhouse.warehouse.steps import STEPS
 # --- how an answer cites
 #
 # A pattern finds one mark, and its named groups are what the mark cites: `rank`, the number of a context, several as in
-# `2, 3` or `1-3`; `rank0`, a number that counts from 0 whatever the run's setting is; `id`, an id, a URL or the label
+# `2, 3` or `1-3`; `rank0`, a number that counts from 0 in all runs; `id`, an id, a URL or the label
 # of a footnote. If a pattern has an id and a number, the number counts in samples whose contexts have no ids. `text` is
 # a part of the mark that belongs to the sentence, as a link's words do. The first match in the answer counts, and of
 # two patterns that match at one place the earlier one.
@@ -56,7 +56,7 @@ BUILT_IN: Final = (
     # [1], [2, 3], [1-3] and <sup>1</sup>.
     rf"\[(?P<rank>{_NUMBERS})\]",
     rf"<sup>\[?(?P<rank>{_NUMBERS})\]?</sup>",
-    # [doc 3] and [source: 2], then whatever has the form of an id: [handbook-12], [kb/fees.md#2].
+    # [doc 3] and [source: 2], then anything in the form of an id: [handbook-12], [kb/fees.md#2].
     rf"[\[【](?P<id>(?:{_WORD})[\s:：._#-]*(?P<rank>{_NUMBERS}))[\]】]",
     rf"[\[【](?=[^\[\]【】\n]{{0,200}}[-_:/#.])(?=[^\[\]【】\n]{{0,200}}\d)(?P<id>{_ID}(?:\s*[,;，；、]\s*{_ID})*)[\]】]",
     rf"<?(?P<text>(?P<id>{_URL}))>?",  # the sentence may state the address
@@ -67,14 +67,14 @@ _CITING: Final = frozenset(GROUPS[:3])
 
 @cache
 def compile_patterns(patterns: tuple[str, ...]) -> Sequence[re.Pattern[str]]:
-    """Return the compiled patterns, the built-in ones if there are none; raises ValueError for an invalid one."""
+    """Return the compiled patterns, by default the built-in ones; raises ValueError for an invalid one."""
     compiled_patterns = []
     for pattern in patterns or BUILT_IN:
         try:
             compiled = re.compile(pattern)
         except re.error as error:
             raise ValueError(
-                f"{pattern!r} is not a regular expression: {error}; a backslash is written as it is in '…'"
+                f"{pattern!r} is not a regular expression: {error}; a backslash is written plainly in '…'"
             ) from None
         names = compiled.groupindex.keys()
         if not names & _CITING:
@@ -82,7 +82,7 @@ def compile_patterns(patterns: tuple[str, ...]) -> Sequence[re.Pattern[str]]:
         if unknown := sorted(names - set(GROUPS)):
             raise ValueError(f"{pattern!r} has a group {unknown[0]!r}; allowed are {', '.join(GROUPS)}")
         if compiled.fullmatch(""):
-            raise ValueError(f"{pattern!r} is found where nothing stands; write what a mark begins with into it")
+            raise ValueError(f"{pattern!r} matches the empty text; write what a mark begins with into it")
         compiled_patterns.append(compiled)
     return compiled_patterns
 
@@ -118,9 +118,9 @@ _VOTING: Final = tuple(dict.fromkeys(step.task for step in STEPS.values() if "vo
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """Where a setting may be set and what it concerns; a field of `RunSettings` without one has these defaults.
+    """The place and the meaning of a setting; a field of `RunSettings` without one has these defaults.
 
-    `place` is where a suite has it, None for a setting that is made for each run. `environment` is False for the
+    `place` is its table in a suite, None for a setting that is made for each run. `environment` is False for the
     subject of a run: it is given for each run, for a variable would be forgotten and change the results. `is_path` is
     relative to a suite's folder. `judges`: of no use to a run that judges nothing; `belongs_to_run`: of no use to one
     that judges the same samples again. `compares`: `prompts compare` takes it from its flags if it is given there,
@@ -164,7 +164,7 @@ class RunSettings(BaseModel):
         default=0, ge=0, description="which of them are picked: another number picks others"
     )
     judge: Annotated[str, Where(judges=True, compares="given")] = Field(
-        default=LEXICAL, description="the default judge, and behind it those of steps, as in `J,classify=J2`"
+        default=LEXICAL, description="the default judge, and behind it judges of steps, as in `J,classify=J2`"
     )
     embeddings: Annotated[str, Where(judges=True)] = "hashing"
     language: Annotated[str, Where(compares="given")] = "en"
@@ -256,12 +256,12 @@ class RunSettings(BaseModel):
         default="authoritative", description="whether contexts hold the truth or add to it; a sample may say otherwise"
     )
     citations: Annotated[tuple[str, ...], Where(environment=False)] = Field(
-        default=(), description="regular expressions that find what answers cite; none: those that are built in"
+        default=(), description="regular expressions that find what answers cite; none: the built-in ones"
     )
     citations_from: Literal[0, 1] = Field(default=1, description="the number by which answers cite the first context")
     contexts_alone: bool = Field(
         default=False,
-        description="judge each context in a request of its own; none is found to support together",
+        description="judge each context in a separate request; none is found to support together",
     )
     plan: Annotated[Literal["separate", "fused"], Where(judges=True)] = Field(
         default="separate",
@@ -278,7 +278,7 @@ class RunSettings(BaseModel):
         default=None, description="local time, or time from now, from which nothing waits for a batch any more"
     )
     fresh: Annotated[bool, Where(compares="always")] = Field(
-        default=False, description="ask again although a reply is on record"
+        default=False, description="ask again although a reply is stored"
     )
     pool: str | None = Field(default=None, description="Prefect work pool whose workers judge the samples")
     part_size: int = Field(default=500, ge=1, description="samples that one worker is given at once")
@@ -304,19 +304,14 @@ class RunSettings(BaseModel):
         suite = [self.suite] if self.suite else []
         return [*suite, f"judge: {self.judge}", f"dataset: {self.dataset}", *self.tags]
 
-    @property
-    def has_traces(self) -> bool:
-        """True if the samples are made of traces, which have no ground truths."""
-        return self.format is not None or is_traces(self.dataset)
-
     @field_validator("shard_size")
     @classmethod
-    def _fit_into_part(cls, shard_size: int, info: ValidationInfo) -> int:
+    def fit_into_part(cls, shard_size: int, info: ValidationInfo) -> int:
         return min(shard_size, int(info.data.get("part_size", shard_size)))
 
     @field_validator("judge", mode="before")
     @classmethod
-    def _write_judges(cls, given: object) -> object:
+    def write_judges(cls, given: object) -> object:
         if not isinstance(given, str | Mapping):
             return given
         try:
@@ -327,14 +322,14 @@ class RunSettings(BaseModel):
 
     @field_validator("deadline")
     @classmethod
-    def _check_deadline(cls, deadline: str | None) -> str | None:
+    def check_deadline(cls, deadline: str | None) -> str | None:
         if deadline is not None:
             find_deadline(deadline, datetime.now().astimezone())
         return deadline
 
     @field_validator("citations")
     @classmethod
-    def _check_citations(cls, citations: tuple[str, ...]) -> tuple[str, ...]:
+    def check_citations(cls, citations: tuple[str, ...]) -> tuple[str, ...]:
         try:
             compile_patterns(citations)
         except ValueError as error:
@@ -343,7 +338,7 @@ class RunSettings(BaseModel):
 
     @field_validator("ui_url")
     @classmethod
-    def _check_ui_url(cls, ui_url: str | None) -> str | None:
+    def check_ui_url(cls, ui_url: str | None) -> str | None:
         if ui_url is not None and (not is_web_address(ui_url) or "?" in ui_url or "@" in ui_url):
             raise PydanticCustomError(
                 "ui_url", "give the address that begins with http:// or https://, without a token or a password"
@@ -352,7 +347,7 @@ class RunSettings(BaseModel):
 
     @field_validator("plan")
     @classmethod
-    def _check_plan(cls, plan: str, info: ValidationInfo) -> str:
+    def check_plan(cls, plan: str, info: ValidationInfo) -> str:
         if plan != "separate" and info.data.get("contexts_alone"):
             raise PydanticCustomError(
                 "joined_contexts",
@@ -362,7 +357,7 @@ class RunSettings(BaseModel):
 
     @field_validator("votes")
     @classmethod
-    def _check_votes(cls, votes: int, info: ValidationInfo) -> int:
+    def check_votes(cls, votes: int, info: ValidationInfo) -> int:
         if votes % 2 == 0:
             raise PydanticCustomError("even_votes", "an even number of votes can tie; give an odd one")
         judges = {find_judge(info.data.get("judge", ""), task) for task in _VOTING}
@@ -370,7 +365,7 @@ class RunSettings(BaseModel):
             who = "the lexical judge" if judges == {LEXICAL} else " and ".join(sorted(judges))
             raise PydanticCustomError(
                 "equal_votes",
-                "{who} says the same each time; name a model with {judge}, or take one vote",
+                "{who} is deterministic, so more votes change nothing; name a model with {judge}, or take one vote",
                 {"who": who, "judge": name_setting("judge")},
             )
         return votes

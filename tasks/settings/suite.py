@@ -24,7 +24,7 @@ Ending = Literal["completed", "incomplete", "failed", "gate_failed"]
 Format = Literal["json", "slack", "dingtalk", "feishu"]
 PASSED, MEAN_OF_PASSED, PREVIOUS_ANY = "passed", "mean_of_passed", "previous_any"
 """Baselines that are not the name of a run: the last run of the series that passed its gate or was accepted, the mean
-of the last of them, and the last completed one whatever its gate decided."""
+of the last of them, and the last completed one with any decision of its gate."""
 MAX_K = 100
 
 
@@ -34,7 +34,7 @@ def name_scores(suite: str) -> str:
 
 
 def explain_low(minimums: Iterable[str], metrics: Mapping[str, MetricFile]) -> str | None:
-    """Return what is wrong with least means of metrics that are better when low; None if there are none of them."""
+    """Return the problem of smallest means of metrics that are better when low, else None."""
     low = [name for name in minimums if name in metrics and metrics[name].better == "low"]
     return f"{', '.join(low)}: better when low; put a limit into [gate.max]" if low else None
 
@@ -68,7 +68,7 @@ class SuiteGate(BaseModel):
 
     @field_validator("min")
     @classmethod
-    def _check_min(cls, limits: dict[str, float]) -> dict[str, float]:
+    def check_min(cls, limits: dict[str, float]) -> dict[str, float]:
         problem = explain_low(limits, load_metrics())
         if problem:
             raise PydanticCustomError("better_low", "{problem}", {"problem": problem})
@@ -76,12 +76,12 @@ class SuiteGate(BaseModel):
 
     @field_validator("against")
     @classmethod
-    def _rename_previous(cls, against: str) -> str:
+    def rename_previous(cls, against: str) -> str:
         # The name of `passed` while it was the last completed run, which a gate may have refused.
         return PASSED if against == "previous" else against
 
     @model_validator(mode="after")
-    def _check_sense(self) -> "SuiteGate":
+    def check_sense(self) -> "SuiteGate":
         is_empty = not (self.min or self.max or self.max_drop or self.trend or self.coverage)
         if is_empty and self.max_cost is self.max_latency_p95_ms is self.min_coverage is None:
             raise PydanticCustomError(
@@ -143,13 +143,13 @@ class RefreshedTestset(BaseModel):
 
 
 class Notify(BaseModel):
-    """Where to post how a run ended. The address is a secret: posting needs nothing else."""
+    """The notification of how a run ended. The address is a secret: posting needs nothing else."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
     webhook: str = Field(
         repr=False,
-        description="address that is posted to; ${NAME} stands for a variable, ${secret:NAME} for a block",
+        description="address that is posted to; ${NAME} names a variable, ${secret:NAME} a block",
     )
     on: tuple[Ending, ...] = Field(
         default=("failed", "incomplete", "gate_failed"), description="endings that are posted"
@@ -158,7 +158,7 @@ class Notify(BaseModel):
 
     @field_validator("webhook")
     @classmethod
-    def _check_webhook(cls, webhook: str) -> str:
+    def check_webhook(cls, webhook: str) -> str:
         if "$" in NAMED.sub("", webhook):
             raise PydanticCustomError(
                 "webhook",
@@ -170,7 +170,7 @@ class Notify(BaseModel):
 
     @field_validator("on")
     @classmethod
-    def _check_on(cls, endings: tuple[Ending, ...]) -> tuple[Ending, ...]:
+    def check_on(cls, endings: tuple[Ending, ...]) -> tuple[Ending, ...]:
         if not endings:
             raise PydanticCustomError("no_ending", "name at least one ending, or leave `on` out")
         return endings
@@ -182,11 +182,6 @@ class Notify(BaseModel):
             note_secret(NAMED.sub(lambda match: values[match[1]], self.webhook).strip())
         for value in values.values():
             note_secret(value)
-
-    @property
-    def keeps_secret(self) -> bool:
-        """True if the address itself is in the environment, so that this setting may be stored."""
-        return NAMED.search(self.webhook) is not None
 
 
 def is_web_address(text: str) -> bool:
@@ -206,24 +201,21 @@ NEVER: Final = "never"
 _MIN_HISTORY: Final = timedelta(days=30)
 
 
-def read_age(text: str) -> timedelta:
-    """Return an age as it is written, such as `180d`; raises ValueError that states what is allowed."""
+def parse_age(text: str) -> timedelta:
+    """Parse an age such as `180d`; raises PydanticCustomError, a ValueError, that states what is allowed."""
     match = _AGE.fullmatch(text)
     if match is None:
-        raise ValueError(_ALLOWED)
+        raise PydanticCustomError("age", _ALLOWED)
     return timedelta(days=int(match[1]) * _DAYS[match[2]])
 
 
 def _check_age(text: str) -> str:
-    try:
-        read_age(text)
-    except ValueError as error:
-        raise PydanticCustomError("age", "{allowed}", {"allowed": str(error)}) from None
+    parse_age(text)
     return text
 
 
 def _check_history_age(text: str) -> str:
-    if text != NEVER and (_AGE.fullmatch(text) is None or read_age(text) < _MIN_HISTORY):
+    if text != NEVER and (_AGE.fullmatch(text) is None or parse_age(text) < _MIN_HISTORY):
         allowed = f'{_ALLOWED}, at least {_MIN_HISTORY.days}d, or "{NEVER}"'
         raise PydanticCustomError("history_age", "{allowed}", {"allowed": allowed})
     return text
@@ -243,19 +235,15 @@ class Retention(BaseModel):
     prefect: HistoryAge = Field(default="30d", description="age at which Prefect's record of a served run goes: 30d")
 
     @model_validator(mode="after")
-    def _check_order(self) -> "Retention":
-        if self.texts and self.scores and read_age(self.scores) < read_age(self.texts):
+    def check_order(self) -> "Retention":
+        if self.texts and self.scores and parse_age(self.scores) < parse_age(self.texts):
             raise PydanticCustomError("order", "scores go with the texts they rest on; let `scores` be the longer one")
         return self
-
-    def list_ages(self) -> list[tuple[str, bool]]:
-        """Return the ages at which something is forgotten in the warehouse, each with True if the scores go too."""
-        return [(age, with_scores) for age, with_scores in ((self.scores, True), (self.texts, False)) if age]
 
 
 def find_cutoff(age: str, now: datetime) -> datetime:
     """Return the time before which something is older than this age."""
-    return now - read_age(age)
+    return now - parse_age(age)
 
 
 TraceFormat = Literal["otel", "openinference", "langfuse", "langsmith", "phoenix"]
@@ -293,10 +281,6 @@ class TraceWindow(BaseModel):
     until: Annotated[str | None, AfterValidator(_check_time)] = Field(
         default=None, description="end of the time, UTC; set by each run for itself"
     )
-
-    def end_at(self, now: datetime) -> "TraceWindow":
-        """Return the same window with its end; one that has an end keeps it."""
-        return self if self.until is not None else self.model_copy(update={"until": now.isoformat()})
 
     def find_bounds(self, now: datetime) -> tuple[datetime, datetime]:
         """Return begin and end, the end not included."""
@@ -344,21 +328,21 @@ class OwnPattern(_Table):
 
     @field_validator("replacement")
     @classmethod
-    def _check_replacement(cls, replacement: str) -> str:
+    def check_replacement(cls, replacement: str) -> str:
         if _LONE_BACKSLASH.search(replacement):
-            raise PydanticCustomError("replacement", "a backslash stands before a group's number here; write two")
+            raise PydanticCustomError("replacement", "a backslash here comes before a group's number; write two")
         return replacement
 
 
 class Redaction(_Table):
-    """What is removed from every text of a span before it is stored."""
+    """The patterns that are removed from every text of a span before it is stored."""
 
     patterns: tuple[str, ...] = Field(default=(), description=f"built-in patterns: {', '.join(PATTERNS)}")
     own: tuple[OwnPattern, ...] = Field(default=(), description="patterns of your own, each with its replacement")
 
     @field_validator("patterns")
     @classmethod
-    def _check_patterns(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+    def check_patterns(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         unknown = [name for name in names if name not in PATTERNS]
         if unknown:
             known = {"unknown": ", ".join(unknown), "known": ", ".join(PATTERNS)}
@@ -367,7 +351,7 @@ class Redaction(_Table):
 
 
 class Sampling(_Table):
-    """Which traces are kept: a share of all, and those that another rule names, whatever the share."""
+    """The traces that are kept: a share of all, and in addition the ones that another rule names."""
 
     share: float = Field(default=1.0, ge=0, le=1, description="share of all traces, picked by their ids")
     errors: bool = Field(default=True, description="keep each trace that has a span with an error")
@@ -381,7 +365,7 @@ class Sampling(_Table):
 
 
 class TraceRetention(_Table):
-    """How long received spans are kept."""
+    """The age at which received spans are deleted."""
 
     traces: Age | None = Field(default=None, description="age at which spans go: 30d")
 

@@ -1,7 +1,8 @@
-"""How the application under test is asked: the `[target]` of a suite, strict and typed.
+"""The settings of the application under test, and values that a setting names and does not hold.
 
-Secrets are not stored in it: a header holds `${NAME}`, and the environment's value goes in when a target is made. All
-that is wrong without sending a request is refused here, so that the message names the suite's line.
+Secrets are not stored: a setting holds `${NAME}` for a variable of the environment, `${secret:NAME}` for a Secret block
+and `${variable:NAME}` for a variable of the Prefect server, and the value is filled in when a target is made. All
+that can be checked without sending a request is refused here, so that the message names the suite's line.
 """
 
 import os
@@ -21,7 +22,7 @@ from evalhouse.warehouse.messages import cut, note_secret, suggest
 
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|(?:secret|variable):[A-Za-z0-9_][A-Za-z0-9_-]*")
 NAMED: Final = re.compile(rf"\$\{{({NAME.pattern})\}}")
-"""How a text names one; the group is the name."""
+"""The form in which a text names one; the group is the name."""
 # Our Prefect server may just be starting.
 _PATIENCE_S = 60.0
 _PAUSE_S = 0.5
@@ -33,7 +34,7 @@ class NamedValueError(Exception):
 
 
 def describe_name(name: str) -> str:
-    """Return what a name stands for, and where it would be set."""
+    """Return the words for a named value, and for the place where it is set."""
     kind, _, rest = name.rpartition(":")
     return {"secret": f"Prefect's Secret block {rest!r}", "variable": f"Prefect's variable {rest!r}"}.get(
         kind, f"the environment's {rest}"
@@ -41,7 +42,7 @@ def describe_name(name: str) -> str:
 
 
 def read_named(name: str) -> str | None:
-    """Return the value; None if there is none or it is empty. Raises NamedValueError if Prefect cannot be asked."""
+    """Return the value; None if it is missing or empty. Raises NamedValueError if Prefect cannot be asked."""
     kind, _, rest = name.rpartition(":")
     if not kind:
         return os.environ.get(name) or None
@@ -77,12 +78,12 @@ def fill_variable(name: str) -> None:
     """Replace `${secret:NAME}` or `${variable:NAME}` in an environment variable by its value: for keys, which all
     clients read from there. Raises NamedValueError.
 
-    A variable of the environment that names another one is left as it is: a shell does that.
+    A variable of the environment that names another one is left alone: a shell does that.
     """
     match = NAMED.fullmatch(os.environ.get(name, "").strip())
     if match is None or ":" not in match[1] or _REHEARSING.get():
         return
-    wanted = f"{name} wants {describe_name(match[1])}"
+    wanted = f"{name} requires {describe_name(match[1])}"
     try:
         value = read_named(match[1])
     except NamedValueError as error:
@@ -95,7 +96,7 @@ def fill_variable(name: str) -> None:
 
 @contextmanager
 def nothing_looked_up() -> Iterator[None]:
-    """Leave variables as they are within this block, in which nothing is sent."""
+    """Leave variables alone within this block, in which nothing is sent."""
     token = _REHEARSING.set(True)
     try:
         yield
@@ -116,7 +117,7 @@ METADATA = "metadata."
 GIVEN_MARKS = ("contexts", "context_ids")
 """Lists that a request holds only if the application is given the contexts to answer from."""
 CONVERSATION = "conversation"
-"""The list of messages before the question; an item of a list that is this mark stands for all of them."""
+"""The list of messages before the question; an item of a list that is this mark is replaced by all of them."""
 _LISTS = (*GIVEN_MARKS, CONVERSATION)
 _MARKS = ("question", "sample_id", *_LISTS)
 _MARKS_SHOWN = (
@@ -163,7 +164,7 @@ class TargetSettings(BaseModel):
 
     @field_validator("url")
     @classmethod
-    def _check_url(cls, url: str | None) -> str | None:
+    def check_url(cls, url: str | None) -> str | None:
         if url is None:
             return None
         where = MARK.sub("mark", url)
@@ -184,7 +185,7 @@ class TargetSettings(BaseModel):
         elif any(character.isspace() for character in where):
             problem = f"{cut(url, 120)!r} has white space in it; write it as %20"
         elif head and MARK.search(head[0]):
-            problem = "a mark may not stand in the host of the address"
+            problem = "the host of the address may not contain a mark"
         else:
             problem = _find_text_problem(url)
         if problem:
@@ -193,14 +194,14 @@ class TargetSettings(BaseModel):
 
     @field_validator("callable", "runnable")
     @classmethod
-    def _check_object(cls, name: str | None) -> str | None:
+    def check_object(cls, name: str | None) -> str | None:
         if name is not None and not _OBJECT.fullmatch(name):
             raise PydanticCustomError("target_object", "write it as module:name, like bots.search:ask")
         return name
 
     @field_validator("headers")
     @classmethod
-    def _check_headers(cls, headers: dict[str, str]) -> dict[str, str]:
+    def check_headers(cls, headers: dict[str, str]) -> dict[str, str]:
         for name, value in headers.items():
             variables = VARIABLE.findall(value)
             wrong = [variable for variable in variables if not NAME.fullmatch(variable)]
@@ -228,7 +229,7 @@ class TargetSettings(BaseModel):
 
     @field_validator("body")
     @classmethod
-    def _check_body(cls, body: Any) -> Any:  # noqa: ANN401  # any JSON
+    def check_body(cls, body: Any) -> Any:  # noqa: ANN401  # any JSON
         """Return the template as data; one that is a text is parsed as JSON."""
         if isinstance(body, str):
             try:
@@ -245,7 +246,7 @@ class TargetSettings(BaseModel):
         return body
 
     @model_validator(mode="after")
-    def _check_kind(self) -> "TargetSettings":
+    def check_kind(self) -> "TargetSettings":
         given = [name for name in _KINDS if getattr(self, name) is not None]
         if len(given) != 1:
             came = " and ".join(given) or "none of them"
@@ -262,19 +263,16 @@ class TargetSettings(BaseModel):
                 "{names} would not be used with {reason}; leave it out",
                 {"names": ", ".join(names), "reason": "stream = 'text'" if self.url is not None else given[0]},
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_question(self) -> "TargetSettings":
-        """Check that every request holds its question."""
-        if self.url is None or (self.body is None and self.method != "GET"):
-            return self
-        if not any("question" in MARK.findall(text) for text in (self.url, *find_texts(self.body))):
-            where = "the url" if self.body is None else "the body"
+        # Every request holds its question.
+        holds_question = self.url is None or (self.body is None and self.method != "GET")
+        if not holds_question:
+            texts = (str(self.url), *find_texts(self.body))
+            holds_question = any("question" in MARK.findall(text) for text in texts)
+        if not holds_question:
             raise PydanticCustomError(
                 "target_question",
                 "no request would hold its question; put the mark for it, {mark}, into {where}",
-                {"mark": "{{question}}", "where": where},
+                {"mark": "{{question}}", "where": "the url" if self.body is None else "the body"},
             )
         return self
 

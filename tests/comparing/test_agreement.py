@@ -14,7 +14,7 @@ from evalhouse.tasks.comparing.agreement import (
     balance_accuracy,
     cohen_kappa,
     count_coincidences,
-    group_reviewed,
+    describe_agreement,
     krippendorff_alpha,
     measure_judge,
     measure_people,
@@ -294,11 +294,14 @@ def test_groups_never_mix_steps() -> None:
     frame = pl.concat(
         [frame_of(["TP", "FN"], ["TP", "FN"], step="classify"), frame_of(support([1, 0]), support([1, 0]))]
     )
-    by_label = [(group.step, group.value, len(group.rows)) for group in group_reviewed(frame, "label")]
-    assert by_label == [
+    frame = frame.with_columns(
+        item_hash="statement_id", prompt_version=pl.lit("1"), first_label=pl.lit(None, pl.String)
+    )
+    groups = describe_agreement(frame, ["label", "language"])["judge"]
+    assert [(group["step"], group["value"], group["n_labels"]) for group in groups if group["by"] == "label"] == [
         ("classify", "FN", 1), ("classify", "TP", 1), ("attribute", "supported", 1), ("attribute", "unsupported", 1),
     ]  # fmt: skip
-    assert [(group.step, group.value) for group in group_reviewed(frame, "language")] == [
+    assert [(group["step"], group["value"]) for group in groups if group["by"] == "language"] == [
         ("classify", "en"), ("attribute", "en"),
     ]  # fmt: skip
 

@@ -23,8 +23,7 @@ from evalhouse.tasks.measures.citations import (
     find_citations,
     list_sources,
     place_citations,
-    read_cited_text,
-    strip_marks,
+    strip_citations,
 )
 from evalhouse.tasks.settings.run import BUILT_IN, RunSettings, compile_patterns
 
@@ -136,7 +135,8 @@ def test_ids_and_addresses_come_from_the_sample() -> None:
 def test_a_pattern_of_ones_own_replaces_those_that_are_built_in() -> None:
     settings = make_settings(citations=(r"\(source (?P<rank>\d+)\)", r"<ref:(?P<id>[^>]+)>"))
     sample = make_sample(context_ids=["a", "b", "c"])
-    cited = read_cited_text(sample, "So (source 2) and <ref:c>, not [1].", settings)
+    patterns = compile_patterns(settings.citations)
+    cited = find_citations("So (source 2) and <ref:c>, not [1].", list_sources(sample, first=1), patterns)
     assert [one.ranks for one in cited.citations] == [(2,), (3,)]
 
 
@@ -146,7 +146,7 @@ def test_a_pattern_of_ones_own_replaces_those_that_are_built_in() -> None:
         ("(", "is not a regular expression"),
         (r"\[\d+\]", "names nothing that is cited; write"),
         (r"\[(?P<rank>\d+)(?P<page>p\d+)\]", "has a group 'page'; allowed are rank, rank0, id, text"),
-        (r"(?P<id>\w*)", "is found where nothing stands"),
+        (r"(?P<id>\w*)", "matches the empty text"),
     ],
 )
 def test_a_bad_pattern_is_refused_with_one_message(pattern: str, why: str) -> None:
@@ -160,9 +160,9 @@ def test_each_pattern_that_is_built_in_compiles_by_the_same_rules() -> None:
 
 
 def test_marks_are_taken_out_and_words_stay() -> None:
-    sources = Sources(n_contexts=4, names=NAMES)
+    sample = make_sample(context_ids=["a", "doc-3", "c"])
     text = "It opens at 9 [1], see [the list](https://x.org/l) [doc-3]; ask at https://x.org."
-    assert strip_marks(text, sources, PATTERNS) == "It opens at 9, see the list; ask at https://x.org."
+    assert strip_citations(sample, text, make_settings()) == "It opens at 9, see the list; ask at https://x.org."
 
 
 # Whose they are

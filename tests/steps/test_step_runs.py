@@ -76,7 +76,7 @@ async def test_a_shard_goes_through_all_steps(tmp_path: Path) -> None:
 async def test_a_run_is_found_while_it_lasts(tmp_path: Path) -> None:
     async with lay_shard(tmp_path, say_good) as (live_run, _):
         assert find_live_run("run-1") is live_run
-    with pytest.raises(LookupError, match="run-1 is not under way"):
+    with pytest.raises(LookupError, match="run-1 is not running"):
         find_live_run("run-1")
 
 

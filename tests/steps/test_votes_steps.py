@@ -203,7 +203,8 @@ async def test_a_statement_found_in_any_part_by_its_majority_is_found(tmp_path: 
         ({"votes": 2}, "--votes: got 2; an even number of votes can tie; give an odd one"),
         (
             {"votes": 3},
-            "--votes: got 3; the lexical judge says the same each time; name a model with --judge, or take one vote",
+            "--votes: got 3; the lexical judge is deterministic, so more votes change nothing; name a model with "
+            "--judge, or take one vote",
         ),
         ({"votes": 0}, "--votes: got 0; input should be greater than or equal to 1"),
     ],

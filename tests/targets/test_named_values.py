@@ -94,7 +94,7 @@ def test_the_judges_key_may_be_a_block_and_is_stored_nowhere(place: Place) -> No
     kept = [path for path in place.folder.rglob("*") if path.is_file()]
     assert not [path for path in kept if VALUE.encode() in path.read_bytes()]
     assert nobody.status == 2
-    assert "OPENAI_API_KEY wants Prefect's Secret block 'nobody', which is not set; set it" in nobody.stderr
+    assert "OPENAI_API_KEY requires Prefect's Secret block 'nobody', which is not set; set it" in nobody.stderr
 
 
 @pytest.mark.parametrize("name", ["OPENAI_API_KEY", "OPENAI_EMBEDDINGS_API_KEY", "ANTHROPIC_API_KEY"])

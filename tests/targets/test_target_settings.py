@@ -69,7 +69,7 @@ def test_an_address_without_scheme_or_host_is_none(url: str) -> None:
         ({"url": URL, "callable": "a:b"}, ": give exactly one of url, callable and runnable; got url and callable"),
         ({"url": "http://me:pw@bot.example/"}, "url: a user and a password in the address would be kept on record"),
         ({"url": "http://bot.example/a b"}, "url: 'http://bot.example/a b' has white space in it"),
-        ({"url": "http://{{metadata.host}}/ask"}, "url: a mark may not stand in the host of the address"),
+        ({"url": "http://{{metadata.host}}/ask"}, "url: the host of the address may not contain a mark"),
         ({"url": URL + "?q={{questoin}}"}, "url: unknown mark {{questoin}}; did you mean {{question}}?"),
         ({"url": URL + "?q={{wxyz}}"}, "unknown mark {{wxyz}}; known: {{question}}, {{sample_id}}, {{metadata.NAME}}"),
         ({"url": URL + "?key=${BOT_KEY}&q={{question}}"}, "names a variable of the environment, and those go"),
