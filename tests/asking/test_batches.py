@@ -120,8 +120,7 @@ class _Doom:
         self.struck = asyncio.Event()
         (of_run,) = live_run.batch_queues
         service, ledger = of_run.service, of_run._ledger
-        for owner, name in ((ledger, "plan"), (ledger, "note")):
-            object.__setattr__(owner, name, self._around_thread(getattr(owner, name)))
+        object.__setattr__(ledger, "write", self._around_thread(ledger.write))
         for name in ("create", "look"):
             setattr(service, name, self._around(getattr(service, name)))
         service.fetch = self._around_lines(service.fetch)  # type: ignore[method-assign]

@@ -314,7 +314,7 @@ def test_a_run_has_its_suite_alone_and_after_a_signal_asks_what_it_has_not_heard
         (under_way,) = harbour.read("select run_id from runs")
         second = harbour.place.call("run", SUITE)
         assert second.status == 3
-        assert f"run {under_way['run_id']} of suite 'harbour' is under way" in second.stderr
+        assert f"run {under_way['run_id']} of suite 'harbour' is running" in second.stderr
         assert harbour.place.call("collect", SUITE).status == 3
         with start_rag_bot(harbour.bot.folder) as bot:
             (folder / "other.toml").write_text(suite.replace(harbour.bot.url, bot.url), encoding="utf-8")

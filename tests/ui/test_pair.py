@@ -104,7 +104,7 @@ def test_a_run_that_asked_no_model_is_not_reported_to_have_had_another(before: l
         for of_candidate, models in ((False, before), (True, ["m1"]))
     ]
     frame = pl.DataFrame(rows, schema_overrides={"models": pl.List(pl.String)})
-    pair = SimpleNamespace(base=make_run("a"), candidate=make_run("b"), read_prompts=lambda: frame)
+    pair = SimpleNamespace(base=make_run("a"), candidate=make_run("b"), fetch=lambda query: frame)
     found = {one.name: one.differs for one in list_differences(pair)}  # type: ignore[arg-type]
     assert found.get("model that answered, rank") is differs
     assert found["prompt, rank"] is False
