@@ -39,7 +39,7 @@ from evalhouse.tasks.comparing.replay import (
     name_documents,
 )
 from evalhouse.tasks.settings.run import RunSettings, leave_out, read_settings
-from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.tasks.targets.collection import describe_application, make_messages, make_target
 from evalhouse.tasks.targets.protocol import TargetQuestion
 from evalhouse.warehouse.messages import list_names, suggest

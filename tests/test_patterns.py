@@ -39,7 +39,7 @@ ONE = (codes.IN, codes.LITERAL, codes.NOT_LITERAL, codes.ANY)
 OWN = {
     "flows/commands/warehouse.py", "flows/commands/show.py", "flows/preparing/suites.py", "flows/suite.py",
     "prompts/prompt_file.py", "prompts/rubric.py",
-    "tasks/asking/limits.py", "tasks/lexical/judge.py", "tasks/models/make.py", "tasks/settings/target.py",
+    "tasks/asking/limits.py", "tasks/lexical/judge.py", "tasks/models/make.py", "tasks/settings/suite.py",
     "warehouse/engine/connection.py", "warehouse/engine/migrate.py", "warehouse/location.py",
     "warehouse/metric_files.py",
     "warehouse/sandbox/query.py",

@@ -46,8 +46,7 @@ from evalhouse.flows.server.api import KEYLESS, check_prefect_server, is_keyless
 from evalhouse.tasks.judge.names import list_judges
 from evalhouse.tasks.models.providers import list_variables
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.tasks.settings.suite import Notify, SuiteGate
-from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.settings.suite import Notify, SuiteGate, TargetSettings
 from evalhouse.warehouse.messages import hide_credentials, shorten
 from evalhouse.warehouse.metric_files import load_metrics, plan_run
 from evalhouse.warehouse.store import Warehouse

@@ -24,8 +24,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from evalhouse.flows.errors import explain
-from evalhouse.tasks.settings.suite import Notify, SuiteGate
-from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.settings.suite import Notify, SuiteGate, TargetSettings
 from evalhouse.warehouse.messages import hide_credentials, name_flag, name_setting
 
 _PREFIX = "EVALHOUSE_"

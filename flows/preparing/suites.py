@@ -28,6 +28,7 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.judge.names import JudgeNames, parse_judges
 from evalhouse.tasks.settings.run import LIMITS, TOP, WHERE, RunSettings, list_settings
 from evalhouse.tasks.settings.suite import (
+    NAMED,
     TRACES,
     Notify,
     ReceiverSettings,
@@ -35,11 +36,11 @@ from evalhouse.tasks.settings.suite import (
     Retention,
     Sampling,
     SuiteGate,
+    TargetSettings,
     TraceRetention,
     TraceWindow,
     name_scores,
 )
-from evalhouse.tasks.settings.target import NAMED, TargetSettings
 from evalhouse.warehouse.messages import quote_value, suggest
 
 KeyPath = tuple[str | int, ...]

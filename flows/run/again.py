@@ -25,7 +25,7 @@ from evalhouse.flows.run.outcome import TAGS, NoiseOutcome, Population, RepeatsO
 from evalhouse.tasks.comparing.changes import list_changed_settings
 from evalhouse.tasks.comparing.noise import MIN_SAMPLES, has_noise, pick_samples, pick_steadily
 from evalhouse.tasks.settings.run import RunSettings, leave_out
-from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.run_pairs import RunPair

@@ -47,7 +47,7 @@ from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.models.stand_ins import DryRecord, StandInJudge
 from evalhouse.tasks.pipeline.live_run import LiveRun, make_work
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.tasks.settings.target import nothing_looked_up
+from evalhouse.tasks.settings.suite import nothing_looked_up
 from evalhouse.tasks.targets.collection import KnownResponses
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.runs import find_run, list_runs

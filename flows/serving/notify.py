@@ -23,8 +23,15 @@ from evalhouse.flows.results.output import (
 )
 from evalhouse.flows.results.run_facts import describe_testset
 from evalhouse.flows.server.api import BadAddress, NoAnswer, send_request
-from evalhouse.tasks.settings.suite import Ending, Notify, RefreshedTestset, is_web_address
-from evalhouse.tasks.settings.target import NAMED, NamedValueError, read_named
+from evalhouse.tasks.settings.suite import (
+    NAMED,
+    Ending,
+    NamedValueError,
+    Notify,
+    RefreshedTestset,
+    is_web_address,
+    read_named,
+)
 from evalhouse.warehouse.messages import clean_text, shorten
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.rows.scores import fetch_shared_with

@@ -21,11 +21,11 @@ from evalhouse.tasks.settings.suite import (
     Notify,
     RefreshedTestset,
     SuiteGate,
+    TargetSettings,
     TraceFormat,
     TraceWindow,
     is_web_address,
 )
-from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.warehouse.messages import name_setting
 from evalhouse.warehouse.sample_data import SAMPLE
 from evalhouse.warehouse.steps import STEPS

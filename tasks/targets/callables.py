@@ -25,7 +25,7 @@ from typing import Any, Protocol, cast
 
 from pydantic.errors import PydanticUserError
 
-from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.tasks.targets.protocol import (
     Answer,
     Attempts,

@@ -26,7 +26,7 @@ from evalhouse.tasks.asking.asker import StopSign
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.datasets.rows import hash_inputs
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.tasks.targets.protocol import FirstQuestions, Response, Target, TargetError, TargetQuestion
 from evalhouse.warehouse.messages import name_setting, shorten
 from evalhouse.warehouse.mover import Mover

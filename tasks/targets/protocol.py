@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from evalhouse.tasks.asking.limits import EndpointLimit, draw_backoff
 from evalhouse.tasks.datasets.values import TEXT_KEYS, is_absent, read_contexts, read_ids
-from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.warehouse.messages import list_names, name_kind, quote_value
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.tasks.targets.collection import make_target
 from evalhouse.tasks.targets.protocol import Response, TargetQuestion
 

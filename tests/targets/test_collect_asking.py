@@ -22,7 +22,7 @@ from evalhouse.tasks.datasets.rows import hash_inputs
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.load import load_responses
 from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.tasks.targets.collection import Collection, make_target, stage_responses
 from evalhouse.tasks.targets.protocol import FirstQuestions, Response, Target, TargetError, TargetQuestion
 from evalhouse.warehouse.errors import WarehouseError

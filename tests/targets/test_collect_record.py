@@ -11,7 +11,7 @@ import pytest
 from live_runs import open_warehouse
 from warehouse_runs import make_run
 
-from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.tasks.targets.collection import UnaffectedResponses, find_unaffected, list_cited_documents
 from evalhouse.warehouse.mover import Mover
 from evalhouse.warehouse.rows.calls import StoredResponse

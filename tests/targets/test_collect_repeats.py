@@ -22,7 +22,7 @@ from evalhouse.flows.run.again import ask_again
 from evalhouse.flows.run.outcome import RepeatsOutcome, RunOutcome
 from evalhouse.tasks.comparing.noise import MIN_SAMPLES, pick_steadily
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.warehouse.rows.runs import RunRow, insert_run, list_repeats, update_run
 from evalhouse.warehouse.store import Warehouse
 

@@ -11,7 +11,7 @@ import pytest
 import target_bots
 from target_house import ask_once, pose
 
-from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.tasks.targets.collection import make_target
 from evalhouse.tasks.targets.protocol import Response, TargetError
 
@@ -207,7 +207,7 @@ def test_a_call_that_hangs_does_not_keep_the_process(tmp_path: Path) -> None:
     script = (
         "import asyncio\n"
         "from evalhouse.tasks.targets.collection import TargetQuestion, make_target\n"
-        "from evalhouse.tasks.settings.target import TargetSettings\n"
+        "from evalhouse.tasks.settings.suite import TargetSettings\n"
         "target = make_target(TargetSettings(callable='stuck:ask', timeout_s=0.05))\n"
         "question = TargetQuestion(sample_id='1', question='q', metadata={})\n"
         "print(asyncio.run(target.ask(question)).error)\n"

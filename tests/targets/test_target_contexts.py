@@ -7,7 +7,7 @@ import pytest
 from target_house import ask_once, pose
 from target_server import answer_json, serving
 
-from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.tasks.targets.collection import make_target
 
 GOOD = answer_json({"answer": "Yes."})

@@ -20,7 +20,7 @@ from target_server import Canned, Sent, TargetServer, answer_json, serving
 from test_collect_asking import ScriptedTarget, answer, collecting
 
 from evalhouse.flows.replay import pose_given
-from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.tasks.targets.collection import (
     asks_the_same,
     check_takes_conversation,

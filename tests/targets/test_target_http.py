@@ -14,7 +14,7 @@ from target_house import TALL, TALL_ANSWER, ask_once, pose, write_documents
 from target_server import Canned, answer_json, serving
 
 from evalhouse.tasks.judge.errors import parse_retry_after
-from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.tasks.targets.collection import make_target
 from evalhouse.tasks.targets.protocol import Target, TargetError
 

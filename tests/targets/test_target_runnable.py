@@ -6,7 +6,7 @@ import pytest
 import target_bots
 from target_house import ask_once, pose
 
-from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.tasks.targets.callables import read_shape
 from evalhouse.tasks.targets.collection import make_target
 from evalhouse.tasks.targets.protocol import Response, TargetError
