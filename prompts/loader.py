@@ -26,13 +26,22 @@ from evalhouse.prompts.render import (
     PromptError,
     PromptProblem,
     describe_conversation,
+    list_texts,
     render_blocks,
 )
-from evalhouse.prompts.replies import ExampleContent, Schema, collect_example_words, list_copied, name_ids
-from evalhouse.prompts.rubric import Rubric, RubricContent, build_reply_schema, list_columns, make_rubric
+from evalhouse.prompts.replies import (
+    ExampleContent,
+    Schema,
+    collect_words,
+    list_row_reasons,
+    name_ids,
+    walk_texts,
+)
+from evalhouse.prompts.rubric import SAMPLE_COLUMNS, Rubric, RubricContent, build_reply_schema, make_rubric
 
 BUILT_IN = Path(__file__).parent
 REFERENCE_LANGUAGE = "en"
+_MIN_COPIED = 8  # letters of a text of a reply that counts as a copy of an example's
 
 
 class PromptContent(BaseModel):
@@ -126,11 +135,24 @@ class Prompt:
 
     @cached_property
     def _example_words(self) -> dict[str, frozenset[str]]:
-        return collect_example_words(self.examples)
+        """By text of a worked example's reply, the words that the example's data have too; texts without one are left
+        out, and so are ids, labels and single words, which are not copies."""
+        words_of: dict[str, frozenset[str]] = {}
+        for example in self.examples:
+            known = collect_words(walk_texts(example.data))
+            for text in [*walk_texts(example.reply), *list_row_reasons(example.reply)]:
+                is_word = len(text) < _MIN_COPIED or (text.isascii() and " " not in text)
+                if not is_word and (words := collect_words([text]) & known):
+                    words_of[text.strip()] = words
+        return words_of
 
     def list_copied(self, texts: Iterable[str], data: Mapping[str, BlockValue]) -> Collection[str]:
         """Return the texts of a reply that are word for word in a worked example, and not about these data."""
-        return list_copied(texts, self._example_words, data)
+        same = [text for text in texts if text.strip() in self._example_words]
+        if not same:
+            return ()
+        known = collect_words(text for value in data.values() for text in list_texts(value))
+        return {text for text in same if self._example_words[text.strip()] - known}
 
     def build_schema(self, data: Mapping[str, BlockValue], only: Collection[str] = ()) -> dict[str, Any]:
         """Return the schema of the reply to one request with the requested ids: all of the data's, or `only`.
@@ -273,7 +295,12 @@ def list_rubric_columns(name: str, templates: Iterable[str] = ()) -> frozenset[s
     if not declared and name in list_built_in(REFERENCE_LANGUAGE):
         built_in = _parse_stored(load_built_in(REFERENCE_LANGUAGE, name).template)
         declared = [built_in] if built_in else []
-    columns = [column for one in declared for column in list_columns(one["variables"], one["rubric"]["needs"])]
+    columns: set[str] = set()
+    for content in declared:
+        has_substitute = ["contexts", "answer"] in content["rubric"]["needs"]
+        for variable in content["variables"]:
+            is_stand_in = has_substitute and variable == "answer"
+            columns.add("answer_as_contexts" if is_stand_in else SAMPLE_COLUMNS[variable])
     return frozenset(columns) or None
 
 

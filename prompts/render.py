@@ -77,31 +77,18 @@ _UNDERSCORE: str = _CHARACTERS["underscore"]
 _Spellings = Mapping[str, str]
 
 
-def _collect_forms() -> dict[str, str]:
-    """Return for every Latin letter, and every group with a separate sign, the signs that NFKC takes for it."""
-    forms: dict[str, str] = {}
-    for first, end in _CHARACTERS["styled_letters"]:
-        for code in range(first, end):
-            folded = unicodedata.normalize("NFKC", chr(code))
-            if folded.isascii() and folded.isalpha():
-                forms[folded] = forms.get(folded, "") + chr(code)
-    return forms
-
-
-def _collect_variants(forms: _Spellings) -> dict[str, str]:
-    """Return the same for lower case, with upper case and everything that looks like the letter."""
-    variants = {
-        letter: letter + letter.upper() + _CHARACTERS["look_alikes"].get(letter, "") for letter in ascii_lowercase
-    }
-    for spelled, signs in forms.items():
-        variants[spelled.lower()] = variants.get(spelled.lower(), "") + signs
-    for place, letter in enumerate(ascii_lowercase):
-        variants[letter] += "".join(chr(first + place) for first in _CHARACTERS["alphabets"]) + chr(0x249C + place)
-    return variants
-
-
-_FORMS = _collect_forms()
-_VARIANTS = _collect_variants(_FORMS)
+_FORMS: dict[str, str] = {}
+"""For every Latin letter, and every group with a separate sign, the signs that NFKC takes for it."""
+for _code in (code for first, end in _CHARACTERS["styled_letters"] for code in range(first, end)):
+    _folded = unicodedata.normalize("NFKC", chr(_code))
+    if _folded.isascii() and _folded.isalpha():
+        _FORMS[_folded] = _FORMS.get(_folded, "") + chr(_code)
+_VARIANTS = {letter: letter + letter.upper() + _CHARACTERS["look_alikes"].get(letter, "") for letter in ascii_lowercase}
+"""The same for lower case, with upper case and everything that looks like the letter."""
+for _spelled, _signs in _FORMS.items():
+    _VARIANTS[_spelled.lower()] = _VARIANTS.get(_spelled.lower(), "") + _signs
+for _place, _letter in enumerate(ascii_lowercase):
+    _VARIANTS[_letter] += "".join(chr(first + _place) for first in _CHARACTERS["alphabets"]) + chr(0x249C + _place)
 _ASCII_VARIANTS = {letter: letter + letter.upper() for letter in ascii_lowercase}
 _ASCII_INVISIBLE = "\x00-\x08\x0e-\x1b\x7f"
 # One of the closing brackets is a letter in its script.

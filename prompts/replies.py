@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
-from evalhouse.prompts.render import BLOCKS, BlockValue, list_texts
+from evalhouse.prompts.render import BLOCKS, BlockValue
 
 NOT_REQUESTED: Final = "-"
 _MIN_CELLS, _MAX_CELLS = 3, 4
@@ -192,21 +192,7 @@ def _name_verdict(verdict: Schema, item_id: str, labels: Sequence[str], cited: S
     return {**verdict, "properties": properties}
 
 
-_MIN_LENGTH = 8
 _WORD = re.compile(r"[^\W\d_\u3000-\u9fff]{4,}|[\u4e00-\u9fff]+|\d{2,}")
-
-
-def collect_example_words(examples: Iterable[ExampleContent]) -> dict[str, frozenset[str]]:
-    """Return by text of an example's reply the words that its data have too; texts without one are left out."""
-    words_of: dict[str, frozenset[str]] = {}
-    for example in examples:
-        known = collect_words(_walk_texts(example.data))
-        for text in [*_walk_texts(example.reply), *list_row_reasons(example.reply)]:
-            # Ids, labels and single words are not copies.
-            is_word = len(text) < _MIN_LENGTH or (text.isascii() and " " not in text)
-            if not is_word and (words := collect_words([text]) & known):
-                words_of[text.strip()] = words
-    return words_of
 
 
 def list_row_reasons(reply: Mapping[str, Any]) -> list[str]:
@@ -214,17 +200,6 @@ def list_row_reasons(reply: Mapping[str, Any]) -> list[str]:
     rows = [row for row in reply.get(VERDICTS) or () if isinstance(row, list)]
     reasons = [str(verdict["reason"]) for row in rows for verdict in unfold_row(row)]
     return [reason for reason in reasons if not list_ids(reason)]
-
-
-def list_copied(
-    texts: Iterable[str], example_words: Mapping[str, frozenset[str]], data: Mapping[str, BlockValue]
-) -> Collection[str]:
-    """Return the texts that are word for word in an example, and not about these data."""
-    same = [text for text in texts if text.strip() in example_words]
-    if not same:
-        return ()
-    known = collect_words(text for value in data.values() for text in list_texts(value))
-    return {text for text in same if example_words[text.strip()] - known}
 
 
 def collect_words(texts: Iterable[str]) -> frozenset[str]:
@@ -237,9 +212,10 @@ def collect_words(texts: Iterable[str]) -> frozenset[str]:
     return frozenset(words)
 
 
-def _walk_texts(value: Any) -> Iterator[str]:  # noqa: ANN401  # JSON
+def walk_texts(value: Any) -> Iterator[str]:  # noqa: ANN401  # JSON
+    """Yield the texts in a value of JSON."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
         for part in value.values() if isinstance(value, dict) else value:
-            yield from _walk_texts(part)
+            yield from walk_texts(part)

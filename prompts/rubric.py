@@ -7,7 +7,7 @@ section `rubric` of a prompt file with the models here; `tasks/grade.py` asks th
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -23,8 +23,6 @@ SAMPLE_COLUMNS: Mapping[str, str] = {
 """The blocks that are made from a sample, each with its column; other blocks belong to single steps."""
 PREFERENCES: tuple[str, ...] = ("first", "second", "tie")
 """The judge's choices between two answers, by their places."""
-_AS_CONTEXTS = "answer_as_contexts"
-"""The column of the answer of samples without contexts, where it is rated in their place."""
 
 
 class Criterion(BaseModel):
@@ -228,13 +226,6 @@ def round_half_up(value: float, decimals: int) -> float:
     scaled = value * 10**decimals
     # A quotient such as 8.5 may have come out a hair below; twelve digits are far finer than any scale here.
     return float(math.floor(round(scaled, 9) + 0.5) / 10**decimals)
-
-
-def list_columns(variables: Iterable[str], needs: Iterable[object]) -> Iterator[str]:
-    """Yield the columns of a sample that these blocks are made from."""
-    has_stand_in = ["contexts", "answer"] in list(needs)
-    for name in variables:
-        yield _AS_CONTEXTS if has_stand_in and name == "answer" else SAMPLE_COLUMNS[name]
 
 
 def make_rubric(name: str, content: RubricContent) -> Rubric:

@@ -7,7 +7,7 @@ depend on the set, the documents and the settings alone: the same command again 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Final
 
 from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE
@@ -42,16 +42,15 @@ from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.testsets.checks import (
     FINDINGS,
     MEANINGS,
+    SEVERITIES,
     CheckedQuestion,
     KnowledgeBase,
     check_alone,
     check_in_documents,
     check_twin,
-    weigh,
 )
 from evalhouse.tasks.testsets.documents import load_documents
 from evalhouse.tasks.testsets.near import QuestionIndex
-from evalhouse.tasks.testsets.passages import Document
 from evalhouse.tasks.testsets.questions import KINDS, GivenQuestion, load_given
 from evalhouse.warehouse.messages import list_names, shorten
 
@@ -66,14 +65,9 @@ class CheckRequest:
     content_hash: str
     questions: Sequence[GivenQuestion]
     source: str | None
-    documents: Sequence[Document] | None
+    base: KnowledgeBase | None
     command: str
     language: str | None
-
-    @cached_property
-    def base(self) -> KnowledgeBase | None:
-        """The documents, indexed once for the estimate and the requests."""
-        return None if self.documents is None else KnowledgeBase(self.documents)
 
 
 async def check_questions(session: Session, request: CheckRequest) -> tuple[list[CheckedQuestion], str | None]:
@@ -97,7 +91,7 @@ async def check_questions(session: Session, request: CheckRequest) -> tuple[list
 
     async def finish(place: int, one: CheckedQuestion) -> None:
         nonlocal problem
-        live_run = runs.pick(one.question.language)
+        live_run = runs[one.question.language]
         assert live_run.embedder is not None
         try:
             async for twin in index.list_twins(one.question, live_run.embedder, before=place):
@@ -143,7 +137,7 @@ class CheckedSet:
             {
                 "id": one.question.id,
                 "finding": check.name,
-                "severity": weigh(check.name),
+                "severity": SEVERITIES[check.name],
                 "detail": check.detail,
                 "others": list(check.others),
                 "question": one.question.question,
@@ -160,7 +154,7 @@ class CheckedSet:
         """The number of questions with each finding."""
         counts = Counter(finding.name for one in self.checked for finding in one.findings)
         return [
-            {"finding": name, "severity": weigh(name), "meaning": MEANINGS[name], "n": counts[name]}
+            {"finding": name, "severity": SEVERITIES[name], "meaning": MEANINGS[name], "n": counts[name]}
             for name in FINDINGS
             if counts[name]
         ]
@@ -170,9 +164,9 @@ class CheckedSet:
         """The number of questions of each kind, in each language, and about each document where there are any."""
         kinds = Counter(one.question.kind for one in self.checked)
         documents: dict[str, int] | None = None
-        if self.request.documents is not None:
+        if self.request.base is not None:
             about = Counter(name for one in self.checked for name in one.documents)
-            documents = {document.document_id: 0 for document in self.request.documents} | about
+            documents = dict.fromkeys(self.request.base.documents, 0) | about
         return {
             "kinds": {kind: kinds[kind] for kind in KINDS},
             "kinds_are_guessed": not all(one.question.given_kind for one in self.checked),
@@ -213,7 +207,7 @@ class CheckedSet:
         """Print the findings for a person."""
         request, findings, coverage = self.request, self.findings, self.coverage
         n_with = sum(bool(one.findings) for one in self.checked)
-        against = f" against {write_count(len(request.documents), 'document')}" if request.documents is not None else ""
+        against = f" against {write_count(len(request.base.documents), 'document')}" if request.base else ""
         print_line(
             f"{request.path}: {write_count(len(request.questions), 'question')}{against}, judged by "
             f"{request.settings.judge}; " + (f"something was found of {n_with:,}" if n_with else "nothing was found"),
@@ -272,7 +266,7 @@ class CheckPlan:
     def _estimate(self) -> tuple[Usage, str]:
         request = self.request
         usage = estimate_usage(request.settings, partial(check_questions, request=request))
-        against = f" against {write_count(len(request.documents), 'document')}" if request.documents is not None else ""
+        against = f" against {write_count(len(request.base.documents), 'document')}" if request.base else ""
         expected = describe_expected(request.settings.judge, usage)
         return usage, f"{write_count(len(request.questions), 'question')}{against}: {expected}"
 
@@ -316,7 +310,7 @@ def plan_check(
         content_hash=content_hash,
         questions=questions,
         source=docs,
-        documents=documents,
+        base=KnowledgeBase(documents) if documents is not None else None,
         command=command,
         language=language,
     )

@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,6 @@ from evalhouse.flows.testsets.versions import (
     EXPECTED,
     PLAN,
     USED,
-    LanguageRuns,
     begin_set_run,
     check_output,
     describe_expected,
@@ -43,6 +42,7 @@ from evalhouse.flows.testsets.versions import (
     write_version,
 )
 from evalhouse.flows.trials.session import Session, open_session
+from evalhouse.tasks.asking.embeddings import Embedder
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed
@@ -60,7 +60,7 @@ from evalhouse.tasks.testsets.candidates import (
     share_out,
     write_candidates,
 )
-from evalhouse.tasks.testsets.documents import load_documents, name_kind
+from evalhouse.tasks.testsets.documents import KINDS, load_documents
 from evalhouse.tasks.testsets.near import NearPassages, QuestionIndex
 from evalhouse.tasks.testsets.passages import Document, Passage
 from evalhouse.tasks.testsets.questions import (
@@ -86,13 +86,14 @@ class MakeRequest:
     """The requested set: `n` questions, by `shares`, each kind from passages in an order that `seed` decides.
 
     Questions refer to the passages that they rest on, or with `by_document` to their documents. With `only`, the ids of
-    some passages, they are written from these, and still checked against all. `source` is the path of the documents,
-    `command` the command that asks for the same again, `language` the language of the prompts if it was named, and
-    `indexed` the index of the passages if there is one already.
+    some passages, they are written from these, and still checked against all, of which `near` is the index. `source` is
+    the path of the documents, `command` the command that asks for the same again, `language` the language of the
+    prompts if it was named.
     """
 
     settings: RunSettings
     documents: Sequence[Document]
+    near: NearPassages
     n: int
     shares: Mapping[QuestionKind, float]
     seed: int
@@ -101,12 +102,6 @@ class MakeRequest:
     source: str = ""
     command: str = ""
     language: str | None = None
-    indexed: NearPassages | None = None
-
-    @cached_property
-    def near(self) -> NearPassages:
-        """The index of all passages, built once for the estimate and the requests."""
-        return self.indexed or NearPassages(self.passages)
 
     @property
     def passages(self) -> list[Passage]:
@@ -121,7 +116,7 @@ class MakeState:
     `others` are the questions that no further one may repeat: the kept ones and the ones of the set before.
     """
 
-    runs: LanguageRuns
+    embedder: Embedder
     others: QuestionIndex
     kept: list[SetQuestion] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -145,15 +140,16 @@ async def make_questions(session: Session, request: MakeRequest, kept: Sequence[
     """Make questions as requested; none of them repeats another one or a question in `kept`."""
     sources = [one for one in request.passages if request.only is None or one.passage_id in request.only]
     runs = await open_languages(session, APART_PROMPTS, (one.language for one in sources), named=request.language)
-    live_run = runs.main
+    live_run, embedder = session.live_run, session.live_run.embedder
+    assert embedder is not None
     drafter = Drafter(passages=sources, near=request.near, seed=request.seed)
     wanted = share_out(request.n, request.shares)
-    making = MakeState(runs=runs, others=QuestionIndex(kept))
+    making = MakeState(embedder=embedder, others=QuestionIndex(kept))
     session.expect(request.n, "questions")
 
     async def write(draft: Draft) -> list[Candidate]:
         try:
-            return await write_candidates(runs.pick(draft.passages[0].language), draft)
+            return await write_candidates(runs[draft.passages[0].language], draft)
         except JudgeFailed as error:
             making.note_failure(error)
             return []
@@ -162,7 +158,7 @@ async def make_questions(session: Session, request: MakeRequest, kept: Sequence[
         try:
             if await _note_twin(making, checked):
                 language = checked.candidate.passages[0].language
-                await check_by_judge(runs.pick(language), checked, request.near)
+                await check_by_judge(runs[language], checked, request.near)
         except JudgeFailed as error:
             checked.failure = str(error)
             making.note_failure(error)
@@ -192,9 +188,7 @@ async def make_questions(session: Session, request: MakeRequest, kept: Sequence[
 
 async def _note_twin(making: MakeState, checked: Checked) -> bool:
     """Record whether a kept question asks the same; return whether none does."""
-    embedder = making.runs.main.embedder
-    assert embedder is not None
-    twin = await making.others.find_twin(to_question(checked), embedder)
+    twin = await making.others.find_twin(to_question(checked), making.embedder)
     return checked.note("duplicate", twin is None, f"asks the same as {twin}" if twin else "no other asks the same")
 
 
@@ -415,14 +409,15 @@ def plan_set(
     shares = parse_shares(kinds) if kinds else dict(SHARES)
     notices: list[str] = []
     documents = load_documents(docs, encoding=encoding, note=notices.append)
-    spoken = (passage.language for document in documents for passage in document.passages)
-    settings = resolve_in_language(flags, language, spoken)
+    passages = [passage for document in documents for passage in document.passages]
+    settings = resolve_in_language(flags, language, (passage.language for passage in passages))
     if settings.judge == LEXICAL:
         notices.append(STAND_IN)
-    is_folder = Path(docs).expanduser().is_dir() or name_kind(Path(docs)) is not None
+    is_folder = Path(docs).expanduser().is_dir() or Path(docs).suffix.lower() in KINDS
     request = MakeRequest(
         settings=settings,
         documents=documents,
+        near=NearPassages(passages),
         n=n,
         shares=shares,
         seed=seed,

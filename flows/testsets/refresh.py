@@ -30,7 +30,6 @@ from evalhouse.flows.testsets.make import MakeRequest, MakeState, make_questions
 from evalhouse.flows.testsets.versions import (
     PLAN,
     USED,
-    LanguageRuns,
     begin_set_run,
     check_output,
     describe_expected,
@@ -45,6 +44,7 @@ from evalhouse.flows.trials.session import Session, open_session
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed
+from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.testsets.candidates import share_out
 from evalhouse.tasks.testsets.changes import (
@@ -153,13 +153,13 @@ class RefreshRequest:
         return MakeRequest(
             settings=self.settings,
             documents=self.base.documents,
+            near=self.base.near,
             n=self.coverage - len(present),
             shares={kind: float(n) for kind, n in lacking.items()},
             seed=asked["seed"],
             by_document=self.base.by_document,
             language=self.language,
             only=self.base.changed,
-            indexed=self.base.near,
         )
 
 
@@ -249,7 +249,7 @@ async def refresh_questions(session: Session, request: RefreshRequest) -> Refres
         endings = await gather_all([_settle(session, runs, refreshing, look) for look in asked])
         refreshing.endings |= {look.question.id: ending for look, ending in zip(asked, endings, strict=True)}
         if session.dry is None:
-            live_run = runs.main
+            live_run = session.live_run
             checks = {question_id: ending.checks for question_id, ending in refreshing.endings.items()}
             rows = {"testset_checks": list_check_rows(live_run.run_id, checks)}
             live_run.warehouse.append_rows(f"{live_run.run_id}/testset/checks", live_run.run_id, rows)
@@ -262,11 +262,11 @@ async def refresh_questions(session: Session, request: RefreshRequest) -> Refres
     return refreshing
 
 
-async def _settle(session: Session, runs: LanguageRuns, refreshing: Refreshing, look: Look) -> Ending:
+async def _settle(session: Session, runs: Mapping[str, LiveRun], refreshing: Refreshing, look: Look) -> Ending:
     """Return the result for a question; it stays unchanged if the judge gives no usable reply."""
     base = refreshing.request.base
     try:
-        live_run = runs.pick(look.question.language)
+        live_run = runs[look.question.language]
         ending = look.ending
         if ending is None:
             return await judge_again(live_run, base, look.question, look.places)

@@ -32,7 +32,6 @@ from evalhouse.tasks.testsets.decisions import (
     AppliedDecisions,
     StoredDecision,
     apply_decisions,
-    is_decision,
     parse_decisions,
 )
 from evalhouse.tasks.testsets.questions import (
@@ -69,36 +68,22 @@ def resolve_in_language(flags: Mapping[str, Any], language: str | None, spoken: 
     return resolve_settings({**flags, "language": language or Counter(spoken).most_common(1)[0][0]}).settings
 
 
-@dataclass(frozen=True, kw_only=True)
-class LanguageRuns:
-    """Live runs by the language of their prompts: a request about a text is made in the text's language.
-
-    Small models answer in the language of the request, whatever language their instructions ask for.
-    """
-
-    main: LiveRun
-    others: Mapping[str, LiveRun]
-
-    def pick(self, language: str) -> LiveRun:
-        """Return the live run for texts in a language."""
-        return self.others.get(language, self.main)
-
-
 async def open_languages(
     session: Session, prompts: Sequence[str], spoken: Iterable[str], *, named: str | None
-) -> LanguageRuns:
-    """Return the session's live run with these prompts, and one for each further language of the texts.
+) -> dict[str, LiveRun]:
+    """Return a live run with these prompts for each language of the texts, which are asked about in their language.
 
-    There are no further ones if the language of the prompts was `named`, or the judge reads no prompts.
+    Small models answer in the language of the request, whatever language their instructions ask for. There is one live
+    run for all if the language of the prompts was `named`, or the judge reads no prompts.
     """
     main = await session.fit(session.live_run, prompts)
-    further = set() if named or main.settings.judge == LEXICAL else set(spoken) - {main.settings.language}
-    others = {}
-    for language in sorted(further):
-        settings = main.settings.model_copy(update={"language": language})
-        loaded = make_prompts(settings, make_judges(settings, PLAN))
-        others[language] = await session.fit(replace(main, settings=settings, prompts=loaded), prompts)
-    return LanguageRuns(main=main, others=others)
+    runs = dict.fromkeys(spoken, main)
+    for language in sorted(runs.keys() - {main.settings.language}):
+        if not named and main.settings.judge != LEXICAL:
+            settings = main.settings.model_copy(update={"language": language})
+            loaded = make_prompts(settings, make_judges(settings, PLAN))
+            runs[language] = await session.fit(replace(main, settings=settings, prompts=loaded), prompts)
+    return runs
 
 
 def begin_set_run(settings: RunSettings, *, n_samples: int, source: str, command: str) -> RunRow:
@@ -294,7 +279,7 @@ class ImportedDecisions:
 
 def holds_decisions(files: Sequence[LabelFile]) -> bool:
     """Return whether the files are about questions of sets; raises ReviewError if only some of them are."""
-    about = {is_decision(line) for file in files for line in file.lines}
+    about = {bool(line.get("question_id") and line.get("set")) for file in files for line in file.lines}
     if len(about) > 1:
         raise ReviewError("some lines are about questions of a set and others about verdicts; import them apart")
     return about == {True}

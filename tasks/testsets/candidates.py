@@ -44,16 +44,15 @@ _MIN_STEPS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """A request for up to `count` questions of a kind from some passages."""
+    """A request for a question of a kind from some passages."""
 
     kind: QuestionKind
     passages: tuple[Passage, ...]
-    count: int = 1
 
     @property
     def name(self) -> str:
         """Ten hex digits that no other draft has."""
-        return hash_json([self.kind, [passage.passage_id for passage in self.passages], self.count], 10)
+        return hash_json([self.kind, [passage.passage_id for passage in self.passages], 1], 10)
 
 
 def parse_shares(text: str) -> dict[QuestionKind, float]:
@@ -118,14 +117,24 @@ class Drafter:
     def _list_open(self, kind: QuestionKind) -> Iterator[Draft]:
         """Yield the drafts that were not drawn yet, the best first: from what was drawn least."""
         if kind not in self._orders:
-            suitable = [passage for passage in self.passages if _is_suitable(kind, passage)]
+            suitable: list[Passage] = []
+            for passage in self.passages:
+                n_sentences, n_lines = len(find_sentences(passage.text)), passage.text.count("\n")
+                is_suitable = bool(passage.text.strip())
+                if kind == "number":
+                    is_suitable = _DIGIT.search(passage.text) is not None
+                elif kind == "procedure":
+                    is_suitable = max(n_sentences, n_lines) >= _MIN_STEPS
+                elif kind == "conversational":
+                    is_suitable = n_sentences > 1
+                if is_suitable:
+                    suitable.append(passage)
             self._orders[kind] = sorted(suitable, key=lambda one: hash_json([self.seed, kind, one.passage_id], 16))
-
-        def rank(passage: Passage) -> tuple[bool, int, int]:
-            has_no_list = kind == "procedure" and len(_ITEM.findall(passage.text)) < _MIN_STEPS
-            return has_no_list, self._n_by_document[passage.document_id], self._n_by_passage[passage.passage_id]
-
-        for passage in sorted(self._orders[kind], key=rank):
+        ranked = sorted(self._orders[kind], key=lambda one: self._n_by_passage[one.passage_id])
+        ranked.sort(key=lambda one: self._n_by_document[one.document_id])
+        if kind == "procedure":  # lists first
+            ranked.sort(key=lambda one: len(_ITEM.findall(one.text)) < _MIN_STEPS)
+        for passage in ranked:
             for passages in self._list_groups(kind, passage):
                 if (kind, frozenset(one.passage_id for one in passages)) not in self._drawn:
                     yield Draft(kind=kind, passages=passages)
@@ -146,17 +155,6 @@ class Drafter:
             )
         else:
             yield (passage,)
-
-
-def _is_suitable(kind: QuestionKind, passage: Passage) -> bool:
-    """Return whether a question of a kind can be asked about a passage."""
-    if kind == "number":
-        return _DIGIT.search(passage.text) is not None
-    if kind == "procedure":
-        return len(find_sentences(passage.text)) >= _MIN_STEPS or passage.text.count("\n") >= _MIN_STEPS
-    if kind == "conversational":
-        return len(find_sentences(passage.text)) > 1
-    return bool(passage.text.strip())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +213,7 @@ async def write_candidates(live_run: LiveRun, draft: Draft) -> list[Candidate]:
         prompt=live_run.prompts["write_question"],
         data={
             "question_kind": draft.kind,
-            "count": str(draft.count),
+            "count": "1",
             "contexts": [Item(id=name, text=passage.as_context()) for name, passage in by_id.items()],
         },
     )
@@ -228,7 +226,7 @@ async def write_candidates(live_run: LiveRun, draft: Draft) -> list[Candidate]:
             call_id=reply.call_id,
             **fields,
         )
-        for number, fields in enumerate(reply.value[: draft.count], start=1)
+        for number, fields in enumerate(reply.value[:1], start=1)
     ]
 
 

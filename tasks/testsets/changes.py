@@ -131,14 +131,8 @@ class UpdatedBase:
             if letters in self._letters[passage.passage_id]:
                 holding.append(passage)
         section = _name_section(span.passage_id)
-        return sorted(
-            holding,
-            key=lambda one: (
-                one.document_id != span.document_id,
-                _name_section(one.passage_id) != section,
-                one.ordinal,
-            ),
-        )
+        holding.sort(key=lambda passage: _name_section(passage.passage_id) != section)
+        return sorted(holding, key=lambda passage: passage.document_id != span.document_id)
 
 
 def _find_quote(span: Span, passage: Passage) -> Place | None:

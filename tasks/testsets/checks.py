@@ -8,7 +8,6 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cached_property
 from typing import Any, Final, Literal, get_args
 
 from evalhouse.prompts import Item
@@ -227,6 +226,8 @@ MEANINGS: Final[Mapping[FindingName, str]] = {
     "form": "the question refers to the text that it was made from",
 }
 _WARNINGS: Final = frozenset({"ambiguous", "misplaced", "language", "form"})
+SEVERITIES: Final = {name: "warning" if name in _WARNINGS else "error" for name in FINDINGS}
+"""The severity of each finding: an error makes scores wrong, a warning may be intended."""
 _CHOICE = re.compile(r"\bor\b|还是", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]+")
 _HAN = re.compile("[\u3400-\u9fff]")
@@ -234,11 +235,6 @@ _MIN_WORDS, _MIN_HAN = 4, 4  # of a text whose language is checked
 _MIN_TRUTH_WORDS = 3  # of equal ground truths: shorter ones may be equal by chance
 _PER_DOCUMENT = 3  # passages of the documents that a question names
 _INSIDE: Final = frozenset("#:/|@")
-
-
-def weigh(name: FindingName) -> Literal["error", "warning"]:
-    """Return the severity of a finding: an error makes scores wrong, a warning may be intended."""
-    return "warning" if name in _WARNINGS else "error"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,11 +278,7 @@ class KnowledgeBase:
         self.documents = {document.document_id: document for document in documents}
         self.passages = {passage.passage_id: passage for document in documents for passage in document.passages}
         self.languages = {passage.language for passage in self.passages.values()}
-
-    @cached_property
-    def near(self) -> NearPassages:
-        """The index of its passages, built at the first use."""
-        return NearPassages(list(self.passages.values()))
+        self.near = NearPassages(list(self.passages.values()))
 
     def find_documents(self, question: GivenQuestion) -> set[str]:
         """Return the documents that a question names, by themselves or by their passages."""

@@ -132,29 +132,23 @@ def list_question_rows(asked: AskedQuestions, *, reviewer: str) -> list[dict[str
 
 @dataclass(frozen=True, kw_only=True)
 class LineDecision:
-    """The decision in a line, with its `question` and `ground_truth`; `is_timed` is true if the line has a time."""
+    """The decision in a line, with its `question` and `ground_truth`, and the `change` that it makes.
+
+    `time` is written as in the set's file; `is_timed` is true if the line has it.
+    """
 
     place: str
     set_name: str
     question_id: str
     item_hash: str
     label: str
+    change: str
     question: str | None
     ground_truth: str | None
     reviewer: str
-    reviewed_at: datetime
+    time: str
     is_timed: bool
     note: str | None
-
-    @property
-    def change(self) -> str:
-        """The change that it makes."""
-        return _CHANGES[self.label]
-
-    @property
-    def time(self) -> str:
-        """The time of the decision as the set's file and the warehouse have it."""
-        return self.reviewed_at.isoformat(timespec="milliseconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,11 +171,6 @@ class AppliedDecisions:
     outdated: list[LineDecision] = field(default_factory=list)
     n_known: int = 0
     n_superseded: int = 0
-
-
-def is_decision(line: Line) -> bool:
-    """Return whether a line is about a question of a set, and not about a verdict of a run."""
-    return bool(line.get("question_id") and line.get("set"))
 
 
 def parse_decisions(files: Sequence[LabelFile], reviewer: str | None, now: datetime) -> list[LineDecision]:
@@ -212,10 +201,11 @@ def parse_decisions(files: Sequence[LabelFile], reviewer: str | None, now: datet
                 question_id=line.get("question_id") or "",
                 item_hash=line.get("item_hash") or "",
                 label=label,
+                change=_CHANGES[label],
                 question=_get_text(line, "question"),
                 ground_truth=_get_text(line, "ground_truth"),
                 reviewer=name,
-                reviewed_at=reviewed_at or now,
+                time=(reviewed_at or now).isoformat(timespec="milliseconds"),
                 is_timed=reviewed_at is not None,
                 note=line.get("note"),
             )
@@ -228,7 +218,7 @@ def parse_decisions(files: Sequence[LabelFile], reviewer: str | None, now: datet
         decisions.append(decision)
     if problems:
         raise list_problems(f"nothing was imported: {len(problems)} problem{'s' * (len(problems) > 1)}", problems)
-    return sorted(decisions, key=lambda decision: decision.reviewed_at)
+    return sorted(decisions, key=lambda decision: datetime.fromisoformat(decision.time))
 
 
 def _get_text(line: Line, name: str) -> str | None:

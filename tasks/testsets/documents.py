@@ -18,13 +18,13 @@ from typing import Final, Literal
 from evalhouse.tasks.datasets.encodings import check_known, find_mark, is_utf8, propose, weigh
 from evalhouse.tasks.datasets.errors import ProblemKind, ReadingStopped, advise
 from evalhouse.tasks.datasets.formats import DatasetSource, open_source
-from evalhouse.tasks.datasets.rows import ColumnPath, RawRow
+from evalhouse.tasks.datasets.rows import ColumnPath
 from evalhouse.tasks.datasets.values import MISSING, is_empty, read_id, read_text
 from evalhouse.tasks.testsets import TestsetError, UnreadableFile, refuse
 from evalhouse.tasks.testsets.passages import Document, Language, Passage, cut_markdown, cut_plain, find_language
 from evalhouse.warehouse.messages import list_names
 
-__all__ = ["Document", "Language", "Passage", "load_documents", "name_kind"]
+__all__ = ["Document", "Language", "Passage", "load_documents"]
 
 Note = Callable[[str], None]
 Kind = Literal["markdown", "plain", "html", "pdf", "word"]
@@ -60,11 +60,6 @@ class _File:
     kind: Kind
 
 
-def name_kind(path: Path) -> Kind | None:
-    """Return the kind of document that a file's suffix means; None for a file that is not read."""
-    return KINDS.get(path.suffix.lower())
-
-
 def load_documents(
     source: str | Path, *, encoding: str | None = None, note: Note = lambda _line: None
 ) -> list[Document]:
@@ -79,7 +74,7 @@ def load_documents(
     path = Path(source).expanduser()
     if path.is_dir():
         return _load_files(str(path), _list_files(path, note), encoding, note)
-    kind = name_kind(path)
+    kind = KINDS.get(path.suffix.lower())
     if not path.exists() and not any(mark in str(source) for mark in ("#", "://")):
         raise refuse(f"{source}: no such file or folder", allowed=_ALLOWED, to_do="check the path")
     if kind is None:
@@ -103,7 +98,7 @@ def _list_files(folder: Path, note: Note) -> list[_File]:
                 folders.remove(name)
                 hidden.append(f"{(here / name).relative_to(folder).as_posix()}/")
         for path in (here / name for name in names):
-            kind = name_kind(path)
+            kind = KINDS.get(path.suffix.lower())
             document_id = path.relative_to(folder).as_posix()
             if path.name.startswith((".", _WORD_LOCK)):
                 hidden.append(document_id)
@@ -284,35 +279,30 @@ def _read_table(source: DatasetSource) -> _Table:
     table = _Table(name=source.name, place=source.place)
     try:
         for raw in source.read(table.complain):
-            _add_row(table, raw)
+            n_before = len(table.problems)
+            complain = partial(table.complain, raw.row)
+            values: dict[Column, object] = {}
+            for column, paths in _PATHS.items():
+                found = (path.find(raw.values) for path in paths)
+                values[column] = next((value for value in found if value is not MISSING), MISSING)
+            for column in ("id", "text"):
+                if values[column] is MISSING:
+                    complain("columns", f"no {column}; columns: {list_names(list(raw.values), 8)}")
+                elif is_empty(values[column]):
+                    complain("ids" if column == "id" else "not_text", f"{column} is empty")
+            passage_id, text = read_id(values["id"], "id", complain), read_text(values["text"], "text", complain)
+            document_id = read_id(values["document"], "document", complain)
+            title = read_text(values["title"], "title", complain)
+            if passage_id is None or text is None or len(table.problems) > n_before:
+                continue
+            first = table.row_numbers.setdefault(passage_id, raw.row)
+            if first != raw.row:
+                complain("duplicate_id", f"id {passage_id!r} is that of {table.place} {first:,} already")
+                continue
+            row = _Row(passage_id=passage_id, title=title, text=text)
+            table.rows.setdefault(document_id or passage_id, []).append(row)
     except ReadingStopped as stopped:
         table.complain(stopped.problem.row, stopped.problem.kind, stopped.problem.text)
     if not table.rows and not table.problems:
         table.complain(None, "no_rows", "no rows")
     return table
-
-
-def _add_row(table: _Table, raw: RawRow) -> None:
-    """Add a row to its document, or its problems to the table's."""
-    n_before = len(table.problems)
-    complain = partial(table.complain, raw.row)
-    values: dict[Column, object] = {}
-    for column, paths in _PATHS.items():
-        found = (path.find(raw.values) for path in paths)
-        values[column] = next((value for value in found if value is not MISSING), MISSING)
-    for column in ("id", "text"):
-        if values[column] is MISSING:
-            complain("columns", f"no {column}; columns: {list_names(list(raw.values), 8)}")
-        elif is_empty(values[column]):
-            complain("ids" if column == "id" else "not_text", f"{column} is empty")
-    passage_id, text = read_id(values["id"], "id", complain), read_text(values["text"], "text", complain)
-    document_id = read_id(values["document"], "document", complain)
-    title = read_text(values["title"], "title", complain)
-    if passage_id is None or text is None or len(table.problems) > n_before:
-        return
-    first = table.row_numbers.setdefault(passage_id, raw.row)
-    if first != raw.row:
-        complain("duplicate_id", f"id {passage_id!r} is that of {table.place} {first:,} already")
-        return
-    row = _Row(passage_id=passage_id, title=title, text=text)
-    table.rows.setdefault(document_id or passage_id, []).append(row)

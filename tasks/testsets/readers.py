@@ -137,20 +137,18 @@ def _list_style_rules(content: bytes) -> Iterator[str]:
         element = style.find("/".join(f"{_WORD}{part}" for part in path.split("/")))
         return "" if element is None else element.get(f"{_WORD}val", "")
 
-    def find_level(style: Any, seen: frozenset[str]) -> int | None:  # noqa: ANN401
-        name, outline = find_value(style, "name").lower(), find_value(style, "pPr/outlineLvl")
-        if name == "title":
-            return 0
-        if outline.isdecimal():
-            return int(outline) + 1 if int(outline) < _BODY_LEVEL else None
-        if name.startswith("heading ") and name[8:].isdecimal():
-            return int(name[8:])
-        base = find_value(style, "basedOn")
-        return find_level(by_id[base], seen | {base}) if base in by_id.keys() - seen else None
-
     for style in styles:
-        level = find_level(style, frozenset())
-        if level is not None:
+        level, base, left = None, style, len(styles)
+        while level is None and base is not None and left:  # styles may be based on each other in a circle
+            name, outline = find_value(base, "name").lower(), find_value(base, "pPr/outlineLvl")
+            if name == "title":
+                level = 0
+            elif outline.isdecimal():
+                level = int(outline) + 1
+            elif name.startswith("heading ") and name[8:].isdecimal():
+                level = int(name[8:])
+            base, left = by_id.get(find_value(base, "basedOn")), left - 1
+        if level is not None and level <= _BODY_LEVEL:
             name = find_value(style, "name").replace("\\", "\\\\").replace("'", "\\'")
             yield f"p[style-name='{name}'] => {f'h{min(level, 6)}' if level else 'p.title'}:fresh"
 
