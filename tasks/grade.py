@@ -1,6 +1,6 @@
-"""Grade: rate a sample by rubrics, each a prompt file that says what is judged, on which scale and by which rules.
+"""Grade: rate a sample by rubrics, each a prompt file with the criteria, their scales and their rules.
 
-One request a rubric gives all its criteria. `grades` keeps both what the judge gave and what the rules made of it.
+One request a rubric gives all its criteria. `grades` keeps both the judge's rating and the one after the rules.
 Endpoints without structured output may write `[[7]]` for a rubric of one rating.
 """
 
@@ -34,13 +34,14 @@ async def grade(run_id: str, shard: int) -> None:
 
 async def grade_sample(live_run: LiveRun, work: SampleWork) -> None:
     """Rate one sample by all rubrics of the run, side by side."""
-    await gather_all([_grade_by(live_run, work, prompt) for prompt in live_run.rubrics])
+    await gather_all([grade_by_rubric(live_run, work, prompt) for prompt in live_run.rubrics])
 
 
-async def _grade_by(live_run: LiveRun, work: SampleWork, prompt: Prompt) -> None:
+async def grade_by_rubric(live_run: LiveRun, work: SampleWork, prompt: Prompt) -> None:
+    """Rate one sample by one rubric, by rule where that needs no judge."""
     rubric, step, sample = prompt.rubric, f"grade_{prompt.name}", work.sample
     assert rubric is not None
-    # By text that the rubric needs the one that is rated: itself, what stands in for it, or None without either.
+    # By text that the rubric needs the one that is rated: itself, its replacement, or None without either.
     rated: dict[str, str | None] = {
         need: next((name for name in (need, *stand_ins) if getattr(sample, name) is not None), None)
         for need, *stand_ins in rubric.needs
@@ -57,8 +58,14 @@ async def _grade_by(live_run: LiveRun, work: SampleWork, prompt: Prompt) -> None
     if proof is not None:
         work.add_grade(rubric.name, proof)
     elif not getattr(sample, rated.get("contexts") or "question"):
-        for given in _grade_nothing(rubric, rated):
-            work.add_grade(rubric.name, given)
+        # The worst ratings, which a retrieval that found nothing gets where contexts are rated.
+        reason = "no context was retrieved" if rated["contexts"] == "contexts" else "the answer is empty"
+        worst = {
+            name: Rating(reason=reason, rating=float(criterion.min if criterion.better == "high" else criterion.max))
+            for name, criterion in rubric.criteria.items()
+        }
+        for grade in rubric.settle(worst, has_contexts=False, judged_totals={}):
+            work.add_grade(rubric.name, replace(grade, said=None, rule="settled without asking"))
     else:
         try:
             await _ask_grades(live_run, work, prompt, rubric, rated)
@@ -67,16 +74,6 @@ async def _grade_by(live_run: LiveRun, work: SampleWork, prompt: Prompt) -> None
             return
     work.note_outcome(step)
 
-
-def _grade_nothing(rubric: Rubric, rated: Mapping[str, str | None]) -> list[Grade]:
-    """Return the worst ratings, which a retrieval that found nothing gets by rule where contexts are rated."""
-    reason = "no context was retrieved" if rated["contexts"] == "contexts" else "the answer is empty"
-    worst = {
-        name: Rating(reason=reason, rating=float(criterion.min if criterion.better == "high" else criterion.max))
-        for name, criterion in rubric.criteria.items()
-    }
-    grades = rubric.settle(worst, has_contexts=False, judged_totals={})
-    return [replace(given, said=None, rule="settled without asking") for given in grades]
 
 
 async def _ask_grades(
@@ -98,17 +95,17 @@ async def _ask_grades(
     if question.logprobs:
         ratings = expect_ratings(ratings, reading.reply, reading.text, answer.logprobs, rubric)
     stand_ins = [f"{name} rated in place of {need}" for need, name in rated.items() if name != need]
-    for given in _settle(ratings, reading, rubric, has_contexts=bool(work.sample.contexts)):
-        rule = "; ".join([*stand_ins, *([given.rule] if given.rule else [])])
-        work.add_grade(rubric.name, replace(given, rule=rule) if stand_ins else given, answer.call_id)
+    for grade in _settle(ratings, reading, rubric, has_contexts=bool(work.sample.contexts)):
+        rule = "; ".join([*stand_ins, *([grade.rule] if grade.rule else [])])
+        work.add_grade(rubric.name, replace(grade, rule=rule) if stand_ins else grade, answer.call_id)
 
 
 def _build_data(
     live_run: LiveRun, work: SampleWork, prompt: Prompt, rated: Mapping[str, str | None]
 ) -> Mapping[str, BlockValue]:
-    """Return the blocks a rubric declares, from the sample. What it lacks is empty, and so is what only stands in.
+    """Return the blocks a rubric declares, from the sample. Blocks without a text, or replaced by another, are empty.
 
-    Raises FatalJudgeError for a role of the contexts that is not a valid one.
+    Raises FatalJudgeError for a role of the contexts that is not valid.
     """
     sample, metadata = work.sample, work.sample.metadata
     role = metadata.get("contexts_role") or live_run.settings.contexts_role
@@ -152,7 +149,23 @@ def _read_reply(text: str, rubric: Rubric) -> _Reading:
         reply = parse_object(text, next(iter(rubric.criteria)))
     except UnusableReply:
         reply = _read_marked(text, rubric)
-    ratings = {name: _read_criterion(reply.get(name), name, rubric) for name in rubric.criteria}
+    ratings: dict[str, Rating] = {}
+    for name, criterion in rubric.criteria.items():
+        entry = reply.get(name)
+        if not isinstance(entry, dict):
+            raise UnusableReply(f"the reply gave nothing for {name}")
+        reason, verdict = entry.get("reason"), entry.get("verdict")
+        if not isinstance(reason, str) or not reason.strip():
+            raise UnusableReply(f"the reply gave no reason for {name}")
+        if criterion.kind == "flag":
+            if not isinstance(verdict, bool):
+                raise UnusableReply(f"{name} is {verdict!r:.40}, allowed: true, false")
+            rating = float(verdict)
+        elif criterion.kind == "rating":
+            rating = _read_rating(entry.get("rating"), name, minimum=criterion.min, maximum=criterion.max)
+        else:
+            rating = _read_spread(entry.get("scores"), name, minimum=criterion.min, maximum=criterion.max)
+        ratings[name] = Rating(reason=reason.strip(), rating=rating)
     return _Reading(text=text, reply=reply, ratings=ratings)
 
 
@@ -166,41 +179,24 @@ def _read_marked(text: str, rubric: Rubric) -> dict[str, object]:
     (name, criterion), *others = rubric.criteria.items()
     text = text.rpartition(_THOUGHT)[2]
     marked = list(_MARKED.finditer(text))
-    # Within a JSON object that broke off, or thoughts that did, what is marked may be a quotation.
+    # Within a JSON object that broke off, or thoughts that did, a marked rating may be a quotation.
     is_broken = _THINK in text or re.search(rf'\{{\s*"{re.escape(name)}"\s*:', text) is not None
     if others or criterion.kind != "rating" or not marked or is_broken:
         raise UnusableReply(f'the reply held neither a JSON object with "{name}" nor a rating')
     last = marked[-1]
-    given = last[1].strip()
+    rating = last[1].strip()
     reason = (text[: last.start()] + text[last.end() :]).strip()
-    return {name: {"reason": reason, "rating": int(float(given)) if _WHOLE.fullmatch(given) else given}}
+    return {name: {"reason": reason, "rating": int(float(rating)) if _WHOLE.fullmatch(rating) else rating}}
 
 
-def _read_criterion(entry: object, name: str, rubric: Rubric) -> Rating:
-    criterion = rubric.criteria[name]
-    if not isinstance(entry, dict):
-        raise UnusableReply(f"the reply gave nothing for {name}")
-    reason, verdict = entry.get("reason"), entry.get("verdict")
-    if not isinstance(reason, str) or not reason.strip():
-        raise UnusableReply(f"the reply gave no reason for {name}")
-    if criterion.kind == "flag":
-        if not isinstance(verdict, bool):
-            raise UnusableReply(f"{name} is {verdict!r:.40}, allowed: true, false")
-        rating = float(verdict)
-    elif criterion.kind == "rating":
-        rating = _read_rating(entry.get("rating"), name, least=criterion.min, most=criterion.max)
-    else:
-        rating = _read_spread(entry.get("scores"), name, least=criterion.min, most=criterion.max)
-    return Rating(reason=reason.strip(), rating=rating)
 
-
-def _read_rating(value: object, name: str, *, least: int, most: int) -> float:
-    if not _is_number(value) or not least <= value <= most or value != int(value):
-        raise UnusableReply(f"{name} is rated {value!r:.40}, allowed: whole numbers from {least} to {most}")
+def _read_rating(value: object, name: str, *, minimum: int, maximum: int) -> float:
+    if not _is_number(value) or not minimum <= value <= maximum or value != int(value):
+        raise UnusableReply(f"{name} is rated {value!r:.40}, allowed: whole numbers from {minimum} to {maximum}")
     return float(value)
 
 
-def _read_spread(entries: object, name: str, *, least: int, most: int) -> float:
+def _read_spread(entries: object, name: str, *, minimum: int, maximum: int) -> float:
     """Return the weighted mean of two neighbouring scores; one alone must have all of the probability."""
     if (
         not isinstance(entries, list)
@@ -208,7 +204,7 @@ def _read_spread(entries: object, name: str, *, least: int, most: int) -> float:
         or not all(isinstance(entry, dict) for entry in entries)
     ):
         raise UnusableReply(f"{name} needs one or two scores with probabilities")
-    scores = sorted(_read_rating(entry.get("score"), name, least=least, most=most) for entry in entries)
+    scores = sorted(_read_rating(entry.get("score"), name, minimum=minimum, maximum=maximum) for entry in entries)
     if len(scores) == 2 and scores[1] - scores[0] != 1:
         raise UnusableReply(f"{name} has the scores {scores[0]:g} and {scores[1]:g}, which are not neighbours")
     weights = [entry.get("probability") for entry in entries]

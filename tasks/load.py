@@ -35,7 +35,7 @@ async def load(run_id: str) -> int:
     """Take the samples of a run and its prompts into the warehouse, and return how many samples there are."""
     live_run = find_live_run(run_id)
     if live_run.collection is None and live_run.staged is not None:
-        live_run.progress.n_samples = await asyncio.to_thread(_load_staged, live_run, live_run.staged.staging)
+        live_run.progress.n_samples = await asyncio.to_thread(load_staged, live_run, live_run.staged.staging)
         return live_run.progress.n_samples
     if live_run.collection is not None:
         await asyncio.to_thread(load_responses, live_run, live_run.collection)
@@ -46,7 +46,7 @@ async def load(run_id: str) -> int:
     return live_run.progress.n_samples
 
 
-def _load_staged(live_run: LiveRun, staging: Staging) -> int:
+def load_staged(live_run: LiveRun, staging: Staging) -> int:
     """Take in staged samples with the run's prompts, and with its picks where its budget is less than its dataset."""
     batch, settings = make_prompt_batch(live_run, in_conversation=staging.has_conversations()), live_run.settings
     if settings.sample_budget is not None and settings.sample_budget < staging.n_rows:

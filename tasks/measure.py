@@ -1,4 +1,4 @@
-"""Measure: what can be told of a sample without a judge. Text overlap, tool calls, rows returned by SQL, citations.
+"""Measure: compare texts, tool calls, rows returned by SQL and citations of a sample, without a judge.
 
 Expected and made tool calls, the tables of a query and its rows are further columns of the dataset, kept as the
 sample's metadata.
@@ -44,7 +44,8 @@ async def measure_sample(live_run: LiveRun, work: SampleWork) -> None:
             work.note_outcome(step, reason, detail)
 
 
-async def _measure_overlap(live_run: LiveRun, work: SampleWork) -> str | None:
+async def measure_overlaps(live_run: LiveRun, work: SampleWork) -> str | None:
+    """Add the overlap of an answer with the accepted answer that is closest to it."""
     sample = work.sample
     if sample.answer is None or sample.ground_truth is None:
         return "no_answer" if sample.answer is None else "no_ground_truth"
@@ -59,7 +60,8 @@ async def _measure_overlap(live_run: LiveRun, work: SampleWork) -> str | None:
     return None
 
 
-async def _compare_tool_calls(_: LiveRun, work: SampleWork) -> str | None:
+async def compare_tool_calls(_: LiveRun, work: SampleWork) -> str | None:
+    """Grade the tool calls of an answer against the expected ones."""
     from evalhouse.tasks.measures.structured_answers import TOOL_CALLS, ToolCallError, grade_tool_calls, read_tool_calls
 
     metadata = work.sample.metadata
@@ -75,7 +77,8 @@ async def _compare_tool_calls(_: LiveRun, work: SampleWork) -> str | None:
     return None
 
 
-async def _compare_result_sets(live_run: LiveRun, work: SampleWork) -> str | None:
+async def compare_result_sets(live_run: LiveRun, work: SampleWork) -> str | None:
+    """Grade the rows of an answer's query against those of the expected one."""
     from evalhouse.tasks.measures.structured_answers import RESULT_SETS, compare_results
 
     # One at a time: should the process end, it is plain which sample it was measuring.
@@ -131,7 +134,7 @@ def find_mark(warehouse: Warehouse, run_id: str, sample_id: str) -> Path:
     return warehouse.location.journal_path / "measuring" / run_id / name
 
 
-async def _read_citations(live_run: LiveRun, work: SampleWork) -> str | None:
+async def find_citations(live_run: LiveRun, work: SampleWork) -> str | None:
     """Add a row for each citation, statement it belongs to, and context it names."""
     from evalhouse.tasks.measures.citations import MAX_CITATIONS, find_citations, list_sources, place_citations
     from evalhouse.tasks.settings.run import compile_patterns
@@ -170,8 +173,8 @@ async def _read_citations(live_run: LiveRun, work: SampleWork) -> str | None:
 
 # No request is sent by any of them; the value is the reason why the step has no verdicts, None when it has.
 MEASURES: dict[str, Callable[[LiveRun, SampleWork], Awaitable[str | None]]] = {
-    "overlap": _measure_overlap,
-    "tool_calls": _compare_tool_calls,
-    "result_sets": _compare_result_sets,
-    "citations": _read_citations,
+    "overlap": measure_overlaps,
+    "tool_calls": compare_tool_calls,
+    "result_sets": compare_result_sets,
+    "citations": find_citations,
 }

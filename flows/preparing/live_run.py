@@ -18,7 +18,7 @@ from evalhouse.flows.preparing.plan import (
 from evalhouse.flows.preparing.request import RunRequest, make_row
 from evalhouse.prompts import Prompt, Prompts, load_prompts
 from evalhouse.tasks.asking.asker import Asker
-from evalhouse.tasks.asking.embeddings import MOST_TOKENS, AskedEmbedder, Embedder, HashingEmbedder
+from evalhouse.tasks.asking.embeddings import MAX_TOKENS, AskedEmbedder, Embedder, HashingEmbedder
 from evalhouse.tasks.asking.limits import EndpointLimit, choose_timeout
 from evalhouse.tasks.asking.pairs import JOIN, find_form
 from evalhouse.tasks.asking.record import CallRecord, Record
@@ -422,8 +422,8 @@ def make_live_run(
         asker.of_tasks = {task: askers[id(judge)] for task, judge in judges.of_tasks.items()}
         embedder: Embedder | None = HashingEmbedder() if compares else None
         if embedding_model is not None:
-            most_tokens = min(MOST_TOKENS, settings.tpm or MOST_TOKENS)
-            embedder = AskedEmbedder(replace(copy_asker(embedding_model), window=None), most_tokens=most_tokens)
+            max_tokens = min(MAX_TOKENS, settings.tpm or MAX_TOKENS)
+            embedder = AskedEmbedder(replace(copy_asker(embedding_model), window=None), max_tokens=max_tokens)
         if settings.batch and record is None:
             from evalhouse.flows.preparing.batches import add_batch_queue  # noqa: PLC0415
 

@@ -15,11 +15,9 @@ import yaml
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.results.output import print_line, print_section, sort_by_metric
-from evalhouse.tasks.asking.asker import LATE
 from evalhouse.tasks.asking.limits import is_near
 from evalhouse.tasks.asking.usage import Usage
-from evalhouse.tasks.asking.verdicts import COPIED
-from evalhouse.tasks.judge.errors import NOT_TAKEN
+from evalhouse.tasks.judge.errors import COPIED, LATE, NOT_TAKEN
 from evalhouse.tasks.judge.names import list_judges
 from evalhouse.warehouse.messages import list_names, shorten
 from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters

@@ -21,6 +21,7 @@ from evalhouse.tasks.asking.record import Call, Record
 from evalhouse.tasks.asking.usage import Price, Usage, estimate_prompt, guess_tokens, price_reply
 from evalhouse.tasks.judge.errors import (
     CUT_OFF,
+    LATE,
     BudgetExhausted,
     CutReply,
     EndpointDown,
@@ -58,8 +59,6 @@ _UNUSABLE_NOTE = (
 )
 # Estimates are off by less; a server that counts fewer tokens has cut the request to its window.
 _SHORTENED = 0.5
-LATE = "no reply within"
-"""The beginning of the error of a request that was not answered in time."""
 DRAIN_S = 3.0
 """The seconds that requests in flight may still take when a run is stopped."""
 

@@ -2,7 +2,7 @@
 
 Embedding models take hundreds of texts in one request. So texts are gathered while the run is busy with other
 questions, for two seconds at most, and sent as soon as a request is full or nothing else is being asked. One request
-is one call on record; the vector of each text has a row under the key that the text has alone.
+is one recorded call; the vector of each text has a row under the key that the text has alone.
 """
 
 import asyncio
@@ -29,28 +29,33 @@ from evalhouse.tasks.judge.errors import (
 )
 from evalhouse.tasks.judge.protocol import Question, RepeatedJudge
 
-
-def pack_vector(vector: list[float]) -> str:
-    """A vector as JSON with base64 of 32-bit floats, a quarter of the size of its digits."""
-    return _name_packed(base64.b64encode(array("f", vector).tobytes()).decode())
-
-
-def _name_packed(packed: str) -> str:
-    return orjson.dumps({"embedding_float32_base64": packed}).decode()
+MAX_TEXTS: Final = 256
+"""Texts in one request; OpenAI takes 2,048, self-hosted servers often 32, which is detected."""
+MAX_TOKENS: Final = 50_000
+"""About as many tokens of all texts in one request; OpenAI takes 300,000."""
+_PARTS = 4  # of a request that is refused: with few levels, for a run stops after eight refusals and no answer
+_LOOK_S = 0.03
+_MAX_WAIT_S = 2.0
+_NGRAM_SIZES = (2, 3, 4)
+_PAIRS_EVERY_S = 0.02
+_MAX_AT_A_TIME_S = 0.5
 
 
 def pack_embedding(embedding: object) -> str:
-    """An endpoint's `embedding`, numbers or base64 of 32-bit floats; raises UnusableReply for what is neither."""
-    if isinstance(embedding, str):
-        return _name_packed(embedding)
-    try:
-        return pack_vector(embedding)  # type: ignore[arg-type]  # what is no list of numbers is refused by the array
-    except (TypeError, OverflowError):
-        raise UnusableReply(f"the embedding was not a list of numbers: {str(embedding)[:60]!r}") from None
+    """Return an endpoint's `embedding`, numbers or base64 of 32-bit floats, as JSON with base64.
+
+    It has a quarter of the size of its digits. Raises UnusableReply for anything else.
+    """
+    if not isinstance(embedding, str):
+        try:
+            embedding = base64.b64encode(array("f", embedding).tobytes()).decode()  # type: ignore[call-overload]
+        except (TypeError, OverflowError):
+            raise UnusableReply(f"the embedding was not a list of numbers: {str(embedding)[:60]!r}") from None
+    return orjson.dumps({"embedding_float32_base64": embedding}).decode()
 
 
 def read_vector(text: str) -> "array[float]":
-    """A packed vector; raises UnusableReply for an empty one or another text."""
+    """Return a packed vector; raises UnusableReply for an empty one or another text."""
     try:
         vector = array("f")
         vector.frombytes(base64.b64decode(orjson.loads(text)["embedding_float32_base64"]))
@@ -59,15 +64,6 @@ def read_vector(text: str) -> "array[float]":
     if not vector or not all(map(math.isfinite, vector)):
         raise UnusableReply("the vector was empty or not finite")
     return vector
-
-
-MOST_TEXTS: Final = 256
-"""Texts in one request; OpenAI takes 2,048, servers of one's own often 32, which is found out."""
-MOST_TOKENS: Final = 50_000
-"""About as many tokens of all texts in one request; OpenAI takes 300,000."""
-_PARTS = 4  # of a request that is refused: with few levels, for a run stops after eight refusals and no answer
-_LOOK_S = 0.03
-_WAIT_MOST_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,10 +79,10 @@ class _Text:
 class EmbeddingQueue:
     """Gathers texts for `asker`, whose judge is an embedding model. Belongs to one event loop."""
 
-    def __init__(self, asker: Asker, *, most_tokens: int = MOST_TOKENS) -> None:
+    def __init__(self, asker: Asker, *, max_tokens: int = MAX_TOKENS) -> None:
         self._asker = asker
-        self._most_tokens = most_tokens
-        self._most_texts = MOST_TEXTS
+        self._max_tokens = max_tokens
+        self._max_texts = MAX_TEXTS
         self._open: dict[str, asyncio.Future[None]] = {}
         self._waiting: list[_Text] = []
         self._n_seen = 0
@@ -95,7 +91,7 @@ class EmbeddingQueue:
         self._n_asking = 0
 
     async def embed(self, question: Question) -> "array[float]":
-        """The vector of a question's `text`, from the record where it stands there; raises what `Asker.ask` raises."""
+        """Return the vector of a question's `text`, recorded or new; raises what `Asker.ask` raises."""
         self._asker.raise_if_stopped()
         request = self._asker.judge.prepare(question)
         while (other := self._open.get(request.request_hash)) is not None:
@@ -109,27 +105,27 @@ class EmbeddingQueue:
             n_tokens, loop = estimate_tokens(str(question.data["text"])), asyncio.get_running_loop()
             text = _Text(question=question, n_tokens=n_tokens, vector=loop.create_future(), since=time.monotonic())
             self._waiting.append(text)
-            if len(self._waiting) >= self._most_texts:
+            if len(self._waiting) >= self._max_texts:
                 self._send_waiting()
             elif self._timer is None:
                 self._timer = loop.call_later(_LOOK_S, self._look)
             return await text.vector
         except QuestionRefused as error:
             mine.set_exception(error)
-            mine.exception()  # looked at: usually nobody else asks about the same text
+            mine.exception()  # looked at, so that asyncio does not report it where no equal text waits
             raise
         finally:
             del self._open[request.request_hash]
             mine.cancel()
 
     def _look(self) -> None:
-        """Send what waits when it has waited long, or when nothing is under way that might bring more."""
+        """Send the texts when one has waited long, or when no question is being asked that might bring more."""
         self._timer = None
         if not self._waiting:
             return
         is_quiet = len(self._waiting) == self._n_seen and self._asker.activity.n_moving <= self._n_asking
         self._n_seen = len(self._waiting)
-        if is_quiet or time.monotonic() - self._waiting[0].since >= _WAIT_MOST_S:
+        if is_quiet or time.monotonic() - self._waiting[0].since >= _MAX_WAIT_S:
             self._send_waiting()
         else:
             self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
@@ -139,7 +135,7 @@ class EmbeddingQueue:
         for group in self._group([text for text in texts if not text.vector.done()]):
 
             def end(task: "asyncio.Task[bool]", group: Sequence[_Text] = group) -> None:
-                # What ended a group ends all who wait for one of its texts.
+                # An error that ends a group is raised to all who wait for one of its texts.
                 self._sending.discard(task)
                 error = RunCancelled("cancelled before a reply came") if task.cancelled() else task.exception()
                 for text in group:
@@ -151,23 +147,23 @@ class EmbeddingQueue:
             task.add_done_callback(end)
 
     def _group(self, texts: Sequence[_Text]) -> list[list[_Text]]:
-        """Texts in order, in groups of what one request takes."""
+        """Return texts in order, in groups that fit into one request."""
         groups: list[list[_Text]] = []
         n_tokens = 0
         for text in texts:
             n_tokens += text.n_tokens
-            if not groups or len(groups[-1]) >= self._most_texts or n_tokens > self._most_tokens:
+            if not groups or len(groups[-1]) >= self._max_texts or n_tokens > self._max_tokens:
                 groups.append([])
                 n_tokens = text.n_tokens
             groups[-1].append(text)
         return groups
 
     async def _send(self, group: Sequence[_Text]) -> bool:
-        """Ask about a group, in smaller ones where it is refused; returns whether a request was."""
-        if len(group) > self._most_texts:
+        """Ask about a group, in smaller ones where it is refused; returns whether a request was refused."""
+        if len(group) > self._max_texts:
             return any(await asyncio.gather(*map(self._send, self._group(group))))
         try:
-            odd = await self._ask(group)
+            retried = await self._ask(group)
         except QuestionRefused as error:
             if len(group) == 1:
                 if not group[0].vector.done():
@@ -178,45 +174,37 @@ class EmbeddingQueue:
             # One of them first: what the endpoint takes of none shall not be sent many times over.
             are_refused = [await self._send(first), *await asyncio.gather(*map(self._send, others))]
             if not any(are_refused):
-                self._most_texts = min(self._most_texts, size)
+                self._max_texts = min(self._max_texts, size)
             return True
-        # What came for these is not a vector; asked alone they get another chance, and a reason of their own.
-        await asyncio.gather(*(self._send([text]) for text in odd))
+        # Asked alone, these get another chance, and a separate reason.
+        await asyncio.gather(*(self._send([text]) for text in retried))
         return False
 
     async def _ask(self, group: Sequence[_Text]) -> Sequence[_Text]:
-        """Send one request about all; returns the texts that got no vector of use."""
+        """Send one request about all texts and hand over their vectors; returns the texts without a usable one."""
         self._n_asking += 1
         try:
             if len(group) == 1:
-                _hand_over(group[0], (await self._asker.ask(group[0].question, read_vector)).value)
+                vector = (await self._asker.ask(group[0].question, read_vector)).value
+                if not group[0].vector.done():  # the caller was cancelled
+                    group[0].vector.set_result(vector)
                 return ()
             parts, step = [text.question for text in group], group[0].question.step
             question = Question(step=step, sample_id=None, prompt=None, data={}, parts=parts)
             answer = await self._asker.ask(question, lambda _: None)
         finally:
             self._n_asking -= 1
-        odd: list[_Text] = []
+        unusable: list[_Text] = []
         for text, part in zip(group, answer.parts, strict=True):
             try:
                 vector = read_vector(part)
             except UnusableReply:
-                odd.append(text)
+                unusable.append(text)
                 continue
             self._asker.keep_part(text.question, part, of=answer)
-            _hand_over(text, vector)
-        return odd
-
-
-def _hand_over(text: _Text, vector: "array[float]") -> None:
-    if not text.vector.done():  # whoever waited was cancelled
-        text.vector.set_result(vector)
-
-
-_NGRAM_SIZES = (2, 3, 4)
-
-
-_PAIRS_EVERY_S = 0.02
+            if not text.vector.done():
+                text.vector.set_result(vector)
+        return unusable
 
 
 class Embedder(Protocol):
@@ -227,15 +215,15 @@ class Embedder(Protocol):
         """For example `hashing` or `openai:text-embedding-3-small`."""
 
     async def compare(self, sample_id: str, text: str, other: str) -> float:
-        """Cosine of the two texts' vectors, clipped to [0, 1]; raises JudgeFailed."""
+        """Return the cosine of the two texts' vectors, clipped to [0, 1]; raises JudgeFailed."""
 
     async def close(self) -> None:
-        """Give connections back."""
+        """Close connections."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Pair:
-    """Two texts and the similarity that somebody waits for."""
+    """Two texts and their similarity."""
 
     texts: tuple[str, str]
     value: asyncio.Future[float]
@@ -256,7 +244,7 @@ class HashingEmbedder:
         self._worked_at = 0.0
 
     async def compare(self, sample_id: str, text: str, other: str) -> float:
-        """Cosine of the two texts' counts; 0 when one of the texts has no n-gram."""
+        """Return the cosine of the two texts' counts; 0 when one of the texts has no n-gram."""
         loop = asyncio.get_running_loop()
         pair = _Pair(texts=(text, other), value=loop.create_future())
         self._waiting.append(pair)
@@ -266,18 +254,18 @@ class HashingEmbedder:
         return await pair.value
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
     def _compare_waiting(self) -> None:
         started = time.monotonic()
-        until = started + min(_MOST_AT_A_TIME_S, max(_PAIRS_EVERY_S, started - self._worked_at) / 4)
+        until = started + min(_MAX_AT_A_TIME_S, max(_PAIRS_EVERY_S, started - self._worked_at) / 4)
         while self._waiting and time.monotonic() < until:
             pair = self._waiting.popleft()
             if pair.value.done():  # the caller who waited was cancelled
                 continue
             try:
                 pair.value.set_result(compare_spelling(*pair.texts))
-            except MemoryError as error:  # no caller waits for ever
+            except MemoryError as error:  # the caller must not wait for ever
                 pair.value.set_exception(JudgeFailed(f"the texts could not be compared: {error}"))
         self._worked_at = time.monotonic()
         if self._waiting:
@@ -285,7 +273,7 @@ class HashingEmbedder:
 
 
 def compare_spelling(text: str, other: str) -> float:
-    """Cosine of the two texts' counted n-grams, 0 to 1; 0 when one of the texts has none."""
+    """Return the cosine of the two texts' counted n-grams, 0 to 1; 0 when one of the texts has none."""
     left, right = _count_ngrams(text), _count_ngrams(other)
     shared = sum(times * right[ngram] for ngram, times in left.items() if ngram in right)
     squares = [sum(times * times for times in counts.values()) for counts in (left, right)]
@@ -293,9 +281,9 @@ def compare_spelling(text: str, other: str) -> float:
 
 
 def _count_ngrams(text: str) -> Counter[str]:
-    """Two to four characters each, within words that a space stands on both sides of, and regardless of case.
+    """Count two to four characters each, within words with a space on both sides, and regardless of case.
 
-    What scikit-learn calls `char_wb`. Importing it costs every run a second, and hashing into a vector of fixed length
+    scikit-learn calls this `char_wb`. Importing it costs every run a second, and hashing into a vector of fixed length
     lets different n-grams meet, which moved values by up to 0.008.
     """
     ngrams: list[str] = []
@@ -310,16 +298,19 @@ def _count_ngrams(text: str) -> Counter[str]:
 
 
 class AskedEmbedder:
-    """Vectors from a model, asked for through an `Asker` of their own, of `most_tokens` of texts at a time."""
+    """Vectors from a model, asked for through a separate `Asker`, of `max_tokens` of texts at a time."""
 
-    def __init__(self, asker: Asker, *, most_tokens: int = MOST_TOKENS) -> None:
+    def __init__(self, asker: Asker, *, max_tokens: int = MAX_TOKENS) -> None:
         self.asker = asker
         self.name = asker.judge.name
-        self._queue = EmbeddingQueue(asker, most_tokens=most_tokens)
+        self._queue = EmbeddingQueue(asker, max_tokens=max_tokens)
 
     async def compare(self, sample_id: str, text: str, other: str) -> float:
-        """Cosine of the two texts' vectors, clipped to [0, 1]."""
-        first, second = await gather_all([self._embed(sample_id, text), self._embed(sample_id, other)])
+        """Return the cosine of the two texts' vectors, clipped to [0, 1]."""
+        questions = [
+            Question(step="similarity", sample_id=sample_id, prompt=None, data={"text": side}) for side in (text, other)
+        ]
+        first, second = await gather_all(list(map(self._queue.embed, questions)))
         if len(first) != len(second):
             raise JudgeFailed(f"{self.name} gave vectors of {len(first)} and {len(second)} numbers")
         product = sum(x * y for x, y in zip(first, second, strict=True))
@@ -330,18 +321,10 @@ class AskedEmbedder:
         """Close the model's client."""
         await self.asker.judge.close()
 
-    async def _embed(self, sample_id: str, text: str) -> "array[float]":
-        return await self._queue.embed(
-            Question(step="similarity", sample_id=sample_id, prompt=None, data={"text": text})
-        )
-
 
 def clip(value: float) -> float:
-    """A cosine as a similarity in [0, 1]."""
+    """Return a cosine as a similarity in [0, 1]."""
     return min(1.0, max(0.0, value))
-
-
-_MOST_AT_A_TIME_S = 0.5
 
 
 def repeat_embeddings(embedder: Embedder | None, run_id: str) -> None:

@@ -1,4 +1,4 @@
-"""The HTTP connections to models and targets: kept between requests, and opened again when they went stale."""
+"""The HTTP connections to models and targets: kept between requests, and opened again when they are stale."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ import aiohttp
 import certifi
 from yarl import URL
 
-# A connection that the other side had closed is found out at once; what ends later was under way.
+# A connection that the other side had closed fails at once; a request that fails later may have been read.
 _STALE_WITHIN_S = 1.0
 
 
@@ -26,47 +26,44 @@ class HttpSession:
     async def send(
         self, method: str, url: URL, *, content: bytes | None, headers: Mapping[str, str]
     ) -> aiohttp.ClientResponse:
-        """The head of the answer. A server may close an idle connection in the moment in which it is used again.
+        """Return the head of the answer. A server may close an idle connection in the moment in which it is used again.
 
-        Then the request reached nobody, and it goes out once more on another connection. Redirects are not followed.
+        Then the request was never read, and it is sent again on another connection. Redirects are not followed.
         """
-        session = self._session or self._open()
+        if self._session is None:
+            tracing = aiohttp.TraceConfig()
+            tracing.on_connection_reuseconn.append(_note_reuse)
+            self._session = aiohttp.ClientSession(
+                # The number of requests in flight is limited elsewhere.
+                connector=aiohttp.TCPConnector(limit=0, ssl=self._certificates),
+                cookie_jar=None if self._keeps_cookies else aiohttp.DummyCookieJar(),
+                trace_configs=[tracing],
+                timeout=aiohttp.ClientTimeout(total=None),  # the caller sets one
+                trust_env=True,  # proxies
+            )
         while True:
-            way, clock = SimpleNamespace(is_reused=False), time.monotonic()
+            connection, clock = SimpleNamespace(is_reused=False), time.monotonic()
             try:
-                return await session.request(
-                    method, url, data=content, headers=headers, allow_redirects=False, trace_request_ctx=way
+                return await self._session.request(
+                    method, url, data=content, headers=headers, allow_redirects=False, trace_request_ctx=connection
                 )
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-                if not way.is_reused or time.monotonic() - clock > _STALE_WITHIN_S:
+                if not connection.is_reused or time.monotonic() - clock > _STALE_WITHIN_S:
                     raise
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         if self._session is not None:
             await self._session.close()
             await asyncio.sleep(0)  # sockets are closed in the loop's next round, which may be its last
 
-    def _open(self) -> aiohttp.ClientSession:
-        tracing = aiohttp.TraceConfig()
-        tracing.on_connection_reuseconn.append(_note_reuse)
-        self._session = aiohttp.ClientSession(
-            # How many are in flight is decided elsewhere.
-            connector=aiohttp.TCPConnector(limit=0, ssl=self._certificates),
-            cookie_jar=None if self._keeps_cookies else aiohttp.DummyCookieJar(),
-            trace_configs=[tracing],
-            timeout=aiohttp.ClientTimeout(total=None),  # the caller sets one
-            trust_env=True,  # proxies
-        )
-        return self._session
 
-
-async def read_beginning(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """The body, or a little more than `most` bytes of one that is longer; a packed body counts as unpacked."""
+async def read_beginning(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+    """Return the body, or a little more than `max_bytes` of a longer one; a packed body counts as unpacked."""
     body = bytearray()
     async for piece in response.content.iter_any():
         body += piece
-        if len(body) > most:
+        if len(body) > max_bytes:
             break
     return bytes(body)
 
@@ -76,6 +73,6 @@ async def _note_reuse(session: aiohttp.ClientSession, context: SimpleNamespace, 
 
 
 def make_ssl_context() -> ssl.SSLContext:
-    """Certificates of the environment where it names some, else those that come with certifi, as the OpenAI client."""
+    """Return the certificates that the environment names, else those of certifi, as the OpenAI client does."""
     named = os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR")
     return ssl.create_default_context(cafile=None if named else certifi.where())

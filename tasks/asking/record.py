@@ -1,7 +1,7 @@
-"""The record of calls during a run: the replies that are on record, and every new call, kept before its reply is used.
+"""The record of calls during a run: the replies recorded before, and every new call, kept before its reply is used.
 
-Opening the warehouse takes 20 ms of CPU, ten times what a call costs here, and most requests of a night with new
-answers have never been asked. So the keys of all requests on record are read once, and the replies to known requests
+Opening the warehouse takes 20 ms of CPU, ten times the cost of a call here, and most requests of a night with new
+answers have never been asked. So the keys of all recorded requests are read once, and the replies to known requests
 are looked up many at a time.
 """
 
@@ -26,14 +26,13 @@ from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Which Prefect runs a call belongs to."""
+    """The Prefect runs that a call belongs to."""
 
     flow_run_id: str | None = None
     task_run_id: str | None = None
 
 
-_NO_ORIGIN = Origin()
-ORIGIN: ContextVar[Origin] = ContextVar("ORIGIN", default=_NO_ORIGIN)
+ORIGIN: ContextVar[Origin] = ContextVar("ORIGIN", default=Origin())  # noqa: B039  # frozen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,16 +64,16 @@ class Call:
 
 
 class Record(Protocol):
-    """What the call path needs of a record; the dry run has one that keeps nothing."""
+    """The part of a record that the call path needs; the dry run has one that keeps nothing."""
 
     async def find(self, request_hash: str) -> StoredReply | None:
-        """The reply on record for a request, or None."""
+        """Return the recorded reply to a request, or None."""
 
     def keep(self, call: Call) -> str:
-        """Put a call on record and return its id."""
+        """Record a call and return its id."""
 
     def close(self) -> None:
-        """Bring what was kept to its place."""
+        """Move all calls to the warehouse."""
 
 
 T = TypeVar("T")
@@ -95,13 +94,13 @@ class ReplyFinder:
         self._looking_up: asyncio.Task[None] | None = None
 
     def expect(self, request_key: int) -> None:
-        """A reply to the request with this key is on record from now on."""
+        """Note that a reply to the request with this key is recorded from now on."""
         self._new_keys.add(request_key)
 
     async def find(self, request_hash: str) -> StoredReply | None:
-        """Return the reply on record for a request, or None; raises WarehouseError when it cannot be read."""
+        """Return the recorded reply to a request, or None; raises WarehouseError when it cannot be read."""
         if self._reading_keys is None:
-            self._reading_keys = asyncio.create_task(self._read_patiently(self._read_keys))
+            self._reading_keys = asyncio.create_task(_read_patiently(self._read_keys))
         # Shielded, because other callers wait for the same.
         keys, key = await asyncio.shield(self._reading_keys), make_request_key(request_hash)
         place = keys.searchsorted(np.uint64(key))
@@ -118,13 +117,13 @@ class ReplyFinder:
         return self._warehouse.fetch("calls/request_keys", run_id=self._only_run)["request_key"].sort().to_numpy()
 
     async def _look_up(self) -> None:
-        """Look up what is asked for within a moment together, until nothing is; an error goes to all who wait."""
+        """Look up the requests of a moment together, until there are none; an error is raised to all who wait."""
         try:
             while self._wanted:
                 await asyncio.sleep(_GATHER_S)
                 batch = dict(list(self._wanted.items())[:_MAX_LOOK_UP])
                 read = partial(find_replies, self._warehouse, batch.keys(), only_run=self._only_run)
-                replies = await self._read_patiently(read)
+                replies = await _read_patiently(read)
                 for request_hash, future in batch.items():
                     del self._wanted[request_hash]
                     future.set_result(replies.get(request_hash))
@@ -138,15 +137,16 @@ class ReplyFinder:
         finally:
             self._looking_up = None
 
-    async def _read_patiently(self, read: Callable[[], T]) -> T:
-        """Read in a thread, again and again while another program keeps the file, up to a minute."""
-        deadline = time.monotonic() + FLUSH_PATIENCE_S
-        while True:
-            try:
-                return await asyncio.to_thread(read)
-            except WarehouseBusy:
-                if time.monotonic() > deadline:
-                    raise
+
+async def _read_patiently(read: Callable[[], T]) -> T:
+    """Read in a thread, again and again while another program holds the file, up to a minute."""
+    deadline = time.monotonic() + FLUSH_PATIENCE_S
+    while True:
+        try:
+            return await asyncio.to_thread(read)
+        except WarehouseBusy:
+            if time.monotonic() > deadline:
+                raise
 
 
 class CallRecord:
@@ -160,7 +160,7 @@ class CallRecord:
         self._mover = Mover(warehouse, "llm_calls", moved=self._forget)
 
     async def find(self, request_hash: str) -> StoredReply | None:
-        """The reply on record for a request, or None; raises WarehouseError when the warehouse cannot be read."""
+        """Return the recorded reply to a request, or None; raises WarehouseError when it cannot be read."""
         return self._unmoved.get(request_hash) or await self._finder.find(request_hash)
 
     def keep(self, call: Call) -> str:
@@ -178,20 +178,20 @@ class CallRecord:
         row["attempts"] = row.pop("attempt")
         reply = call.reply if call.status == "ok" else None
         if reply is not None:
-            self._finder.expect(request_key)  # which may affirm what then cannot be kept
+            self._finder.expect(request_key)  # also where it then cannot be kept
         try:
             self._mover.keep(row)
         except OSError as error:
             self.n_lost += call.reply is not None
             raise FatalJudgeError(
                 f"cannot keep a reply on disk beside the warehouse ({error.strerror or error}); "
-                "make room and go on with `evalhouse resume`"
+                "make room and continue with `evalhouse resume`"
             ) from None
         if reply is not None:
             self._unmoved[call.request_hash] = StoredReply(
                 call_id=call.reused_call_id or call_id, reply=reply, logprobs=call.logprobs
             )
-        if self._mover.failure is not None:  # only now: what was paid for is on disk whatever becomes of the run
+        if self._mover.failure is not None:  # only now, when the reply that was paid for is on disk
             raise FatalJudgeError(f"replies cannot be taken into the warehouse: {self._mover.failure}")
         return call_id
 

@@ -1,7 +1,7 @@
-"""What requests take in tokens and dollars: estimates, counts and prices.
+"""The tokens and dollars of requests: estimates, counts and prices.
 
-There are two estimates. The quick one decides where requests are split. The close one is used where nobody counts, in
-dry runs and for endpoints that report no usage: its weights were fitted to OpenAI's o200k_base over our prompts and
+There are two estimates. The quick one decides where requests are split. The close one is used where no endpoint counts,
+in dry runs and for endpoints that report no usage: its weights were fitted to OpenAI's o200k_base over our prompts and
 sample dataset, English and Chinese, where it is within 6 % for any one kind of text and 1 % for all.
 """
 
@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache, lru_cache
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -26,31 +26,30 @@ _ASCII_PER_TOKEN = 4.0
 _BYTES_PER_TOKEN = 3.5
 ID_TOKENS = 4
 
-
-def estimate_tokens(text: str) -> int:
-    """About how many tokens a text has; at least 1."""
-    is_ascii = text.isascii()
-    return estimate_size(len(text) if is_ascii else len(text.encode()), is_ascii=is_ascii)
-
-
-def estimate_size(n_bytes: int, *, is_ascii: bool) -> int:
-    """About how many tokens a text of so many UTF-8 bytes has; for texts that are put together bit by bit."""
-    return max(1, round(n_bytes / (_ASCII_PER_TOKEN if is_ascii else _BYTES_PER_TOKEN)))
-
-
-def estimate_items(items: Sequence[Item]) -> int:
-    """About how many tokens items have in a request, ids included."""
-    return sum(estimate_tokens(item.text) + ID_TOKENS for item in items)
-
-
-# A snapshot of a model costs what the model costs: gpt-4.1-2025-04-14, qwen-plus-20250428. Shorter endings (-2407,
-# -001) mark versions that differ in price, so these stand in the table by their whole names.
+# A snapshot of a model costs the same as the model: gpt-4.1-2025-04-14, qwen-plus-20250428. Shorter endings (-2407,
+# -001) mark versions that differ in price, so these are in the table by their whole names.
 _DATE = re.compile(r"[-@](20\d\d)(-?)(0[1-9]|1[0-2])\2(0[1-9]|[12]\d|3[01])", re.ASCII)
 _BATCH = "batch"
 _FORM = (
     "`model: [dollars per million input tokens, output tokens]`, with a third number where cached input costs less, "
     "and a fourth where it costs more to have input cached"
 )
+
+
+def estimate_tokens(text: str) -> int:
+    """Return about how many tokens a text has; at least 1."""
+    is_ascii = text.isascii()
+    return estimate_size(len(text) if is_ascii else len(text.encode()), is_ascii=is_ascii)
+
+
+def estimate_size(n_bytes: int, *, is_ascii: bool) -> int:
+    """Return about how many tokens a text of so many UTF-8 bytes has; for texts that are put together in pieces."""
+    return max(1, round(n_bytes / (_ASCII_PER_TOKEN if is_ascii else _BYTES_PER_TOKEN)))
+
+
+def estimate_items(items: Sequence[Item]) -> int:
+    """Return about how many tokens items have in a request, ids included."""
+    return sum(estimate_tokens(item.text) + ID_TOKENS for item in items)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,14 +64,9 @@ class Price:
     written_usd: float | None = None
 
     def at_rate(self, rate: float) -> "Price":
-        """The same at a share of it."""
-        cached_usd, written_usd = (None if usd is None else rate * usd for usd in (self.cached_usd, self.written_usd))
-        return Price(
-            input_usd=rate * self.input_usd,
-            output_usd=rate * self.output_usd,
-            cached_usd=cached_usd,
-            written_usd=written_usd,
-        )
+        """Return a share of the price."""
+        numbers = {item.name: getattr(self, item.name) for item in fields(self)}
+        return Price(**{name: None if usd is None else rate * usd for name, usd in numbers.items()})
 
     def cost_usd(
         self,
@@ -81,10 +75,10 @@ class Price:
         cached_tokens: int | None = None,
         written_tokens: int = 0,
     ) -> float | None:
-        """Dollars for one call; None when the endpoint did not say how many tokens it took.
+        """Return the dollars for one call; None when the endpoint reported no tokens.
 
-        `cached_tokens` and `written_tokens` are part of `prompt_tokens`; without a price of their own they cost what
-        any others cost.
+        `cached_tokens` and `written_tokens` are part of `prompt_tokens`; without a separate price they cost the same as
+        any others.
         """
         if prompt_tokens is None:
             return None
@@ -98,59 +92,49 @@ class Price:
 
 
 def load_prices(path: str | None) -> dict[str, Price]:
-    """Our table with the user's file over it; raises FatalJudgeError for a file that cannot be read as one."""
+    """Return our table with the user's file over it; raises FatalJudgeError for a file that is not a price table."""
     prices: dict[str, Price] = {}
-    for where, table in _read_tables(path):
-        models = {str(model): numbers for model, numbers in table.items() if model != _BATCH}
-        prices |= {model: _read_price(numbers, f"{where}, model {model!r}") for model, numbers in models.items()}
+    names = [item.name for item in fields(Price)]
+    for where, table in _load_tables(path):
+        for model, numbers in table.items():
+            if model == _BATCH:
+                continue
+            if not isinstance(numbers, list) or not 2 <= len(numbers) <= 4 or not all(map(_is_price, numbers)):
+                raise FatalJudgeError(
+                    f"{where}, model {str(model)!r}: {numbers!r} is not a price; each line is {_FORM}"
+                )
+            prices[str(model)] = Price(**dict(zip(names, map(float, numbers), strict=False)))
     return prices
 
 
 def load_batch_rates(path: str | None) -> dict[str, float]:
-    """By provider, as a judge's name begins, the share of its price that a request costs in a batch."""
+    """Return by provider, as a judge's name begins, the share of its price that a request costs in a batch."""
     rates: dict[str, float] = {}
-    for where, table in _read_tables(path):
-        rates |= _read_rates(table.get(_BATCH, {}), where)
+    for where, table in _load_tables(path):
+        listed = table.get(_BATCH, {})
+        if not isinstance(listed, dict) or not all(_is_price(rate) and rate <= 1 for rate in listed.values()):
+            raise FatalJudgeError(f"{where}, {_BATCH}: {listed!r} are not shares of a price; write `{{openai: 0.5}}`")
+        rates |= {str(provider): float(rate) for provider, rate in listed.items()}
     return rates
 
 
-def _read_rates(listed: object, where: str) -> dict[str, float]:
-    if not isinstance(listed, dict) or not all(_is_price(rate) and rate <= 1 for rate in listed.values()):
-        raise FatalJudgeError(f"{where}, {_BATCH}: {listed!r} are not shares of a price; write `{{openai: 0.5}}`")
-    return {str(provider): float(rate) for provider, rate in listed.items()}
+def _load_tables(path: str | None) -> list[tuple[str, dict[Any, Any]]]:
+    """Return our table and the user's, each with its name."""
+    ours = files("evalhouse.tasks.asking").joinpath("prices.yaml").read_text(encoding="utf-8")
+    tables = [("prices.yaml", _parse_table(ours, "prices.yaml"))]
+    if path is None:
+        return tables
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise FatalJudgeError(f"cannot read the price file {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise FatalJudgeError(f"cannot read the price file {path}: it is not UTF-8") from None
+    return [*tables, (path, _parse_table(text, path))]
 
 
-def _read_tables(path: str | None) -> list[tuple[str, dict[Any, Any]]]:
-    """Our table and the user's, each with its name."""
-    tables = [("prices.yaml", _read_own_table())]
-    if path is not None:
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except OSError as error:
-            raise FatalJudgeError(f"cannot read the price file {path}: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise FatalJudgeError(f"cannot read the price file {path}: it is not UTF-8") from None
-        tables.append((path, _parse(text, path)))
-    return tables
-
-
-@cache
-def _read_own_table() -> dict[Any, Any]:
-    text = files("evalhouse.tasks.asking").joinpath("prices.yaml").read_text(encoding="utf-8")
-    return _parse(text, "prices.yaml")
-
-
-def find_price(prices: Mapping[str, Price], model: str) -> Price | None:
-    """The price of a model, also under a dated name such as gpt-4.1-2025-04-14; None when it is not in the table."""
-    if model.startswith(("lexical", "local:")):
-        return Price(input_usd=0.0, output_usd=0.0)
-    if model in prices:
-        return prices[model]
-    date = _DATE.search(model)
-    return prices.get(model[: date.start()]) if date and date.end() == len(model) else None
-
-
-def _parse(text: str, where: str) -> dict[Any, Any]:
+@lru_cache(maxsize=4)
+def _parse_table(text: str, where: str) -> dict[Any, Any]:
     try:
         # The parser in C takes a tenth of the time, which every run would wait for.
         table = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -163,17 +147,20 @@ def _parse(text: str, where: str) -> dict[Any, Any]:
     return table
 
 
-def _read_price(numbers: object, where: str) -> Price:
-    if not isinstance(numbers, list) or not 2 <= len(numbers) <= 4 or not all(map(_is_price, numbers)):
-        raise FatalJudgeError(f"{where}: {numbers!r} is not a price; each line is {_FORM}")
-    names = ("input_usd", "output_usd", "cached_usd", "written_usd")
-    return Price(**dict(zip(names, map(float, numbers), strict=False)))
-
-
 def _is_price(number: object) -> bool:
-    """Whether it is an amount of dollars: YAML also has truth values, infinities and NaN."""
+    """Return whether it is an amount of dollars: YAML also has truth values, infinities and NaN."""
     is_number = isinstance(number, int | float) and not isinstance(number, bool)
     return is_number and math.isfinite(float(number)) and float(number) >= 0  # type: ignore[arg-type]  # checked before
+
+
+def find_price(prices: Mapping[str, Price], model: str) -> Price | None:
+    """Return the price of a model, also under a dated name such as gpt-4.1-2025-04-14; None without one."""
+    if model.startswith(("lexical", "local:")):
+        return Price(input_usd=0.0, output_usd=0.0)
+    if model in prices:
+        return prices[model]
+    date = _DATE.search(model)
+    return prices.get(model[: date.start()]) if date and date.end() == len(model) else None
 
 
 _LATIN = r"A-Za-z\u00c0-\u024f"
@@ -188,30 +175,28 @@ _OTHER_LETTER = re.compile(rf"[^\W\d_{_LATIN}{_WIDE}]")
 _PER_WORD = 1.0
 _PER_FURTHER_LETTER = 0.12  # of a word of more than `_SHORT_WORD` letters
 _SHORT_WORD = 6
-_PER_NUMBER = 1.6  # the space in front of it is a token of its own
+_PER_NUMBER = 1.6  # the space in front of it is a separate token
 _PER_WIDE_CHARACTER = 0.8
 _PER_RUN_OF_MARKS = 0.95
 _PER_OTHER_LETTER = 0.3  # Cyrillic, Arabic, Devanagari and so on, roughly
 
-# What a chat's wrapping adds to each message, and to the whole for the reply's beginning, as OpenAI's counting has it.
+# The tokens around each message of a chat, and for the reply's beginning, as OpenAI counts them.
 _PER_MESSAGE = 4
 _PER_CHAT = 3
-# Who puts the schema of the reply among the instructions. Others constrain the reply with it, at no tokens.
+# OpenAI puts the schema of the reply among the instructions. Others constrain the reply with it, at no tokens.
 _CHARGES_SCHEMA = "api.openai.com"
-
-
-# What a reply is taken to be as long as there was none.
+# The length of a reply before the first one has come.
 _REPLY_TOKENS = 200
 
 
 @dataclass(kw_only=True)
 class Usage:
-    """What requests took, or in a dry run would take; the usages of several add up.
+    """The sums over requests that were sent, or in a dry run would be; the usages of several judges add up.
 
     `failed` requests brought no usable reply: to the `unreadable` ones among them one came that could not be read, to
     the `late` ones none in time. For the `shortened` ones the endpoint counted far fewer tokens than they have.
-    `spent_usd` is without what the `unpriced` requests cost, for whose model no price is known. `saved_usd` is what of
-    it a provider's cache would save, which only a dry run counts: elsewhere it is saved already.
+    `spent_usd` is without the `unpriced` requests, for whose model no price is known. `saved_usd` is the part of it
+    that a provider's cache would save, which only a dry run counts: elsewhere it is saved already.
     """
 
     requests: int = 0
@@ -244,13 +229,13 @@ class Usage:
         return None if self.unpriced else self.spent_usd - self.saved_usd
 
     def pick(self, *names: str) -> dict[str, object]:
-        """Some of these numbers by name, as JSON has them."""
+        """Return some of these numbers by name, as JSON has them."""
         return {name: getattr(self, name) for name in names}
 
 
 @lru_cache(maxsize=256)  # the instructions and worked examples in front of every request
 def count_tokens(text: str) -> float:
-    """About how many tokens a text has by itself."""
+    """Return about how many tokens a text has by itself."""
     words = _WORD.findall(text)
     further = sum(len(word) - _SHORT_WORD for word in words if len(word) > _SHORT_WORD)
     return (
@@ -264,7 +249,7 @@ def count_tokens(text: str) -> float:
 
 
 def count_request(payload: Mapping[str, Any]) -> int:
-    """About how many prompt tokens a request has, from what goes on record as `request`: a chat's or an embedding's."""
+    """Return about how many prompt tokens a request has, from its payload: a chat's or an embedding's."""
     messages: Sequence[Mapping[str, str]] = payload.get("messages", ())
     if not messages:
         return round(sum(map(count_tokens, _list_texts(payload))))
@@ -276,9 +261,9 @@ def count_request(payload: Mapping[str, Any]) -> int:
 
 
 def guess_tokens(payload: Mapping[str, object], usage: Usage) -> int:
-    """About how many tokens a request takes by the quick rule: its texts and, of a chat model, the reply.
+    """Return about how many tokens a request takes by the quick rule: its texts and, of a chat model, the reply.
 
-    A reply is taken to be as long as those of the `usage` so far are in the mean.
+    A reply is taken to be as long as those of the `usage` so far in the mean.
     """
     messages = payload.get("messages")
     if isinstance(messages, list):
@@ -290,26 +275,26 @@ def guess_tokens(payload: Mapping[str, object], usage: Usage) -> int:
 
 
 def _list_texts(payload: Mapping[str, Any]) -> list[str]:
-    """The texts of a request for embeddings, one or several; of another none."""
+    """Return the texts of a request for embeddings, one or several; none of another request."""
     texts = payload.get("input", [])
     return [texts] if isinstance(texts, str) else list(texts)
 
 
 def estimate_prompt(payload: Mapping[str, object]) -> int:
-    """About how many tokens the messages of a chat's request have, by the quick rule; 0 for other requests."""
+    """Return about how many tokens the messages of a chat's request have, by the quick rule; 0 for other requests."""
     messages = payload.get("messages")
     return sum(estimate_tokens(message["content"]) for message in messages) if isinstance(messages, list) else 0
 
 
 def price_reply(price: Price, request: str | None, reply: ModelReply) -> float:
-    """Dollars of a request that was answered; `request` is what is on record of it.
+    """Return the dollars of an answered request; `request` is its recorded payload.
 
-    What the endpoint does not count, or counts as none, is counted here instead: a budget would never be spent.
+    Tokens that the endpoint does not count, or counts as none, are counted here instead: a budget would never be spent.
     """
     prompt_tokens, completion_tokens = reply.prompt_tokens, reply.completion_tokens
     if not (prompt_tokens and completion_tokens) and (price.input_usd or price.output_usd):
         payload = orjson.loads(request or "{}")
         prompt_tokens = prompt_tokens or count_request(payload)
-        said = count_tokens(reply.text) + count_tokens(reply.thoughts or "")
-        completion_tokens = completion_tokens or (round(said) if "messages" in payload else 0)
+        n_written = count_tokens(reply.text) + count_tokens(reply.thoughts or "")
+        completion_tokens = completion_tokens or (round(n_written) if "messages" in payload else 0)
     return price.cost_usd(prompt_tokens or 0, completion_tokens, reply.cached_tokens, reply.written_tokens) or 0.0

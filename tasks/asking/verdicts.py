@@ -24,7 +24,15 @@ from evalhouse.prompts import TURN_PREFIX, VERDICTS, BlockValue, Prompt, list_id
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.pairs import JOIN, Form, Pair, Rules, Scored, begin_judging, find_form, locate
 from evalhouse.tasks.asking.splitting import shrink_room
-from evalhouse.tasks.judge.errors import BudgetExhausted, CutReply, EndpointDown, JudgeFailed, TooLong, UnusableReply
+from evalhouse.tasks.judge.errors import (
+    COPIED,
+    BudgetExhausted,
+    CutReply,
+    EndpointDown,
+    JudgeFailed,
+    TooLong,
+    UnusableReply,
+)
 from evalhouse.tasks.judge.names import is_fixed
 from evalhouse.tasks.judge.protocol import Question, plain_data
 
@@ -44,7 +52,6 @@ _VERDICT_LISTS = (VERDICTS, "answer_statements", "ground_truth_statements")
 _VERDICTS_BEGIN = re.compile(rf'\{{\s*"(?:{"|".join(_VERDICT_LISTS)})"\s*:\s*\[')
 _JUDGED_BY = {"A": "G", "G": "A", "C": "G"}
 _ROW_BEGINS = re.compile(r"[\s,]*\[")
-COPIED = "the words of the prompt's own example"
 # Not strict: models write line breaks into texts as they are.
 _DECODER = json.JSONDecoder(strict=False)
 _THINK, _THOUGHT = "<think>", "</think>"

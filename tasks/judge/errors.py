@@ -1,12 +1,12 @@
-"""What can go wrong with a judge, by what has to be done about it.
+"""The errors of a judge, by what has to be done about them.
 
 JudgeError
 ├── FatalJudgeError       nothing will work: wrong key, unknown model; the run stops with this message
 │   └── RunCancelled      a person or a signal stopped the run
 ├── TransientJudgeError   the same request may work in a moment: 429, 5xx, timeout, reset
 ├── RefusedRequest        this request will never work: content filter, too long; the sample is unscored
-├── UnusableReply         a reply came and cannot be read; asked again with what was wrong
-│   └── CutReply          the output limit cut it off before anything of use; the same is asked in parts
+├── UnusableReply         a reply came and cannot be read; asked again with a note
+│   └── CutReply          the output limit cut it off before anything usable; the same is asked in parts
 ├── UnsupportedOption     the endpoint does not know an option we sent; sent again without it
 ├── EndpointDown          a question was given up on transport errors; Prefect may retry the task
 └── JudgeFailed           a question was given up for good; the sample's verdict is `judge_failed`
@@ -42,8 +42,8 @@ class RunCancelled(FatalJudgeError):
 
 
 class TransientJudgeError(JudgeError):
-    """The same request may work in a moment. `unreachable` says that no connection was made at all, `late` that no
-    reply came in time.
+    """The same request may work in a moment. It is `unreachable` where no connection was made, `late` where no reply
+    came in time.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class TransientJudgeError(JudgeError):
 
 
 class RefusedRequest(JudgeError):
-    """This request will never work: refused, filtered, or too long. `reply` is what was paid for, if anything was.
+    """This request will never work: refused, filtered, or too long. `reply` was paid for, if one came.
 
-    `unexplained` says that nothing shows it to be the fault of this one request: all others may end like it.
-    `too_long` says that less of the same may work.
+    It is `unexplained` where nothing shows it to be the fault of this one request: all others may end like it.
+    Where it is `too_long`, less of the same may work.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class RefusedRequest(JudgeError):
 
 
 class UnusableReply(JudgeError):
-    """A reply came that cannot be read as what was asked for; `reply` is what came, where the judge cut it short."""
+    """A reply came that cannot be read as an answer; `reply` is it, where the judge itself refused to read it."""
 
     def __init__(self, message: str, *, reply: "ModelReply | None" = None) -> None:
         super().__init__(message)
@@ -92,20 +92,22 @@ class UnusableReply(JudgeError):
 
 
 CUT_OFF: Final = "the reply was cut off at the model's output limit"
+LATE: Final = "no reply within"
+"""The beginning of the error of a request that was not answered in time."""
+COPIED: Final = "the words of the prompt's own example"
+"""The beginning of the error of verdicts whose reasons were copied from a worked example."""
+NOT_TAKEN: Final = "the endpoint does not take "
+"""The beginning of the error of a request that was sent again without an option."""
 
 
 class CutReply(UnusableReply):
-    """The model's output limit cut a reply off before it said anything of use; less has to be asked at once."""
-
-
-NOT_TAKEN: Final = "the endpoint does not take "
-"""How the error of a request begins that was sent again without something."""
+    """The model's output limit cut a reply off before anything usable; less has to be asked at once."""
 
 
 class UnsupportedOption(JudgeError):
-    """The endpoint does not take an option of ours, and will not be sent it again.
+    """The endpoint does not take an option of our requests, and will not be sent it again.
 
-    `options` are those that its message may mean; `is_value` says that it takes the option, but not with this value.
+    `options` are those that its message may mean; with `is_value` it takes the option, but not with this value.
     """
 
     def __init__(self, message: str, *, options: Sequence[str], is_value: bool = False) -> None:
@@ -115,7 +117,7 @@ class UnsupportedOption(JudgeError):
 
 
 class EndpointDown(JudgeError):
-    """All attempts at a question failed on the way; nothing says that a later one would."""
+    """All attempts at a question failed on the way; a later one may not."""
 
 
 class JudgeFailed(JudgeError):
@@ -129,7 +131,7 @@ class QuestionRefused(JudgeFailed):
 
 
 class TooLong(QuestionRefused):
-    """More than the model's context window holds; less of the same may be asked."""
+    """A request was larger than the model's context window; less of the same may be asked."""
 
 
 class BudgetExhausted(JudgeFailed):
@@ -142,7 +144,7 @@ Ending = TypeVar("Ending", bound=JudgeError)
 
 
 def repeat_error(error: Ending) -> Ending:
-    """The same error once more, for another one who has to end with it: a raised error belongs to one stack."""
+    """Return the same error again, for another caller who has to end with it: a raised error belongs to one stack."""
     return type(error)(str(error))
 
 

@@ -32,10 +32,10 @@ from evalhouse.tasks.judge.protocol import (
     BatchLine,
     BatchService,
     BatchState,
-    Dropped,
     ModelReply,
     ModelRequest,
     Question,
+    UnsupportedParameter,
     describe_lost,
     hash_canonical,
     parse_count,
@@ -153,7 +153,7 @@ class ChatModelJudge:
         return self._channel.min_cached or 0 if self._channel else 0
 
     @property
-    def dropped(self) -> tuple[Dropped, ...]:
+    def dropped(self) -> tuple[UnsupportedParameter, ...]:
         """The options that the endpoint refused and is not sent any more, in that order."""
         return tuple(self._dialect.dropped)
 

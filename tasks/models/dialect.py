@@ -24,7 +24,7 @@ from evalhouse.tasks.judge.errors import (
     UnusableReply,
     parse_retry_after,
 )
-from evalhouse.tasks.judge.protocol import Dropped
+from evalhouse.tasks.judge.protocol import UnsupportedParameter
 from evalhouse.tasks.models.providers import OPENAI_VARIABLES, Variables
 from evalhouse.warehouse.messages import name_setting, redact, shorten
 
@@ -57,7 +57,7 @@ class Dialect:
     forms: Sequence[str] = FORMS
     max_tokens: str = _MAX_TOKENS[0]
     needs_temperature: str | None = None
-    dropped: list[Dropped] = field(default_factory=list)
+    dropped: list[UnsupportedParameter] = field(default_factory=list)
     _left_out: set[str] = field(default_factory=set)
     _top_logprobs: int | None = None
     _merges_system: bool = False
@@ -144,7 +144,7 @@ class Dialect:
 
     def _drop(self, option: str, words: str, *, instead: str | None = None, field_name: str = "") -> UnsupportedOption:
         if all(dropped.option != option for dropped in self.dropped):
-            self.dropped.append(Dropped(option=option, instead=instead, words=words))
+            self.dropped.append(UnsupportedParameter(option=option, instead=instead, words=words))
         named = f"{field_name} ({option})" if field_name else option
         return UnsupportedOption(f"{NOT_TAKEN}{named}: {words}", options=(option,))
 

@@ -16,7 +16,7 @@ import openai
 import orjson
 from yarl import URL
 
-from evalhouse.tasks.asking.embeddings import pack_embedding, pack_vector
+from evalhouse.tasks.asking.embeddings import pack_embedding
 from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context, read_beginning
 from evalhouse.tasks.judge.errors import FatalJudgeError, RefusedRequest, UnsupportedOption, UnusableReply
 from evalhouse.tasks.judge.protocol import ModelReply, ModelRequest, Question, hash_canonical, parse_count
@@ -212,6 +212,6 @@ def _make_factory_model(name: str) -> EmbeddingModel:
     async def embed(texts: Sequence[str]) -> ModelReply:
         vectors = await embeddings.aembed_documents(list(texts))
         _check_number(len(vectors), len(texts))
-        return ModelReply(text="", parts=[pack_vector(vector) for vector in vectors])
+        return ModelReply(text="", parts=[pack_embedding(vector) for vector in vectors])
 
     return EmbeddingModel(name=name, model=name, endpoint=name, embed=embed)

@@ -14,7 +14,7 @@ from typing import Any, cast
 import orjson
 
 from evalhouse.prompts import PREFERENCES, list_row_reasons, pick_verdict_lists, word_row
-from evalhouse.tasks.asking.embeddings import pack_vector
+from evalhouse.tasks.asking.embeddings import pack_embedding
 from evalhouse.tasks.asking.pairs import find_form
 from evalhouse.tasks.asking.record import Call, ReplyFinder
 from evalhouse.tasks.asking.usage import Price, Usage, count_request, count_tokens
@@ -147,7 +147,7 @@ class StandInJudge:
         if self._heard is not None:
             self._heard[request.request_hash] = question
         if question.prompt is None:
-            vector, n_tokens = pack_vector([1.0]), count_request(request.payload)
+            vector, n_tokens = pack_embedding([1.0]), count_request(request.payload)
             return ModelReply(text=vector, parts=[vector] * len(question.parts), prompt_tokens=n_tokens)
         form = find_form(self.name)
         text = form.denial if form is not None else make_stand_in(question)

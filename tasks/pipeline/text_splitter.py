@@ -14,8 +14,8 @@ import orjson
 from evalhouse.prompts import BlockValue, collect_words, list_texts
 from evalhouse.tasks.asking.splitting import shrink_room, split_to_judge
 from evalhouse.tasks.asking.usage import estimate_tokens
-from evalhouse.tasks.asking.verdicts import COPIED, gather_all, read_statements
-from evalhouse.tasks.judge.errors import CutReply, JudgeFailed, TooLong, UnusableReply
+from evalhouse.tasks.asking.verdicts import gather_all, read_statements
+from evalhouse.tasks.judge.errors import COPIED, CutReply, JudgeFailed, TooLong, UnusableReply
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, Source, collect_turns
 

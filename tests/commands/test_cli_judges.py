@@ -131,7 +131,7 @@ def test_what_is_wrong_is_said_before_anything_is_asked(
     [
         ('[judges]\nclasify = "lexical"', "line 2: judges: there is no step 'clasify'; did you mean classify?"),
         ('judge = "lexical"\n[judges]\nrank = "lexical"', "judges: there is a `judge` as well; write it as `default`"),
-        ("[judges]\nrank = 3", "judges: rank names no judge"),
+        ("[judges]\nrank = 3", "judges: no judge given for rank"),
         ('judges = "lexical"', "this is a table: write [judges] on a separate line"),
     ],
 )

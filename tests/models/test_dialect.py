@@ -21,7 +21,7 @@ from provider_calls import GOOD, KEY, ask, make_question
 from evalhouse.flows.results.run_facts import describe_dropped
 from evalhouse.tasks.asking.verdicts import read_statements
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed
-from evalhouse.tasks.judge.protocol import Dropped, Judge
+from evalhouse.tasks.judge.protocol import Judge, UnsupportedParameter
 from evalhouse.tasks.models.chat import ChatModelJudge, make_factory_judge, make_openai_judge
 from evalhouse.warehouse.store import Warehouse
 
@@ -44,7 +44,7 @@ def has_system(body: dict[str, Any]) -> bool:
     return any(message["role"] == "system" for message in body["messages"])
 
 
-def read_dropped(judge: Judge) -> tuple[Dropped, ...]:
+def read_dropped(judge: Judge) -> tuple[UnsupportedParameter, ...]:
     assert isinstance(judge, ChatModelJudge)
     return judge.dropped
 

@@ -12,7 +12,7 @@ from live_runs import lay_out_run, make_settings, open_warehouse, point_to, read
 from warehouse_runs import make_run
 
 from evalhouse.tasks.asking import embeddings
-from evalhouse.tasks.asking.embeddings import AskedEmbedder, pack_vector
+from evalhouse.tasks.asking.embeddings import AskedEmbedder, pack_embedding
 from evalhouse.tasks.judge.errors import JudgeFailed, RefusedRequest, TransientJudgeError
 from evalhouse.tasks.judge.protocol import ModelReply
 from evalhouse.tasks.models.openai_api import EmbeddingModel
@@ -48,7 +48,7 @@ class Model:
 
 
 def embed_all(texts: Sequence[str]) -> list[str]:
-    return [pack_vector([1.0, float(len(text))]) for text in texts]
+    return [pack_embedding([1.0, float(len(text))]) for text in texts]
 
 
 async def compare(folder: Path, model: Model | None = None, pairs: Sequence[tuple[str, str]] = PAIRS) -> list[Any]:
@@ -106,7 +106,7 @@ def give_one_for_many(texts: Sequence[str]) -> list[str]:
 
 
 def spoil_poison(texts: Sequence[str]) -> list[str]:
-    odd = pack_vector([float("nan")])
+    odd = pack_embedding([float("nan")])
     return [odd if text == POISON else vector for text, vector in zip(texts, embed_all(texts), strict=True)]
 
 
@@ -171,7 +171,7 @@ async def test_whoever_waits_no_longer_is_not_asked_for(tmp_path: Path) -> None:
 async def test_texts_wait_for_company_as_long_as_others_are_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embeddings, "_WAIT_MOST_S", 0.4)
+    monkeypatch.setattr(embeddings, "_MAX_WAIT_S", 0.4)
     model = Model(embed_all)
     point_to("http://127.0.0.1:9/v1")
     async with lay_out_run(tmp_path, make_settings(embeddings="openai:embedder")) as live_run:

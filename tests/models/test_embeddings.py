@@ -11,7 +11,7 @@ from live_runs import lay_out_run, make_settings, point_to, read_calls
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.metrics.pairwise import cosine_similarity
 
-from evalhouse.tasks.asking.embeddings import AskedEmbedder, HashingEmbedder, pack_vector, read_vector
+from evalhouse.tasks.asking.embeddings import AskedEmbedder, HashingEmbedder, pack_embedding, read_vector
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed, UnusableReply
 from evalhouse.tasks.models.openai_api import make_embedding_model
 
@@ -211,13 +211,13 @@ def test_a_factory_of_something_else_is_refused() -> None:
 
 
 def test_vectors_survive_the_record() -> None:
-    assert list(read_vector(pack_vector([0.5, -0.25, 1.0]))) == [0.5, -0.25, 1.0]
+    assert list(read_vector(pack_embedding([0.5, -0.25, 1.0]))) == [0.5, -0.25, 1.0]
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{}", "[1]", "null", '{"embedding_float32_base64": 3}', '{"embedding_float32_base64": "abc"}', pack_vector([]),
-     pack_vector([float("nan")]), pack_vector([float("inf"), 1.0])],
+    ["", "{}", "[1]", "null", '{"embedding_float32_base64": 3}', '{"embedding_float32_base64": "abc"}',
+     pack_embedding([]), pack_embedding([float("nan")]), pack_embedding([float("inf"), 1.0])],
 )  # fmt: skip
 def test_a_broken_vector_is_unusable(text: str) -> None:
     with pytest.raises(UnusableReply):

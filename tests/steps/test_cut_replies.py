@@ -10,7 +10,7 @@ from endpoint import Asked, Endpoint, Raw, running_endpoint
 from endpoint_replies import Choice, build_completion, compose_reply
 from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to, read_calls, read_outcomes
 
-from evalhouse.tasks.asking.verdicts import COPIED
+from evalhouse.tasks.judge.errors import COPIED
 from evalhouse.tasks.pipeline.live_run import SampleWork
 from evalhouse.warehouse.rows.samples import StoredSample
 
