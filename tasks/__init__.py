@@ -1,1 +1,1 @@
-"""How one step is done: the steps of the pipeline, a file each, and the rooms they rest on."""
+"""The steps of the pipeline, a file each, and the rooms they rest on."""

@@ -7,7 +7,7 @@ A statement is supported by contexts that carry it alone, or where none does by 
 What a request does not hold is split, contexts and statements alike: what supports a statement alone is the union over
 the parts, and of several sets that support it together the first is taken. A single context that is longer than a
 request goes into several, part by part under its id. A question or a statement that is longer than a request cannot
-be split and is sent as it is.
+be split and is sent whole.
 
 Earlier turns of a conversation may support a statement too. They are cited like contexts and kept apart from them: what
 only turns support, or contexts only with the help of turns, no retrieval has found. Where a set of both supports a

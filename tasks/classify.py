@@ -22,7 +22,7 @@ from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.steps import collect_labels
 
-# The answer's statements (A1, A2, …) are TP or FP, those of the ground truth (G1, G2, …) TP or FN.
+# Statements of the answer (A1, A2, …) are TP or FP, of the ground truth (G1, G2, …) TP or FN.
 _LABELS = collect_labels("classify")
 
 
@@ -121,8 +121,8 @@ async def pick_accepted(
     """Return the place of the accepted answer that counts, of several right ones in a dataset, and record it.
 
     It is the one that gives the answer the highest factual_f1, the earlier one among equals; where nothing is
-    classified the one that is spelled most like the answer. `statements` are those of each text, numbered as if it
-    were the only one: what is asked here is then on record for classify. Raises JudgeFailed.
+    classified the one that is spelled most like the answer. `statements` are listed by text, numbered as if it
+    were the only one: what is asked here is then recorded for classify. Raises JudgeFailed.
     """
 
     async def rate(truths: Sequence[Item]) -> float:

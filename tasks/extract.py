@@ -88,7 +88,7 @@ def _drop_citations(live_run: LiveRun, work: SampleWork, source: Source, stateme
     """Return a statement without the citations that a judge left in it, "" where nothing else is left.
 
     They would tell the judge which contexts are meant to support it. Requests of runs that do not measure citations
-    stay as they are, so that their replies are found on record.
+    do not change, so that their recorded replies are found.
     """
     if source != "answer" or "citations" not in live_run.steps:
         return statement

@@ -1,11 +1,12 @@
 """Fused: ask what classify, attribute and rank ask in one request, in which each context and statement is sent once.
 
-It takes their place where the run's plan says so, and writes what they would, each verdict with the call of its reply:
+It takes their place where the run's plan has it, and writes the same rows, each verdict with the call of its reply:
 a sample takes this request and one that splits its texts (`extract`) instead of six. Its replies are rows, in which
 only what speaks against the answer or the retrieval is explained (`prompts/verdict_rows`). Each verdict is given in
 view of all the rest, so the verdicts of the two plans are not the same measure. What needs no judge is settled by the
 rules of the three steps. They also ask by themselves about a sample for which only one of them is open, or that is
-larger than a request or than the model's context window, which they know how to split; the outcome of `fused` says so.
+larger than a request or than the model's context window, which they know how to split; the outcome of `fused`
+records that.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -75,7 +75,6 @@ async def grade_by_rubric(live_run: LiveRun, work: SampleWork, prompt: Prompt) -
     work.note_outcome(step)
 
 
-
 async def _ask_grades(
     live_run: LiveRun, work: SampleWork, prompt: Prompt, rubric: Rubric, rated: Mapping[str, str | None]
 ) -> None:
@@ -187,7 +186,6 @@ def _read_marked(text: str, rubric: Rubric) -> dict[str, object]:
     rating = last[1].strip()
     reason = (text[: last.start()] + text[last.end() :]).strip()
     return {name: {"reason": reason, "rating": int(float(rating)) if _WHOLE.fullmatch(rating) else rating}}
-
 
 
 def _read_rating(value: object, name: str, *, minimum: int, maximum: int) -> float:

@@ -62,7 +62,7 @@ def load_staged(live_run: LiveRun, staging: Staging) -> int:
 
 
 def load_responses(live_run: LiveRun, collection: "Collection") -> None:
-    """Take in the samples with the responses to them; of a run that was loaded before, those that were asked again."""
+    """Take in the samples with their responses; of a run that was loaded before, only those asked again."""
     if not collection.numbers:
         return
     from evalhouse.tasks.targets.collection import stage_responses  # noqa: PLC0415  # most runs ask no target
@@ -81,8 +81,8 @@ def find_cluster(live_run: LiveRun) -> str | None:
 
 
 def make_prompt_batch(live_run: LiveRun, beside: Sequence[str] = (), *, in_conversation: bool = False) -> Batch | None:
-    """Return the rows of the prompts of the run's steps and of others `beside`, also as they are for samples with a
-    conversation where there are some; None where there are none."""
+    """Return the rows of the prompts of the run's steps and of others `beside`, also in the form for samples with a
+    conversation where some have one; None without prompts."""
     # A plan falls back on the prompts of its steps.
     of_steps = list_prompts(live_run.steps | live_run.asking)
     names = {*of_steps, *(prompt.name for prompt in live_run.rubrics), *beside}
@@ -93,7 +93,7 @@ def make_prompt_batch(live_run: LiveRun, beside: Sequence[str] = (), *, in_conve
 
 
 def make_batch_of(live_run: LiveRun, what: str, prompts: Sequence[Prompt]) -> Batch | None:
-    """Return the rows of these prompts; `what` distinguishes the run's batches. None where there are none."""
+    """Return the rows of these prompts; `what` distinguishes the run's batches. None without prompts."""
     if not prompts:
         return None
     rows = [

@@ -78,7 +78,7 @@ async def compare_tool_calls(_: LiveRun, work: SampleWork) -> str | None:
 
 
 async def compare_result_sets(live_run: LiveRun, work: SampleWork) -> str | None:
-    """Grade the rows of an answer's query against those of the expected one."""
+    """Grade the rows of an answer's query against the rows of the expected one."""
     from evalhouse.tasks.measures.structured_answers import RESULT_SETS, compare_results
 
     # One at a time: should the process end, it is plain which sample it was measuring.

@@ -2,7 +2,7 @@
 
 All contexts go into one request, or with `contexts_alone` each into a separate one. A context is useful when any part
 of it is useful for any part of the ground truth, so that what is longer than a request can be split. A question longer
-than a request cannot be split and is sent as it is. A retrieval that found nothing needs no request and has no row.
+than a request cannot be split and is sent whole. A retrieval that found nothing needs no request and has no row.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Score: every metric's SQL over the verdicts of a run, and what the run came to."""
+"""Score: run every metric's SQL over the verdicts of a run, and publish the means."""
 
 import asyncio
 import re
@@ -17,20 +17,20 @@ from evalhouse.tasks.settings.suite import name_scores
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.rows.scores import score_run
 
-# What no key may have in it.
+# Characters that a key must not have.
 _RESTRICTED = re.compile(r"[\s#?&%\"'<>\[\]{}|\\^`]")
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://")
 _LONGEST_KEY = 512
 
 
 def make_scores_asset(suite: str) -> Asset:
-    """The scores of a suite."""
-    properties = AssetProperties(name=f"scores of {suite}", description=f"What the runs of suite {suite} have scored.")
+    """Return the asset of a suite's scores."""
+    properties = AssetProperties(name=f"scores of {suite}", description=f"The scores of the runs of suite {suite}.")
     return Asset(key=name_scores(suite), properties=properties)
 
 
 def list_upstream(live_run: LiveRun) -> list[Asset | str]:
-    """Return what the scores of a suite were made from: the dataset, and what starts the suite by its updates."""
+    """Return the sources of a suite's scores: the dataset, and the asset whose updates start the suite."""
     settings = live_run.settings
     assets: list[Asset | str] = [Asset(key=name_dataset(settings.dataset))]
     if settings.upstream is not None:
@@ -39,7 +39,7 @@ def list_upstream(live_run: LiveRun) -> list[Asset | str]:
 
 
 def name_dataset(dataset: str) -> str:
-    """The key of a dataset: its address, or that of its file; `sample` ships with evalhouse and has none."""
+    """Return the key of a dataset: its address, or that of its file; `sample` ships with evalhouse and has none."""
     if _URI.match(dataset):
         return _keep_allowed(dataset)
     path = Path(dataset)
@@ -47,7 +47,7 @@ def name_dataset(dataset: str) -> str:
 
 
 def name_source(name: str) -> str:
-    """The key of an asset is its own; a knowledge base has one of ours."""
+    """Return the key of a source: that of an asset, or a key of evalhouse for a knowledge base."""
     return _keep_allowed(name if _URI.match(name) else f"evalhouse://knowledge-base/{name}")
 
 
@@ -97,7 +97,7 @@ async def pick_score_task(live_run: LiveRun) -> "Task[[str], Coroutine[Any, Any,
 
 
 def read_means(live_run: LiveRun) -> Sequence[Mapping[str, Any]]:
-    """The means of a run's metrics and how many samples they rest on."""
+    """Return the means of a run's metrics and how many samples they rest on."""
     names = [metric.name for metric in live_run.metrics]
     return live_run.warehouse.fetch_rows("runs/means", run_id=live_run.run_id, metrics=names)
 
@@ -118,7 +118,7 @@ async def publish(run_id: str) -> None:
 
 
 def score_verdicts(live_run: LiveRun) -> None:
-    """Take the spool in, score, and note how many samples failed."""
+    """Import the spool, score, and note how many samples failed."""
     live_run.warehouse.flush()
     settings = live_run.settings.metric_settings
     live_run.progress.n_failed = score_run(live_run.warehouse, live_run.run_id, live_run.metrics, settings)

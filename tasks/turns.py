@@ -1,10 +1,10 @@
-"""Turns: does the answer fit what was said before it? One request gives both verdicts.
+"""Turns: compare the answer with the earlier turns. One request gives both verdicts.
 
-Of each statement of the answer: does it contradict what the assistant said in an earlier turn? And of what the user
-said earlier: which of it matters for this question (facts, conditions, wishes), and does the answer heed it? The judge
-lists these points itself, each with the turn that it comes from.
+Of each statement of the answer: does it contradict an earlier turn of the assistant? And of the user's earlier
+turns: which points matter for this question (facts, conditions, wishes), and does the answer heed them? The judge lists
+these points itself, each with the turn that it comes from.
 
-A question that begins its conversation has nothing before it, and nobody is asked.
+A question that begins its conversation has nothing before it, and no judge is asked.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,12 +36,12 @@ class TurnVerdict:
 
 @task(name="turns", task_run_name="turns shard {shard}", retries=2, retry_delay_seconds=[5, 30], **STEP_OPTIONS)
 async def turns(run_id: str, shard: int) -> None:
-    """Hold the answers of a shard's samples against the turns before them."""
+    """Compare the answers of a shard's samples with the turns before them."""
     await take_shard(run_id, shard, judge_turns)
 
 
 async def judge_turns(live_run: LiveRun, work: SampleWork) -> None:
-    """Hold one sample's answer against the turns before it."""
+    """Compare one sample's answer with the turns before it."""
     if "turns" not in live_run.steps:
         return
     extraction = await work.wait_for_statements("answer")

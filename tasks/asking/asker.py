@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import orjson
 
-from evalhouse.tasks.asking.batches import Activity, BatchQueue
 from evalhouse.tasks.asking.limits import EndpointLimit, draw_backoff, write_span
 from evalhouse.tasks.asking.record import Call, Record
+from evalhouse.tasks.asking.signals import DRAIN_S, Activity, StopSign
 from evalhouse.tasks.asking.usage import Price, Usage, estimate_prompt, guess_tokens, price_reply
 from evalhouse.tasks.judge.errors import (
     CUT_OFF,
@@ -41,6 +41,9 @@ from evalhouse.tasks.judge.protocol import Judge, ModelReply, ModelRequest, Ques
 from evalhouse.warehouse.messages import name_setting
 from evalhouse.warehouse.steps import find_task
 
+if TYPE_CHECKING:
+    from evalhouse.tasks.asking.batches import BatchQueue
+
 T = TypeVar("T")
 
 # The longest wait that a 503 may ask for; for a longer one Prefect's retry or `resume` is the better way to wait.
@@ -59,58 +62,9 @@ _UNUSABLE_NOTE = (
 )
 # Estimates are off by less; a server that counts fewer tokens has cut the request to its window.
 _SHORTENED = 0.5
-DRAIN_S = 3.0
-"""The seconds that requests in flight may still take when a run is stopped."""
 
 # Set by the caller that would retry on EndpointDown, when it will not do so again: the question is then given up.
 LAST_CHANCE: ContextVar[bool] = ContextVar("LAST_CHANCE", default=True)
-
-
-class StopSign:
-    """Stops all requests of a run: nothing more is sent, and all who wait end at once.
-
-    Given on Ctrl-C, or where nothing will work (a wrong key, a full disk). All askers of a run share one, so that
-    embeddings with a wrong key stop the judge as well. Given at most once; the first reason counts. Belongs to one
-    event loop.
-    """
-
-    def __init__(self) -> None:
-        self._error: FatalJudgeError | None = None
-        self._listeners: list[Callable[[FatalJudgeError, float], None]] = []
-        self._sleeping: set[asyncio.Future[None]] = set()
-
-    def give(self, error: FatalJudgeError, *, drain_s: float = DRAIN_S) -> None:
-        """Stop everything with this error; requests in flight have `drain_s` seconds left."""
-        if self._error is not None:
-            return
-        self._error = error
-        for sleeper in self._sleeping:
-            if not sleeper.done():
-                sleeper.set_exception(repeat_error(error))
-        for listener in self._listeners:
-            listener(error, drain_s)
-
-    def listen(self, listener: Callable[[FatalJudgeError, float], None]) -> None:
-        """Call `listener` with the error and the seconds left when the sign is given."""
-        self._listeners.append(listener)
-
-    def raise_if_given(self) -> None:
-        """Raise the error that the sign was given for, if it was."""
-        if self._error is not None:
-            raise repeat_error(self._error)
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait that long; raises as soon as the sign is given."""
-        self.raise_if_given()
-        sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._sleeping.add(sleeper)
-        try:
-            async with asyncio.timeout(seconds):
-                await sleeper
-        except TimeoutError:
-            pass
-        finally:
-            self._sleeping.discard(sleeper)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +85,7 @@ class Answer(Generic[T]):
 
 @dataclass(kw_only=True)
 class _Attempts:
-    """The attempts at one question and their failures; `used` are those that count against `max_used`.
+    """The attempts at one question and their failures; `used` of them count against `max_used`.
 
     `request` is the question as prepared when the run had dropped `prepared_after` options; `tokens` is a guess at what
     one attempt takes, reply included; `number` is its place among the questions that wait for a slot.
@@ -187,7 +141,7 @@ class Asker:
     stop_sign: StopSign = field(default_factory=StopSign)
     of_tasks: Mapping[str, "Asker"] = field(default_factory=dict)
     activity: Activity = field(default_factory=Activity)
-    batch_queue: BatchQueue | None = None
+    batch_queue: "BatchQueue | None" = None
     batch_price: Price | None = None
     _awaited_usd: dict[str, float] = field(default_factory=dict)  # of requests in batches
     _in_flight: dict[str, asyncio.Future[None]] = field(default_factory=dict)
@@ -211,7 +165,7 @@ class Asker:
 
     @property
     def all(self) -> "list[Asker]":
-        """This asker and those of steps, each once."""
+        """This asker and the askers of steps, each once."""
         return list({id(asker): asker for asker in (self, *self.of_tasks.values())}.values())
 
     def stop(self, error: FatalJudgeError, *, drain_s: float = DRAIN_S) -> None:
@@ -243,7 +197,7 @@ class Asker:
         With `read_cut`, which reads the text before a reply was cut off, CutReply is raised where that holds nothing.
 
         Raises JudgeFailed when the question is given up, EndpointDown when that was for transport errors alone,
-        and FatalJudgeError when the run cannot continue. `attempts` are those of the run unless given.
+        and FatalJudgeError when the run cannot continue. `attempts` has the default of the run.
         """
         asker = self.find(question.step)
         if asker is not self:
@@ -406,7 +360,7 @@ class Asker:
                 attempts.unusable += 1
                 attempts.note = _UNUSABLE_NOTE
             case UnsupportedOption():
-                # Sent again without the option, which is no fault of the question; but not for ever.
+                # Sent again without the option, which the question cannot help; but not for ever.
                 self._n_dropped += 1
                 attempts.options_dropped += 1
                 attempts.used += attempts.options_dropped > _MAX_OPTIONS_DROPPED
@@ -434,7 +388,7 @@ class Asker:
         await self.stop_sign.sleep(wait_s * random.uniform(1.0, 1.1))
 
     def _prepare_again(self, question: Question, attempts: _Attempts) -> ModelRequest:
-        """Return the request as it is to be sent now, without options that the endpoint has refused meanwhile."""
+        """Return the request to send now, without options that the endpoint has refused meanwhile."""
         if question.note or attempts.prepared_after != self._n_dropped:
             return self.judge.prepare(question)
         return attempts.request

@@ -1,11 +1,11 @@
 """Requests that go by batch: they wait here until their batch has come back, however long that takes.
 
 A request in the queue is still. When all of a run is still, the requests that were queued since go to the provider as
-one round, in as few files as its limits allow; the results wake the questions that wait for them, and the steps go on
-to ask what rests on these, so that rounds follow each other. A batch is recorded with its requests before it is sent,
-and its id as soon as it has one: a later process that asks the same finds it and waits for the same answer. Each line
-of results is handed out once and recorded as a call, with its batch, before it is used; the requests of a batch
-without a call are those still to be read.
+one round, in as few files as its limits allow; the results wake the questions that wait for them, and the steps ask
+the questions that rest on these, so that rounds follow each other. A batch is recorded with its requests before it is
+sent, and its id as soon as it has one: a later process that asks the same finds it and waits for the same answer. Each
+line of results is handed out once and recorded as a call, with its batch, before it is used; the requests of a batch
+without a call are still to be read.
 
 When a deadline passes, all requests here are sent by themselves; running batches are cancelled first, and the answers
 that they hold by then are used.
@@ -18,14 +18,14 @@ import os
 import time
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 from evalhouse.tasks.asking.limits import write_span
+from evalhouse.tasks.asking.signals import Activity
 from evalhouse.tasks.judge.errors import (
     BudgetExhausted,
     FatalJudgeError,
@@ -57,10 +57,6 @@ _LOOK_AFTER_DEADLINE_S = 5.0
 _LOGGED_FROM_S = 60.0
 # A process that leaves so shortly before the deadline would be back too late for it.
 _LEAVES_BEFORE_S = 900.0
-# Rows that are read, or a task that begins, take a moment in which no question is asked.
-_STILL_S = 1.0
-# The event loop may have been held up for longer than that: all that was ready to run does so first.
-_CHECKED_AGAIN_S = 0.1
 WAITS: Final = "waits for its batch"
 """The beginning of the problem of a run that has left its batch to be fetched later."""
 
@@ -87,7 +83,7 @@ class BatchResult:
 
 @dataclass(kw_only=True)
 class _SentBatch:
-    """A running batch. `open` are those of its requests whose results were not handed out, by custom_id."""
+    """A running batch. `open` are its requests whose results were not handed out, by custom_id."""
 
     batch_id: str
     provider_id: str
@@ -113,71 +109,6 @@ class _File:
     path: Path
     hashes: list[str]
     was_sent: bool = False
-
-
-class Activity:
-    """Counts the questions that are being asked and do not wait for a batch, within one event loop.
-
-    Listeners are called each time that there are none for a moment. `n_begun` counts how often one began to move.
-    """
-
-    def __init__(self) -> None:
-        self.n_moving = 0
-        self.n_begun = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._listeners: list[Callable[[], None]] = []
-
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Call this when all has been still for a moment."""
-        self._listeners.append(listener)
-
-    @contextmanager
-    def moving(self) -> Iterator[None]:
-        """Count a question as moving while the block runs."""
-        self._count(1)
-        try:
-            yield
-        finally:
-            self._count(-1)
-
-    @contextmanager
-    def still(self) -> Iterator[None]:
-        """Count a moving question as still while the block runs."""
-        self._count(-1)
-        try:
-            yield
-        finally:
-            self._count(1)
-
-    def _count(self, change: int) -> None:
-        self.n_moving += change
-        if change > 0:
-            self.n_begun += 1
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-        else:
-            self.look()
-
-    def look(self) -> None:
-        """Call the listeners soon if all is still; also for waits that no question will end."""
-        if self._listeners and not self.n_moving:
-            self._look_in(_STILL_S, None)
-
-    def _look_in(self, seconds: float, n_begun: int | None) -> None:
-        """Call the listeners after a first look and a second one between which nothing has begun."""
-
-        def look() -> None:
-            self._timer = None
-            if n_begun is None:
-                self._look_in(_CHECKED_AGAIN_S, self.n_begun)
-            elif n_begun == self.n_begun:
-                for listener in self._listeners:
-                    listener()
-
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, look)
 
 
 class BatchQueue:
@@ -206,7 +137,7 @@ class BatchQueue:
         self._stopped_by: FatalJudgeError | None = None
         self._opening: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        # Those of batches whose last result is handed out: that the batch is over is still to be noted.
+        # Tasks of batches whose last result is handed out: the end of the batch is still to be noted.
         self._ending: set[asyncio.Task[None] | None] = set()
         self._queued: dict[str, _Queued] = {}
         self._unsent: dict[str, ModelRequest] = {}
@@ -251,7 +182,7 @@ class BatchQueue:
         self._leave_after_s = seconds
 
     def describe(self) -> str | None:
-        """Describe how far the running batches are; None where there is none."""
+        """Describe how far the running batches are; None without one."""
         if not self._batches:
             return None
         n_done, n_all = (sum(getattr(batch, name) for batch in self._batches) for name in ("n_done", "n_requests"))

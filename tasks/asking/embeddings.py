@@ -212,7 +212,7 @@ class Embedder(Protocol):
 
     @property
     def name(self) -> str:
-        """For example `hashing` or `openai:text-embedding-3-small`."""
+        """The name, such as `hashing` or `openai:text-embedding-3-small`."""
 
     async def compare(self, sample_id: str, text: str, other: str) -> float:
         """Return the cosine of the two texts' vectors, clipped to [0, 1]; raises JudgeFailed."""

@@ -73,6 +73,6 @@ async def _note_reuse(session: aiohttp.ClientSession, context: SimpleNamespace, 
 
 
 def make_ssl_context() -> ssl.SSLContext:
-    """Return the certificates that the environment names, else those of certifi, as the OpenAI client does."""
+    """Return the certificates that the environment names, else certifi's, as the OpenAI client does."""
     named = os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR")
     return ssl.create_default_context(cafile=None if named else certifi.where())

@@ -27,7 +27,7 @@ from evalhouse.warehouse.messages import name_setting
 logger = logging.getLogger(__name__)
 
 _MINUTE_S = 60.0
-# A late start (a timer, a busy event loop) is made up for by this much, so that the rate is reached all the same.
+# A late start (a timer, a busy event loop) is made up for by this much, so that the rate is still reached.
 _MADE_UP_S = 0.25
 # A larger first burst could be refused as a whole; more slots open with the first replies.
 _FIRST_BURST = 64
@@ -128,7 +128,7 @@ class Capacity:
 class EndpointLimit:
     """The limit for one model of an endpoint within one event loop; `beside` is that of another model there.
 
-    Within 60 s no more requests start than `rpm`, and no more tokens than `tpm` and those of one request; tokens are
+    Within 60 s no more requests start than `rpm`, and no more tokens than `tpm` and one request; tokens are
     the caller's estimate until `note_success` corrects it. When nothing goes through for `max_wait_s`, or the endpoint
     asks for a longer wait, all who wait get JudgeFailed. A reply is waited for `timeout_s` at least.
     """
@@ -350,8 +350,7 @@ class SharedLimits:
     async def hold(self, raise_if_stopped: Callable[[], None]) -> AsyncIterator[None]:
         """Hold a shard's slots while the block runs, once they are free; `raise_if_stopped` ends the wait.
 
-        Where the server cannot be asked for two minutes the shard is judged all the same: a paid run must not end for
-        that.
+        Where the server cannot be asked for two minutes the shard is judged without: a paid run must not end for that.
         """
         async with AsyncExitStack() as stack:
             slots = await self._acquire(stack, raise_if_stopped) if self._limits else self._slots
@@ -409,7 +408,7 @@ class SharedLimits:
             self._warn("waiting for slots of the Prefect limit %s, which others hold", waits_for)
 
     async def _fetch_size(self, name: str) -> int | None:
-        """Return a limit's slots, and make the limit where there is none; None for one that is switched off."""
+        """Return a limit's slots, and make a limit that is missing; None for one that is switched off."""
         from prefect.client.orchestration import get_client  # noqa: PLC0415
         from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate  # noqa: PLC0415
         from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound  # noqa: PLC0415

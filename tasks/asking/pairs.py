@@ -53,7 +53,7 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """How far a document supports a claim, 0 to 1: the highest score of its windows.
+    """The score of a document for a claim, 0 to 1: the highest score of its windows.
 
     `text` is that window, from `first` to `last` in `unit`s of the document counted from 1. `reply` is the answer of a
     model that gives no score, `call_id` its call.
@@ -239,7 +239,7 @@ def _rank(data: Mapping[str, Any], rules: Rules) -> Judging:
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """How a pair is asked: messages and fields of the body with {document} and {claim}, and what a yes means."""
+    """The messages of a pair and fields of the body with {document} and {claim}, and the meaning of a yes."""
 
     name: str
     source: str

@@ -117,7 +117,7 @@ class ReplyFinder:
         return self._warehouse.fetch("calls/request_keys", run_id=self._only_run)["request_key"].sort().to_numpy()
 
     async def _look_up(self) -> None:
-        """Look up the requests of a moment together, until there are none; an error is raised to all who wait."""
+        """Look up the requests of a moment together, until no more come; an error is raised to all who wait."""
         try:
             while self._wanted:
                 await asyncio.sleep(_GATHER_S)

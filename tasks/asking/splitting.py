@@ -48,7 +48,7 @@ def shrink_room(room: int, error: TooLong) -> int:
 
 
 def split_by_tokens(items: Sequence[Item], max_tokens: int) -> list[list[Item]]:
-    """Return items in order, in groups of so many tokens; an item larger than that has a group of its own, whole.
+    """Return items in order, in groups of so many tokens; an item larger than that has a separate group, whole.
 
     Items of the same id, which are parts of one, never meet in a group.
     """

@@ -54,8 +54,8 @@ def estimate_items(items: Sequence[Item]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """Dollars per million tokens; prompt tokens that the provider had cached cost `cached_usd`, those that it put
-    into its cache `written_usd`.
+    """Dollars per million tokens; prompt tokens that the provider had cached cost `cached_usd`, tokens
+    that it put into its cache `written_usd`.
     """
 
     input_usd: float
@@ -263,7 +263,7 @@ def count_request(payload: Mapping[str, Any]) -> int:
 def guess_tokens(payload: Mapping[str, object], usage: Usage) -> int:
     """Return about how many tokens a request takes by the quick rule: its texts and, of a chat model, the reply.
 
-    A reply is taken to be as long as those of the `usage` so far in the mean.
+    A reply is taken to be as long as the replies of the `usage` so far in the mean.
     """
     messages = payload.get("messages")
     if isinstance(messages, list):
@@ -289,7 +289,7 @@ def estimate_prompt(payload: Mapping[str, object]) -> int:
 def price_reply(price: Price, request: str | None, reply: ModelReply) -> float:
     """Return the dollars of an answered request; `request` is its recorded payload.
 
-    Tokens that the endpoint does not count, or counts as none, are counted here instead: a budget would never be spent.
+    Tokens that the endpoint does not count, or counts as 0, are counted here instead: a budget would never be spent.
     """
     prompt_tokens, completion_tokens = reply.prompt_tokens, reply.completion_tokens
     if not (prompt_tokens and completion_tokens) and (price.input_usd or price.output_usd):

@@ -52,7 +52,7 @@ _VERDICT_LISTS = (VERDICTS, "answer_statements", "ground_truth_statements")
 _VERDICTS_BEGIN = re.compile(rf'\{{\s*"(?:{"|".join(_VERDICT_LISTS)})"\s*:\s*\[')
 _JUDGED_BY = {"A": "G", "G": "A", "C": "G"}
 _ROW_BEGINS = re.compile(r"[\s,]*\[")
-# Not strict: models write line breaks into texts as they are.
+# Not strict: models write line breaks into texts without escaping them.
 _DECODER = json.JSONDecoder(strict=False)
 _THINK, _THOUGHT = "<think>", "</think>"
 
@@ -178,7 +178,7 @@ async def ask_in_parts(
 async def ask_verdicts(asker: Asker, inquiry: Inquiry, *, vote: int | None = None) -> Poll:
     """Return the verdicts that came, with the failure that left others missing; `vote` is the number of one vote.
 
-    The first request asks for all ids, later ones name those that are missing, half as many once a reply was cut off.
+    The first request asks for all ids, later ones name the missing ids, half as many once a reply was cut off.
     The run's attempts are shared among them, so a judge that never gives one verdict is not asked more often than one
     that gives none; the verdicts before a reply was cut off are worth an attempt. A judge that gives the same reply
     each time has one vote, and so has one that is asked pair by pair.
@@ -322,10 +322,10 @@ def gather_all(asked: Sequence[Awaitable[T]]) -> "asyncio.Task[list[T]]":
 def elect(cast: Sequence[Vote], *, asked: int) -> JudgedItem | None:
     """Return the verdict of the majority of `asked` votes, with reason and call of the vote that is nearest to it.
 
-    `cast` are those that came; None when they leave it open. Counted are marks: a label is one mark; that a statement
-    is supported is one, whether by contexts alone or together, and so is each context that supports it alone, and each
-    that does so with others. A mark holds when more than half of all votes set it, and does not when more than half
-    leave it out; a vote that failed could have done either, so it counts as undecided.
+    `cast` are the votes that came; None when they leave it open. Counted are marks: a label is one mark; that a
+    statement is supported is one, whether by contexts alone or together, and so is each context that supports it alone,
+    and each that does so with others. A mark holds when more than half of all votes set it, and does not when more than
+    half leave it out; a vote that failed could have done either, so it counts as undecided.
 
     Supporting contexts are counted one by one, so that the majority may be a set that no single vote named. Where most
     votes find support and no majority names a context, the verdict of the nearest of them counts.
@@ -373,7 +373,7 @@ def list_ranks(ids: Iterable[str], prefix: str = "C") -> list[int]:
 def write_verdict(verdict: Verdict) -> str:
     """Format a verdict as the table `votes` has it: its label, or the ranks of the contexts, else `none`.
 
-    Ranks of contexts that support alone are joined by commas, of those that do so together by plus signs. Turns of a
+    Ranks of contexts that support alone are joined by commas, of contexts that do so together by plus signs. Turns of a
     conversation follow them, as T1.
     """
     if verdict.label is not None:
@@ -398,7 +398,7 @@ class _FoundObject:
 
 
 def parse_object(text: str, *keys: str) -> dict[str, object]:
-    """Return the JSON object with any of `keys` in a reply; raises UnusableReply when there is none or it is cut off.
+    """Return the JSON object with any of `keys` in a reply; raises UnusableReply when it is missing or cut off.
 
     The last one counts where there are several, since models think aloud before they answer. Thoughts that are marked
     as such hold no answer, and neither do drafts when the answer after them is cut off. An object that the warehouse
@@ -450,7 +450,7 @@ def _find_objects(text: str) -> Iterator[_FoundObject]:
             value, end = _DECODER.raw_decode(text, place)
             yield _FoundObject(value=value, start=place, end=end)
             place = end
-        except (ValueError, RecursionError) as error:  # a number of thousands of digits is another ValueError
+        except (ValueError, RecursionError) as error:  # as for a number of thousands of digits
             false_starts += 1
             n_scanned += (error.pos if isinstance(error, json.JSONDecodeError) else len(text)) - place
             place += 1

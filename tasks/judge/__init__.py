@@ -1,1 +1,1 @@
-"""What a judge is: its protocol, its errors, and what a reply may bring along."""
+"""The judge: its protocol, its names, its errors, and the log-probabilities of its replies."""

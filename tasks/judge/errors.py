@@ -107,7 +107,7 @@ class CutReply(UnusableReply):
 class UnsupportedOption(JudgeError):
     """The endpoint does not take an option of our requests, and will not be sent it again.
 
-    `options` are those that its message may mean; with `is_value` it takes the option, but not with this value.
+    `options` may be meant by its message; with `is_value` it takes the option, but not with this value.
     """
 
     def __init__(self, message: str, *, options: Sequence[str], is_value: bool = False) -> None:

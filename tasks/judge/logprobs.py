@@ -1,4 +1,4 @@
-"""Log-probabilities of a reply's tokens, packed to those of the numbers in the reply.
+"""Log-probabilities of a reply's tokens, packed to the numbers in the reply.
 
 A reply's tokens with twenty alternatives each are a hundred times its length, and a grade rests on one or two of them.
 So only numbers behind a colon or a bracket are kept, with the digits that could have been in their place. The packed

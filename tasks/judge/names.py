@@ -1,4 +1,4 @@
-"""The judges that `--judge` names: the default, and those of steps with a separate judge.
+"""The judges that `--judge` names: the default, and the judges of single steps.
 
 Written as `openai:gpt-4.1-mini,attribute=lexical`: an item with `=` names a step, by its file in `tasks/`, and its
 judge; the item without is the default. They are stored that way in `runs.judge`: two runs are judged alike when they
@@ -60,7 +60,7 @@ def parse_judges(given: str | Mapping[str, object]) -> JudgeNames:
             if owner != task and owner in JUDGED_TASKS:
                 raise ValueError(f"{task!r} is part of the step {owner!r}; name its judge as {owner}=JUDGE")
             if task in STEPS or task in TASKS:
-                raise ValueError(f"the step {task!r} asks no judge; those that do: {', '.join(JUDGED_TASKS)}")
+                raise ValueError(f"the step {task!r} asks no judge; steps that do: {', '.join(JUDGED_TASKS)}")
             raise ValueError(f"there is no step {task!r}; {suggest(task, JUDGED_TASKS, otherwise='known')}")
         if task in judges and task == DEFAULT:
             raise ValueError(

@@ -26,7 +26,7 @@ class Question:
 
     `vote` numbers, from 1, the times the same thing is asked to let a majority decide, and is 0 where it is asked once;
     `number` counts the times this sample's step has asked, and `only` names the ids it asks for when these are not all
-    of the data; both belong to the question. `note` tells the model that its last reply was not usable, and
+    of the data; both belong to the question. `note` reports to the model that its last reply was not usable, and
     `n_unusable` counts such replies, which does not make it another question; `logprobs` requests how likely each token
     of the reply was. Embeddings are asked for without a prompt, several at once as `parts`: a question each, of which
     every one has its sample, and all together have none.
@@ -68,8 +68,8 @@ class ModelRequest:
 class ModelReply:
     """The raw text of a reply and the endpoint's report about it. Token counts are None where it gives none.
 
-    `cached_tokens` are those of the prompt that the provider still had from an earlier request, and are part of it;
-    so are `written_tokens`, which it keeps for later ones.
+    `cached_tokens` are the part of the prompt that the provider still had from an earlier request;
+    `written_tokens` are a part, too, which it keeps for later ones.
     `thoughts` are the model's reasoning before the text, which is paid for with it. `is_cut` is for a reply that the
     model's output limit ended. `logprobs` are packed as `tasks/judge/logprobs.py` does, None where the endpoint gives
     none or was not asked. `parts` are the replies to the parts of a question, in their order; `text` is then empty.
@@ -101,7 +101,7 @@ class Judge(Protocol):
 
     @property
     def name(self) -> str:
-        """For example `openai:gpt-4.1-mini` or `lexical`."""
+        """The name, such as `openai:gpt-4.1-mini` or `lexical`."""
 
     @property
     def model(self) -> str:
@@ -242,7 +242,7 @@ class BatchService(Protocol):
     async def find(self, tag: str, *, since: float, custom_ids: Collection[str]) -> BatchState | None:
         """Return the batch with this tag that was created after `since` (seconds of the epoch); None without one.
 
-        `custom_ids` are those of its requests, for providers that take no tag.
+        `custom_ids` are the ids of its requests, for providers that take no tag.
         """
 
     async def look(self, provider_id: str) -> BatchState:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from evalhouse.prompts import CONVERSATION, TURN_PREFIX, BlockValue, Grade, Item, Prompt
 from evalhouse.tasks.asking.asker import Asker
-from evalhouse.tasks.asking.batches import BatchQueue
 from evalhouse.tasks.asking.embeddings import AskedEmbedder, Embedder
 from evalhouse.tasks.asking.limits import SharedLimits
 from evalhouse.tasks.asking.splitting import leave_room
@@ -31,6 +30,7 @@ from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.tables import VERDICT_TABLES, Batch, build_verdict_frames
 
 if TYPE_CHECKING:
+    from evalhouse.tasks.asking.batches import BatchQueue
     from evalhouse.tasks.datasets.read import StagedDataset
     from evalhouse.tasks.targets.collection import Collection
 
@@ -283,7 +283,7 @@ class LiveRun:
         return (*self.asker.all, *embedding)
 
     @property
-    def batch_queues(self) -> tuple[BatchQueue, ...]:
+    def batch_queues(self) -> "tuple[BatchQueue, ...]":
         """The queues of requests that go by batch."""
         return tuple(asker.batch_queue for asker in self.asker.all if asker.batch_queue is not None)
 

@@ -39,8 +39,8 @@ STEPS = {"extract_answer", "extract_ground_truth", "classify", "attribute_answer
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, quick_backoff: None) -> None:
     """What is still is so after a twentieth of a second, and a batch is looked after as often."""
-    monkeypatch.setattr("evalhouse.tasks.asking.batches._STILL_S", 0.05)
-    monkeypatch.setattr("evalhouse.tasks.asking.batches._CHECKED_AGAIN_S", 0.01)
+    monkeypatch.setattr("evalhouse.tasks.asking.signals._STILL_S", 0.05)
+    monkeypatch.setattr("evalhouse.tasks.asking.signals._CHECKED_AGAIN_S", 0.01)
     monkeypatch.setattr("evalhouse.tasks.asking.batches._FIRST_LOOK_S", 0.03)
     monkeypatch.setattr("evalhouse.tasks.asking.batches._MAX_LOOK_S", 0.05)
 
@@ -143,8 +143,8 @@ class _Doom:
     def _around_thread(self, do: Callable[..., Any]) -> Callable[..., Any]:
         loop = asyncio.get_running_loop()
 
-        def around(*arguments: Any) -> None:  # noqa: ANN401
-            for act in (lambda: None, lambda: do(*arguments)):
+        def around(*arguments: Any, **named: Any) -> None:  # noqa: ANN401
+            for act in (lambda: None, lambda: do(*arguments, **named)):
                 self._left -= 1
                 if self._left <= 0:
                     loop.call_soon_threadsafe(self.struck.set)

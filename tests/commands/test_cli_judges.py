@@ -110,7 +110,7 @@ def test_a_run_whose_judges_are_all_lexical_needs_no_key(tmp_path: Path, prefect
             METRICS,
             "--judge: got 'openai:a,clasify=lexical'; there is no step 'clasify'",
         ),
-        ("openai:a,overlap=lexical", METRICS, "the step 'overlap' asks no judge; those that do: extract, classify"),
+        ("openai:a,overlap=lexical", METRICS, "the step 'overlap' asks no judge; steps that do: extract, classify"),
         ("rank=lexical,rank=lexical", METRICS, "the step 'rank' has two judges"),
         ("openai:judge,classify=gpt", METRICS, "unknown judge 'gpt'"),
         ("openai:judge,classify=nowhere:make", METRICS, "nowhere"),
