@@ -6,7 +6,7 @@
 
 The run is that of `evalhouse run`, with the same settings, the same environment variables and the same warehouse, so
 that what was answered once is never paid for again. It takes place in a child process (`run.call_process`), and not in
-a thread: a caller may fork, may use Prefect with a server of its own, and may bring a judge that ends its process, as a
+a thread: a caller may fork, may use Prefect with another server, and may bring a judge that ends its process, as a
 crash in a native library does; and Prefect reads its settings once a process. The first evaluation starts the child and
 its Prefect server, and those after it find both.
 """
@@ -144,7 +144,9 @@ class Evaluation:
 
     def _repr_html_(self) -> str:
         heads = ("metric", "mean", "95 % interval", "scored", "unscored")
-        rows = [_write_row("th", heads), *(_write_row("td", row) for row in self._list_means())]
+        rows = []
+        for tag, cells in [("th", heads), *(("td", row) for row in self._list_means())]:
+            rows.append("<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>")
         more = "<code>.report()</code> writes the report, <code>.scores</code> has each sample"
         return f"<p>{html.escape(self._describe())}</p><table>{''.join(rows)}</table><p>{more}</p>"
 
@@ -182,16 +184,12 @@ class Evaluation:
         return Warehouse(self.warehouse).read(sql, {"run_id": self.run_id})
 
 
-def _write_row(tag: str, cells: Sequence[str]) -> str:
-    return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-
 def evaluate(samples: "Samples", *, metrics: Sequence[str] | str = (), **settings: object) -> Evaluation:
     """Evaluate samples and wait for the end.
 
-    `samples` are dictionaries, a frame of Polars (or another that speaks Arrow, such as pandas'), or whatever
-    `evalhouse run` takes as DATASET. `settings` are those of `evalhouse.tasks.settings.run.RunSettings` by name (judge,
-    warehouse, language, label, tags, votes, …); what is not given comes from the EVALHOUSE_* variables, then from the
+    `samples` are dictionaries, a frame of Polars (or another that speaks Arrow, such as pandas'), or a DATASET of
+    `evalhouse run`. `settings` are the fields of `evalhouse.tasks.settings.run.RunSettings` by name (judge, warehouse,
+    language, label, tags, votes, …); missing ones come from the EVALHOUSE_* variables, then from the
     defaults. Raises SettingsError for settings that are refused and EvaluationError when nothing could be evaluated; a
     run of which only some samples failed is returned, with status `incomplete`.
     """
@@ -212,17 +210,17 @@ def evaluate(samples: "Samples", *, metrics: Sequence[str] | str = (), **setting
     def listen(message: Mapping[str, Any]) -> None:
         if "progress" in message:
             line.show(*message["progress"])
-        elif "said" in message:
-            line.say(message["said"])
+        elif "stderr" in message:
+            line.say(message["stderr"])
         elif message.get("interrupted"):
-            line.say(f"stopped; go on with: evalhouse resume {message['interrupted']['run_id']}\n")
+            line.say(f"stopped; to resume it: evalhouse resume {message['interrupted']['run_id']}\n")
 
     with tempfile.TemporaryDirectory(prefix="evalhouse-") as folder, settings_as_arguments():
         source = _write_samples(samples, Path(folder))
         dataset = os.fspath(samples) if isinstance(samples, str | os.PathLike) else _SAMPLES
         chosen = split_list(metrics, "metrics") if isinstance(metrics, str) else tuple(metrics)
         resolved = resolve_settings({**settings, "dataset": dataset, "metrics": chosen}).settings
-        request = {"settings": resolved.model_dump_json(), "source": source, "wants_progress": line.is_watched}
+        request = {"settings": resolved.model_dump_json(), "source": source, "with_progress": line.is_watched}
         try:
             message = run_apart(request, listen)
         except RunnerGone as gone:
@@ -234,7 +232,7 @@ def evaluate(samples: "Samples", *, metrics: Sequence[str] | str = (), **setting
     return Evaluation(**(message.get("ended") or message["interrupted"]), warehouse=resolved.warehouse)
 
 
-def _write_samples(samples: Any, folder: Path) -> str | None:  # noqa: ANN401  # whatever a caller takes for samples
+def _write_samples(samples: Any, folder: Path) -> str | None:  # noqa: ANN401  # anything that a caller passes
     """Write the samples into a file of `folder` and return its path; None for the name of a dataset.
 
     Raises EvaluationError for what cannot be read as samples.
@@ -306,7 +304,7 @@ def _answer_call(request: dict[str, Any], send: "Callable[[dict[str, Any]], None
                 steps = [count_steps(live_run), count_all_steps(live_run)]
                 send({"progress": [*steps, describe_progress(live_run).replace("\n", ", ")]})
 
-            with watch(live_run), repeating(report) if request["wants_progress"] else nullcontext():
+            with watch(live_run), repeating(report) if request["with_progress"] else nullcontext():
                 yield
 
         outcome = start_run(RunRequest(settings=settings, source=samples), watch=watch_both)

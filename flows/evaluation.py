@@ -24,7 +24,7 @@ from evalhouse.tasks.score import pick_score_task, publish
 from evalhouse.warehouse.rows.runs import RunKind, update_run
 
 _DEFAULTS = EvaluateParameters()
-# For what a run that takes too long still has to give back and to put on record.
+# For a run that takes too long to give back its shares of limits and to store its results.
 _TIDYING_S = 30.0
 
 
@@ -32,7 +32,7 @@ _TIDYING_S = 30.0
 async def evaluate_run(parameters: EvaluateParameters = _DEFAULTS) -> "State[Any] | None":
     """Collect responses where there is a target, load, judge shard by shard, score the verdicts, publish the scores.
 
-    A flow run that is tried again goes on with its run, and so does one with the id of a run.
+    A flow run that is tried again resumes its run, and so does one with the id of a run.
     """
     if is_open(parameters.run_id):  # by a command, a suite or a call from Python
         await judge_run(find_live_run(str(parameters.run_id)))
@@ -92,8 +92,8 @@ async def within_flow_run(live_run: LiveRun) -> AsyncIterator[None]:
     """Surround the tasks of a run with its signals, time limit, progress and tags, and store Prefect's id of the run.
 
     A run that takes too long ends with a TimeoutError, by which Prefect's state is `TimedOut`. Prefect's own limit, a
-    little later, is there for what does not end otherwise: it cancels whatever is awaited from then on, so that shares
-    of limits would not be given back.
+    little later, is for a run that does not end so: it cancels everything that is awaited, so that shares of limits are
+    not given back.
     """
     take_signals_back()
     live_run.flow_run_id = str(flow_run.id)

@@ -50,7 +50,7 @@ STEP_TASKS = {
 
 
 async def collect_shards(live_run: LiveRun) -> None:
-    """Ask the target about all shards, a few at a time, so that one slow question keeps nobody else waiting."""
+    """Ask the target about all shards, a few at a time, so that one slow question delays no other shard."""
     collection = live_run.collection
     if collection is None:
         return
@@ -77,7 +77,7 @@ async def judge_shards(live_run: LiveRun) -> None:
         return
     at_once = min(count_turns(live_run.settings.concurrency, live_run), len(numbers)) or 1
     if live_run.batch_queues:
-        at_once = len(numbers) or 1  # what waits for a batch lies still, and all of it makes one round
+        at_once = len(numbers) or 1  # all requests of the run make one round of batches
     elif live_run.across_machines:
         live_run.share_limits(at_once)
     await take_turns(numbers, lambda number: judge_shard(live_run, number), at_once=at_once)
@@ -105,7 +105,7 @@ def count_turns(concurrency: int, live_run: LiveRun) -> int:
 async def judge_shard(live_run: LiveRun, number: int) -> None:
     """Run all steps of one shard side by side, and write the finished samples even when a step stops the run.
 
-    The steps are those of `STEP_TASKS` that the run's metrics need; `warehouse/steps.toml` says which these are.
+    Of `STEP_TASKS` these are the steps that the run's metrics need, by `warehouse/steps.toml`.
     """
     live_run.asker.raise_if_stopped()
     size, shared = live_run.settings.shard_size, live_run.shared_limits
@@ -136,7 +136,7 @@ async def take_step(live_run: LiveRun, name: str, number: int) -> None:
         finally:
             live_run.retrying.discard(waiting)
     except BaseException as error:
-        if name == "extract":  # no other step may wait for its statements any longer, whatever has ended it
+        if name == "extract":  # on any end no other step may wait for its statements any longer
             for work in live_run.shards[number].works:
                 work.release_waiting(error)
         raise

@@ -1,1 +1,1 @@
-"""What a run needs, made and checked before anything is asked: settings, suites, plan, askers, dataset, target."""
+"""Everything a run needs, made and checked before anything is asked: settings, suites, plan, askers, dataset."""

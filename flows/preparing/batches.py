@@ -88,10 +88,10 @@ def add_batch_queue(
 def ask_servers(judges: Sequence[Judge], run_id: str, warehouse: Warehouse) -> list[str]:
     """Ask the servers of these judges for their models, store the answers with the run, and return notices about them.
 
-    Replies on record are known by the model's name and address. The first model that was seen under a name has that
-    key, with all that is on record from before a server was first asked; of any other the key has what distinguishes
-    it. So a reply is never taken for that of another model, and none is lost when the first one is served again. Raises
-    FatalJudgeError for a run that is resumed and began with another model.
+    Stored replies are found by the model's name and address. The first model that was seen under a name has that key,
+    with all replies from before a server was first asked; the key of any other model has its identity too. So a reply
+    is never taken for one of another model, and none is lost when the first one is served again. Raises FatalJudgeError
+    for a run that is resumed and began with another model.
     """
     from evalhouse.tasks.models.serving import read_serving  # noqa: PLC0415  # the lexical judge has no server
 
@@ -136,7 +136,7 @@ def ask_servers(judges: Sequence[Judge], run_id: str, warehouse: Warehouse) -> l
 
 
 def recall_servers(judges: Sequence[Judge], run_id: str, warehouse: Warehouse) -> None:
-    """Give these judges what is on record of their servers, where these are not asked now."""
+    """Give these judges the stored answers of their servers, if these are not asked now."""
     for judge in _list_own_servers(judges):
         if not judge.is_known:
             known = fetch_known_model(warehouse, run_id, judge.endpoint, judge.model)

@@ -1,4 +1,4 @@
-"""From settings to a live run: everything a run needs is made and checked here, before anything is asked."""
+"""Make a live run from settings: everything a run needs is made and checked here, before anything is asked."""
 
 import hashlib
 import os
@@ -69,7 +69,7 @@ def make_collection(
 ) -> "Collection | None":
     """Return what brings the run's responses; None when its dataset has the answers.
 
-    `known` responses are taken in place of those that the settings name; `pose` makes the question of a sample.
+    `known` responses replace the ones that the settings name; `pose` makes the question of a sample.
     Raises FatalJudgeError when they are to be taken from a run that lacks some.
     """
     if target is None and parent is None:
@@ -115,7 +115,7 @@ def make_collection(
         )
         n_samples = sum(min(size, (run.n_samples or 0) - number * size) for number in numbers)
     conversations = None
-    # Where the answers that come, or those of the run that is judged again, are the history of later turns.
+    # Answers that come, or answers of the run that is judged again, may be the history of later turns.
     if of_parent.own if of_parent is not None else settings is not None and settings.history == "own":
         n_in_all = live_run.staged.n_samples if live_run.staged is not None else run.n_samples or 0
         conversations = group_turns(read, n_in_all, size)
@@ -177,10 +177,10 @@ class Tools:
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedRun:
-    """A run that can begin: its row, its tools, and what it reads. Nothing of it is on record yet.
+    """A run that can begin: its row, its tools, and its sources. Nothing of it is stored yet.
 
     `staged` is None for a run that is resumed after its dataset was loaded. Unless it `is_file`, a program has made the
-    dataset and knows its columns: only what is amiss with them is said.
+    dataset and knows its columns: only problems with them are reported.
     """
 
     run: RunRow
@@ -240,7 +240,7 @@ def explain_cold(settings: RunSettings, warehouse: Warehouse, run_id: str = "") 
 
 
 def prepare_run(request: RunRequest, warehouse: Warehouse) -> PreparedRun:
-    """Prepare plan, judge, target and dataset of a new run; raises whatever can be refused before anything is asked."""
+    """Prepare plan, judge, target and dataset of a new run; raises all errors known before asking."""
     settings = request.settings
     if is_traces(settings.dataset):  # with the end of its time window, so that a resumed run finds the same traces
         window = settings.traces or TraceWindow()
@@ -265,14 +265,14 @@ def prepare_run(request: RunRequest, warehouse: Warehouse) -> PreparedRun:
 
 
 def check_history(settings: RunSettings, staged: StagedDataset, target: "Target | None" = None) -> None:
-    """Refuse a target that would be asked in the middle of conversations that it knows nothing of."""
+    """Refuse a target that would be asked in the middle of conversations that it does not receive."""
     if settings.responses is not None or settings.target is None or not staged.n_continued:
         return
     from evalhouse.tasks.targets.collection import check_takes_conversation, make_target  # noqa: PLC0415  # few runs ask
 
     try:
         check_takes_conversation(target or make_target(settings.target), settings.target, staged.n_continued)
-    except BaseException:  # whatever stops it, Ctrl-C too: the file of what was staged goes
+    except BaseException:  # Ctrl-C too: the staged file is deleted
         staged.staging.discard()
         raise
 
@@ -287,7 +287,7 @@ def prepare_again(run: RunRow, settings: RunSettings, warehouse: Warehouse) -> P
         staged.staging.discard()
         raise WarehouseError(
             f"run {run.run_id} stopped before its dataset was loaded, and {settings.dataset} has changed since; "
-            "start a new run: what a judge already answered is on record and costs nothing"
+            "start a new run: stored replies of the judge cost nothing"
         )
     return PreparedRun(run=run, tools=tools, staged=staged, target=target, parent=parent, resumed=True)
 
@@ -465,13 +465,13 @@ def check_budget(run_id: str, settings: RunSettings, judges: Judges, warehouse: 
     if own_usd and spent_usd >= settings.budget_usd:
         raise FatalJudgeError(
             f"run {run_id} has spent {spent_usd:.4g} dollars and its budget is {settings.budget_usd:g}, so nothing was "
-            f"asked; go on with a higher one: evalhouse resume {run_id} --budget USD"
+            f"asked; resume it with a higher one: evalhouse resume {run_id} --budget USD"
         )
     return spent_usd
 
 
 def make_limit(settings: RunSettings, judge: Judge, *, beside: Sequence[Asker] = ()) -> EndpointLimit:
-    """The limit of a judge, or of embeddings: one endpoint bears all that is asked there, by those `beside` it too."""
+    """Return the limit of a judge, or of embeddings; askers `beside` it at the same endpoint share one limit."""
     at_endpoint = [asker for asker in beside if judge.endpoint and asker.judge.endpoint == judge.endpoint]
     return EndpointLimit(
         concurrency=settings.concurrency,

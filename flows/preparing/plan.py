@@ -1,4 +1,4 @@
-"""The plan of a run: its metrics, those of a user's own rubrics among them, its steps, and what its dataset lacks.
+"""The plan of a run: its metrics, including those by the user's rubrics, its steps, and missing columns of its dataset.
 
 The built-in rubrics have metric files. A score's name must mean one thing wherever it is read, so no rubric may give
 one that is taken already.
@@ -54,7 +54,7 @@ def make_plan(settings: RunSettings) -> Plan:
 
 def list_for_traces(metrics: dict[str, MetricFile], settings: RunSettings) -> list[str]:
     """The metrics of a run over traces that names none: the default ones that need no ground truth, and, of a judge
-    that can be asked for questions, answer_relevancy. Nobody says what the answers to real questions should have been.
+    that can be asked for questions, answer_relevancy. Real questions have no ground truth.
     """
     plan = plan_run((), metrics, embeddings=settings.embeddings)
     inputs = {metric.name: _list_inputs(metric, {}) for metric in plan.metrics}
@@ -98,7 +98,7 @@ def explain_replaced(settings: RunSettings, steps: frozenset[str]) -> str | None
 
 
 def try_own_metrics(plan: Plan, settings: RunSettings) -> None:
-    """As `try_metrics`, of the metrics that are not built in."""
+    """Try the metrics that are not built in, see `try_metrics`."""
     if plan.own_metrics:
         from evalhouse.warehouse.sandbox.query_process import try_metrics  # noqa: PLC0415  # few runs have one
 
@@ -167,7 +167,7 @@ def describe_columns(
 
 
 def _list_inputs(metric: MetricFile, needs: Mapping[str, Sequence[Sequence[str]]]) -> set[str]:
-    """The fields of a sample without which a metric has no value; `needs` are those of rubrics, with alternatives."""
+    """Return the fields that a metric requires of a sample; `needs` has the fields of rubrics, with alternatives."""
     steps = add_earlier(metric.needs)
     inputs = {field for step in steps for field in find_step(step).inputs or ()}
     return inputs | {need[0] for step in steps for need in needs.get(step, ()) if len(need) == 1}

@@ -1,4 +1,4 @@
-"""What is to be run and why, and the row of `runs` that it begins with."""
+"""The request for a run, with its trigger, and the row of `runs` that the run begins with."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ _FOLDERS = ("flows", "prompts", "tasks", "warehouse")
 _SUFFIXES = (".py", ".sql", ".yaml")
 
 NO_JUDGE = "none"
-"""What `runs.judge` says of a run that only collects."""
+"""The value of `runs.judge` for a run that only collects."""
 TriggerKind = Literal["manual", "schedule", "event"]
 
 
@@ -43,7 +43,7 @@ class Update:
 
 @dataclass(frozen=True, kw_only=True)
 class Trigger:
-    """What started a run; of an event the knowledge base and all updates that this run answers, oldest first.
+    """The cause of a run; for an event the knowledge base and all updates that this run answers, oldest first.
 
     `flow_run_id` is Prefect's flow run that the run is within, on record from the beginning: until the run has one of
     its own, nothing else says which of them a killed process worked on.
@@ -70,7 +70,7 @@ BY_HAND = Trigger()
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """What is to be run, and why.
+    """A run to be started or resumed, and its trigger.
 
     `source` are samples for which `settings.dataset` is just a name; `resumed` is the run that is resumed, `holds` the
     id of a run that no other process may take up meanwhile; `wait_s` is how long to wait for the end of another run of
@@ -97,7 +97,7 @@ def find_unfinished(
 ) -> RunRequest:
     """Return the request to resume a run with its own settings but for `changes`.
 
-    Raises WarehouseError for a run that is resumed with another one, or by its own command.
+    Raises WarehouseError for a run that is resumed with its parent, or by another command.
     """
     warehouse = Warehouse(warehouse_url)
     run = find_run(warehouse, wanted)
@@ -108,20 +108,20 @@ def find_unfinished(
     if run.kind == "repeats":
         raise WarehouseError(
             f"run {run.run_id} asks questions of {run.parent_run_id} again; `evalhouse resume {run.parent_run_id}` "
-            "goes on with both"
+            "resumes both"
         )
     if run.kind == "replay":
         raise WarehouseError(
-            f"run {run.run_id} is of kind replay; what was answered is on record, and its command goes on from there: "
+            f"run {run.run_id} is of kind replay; stored answers are used when its command is given again: "
             f"evalhouse replay {run.replayed_base} {run.parent_run_id}"
         )
     if run.kind in ("prefer", "testset"):
-        raise WarehouseError(f"run {run.run_id} is of kind {run.kind}; `evalhouse resume {run.run_id}` goes on with it")
+        raise WarehouseError(f"run {run.run_id} is of kind {run.kind}; `evalhouse resume {run.run_id}` resumes it")
     if run.kind in ("prompts", "benchmark"):
         raise WarehouseError(
-            f"run {run.run_id} is of kind {run.kind}; give its command again: what was answered is on record"
+            f"run {run.run_id} is of kind {run.kind}; give its command again: stored answers are not asked for twice"
         )
-    refuse_forgotten(warehouse, run, "start a new run: there is nothing left to go on with")
+    refuse_forgotten(warehouse, run, "start a new run: nothing is left to be resumed")
     settings = read_settings({**run.config, **(changes or {}), "warehouse": warehouse_url})
     return RunRequest(
         settings=settings, kind=run.kind, resumed=run, holds=run.run_id, wait_s=wait_s, is_served=is_served
@@ -204,7 +204,7 @@ def begin_run(
 
 @cache
 def find_code_version() -> str:
-    """For example `0.1.0+3f2a9c1b7e04`: the hash is over all Python, SQL and prompt files of the installation."""
+    """Return for example `0.1.0+3f2a9c1b7e04`: the hash is over all Python, SQL and prompt files."""
     digest = hashlib.sha256()
     for path in sorted(path for folder in _FOLDERS for path in (_ROOT / folder).rglob("*") if path.suffix in _SUFFIXES):
         digest.update(f"{path.relative_to(_ROOT).as_posix()}\n".encode())

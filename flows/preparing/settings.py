@@ -1,6 +1,6 @@
 """Settings: from flags, then `EVALHOUSE_*` variables, then a suite, then defaults, with where each value came from.
 
-A variable is named after the flag it stands in for: `EVALHOUSE_TIMEOUT` is `--timeout`.
+A variable is named after the flag that it replaces: `EVALHOUSE_TIMEOUT` is `--timeout`.
 """
 
 import difflib
@@ -107,7 +107,7 @@ def _resolve_judges(flags: Mapping[str, Any], suite: "Suite | None", *, dataset:
         return str(names), ", ".join(origins)
     default, why = LEXICAL, "no OPENAI_API_KEY is set"
     if is_sample(dataset):
-        # What a newcomer types first costs nothing, whatever keys there are.
+        # The first command that a newcomer types costs nothing, even with a key.
         why = f"the dataset is {SAMPLE!r}"
     elif os.environ.get("OPENAI_API_KEY"):
         default, why = _DEFAULT_MODEL, "OPENAI_API_KEY is set"
@@ -124,7 +124,7 @@ def resolve_changes(flags: Mapping[str, Any]) -> dict[str, Any]:
 def check_resumable(run: "RunRow", changes: Mapping[str, Any], settable: Collection[str]) -> None:
     """Raise SettingsError for a run that has completed, and for `changes` that are not `settable`."""
     if run.status == "completed":
-        raise SettingsError(f"run {run.run_id} has completed: there is nothing to go on with")
+        raise SettingsError(f"run {run.run_id} has completed: nothing is left to be resumed")
     if odd := [find_flag(name) for name in changes if name not in settable]:
         raise SettingsError(f"{', '.join(odd)}: a run of kind {run.kind} has no such setting")
 
@@ -153,7 +153,7 @@ def find_flag(name: str) -> str:
 
 
 def find_variable(name: str) -> str | None:
-    """Return the environment variable of a setting; None for those that only flags set."""
+    """Return the environment variable of a setting; None if only flags set it."""
     if not WHERE[name].environment:
         return None
     flag = name_flag(name).removeprefix("--") if name not in _LISTS else name
@@ -224,7 +224,7 @@ def show_target(target: TargetSettings) -> str:
     return hide_credentials(target.url) if target.url else str(target.callable or target.runnable)
 
 
-def to_plain_setting(value: object) -> Any:  # noqa: ANN401  # whatever JSON has
+def to_plain_setting(value: object) -> Any:  # noqa: ANN401  # any value of JSON
     """Return a setting as JSON, without secrets: of headers the names alone, of a notification not the address."""
     match value:
         case TargetSettings():
@@ -280,7 +280,7 @@ def make_finding(what: str, check: Callable[[], CheckResult]) -> Finding:
     """Return the finding of a check; an error that a person can fix is a finding as well."""
     try:
         verdict, detail = check()
-    except Exception as error:  # a check may be of anything; what is no person's to fix is raised again
+    except Exception as error:  # a check may raise any error; a bug is raised again
         message = explain(error) or (str(error) if isinstance(error, OSError) else None)
         if message is None:
             raise

@@ -1,19 +1,19 @@
-"""The runs at the end of a run that show how much a score wavers: the noise run and the repeats.
+"""The runs after a run that show how much a score wavers: the noise run and the repeats.
 
-Both are separate runs, of kind `noise` and `repeats`, with their own calls, verdicts and scores, and name the run as
+Both are separate runs, of kind `noise` and `repeats`, with separate calls, verdicts and scores, and name the run as
 their parent; `latest`, `previous` and labels never select them, and no history has them as a night. Means, intervals
-and gates are those of the run itself.
+and gates come from the run itself.
 
-The noise run judges some samples a second time, to see how far the judge is from itself. Everything is asked again, the
-splitting of answers and ground truths included: a split is the judge's word too, and statements that come out otherwise
-are the larger part of what an answer's metrics waver by. Where later nights take the ground truth's split from the
-record the floor is thereby a little high, which is the safe side. Samples are drawn from those that nothing but the
-judge can have moved since the run before; where these are too few, as in a first run, from all.
+The noise run judges some samples a second time, to see how far the judge disagrees with itself. Everything is asked
+again, the splitting of answers and ground truths included: a split is a reply of the judge too, and different
+statements are the larger part of the noise of an answer's metrics. If later nights take the ground truth's split from
+stored replies, the floor is a little high, which is the safe side. Samples are drawn from samples that only the judge
+can have changed since the run before; if these are too few, as in a first run, from all.
 
-The repeats ask a share of the target's questions again, once a round, to see how far the bot is from itself. Questions
-are drawn by their ids, the same ones every night; a round asks those of them that the run itself has asked and that
-were answered. Answers are judged like the first ones, and replies on record are used: an answer with the same contexts
-as before costs nothing. A round that was stopped continues when its parent is resumed.
+The repeats ask a share of the target's questions again, once a round, to see how far the bot disagrees with itself.
+Questions are drawn by their ids, the same ones every night; a round asks the drawn questions that were answered in the
+run itself. Answers are judged like the first ones, and stored replies are used: an answer with the same contexts as
+before costs nothing. A round that was stopped continues when its parent is resumed.
 """
 
 from collections.abc import Awaitable, Callable
@@ -95,7 +95,7 @@ async def measure_noise(
             # The samples first: a noise run on record has some.
             copy_samples(warehouse, run_id=run.run_id, again_run_id=again.run_id, sample_ids=sample_ids)
             insert_run(warehouse, again)
-        except BaseException:  # whatever stops it, Ctrl-C too: the record is closed
+        except BaseException:  # Ctrl-C too: the record is closed
             live_run.asker.record.close()
             raise
         outcome = await carry_out(live_run, again)
@@ -195,7 +195,7 @@ async def _ask_round(
             return "none of the questions drawn was answered in this run"
     if target.history == "own" and not make_target(target).takes_conversation:
         return "the application remembers its conversations itself, and one of their turns cannot be asked alone"
-    # A question is asked again after what was said before it then.
+    # A question is asked again after the same history as then.
     changes = {
         "target": target.model_copy(update={"repeats": 0, "history": "dataset"}),
         "fresh": False,
@@ -221,7 +221,7 @@ async def _ask_round(
         else:
             update_run(warehouse, again.run_id, status="running", finished_at=None, problem=None)
         live_run.collection = make_collection(live_run, again, make_target(settings.target or target), None)
-    except BaseException:  # whatever stops it, Ctrl-C too: the record is closed
+    except BaseException:  # Ctrl-C too: the record is closed
         live_run.asker.record.close()
         raise
     return await carry_out(live_run, again)

@@ -1,9 +1,9 @@
-"""The child processes of `evaluate`: how the caller's side keeps and asks them, and how theirs answers.
+"""The child processes of `evaluate`: the caller's side, which keeps and asks them, and theirs, which answers.
 
 Two evaluations at once, in threads, have a process each. A process that was forked from the caller starts its own, and
 all end with the caller. A request is a line of JSON on standard input of the child; its answers are lines of JSON on
-standard output: `said`, a text for the caller's standard error, and `progress`, as often as they come, and at last how
-the run ended. Between runs nothing stays of the caller's own modules: each run imports them as it finds them.
+standard output: `stderr`, a text for the caller's standard error, and `progress`, as often as they come, and at last
+the end of the run. Between runs nothing stays of the caller's own modules: each run imports them as it finds them.
 """
 
 import atexit
@@ -42,7 +42,7 @@ class RunnerGone(Exception):
     """The child has ended before its run did; `has_begun` says whether it had taken the request."""
 
     def __init__(self, status: int, *, has_begun: bool) -> None:
-        super().__init__(f"the run's process ended with status {status} and said nothing")
+        super().__init__(f"the run's process ended with status {status} without a message")
         self.has_begun = has_begun
 
 
@@ -103,7 +103,7 @@ class Runner:
             for line in lines:
                 has_begun = True
                 message: Message = orjson.loads(line)
-                if not {"begun", "said", "progress"}.intersection(message):
+                if not {"begun", "stderr", "progress"}.intersection(message):
                     return message
                 listen(message)
 
@@ -177,7 +177,7 @@ os.register_at_fork(after_in_child=_begin_after_fork)
 def answer_requests(run: Callable[[Message, Send], Message]) -> None:
     """Call `run` with each request until none comes for ten minutes, or the caller has ended: the child's side."""
     output, writing = os.fdopen(os.dup(1), "wb", buffering=0), threading.Lock()
-    os.dup2(2, 1)  # the pipe is for our lines alone, whatever a library prints
+    os.dup2(2, 1)  # the pipe is only for the lines of this protocol, so libraries print elsewhere
 
     def send(message: Message) -> None:
         line = orjson.dumps(message) + b"\n"
@@ -204,7 +204,7 @@ def answer_requests(run: Callable[[Message, Send], Message]) -> None:
                     answer = run(request, send)
             except KeyboardInterrupt:
                 answer = {"interrupted": None}
-            except Exception as error:  # the caller is answered whatever a run raises, and the child waits for the next
+            except Exception as error:  # the caller gets any error of the run, and the child waits for the next
                 answer = {"error": explain(error)}
                 if answer["error"] is None:
                     sys.excepthook(type(error), error, error.__traceback__)
@@ -240,5 +240,5 @@ class _Relay(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        self._send({"said": text})
+        self._send({"stderr": text})
         return len(text)

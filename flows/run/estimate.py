@@ -1,13 +1,12 @@
-"""`run --dry-run`: what a run would ask and cost, less what is on record, with nothing asked and nothing written.
+"""`run --dry-run`: the requests and the cost of a run, less stored replies; nothing is asked and nothing written.
 
-The real steps go over the real samples with the real requests, so that what is on record is found as in the run
-itself. A request that would have to be sent is counted instead and answered by a stand-in (`stand_ins`).
-Whether a provider's cache holds the beginnings that requests share is known only afterwards (OpenAI keeps none under
-1,024 tokens), so there are two sums: without such a cache, and with one that holds them all.
+The real steps go over the real samples with the real requests, so that stored replies are found as in the run itself. A
+request that would have to be sent is counted instead and gets a placeholder reply (`stand_ins`). Whether a provider's
+cache has the beginnings that requests share is known only afterwards (OpenAI keeps none under 1,024 tokens), so there
+are two sums: without such a cache, and with one that has them all.
 
-Where the application under test is asked, its answers are not known before. Those on record of the suite's last run
-stand in for them: what was judged then and has not changed is on record and costs nothing. Without any, nothing is said
-about the cost of judging.
+The answers of an application under test are not known before. The answers of the suite's last run are used instead:
+what was judged then and has not changed is stored and costs nothing. Without any, the cost of judging is unknown.
 """
 
 import asyncio
@@ -57,7 +56,7 @@ from evalhouse.warehouse.store import Warehouse
 
 _SAMPLES_AT_ONCE = 200
 
-# What of a usage is shown, in this order.
+# The fields of a usage that are shown, in this order.
 _SHOWN = (
     "requests", "reused", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd", "cached_usd",
 )  # fmt: skip
@@ -87,8 +86,8 @@ class NoiseEstimate:
 class Estimate:
     """The requests of a run, by step and in all.
 
-    In `steps` `cached_tokens` are those of the prompt tokens that equal the beginning of an earlier request. `stand_in`
-    says where no embedding model compares meaning, `cold` why nothing on record is found.
+    In `steps` `cached_tokens` counts the prompt tokens that equal the beginning of an earlier request. `stand_in` is a
+    note if no embedding model compares meaning, `cold` one if no stored reply is found.
     """
 
     n_samples: int
@@ -102,11 +101,11 @@ class Estimate:
 
     @property
     def usage(self) -> Usage:
-        """Of all steps."""
+        """The sum over all steps."""
         return sum(self.steps.values(), start=Usage())
 
     def find_judge(self, step: str) -> str:
-        """Who is asked in a step: its judge, or the embeddings."""
+        """Return the model that is asked in a step: its judge, or the embeddings."""
         return self.embeddings or "" if step == "similarity" else find_judge(self.judge, step)
 
     @property
@@ -118,7 +117,7 @@ class Estimate:
         return sums
 
     def to_plain(self) -> dict[str, Any]:
-        """As JSON has it: `cost_usd` is the sum without a provider's cache, `cached_usd` with one."""
+        """Return it as JSON: `cost_usd` is the sum without a provider's cache, `cached_usd` with one."""
         return {
             "n_samples": self.n_samples,
             "judge": self.judge,
@@ -135,11 +134,11 @@ class Estimate:
 
 
 def ask_dry(settings: RunSettings, plan: Plan, ask: Callable[[LiveRun, DryRecord], Coroutine[Any, Any, T]]) -> T:
-    """Let `ask` go its way with a live run that sends and writes nothing, and with the record that counts instead.
+    """Call `ask` with a live run that sends and writes nothing, and with the record that counts instead.
 
-    Raises what asking in earnest would be refused for; rates and the budget do not hold.
+    Raises the errors of a real run; limits of rates and the budget do not apply.
     """
-    # Nothing is sent, so a price can be had before there is a key.
+    # Nothing is sent, so an estimate needs no key.
     os.environ.setdefault("OPENAI_API_KEY", "none-needed-for-a-dry-run")
     warehouse = Warehouse(settings.warehouse)
     is_known = warehouse.exists() and not settings.fresh
@@ -166,9 +165,9 @@ def ask_dry(settings: RunSettings, plan: Plan, ask: Callable[[LiveRun, DryRecord
 
 
 def estimate_run(settings: RunSettings, *, fill_in: FillIn = list) -> Estimate:
-    """Go through a run without asking anything; raises what the run itself would refuse beforehand.
+    """Go through a run without asking anything; raises the errors of the run's preparation.
 
-    `fill_in` gives samples answers from elsewhere and leaves out those that have none.
+    `fill_in` gives samples answers from elsewhere and leaves out samples without one.
     """
 
     async def take_steps(live_run: LiveRun, record: DryRecord) -> dict[str, Usage]:
@@ -265,7 +264,7 @@ def usage_table(
     *,
     title: str | None = None,
 ) -> Table:
-    """Rows of cells, each with what it takes or took: a column for each of these fields of a usage."""
+    """Return a table of rows of cells, each with its usage: a column for each of these fields."""
 
     def write(usage: Usage, name: str) -> str:
         value = getattr(usage, name)
@@ -279,7 +278,7 @@ def usage_table(
 class RepeatsEstimate:
     """The requests of asking a share of the questions again: so many of them, in so many rounds.
 
-    `requests` to the judge and their `cost_usd` are what it takes if no answer is what it was, None where nobody knows.
+    `requests` to the judge and their `cost_usd` are for the case that no answer is the same, None if unknown.
     """
 
     n_questions: int
@@ -287,17 +286,12 @@ class RepeatsEstimate:
     requests: int | None = None
     cost_usd: float | None = None
 
-    @property
-    def n_answers(self) -> int:
-        """How often the application is asked."""
-        return self.n_questions * self.n_rounds
-
 
 @dataclass(frozen=True, kw_only=True)
 class TargetEstimate:
-    """How much the application would be asked, and on how many answers the rest of the estimate stands.
+    """The questions to the application, and the number of known answers that the rest of the estimate is based on.
 
-    `asked` is None where nothing is asked because the responses of a run are judged, and then there are no `repeats`.
+    `asked` is None if nothing is asked because the responses of a run are judged, and then there are no `repeats`.
     """
 
     asked: str | None
@@ -309,14 +303,14 @@ class TargetEstimate:
 
 @dataclass(kw_only=True)
 class _Answers:
-    """Puts known responses in the place of what a dataset brings, and counts."""
+    """Fills known responses into samples, and counts them."""
 
     known: KnownResponses
     n_samples: int = 0
     n_known: int = 0
 
     def fill_in(self, samples: Sequence[StoredSample]) -> list[StoredSample]:
-        """The samples whose response is known and came, with it."""
+        """Return the samples whose response is known and did not fail, with it."""
         responses = self.known.find(samples)
         self.n_samples += len(samples)
         answered = [
@@ -335,9 +329,9 @@ class _Answers:
 
 
 def print_target_estimate(settings: RunSettings, *, as_json: bool) -> None:
-    """Print what a run with a target, or with the responses of an earlier run, would ask of whom."""
+    """Print the estimate of a run with a target, or with the responses of an earlier run."""
     warehouse = Warehouse(settings.warehouse)
-    # The run whose responses are taken for those to come: the one that is named, else the suite's last that has any.
+    # The run whose responses are assumed: the one that is named, else the suite's last that has any.
     parent = None
     if settings.responses is not None:
         parent = find_run(warehouse, settings.responses)
@@ -357,12 +351,26 @@ def print_target_estimate(settings: RunSettings, *, as_json: bool) -> None:
         for notice in describe_columns(staged, settings, make_plan(settings).metrics):
             print_notice(notice)
         n_samples = staged.n_samples
+    repeats, n_repeated = None, 0
+    if settings.target is not None and not settings.responses and settings.target.repeats:
+        from evalhouse.tasks.comparing.noise import count_picked  # noqa: PLC0415  # imports the statistics
+
+        n_questions = count_picked(n_samples, settings.target.repeat_share)
+        repeats = RepeatsEstimate(n_questions=n_questions, n_rounds=settings.target.repeats)
+        n_repeated = repeats.n_questions * repeats.n_rounds
+        if estimate is not None and estimate.n_samples:
+            # Answers are assumed to need as many requests as they do on average.
+            usage = estimate.usage
+            requests = round((usage.requests + usage.reused) * n_repeated / estimate.n_samples)
+            is_unknown = usage.cost_usd is None or not usage.requests
+            cost_usd = None if is_unknown else (usage.cost_usd or 0.0) / usage.requests * requests
+            repeats = replace(repeats, requests=requests, cost_usd=cost_usd)
     target = TargetEstimate(
         asked=show_target(settings.target) if settings.target and not settings.responses else None,
         n_questions=0 if settings.responses else n_samples,
         n_answers_known=answers.n_known if answers else 0,
         answers_of=parent.run_id if parent else None,
-        repeats=_estimate_repeats(settings, n_samples, estimate),
+        repeats=repeats,
     )
     if as_json:
         judging = (
@@ -370,16 +378,16 @@ def print_target_estimate(settings: RunSettings, *, as_json: bool) -> None:
         )
         print_json({**judging, "target": asdict(target)})
         return
-    repeats, more = target.repeats, ""
+    more = ""
     if target.asked is not None:
         if repeats is not None:
             times = write_count(repeats.n_rounds, "more time")
-            more = f", and {repeats.n_questions:,} of them {times}: {target.n_questions + repeats.n_answers:,} requests"
+            more = f", and {repeats.n_questions:,} of them {times}: {target.n_questions + n_repeated:,} requests"
         print_line(f"{target.asked} will be asked {target.n_questions:,} questions{more}.")
     if target.answers_of is None:
         print_line(
-            "Its answers are not known yet, so nobody can say what judging them will cost. `evalhouse collect` "
-            "asks without judging; afterwards this estimate has answers to use. Nothing was asked."
+            "Its answers are not known yet, so the cost of judging them is unknown. `evalhouse collect` asks without "
+            "judging; afterwards this estimate has answers to use. Nothing was asked."
         )
     else:
         share = f"{target.n_answers_known:,} answers of run {target.answers_of} to these {n_samples:,} questions"
@@ -390,22 +398,6 @@ def print_target_estimate(settings: RunSettings, *, as_json: bool) -> None:
     if repeats is not None and repeats.requests is not None:
         cost = f", cost {write_dollars(repeats.cost_usd)}" if repeats.cost_usd is not None else ""
         print_line(
-            f"On top comes the judging of the {repeats.n_answers:,} repeated answers: at most about "
+            f"On top comes the judging of the {n_repeated:,} repeated answers: at most about "
             f"{repeats.requests:,} requests{cost}, and none for an answer that is what it was."
         )
-
-
-def _estimate_repeats(settings: RunSettings, n_samples: int, estimate: Estimate | None) -> RepeatsEstimate | None:
-    """None where nothing is asked again. Answers are taken to need as many requests as they do on average."""
-    if settings.target is None or settings.responses or not settings.target.repeats:
-        return None
-    from evalhouse.tasks.comparing.noise import count_picked  # noqa: PLC0415  # imports the statistics
-
-    n_questions = count_picked(n_samples, settings.target.repeat_share)
-    repeats = RepeatsEstimate(n_questions=n_questions, n_rounds=settings.target.repeats)
-    if estimate is None or not estimate.n_samples:
-        return repeats
-    usage = estimate.usage
-    requests = round((usage.requests + usage.reused) * repeats.n_answers / estimate.n_samples)
-    cost_usd = None if usage.cost_usd is None or not usage.requests else usage.cost_usd / usage.requests * requests
-    return replace(repeats, requests=requests, cost_usd=cost_usd)

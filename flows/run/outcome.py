@@ -167,29 +167,22 @@ class RepeatsOutcome:
     problem: str | None = None
 
     @property
-    def requests(self) -> int:
-        """Requests to the judge."""
-        return sum(outcome.counts.requests for outcome in self.outcomes)
+    def usage(self) -> "Usage":
+        """The requests to the judge in all rounds; a reply for an answer that is the same was reused."""
+        from evalhouse.tasks.asking.usage import Usage  # noqa: PLC0415  # most runs repeat nothing
 
-    @property
-    def reused(self) -> int:
-        """Replies of the judge that were on record, as those to an answer that is what it was."""
-        return sum(outcome.counts.reused for outcome in self.outcomes)
-
-    @property
-    def cost_usd(self) -> float:
-        """Dollars for the judge's replies, as far as they have a price."""
-        return sum(outcome.counts.cost_usd or 0.0 for outcome in self.outcomes)
+        return sum((outcome.counts for outcome in self.outcomes), start=Usage())
 
     def describe(self) -> str:
         """Return the result in a sentence for the person who started the run."""
-        counts = self.counts
+        counts, usage = self.counts, self.usage
         if counts is None or not counts.n_answers:
             return f"bot's noise: not measured, {self.problem or 'no question was answered again'}"
         text = (
             f"bot's noise: {write_count(counts.n_questions, 'question')} asked again, "
             f"{write_count(counts.n_answers, 'answer')}; {counts.n_otherwise} answered otherwise at least once; "
-            f"{self.requests:,} more requests to the judge, {self.reused:,} reused, cost {write_dollars(self.cost_usd)}"
+            f"{usage.requests:,} more requests to the judge, {usage.reused:,} reused, cost "
+            f"{write_dollars(usage.cost_usd or 0.0)}"
         )
         if self.outcomes:
             text += f" (runs {', '.join(outcome.run.run_id for outcome in self.outcomes)})"
@@ -197,13 +190,14 @@ class RepeatsOutcome:
 
     def to_plain(self) -> dict[str, Any]:
         """Return the same for programs."""
+        usage = self.usage
         counts = asdict(self.counts) if self.counts else dict.fromkeys(("n_questions", "n_answers", "n_otherwise"), 0)
         return {
             "runs": [{"run_id": outcome.run.run_id, "status": outcome.status} for outcome in self.outcomes],
             **counts,
-            "requests": self.requests,
-            "reused": self.reused,
-            "cost_usd": self.cost_usd,
+            "requests": usage.requests,
+            "reused": usage.reused,
+            "cost_usd": usage.cost_usd or 0.0,
             "problem": self.problem,
         }
 

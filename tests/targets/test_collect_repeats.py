@@ -178,7 +178,7 @@ def test_what_came_of_it_is_counted_and_told(night: Night) -> None:
     assert repeats["problem"] is None
     refused = night.port.place.call("resume", night.rounds[0])
     assert refused.status == 2
-    assert f"`evalhouse resume {night.run_id}` goes on with both" in refused.stderr
+    assert f"`evalhouse resume {night.run_id}` resumes both" in refused.stderr
 
 
 def test_the_dry_run_says_what_repeats_will_ask(night: Night) -> None:

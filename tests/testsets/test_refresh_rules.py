@@ -328,7 +328,7 @@ def test_a_run_that_refreshed_a_set_has_no_scores_and_nothing_is_left_of_it(kit:
     run_id = kit.refresh_to(MOVES["renamed"])["run_id"]
     said = call_here(kit.capsys, "resume", run_id, "--warehouse", kit.warehouse)
     assert said.status != 0
-    assert f"run {run_id} has completed: there is nothing to go on with" in said.stderr
+    assert f"run {run_id} has completed: nothing is left to be resumed" in said.stderr
     named = call_here(kit.capsys, "rescore", run_id, "--warehouse", kit.warehouse)
     assert f"run {run_id} made a test set, and has no scores" in named.stderr
     assert call_here(kit.capsys, "rescore", "--warehouse", kit.warehouse).status == 0

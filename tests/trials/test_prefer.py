@@ -333,7 +333,7 @@ def test_what_cannot_be_gone_on_with_is_refused(house: House, monkeypatch: pytes
     assert "two.jsonl has changed since" in house.call("resume", run_id).stderr
     with duckdb.connect(str(house.folder / "pair.duckdb")) as connection:
         connection.execute("update runs set status = 'completed' where run_id = ?", [run_id])
-    assert "there is nothing to go on with" in house.call("resume", run_id).stderr
+    assert "nothing is left to be resumed" in house.call("resume", run_id).stderr
     with duckdb.connect(str(house.folder / "pair.duckdb")) as connection:
         connection.execute("update runs set kind = 'benchmark' where run_id = ?", [run_id])
     assert "give its command again" in house.call("resume", run_id).stderr
