@@ -33,7 +33,7 @@ _LISTS = tuple(name for name, field in RunSettings.model_fields.items() if get_o
 _BY_NAME = tuple(name for name, field in RunSettings.model_fields.items() if get_origin(field.annotation) is dict)
 # Variables that are not settings of a run: where journals are (`evalhouse.warehouse.location`), and who may see pages
 # and send traces (`evalhouse.flows.ui.app`, `evalhouse.flows.receiver`, which a run does not import).
-_OTHER_VARIABLES = ("EVALHOUSE_STATE_DIR", "EVALHOUSE_UI_TOKEN", "EVALHOUSE_RECEIVE_TOKEN")
+_OTHER_VARIABLES = ("EVALHOUSE_STATE_DIR", "EVALHOUSE_UI_TOKEN", "EVALHOUSE_RECEIVE_TOKEN", "EVALHOUSE_PLAIN_SERVER")
 # How the origin of a suite's value begins; the name of its file follows.
 SUITE_ORIGIN = "suite "
 _DEFAULT_MODEL = "openai:gpt-4.1-mini"

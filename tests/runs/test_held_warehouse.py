@@ -25,7 +25,7 @@ from evalhouse.warehouse.engine.locks import waiting_for_others
 from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.rows.runs import list_runs
 
-N_ROWS, N_CALLS = 16, 6
+N_ROWS, N_CALLS = 8, 6
 RUN = ("run", "berths.jsonl", "--judge", "openai:judge", "--embeddings", "openai:embedder", "--concurrency", "4")
 
 

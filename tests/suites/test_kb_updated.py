@@ -1,4 +1,4 @@
-"""Announcing an update, and reading back what anybody may have announced."""
+"""Announce an update, and parse the events that any sender may have announced."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from evalhouse.flows.serving.flow_runs import WINDOW, fetch_updates, make_event,
 
 @dataclass(kw_only=True)
 class Events:
-    """What a server of events has, was sent, and wants."""
+    """The state of a server of events: its events, the requests to it, and its answers."""
 
     kept: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _send_page(self, start: int) -> None:
         end = start + self.events.page_size
-        # The server names itself as nobody outside can reach it.
+        # The server names itself by an address that is not reachable from outside.
         more = f"http://inside:4200/api/events/filter/next?page-token={end}" if end < len(self.events.kept) else None
         self._send(200, json.dumps({"events": self.events.kept[start:end], "total": 0, "next_page": more}).encode())
 
@@ -73,7 +73,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *_: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ def place(server: EventServer, tmp_path: Path) -> Place:
     return Place(folder=tmp_path, variables={"PREFECT_HOME": str(tmp_path / "home"), "PREFECT_API_URL": server.url})
 
 
-def test_an_update_is_announced_with_what_prefect_wants(server: EventServer, place: Place) -> None:
+def test_update_is_announced_as_prefect_requires(server: EventServer, place: Place) -> None:
     done = place.call("kb-updated", "docs", "--version", "2026-11-21", "--changed", "a.md#1", "--changed", "b.md#2")
     assert done.status == 0, done.stderr
     (event,) = server.events.kept
@@ -108,17 +108,10 @@ def test_an_update_is_announced_with_what_prefect_wants(server: EventServer, pla
     assert event["payload"] == {"version": "2026-11-21", "changed": ["a.md#1", "b.md#2"]}
     assert abs(datetime.now(UTC) - datetime.fromisoformat(event["occurred"])) < timedelta(minutes=5)
     assert event["id"] in done.stdout
-
-
-def test_json_is_one_document(server: EventServer, place: Place) -> None:
     document = place.call("kb-updated", "docs", "--json").document
-    assert document == {
-        "event_id": server.events.kept[0]["id"],
-        "knowledge_base": "docs",
-        "version": None,
-        "changed": [],
-    }
-    assert server.events.kept[0]["payload"] == {}
+    bare = server.events.kept[1]
+    assert document == {"event_id": bare["id"], "knowledge_base": "docs", "version": None, "changed": []}
+    assert bare["payload"] == {}
 
 
 @pytest.mark.parametrize(
@@ -126,18 +119,27 @@ def test_json_is_one_document(server: EventServer, place: Place) -> None:
     [
         ({"PREFECT_API_KEY": "pnu_1"}, "Bearer pnu_1"),
         ({"PREFECT_API_AUTH_STRING": "admin:päss"}, f"Basic {base64.b64encode('admin:päss'.encode()).decode()}"),
-        ({"PREFECT_CLIENT_CUSTOM_HEADERS": '{"Authorization": "Own 1"}'}, "Own 1"),
     ],
 )
-def test_the_keys_are_those_prefect_knows(
+def test_server_gets_key_that_prefect_would_send(
     server: EventServer, place: Place, variables: dict[str, str], header: str
 ) -> None:
-    done = place.with_variables(**variables).call_process("kb-updated", "docs")
+    done = place.with_variables(**variables).call("kb-updated", "docs")
     assert done.status == 0, done.stderr
     assert server.events.headers[0]["authorization"] == header
 
 
-def test_a_server_and_key_in_prefects_profile_are_used(server: EventServer, place: Place) -> None:
+def test_prefects_own_settings_apply_in_a_new_process(server: EventServer, place: Place) -> None:
+    """Custom headers, and the token by which a server guards against foreign browsers."""
+    server.events.wants_token = True
+    own = place.with_variables(PREFECT_CLIENT_CUSTOM_HEADERS='{"Authorization": "Own 1"}')
+    done = own.call_process("kb-updated", "docs")
+    assert done.status == 0, done.stderr
+    assert server.events.headers[0]["authorization"] == "Own 1"
+    assert len(server.events.kept) == 1
+
+
+def test_server_and_key_of_prefects_profile_are_used(server: EventServer, place: Place) -> None:
     home = place.folder / "home"
     home.mkdir()
     profile = f'PREFECT_API_URL = "{server.url}"\nPREFECT_API_KEY = "pnu_2"\n'
@@ -147,21 +149,14 @@ def test_a_server_and_key_in_prefects_profile_are_used(server: EventServer, plac
     assert server.events.headers[0]["authorization"] == "Bearer pnu_2"
 
 
-def test_a_server_that_guards_against_foreign_browsers_gets_its_token(server: EventServer, place: Place) -> None:
-    server.events.wants_token = True
-    done = place.call_process("kb-updated", "docs")
-    assert done.status == 0, done.stderr
-    assert len(server.events.kept) == 1
-
-
-def test_without_a_server_it_says_how_to_get_one(tmp_path: Path) -> None:
+def test_missing_server_is_reported_with_a_way_to_start_one(tmp_path: Path) -> None:
     done = Place(folder=tmp_path, variables={"PREFECT_HOME": str(tmp_path)}).call("kb-updated", "docs")
     assert done.status == 2
     assert "evalhouse serve SUITE.toml --with-server" in done.stderr
     assert "PREFECT_API_URL" in done.stderr
 
 
-def test_a_server_that_is_down_is_named_without_its_secrets(tmp_path: Path) -> None:
+def test_server_that_is_down_is_named_without_its_secrets(tmp_path: Path) -> None:
     variables = {"PREFECT_HOME": str(tmp_path), "PREFECT_API_URL": "http://user:secret@127.0.0.1:9/api"}
     done = Place(folder=tmp_path, variables=variables).call("kb-updated", "docs")
     assert done.status == 2
@@ -171,7 +166,7 @@ def test_a_server_that_is_down_is_named_without_its_secrets(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("status", "answer", "told"),
+    ("status", "answer", "message"),
     [
         (401, b'{"exception_message": "Unauthorized"}', "PREFECT_API_AUTH_STRING"),
         (404, b'{"detail": "Not Found"}', "ends in /api"),
@@ -179,26 +174,26 @@ def test_a_server_that_is_down_is_named_without_its_secrets(tmp_path: Path) -> N
         (200, b"<html>", "not Prefect's API"),
     ],
 )
-def test_a_refusal_is_told_in_one_line(
-    server: EventServer, place: Place, status: int, answer: bytes, told: str
+def test_refusal_is_reported_in_one_line(
+    server: EventServer, place: Place, status: int, answer: bytes, message: str
 ) -> None:
     server.events.status, server.events.answer = status, answer
     done = place.call("kb-updated", "docs")
     assert done.status == 2
-    assert told in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
     "name", ["docs*", "do?cs", "[docs]", "!docs", "", " docs", "two  blanks", "tab\tbed", "x" * 201]
 )
-def test_a_name_that_a_trigger_would_read_as_a_pattern_is_refused(name: str) -> None:
+def test_name_that_a_trigger_would_read_as_a_pattern_is_refused(name: str) -> None:
     with pytest.raises(SettingsError, match="cannot name a knowledge base"):
         make_kb_source(name)
 
 
 @pytest.mark.parametrize("name", ["docs", "team/handbook v2", "知识库", "a.b_c-d:e@f+g"])
-def test_other_names_are_taken(name: str) -> None:
+def test_other_names_are_accepted(name: str) -> None:
     assert make_kb_source(name).name == name
 
 
@@ -215,7 +210,7 @@ def test_all_pages_are_read_oldest_first_and_each_update_once(server: EventServe
     assert timedelta() <= datetime.now(UTC) - since - WINDOW < timedelta(minutes=5)
 
 
-def test_nothing_older_than_what_is_asked_for_is_read(server: EventServer) -> None:
+def test_older_events_are_not_requested(server: EventServer) -> None:
     api = PrefectApi({"PREFECT_API_URL": server.url})
     yesterday = datetime.now(UTC).replace(tzinfo=None) - timedelta(days=1)
     fetch_updates(api, make_kb_source("docs"), since=yesterday)
@@ -239,13 +234,13 @@ def test_nothing_older_than_what_is_asked_for_is_read(server: EventServer) -> No
         (None, None, (), None),
     ],
 )
-def test_a_payload_of_any_shape_is_an_update(
+def test_payload_of_any_shape_is_an_update(
     payload: object, version: str | None, changed: tuple[str, ...], problem: str | None
 ) -> None:
-    update, told = parse_update({**make_event("docs", version=None, changed=[]), "payload": payload})
+    update, sentence = parse_update({**make_event("docs", version=None, changed=[]), "payload": payload})
     assert (update.version, update.changed) == (version, changed)
-    assert (told is None) == (problem is None)
-    assert (problem or "") in (told or "")
+    assert (sentence is None) == (problem is None)
+    assert (problem or "") in (sentence or "")
 
 
 def test_times_are_kept_in_utc() -> None:

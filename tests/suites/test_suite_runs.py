@@ -1,4 +1,4 @@
-"""`run SUITE.toml` as a person types it: a real bot asked, a real webhook told, and the gate's exit status."""
+"""`run SUITE.toml` as a person types it: a real bot, a real webhook, and the gate's exit status."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ on = ["completed", "incomplete", "failed", "gate_failed"]
 
 @dataclass(frozen=True, kw_only=True)
 class Harbour:
-    """A folder with a suite, the bot that it asks and the webhook that it tells."""
+    """A folder with a suite, the bot that it asks and the webhook that it notifies."""
 
     place: Place
     bot: RagBot
@@ -88,8 +88,8 @@ def harbour(tmp_path: Path, prefect_home: Path) -> Iterator[Harbour]:
         yield built
 
 
-def test_nights_of_a_suite(harbour: Harbour) -> None:
-    """Estimated, run, run again, run against a limit that fails, resumed, and told each time."""
+def test_nights_of_a_suite_are_asked_judged_gated_and_notified(harbour: Harbour) -> None:
+    """Estimate, run, run against a limit that fails, resume; each end is notified; then judge stored responses."""
     before = harbour.run("--dry-run")
     assert before.status == 0
     assert f"{harbour.bot.url} will be asked 3 questions." in before.stdout
@@ -111,13 +111,14 @@ def test_nights_of_a_suite(harbour: Harbour) -> None:
     assert harbour.bot.stats.n_requests == 3
 
     estimate = harbour.run("--dry-run", "--json").document
-    assert estimate["target"] == {
+    estimate_of_bot = {
         "asked": harbour.bot.url,
         "n_questions": 3,
         "n_answers_known": 3,
         "answers_of": document["run_id"],
         "repeats": None,
     }
+    assert estimate["target"] == estimate_of_bot
     assert (estimate["requests"], estimate["n_samples"]) == (0, 3)
     assert estimate["reused"] > 0
 
@@ -142,27 +143,39 @@ def test_nights_of_a_suite(harbour: Harbour) -> None:
     assert "hush" not in json.dumps([newest.config, oldest.config])
 
     resumed = harbour.place.call("resume", newest.run_id, "--warehouse", "suites/w.duckdb", "--json")
-    assert resumed.status == 1, "a run that is resumed is held against the limits it was started with"
+    assert resumed.status == 1, "a resumed run keeps the limits it was started with"
     assert resumed.document["gate"]["outcome"] == "failed"
 
-    told = [(body["run_id"], body["status"], body["gate"]["outcome"]) for body in harbour.webhook.bodies]
-    assert told == [(oldest.run_id, "completed", "passed")] + [(newest.run_id, "completed", "failed")] * 2
+    posted = [(body["run_id"], body["status"], body["gate"]["outcome"]) for body in harbour.webhook.bodies]
+    assert posted == [(oldest.run_id, "completed", "passed")] + [(newest.run_id, "completed", "failed")] * 2
     assert harbour.webhook.bodies[1]["previous_run_id"] == oldest.run_id
     assert harbour.webhook.bodies[1]["metrics"]["factual_f1"]["change"] < 0
     written = "".join(one.stdout + one.stderr for one in (before, first, second, resumed))
     assert "hush" not in written
 
+    harbour.write()
+    asked = harbour.bot.stats.n_requests
+    again = harbour.run("--responses", document["run_id"], "--metrics", "factual_f1", "--json")
+    assert (again.status, harbour.bot.stats.n_requests) == (0, asked), "stored responses are judged without asking"
+    assert set(again.document["metrics"]) == {"factual_f1"}
+    estimate = harbour.run("--responses", document["run_id"], "--dry-run", "--json").document
+    assert estimate["target"] == {**estimate_of_bot, "asked": None, "n_questions": 0}
 
-def test_an_incomplete_night_passes_its_gate_and_is_told(harbour: Harbour) -> None:
+
+def test_incomplete_night_passes_its_gate_and_failing_webhook_changes_no_status(harbour: Harbour) -> None:
     harbour.bot.configure(refuse="lighthouse")
+    harbour.webhook.statuses = (404,)
     finished = harbour.run("--json")
     assert finished.status == 3
     assert finished.document["status"] == "incomplete"
     assert finished.document["gate"]["outcome"] == "passed"
     assert [body["status"] for body in harbour.webhook.bodies] == ["incomplete"]
+    assert finished.stderr.splitlines()[-1] == (
+        "The notification was not delivered: the webhook refused it with status 404."
+    )
 
 
-def test_a_night_that_cannot_begin_is_told_and_its_gate_is_checked_before_anything_is_asked(harbour: Harbour) -> None:
+def test_gate_on_metric_that_is_not_scored_is_refused_and_notified_before_asking(harbour: Harbour) -> None:
     harbour.write(more="\n[gate.coverage]\nmrr = 0.5\n")
     finished = harbour.run()
     assert finished.status == 2
@@ -175,30 +188,7 @@ def test_a_night_that_cannot_begin_is_told_and_its_gate_is_checked_before_anythi
     assert body["problem"].startswith("[gate] has limits of mrr")
 
 
-def test_responses_on_record_are_judged_without_asking(harbour: Harbour) -> None:
-    first = harbour.run("--json").document
-    asked = harbour.bot.stats.n_requests
-    again = harbour.run("--responses", first["run_id"], "--metrics", "factual_f1", "--json")
-    assert again.status == 0
-    assert harbour.bot.stats.n_requests == asked
-    assert set(again.document["metrics"]) == {"factual_f1"}
-    estimate = harbour.run("--responses", first["run_id"], "--dry-run", "--json").document
-    assert estimate["target"] == {
-        "asked": None, "n_questions": 0, "n_answers_known": 3, "answers_of": first["run_id"],
-        "repeats": None,
-    }  # fmt: skip
-
-
-def test_a_webhook_that_fails_is_told_and_changes_no_status(harbour: Harbour) -> None:
-    harbour.webhook.statuses = (404,)
-    finished = harbour.run("--json")
-    assert finished.status == 0
-    assert finished.stderr.splitlines()[-1] == (
-        "The notification was not delivered: the webhook refused it with status 404."
-    )
-
-
-def test_all_problems_of_a_suite_come_before_anything_else(harbour: Harbour) -> None:
+def test_all_problems_of_a_suite_are_reported_first(harbour: Harbour) -> None:
     harbour.write(more="\n[limits]\nrpm = 0\nconcurency = 2\n")
     finished = harbour.run()
     assert finished.status == 2
@@ -209,7 +199,7 @@ def test_all_problems_of_a_suite_come_before_anything_else(harbour: Harbour) -> 
     assert harbour.webhook.posted == []
 
 
-def test_doctor_looks_at_a_suite_without_asking_anybody(harbour: Harbour) -> None:
+def test_doctor_checks_a_suite_without_requests(harbour: Harbour) -> None:
     harbour.write(
         more='\n[schedule]\ncron = "0 3 * * *"\ntimezone = "Asia/Shanghai"\n[trigger]\nknowledge_base = "kb"\n'
     )
@@ -237,7 +227,7 @@ def test_doctor_looks_at_a_suite_without_asking_anybody(harbour: Harbour) -> Non
     assert "hush" not in finished.stdout
 
 
-def test_doctor_says_what_of_a_suite_is_wrong(harbour: Harbour) -> None:
+def test_doctor_reports_problems_of_a_suite(harbour: Harbour) -> None:
     harbour.write(more="\n[gate.coverage]\nmrr = 0.5\n")
     (harbour.place.folder / "suites" / "questions.jsonl").unlink()
     bare = Place(folder=harbour.place.folder, variables={"PREFECT_HOME": harbour.place.variables["PREFECT_HOME"]})
