@@ -9,7 +9,7 @@ _RANGE = range(20_000, 32_000)
 
 
 def find_free_port() -> int:
-    """A port of this machine that nobody listens at."""
+    """Return a free port of this machine."""
     while True:
         port = secrets.choice(_RANGE)
         with socket.socket() as listener:

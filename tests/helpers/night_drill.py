@@ -66,16 +66,16 @@ class Drill:
             helper.join()
         before = {name: {run["run_id"] for run in self.list_runs(name)} for name in (FILE, LAKE)}
         self._wait_until(lambda: all(self._has_run_since(name, before[name]) for name in (FILE, LAKE)))
-        assert self.house.stop() == 0, self.house.told
-        # What was stopped in good order just now goes on when it is served again; nothing new falls due.
+        assert self.house.stop() == 0, self.house.output
+        # Runs that were stopped in good order are resumed when they are served again; nothing new falls due.
         for path in self.suites:
             path.write_text(path.read_text(encoding="utf-8").replace('"* * * * *"', '"0 0 1 1 *"'), encoding="utf-8")
         self._serve()
         self._wait_until(lambda: not any(self.list_unfinished(name) for name in (FILE, LAKE)))
-        assert self.house.stop() == 0, self.house.told
+        assert self.house.stop() == 0, self.house.output
 
     def list_unfinished(self, suite: str) -> list[str]:
-        """Runs that have not completed, and times of the schedule that have passed without what ought to come of each:
+        """Return runs that have not completed, and times of the schedule that have passed without their result:
         a run that has completed, a later run that made up for it, or another flow run in its place."""
         runs = self.list_runs(suite)
         left = [f"{run['run_id']} {run['status']}" for run in runs if run["status"] != "completed"]
@@ -113,7 +113,7 @@ class Drill:
         return self._read(suite, " union all ".join(counts))
 
     def count_scored(self, suite: str) -> dict[str, int]:
-        """How many samples of each run have a score."""
+        """Return the number of scored samples of each run."""
         rows = self._read(
             suite, "select run_id, count(distinct sample_id) as n from scores where value >= 0 group by all"
         )
@@ -148,11 +148,11 @@ class Drill:
                 return
             except AssertionError:
                 assert self.house.process is not None
-                self._note(f"serve did not come up: {self.house.told[-300:]}")
+                self._note(f"serve did not come up: {self.house.output[-300:]}")
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.house.process.pid, signal.SIGKILL)
                 self.house.process.wait()
-        raise AssertionError(self.house.told)
+        raise AssertionError(self.house.output)
 
     def _wait(self, seconds: float) -> None:
         """Wait, and be the supervisor meanwhile."""
@@ -180,7 +180,7 @@ class Drill:
             self._note(name)
 
     def _kill(self, what: str) -> bool:
-        """`kill -9` of one of the processes with this in their command; False where there is none."""
+        """Send `kill -9` to one of the processes with this in their command; False without one."""
         found = [process for process in self.list_processes() if what in process.command]
         if not found:
             return False
@@ -189,7 +189,7 @@ class Drill:
         return True
 
     def _kill_serve(self) -> None:
-        """Of the process that serves alone: its runs live on. The supervisor finds it."""
+        """Kill only the process that serves: its runs live on. The supervisor finds it."""
         assert self.house.process is not None
         self.house.process.kill()
         self.house.process.wait()
@@ -226,7 +226,7 @@ class Drill:
         return any(run["run_id"] not in before and run["status"] == "completed" for run in self.list_runs(name))
 
     def describe(self) -> str:
-        """What was done, and what came of it."""
+        """Return what was done, and the results."""
         lines = [f"blows: {dict(self.blows)}", *self.notes]
         for name in (FILE, LAKE):
             lines += [f"{name} {run['run_id']} {run['status']} {run['problem'] or ''}" for run in self.list_runs(name)]

@@ -1,4 +1,4 @@
-"""Runs spread over workers for real: the session's Prefect server or one of their own, on SQLite or PostgreSQL, workers
+"""Runs spread over real workers: the session's Prefect server or a separate one, on SQLite or PostgreSQL, workers
 as processes, and a lake. Workers are killed as machines die, with all they have started. Linux alone: descendants are
 found in /proc."""
 
@@ -32,13 +32,13 @@ SUBJECTS = ("The pump", "The lamp", "The planter", "The depot", "The warranty", 
 
 @dataclass(kw_only=True)
 class Worker:
-    """One worker, as a machine of its own would have one."""
+    """One worker, like that of a separate machine."""
 
     process: subprocess.Popen[bytes]
     log: Path
 
     def is_busy(self) -> bool:
-        """Whether it has a part, whose process it has started."""
+        """Return whether it has a part, whose process it has started."""
         return len(list_family(self.process.pid)) > 1
 
     def kill(self) -> None:
@@ -66,7 +66,7 @@ class PoolHouse:
 
     @property
     def place(self) -> Place:
-        """Where commands are called, and workers are started."""
+        """The place where commands are called, and workers are started."""
         return Place(
             folder=self.folder,
             variables={
@@ -112,7 +112,7 @@ class PoolHouse:
     def _api(self) -> PrefectApi:
         return PrefectApi(self.server)
 
-    def post(self, path: str, body: object) -> Any:  # noqa: ANN401  # whatever Prefect's JSON is
+    def post(self, path: str, body: object) -> Any:  # noqa: ANN401  # Prefect's JSON
         return self._api.post(path, body)
 
     def list_parts(self) -> list[dict[str, Any]]:
@@ -147,7 +147,7 @@ def open_pool_house(
 ) -> Iterator[PoolHouse]:
     """A house whose Prefect server is up, with no worker yet; all processes end with the block.
 
-    If `is_shared` it is the session's server, which has none of Prefect's services; else one of its own with all.
+    If `is_shared` it is the session's server, which has none of Prefect's services; else a separate one with all.
     """
     with contextlib.ExitStack() as stack:
         house = PoolHouse(
@@ -198,7 +198,7 @@ def write_samples(path: Path, n_samples: int, *, first: int = 0) -> None:
                 "question": f"What is known about item {number}?",
                 "answer": f"{facts[0]} {subject} is blue.",
                 "ground_truth": " ".join(facts),
-                "contexts": [f"On item {number}: {facts[0]}", f"Of item {number} it is said: {facts[1]}"],
+                "contexts": [f"On item {number}: {facts[0]}", f"Also known of item {number}: {facts[1]}"],
             }
             file.write(f"{json.dumps(row)}\n")
 

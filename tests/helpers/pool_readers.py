@@ -1,4 +1,4 @@
-"""Analysts who ask all the time while a run is written: each a process of its own, which notes whatever it sees that
+"""Analysts who query all the time while a run is written: each is a process, which notes everything it sees that
 must not be. A torn batch would show as a sample with some of its rows, a lost one as a count that falls."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cli_process import ROOT
 from evalhouse.warehouse.store import Warehouse
 
 # To read takes a tenth of a second of CPU and more, of two cores that are shared with everything else here: the longer
-# it goes on, the less often it is done.
+# it takes, the less often it is done.
 _PAUSE_S = 0.5
 _OFTEN = 5
 
@@ -47,7 +47,7 @@ group by table_name
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What a reader has to say: how often it read, what was wrong, and its last counts."""
+    """The report of a reader: how often it read, what was wrong, and its last counts."""
 
     n_reads: int
     wrong: list[str]
@@ -76,7 +76,7 @@ def read_seen(path: Path) -> Seen:
 
 
 def read_on(url: str, stop: Path) -> Seen:
-    """Read until told to stop, and once after it: the last batch may have come since the read before."""
+    """Read until the order to stop, and once after it: the last batch may have come since the read before."""
     warehouse = Warehouse(url)
     last: dict[str, int] = {}
     wrong: list[str] = []

@@ -1,4 +1,4 @@
-"""A real PostgreSQL server for a test session: made in a folder of its own, on a free port, gone afterwards."""
+"""A real PostgreSQL server for a test session: made in a temporary folder, on a free port, gone afterwards."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class PostgresServer:
 
     def _control(self, *arguments: str, check: bool = False) -> None:
         command = [str(self.binaries / "pg_ctl"), "-D", str(self.folder / "data"), *arguments]
-        subprocess.run(command, check=check, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **_as_nobody())
+        subprocess.run(command, check=check, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **_drop_rights())
 
 
 def find_postgres() -> Path | None:
-    """The folder of PostgreSQL's programs, wherever the system keeps them; None where there is none."""
+    """Return the folder of PostgreSQL's programs; None without them."""
     in_path = shutil.which("initdb")
     versions = sorted(Path(_PLACES).glob("*/bin/initdb"), key=lambda path: int(path.parent.parent.name))
     found = Path(in_path).resolve() if in_path else next(reversed(versions), None)
@@ -81,7 +81,7 @@ def start_postgres() -> Iterator[PostgresServer]:
             owner = pwd.getpwnam(_find_owner())
             os.chown(folder, owner.pw_uid, owner.pw_gid)
         command = [str(binaries / "initdb"), "-D", str(folder / "data"), "-A", "trust", "-U", _USER, "--no-sync"]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/", **_as_nobody())
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/", **_drop_rights())
         server = PostgresServer(port=find_free_port(), folder=folder, binaries=binaries)
         server.start()
         try:
@@ -90,7 +90,7 @@ def start_postgres() -> Iterator[PostgresServer]:
             server.stop()
 
 
-def _as_nobody() -> dict[str, str]:
+def _drop_rights() -> dict[str, str]:
     """PostgreSQL refuses to run as root."""
     return {"user": _find_owner()} if os.geteuid() == 0 else {}
 

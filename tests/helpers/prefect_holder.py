@@ -1,7 +1,7 @@
 """One Prefect server for all test processes of a session: it costs 4 s of CPU to start.
 
-The first test that needs it starts this file as a process of its own, which outlives the worker that called it and ends
-with the session. What leads to the server stands in `server.json` of the session's folder.
+The first test that needs it starts this file as a process, which outlives the worker that called it and ends
+with the session. The file `server.json` of the session's folder has its address.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def find_home() -> Path:
 
 
 def find_server() -> dict[str, str]:
-    """The variables that lead to the shared server, which is started when nobody has asked for it before."""
+    """Return the variables that lead to the shared server, which is started by the first call."""
     folder = Path(os.environ[_SESSION])
     report = folder / "server.json"
     with FileLock(folder / "server.lock"):
@@ -95,11 +95,11 @@ def _start(folder: Path, report: Path) -> None:
         assert process.poll() is None, (folder / "holder.log").read_text()
         assert time.monotonic() < deadline, "the shared Prefect server does not start"
         time.sleep(0.05)
-    process.returncode = 0  # it is the session's and not this worker's: nobody here waits for it
+    process.returncode = 0  # it is the session's and not this worker's, which does not wait for it
 
 
 def main() -> None:
-    """Hold the server until the session has ended, in whatever way."""
+    """Hold the server until the session has ended, in any way."""
     folder = Path(sys.argv[1])
     (folder / "holder").touch()
     owner = folder / "owner"
@@ -118,7 +118,7 @@ def main() -> None:
 
 
 def _keep_empty(folder: Path) -> None:
-    """Copy the database as it is before anybody has used it."""
+    """Copy the database of a server that was never used."""
     with closing(sqlite3.connect(find_home() / "prefect.db")) as database, closing(sqlite3.connect(":memory:")) as kept:
         database.backup(kept)
         (folder / "empty.db").write_bytes(kept.serialize())

@@ -1,5 +1,5 @@
 """Suites served for real: a RAG bot over a folder of documents, suites that ask it, and `evalhouse serve` as a process
-with a Prefect server of its own. Everything is looked up where a person would: the warehouse and Prefect's API."""
+with its own Prefect server. Everything is looked up where a person would: the warehouse and Prefect's API."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ServeHouse:
     bot: RagBot
     port: int
     place: Place
-    auth: str | None = None  # user:password that the server wants
+    auth: str | None = None  # user:password that the server requires
     printed: list[Path] = field(default_factory=list)
     process: subprocess.Popen[bytes] | None = None
 
@@ -60,7 +60,7 @@ class ServeHouse:
 
     @property
     def client(self) -> Place:
-        """Where somebody else on the machine calls commands."""
+        """The place of another process on the machine that calls commands."""
         keys = {"PREFECT_API_AUTH_STRING": self.auth} if self.auth else {}
         return self.place.with_variables(PREFECT_API_URL=self.api_url, **keys)
 
@@ -68,7 +68,7 @@ class ServeHouse:
         (self.folder / "documents" / name).write_text(text, encoding="utf-8")
 
     def write_suite(self, name: str, *, cron: str | None = None, kb_name: str | None = None, more: str = "") -> Path:
-        """A suite with a warehouse of its own, so that what others were answered is not on its record."""
+        """Write a suite with a separate warehouse, so that it has no replies of other suites."""
         schedule = f'[schedule]\ncron = "{cron}"\n' if cron else ""
         trigger = f'[trigger]\nknowledge_base = "{kb_name}"\ndebounce_s = 10\n' if kb_name else ""
         path = self.folder / f"{name}.toml"
@@ -81,7 +81,7 @@ class ServeHouse:
         return path
 
     def serve(self, *suites: Path, parallel: int = 1, with_server: bool = True) -> None:
-        """Start serving and wait until it is under way."""
+        """Start serving and wait until it is running."""
         printed = self.folder / f"serve-{len(self.printed)}.txt"
         self.printed.append(printed)
         own = ["--with-server", "--port", str(self.port)] if with_server else []
@@ -96,21 +96,21 @@ class ServeHouse:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self.wait_until(lambda: "Ctrl-C ends it" in self.told)
+        self.wait_until(lambda: "Ctrl-C ends it" in self.expected)
         if with_server:
             access = (Path(place.variables["PREFECT_HOME"]) / "evalhouse-server.env").read_text(encoding="utf-8")
             self.auth = access.partition("PREFECT_API_AUTH_STRING=")[2].strip()
 
     @property
-    def told(self) -> str:
-        """What the process that serves has written so far."""
+    def output(self) -> str:
+        """The output so far of the process that serves."""
         return self.printed[-1].read_text(encoding="utf-8")
 
     def wait_until(self, is_reached: Callable[[], object]) -> None:
         deadline = time.monotonic() + TIMEOUT_S
         while not is_reached():
-            assert time.monotonic() < deadline, f"not reached in time; serve has said:\n{self.told}{self._read_log()}"
-            assert self.process is None or self.process.poll() is None, f"serve has ended:\n{self.told}"
+            assert time.monotonic() < deadline, f"not reached in time:\n{self.output}{self._read_log()}"
+            assert self.process is None or self.process.poll() is None, f"serve has ended:\n{self.output}"
             time.sleep(_LOOK_S)
 
     def kill(self) -> None:
@@ -128,7 +128,7 @@ class ServeHouse:
         self.process = None
         return status
 
-    def post(self, path: str, body: object) -> Any:  # noqa: ANN401  # whatever Prefect's JSON is
+    def post(self, path: str, body: object) -> Any:  # noqa: ANN401  # Prefect's JSON
         keys = {"PREFECT_API_AUTH_STRING": self.auth} if self.auth else {}
         return PrefectApi({"PREFECT_API_URL": self.api_url, **keys}).post(path, body)
 
@@ -175,7 +175,7 @@ class ServeHouse:
         return self.list_runs(suite, trigger)
 
     def count_judged(self, suite: str, run_id: str) -> dict[str, set[str]]:
-        """The samples of a run that the judge was asked about, and those it was not."""
+        """Return the samples of a run that the judge was asked about, and the others."""
         rows = self.query(
             suite,
             "select sample_id, bool_or(status = 'ok') as asked from llm_calls "
@@ -187,7 +187,7 @@ class ServeHouse:
         }
 
     def list_responses(self, suite: str, run_id: str) -> dict[str, dict[str, Any]]:
-        """What the bot answered in a run, by sample."""
+        """Return the bot's answers in a run, by sample."""
         rows = self.query(suite, f"select sample_id, answer, contexts from responses where run_id = '{run_id}'")
         return {row.pop("sample_id"): row for row in rows}
 
@@ -197,9 +197,9 @@ class ServeHouse:
 
 
 @contextlib.contextmanager
-def start_prefect_server(house: ServeHouse, *, wants_key: bool = True) -> Iterator[None]:
-    """A server of the user's own, as its handbook says to start one, that wants a key or none; for the block."""
-    house.auth = "admin:sesame" if wants_key else None
+def start_prefect_server(house: ServeHouse, *, requires_key: bool = True) -> Iterator[None]:
+    """Run a server as the user would start it, with a key or without, for the block."""
+    house.auth = "admin:sesame" if requires_key else None
     environment = house.place.environment() | {
         **({"PREFECT_SERVER_API_AUTH_STRING": house.auth} if house.auth else {}),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",

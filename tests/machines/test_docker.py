@@ -1,6 +1,6 @@
-"""What `flows/deploy` brings up by Docker Compose, built and started: suites served, pages shown, traces taken.
+"""The services of `flows/deploy`, built and started by Docker Compose: suites served, pages shown, traces received.
 
-Where no Docker engine is at hand, or the images of others that it builds on are neither there nor to be had, the files
+Without a Docker engine, or without the base images that it builds on and a way to pull them, the files
 are only read: by tests/commands/test_deploy_files.py.
 """
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 PYTHON, POSTGRES = "python:3.11-slim", "postgres:17"
 TOKEN = "abcdefghij0123456789"
 SUITE = 'dataset = "sample"\njudge = "lexical"\n[schedule]\ncron = "* * * * *"\n'
-# Ports that nobody else has, and none for the worker, which nobody here gives work to.
+# Free ports, and none for the worker, which gets no work here.
 OVERRIDE = """
 name: evalhouse-test
 services:
@@ -53,7 +53,7 @@ def _find_what_is_missing() -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """The services of compose.yaml, under way."""
+    """The running services of compose.yaml."""
 
     files: tuple[str, ...]
 
@@ -80,7 +80,7 @@ class Stack:
 
 
 def wait(look: Callable[[], T | None], seconds: float = 240.0) -> T | None:
-    """What `look` finds in the end, if it finds anything in time."""
+    """Return the first result of `look`; fail without one in time."""
     ends_at = time.monotonic() + seconds
     while (found := look()) is None and time.monotonic() < ends_at:
         time.sleep(1.0)
@@ -100,7 +100,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     secrets |= {"EVALHOUSE_UI_TOKEN": TOKEN, "EVALHOUSE_RECEIVE_TOKEN": TOKEN}
     (folder / ".env").write_text("".join(f"{name}={value}\n" for name, value in secrets.items()))
     for path in (folder, suites, suites / "nightly.toml"):
-        path.chmod(0o755)  # the image has a user of its own
+        path.chmod(0o755)  # the image runs as another user
     compose = str(ROOT / "flows" / "deploy" / "compose.yaml")
     stack = Stack(files=("--env-file", str(folder / ".env"), "-f", compose, "-f", str(folder / "override.yaml")))
     try:
@@ -112,7 +112,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 @pytest.mark.slow
-def test_a_suite_is_served_and_goes_on_after_its_container_was_killed(stack: Stack) -> None:
+def test_suite_is_served_again_after_its_container_was_killed(stack: Stack) -> None:
     begun = stack.wait_for(r"nightly: run (\S+) has started on schedule")
     stack.compose("kill", "serve")
     stack.compose("up", "--detach", "--no-build", "serve")

@@ -44,7 +44,7 @@ for line in sys.stdin:
 
 @dataclass(kw_only=True)
 class Python:
-    """As `python -m` in a place, one process after the other."""
+    """Run `python -m` in a place, one process after the other."""
 
     process: subprocess.Popen[str]
     log: Path
@@ -137,7 +137,7 @@ def test_the_form_offers_closed_sets_as_choices_and_has_no_field_for_a_secret(de
     assert not [name for name in fields if "key" in name or "secret" in name or "webhook" in name]
 
 
-def test_a_flow_run_that_is_tried_again_goes_on_with_its_run(deployed: Deployed) -> None:
+def test_retried_flow_run_resumes_its_run(deployed: Deployed) -> None:
     flow_run_id = deployed.queue(judge="openai:gpt-4.1-mini", metrics=["faithfulness"], limit=2, tags=["blue"])
     failed = deployed.work(flow_run_id, key="sk-wrong")
     assert failed["state_type"] == "FAILED"
@@ -153,14 +153,14 @@ def test_a_flow_run_that_is_tried_again_goes_on_with_its_run(deployed: Deployed)
     (run,) = deployed.query("from runs")
     assert (run["run_id"], run["status"], run["metrics"]) == (begun["run_id"], "completed", ["faithfulness"])
     assert run["run_id"] in ended["state"]["message"]
-    # A copy of what has completed is another run.
+    # A copy of a completed flow run starts a new run.
     assert "run_id" not in ended["parameters"]["parameters"]
     assert {"judge: openai:gpt-4.1-mini", "dataset: sample", "blue", "evalhouse"} <= set(ended["tags"])
 
     logs = deployed.api.post("/logs/filter", {"logs": {"flow_run_id": {"any_": [flow_run_id]}}})
-    said = [row["message"] for row in logs]
-    assert any(line.startswith("extract shard 0: 2 of 2 samples in ") for line in said), said
-    assert f"Resuming run {begun['run_id']}, which was failed." in said
+    printed = [row["message"] for row in logs]
+    assert any(line.startswith("extract shard 0: 2 of 2 samples in ") for line in printed), printed
+    assert f"Resuming run {begun['run_id']}, which was failed." in printed
     keys = {"key": {"like_": f"evalhouse-{run['run_id']}%"}, "type": {"any_": ["progress"]}}
     progress = deployed.api.post("/artifacts/filter", {"artifacts": keys})
     assert max(artifact["data"] for artifact in progress) == 100.0
@@ -174,7 +174,7 @@ def test_a_flow_run_that_is_tried_again_goes_on_with_its_run(deployed: Deployed)
 
 
 def test_what_is_wrong_with_parameters_is_the_message_of_the_flow_run(deployed: Deployed) -> None:
-    failed = deployed.work(deployed.queue(dataset="nowhere.jsonl"))
+    failed = deployed.work(deployed.queue(dataset="missing.jsonl"))
     assert failed["state_type"] == "FAILED"
-    assert "nowhere.jsonl" in failed["state"]["message"]
+    assert "missing.jsonl" in failed["state"]["message"]
     assert "Traceback" not in failed["state"]["message"]

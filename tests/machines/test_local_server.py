@@ -1,4 +1,4 @@
-"""The Prefect server a run brings along: a real one, in processes like those of the command line, because what counts
+"""The Prefect server that a run starts: a real one, in processes like commands, because what counts
 is what is left in the database and on the terminal when they end, or are ended."""
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ print(json.dumps({"outcomes": outcomes, "statuses": statuses}), flush=True)
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """What a run of the script has left on the terminal."""
+    """The output of a run of the script."""
 
     messages: list[dict[str, object]]
     stderr: str
@@ -385,7 +385,7 @@ def test_what_the_user_has_set_stays(clean_environ: Path) -> None:
     assert environ["PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE"] == "200"
 
 
-def test_the_servers_log_is_not_quiet_whatever_was_configured_first(clean_environ: Path) -> None:
+def test_log_of_server_is_not_quiet_after_this_process_was_configured(clean_environ: Path) -> None:
     before = make_server_environment(4200, "evalhouse:key")
     configure_prefect_environment("http://127.0.0.1:1/api", auth_string="evalhouse:key")
     after = make_server_environment(4200, "evalhouse:key")

@@ -1,4 +1,4 @@
-"""Every night's run ends completed, none twice, and no process is left over, whatever is killed or held meanwhile.
+"""Every night's run completes once and no process is left over, though processes are killed and files held meanwhile.
 
 Three minutes by themselves; an hour by
 
@@ -23,7 +23,7 @@ MINUTES = float(os.environ.get("NIGHT_DRILL_MINUTES", "3"))
 SEED = int(os.environ.get("NIGHT_DRILL_SEED", str(time.time_ns() % 10_000)))
 
 
-def test_every_run_completes_once_whatever_dies(tmp_path: Path) -> None:
+def test_every_run_completes_once_after_kills(tmp_path: Path) -> None:
     print(f"NIGHT_DRILL_SEED={SEED} NIGHT_DRILL_MINUTES={MINUTES:g}")
     with start_postgres() as postgres, open_serve_house(tmp_path) as house:
         lake_url = f"ducklake:{postgres.make_database('night')}?data={tmp_path / 'lake'}"

@@ -26,7 +26,7 @@ IN_FLIGHT = 6
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """A bucket of one's own; yields the variables that lead to it."""
+    """A bucket for the test; yields the variables that lead to it."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
     host, port = server.get_host_and_port()

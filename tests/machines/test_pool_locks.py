@@ -1,4 +1,4 @@
-"""Locks that say whether somebody works: seen by others, free when their holder dies, and told to be lost."""
+"""Locks that show whether a process works: visible to others, free when their holder dies, and reported as lost."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ def test_a_lock_outlives_a_restart_of_the_server(postgres: PostgresServer, tmp_p
     with hold(location, "part-r1-1", patience_s=5, busy="taken") as lock:
         postgres.stop()
         try:
-            assert lock.is_held()  # for nobody else can have it while the server is down
+            assert lock.is_held()  # no other process can take it while the server is down
         finally:
             postgres.start()
         assert lock.is_held()
         assert list_held(location, ["part-r1-1"]) == {"part-r1-1"}
 
 
-def test_a_lock_that_somebody_else_has_taken_meanwhile_is_lost(postgres: PostgresServer, tmp_path: Path) -> None:
+def test_lock_that_another_process_has_taken_is_lost(postgres: PostgresServer, tmp_path: Path) -> None:
     location = parse_location(f"ducklake:{postgres.make_database('taken')}?data={tmp_path}")
     with hold(location, "part-r1-1", patience_s=5, busy="taken") as lock:
         with psycopg.connect(_lake(location).dsn, autocommit=True) as session:
@@ -167,7 +167,7 @@ def test_processes_of_a_machine_take_turns(location: Location) -> None:
     assert [one.split()[1] for one in seen] == ["in", "out", "in", "out"]
     with (
         hold_file(find_lock_file(location, "orphans"), patience_s=5, busy="taken"),
-        pytest.raises(WarehouseBusy, match="somebody is at it"),
-        hold_file(find_lock_file(location, "orphans"), patience_s=0.1, busy="somebody is at it"),
+        pytest.raises(WarehouseBusy, match="another process has it"),
+        hold_file(find_lock_file(location, "orphans"), patience_s=0.1, busy="another process has it"),
     ):
         pass

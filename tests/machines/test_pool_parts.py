@@ -63,7 +63,7 @@ def test_a_part_whose_lock_is_held_is_left_to_its_holder(state_type: str) -> Non
     assert _see(state_type, held=True, since_s=3600.0) == "wait"
 
 
-def test_what_nobody_holds_is_lost_after_a_while() -> None:
+def test_part_without_a_lock_is_lost_after_a_while() -> None:
     assert _see("RUNNING", was_held=True, since_s=1.0) == "wait"
     assert _see("RUNNING", was_held=True, since_s=10.0) == "lost"
 
@@ -84,7 +84,7 @@ def test_a_part_that_waits_for_a_worker_may_wait_for_ever() -> None:
     assert _see("SCHEDULED", name="Late", since_s=86_400.0) == "wait"
 
 
-def test_what_nobody_would_get_past_stops_the_run() -> None:
+def test_part_that_no_worker_could_finish_stops_the_run() -> None:
     assert _see("FAILED", name=STOPPED) == "stop"
     assert _see("COMPLETED") == "done"
 

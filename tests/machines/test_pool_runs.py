@@ -109,7 +109,7 @@ def _pick_busy(house: PoolHouse, dice: random.Random) -> Worker:
     return dice.choice(busy)
 
 
-def test_the_run_completes_and_tells_what_it_asked(pool_run: PoolRun) -> None:
+def test_run_completes_and_reports_its_requests(pool_run: PoolRun) -> None:
     assert pool_run.ended.status == 0, (pool_run.ended, pool_run.house.read_logs())
     document = pool_run.ended.document
     assert (document["status"], document["n_samples"]) == ("completed", pool_run.size.n_samples)

@@ -1,4 +1,4 @@
-"""How a run over workers ends early and is resumed: a wrong key, Ctrl-C, a pool that is not there."""
+"""A run over workers that ends early and is resumed: a wrong key, Ctrl-C, a missing pool."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolHouse]:
 
 @pytest.fixture
 def lake(house: PoolHouse, request: pytest.FixtureRequest) -> str:
-    """A lake of the test's own, so that what others were answered is not on its record; nobody is at work any more."""
+    """A new lake, without replies of other tests; no worker is busy any more."""
     _wait_for_ends(house)
     house.endpoint.asked.clear()
     house.endpoint.settled.clear()
@@ -67,9 +67,9 @@ def _count_repeated(endpoint: NotingEndpoint) -> int:
 def test_a_pool_that_is_not_there_is_named_beside_those_that_are(house: PoolHouse, lake: str) -> None:
     ended = house.place.call_process(*_arguments(house, first=0), "--pool", "jugdes", timeout_s=TIMEOUT_S)
     assert ended.status in (2, 3)
-    told = ended.stderr + ended.stdout
-    assert "no work pool 'jugdes' (it has: judges)" in told
-    assert "prefect worker start --pool jugdes" in told
+    expected = ended.stderr + ended.stdout
+    assert "no work pool 'jugdes' (it has: judges)" in expected
+    assert "prefect worker start --pool jugdes" in expected
 
 
 def test_a_wrong_key_ends_the_run_as_in_one_process(house: PoolHouse, lake: str) -> None:
@@ -83,14 +83,14 @@ def test_a_wrong_key_ends_the_run_as_in_one_process(house: PoolHouse, lake: str)
     assert "Incorrect API key" in ended.document["problem"]
     (run,) = house.query("select status, problem from runs")
     assert run["status"] == "failed"
-    # No part goes on alone, and none was given out again for it.
+    # No part continues alone, and none was given out again for it.
     _wait_for_ends(house)
     states = {one["state_type"] for one in house.list_parts() if one["parameters"]["warehouse"] == lake}
     assert states <= {"FAILED", "CANCELLED"}
     assert {one["parameters"]["attempt"] for one in house.list_parts()} == {1}
 
 
-def test_ctrl_c_ends_all_parts_and_resume_goes_on(house: PoolHouse, lake: str) -> None:
+def test_ctrl_c_ends_all_parts_and_resume_completes_them(house: PoolHouse, lake: str) -> None:
     process = house.place.start(*_arguments(house, first=200), "--pool", POOL, "--concurrency", "4")
     house.wait_until(lambda: len(house.endpoint.settled) >= N_CALLS * 4, process)
     process.send_signal(signal.SIGINT)
@@ -104,7 +104,7 @@ def test_ctrl_c_ends_all_parts_and_resume_goes_on(house: PoolHouse, lake: str) -
     parts = [one for one in house.list_parts() if one["parameters"]["warehouse"] == lake]
     assert {one["state_type"] for one in parts} == {"CANCELLED"}
     (calls,) = house.query("select count(*) as n from llm_calls where status = 'ok'")
-    assert calls["n"] == n_asked  # whatever was under way was waited for, and is on record
+    assert calls["n"] == n_asked  # requests in flight were waited for, and their replies stored
 
     resumed = house.place.call_process("resume", "latest", "--json", timeout_s=TIMEOUT_S)
     assert resumed.status == 0, (resumed, house.read_logs())
@@ -122,7 +122,7 @@ def test_a_run_whose_coordinator_was_killed_takes_up_its_parts(house: PoolHouse,
     resumed = house.place.call_process("resume", "latest", "--json", timeout_s=TIMEOUT_S)
     assert resumed.status == 0, (resumed, house.read_logs())
     assert _count_repeated(house.endpoint) == 0
-    # Nobody was put off the part that was under way; no other flow run was made for it.
+    # The running part kept its worker; no other flow run was made for it.
     parts = [one for one in house.list_parts() if one["parameters"]["warehouse"] == lake]
     assert Counter(one["parameters"]["first"] for one in parts) == {1: 1, 21: 1}
     assert {one["state_type"] for one in parts} == {"COMPLETED"}

@@ -27,7 +27,7 @@ class Records:
     api: PrefectApi
 
     def make_suite(self) -> ServedSuite:
-        """A deployment with a name of its own, as the server is everybody's."""
+        """A deployment with a unique name, as the server is shared."""
         name = f"suite-{uuid.uuid4().hex[:8]}"
         flow_id = self.api.post("/flows/", {"name": "evaluate-suite"})["id"]
         deployment = self.api.post("/deployments/", {"name": name, "flow_id": flow_id})
@@ -118,7 +118,7 @@ def test_an_old_flow_run_goes_with_all_that_hangs_on_it(records: Records) -> Non
     assert cut(records, suite) == 0
 
 
-def test_what_is_young_or_under_way_or_not_ours_stays(records: Records) -> None:
+def test_young_running_and_foreign_flow_runs_stay(records: Records) -> None:
     suite, other = records.make_suite(), records.make_suite()
     old = records.add(age=OLD, deployment_id=suite.deployment_id)
     stays = [
@@ -156,8 +156,8 @@ def test_a_line_a_day_says_what_was_deleted(records: Records, monkeypatch: pytes
         records.add(age=OLD, deployment_id=suite.deployment_id)
     limit = HistoryLimit(records.api, [(suite, "30d"), (forever, "never")])
     lines = [limit.step() for _ in range(5)]
-    said = f"deleted from Prefect's history: {suite.name} {_A_STEP + 1} flow runs older than 30d"
-    assert lines == [[], [], [said], [], []]
+    printed = f"deleted from Prefect's history: {suite.name} {_A_STEP + 1} flow runs older than 30d"
+    assert lines == [[], [], [printed], [], []]
     assert records.api.post("/flow_runs/count", {"deployments": {"id": {"any_": [forever.deployment_id]}}}) == 1
     records.add(age=OLD, deployment_id=suite.deployment_id)
     assert limit.step() == []
@@ -188,7 +188,7 @@ def test_what_is_gone_already_hinders_nothing(records: Records) -> None:
     roots = [records.add(age=OLD, deployment_id=suite.deployment_id) for _ in range(2)]
 
     class Twice(PrefectApi):
-        """As where the answer to a request was lost, and it is sent again."""
+        """The answer to a request was lost, and it is sent again."""
 
         def delete(self, path: str) -> None:
             super().delete(path)

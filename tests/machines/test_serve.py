@@ -27,7 +27,7 @@ emit_event(
 
 @dataclass(frozen=True, kw_only=True)
 class Night:
-    """What serves, and its suites: each is named after the way in which an update is announced to it."""
+    """The serving process and its suites, each named after the way in which updates are announced to it."""
 
     house: ServeHouse
     ways: tuple[str, ...]
@@ -76,7 +76,7 @@ def announce(house: ServeHouse, way: str) -> None:
 
 @pytest.fixture(scope="module")
 def scheduled(night: Night) -> Night:
-    """When every suite has run on its schedule."""
+    """The night after every suite has run on its schedule."""
     for way in night.ways:
         night.house.wait_for_runs(way, 1)
     return night
@@ -84,7 +84,7 @@ def scheduled(night: Night) -> Night:
 
 @pytest.fixture(scope="module")
 def updated(scheduled: Night) -> Night:
-    """When a document has changed, each way of announcing it was used, and its run has ended."""
+    """The night after a document has changed, each way of announcing it was used, and its run has ended."""
     house = scheduled.house
     house.write_document("lamp.txt", DOCUMENTS["lamp.txt"].replace("green", "red"))
     for way in scheduled.ways:
@@ -94,10 +94,10 @@ def updated(scheduled: Night) -> Night:
     return scheduled
 
 
-def test_what_is_served_is_told_with_all_a_newcomer_needs(night: Night) -> None:
-    assert night.house.api_url in night.house.told
-    assert "next 20" in night.house.told
-    assert f"evalhouse kb-updated {night.ways[0]} --version V --changed ID" in night.house.told
+def test_introduction_names_server_schedule_and_next_command(night: Night) -> None:
+    assert night.house.api_url in night.house.output
+    assert "next 20" in night.house.output
+    assert f"evalhouse kb-updated {night.ways[0]} --version V --changed ID" in night.house.output
 
 
 def test_a_suite_runs_on_its_schedule(scheduled: Night) -> None:
@@ -151,24 +151,24 @@ def test_prefect_shows_the_run_with_its_page(updated: Night) -> None:
         assert run["flow_run_id"] in page["data"]
 
 
-def test_each_run_is_told_when_it_starts_and_when_it_ends(updated: Night) -> None:
+def test_each_run_is_reported_when_it_starts_and_when_it_ends(updated: Night) -> None:
     house = updated.house
     for way in updated.ways:
         for run in house.list_runs(way):
-            house.wait_until(lambda: f"{way}: run {run['run_id']} completed" in house.told)  # noqa: B023
-            lines = [line for line in house.told.splitlines() if run["run_id"] in line]
+            house.wait_until(lambda: f"{way}: run {run['run_id']} completed" in house.output)  # noqa: B023
+            lines = [line for line in house.output.splitlines() if run["run_id"] in line]
             assert len(lines) == 2, lines
 
 
 @pytest.mark.parametrize("night", [pytest.param(OTHERS, marks=pytest.mark.slow)], ids=" ".join, indirect=True)
-def test_a_suite_that_cannot_be_read_is_told_and_serving_goes_on(updated: Night) -> None:
-    """It goes on with a run whose gate is not passed, which fails the flow run and not the run."""
+def test_broken_suite_fails_its_flow_run_and_serving_continues(updated: Night) -> None:
+    """A gate that is not passed then fails the flow run, and not the run."""
     house, way = updated.house, updated.ways[0]
     house.write_suite(way, kb_name=way, more="judge_ = 1")
     flow_run = start(house, way)
     assert flow_run["state_type"] == "FAILED"
     assert f"{way}.toml, line 4: judge_" in flow_run["state"]["message"]
-    house.wait_until(lambda: "judge_" in house.told)
+    house.wait_until(lambda: "judge_" in house.output)
     assert house.list_runs(way, "manual") == []
     house.write_suite(way, kb_name=way, more="[gate.min]\nfactual_f1 = 1.5\n[gate.max_drop]\nmrr = 1")
     flow_run = start(house, way)
@@ -178,7 +178,7 @@ def test_a_suite_that_cannot_be_read_is_told_and_serving_goes_on(updated: Night)
 
 
 def start(house: ServeHouse, suite: str) -> dict[str, Any]:
-    """What comes of a flow run that a person starts in Prefect."""
+    """Start a flow run as a person does in Prefect, and return it when it has ended."""
     (deployment,) = house.post("/deployments/filter", {"deployments": {"name": {"any_": [suite]}}})
     begun = house.post(f"/deployments/{deployment['id']}/create_flow_run", {"state": {"type": "SCHEDULED"}})
     found: list[dict[str, Any]] = []
@@ -194,8 +194,8 @@ def start(house: ServeHouse, suite: str) -> dict[str, Any]:
 def test_ctrl_c_ends_it_and_its_server_and_leaves_nothing_behind(updated: Night) -> None:
     """The last test of the module: nothing is served afterwards."""
     assert updated.house.stop() == 0
-    assert "stopping; no run is in progress" in updated.house.told
-    assert updated.house.told.splitlines()[-1].endswith("stopping; no run is in progress")
-    assert "Traceback" not in updated.house.told
+    assert "stopping; no run is in progress" in updated.house.output
+    assert updated.house.output.splitlines()[-1].endswith("stopping; no run is in progress")
+    assert "Traceback" not in updated.house.output
     with pytest.raises(PrefectApiError, match="cannot be asked"):
         updated.house.post("/flow_runs/filter", {})

@@ -69,11 +69,11 @@ def test_a_flow_that_materializes_the_asset_starts_one_run(materialized: Materia
     ]
 
 
-def test_what_is_served_says_so_and_asks_nobody_to_announce(materialized: Materialized) -> None:
-    told = materialized.house.told
-    assert f"after updates  of asset {ASSET}, when none has followed for 10 s" in told
-    assert "kb-updated" not in told
-    assert f"because {ASSET} was updated to version v8" in told
+def test_introduction_names_the_asset_and_no_command_to_announce(materialized: Materialized) -> None:
+    expected = materialized.house.output
+    assert f"after updates  of asset {ASSET}, when none has followed for 10 s" in expected
+    assert "kb-updated" not in expected
+    assert f"because {ASSET} was updated to version v8" in expected
 
 
 def test_the_scores_are_an_asset_made_from_the_dataset_and_the_knowledge_base(materialized: Materialized) -> None:

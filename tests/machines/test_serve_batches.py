@@ -1,4 +1,4 @@
-"""A served suite whose requests went by batch ends while it waits, holds nothing up, and goes on when that has come."""
+"""A served suite that waits for a batch ends meanwhile, blocks no other run, and is resumed when the batch has come."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_suite_that_waits_for_its_batch_leaves_its_place_and_is_taken_up_again
     (left,) = house.list_runs("batched")
     assert "batch" in left["problem"], "it says what it waits for"
     house.wait_until(lambda: [one for one in house.list_flow_runs("batched") if one["state_name"] == "WaitsForBatch"])
-    assert house.count_waiting("batched") >= 1, "a flow run is due that goes on with it"
+    assert house.count_waiting("batched") >= 1, "a flow run that resumes it is scheduled"
     # The only place is free meanwhile.
     house.announce("quick", "v2")
     house.wait_for_runs("quick", 1)

@@ -1,5 +1,5 @@
-"""What happens to a run whose process is killed, and to updates that come in a burst, during a run, or while nobody
-serves. One story: each test tells what a further step of it has left."""
+"""A run whose process is killed, and updates that come in a burst, during a run, or while no process
+serves. One story: each test checks the state after a further step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeHouse]:
 
 @pytest.fixture(scope="module")
 def killed(house: ServeHouse) -> ServeHouse:
-    """When a burst has started a run, and all was killed while the bot was being asked."""
+    """The house after a burst has started a run, and all was killed while the bot was being asked."""
     house.bot.configure(hold_after=N_ANSWERED)
     house.announce(KB, *BURST)
     house.bot.wait_for(N_ANSWERED + 1)
@@ -47,7 +47,7 @@ class Resumed:
 
 @pytest.fixture(scope="module")
 def resumed(killed: ServeHouse) -> Resumed:
-    """When it was served again and its run has completed."""
+    """The house after it was served again and its run has completed."""
     assert [run["status"] for run in killed.list_runs(SUITE)] == ["running"]
     killed.bot.configure(hold_after=None)
     killed.serve(killed.folder / f"{SUITE}.toml")
@@ -57,7 +57,7 @@ def resumed(killed: ServeHouse) -> Resumed:
 
 @pytest.fixture(scope="module")
 def disturbed(resumed: Resumed) -> ServeHouse:
-    """When two further updates, each with a flow run of its own, have come during a run, and all runs have ended."""
+    """The house after two further updates have come during a run, each with a flow run, and all runs have ended."""
     house = resumed.house
     house.bot.reset()
     house.bot.configure(hold_after=1)
@@ -95,7 +95,7 @@ def test_a_killed_run_is_marked_as_crashed_and_resumed(resumed: Resumed) -> None
 
 def test_no_reply_is_asked_for_twice(resumed: Resumed) -> None:
     times = Counter(resumed.questions)
-    # The question that was under way at the kill was never answered.
+    # The question that was in flight at the kill was never answered.
     assert sorted(times.values()) == [1] * (len(QUESTIONS) - 1) + [2]
     calls = resumed.house.query(SUITE, "select request_hash from llm_calls where status = 'ok'")
     assert set(Counter(call["request_hash"] for call in calls).values()) == {1}

@@ -46,7 +46,7 @@ def count(house: ServeHouse, what: str) -> int:
 
 
 class Night:
-    """The rows of the one night, by table, to be written again as those of other nights."""
+    """The rows of the one night, by table, to be copied as other nights."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         database.row_factory = sqlite3.Row
@@ -64,11 +64,11 @@ class Night:
                     copy["end_time"] = f"{ended:%Y-%m-%d %H:%M:%S.%f}"
                     copy["idempotency_key"] = uuid.uuid4().hex
                 names, marks = ", ".join(f'"{name}"' for name in copy), ", ".join("?" * len(copy))
-                # The page of a suite has one row, whatever the number of its versions.
+                # The page of a suite has one row for all its versions.
                 database.execute(f"insert or ignore into {table} ({names}) values ({marks})", list(copy.values()))
 
 
-def _replace(value: Any, others: dict[str, str]) -> Any:  # noqa: ANN401  # whatever SQLite holds
+def _replace(value: Any, others: dict[str, str]) -> Any:  # noqa: ANN401  # any value of SQLite
     if isinstance(value, str):
         for one, other in others.items():
             value = value.replace(one, other)
@@ -98,7 +98,7 @@ def test_a_year_of_nights_takes_no_more_room_than_its_last_weeks(house: ServeHou
             if number % WEEK == WEEK - 1:
                 while delete_old(api, suite, before=ended - KEPT):
                     pass
-                with database:  # those of the deletions, which Prefect keeps for 30 days of its clock and not of ours
+                with database:  # events of the deletions, which Prefect keeps for 30 days of its clock
                     for table in ("events", "event_resources"):
                         database.execute(f"delete from {table}")
                 sizes.append(measure(database))
@@ -121,7 +121,7 @@ def test_serving_deletes_old_flow_runs_and_old_events(house: ServeHouse) -> None
     n_old = count(house, "flow_run where deployment_id is not null")
     house.serve(house.folder / f"{SUITE}.toml")
     runs = f"{n_old} flow run{'s' if n_old > 1 else ''}"
-    house.wait_until(lambda: f"deleted from Prefect's history: {SUITE} {runs} older than 30d" in house.told)
+    house.wait_until(lambda: f"deleted from Prefect's history: {SUITE} {runs} older than 30d" in house.output)
     assert [count(house, table) for table in ("flow_run", "task_run", "artifact")] == [0, 0, 0]
     house.wait_until(lambda: count(house, "log") == 0)
     house.wait_until(lambda: count(house, f"events where occurred <= '{then}'") == 0)

@@ -1,4 +1,4 @@
-"""What pages of other sites, other users of the machine, and those who have the key can do to a server of ours."""
+"""Access to the server of `evalhouse serve` by pages of other sites, other users of the machine, and with the key."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_the_server_answers_under_names_of_this_machine_alone(house: ServeHouse)
 
 @contextmanager
 def serve_page(folder: Path) -> Iterator[int]:
-    """A site of somebody else, at a port of its own."""
+    """Another site, at another port."""
     (folder / "index.html").write_text("<!doctype html><title>Cats</title>", encoding="utf-8")
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(folder)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -184,21 +184,21 @@ def test_commands_of_the_same_user_find_the_key_and_no_other_suite_is_run(house:
 def test_the_key_is_shown_once_and_kept_for_its_user_alone(house: ServeHouse) -> None:
     access = house.folder / "prefect" / "evalhouse-server.env"
     assert access.stat().st_mode & 0o777 == 0o600
-    assert f"its key        {house.auth} is what the browser asks for" in house.told
+    assert f"its key        {house.auth} is what the browser asks for" in house.output
     assert str(house.auth) not in (house.folder / "prefect" / "evalhouse-serve.log").read_text(encoding="utf-8")
     first = house.auth
     house.stop()
     house.serve(house.folder / f"{SUITE}.toml")
     assert house.auth == first
-    assert str(first) not in house.told
-    assert f"its key        kept in {access}" in house.told
+    assert str(first) not in house.output
+    assert f"its key        kept in {access}" in house.output
 
 
 @pytest.mark.slow
 def test_a_server_of_the_users_own_without_a_key_is_noted(tmp_path: Path) -> None:
-    with open_serve_house(tmp_path) as house, start_prefect_server(house, wants_key=False):
+    with open_serve_house(tmp_path) as house, start_prefect_server(house, requires_key=False):
         house.serve(house.write_suite(SUITE, kb_name=KB), with_server=False)
-        assert "note           it requires no key" in house.told
+        assert "note           it requires no key" in house.output
         done = house.client.call_process("doctor")
         assert (done.status, "answers, and it requires no key" in done.stdout) == (0, True)
 

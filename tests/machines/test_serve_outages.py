@@ -1,4 +1,4 @@
-"""What becomes of a run whose Prefect server dies, whose serving process dies, or both, and what is said of it."""
+"""Runs whose Prefect server dies, whose serving process dies, or both, and the lines about them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ BY_SCHEDULE, BY_HAND = "has started on schedule", "was started by hand"
 
 @pytest.fixture
 def house(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ServeHouse]:
-    """When a run has begun and waits for the bot's second answer. A parameter says who starts it, for a test that lets
-    it find out for itself that the server is gone: Prefect's client then tries again once and not five times, which
-    would take six minutes."""
+    """The house when a run has begun and waits for the bot's second answer.
+
+    A parameter names who starts it, for a test in which the run itself notices that the server is gone: Prefect's
+    client then tries again once and not five times, which would take six minutes.
+    """
     begun = getattr(request, "param", BY_SCHEDULE)
     with open_serve_house(tmp_path) as house:
         if hasattr(request, "param"):
@@ -40,12 +42,12 @@ def house(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ServeHouse
         if begun == BY_HAND:
             start_in_prefect(house)
         house.bot.wait_for(2)
-        house.wait_until(lambda: begun in house.told)
+        house.wait_until(lambda: begun in house.output)
         yield house
 
 
 def start_in_prefect(house: ServeHouse) -> None:
-    """As a person does in its pages."""
+    """Start a flow run as a person does in Prefect's pages."""
     (deployment,) = house.post("/deployments/filter", {"deployments": {"name": {"any_": [SUITE]}}})
     house.post(f"/deployments/{deployment['id']}/create_flow_run", {"state": {"type": "SCHEDULED"}})
 
@@ -59,7 +61,7 @@ def find_server(house: ServeHouse) -> int:
 
 
 def kill_serve(house: ServeHouse) -> None:
-    """Of the process that serves alone: its run lives on."""
+    """Kill only the process that serves: its run lives on."""
     assert house.process is not None
     house.process.kill()
     house.process.wait()
@@ -70,18 +72,18 @@ def read_log(house: ServeHouse) -> str:
     return (Path(house.place.variables["PREFECT_HOME"]) / "evalhouse-serve.log").read_text(encoding="utf-8")
 
 
-def test_a_server_that_dies_is_started_again_and_the_run_goes_on(house: ServeHouse) -> None:
+def test_server_that_dies_is_started_again_and_the_run_continues(house: ServeHouse) -> None:
     os.kill(find_server(house), signal.SIGKILL)
-    house.wait_until(lambda: "the Prefect server answers again" in house.told)
+    house.wait_until(lambda: "the Prefect server answers again" in house.output)
     house.bot.configure(hold_after=None)
     first = house.list_runs(SUITE)[0]["run_id"]
-    house.wait_until(lambda: f"run {first} completed" in house.told)
-    assert f"{first} is resumed" not in house.told, "it was never broken off"
+    house.wait_until(lambda: f"run {first} completed" in house.output)
+    assert f"{first} is resumed" not in house.output, "it was never broken off"
     assert len(house.bot.stats.questions[: len(QUESTIONS)]) == len(set(house.bot.stats.questions[: len(QUESTIONS)]))
-    assert "has ended by itself (signal 9) and is started again; its log is" in house.told
-    assert "Traceback" not in house.told
-    assert "start it (" not in house.told
-    (line,) = [line for line in house.told.splitlines() if f"{first} completed" in line]
+    assert "has ended by itself (signal 9) and is started again; its log is" in house.output
+    assert "Traceback" not in house.output
+    assert "start it (" not in house.output
+    (line,) = [line for line in house.output.splitlines() if f"{first} completed" in line]
     assert "gate failed: factual_f1: mean at least 1.500, found" in line
     assert f"serve: {line[9:]}" in read_log(house)
 
@@ -92,7 +94,7 @@ def test_a_server_that_dies_each_time_ends_the_serving_within_seconds(house: Ser
     killed: set[int] = set()
     ended_at = time.monotonic()
     while house.process.poll() is None:
-        assert time.monotonic() < deadline, house.told
+        assert time.monotonic() < deadline, house.output
         try:
             pid = find_server(house)
         except ValueError:
@@ -105,18 +107,18 @@ def test_a_server_that_dies_each_time_ends_the_serving_within_seconds(house: Ser
     status, house.process = house.process.returncode, None
     assert status == 2
     assert time.monotonic() - ended_at < 60
-    assert "Traceback" not in house.told
+    assert "Traceback" not in house.output
 
 
-def test_a_run_that_has_outlived_its_serving_process_completes_and_that_is_said(house: ServeHouse) -> None:
+def test_run_that_outlives_its_serving_process_completes_and_is_reported(house: ServeHouse) -> None:
     first = house.list_runs(SUITE)[0]["run_id"]
     kill_serve(house)
     house.serve(house.folder / f"{SUITE}.toml")
-    house.wait_until(lambda: f"run {first}, begun before this start, is still running" in house.told)
+    house.wait_until(lambda: f"run {first}, begun before this start, is still running" in house.output)
     house.bot.configure(hold_after=None)
-    house.wait_until(lambda: f"run {first} completed" in house.told)
-    assert f"{first} is resumed" not in house.told
-    assert "has started on schedule" in read_log(house), "what was said before is kept"
+    house.wait_until(lambda: f"run {first} completed" in house.output)
+    assert f"{first} is resumed" not in house.output
+    assert "has started on schedule" in read_log(house), "earlier lines are kept"
 
 
 @pytest.mark.parametrize("house", [BY_SCHEDULE, BY_HAND], indirect=True)
@@ -134,20 +136,20 @@ def test_a_run_whose_server_stays_away_is_broken_off_and_resumed_by_the_next_sta
     (run,) = house.list_runs(SUITE)
     assert (run["status"], "the Prefect server cannot be reached" in run["problem"]) == ("running", True)
     house.serve(house.folder / f"{SUITE}.toml")
-    house.wait_until(lambda: f"run {first} completed" in house.told)
-    assert f"run {first} had crashed (the Prefect server cannot be reached" in house.told
+    house.wait_until(lambda: f"run {first} completed" in house.output)
+    assert f"run {first} had crashed (the Prefect server cannot be reached" in house.output
     assert house.list_runs(SUITE)[0]["problem"] is None
 
 
 def _has_ended(pid: int) -> bool:
     try:
-        return not Path(f"/proc/{pid}/cmdline").read_bytes()  # of one that nobody has collected it is empty
+        return not Path(f"/proc/{pid}/cmdline").read_bytes()  # it is empty for a zombie
     except OSError:
         return True
 
 
 def _is_left(house: ServeHouse) -> bool:
-    """Whether a process of the house is there, besides this one."""
+    """Return whether a process of the house is running, besides this one."""
     home = f"PREFECT_HOME={house.place.variables['PREFECT_HOME']}".encode()
     for environ in Path("/proc").glob("[0-9]*/environ"):
         try:

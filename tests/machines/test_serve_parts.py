@@ -1,4 +1,4 @@
-"""What `evalhouse serve` refuses, what it writes into Prefect's pages, and how often it goes on with a crashed run."""
+"""The refusals of `evalhouse serve`, its pages in Prefect, and how often it resumes a crashed run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "variables", "told"),
+    ("arguments", "variables", "expected"),
     [
         (["nightly.toml"], {}, ["--with-server", "PREFECT_API_URL"]),
         (["nightly.toml", "--with-server"], {"PREFECT_API_URL": "http://127.0.0.1:9/api"}, ["leave out --with-server"]),
@@ -76,7 +76,7 @@ def test_what_cannot_be_served_is_refused_in_words(
     place: Place,
     arguments: list[str],
     variables: dict[str, str],
-    told: list[str],
+    expected: list[str],
 ) -> None:
     (place.folder / "bare.toml").write_text('dataset = "sample"\n')
     (place.folder / "kb.toml").write_text('dataset = "sample"\n[trigger]\nknowledge_base = "docs*"\n')
@@ -85,7 +85,7 @@ def test_what_cannot_be_served_is_refused_in_words(
     done = place.with_variables(**variables).call("serve", *arguments)
     assert done.status == 2
     assert "Traceback" not in done.stderr
-    for text in told:
+    for text in expected:
         assert text in done.stderr
 
 
@@ -117,19 +117,19 @@ def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wareh
         yield make_warehouse(tmp_path)
 
 
-def test_a_run_that_nobody_holds_is_failed_and_resumed(warehouse: Warehouse) -> None:
+def test_running_run_without_a_process_is_failed_and_resumed(warehouse: Warehouse) -> None:
     insert_run(
         warehouse, make_run(run_id="r1", suite="nightly", trigger="schedule", status="running", flow_run_id="in")
     )
     inner = make_flow_run("in", "RUNNING", deployment_id=None)
     api = Api(inner, make_flow_run("out", "RUNNING", name=name_flow_run("nightly", "r1")))
-    told = sweep_crashed(api, [make_served(warehouse)], alone=True)
+    expected = sweep_crashed(api, [make_served(warehouse)], alone=True)
     run = find_run(warehouse, "r1")
     assert (run.status, run.finished_at is None) == ("failed", False)
     assert "its process ended before the run did" in str(run.problem)
     assert [one["state_type"] for one in api.flow_runs[:2]] == ["CRASHED", "CRASHED"]
     assert [one["parameters"] for one in api.created] == [{"resume": "r1"}]
-    assert len(told) == 1
+    assert len(expected) == 1
 
 
 def test_a_run_that_is_held_is_left_alone(warehouse: Warehouse) -> None:
@@ -200,7 +200,7 @@ def test_a_run_that_was_on_record_before_its_flow_run_was_named_is_resumed_and_n
 def test_what_prefect_calls_crashed_before_its_run_was_on_record_is_queued_again_ten_times(
     warehouse: Warehouse,
 ) -> None:
-    """So does the runner that started a process, when that is killed: sooner than anybody else can look."""
+    """The runner that started a process marks it so when it is killed, sooner than the next look."""
     parameters, served = {"trigger": "schedule"}, make_served(warehouse)
     api = Api(
         make_flow_run("lost", "CRASHED", parameters=parameters, tags=["auto-scheduled"]),
@@ -244,7 +244,7 @@ def test_a_run_that_a_person_started_in_prefect_is_resumed_as_one_by_the_schedul
     (line,) = sweep_crashed(api, [make_served(warehouse)])
     assert "run r1 had crashed: it is resumed" in line
     assert [one["parameters"] for one in api.created] == [{"resume": "r1"}]
-    assert lines.read_news() == [], "it was said already"
+    assert lines.read_news() == [], "it was reported already"
     assert sweep_crashed(api, [make_served(warehouse)]) == []
 
 
@@ -277,14 +277,16 @@ def test_a_run_whose_process_died_before_its_gate_is_taken_up_once(
     api = Api(make_flow_run("out", "RUNNING", name=name_flow_run("nightly", "r1")))
     with hold_flow_run("out"):  # its process is about to decide
         assert sweep_crashed(api, [make_served(warehouse)], alone=True) == []
-    told = sweep_crashed(api, [make_served(warehouse)], alone=True)
-    assert [line.partition(": it is")[0] for line in told] == ["nightly: run r1 had crashed before its gate"] * is_due
+    expected = sweep_crashed(api, [make_served(warehouse)], alone=True)
+    assert [line.partition(": it is")[0] for line in expected] == [
+        "nightly: run r1 had crashed before its gate"
+    ] * is_due
     assert [one["parameters"] for one in api.created] == [{"resume": "r1"}] * is_due
     assert sweep_crashed(api, [make_served(warehouse)], alone=True) == []
 
 
 def test_a_resumption_that_failed_before_it_was_one_is_queued_again(warehouse: Warehouse) -> None:
-    """As when its process loses the server, or whoever submits it is killed: nothing of the run has changed."""
+    """Its process has lost the server, or its submitter was killed: the run is unchanged."""
     insert_run(warehouse, make_run("r1", suite="nightly", trigger="schedule", status="running"))
     api, served = Api(), make_served(warehouse)
     assert len(sweep_crashed(api, [served])) == 1
@@ -299,7 +301,7 @@ def test_a_resumption_that_failed_before_it_was_one_is_queued_again(warehouse: W
     api.flow_runs[-1]["state_type"] = "FAILED"
     assert (sweep_crashed(api, [served]), len(api.created)) == ([], 10)
     api.flow_runs[-1]["state_type"] = "CRASHED"
-    assert len(sweep_crashed(api, [served])) == 1  # one line, whichever way it is found
+    assert len(sweep_crashed(api, [served])) == 1  # one line, by any way that it is found
 
 
 def test_a_run_that_dies_each_time_is_left_after_ten_resumptions_ever_further_apart(warehouse: Warehouse) -> None:
@@ -357,7 +359,7 @@ def test_lines_tell_of_starts_and_ends_once(warehouse: Warehouse) -> None:
     assert lines.read_news() == []
 
 
-def test_the_first_look_finds_what_is_still_under_way_and_what_becomes_of_it(warehouse: Warehouse) -> None:
+def test_first_look_reports_running_runs_and_later_looks_their_end(warehouse: Warehouse) -> None:
     insert_run(warehouse, make_run(run_id="r1", suite="nightly", status="running", trigger="schedule"))
     lines = RunLines([make_served(warehouse)])
     assert lines.read_news() == ["nightly: run r1, begun before this start, is still running"]
@@ -365,7 +367,7 @@ def test_the_first_look_finds_what_is_still_under_way_and_what_becomes_of_it(war
     assert ["run r1 completed" in line for line in lines.read_news()] == [True]
 
 
-def test_a_gate_that_failed_is_said_with_its_checks(warehouse: Warehouse) -> None:
+def test_failed_gate_is_reported_with_its_checks(warehouse: Warehouse) -> None:
     run = make_run(run_id="r1", suite="nightly", status="running", trigger="schedule", config={"gate": {"min": {}}})
     insert_run(warehouse, run)
     lines = RunLines([make_served(warehouse)])
@@ -390,18 +392,18 @@ def test_a_gate_that_failed_is_said_with_its_checks(warehouse: Warehouse) -> Non
 
 
 def test_a_log_is_kept_over_starts_and_put_aside_when_it_is_large(tmp_path: Path) -> None:
-    path, said = tmp_path / "serve.log", list[str]()
-    ServeLog(path, said.append)("one")
+    path, printed = tmp_path / "serve.log", list[str]()
+    ServeLog(path, printed.append)("one")
     with path.open("ab") as server:  # which has it open all the time, as its standard error
         for size in (1, 2):
-            ServeLog(path, said.append)("two")
+            ServeLog(path, printed.append)("two")
             server.write(b"x" * 6 * 2**20 * size)
             server.flush()
-            ServeLog(path, said.append)("three")
+            ServeLog(path, printed.append)("three")
             assert path.read_text(encoding="utf-8").count("serve: three") == 1
     assert "serve: one" in (tmp_path / "serve.log.2").read_text(encoding="utf-8")
     assert (tmp_path / "serve.log.1").stat().st_size > 12 * 2**20
-    assert [line[8:] for line in said[:2]] == [" one", " two"]
+    assert [line[8:] for line in printed[:2]] == [" one", " two"]
 
 
 def test_nothing_from_outside_marks_up_a_page(warehouse: Warehouse) -> None:
@@ -448,7 +450,7 @@ def test_a_process_that_was_killed_holds_no_flow_run(warehouse: Warehouse) -> No
         (ValueError("x"), False),
     ],
 )
-def test_an_outage_is_told_from_an_error_of_ones_own(error: Exception, outage: bool) -> None:
+def test_outage_is_distinguished_from_other_errors(error: Exception, outage: bool) -> None:
     assert is_outage(error) == outage
     wrapped = RuntimeError("around it")
     wrapped.__cause__ = error

@@ -1,5 +1,5 @@
-"""Suites served by a Prefect server of the user's own that wants a key: what Ctrl-C leaves and the next `serve` takes
-up, updates that come while nobody serves, and deployments for work pools."""
+"""Suites served by the user's Prefect server, which requires a key: runs that Ctrl-C stops and `serve` resumes later,
+updates that come while no process serves, and deployments for work pools."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeHouse]:
 
 @pytest.fixture(scope="module")
 def stopped(house: ServeHouse) -> ServeHouse:
-    """When Ctrl-C has come in the middle of a run, and one more update after that."""
+    """The house after Ctrl-C in the middle of a run, and one more update after that."""
     house.serve(house.folder / f"{SUITE}.toml", with_server=False)
     house.bot.configure(hold_after=1)
     house.announce(KB, "v1")
@@ -44,7 +44,7 @@ def stopped(house: ServeHouse) -> ServeHouse:
 
 
 def miss_schedule(house: ServeHouse) -> None:
-    """Flow runs of one suite that were due in the last minutes, while nobody served."""
+    """Flow runs of one suite that were due in the last minutes, while no process served."""
     flow_id = house.post("/flows/", {"name": "evaluate-suite"})["id"]
     schedule = {"schedule": {"cron": "* * * * *", "timezone": "UTC"}}
     parameters = {"suite": str(house.folder / f"{MISSED}.toml")}
@@ -63,20 +63,20 @@ def served_again(stopped: ServeHouse) -> ServeHouse:
     return stopped
 
 
-def test_ctrl_c_stops_a_run_so_that_it_can_go_on(stopped: ServeHouse) -> None:
+def test_ctrl_c_stops_a_run_that_is_resumed_later(stopped: ServeHouse) -> None:
     (run,) = stopped.list_runs(SUITE)
     assert (run["status"], run["problem"]) == ("cancelled", "stopped by SIGTERM")
-    assert f"run {run['run_id']} is resumed when this suite is served again" in stopped.told
-    assert "Traceback" not in stopped.told
+    assert f"run {run['run_id']} is resumed when this suite is served again" in stopped.output
+    assert "Traceback" not in stopped.output
 
 
-def test_the_run_goes_on_and_an_update_meanwhile_is_answered(served_again: ServeHouse) -> None:
+def test_run_is_resumed_and_an_update_meanwhile_is_answered(served_again: ServeHouse) -> None:
     runs = served_again.list_runs(SUITE)
     assert [(run["status"], run["kb_version"]) for run in runs] == [("completed", "v1"), ("completed", "v2")]
     answered = served_again.query(SUITE, "from kb_updates")
     assert {row["kb_version"]: row["run_id"] for row in answered} == {run["kb_version"]: run["run_id"] for run in runs}
     asked = Counter(served_again.bot.stats.questions)
-    # Twice for two runs, and the one that was under way at Ctrl-C once more.
+    # Twice for two runs, and the one in flight at Ctrl-C once more.
     assert sorted(asked.values()) == [2] * (len(QUESTIONS) - 1) + [3]
 
 

@@ -56,7 +56,7 @@ def test_updates_that_come_without_a_pause_do_not_put_a_run_off_for_good(streame
     assert streamed.n_meanwhile >= 1
     # With 20 s between two looks a run begins at most 40 s after the first update that it answers.
     assert len(streamed.house.list_runs(SUITE)) in range(2, 2 + STREAM_S // LONGEST_WAIT_S)
-    assert f"have waited for {LONGEST_WAIT_S} s while more came" in streamed.house.told
+    assert f"have waited for {LONGEST_WAIT_S} s while more came" in streamed.house.output
 
 
 def test_every_update_of_a_stream_is_answered_once_and_in_its_order(streamed: Streamed) -> None:
@@ -75,7 +75,7 @@ def test_a_run_killed_within_seconds_of_its_start_does_not_stay_pending(streamed
     (left,) = [one for one in house.list_flow_runs(SUITE) if one["state_type"] == "PENDING"]
     house.serve(house.folder / f"{SUITE}.toml", with_server=False)
     house.wait_until(lambda: len(house.list_runs(SUITE)) > n_runs)
-    assert f"{SUITE}: {LOST}" in house.told
+    assert f"{SUITE}: {LOST}" in house.output
     house.wait_for_runs(SUITE, n_runs + 1)
     states = {one["id"]: one["state_type"] for one in house.list_flow_runs(SUITE)}
     assert states[left["id"]] == "CRASHED"

@@ -1,4 +1,4 @@
-"""When a run for updates is due: after quiet, after the longest wait, and never twice for one update."""
+"""The time at which a run for updates is due: after quiet, after the longest wait, never twice for one update."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Afternoon:
         self.monkeypatch.setattr(updates, "datetime", Clock)
 
     def _announce(self, now_s: float) -> None:
-        """Updates come, and the trigger fires for those that nothing has followed."""
+        """Updates come, and the trigger fires for each that no other has followed."""
         for number, offset in enumerate(self.offsets):
             quiet = offset + WAITS.debounce_s
             if offset == now_s:
@@ -110,7 +110,7 @@ class Afternoon:
                 self.api.flow_runs.append(make_flow_run(f"t{number}", "SCHEDULED", parameters={"trigger": "event"}))
 
     def _work(self, now_s: float) -> None:
-        """The run under way ends; the next that waits begins and answers all there is."""
+        """End the running run; the next one begins and answers all updates so far."""
         if self._end_s is not None and now_s < self._end_s:
             return
         for flow_run in self.api.flow_runs:
@@ -143,7 +143,7 @@ class Afternoon:
         pytest.param(range(0, 720, 30), [300, 640, 750], id="without a pause"),
         pytest.param(range(0, 150, 30), [180], id="a burst shorter than the longest wait"),
         pytest.param([0, 30, 60, 200, 400], [120, 260, 460], id="pauses that are long enough"),
-        pytest.param([0, 30, 120, 150], [90, 210], id="updates while a run is under way"),
+        pytest.param([0, 30, 120, 150], [90, 210], id="updates during a run"),
     ],
 )
 def test_a_stream_makes_the_runs_it_should(

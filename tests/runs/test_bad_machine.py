@@ -1,4 +1,4 @@
-"""A machine that is interrupted, full, read-only or shared by two: what is told, what is asked, and what is kept."""
+"""Runs on a machine that is interrupted, full, read-only or shared: their messages, requests and stored replies."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def server() -> dict[str, str]:
 
 @pytest.fixture
 def own(tmp_path: Path, prefect_home: Path, endpoint: Endpoint) -> Place:
-    """A place whose runs bring their own Prefect server; temporary files are made in a folder of its own."""
+    """A place whose runs start their own Prefect server; temporary files are made in a separate folder."""
     folder = tmp_path / "place"
     folder.mkdir()
     (tmp_path / "temporary").mkdir()
@@ -65,7 +65,7 @@ def count_requests(endpoint: Endpoint) -> int:
 
 
 def list_runs(place: Place) -> list[dict[str, Any]]:
-    """Runs on record with their status; [] as long as there is no table of them, or somebody writes."""
+    """Return stored runs with their status; [] before their table exists, and while another process writes."""
     try:
         return read_rows(warehouse_path(place), "select run_id, status from runs")
     except (duckdb.CatalogException, duckdb.IOException):
@@ -91,16 +91,13 @@ def assert_resumable(place: Place, run_id: str) -> None:
     assert set(read_recorded(warehouse_path(place)).values()) == {1}, "nothing on record was asked again"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_an_interruption_before_the_run_is_on_record_leaves_nothing(
-    own: Place, endpoint: Endpoint, number: signal.Signals
-) -> None:
+def test_interruption_before_the_run_is_stored_leaves_nothing(own: Place, endpoint: Endpoint) -> None:
     # A reader keeps the file, and so the process waits before its first write, with the signals and the lock taken.
     lock = make_warehouse(own.folder).location.path.rename(warehouse_path(own)).with_name("evalhouse.duckdb.lock")
     with duckdb.connect(str(warehouse_path(own)), read_only=True):
         process = own.start(*RUN)
         wait_for(lock.exists, process)
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         stopped = finish(process)
     assert_no_crash(stopped)
     assert stopped.status == INTERRUPTED
@@ -111,13 +108,10 @@ def test_an_interruption_before_the_run_is_on_record_leaves_nothing(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_while_prefect_comes_up_tells_the_run(
-    own: Place, endpoint: Endpoint, number: signal.Signals
-) -> None:
+def test_interruption_while_prefect_starts_names_the_run(own: Place, endpoint: Endpoint) -> None:
     process = own.start(*RUN)
     wait_for(lambda: bool(list_runs(own)), process)
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     stopped = finish(process)
     assert_no_crash(stopped)
     assert stopped.status == INTERRUPTED
@@ -125,48 +119,43 @@ def test_an_interruption_while_prefect_comes_up_tells_the_run(
     assert run == {"run_id": find_resume(stopped.stdout), "status": "cancelled"}
     assert count_requests(endpoint) == 0
     assert list(Path(own.variables["TMPDIR"]).iterdir()) == []
-    if number == signal.SIGINT:
-        assert_resumable(own, run["run_id"])
+    assert_resumable(own, run["run_id"])
 
 
-def test_a_run_that_somebody_is_at_is_not_taken_up(place: Place) -> None:
+def test_run_that_is_held_by_another_process_is_not_resumed(place: Place) -> None:
     warehouse = Warehouse(str(make_warehouse(place.folder).location.path.rename(warehouse_path(place))))
     insert_run(warehouse, make_run("r1"))
     with hold_run(warehouse.location, "r1"):
-        assert_is_under_way(place.call("resume", "latest"))
+        assert_is_running(place.call("resume", "latest"))
 
 
-def assert_is_under_way(refused: Finished) -> None:
+def assert_is_running(refused: Finished) -> None:
     assert_no_crash(refused)
     assert refused.status == INCOMPLETE
     assert re.fullmatch(r"Error: run \S+ is under way in another process; wait .*\n", refused.stderr)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_run_is_not_taken_up_while_it_is_under_way_and_keeps_its_replies_when_it_is_interrupted(
-    place: Place, endpoint: Endpoint, number: signal.Signals
-) -> None:
+def test_running_run_is_not_resumed_and_keeps_its_replies_when_interrupted(place: Place, endpoint: Endpoint) -> None:
     endpoint.configure(latency=1.5)
     process = place.start(*RUN)
     wait_for(lambda: count_requests(endpoint) >= 10, process)
     refused = place.call("resume", "latest")
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     stopped = finish(process, timeout_s=30)
     assert_no_crash(stopped)
     assert stopped.status == INTERRUPTED
-    assert_is_under_way(refused)
-    assert endpoint.stats.statuses[499] == 0, "whoever answers within seconds is waited for"
+    assert_is_running(refused)
+    assert endpoint.stats.statuses[499] == 0, "an answer within seconds is waited for"
     n_on_record = sum(read_recorded(warehouse_path(place)).values())
     assert n_on_record == endpoint.stats.statuses[200] == count_requests(endpoint) < N_REQUESTS
     (run,) = list_runs(place)
     assert run == {"run_id": find_resume(stopped.stdout), "status": "cancelled"}
     assert list(Path(place.variables["TMPDIR"]).iterdir()) == []
-    if number == signal.SIGTERM:
-        endpoint.configure(latency=0.0)
-        assert_resumable(place, run["run_id"])
-        assert endpoint.stats.duplicates == 0
-        assert list((place.folder / "evalhouse.duckdb.journal").iterdir()) == []
+    endpoint.configure(latency=0.0)
+    assert_resumable(place, run["run_id"])
+    assert endpoint.stats.duplicates == 0
+    assert list((place.folder / "evalhouse.duckdb.journal").iterdir()) == []
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -186,10 +175,10 @@ def test_requests_that_hang_do_not_keep_an_interrupted_run(place: Place, endpoin
     stopped = finish(process, timeout_s=30)
     assert_no_crash(stopped)
     assert stopped.status == INTERRUPTED
-    told = stopped.stdout if times == 1 else stopped.stderr
+    expected = stopped.stdout if times == 1 else stopped.stderr
     assert ("stopped at once" in stopped.stderr) == (times == 2)
     (run,) = list_runs(place)
-    assert run == {"run_id": find_resume(told), "status": "cancelled" if times == 1 else "running"}
+    assert run == {"run_id": find_resume(expected), "status": "cancelled" if times == 1 else "running"}
     endpoint.configure(faults={}, latency=0.0)
     assert_resumable(place, run["run_id"])
 
@@ -205,13 +194,13 @@ def test_a_terminal_that_is_closed_leaves_a_run_to_resume(place: Place, endpoint
 
 @dataclass(frozen=True, kw_only=True)
 class Trouble:
-    """What is wrong with the place of a warehouse, and what must be told of it.
+    """A problem of a warehouse's place, and what the message must contain.
 
     `spoil` is given the path, where a sound warehouse lies if `is_old`; `limits` is what the process takes from itself:
     the second of two replaces the first, and there is nothing that it can take back of its rights.
     """
 
-    told: tuple[str, ...]
+    expected: tuple[str, ...]
     is_old: bool = True
     spoil: Callable[[Path], object] = Path.stat
     limits: str = ""
@@ -223,28 +212,29 @@ def write_newer(path: Path) -> None:
 
 
 TROUBLES = {
-    "a folder": Trouble(told=("evalhouse.duckdb", "is a folder"), is_old=False, spoil=Path.mkdir),
+    "a folder": Trouble(expected=("evalhouse.duckdb", "is a folder"), is_old=False, spoil=Path.mkdir),
     "no warehouse": Trouble(
-        told=("evalhouse.duckdb", "not a warehouse that DuckDB", "--warehouse"), spoil=lambda path: path.write_text("x")
+        expected=("evalhouse.duckdb", "not a warehouse that DuckDB", "--warehouse"),
+        spoil=lambda path: path.write_text("x"),
     ),
-    "newer": Trouble(told=("newer evalhouse", "update evalhouse"), spoil=write_newer),
+    "newer": Trouble(expected=("newer evalhouse", "update evalhouse"), spoil=write_newer),
     "new on a full disk": Trouble(
-        told=("no room to lay out the dataset", "TMPDIR"),
+        expected=("no room to lay out the dataset", "TMPDIR"),
         is_old=False,
         spoil=lambda _: None,
         limits=FULL_DISK.format(size=1000),
     ),
     "old on a full disk": Trouble(
-        told=("evalhouse.duckdb", "no room for replies", "make room", "--warehouse"),
+        expected=("evalhouse.duckdb", "no room for replies", "make room", "--warehouse"),
         limits=FULL_DISK.format(size=15 * 2**20),
     ),
     "read-only": Trouble(
-        told=("evalhouse.duckdb", "cannot be written"),
+        expected=("evalhouse.duckdb", "cannot be written"),
         spoil=lambda path: path.chmod(0o400),
         limits=FULL_DISK.format(size="resource.RLIM_INFINITY") + BIND_RIGHTS,
     ),
     "in a read-only folder": Trouble(
-        told=("evalhouse.duckdb", "cannot write"), spoil=lambda path: path.parent.chmod(0o500)
+        expected=("evalhouse.duckdb", "cannot write"), spoil=lambda path: path.parent.chmod(0o500)
     ),
 }
 # One process for all: it takes as long to begin as all of them take together.
@@ -267,7 +257,7 @@ for folder, limits in json.loads(sys.argv[1]):
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:
-    """How a run ended whose warehouse could not be written, and where that was."""
+    """The end of a run whose warehouse could not be written, and its place."""
 
     place: Place
     finished: Finished
@@ -326,7 +316,7 @@ def test_a_warehouse_that_cannot_be_written_is_refused_before_anything_is_asked(
     assert finished.stdout == ""
     assert finished.stderr.startswith("Error: ")
     assert finished.stderr.count("\n") == 1, finished.stderr
-    assert [text for text in trouble.told if text not in finished.stderr] == [], finished.stderr
+    assert [text for text in trouble.expected if text not in finished.stderr] == [], finished.stderr
     assert count_requests(refused[name].endpoint) == 0
     journal = place.folder / "evalhouse.duckdb.journal"
     assert not journal.exists() or list(journal.iterdir()) == []

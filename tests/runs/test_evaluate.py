@@ -99,7 +99,7 @@ MILL = SAMPLES[0]
 
 
 @pytest.mark.parametrize(
-    ("samples", "settings", "told"),
+    ("samples", "settings", "expected"),
     [
         (SAMPLES, {"votes": 0}, "votes: got 0"),
         (SAMPLES, {"judge": "lexical", "votes": 3}, "name a model with judge="),
@@ -110,30 +110,30 @@ MILL = SAMPLES[0]
         ([], {}, "samples is empty; give at least one dictionary"),
         (["What?"], {}, "samples[0] is a str; each is a dictionary"),
         ([MILL, {**MILL, "metadata": {1, 2}}], {}, "samples[1]: Type is not JSON serializable: set"),
-        ([{"answer": "There is none."}], {}, 'samples: no question column; columns: answer'),
-        ([{"answer": "There is none."}], {}, 'mapping={"question": "COLUMN"}'),
+        ([{"answer": "Nothing is there."}], {}, 'samples: no question column; columns: answer'),
+        ([{"answer": "Nothing is there."}], {}, 'mapping={"question": "COLUMN"}'),
         ([MILL, {**MILL, "sample_id": "b", "question": ""}], {}, "samples[1]: "),
         ([MILL, MILL], {}, "samples[1]: id 'mill' is that of samples[0] already"),
-        (pl.DataFrame([{"answer": "There is none."}]), {}, "samples: no question column"),
+        (pl.DataFrame([{"answer": "Nothing is there."}]), {}, "samples: no question column"),
         (SAMPLES, {"metrics": ["faithfullness"]}, "faithfullness"),
         (SAMPLES, {"metrics": ["accuracy"]}, "judge="),
         (SAMPLES, {"mapping": {"answer": "reply"}}, 'samples: no column for mapping={"answer": "reply"}'),
-        ("nowhere.jsonl", {}, "nowhere.jsonl: no such file"),
+        ("missing.jsonl", {}, "missing.jsonl: no such file"),
     ],
 )  # fmt: skip
 def test_an_error_speaks_of_the_call(
-    samples: Any,  # noqa: ANN401  # also what is none
+    samples: Any,  # noqa: ANN401  # also invalid values
     settings: dict[str, Any],
-    told: str | None,
+    expected: str | None,
     tmp_path: Path,
 ) -> None:
     settings = {"judge": "lexical", "warehouse": f"duckdb:///{tmp_path / 'w.duckdb'}", **settings}
-    if told is None:
+    if expected is None:
         assert evaluate(samples, **settings).metrics == ["faithfulness"]
         return
     with pytest.raises((SettingsError, EvaluationError)) as caught:
         evaluate(samples, **settings)
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
     assert "--" not in str(caught.value)
     assert "evalhouse-" not in str(caught.value)
 

@@ -1,5 +1,5 @@
 """A warehouse that another program keeps open, read-only or not, from the start or from the middle of a run: the run
-waits and says so, goes on by itself, loses nothing and asks nothing twice."""
+reports that it waits, continues by itself, loses nothing and asks nothing twice."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ def find_file(place: Place) -> Path:
 def read_until(process: subprocess.Popen[str], words: str) -> str:
     """Standard error up to the line with these words."""
     assert process.stderr is not None
-    said = []
+    printed = []
     for line in process.stderr:
-        said.append(line)
+        printed.append(line)
         if words in line:
-            return "".join(said)
-    raise AssertionError(f"it ended and had not said {words!r}: {''.join(said)}")
+            return "".join(printed)
+    raise AssertionError(f"it ended without {words!r}: {''.join(printed)}")
 
 
 def read_stderr() -> str:
-    """What a command that is called in this process has said so far."""
+    """Return the standard error so far of a command that is called in this process."""
     buffer = getattr(sys.stderr, "buffer", None)
     return buffer.getvalue().decode() if isinstance(buffer, io.BytesIO) else ""
 
 
 def count_requests(endpoint: Endpoint) -> int:
-    """Those to the judge: texts are embedded many at a time."""
+    """Return the number of requests to the judge; texts are embedded many at a time."""
     return endpoint.stats.requests["/v1/chat/completions"]
 
 
@@ -79,7 +79,7 @@ def test_a_run_waits_for_a_file_that_is_kept_open_and_then_completes(
     is_held, has_ended = threading.Event(), threading.Event()
 
     def keep() -> tuple[int, int]:
-        """Keep the file until the run has said that it waits: by whom it was kept, and what was asked by then."""
+        """Keep the file until the run reports that it waits; return the keeper's process and the requests by then."""
         while count_requests(endpoint) < from_request and not has_ended.is_set():
             time.sleep(0.02)
         with held_file(find_file(place), read_only=how == "reading") as pid:
@@ -98,10 +98,10 @@ def test_a_run_waits_for_a_file_that_is_kept_open_and_then_completes(
             has_ended.set()
         pid, n_meanwhile = kept.result()
     assert done.status == 0, done.stderr
-    waits, goes_on = (done.stderr.find(words) for words in ("the run waits", "the run goes on"))
-    assert 0 <= waits < goes_on, done.stderr
+    waits, continues = (done.stderr.find(words) for words in ("the run waits", "the run goes on"))
+    assert 0 <= waits < continues, done.stderr
     assert f"(PID {pid}); close it there" in done.stderr
-    # A reader keeps nobody from judging: what is written meanwhile waits beside the file.
+    # A reader does not prevent judging: writes meanwhile wait beside the file.
     if from_request == 0:
         assert n_meanwhile == 0
     elif how == "reading":
@@ -129,8 +129,8 @@ def test_a_signal_ends_the_waiting_and_the_run_can_be_resumed(place: Place, endp
 
 
 def test_all_threads_report_waiting_once_and_those_outside_do_not_wait(tmp_path: Path) -> None:
-    warehouse, said = make_warehouse(tmp_path), list[str]()
-    with waiting_for_others(said.append, is_stopped=lambda: False):
+    warehouse, printed = make_warehouse(tmp_path), list[str]()
+    with waiting_for_others(printed.append, is_stopped=lambda: False):
         contexts = [copy_context() for _ in range(3)]
     with held_file(warehouse.location.path, read_only=False):
         threads = [threading.Thread(target=context.run, args=(list_runs, warehouse)) for context in contexts]
@@ -138,12 +138,12 @@ def test_all_threads_report_waiting_once_and_those_outside_do_not_wait(tmp_path:
             thread.start()
         with pytest.raises(WarehouseBusy), open_reader(warehouse.location, patience_s=0.2):
             pass
-        while not said:
+        while not printed:
             threads[0].join(0.05)
     for thread in threads:
         thread.join(20)
         assert not thread.is_alive()
-    assert [line.split(" ", 1)[1].split(",")[0].split(" since")[0] for line in said] == [
+    assert [line.split(" ", 1)[1].split(",")[0].split(" since")[0] for line in printed] == [
         "the run waits",
         "the run goes on",
     ]

@@ -1,4 +1,4 @@
-"""What a signal becomes before a run is on record."""
+"""Signals before a run is stored."""
 
 import contextlib
 import signal
@@ -9,7 +9,7 @@ from evalhouse.flows.server.interrupts import Interrupts
 
 
 def work(*, interrupted: bool) -> None:
-    """As DuckDB does: what the signal's handler raises is lost, and an error comes in its place."""
+    """Imitate DuckDB, which loses the exception of the signal's handler, and raises an error in its place."""
     with Interrupts():
         if interrupted:
             with contextlib.suppress(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Noise runs end to end: a real run against a judge that flips verdicts at a known rate, and what is told of it."""
+"""Noise runs end to end: a real run against a judge that flips verdicts at a known rate, and its messages."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Wavering:
     """A judge of statements that says the opposite in FLIP_RATE of its verdicts, other ones each night.
 
     Which ones depends on the night and on what is asked alone: not on the order in which requests happen to come, on
-    those that are sent again, or on the samples that a noise run happens to pick.
+    replies that are requested again, or on the samples that a noise run happens to pick.
     """
 
     night = 1
@@ -64,7 +64,7 @@ class Wavering:
 class Nights:
     """A folder in which two nights were judged: a first without noise, and a second that measured it.
 
-    In a copy, `third`, is a third night, on which all verdicts were asked for anew, so that only the judge's noise
+    In a copy, `third`, is a third night, on which all verdicts were asked for again, so that only the judge's noise
     moves the means.
     """
 
@@ -105,7 +105,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Iter
 
 
 def test_unchanged_samples_are_judged_again_with_new_requests(nights: Nights) -> None:
-    assert nights.second.document["calls"]["requests"] == 0, "the night itself is on record"
+    assert nights.second.document["calls"]["requests"] == 0, "replies of the night itself are stored"
     noise = nights.noise
     assert (noise["status"], noise["population"], noise["n_samples"]) == ("completed", "unchanged", N_AGAIN)
     calls = nights.read(f"select step, status, sample_id from llm_calls where run_id = '{noise['run_id']}'")
@@ -140,7 +140,7 @@ def test_what_was_measured_is_what_the_judge_does(nights: Nights) -> None:
     rows = {row["metric"]: row for row in nights.read(f"select * from noise where run_id = '{run_id}'")}
     assert rows.keys() == {"factual_f1", "faithfulness", "bleu"}
     assert {row["n_samples"] for row in rows.values()} == {N_AGAIN}
-    # Two statements of an answer: the score is another unless neither of the two verdicts is.
+    # Two statements of an answer: the score changes if one of the two verdicts does.
     share = 1 - (1 - 2 * FLIP_RATE * (1 - FLIP_RATE)) ** 2
     spread = 4 * sqrt(N_AGAIN * share * (1 - share))
     assert rows["factual_f1"]["n_changed"] == pytest.approx(N_AGAIN * share, abs=spread)
@@ -227,7 +227,7 @@ def test_a_change_within_noise_is_not_a_finding_and_its_floor_is_reported(
     assert (f1["noise"]["n_pairs"], f1["noise"]["n_runs"]) == (N_AGAIN, 1)
     assert f1["noise_floor"] > abs(f1["difference"]) > 0
     assert (f1["verdict"], f1["is_real"]) == ("undecided", False)
-    assert (found["bleu"]["noise_floor"], found["bleu"]["noise"]["n_anew"]) == (0.0, 0), "no judge has a say in it"
+    assert (found["bleu"]["noise_floor"], found["bleu"]["noise"]["n_anew"]) == (0.0, 0), "no judge is asked for it"
     assert found["faithfulness"]["noise_floor"] > 0, "twenty equal pairs do not say that there is no noise"
     assert document["warnings"] == []
     assert document["noise"]["run_ids"] == [nights.noise["run_id"]]

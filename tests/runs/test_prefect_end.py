@@ -1,4 +1,4 @@
-"""How runs end in Prefect: by a time limit, and with pages that say what moved and link to where one reads on."""
+"""The ends of runs in Prefect: by a time limit, and with pages about what moved and links to more."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read_flow_run(place: Place, run_id: str) -> dict[str, Any]:
 
 
 def wait_for_timeout(place: Place, run_id: str, *, of_task: bool) -> None:
-    """Until the server says so of the flow run, or of one of its task runs, which it records a moment later."""
+    """Wait until the server has this state for the flow run, or for a task run, which it records a moment later."""
     deadline = time.monotonic() + 60
     states: list[str] = []
     while "TimedOut" not in states:

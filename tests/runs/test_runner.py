@@ -1,4 +1,4 @@
-"""The process that `evaluate` keeps: found again by the next call, with its server, whatever has happened meanwhile."""
+"""The process that `evaluate` keeps for the next call, with its server, and how it is replaced after an end."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ SAMPLE = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _own_runners(prefect_home: Path) -> Iterator[None]:
-    """Those of other files stay what they are; none of these stays."""
+    """Keep the processes of other test files apart; end the ones of this file."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"PREFECT_HOME": str(prefect_home), **find_server()}.items():
             patch.setenv(name, value)
@@ -163,7 +163,7 @@ def test_a_callers_own_modules_are_imported_again(tmp_path: Path, monkeypatch: p
 def test_progress_is_one_line_that_goes_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In a notebook, which is told by IPython's shell: standard error is no terminal there."""
+    """Imitate a notebook, which is recognized by IPython's shell: standard error is not a terminal there."""
     assert not ProgressLine().is_watched
     shell = type("Shell", (), {"kernel": None})()
     monkeypatch.setitem(sys.modules, "IPython", type("IPython", (), {"get_ipython": staticmethod(lambda: shell)}))

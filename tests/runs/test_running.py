@@ -1,4 +1,4 @@
-"""Runs as Python starts them, each in a process of its own, because a run settles Prefect's environment for good."""
+"""Runs as Python starts them, each in a separate process, because a run settles Prefect's environment for good."""
 
 import json
 import subprocess
@@ -90,7 +90,7 @@ def test_a_polars_frame_is_a_dataset_and_the_file_is_free_afterwards(place: Plac
         print(outcome.status, outcome.run.dataset, outcome.run.n_samples)
         print(begun.index("_start_child") < begun.index("open_source"), begun.count("connect"))
         print(*sorted({name.partition(".")[0] for name in sys.modules}))
-        # The file is free when the run has ended, in whatever mode it is opened.
+        # The file is free when the run has ended, for any mode of opening it.
         print(connect("w.duckdb").execute("select count(*) from scores").fetchone()[0] > 0)
     """)
     own = replace(place, own_server=True)

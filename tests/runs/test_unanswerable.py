@@ -59,7 +59,7 @@ def test_bot_that_learns_to_refuse_is_better_in_the_comparison(nights: tuple[Pla
     assert "recall_at_k" in note.splitlines()[0]
 
 
-def test_diagnose_tells_the_two_apart(nights: tuple[Place, str, str]) -> None:
+def test_diagnose_distinguishes_the_two(nights: tuple[Place, str, str]) -> None:
     place, base, _ = nights
     causes = {row["cause"]: row["n_samples"] for row in place.call("diagnose", base, "--json").document["causes"]}
     assert {cause: n for cause, n in causes.items() if n} == {"refused_rightly": 6, "answered_unanswerable": 6}
@@ -76,7 +76,7 @@ def test_what_no_sample_has_anything_for_is_named_below_the_table_and_not_in_it(
     assert "hit_at_k" in shown.partition("note: nothing was scored by ")[2].splitlines()[0]
 
 
-def test_metrics_that_were_asked_for_by_name_are_listed_whatever_they_found(
+def test_metrics_named_by_the_user_are_always_listed(
     nights: tuple[Place, str, str],
 ) -> None:
     ran = run(nights[0], "named", [SILENCE], "--metrics", "recall_at_k,factual_f1")
@@ -85,7 +85,7 @@ def test_metrics_that_were_asked_for_by_name_are_listed_whatever_they_found(
 
 
 def test_the_refusals_of_the_shipped_sample_are_distinguished(nights: tuple[Place, str, str]) -> None:
-    """But for the one right refusal that states something beside it, which the contexts bear out."""
+    """One right refusal states a fact beside it, which the contexts support."""
     place = nights[0]
     run_id = place.call("run", "sample", "--limit", "62", "--json").document["run_id"]
     sql = (

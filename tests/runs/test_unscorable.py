@@ -1,4 +1,4 @@
-"""Runs over data that lacks what metrics need: it is said before anything is asked, and again at the end."""
+"""Runs over data without columns that metrics need: reported before anything is asked, and again at the end."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ def test_doctor_and_collect_say_the_same_of_a_suite(place: Place) -> None:
     (place.folder / "bot.py").write_text("def ask(question):\n    return 'At six.'\n")
     suite = 'dataset = "qa.jsonl"\njudge = "lexical"\nmetrics = ["factual_f1", "answer_relevancy"]\n'
     (place.folder / "qa.toml").write_text(f'{suite}[target]\ncallable = "bot:ask"\n')
-    said = [
+    printed = [
         "columns: question, answer; not found: ground_truth; kept as metadata: gold, topic",
         "warning: no sample has ground_truth, without which 1 of the 2 metrics cannot be scored: factual_f1",
         ANNOUNCED[-1],
     ]
     checked = place.call("doctor", "qa.toml", "--json").document
     [finding] = [finding for finding in checked["findings"] if finding["what"] == "dataset"]
-    assert (finding["verdict"], finding["detail"].split("; ", 1)[1]) == ("note", "; ".join(said))
+    assert (finding["verdict"], finding["detail"].split("; ", 1)[1]) == ("note", "; ".join(printed))
     collected = place.call("collect", "qa.toml").stderr.splitlines()
-    assert [line for line in said if line not in collected and "metrics" not in line] == []
+    assert [line for line in printed if line not in collected and "metrics" not in line] == []
 
 
 def test_what_scored_nothing_is_named_at_the_end_with_why(place: Place, ended: Finished) -> None:
@@ -79,8 +79,8 @@ def test_what_scored_nothing_is_named_at_the_end_with_why(place: Place, ended: F
 def test_a_message_about_the_end_names_the_first_of_them(place: Place, ended: Finished) -> None:
     warehouse = Warehouse(str(place.folder / "evalhouse.duckdb"))
     run = find_run(warehouse, ended.stdout.split()[1])
-    told = describe_end(run, None, read_silent(warehouse, run).describe(max_names=2))
-    assert told == (
+    message = describe_end(run, None, read_silent(warehouse, run).describe(max_names=2))
+    assert message == (
         f"run {run.run_id} completed, nothing was scored by factual_precision, factual_recall and 17 more "
         f"(no_ground_truth 2); faithfulness (no_contexts 2); next: evalhouse show {run.run_id}"
     )
@@ -94,10 +94,12 @@ def test_a_named_metric_without_scores_is_listed_with_its_reason(place: Place) -
 
 
 def test_rubrics_need_what_they_say_they_need(place: Place) -> None:
-    """Foretold by the needs of the rubric's file, whatever else its prompt shows."""
+    """Predicted by the `needs` of the rubric's file, not by its prompt."""
     options = ("--judge", "openai:judge", "--metrics", "accuracy,answer_validity", "--dry-run")
-    said = place.call("run", "qa.jsonl", *options).stderr
-    assert "warning: no sample has ground_truth, without which 1 of the 2 metrics cannot be scored: accuracy\n" in said
+    printed = place.call("run", "qa.jsonl", *options).stderr
+    assert (
+        "warning: no sample has ground_truth, without which 1 of the 2 metrics cannot be scored: accuracy\n" in printed
+    )
 
 
 @pytest.mark.parametrize(
@@ -124,8 +126,8 @@ def test_a_dataset_that_is_refused_leaves_nothing_behind(
     assert sorted(path for path in tmp_path.iterdir() if path.name != "limits") == before
 
 
-def test_the_sample_costs_nothing_whatever_keys_are_set(tmp_path: Path, place: Place) -> None:
-    """With an address at which nobody answers, so that a request would fail."""
+def test_sample_costs_nothing_even_with_keys(tmp_path: Path, place: Place) -> None:
+    """The address does not answer, so that a request would fail."""
     keys = {"OPENAI_API_KEY": "sk-of-a-newcomer", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}
     there = Place(folder=tmp_path, variables={**place.variables, **keys})
     ended = there.call("run", "sample", "--limit", "2", "--json")

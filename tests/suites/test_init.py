@@ -47,7 +47,7 @@ def test_the_bot_is_asked_one_question_and_its_answer_judged(place: Place) -> No
     assert re.search(r"^factual_f1 +\d\.\d{3} +high$", made.stdout, re.MULTILINE)
     assert "next: evalhouse run tides.toml   (all questions)" in made.lines
     (run,) = place.call("runs", "--json").document
-    assert (run["n_samples"], run["suite"], run["judge"]) == (1, None, "lexical"), "one question is no night"
+    assert (run["n_samples"], run["suite"], run["judge"]) == (1, None, "lexical"), "one question is not a night"
     suite = load_suite(place.folder / "tides.toml")
     assert suite.path.name == "tides.toml"
 
@@ -66,18 +66,18 @@ def test_a_bot_that_does_not_answer_is_shown_with_its_whole_error(place: Place) 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
-    [(("--url", "nonsense"), "is not an address"), (("--judge", "nobody"), "judge")],
+    ("arguments", "printed"),
+    [(("--url", "nonsense"), "is not an address"), (("--judge", "unknown"), "judge")],
 )
-def test_what_cannot_be_is_refused_and_leaves_no_file(place: Place, arguments: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_is_refused_and_leaves_no_file(place: Place, arguments: tuple[str, ...], printed: str) -> None:
     refused = place.call("init", "new.toml", *arguments)
     assert refused.status == 2
-    assert said in refused.stderr
+    assert printed in refused.stderr
     assert not (place.folder / "new.toml").exists()
 
 
 @pytest.mark.parametrize("url", ["", VALUES["url"]])
-def test_every_key_that_stands_in_a_comment_is_one_that_a_suite_takes(url: str, tmp_path: Path) -> None:
+def test_every_key_in_a_comment_is_accepted_by_a_suite(url: str, tmp_path: Path) -> None:
     path = tmp_path / "new.toml"
     write_suite(path, VALUES | {"url": url})
     assert ("target" in tomllib.loads(path.read_text())) is bool(url)

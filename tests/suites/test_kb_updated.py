@@ -29,21 +29,21 @@ class Events:
     kept: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     asked: list[dict[str, Any]] = field(default_factory=list)
-    wants_token: bool = False
+    requires_token: bool = False
     status: int = 204
     answer: bytes = b""
     page_size: int = 50
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Prefect's event API as far as it is used here, pages and CSRF tokens included."""
+    """The parts of Prefect's event API that are used here, with pages and CSRF tokens."""
 
     events: ClassVar[Events]
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.events.headers.append({name.lower(): value for name, value in self.headers.items()})
-        if self.events.wants_token and self.headers.get("Prefect-Csrf-Token") != "the token":
+        if self.events.requires_token and self.headers.get("Prefect-Csrf-Token") != "the token":
             self._send(403, b'{"detail": "Missing CSRF token."}')
         elif self.path.endswith("/events"):
             if self.events.status == 204:
@@ -131,7 +131,7 @@ def test_server_gets_key_that_prefect_would_send(
 
 def test_prefects_own_settings_apply_in_a_new_process(server: EventServer, place: Place) -> None:
     """Custom headers, and the token by which a server guards against foreign browsers."""
-    server.events.wants_token = True
+    server.events.requires_token = True
     own = place.with_variables(PREFECT_CLIENT_CUSTOM_HEADERS='{"Authorization": "Own 1"}')
     done = own.call_process("kb-updated", "docs")
     assert done.status == 0, done.stderr

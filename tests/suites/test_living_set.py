@@ -39,7 +39,7 @@ KINDS = "fact=3,number=2"
 
 
 def write_documents(folder: Path, *, is_edited: bool) -> None:
-    """Three quays, as they are before or after an update."""
+    """Three quays, before or after an update."""
     edits = [edit for edit in EDITS if edit.document.startswith("en/quays")]
     for path, document in build_base(edits if is_edited else []).items():
         if path.startswith("en/quays"):
@@ -68,7 +68,7 @@ def refresh(suite: Suite) -> RefreshedTestset:
 
 
 def check_one_budget(suite: Suite, refreshed: RefreshedTestset) -> None:
-    """What the refresh cost is spent of the budget of the run that follows, which asks nothing beyond that."""
+    """The refresh spends the budget of the run that follows, which asks nothing beyond that."""
     settings = resolve_suite(suite, flags={"budget_usd": 100.0}).settings.model_copy(update={"refreshed": refreshed})
     warehouse = Warehouse(settings.warehouse)
     cost = sum_cost(warehouse, str(refreshed.run_id))

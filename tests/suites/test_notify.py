@@ -1,4 +1,4 @@
-"""Notifications: which ends are told, what the message holds, and that a webhook that fails changes nothing."""
+"""Notifications: the ends that are posted, the message, and webhooks that fail."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_the_message_has_the_run_its_means_their_change_and_the_gate(store: Ware
 
 
 @pytest.mark.parametrize(
-    ("on", "status", "gate", "told"),
+    ("on", "status", "gate", "expected"),
     [
         (("completed",), "completed", None, True),
         (("failed",), "completed", None, False),
@@ -156,14 +156,14 @@ def test_the_message_has_the_run_its_means_their_change_and_the_gate(store: Ware
         (("completed", "incomplete", "failed", "gate_failed"), "cancelled", None, False),
     ],
 )
-def test_only_the_ends_that_are_asked_for_are_told(
-    *, store: Warehouse, webhook: Webhook, on: tuple[str, ...], status: str, gate: dict[str, Any] | None, told: bool
+def test_only_chosen_ends_are_posted(
+    *, store: Warehouse, webhook: Webhook, on: tuple[str, ...], status: str, gate: dict[str, Any] | None, expected: bool
 ) -> None:
     notify_of_end(make_notify(*on), store, make_ended(status=status), None, gate)
-    assert len(webhook.posted) == told
+    assert len(webhook.posted) == expected
 
 
-def test_a_run_that_never_began_is_told_as_failed(webhook: Webhook) -> None:
+def test_run_that_never_began_is_posted_as_failed(webhook: Webhook) -> None:
     notify, trigger = make_notify("failed"), Trigger(kind="schedule")
     notify_of_break(notify, "s", trigger, "q.jsonl: there is no such file\n" + "x" * 500)
     (body,) = webhook.bodies
@@ -200,7 +200,7 @@ def test_chat_programs_get_their_own_message(
 
 
 @pytest.mark.parametrize(
-    ("statuses", "n_tries", "told"),
+    ("statuses", "n_tries", "expected"),
     [
         ((503, 200), 2, ""),
         ((429, 500, 200), 3, ""),
@@ -209,25 +209,25 @@ def test_chat_programs_get_their_own_message(
         ((302,), 1, "The notification was not delivered: the webhook refused it with status 302.\n"),
     ],
 )
-def test_what_may_pass_is_tried_again_and_a_failure_is_told(
+def test_temporary_failures_are_retried_and_the_last_one_is_reported(
     *,
     store: Warehouse,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     statuses: tuple[int, ...],
     n_tries: int,
-    told: str,
+    expected: str,
 ) -> None:
     with serve_webhook(*statuses) as webhook:
         monkeypatch.setenv("HOOK", webhook.url)
         notify_of_end(make_notify("completed"), store, make_ended(), None, None)
     assert len(webhook.posted) == n_tries
     written = capsys.readouterr()
-    assert (written.out, written.err) == ("", told)
+    assert (written.out, written.err) == ("", expected)
 
 
 @pytest.mark.parametrize(
-    ("address", "told"),
+    ("address", "expected"),
     [
         (None, "HOOK is not set."),
         ("ftp://hush/x", "the webhook is not an address that begins with https:// or http://."),
@@ -236,19 +236,19 @@ def test_what_may_pass_is_tried_again_and_a_failure_is_told(
         ("http://[hush", "the webhook is not an address that begins with https:// or http://."),
     ],
 )
-def test_an_address_that_is_of_no_use_is_told_and_not_shown(
+def test_unusable_address_is_reported_without_being_shown(
     store: Warehouse,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     address: str | None,
-    told: str,
+    expected: str,
 ) -> None:
     monkeypatch.delenv("HOOK", raising=False)
     if address is not None:
         monkeypatch.setenv("HOOK", address)
     notify_of_end(make_notify("completed"), store, make_ended(), None, None)
     error = capsys.readouterr().err
-    assert error == f"The notification was not delivered: {told}\n"
+    assert error == f"The notification was not delivered: {expected}\n"
     assert "hush" not in error
 
 

@@ -34,7 +34,7 @@ def test_old_runs_of_the_suite_alone_are_forgotten(tmp_path: Path, capsys: pytes
     assert capsys.readouterr().err == ""
 
 
-def test_the_age_of_prefects_history_stands_beside_the_others(tmp_path: Path) -> None:
+def test_age_of_prefects_history_is_set_beside_the_others(tmp_path: Path) -> None:
     written = [load_suite(_write(tmp_path, line)).retention for line in ('prefect = "never"', 'prefect = "5w"', "")]
     assert [retention.prefect for retention in written if retention] == ["never", "5w", "30d"]
     assert all(retention.scores is retention.texts is None for retention in written if retention)

@@ -106,14 +106,14 @@ def test_a_bad_value_is_named_by_its_variable(monkeypatch: pytest.MonkeyPatch, v
         resolve_settings({})
 
 
-def test_every_problem_is_told_at_once_by_the_flag_a_person_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_problems_are_reported_by_the_flags_that_were_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVALHOUSE_RPM", "0")
     with pytest.raises(SettingsError) as refused:
         resolve_settings({"timeout_s": -2.0, "budget_usd": 0.0, "attempts": 99})
-    said = str(refused.value)
-    assert said.count(";") == 7, "four problems, each with what came and what is allowed"
+    printed = str(refused.value)
+    assert printed.count(";") == 7, "four problems, each with what came and what is allowed"
     for origin, value in (("--timeout", "-2.0"), ("--budget", "0.0"), ("--attempts", "99"), ("EVALHOUSE_RPM", "'0'")):
-        assert f"{origin}: got {value}; " in said
+        assert f"{origin}: got {value}; " in printed
 
 
 def test_the_judge_depends_on_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ def test_the_sample_asks_a_model_only_where_one_was_named(monkeypatch: pytest.Mo
     assert resolve_settings({"dataset": "sample"}).settings.judge == "openai:gpt-4.1-mini", "a file of that name"
 
 
-def test_a_judge_that_was_named_is_taken_whatever_key_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_judge_is_taken_with_any_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     flagged = resolve_settings({"judge": "lexical"})
     assert (flagged.settings.judge, flagged.judge_was_chosen) == ("lexical", True)
@@ -224,7 +224,7 @@ def test_metric_settings_are_gathered_by_metric() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "printed"),
     [
         ("mrr=1", "write METRIC.PARAMETER=NUMBER"),
         (".k=1", "write METRIC.PARAMETER=NUMBER"),
@@ -235,8 +235,8 @@ def test_metric_settings_are_gathered_by_metric() -> None:
         ("mrr.k", "write NAME=VALUE"),
     ],
 )
-def test_a_bad_metric_setting_is_refused(text: str, said: str) -> None:
-    with pytest.raises(SettingsError, match=said):
+def test_a_bad_metric_setting_is_refused(text: str, printed: str) -> None:
+    with pytest.raises(SettingsError, match=printed):
         parse_metric_settings((text,))
 
 
@@ -256,7 +256,7 @@ def test_lists() -> None:
         ("openai:gpt-4.1", {}, "openai:text-embedding-3-small"),
         (None, {"OPENAI_API_KEY": "k"}, "openai:text-embedding-3-small"),
         ("openai:m", {"OPENAI_BASE_URL": "https://api.openai.com/v1/"}, "openai:text-embedding-3-small"),
-        # Of another endpoint nobody knows whether it has an embedding model.
+        # Another endpoint may have no embedding model.
         ("openai:m", {"OPENAI_BASE_URL": "http://localhost:8000/v1"}, "hashing"),
         ("openai:m", {"OPENAI_API_BASE": "http://localhost:8000/v1"}, "hashing"),
         ("openai:m", {"EVALHOUSE_EMBEDDINGS": "hashing"}, "hashing"),

@@ -46,7 +46,7 @@ def test_every_way_to_begin_a_line_with_a_key_is_found() -> None:
     }  # fmt: skip
 
 
-def test_what_stands_within_a_key_has_its_line(tmp_path: Path) -> None:
+def test_value_within_a_key_has_the_line_of_the_key(tmp_path: Path) -> None:
     path = tmp_path / "suite.toml"
     path.write_text("a = 1\nlist = [\n  1,\n  2,\n]\ninline = { c = 1 }\n[t]\nk = 1\n")
     text = load_suite_text(path)
@@ -83,7 +83,7 @@ def write_toml(tables: dict[str, dict[str, Any]]) -> tuple[str, dict[KeyPath, in
         written.append(f"[{json.dumps(name, ensure_ascii=False)}] # = [")
         expected[(name,)] = len(written)
         for key, value in table.items():
-            # A list goes over several lines, each item on its own.
+            # A list takes several lines, one for each item.
             items = [f"{json.dumps(one, ensure_ascii=False)}, # ]" for one in value] if isinstance(value, list) else []
             first = "[" if items else json.dumps(value, ensure_ascii=False)
             written.append(f"{json.dumps(key, ensure_ascii=False)} = {first}")
@@ -106,13 +106,13 @@ def test_a_path_is_written_as_a_person_writes_it() -> None:
     assert write_path(()) == ""
 
 
-def test_unknown_keys_are_told_what_is_like_them_or_what_there_is() -> None:
+def test_unknown_key_gets_a_suggestion_or_the_allowed_keys() -> None:
     assert explain_misplaced("embedings", ["embeddings", "rpm"]) == "there is no such key; did you mean embeddings?"
     assert explain_misplaced("xyz", ["embeddings", "rpm"]) == "there is no such key; allowed: embeddings, rpm"
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"a = 1\nb = = 2\n", "suite.toml is not valid TOML: Invalid value (at line 2, column 5)"),
         (b"a = 1\na = 2\n", "suite.toml is not valid TOML: Cannot overwrite a value (at line 2, column 6)"),
@@ -125,12 +125,12 @@ def test_unknown_keys_are_told_what_is_like_them_or_what_there_is() -> None:
         ),
     ],
 )
-def test_what_is_no_suite_at_all_is_refused_with_its_place(tmp_path: Path, content: bytes, told: str) -> None:
+def test_what_is_no_suite_at_all_is_refused_with_its_place(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "suite.toml"
     path.write_bytes(content)
     with pytest.raises(SettingsError) as refused:
         load_suite_text(path)
-    assert str(refused.value) == told
+    assert str(refused.value) == message
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""The gate of a suite: which run it is measured against, what the first night leaves open, and what goes on record.
+"""The gate of a suite: its baseline, undecided checks of the first night, and stored decisions.
 
-A gate does not forget: what it refused is no baseline, until it is mended or somebody accepts it."""
+A run that a gate has refused is never a baseline, until the drop is fixed or a person accepts it."""
 
 from __future__ import annotations
 
@@ -120,14 +120,14 @@ def test_the_baseline_is_the_last_night_that_passed(store: Warehouse) -> None:
     assert document["outcome"] == "failed"
 
 
-def test_what_was_refused_is_refused_every_night_until_it_is_mended(store: Warehouse) -> None:
+def test_refused_drop_is_refused_every_night_until_it_is_fixed(store: Warehouse) -> None:
     pass_night(store, "good", 0, GOOD)
     for minute in (10, 20, 30):
         document = decide(store, add_night(store, f"broken-{minute}", minute, WORSE, gate_limits=DROP))
         assert (document["outcome"], document["against"]["run_id"]) == ("failed", "good")
-    mended = decide(store, add_night(store, "mended", 40, GOOD, gate_limits=DROP))
-    assert (mended["outcome"], mended["against"]["run_id"]) == ("passed", "good")
-    assert decide(store, add_night(store, "next", 50, GOOD, gate_limits=DROP))["against"]["run_id"] == "mended"
+    fixed = decide(store, add_night(store, "fixed", 40, GOOD, gate_limits=DROP))
+    assert (fixed["outcome"], fixed["against"]["run_id"]) == ("passed", "good")
+    assert decide(store, add_night(store, "next", 50, GOOD, gate_limits=DROP))["against"]["run_id"] == "fixed"
 
 
 def test_what_was_accepted_is_the_baseline_until_a_later_run_passes(store: Warehouse) -> None:

@@ -86,7 +86,7 @@ def load(write: Write) -> Callable[..., Suite]:
 
 
 def refuse(path: Path) -> list[str]:
-    """What is told about a suite, a line a problem, without the name of its file."""
+    """Return the problems of a suite, one a line, without the name of its file."""
     with pytest.raises(SettingsError) as refused:
         load_suite(path)
     lines = str(refused.value).splitlines()
@@ -154,15 +154,15 @@ def test_an_address_written_into_the_suite_is_no_setting_that_is_stored(load: Ca
     assert "secret" not in repr(suite)
 
 
-def test_the_hash_is_of_what_is_said_and_not_of_how(load: Callable[..., Suite]) -> None:
+def test_hash_depends_on_values_and_not_on_layout(load: Callable[..., Suite]) -> None:
     one = load('dataset = "sample"\n[limits]\nrpm = 5\nlimit = 2\n')
     other = load("# why\nlimits = { limit = 2,   rpm = 5 }\ndataset = 'sample'\n", "other.toml")
     changed = load('dataset = "sample"\n[limits]\nrpm = 6\nlimit = 2\n')
     assert one.suite_hash == other.suite_hash != changed.suite_hash
 
 
-def test_every_problem_is_told_at_once_with_its_line_and_key(write: Write) -> None:
-    told = refuse(
+def test_all_problems_are_reported_with_line_and_key(write: Write) -> None:
+    expected = refuse(
         write(
             """\
 dataset = "sample"
@@ -200,7 +200,7 @@ on = ["fialed"]
 """
         )
     )
-    assert told == [
+    assert expected == [
         "line 2: concurrency: there is no such key here; it belongs in [limits]",
         "line 3: jugde: there is no such key; did you mean judge or judges?",
         "line 4: metrics[2]: got 7; input should be a valid string",
@@ -224,7 +224,7 @@ on = ["fialed"]
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         (
             'dataset = "sample"\n[trigger]\nknowledge_base = "hand*"',
@@ -306,8 +306,8 @@ on = ["fialed"]
         ),
     ],
 )  # fmt: skip
-def test_refused(write: Write, text: str, told: str) -> None:
-    assert refuse(write(text)) == [told]
+def test_refused(write: Write, text: str, expected: str) -> None:
+    assert refuse(write(text)) == [expected]
 
 
 def test_a_name_from_the_file_must_be_one_too(write: Write) -> None:
@@ -326,9 +326,9 @@ headers = { X-Team = "hush-1" }
 webhook = "hush-2"
 what = 1
 """
-    told = refuse(write(text))
-    assert len(told) == 3
-    assert "hush" not in "".join(told)
+    expected = refuse(write(text))
+    assert len(expected) == 3
+    assert "hush" not in "".join(expected)
 
 
 def test_votes_wait_for_the_judge_that_a_flag_names(load: Callable[..., Suite]) -> None:
@@ -387,7 +387,7 @@ def test_reading_a_suite_settles_nothing_of_prefect(write: Write) -> None:
     assert printed == "False\n"
 
 
-# What is wrong with each; None of those that are fine.
+# The problem of each; None if it is fine.
 CRONS = {
     "0 3 * * *": None,
     "*/5 9-17 * * MON-FRI": None,
@@ -403,7 +403,7 @@ CRONS = {
 
 @pytest.fixture(scope="module")
 def refused_by_prefect() -> list[str]:
-    """Those of CRONS that Prefect refuses; asked in a process of its own, because importing it settles its settings."""
+    """Return which of CRONS Prefect refuses; in a separate process, because importing Prefect settles its settings."""
     script = (
         "import json, sys; from prefect.client.schemas.schedules import CronSchedule\n"
         "def is_refused(cron):\n"
@@ -418,9 +418,9 @@ def refused_by_prefect() -> list[str]:
 
 @pytest.mark.parametrize("cron", CRONS)
 def test_cron_is_read_as_prefect_reads_it(cron: str, refused_by_prefect: list[str]) -> None:
-    told, wrong = explain_bad_cron(cron), CRONS[cron]
-    assert (told is None) == (wrong is None)
-    assert wrong is None or str(told).startswith(wrong)
+    expected, wrong = explain_bad_cron(cron), CRONS[cron]
+    assert (expected is None) == (wrong is None)
+    assert wrong is None or str(expected).startswith(wrong)
     # A day that never comes Prefect takes, and then never runs anything.
     assert (cron not in refused_by_prefect) == (wrong is None or wrong == "there is no such day")
 
