@@ -125,7 +125,7 @@ def test_a_copy_with_other_rows_is_no_backup(tmp_path: Path, monkeypatch: pytest
         connection.execute(f"delete from {name}.statements where sample_id = 'b-1'")  # type: ignore[attr-defined]
 
     monkeypatch.setattr(backup_module, "copy_database", lose_a_row)
-    with pytest.raises(WarehouseError, match=r"the copy of statements is not what was copied \(2 rows of 3\)"):
+    with pytest.raises(WarehouseError, match=r"the copy of statements differs from its source \(2 rows of 3\)"):
         back_up(warehouse, str(tmp_path / "copy.duckdb"))
     assert not list(tmp_path.glob("copy*"))
 

@@ -178,7 +178,7 @@ def test_a_move_refuses_a_place_that_holds_something_else(filled: Warehouse, tmp
     refused = ask("warehouse", "move", str(filled.location.path), str(other))
     assert refused.status == 2
     assert "stranger" in refused.stderr
-    with pytest.raises(WarehouseError, match="both where from and where to"):
+    with pytest.raises(WarehouseError, match="both the source and the target"):
         move_warehouse(filled, filled, lambda *_: None)
 
 

@@ -1,7 +1,7 @@
-"""Upkeep of a warehouse: is everything in its place, and making it small again.
+"""Checking a warehouse, making it small again, and measuring what it takes on disk.
 
 A check reads and changes nothing. Compacting a DuckDB file writes it again without the holes that deleted rows left;
-compacting a lake merges its small files, forgets snapshots but the last of each run, and removes files nobody needs.
+compacting a lake merges its small files, forgets snapshots but the last of each run, and removes unused files.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,6 @@ from evalhouse.warehouse.engine.connection import explain_failure, open_reader, 
 from evalhouse.warehouse.engine.lake import FORGETTING, NAME
 from evalhouse.warehouse.engine.migrate import load_migrations
 from evalhouse.warehouse.errors import WarehouseError, first_line
-from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.mover import count_refused, find_orphans, list_journals
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, list_spooled
@@ -27,7 +26,7 @@ Verdict = Literal["ok", "note", "wrong"]
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     what: str
     verdict: Verdict
@@ -36,7 +35,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Compacted:
-    """Sizes in bytes before and after, and what was done in words."""
+    """Sizes in bytes before and after, and a description of the work."""
 
     before: int
     after: int
@@ -44,7 +43,7 @@ class Compacted:
 
 
 def check_warehouse(warehouse: Warehouse) -> Iterator[Finding]:
-    """Yield a finding for everything that can be wrong; raises the errors of a warehouse that cannot be opened."""
+    """Yield a finding for each check; raises the errors of a warehouse that cannot be opened."""
     location = warehouse.location
     applied, newest = warehouse.read("select max(number) from migrations").item(), len(load_migrations())
     if applied == newest:
@@ -62,7 +61,7 @@ def check_warehouse(warehouse: Warehouse) -> Iterator[Finding]:
     for row in warehouse.read_rows(read_query("upkeep/faults").format_map(ids)):
         yield Finding(what=str(row["what"]), verdict="wrong" if row["n"] else "ok", detail=f"{row['n'] or 'none'}")
 
-    # What is beside the warehouse.
+    # The files beside the warehouse.
     waiting = len(list_spooled(location.spool_path))
     orphans = sum(len(segment.rows) for folder in list_journals(location) for segment in find_orphans(folder))
     refused = count_refused(location)
@@ -91,45 +90,29 @@ def check_warehouse(warehouse: Warehouse) -> Iterator[Finding]:
 
 
 def compact_warehouse(warehouse: Warehouse) -> Compacted:
-    """Make a warehouse small; raises WarehouseBusy when it is written to or kept open by another program."""
+    """Make a warehouse small; raises WarehouseBusy when it is written to or kept open by another program.
+
+    A file is written again beside itself, and the new one takes its name in one step. Of a lake files are merged and
+    snapshots forgotten, in the order that leaves the least. The writer's lock is held from the first row to the last.
+    """
     warehouse.flush()
-    return _compact_file(warehouse.location) if warehouse.location.lake is None else _compact_lake(warehouse)
-
-
-def _compact_file(location: Location) -> Compacted:
-    """Write the file again beside itself, and give the new one its name in one step."""
-    before = location.path.stat().st_size
-    fresh = location.unborn_path
-    fresh.unlink(missing_ok=True)
-    # The writer's lock keeps others of ours out from the first row to the last.
+    location = warehouse.location
+    if location.lake is None:
+        before, fresh = location.path.stat().st_size, location.unborn_path
+        fresh.unlink(missing_ok=True)
+        with open_writer(location, patience_s=FLUSH_PATIENCE_S) as connection:
+            try:
+                copy_database(connection, fresh, "fresh")
+                connection.execute("detach fresh")
+                fresh.replace(location.path)
+            except duckdb.Error as error:
+                fresh.unlink(missing_ok=True)
+                raise explain_failure(location, error) from None
+            except OSError as error:
+                raise WarehouseError(f"cannot replace {location.path}: {error.strerror or error}") from None
+        return Compacted(before=before, after=location.path.stat().st_size, detail="written again")
+    sizes = [warehouse.read(read_query("upkeep/lake_size").format(lake=NAME)).to_dicts()[0]]
     with open_writer(location, patience_s=FLUSH_PATIENCE_S) as connection:
-        try:
-            copy_database(connection, fresh, "fresh")
-            connection.execute("detach fresh")
-        except duckdb.Error as error:
-            fresh.unlink(missing_ok=True)
-            raise explain_failure(location, error) from None
-        try:
-            fresh.replace(location.path)
-        except OSError as error:
-            raise WarehouseError(f"cannot replace {location.path}: {error.strerror or error}") from None
-    return Compacted(before=before, after=location.path.stat().st_size, detail="written again")
-
-
-def copy_database(connection: duckdb.DuckDBPyConnection, path: Path, name: str) -> None:
-    """Copy all that the connection's file holds into a new one, which stays attached as `name`."""
-    own = connection.execute("select current_database()").fetchone()
-    assert own is not None
-    quoted = str(path).replace("'", "''")
-    connection.execute(f"attach '{quoted}' as {name} (storage_version 'v1.5.0')")
-    connection.execute(f'copy from database "{own[0]}" to {name}')
-    connection.execute(f"checkpoint {name}")
-
-
-def _compact_lake(warehouse: Warehouse) -> Compacted:
-    """Merge files and forget snapshots, in the order that leaves the least, under the writer's lock."""
-    before = _measure_lake(warehouse)
-    with open_writer(warehouse.location, patience_s=FLUSH_PATIENCE_S) as connection:
         try:
             for function in ("flush_inlined_data", "rewrite_data_files", "merge_adjacent_files"):
                 connection.execute(f"call ducklake_{function}('{NAME}')")
@@ -140,15 +123,21 @@ def _compact_lake(warehouse: Warehouse) -> Compacted:
             for function in ("cleanup_old_files", "delete_orphaned_files"):
                 connection.execute(f"call ducklake_{function}('{NAME}', cleanup_all => true)")
         except duckdb.Error as error:
-            raise explain_failure(warehouse.location, error) from None
-    after = _measure_lake(warehouse)
-    detail = f"{len(snapshots)} snapshots forgotten, {before['files']} files before and {after['files']} after"
-    return Compacted(before=before["bytes"], after=after["bytes"], detail=detail)
+            raise explain_failure(location, error) from None
+    sizes.append(warehouse.read(read_query("upkeep/lake_size").format(lake=NAME)).to_dicts()[0])
+    before_files, after_files = (size["files"] for size in sizes)
+    detail = f"{len(snapshots)} snapshots forgotten, {before_files} files before and {after_files} after"
+    return Compacted(before=sizes[0]["bytes"], after=sizes[1]["bytes"], detail=detail)
 
 
-def _measure_lake(warehouse: Warehouse) -> dict[str, int]:
-    (row,) = warehouse.read(read_query("upkeep/lake_size").format(lake=NAME)).to_dicts()
-    return row
+def copy_database(connection: duckdb.DuckDBPyConnection, path: Path, name: str) -> None:
+    """Copy everything in the connection's file into a new one, which stays attached as `name`."""
+    own = connection.execute("select current_database()").fetchone()
+    assert own is not None
+    quoted = str(path).replace("'", "''")
+    connection.execute(f"attach '{quoted}' as {name} (storage_version 'v1.5.0')")
+    connection.execute(f'copy from database "{own[0]}" to {name}')
+    connection.execute(f"checkpoint {name}")
 
 
 Group = Literal["texts", "calls", "verdicts", "scores", "other"]
@@ -159,13 +148,13 @@ GROUPS: Final[Mapping[Group, frozenset[str]]] = {
     "scores": frozenset({"scores", "noise", "stored_scores", "stored_costs"}),
     "other": frozenset(),
 }
-"""By group its tables; those of no other are of the last."""
+"""By group its tables; the last one has all others."""
 PER_SAMPLES: Final = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """Bytes on disk: all of them, those that are free, and those of each group; and the samples of all runs."""
+    """Bytes on disk: in all, free, and of each group; and the number of samples of all runs."""
 
     n_bytes: int
     n_free: int
@@ -173,12 +162,12 @@ class Size:
     n_samples: int
 
     def per_thousand(self, n_bytes: float) -> float | None:
-        """Bytes a 1,000 samples of runs; None without samples."""
+        """Return the bytes per 1,000 samples; None without samples."""
         return n_bytes * PER_SAMPLES / self.n_samples if self.n_samples else None
 
 
 def measure_size(warehouse: Warehouse) -> Size:
-    """Return what a warehouse takes on disk; raises the errors of one that cannot be read."""
+    """Measure a warehouse on disk; raises the errors of one that cannot be read."""
     is_file = warehouse.location.lake is None
     with open_reader(warehouse.location) as connection:
         try:
@@ -201,10 +190,6 @@ def measure_size(warehouse: Warehouse) -> Size:
     n_bytes = warehouse.location.path.stat().st_size if is_file else round(used)
     groups: dict[Group, int] = dict.fromkeys(GROUPS, 0)
     for table, size in tables.items():
-        groups[find_group(table)] += round(size)
+        group: Group = next((group for group, names in GROUPS.items() if table in names), "other")
+        groups[group] += round(size)
     return Size(n_bytes=n_bytes, n_free=max(0, round(n_bytes - used)), groups=groups, n_samples=n_samples)
-
-
-def find_group(table: str) -> Group:
-    """Return the group of a table."""
-    return next((group for group, tables in GROUPS.items() if table in tables), "other")

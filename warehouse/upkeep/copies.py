@@ -1,12 +1,16 @@
-"""A backup of a warehouse as one DuckDB file, whole as of one moment, while runs go on writing.
+"""Copies of a warehouse that are proved whole: a backup as one DuckDB file, and a move into another warehouse.
 
-DuckDB itself copies (a copy of the file by other means would lose what is in its log), under the writers' lock: runs
-wait for it or spool beside the warehouse meanwhile, and lose nothing. A lake is copied table by table in one
-transaction, which sees one snapshot. The copy has another name until every row of it was counted and hashed, and it
-was opened and read.
+A backup is whole as of one moment, while runs continue to write. DuckDB itself copies (a copy of the file by other
+means would lose the rows in its log), under the writers' lock: runs wait for it or spool beside the warehouse, and lose
+nothing. A lake is copied table by table in one transaction, which sees one snapshot. The copy has another name until
+every row of it was counted and hashed, and it was opened and read.
+
+A move copies a file into a lake or back, table by table and run by run, some runs to a transaction. Rows are counted
+and hashed on both sides, so that an interrupted move resumes where it stopped; the hash of a set of rows is the sum of
+the hashes of its rows, so that their order does not matter. The source is only read.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,18 +20,19 @@ import duckdb
 from evalhouse.warehouse.engine.connection import explain_failure, open_reader, open_writer
 from evalhouse.warehouse.engine.migrate import find_missing, load_migrations
 from evalhouse.warehouse.errors import WarehouseError, WarehouseUnwritable
-from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import now_utc
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 from evalhouse.warehouse.upkeep.check_and_compact import check_warehouse, copy_database
 
 _COPY: Final = "fresh"
+_ROWS_AT_ONCE: Final = 20_000
+_ROWS_PER_COMMIT: Final = 200_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backup:
-    """A backup that was made: where, its rows by table, and its bytes."""
+    """A finished backup: its file, its rows by table, and its bytes."""
 
     path: Path
     tables: dict[str, int]
@@ -35,7 +40,7 @@ class Backup:
 
 
 def back_up(warehouse: Warehouse, target: str) -> Backup:
-    """Copy a warehouse into a new DuckDB file `target`, or into one named after now within the folder `target`.
+    """Copy a warehouse into a new DuckDB file `target`, or into one named after the time within the folder `target`.
 
     Raises WarehouseError where that file exists, or when the copy differs from its source; WarehouseUnwritable.
     """
@@ -45,13 +50,13 @@ def back_up(warehouse: Warehouse, target: str) -> Backup:
         stem = location.path.stem if location.lake is None else "lake"
         path /= f"{stem}-{now_utc():%Y%m%d-%H%M%S}.duckdb"
     if path.exists():
-        raise WarehouseError(f"{path} is there already, and a backup overwrites nothing; name a new file, or a folder")
+        raise WarehouseError(f"{path} exists, and a backup overwrites nothing; name a new file, or a folder")
     partial = path.with_name(f"{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.unlink(missing_ok=True)
         warehouse.flush()
-        tables = _copy(warehouse, partial)
+        tables = _copy_tables(warehouse, partial)
         # Open the copy as a warehouse and check its invariants; violations that the source has too are ignored.
         wrong, known = (
             {finding.what: finding.detail for finding in check_warehouse(house) if finding.verdict == "wrong"}
@@ -59,9 +64,9 @@ def back_up(warehouse: Warehouse, target: str) -> Backup:
         )
         for what, detail in wrong.items():
             if what not in known:
-                raise WarehouseError(f"the copy has something wrong that its source has not: {what}: {detail}")
+                raise WarehouseError(f"the copy has a fault that its source does not have: {what}: {detail}")
         try:
-            # Unlike a rename a link never takes another file's place.
+            # Unlike a rename a link never replaces another file.
             path.hardlink_to(partial)
         except FileExistsError:
             raise WarehouseError(f"{path} was made meanwhile, and a backup overwrites nothing") from None
@@ -75,94 +80,65 @@ def back_up(warehouse: Warehouse, target: str) -> Backup:
             left.unlink(missing_ok=True)
 
 
-def _copy(warehouse: Warehouse, path: Path) -> dict[str, int]:
+def _copy_tables(warehouse: Warehouse, path: Path) -> dict[str, int]:
     """Copy all tables into a new file and return their rows, counted and hashed on both sides under the lock."""
     location = warehouse.location
     if location.lake is not None:
         # A file has the tables of a lake, with other types for some columns.
         Warehouse(str(path)).migrate()
+    counts = {}
     with open_writer(location, patience_s=FLUSH_PATIENCE_S) as connection:
         try:
             names = [str(row[0]) for row in connection.execute(read_query("upkeep/table_names")).fetchall()]
             if location.lake is None:
                 copy_database(connection, path, _COPY)
+            elif find_missing(connection, location, load_migrations()):
+                raise WarehouseError(
+                    f"{location.name} lacks what the newest evalhouse adds; bring it up to date first, with "
+                    f"`evalhouse warehouse compact --warehouse '{location.url}'`"
+                )
             else:
                 # The record of how a lake's tables were made is not that of the file's.
                 names.remove("migrations")
-                _copy_lake(connection, location, path, names)
-            return {name: _compare(connection, name) for name in names}
+                quoted = str(path).replace("'", "''")
+                connection.execute(f"attach '{quoted}' as {_COPY}")
+                connection.begin()
+                for name in names:
+                    connection.execute(f"insert into {_COPY}.{name} by name select * from {name}")
+                connection.commit()
+                connection.execute(f"checkpoint {_COPY}")
+            for name in names:
+                columns = connection.execute(f"select column_name from (describe {name}) order by all").fetchall()
+                shown = ", ".join(f'"{column}"::varchar' for (column,) in columns)
+                own, copied = (
+                    connection.execute(read_query("upkeep/sum").format(table=table, shown=shown)).fetchall()
+                    for table in (name, f"{_COPY}.{name}")
+                )
+                if own != copied:
+                    raise WarehouseError(
+                        f"the copy of {name} differs from its source ({copied[0][0]} rows of {own[0][0]}); the disk of "
+                        "the backup may be failing: name another place"
+                    )
+                counts[name] = int(own[0][0])
+            return counts
         except duckdb.Error as error:
             raise explain_failure(location, error) from None
         finally:
             connection.execute(f"detach database if exists {_COPY}")
 
 
-def _copy_lake(connection: duckdb.DuckDBPyConnection, location: Location, path: Path, names: list[str]) -> None:
-    if find_missing(connection, location, load_migrations()):
-        raise WarehouseError(
-            f"{location.name} lacks what the newest evalhouse adds; bring it up to date first, with "
-            f"`evalhouse warehouse compact --warehouse '{location.url}'`"
-        )
-    quoted = str(path).replace("'", "''")
-    connection.execute(f"attach '{quoted}' as {_COPY}")
-    connection.begin()
-    for name in names:
-        connection.execute(f"insert into {_COPY}.{name} by name select * from {name}")
-    connection.commit()
-    connection.execute(f"checkpoint {_COPY}")
+Sums = Mapping[str | None, tuple[int, int]]
+"""By run, or None, the number of a table's rows and the sum of their hashes."""
 
 
-def _compare(connection: duckdb.DuckDBPyConnection, name: str) -> int:
-    """Return the rows of a table; raises WarehouseError where the copy has others."""
-    columns = connection.execute(f"select column_name from (describe {name}) order by column_name").fetchall()
-    shown = ", ".join(f'"{column}"::varchar' for (column,) in columns)
-    own, copied = (
-        connection.execute(read_query("upkeep/sum").format(table=table, shown=shown)).fetchall()
-        for table in (name, f"{_COPY}.{name}")
-    )
-    if own != copied:
-        raise WarehouseError(
-            f"the copy of {name} is not what was copied ({copied[0][0]} rows of {own[0][0]}); the disk of the backup "
-            "may be failing: name another place"
-        )
-    return int(own[0][0])
+def move_warehouse(source: Warehouse, target: Warehouse, report: Callable[[str, int], None]) -> dict[str, int]:
+    """Copy all rows that the target does not have yet; return the number of rows by table, also given to `report`.
 
-
-_ROWS_AT_ONCE = 20_000
-_ROWS_PER_COMMIT = 200_000
-
-Watch = Callable[[str, int], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sum:
-    """What the rows of a run in one table come to: how many they are, and the sum of their hashes."""
-
-    n_rows: int
-    digest: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """A table and its columns, as both sides must have it."""
-
-    name: str
-    columns: tuple[str, ...]
-
-    @property
-    def run(self) -> str:
-        """Which run a row belongs to, in SQL; NULL for all where the table knows no runs."""
-        return "run_id" if "run_id" in self.columns else "null::varchar"
-
-
-def move_warehouse(source: Warehouse, target: Warehouse, watch: Watch) -> dict[str, int]:
-    """Copy all rows that the target has not yet; returns the number of rows by table. `watch` is told of each table.
-
-    Raises WarehouseError when the target holds other runs, when rows do not come over as they were, or when the two
-    sides' tables are of different versions.
+    Raises WarehouseError when the target holds other runs, when rows arrive changed, or when the tables of the two
+    sides are of different versions.
     """
     if source.location == target.location:
-        raise WarehouseError(f"{source.location.name} is both where from and where to; name two warehouses")
+        raise WarehouseError(f"{source.location.name} is both the source and the target; name two warehouses")
     tables = _list_tables(source)
     target.migrate()
     if _list_tables(target) != tables:
@@ -170,96 +146,81 @@ def move_warehouse(source: Warehouse, target: Warehouse, watch: Watch) -> dict[s
             f"the tables of {source.location.name} are of another version; bring them to this one first, with "
             "`evalhouse warehouse compact --warehouse …`"
         )
-    _check_target(source, target)
-    counts: dict[str, int] = {}
-    # Runs themselves come last: a run that is there is there whole.
-    for table in sorted(tables, key=lambda entry: (entry.name == "runs", entry.name)):
-        counts[table.name] = _move_table(source, target, table)
-        watch(table.name, counts[table.name])
-    return counts
-
-
-def _list_tables(warehouse: Warehouse) -> list[Table]:
-    rows = warehouse.fetch("upkeep/tables").to_dicts()
-    return [Table(name=row["table_name"], columns=tuple(row["columns"])) for row in rows]
-
-
-def _check_target(source: Warehouse, target: Warehouse) -> None:
-    """Refuse a target that holds something else."""
-    sql = "select run_id from runs"
-    of_source = {row["run_id"] for row in source.read_rows(sql)}
-    others = sorted(str(row["run_id"]) for row in target.read_rows(sql) if row["run_id"] not in of_source)
-    if others:
+    of_source, of_target = (set(house.read("select run_id from runs")["run_id"]) for house in (source, target))
+    if others := sorted(of_target - of_source):
         raise WarehouseError(
             f"{target.location.name} holds {len(others)} runs that are not of {source.location.name}, such as "
             f"{others[0]}; move into an empty warehouse"
         )
+    counts: dict[str, int] = {}
+    # Runs themselves come last: a run that is there is complete.
+    for table, columns in sorted(tables.items(), key=lambda entry: (entry[0] == "runs", entry[0])):
+        sums = _sum_rows(source, table, columns)
+        missing = _find_missing(target, table, columns, sums)
+        group: list[str | None] = []
+        for run_id in sorted(missing, key=lambda run_id: run_id or ""):
+            if group and sum(sums[name][0] for name in [*group, run_id]) > _ROWS_PER_COMMIT:
+                _copy_rows(source, target, table, columns, group)
+                group = []
+            group.append(run_id)
+        if group:
+            _copy_rows(source, target, table, columns, group)
+        if missing and _find_missing(target, table, columns, sums):
+            raise WarehouseError(
+                f"rows of {table} arrived changed; was {source.location.name} written to meanwhile? Move again"
+            )
+        counts[table] = sum(n_rows for n_rows, _ in sums.values())
+        report(table, counts[table])
+    return counts
 
 
-def _move_table(source: Warehouse, target: Warehouse, table: Table) -> int:
-    wanted = sum_table(source, table)
-    missing = _find_missing(target, table, wanted)
-    for run_ids in _group(missing, wanted):
-        _copy_rows(source, target, table, run_ids)
-    if missing and _find_missing(target, table, wanted):
-        raise WarehouseError(
-            f"{table.name} did not come over as it was; was {source.location.name} written to meanwhile? Move again"
-        )
-    return sum(total.n_rows for total in wanted.values())
+def _list_tables(warehouse: Warehouse) -> dict[str, tuple[str, ...]]:
+    """Return the columns of each table, as both sides must have them."""
+    return {row["table_name"]: tuple(row["columns"]) for row in warehouse.fetch_rows("upkeep/tables")}
 
 
-def sum_table(warehouse: Warehouse, table: Table) -> dict[str | None, Sum]:
+def _sum_rows(warehouse: Warehouse, table: str, columns: Sequence[str]) -> Sums:
     """Count and hash the rows of a table, by run."""
-    # As text, because a JSON column of a file is a text column of its own kind in a lake.
-    shown = ", ".join(f'"{name}"::varchar' for name in table.columns)
-    sql = read_query("upkeep/sums").format(run=table.run, shown=shown, table=table.name)
-    rows = warehouse.read(sql).to_dicts()
-    return {row["run"]: Sum(n_rows=row["n_rows"], digest=int(row["digest"])) for row in rows}
+    # As text, because a JSON column of a file is a text column of a different kind in a lake.
+    shown = ", ".join(f'"{name}"::varchar' for name in columns)
+    sql = read_query("upkeep/sums").format(run=_name_run(columns), shown=shown, table=table)
+    return {row["run"]: (row["n_rows"], int(row["digest"])) for row in warehouse.read(sql).to_dicts()}
 
 
-def _find_missing(target: Warehouse, table: Table, wanted: Mapping[str | None, Sum]) -> list[str | None]:
-    """The runs whose rows are not there yet; raises WarehouseError when others are in their place."""
-    sums = sum_table(target, table)
-    other = [run for run, total in sums.items() if total != wanted.get(run)]
-    if other:
+def _name_run(columns: Sequence[str]) -> str:
+    """Return the column of a row's run; NULL for a table without runs."""
+    return "run_id" if "run_id" in columns else "null::varchar"
+
+
+def _find_missing(target: Warehouse, table: str, columns: Sequence[str], wanted: Sums) -> list[str | None]:
+    """Return the runs without rows in the target; raises WarehouseError when it has other rows of a run."""
+    sums = _sum_rows(target, table, columns)
+    if other := [run_id for run_id, total in sums.items() if total != wanted.get(run_id)]:
         of_run = f" of run {other[0]}" if other[0] else ""
         raise WarehouseError(
-            f"{table.name}{of_run} in {target.location.name} has other rows than where they come from; move into an "
-            "empty warehouse"
+            f"{table}{of_run} in {target.location.name} has other rows than the source; move into an empty warehouse"
         )
-    return [run for run in wanted if run not in sums]
+    return [run_id for run_id in wanted if run_id not in sums]
 
 
-def _group(runs: Sequence[str | None], sums: Mapping[str | None, Sum]) -> Iterator[list[str | None]]:
-    """Runs in groups that one transaction takes."""
-    group: list[str | None] = []
-    n_rows = 0
-    for run in sorted(runs, key=lambda run: run or ""):
-        if group and n_rows + sums[run].n_rows > _ROWS_PER_COMMIT:
-            yield group
-            group, n_rows = [], 0
-        group.append(run)
-        n_rows += sums[run].n_rows
-    if group:
-        yield group
-
-
-def _copy_rows(source: Warehouse, target: Warehouse, table: Table, runs: Sequence[str | None]) -> None:
+def _copy_rows(
+    source: Warehouse, target: Warehouse, table: str, columns: Sequence[str], run_ids: Sequence[str | None]
+) -> None:
     with (
         open_reader(source.location) as reading,
-        target.writing(patience_s=FLUSH_PATIENCE_S, run_id=runs[0] if len(runs) == 1 else None) as writing,
+        target.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_ids[0] if len(run_ids) == 1 else None) as writing,
     ):
         try:
-            # Ordered by nothing: rows keep the order of the file they are read from, which lineage joins rest on.
+            # Without an order: rows keep the order of the file they are read from, which joins by lineage rest on.
             rows = reading.sql(
-                f"select * from {table.name} where {table.run} in (select unnest($runs::varchar[])) "
-                f"or ($with_none and {table.run} is null)",
-                params={"runs": [run for run in runs if run is not None], "with_none": None in runs},
+                f"select * from {table} where {_name_run(columns)} in (select unnest($runs::varchar[])) "
+                f"or ($with_none and {_name_run(columns)} is null)",
+                params={"runs": [run_id for run_id in run_ids if run_id is not None], "with_none": None in run_ids},
             )
             batches = rows.to_arrow_reader(_ROWS_AT_ONCE)
         except duckdb.Error as error:
             raise explain_failure(source.location, error) from None
         for batch in batches:
             writing.register("incoming_rows", batch)
-            writing.execute(f"insert into {table.name} by name select * from incoming_rows")
+            writing.execute(f"insert into {table} by name select * from incoming_rows")
             writing.unregister("incoming_rows")
