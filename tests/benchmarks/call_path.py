@@ -1,11 +1,11 @@
-"""What the judge's call path costs: calls, time against the ideal, CPU a call, memory.
+"""Measure the judge's call path: calls, time against the ideal, CPU a call, memory.
 
-Starts the local endpoint as a process of its own, takes samples of five contexts through all steps without Prefect,
+Starts the local endpoint as a separate process, takes samples of five contexts through all steps without Prefect,
 and prints one line. The ideal time is calls x latency / requests in flight; the wall time is taken from the first
 request to the last row in the warehouse. CPU is that of this process alone, imports and start-up apart.
 
     python tests/benchmarks/call_path.py --latency 0.3 --in-flight 16 --samples 300 [--server-limit 16] [--again]
-        [--judge anthropic:judge]
+        [--judge anthropic:judge] [--embeddings]
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SHARD = 128
 
 
 def build_samples(count: int) -> list[StoredSample]:
-    """Samples of realistic length: five contexts of some 600 characters, answers of five sentences."""
+    """Return samples of realistic length: five contexts of some 600 characters, answers of five sentences."""
     filler = (
         " The keeper writes the weather into the log every morning and every evening, in ink, as the rules ask." * 5
     )
@@ -61,7 +61,7 @@ def build_samples(count: int) -> list[StoredSample]:
 
 
 async def judge_shards(live_run: LiveRun, samples: list[StoredSample]) -> None:
-    """As the flow does it: a few shards side by side, all steps of a shard side by side."""
+    """Judge as the flow does: a few shards side by side, all steps of a shard side by side."""
     from live_runs import SAMPLE_STEPS  # noqa: PLC0415
 
     turns = asyncio.Semaphore(1 + -(-2 * live_run.settings.concurrency // SHARD))
@@ -76,9 +76,11 @@ async def judge_shards(live_run: LiveRun, samples: list[StoredSample]) -> None:
 
 
 async def measure(options: argparse.Namespace, folder: Path, run_id: str) -> dict[str, float]:
-    """One run over all samples; seconds and CPU seconds, without imports and start-up."""
+    """Judge all samples in one run; return seconds and CPU seconds, without imports and start-up."""
     samples = build_samples(options.samples)
     settings = make_settings(judge=options.judge, concurrency=options.in_flight, timeout_s=60.0)
+    if options.embeddings:
+        settings = settings.model_copy(update={"embeddings": "openai:embedder"})
     async with lay_out_run(folder, settings, judge=make_judge(settings), run_id=run_id) as live_run:
         with registered(live_run):
             started, cpu_started = time.monotonic(), time.process_time()
@@ -90,12 +92,12 @@ async def measure(options: argparse.Namespace, folder: Path, run_id: str) -> dic
 
 
 def report(options: argparse.Namespace, measured: dict[str, float], stats: dict[str, Any]) -> None:
-    """One line of figures."""
+    """Print one line of figures."""
     requests = sum(stats["requests"].values())
     refused = stats["statuses"].get("429", 0)
     calls = requests - refused
-    bearable = min(options.in_flight, options.server_limit or options.in_flight)
-    ideal = calls * options.latency / bearable
+    at_once = min(options.in_flight, options.server_limit or options.in_flight)
+    ideal = calls * options.latency / at_once
     counted = max(1, calls + int(measured["reused"]))
     print(
         f"{options.judge}: latency {options.latency:g} s, {options.in_flight} in flight: {calls} calls, "
@@ -111,8 +113,8 @@ def report(options: argparse.Namespace, measured: dict[str, float], stats: dict[
 
 def read_json(url: str, *, post: bool = False) -> dict[str, Any]:
     with urllib.request.urlopen(urllib.request.Request(url, method="POST" if post else "GET")) as response:
-        found: dict[str, Any] = json.load(response)
-        return found
+        document: dict[str, Any] = json.load(response)
+        return document
 
 
 def main() -> None:
@@ -122,7 +124,8 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=300)
     parser.add_argument("--server-limit", type=int, help="the endpoint answers 429 above this many")
     parser.add_argument("--judge", default="openai:judge", help="a provider of tests/helpers/provider_cases.py")
-    parser.add_argument("--again", action="store_true", help="a second run, which should find everything on record")
+    parser.add_argument("--embeddings", action="store_true", help="compare meaning by the same endpoint's embeddings")
+    parser.add_argument("--again", action="store_true", help="a second run, which should find all replies recorded")
     options = parser.parse_args()
     arguments = ["--latency", str(options.latency)]
     if options.server_limit:
