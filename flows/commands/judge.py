@@ -27,7 +27,7 @@ from evalhouse.prompts import Prompt, Rubric, check_prompts, list_languages, loa
 from evalhouse.warehouse.messages import suggest
 
 if TYPE_CHECKING:
-    from evalhouse.tasks.trials.labelled_sets import Half
+    from evalhouse.tasks.trials.labelled import Half
 
 
 _VARIABLE = "EVALHOUSE_PROMPTS"
@@ -328,7 +328,7 @@ def benchmark(
     from evalhouse.flows.trials import benchmark as trials  # noqa: PLC0415
     from evalhouse.tasks.judge.names import LEXICAL  # noqa: PLC0415
     from evalhouse.tasks.models.make import make_judges  # noqa: PLC0415
-    from evalhouse.tasks.trials.labelled_sets import pick_rows, read_labelled  # noqa: PLC0415
+    from evalhouse.tasks.trials.labelled import pick_rows, read_labelled  # noqa: PLC0415
 
     settings = resolve_settings(flags | {"language": language}).settings
     labelled = read_labelled([Path(folder) for folder in folders], language=language)

@@ -40,8 +40,7 @@ from evalhouse.tasks.trials.label_agreement import (
     measure_ratings,
     measure_splits,
 )
-from evalhouse.tasks.trials.labelled_sets import Half, Labelled, Part
-from evalhouse.tasks.trials.labelled_verdicts import GRADED_BY, Judged, judge_part, list_steps
+from evalhouse.tasks.trials.labelled import GRADED_BY, Half, Judged, Labelled, Part, judge_part, list_steps
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.steps import SEPARATE

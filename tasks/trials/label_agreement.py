@@ -1,9 +1,9 @@
 """Agreement with people on labels: support, correctness, relevance and pairs of answers.
 
-Beside the judge stand people among each other, judges whose verdicts the rows hold, a naive judge and the label that
-people gave most often. The naive judge goes by the share of a text's words that another text holds and by nothing else:
-where a judge is not clearly above it, the set does not tell judges apart. Partly right counts as a no for labels and
-is left out where an order is measured (AUC), for it belongs to neither side.
+The judge is compared with people among each other, earlier judges whose verdicts are in the rows, a naive judge and the
+label that people gave most often. The naive judge uses the share of a text's words that another text contains, and
+nothing else: if a judge is not clearly better, the set does not distinguish judges. Partly right counts as a no for
+labels and is left out where an order is measured (AUC), for it belongs to neither side.
 """
 
 import re
@@ -31,8 +31,7 @@ from evalhouse.tasks.comparing.agreement import (
 )
 from evalhouse.tasks.comparing.intervals import Estimate, Groups, average
 from evalhouse.tasks.lexical.split import stem_word
-from evalhouse.tasks.trials.labelled_sets import AGGREFACT, Kind, Part, Row
-from evalhouse.tasks.trials.labelled_verdicts import TIE_WITHIN, Judged, ScoredLabel
+from evalhouse.tasks.trials.labelled import AGGREFACT, TIE_WITHIN, Judged, Kind, Part, Row, ScoredLabel
 
 Figure = Literal["accuracy", "balanced_accuracy", "kappa", "f1", "auc", "ndcg", "correlation", "match"]
 Figures = Mapping[Figure, Estimate]
@@ -42,20 +41,20 @@ PEOPLE: Final = "people"
 NAIVE: Final = "word count"
 MAJORITY: Final = "most frequent label"
 NAIVE_FROM: Final = 0.5
-"""The share from which the naive judge says yes."""
+"""The share of words from which the naive judge's label is yes."""
 _LATIN = re.compile(r"[a-z0-9]+")
 _HAN = re.compile(r"[\u3400-\u9fff]+")
-# What people said, as yes and no; the first is what F1 and AUC are about.
-_BINARY: Final[Mapping[Kind, tuple[str, str]]] = {
+# The labels of a kind, yes and no; F1 and AUC measure the first. Pairs have sides.
+_LABELS: Final[Mapping[Kind, tuple[str, ...]]] = {
     "support": ("supported", "unsupported"),
     "correctness": ("correct", "incorrect"),
     "relevance": ("useful", "not_useful"),
+    "pairwise": ("a", "b", "tie"),
 }
-_SIDES: Final = ("a", "b", "tie")
-# Words that a single person's or a recorded judge's verdict begins with.
+# The first words of a single person's or a recorded judge's verdict.
 _YES = re.compile(r"\W*(yes|true|correct|supported|useful|right)\b", re.IGNORECASE)
 _NO = re.compile(r"\W*(no|false|incorrect|unsupported|partial|not|wrong|useless)\b", re.IGNORECASE)
-# What a person rates, by what we measure.
+# Our metrics by the dimension that people rate.
 DIMENSIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "faithfulness": ("faithfulness",),
     "groundedness": ("faithfulness",),
@@ -71,9 +70,9 @@ _WHO: Final = "published: "
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One judge's figures over a set: `who`, of how many decisions, and how many it gave no verdict on.
+    """One judge's figures over a set: `who`, of how many decisions, and on how many it gave no verdict.
 
-    `is_own` where it is the judge's own, asked in another way than its first line was.
+    `is_own` marks a further line of the judge itself, asked by another plan.
     """
 
     who: str
@@ -85,9 +84,9 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class SetAgreement:
-    """The agreement on one set in one language; `about` is what was measured where a set has several such things.
+    """The agreement on one set in one language; `about` is the measured quantity if a set has several.
 
-    `labels` counts what people said, `given` are their labels on the judge's decisions where they gave such.
+    `labels` counts people's labels, `given` are their labels on the judge's decisions.
     """
 
     part: Part
@@ -101,24 +100,24 @@ class SetAgreement:
 
     @property
     def notes(self) -> list[str]:
-        """The figures that rest on too little."""
+        """The warnings about figures from too few decisions."""
         notes = []
         if self.judge.n < MIN_EFFECTIVE:
-            notes.append(f"too few to tell: {self.judge.n} of {MIN_EFFECTIVE}")
+            notes.append(f"too few decisions: {self.judge.n} of {MIN_EFFECTIVE}")
         if self.n_groups < MIN_SAMPLES:
             notes.append(f"too few groups: {self.n_groups} of {MIN_SAMPLES}")
         counts = Counter(self.given)
         rare = [f"{label} {count}" for label, count in counts.items() if count < MIN_LABELS]
         if rare:
-            notes.append(f"seldom said by people: {', '.join(rare)}")
+            notes.append(f"rare labels: {', '.join(rare)}")
         if len(counts) == 1:
-            notes.append("people gave one label only: κ and AUC say nothing")
+            notes.append("people gave one label only: κ and AUC are meaningless")
         return notes
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Decision:
-    """What people decided on one thing, and what some judge said of it."""
+    """People's decision on one item, and a judge's verdict on it."""
 
     group: str
     question: str
@@ -129,39 +128,38 @@ class _Decision:
 
 
 def measure_labels(part: Part, judged: Sequence[Judged], *, seed: int) -> SetAgreement:
-    """Measure the agreement on what people gave labels to, beside that of others."""
+    """Return the agreement of the judge and of others with people's labels."""
     ours = [decision for decided in judged for decision in _decide(part, decided.row, decided.verdicts)]
     naive = [
-        decision for row in part.rows for decision in _decide(part, row, _say_naively(part, score_naively(part, row)))
+        decision for row in part.rows for decision in _decide(part, row, _label_scores(part, score_naively(part, row)))
     ]
     lines = [_measure_line(NAIVE, part, naive, seed)]
     counted = Counter(decision.human for decision in naive)
     if counted:
-        most = counted.most_common(1)[0][0]
-        same = Groups([decided.group for decided in naive], seed=seed)
-        share = same.measure(weigh_mean([float(decided.human == most) for decided in naive]), is_share=True)
-        lines.append(Line(who=f"{MAJORITY} ({most})", n=len(naive), n_missing=0, figures={"accuracy": share}))
+        majority = counted.most_common(1)[0][0]
+        groups = Groups([decision.group for decision in naive], seed=seed)
+        share = groups.measure(weigh_mean([float(decision.human == majority) for decision in naive]), is_share=True)
+        lines.append(Line(who=f"{MAJORITY} ({majority})", n=len(naive), n_missing=0, figures={"accuracy": share}))
     judged_decisions = [decision for decision in ours if decision.verdict is not None]
-    # What people said, as they said it.
-    said = [decision.human for decision in naive]
+    labels = [decision.human for decision in naive]
     if part.kind in ("support", "correctness"):
-        said = [str(row.data["label"]) for row in part.rows]
+        labels = [str(row.data["label"]) for row in part.rows]  # with the partly right ones
     return SetAgreement(
         part=part,
         n_rows=len(part.rows),
         n_groups=len({decision.group for decision in judged_decisions}),
         judge=_measure_line(JUDGE, part, ours, seed),
         others=(*_measure_recorded(part, seed), *lines),
-        labels=dict(Counter(said).most_common()),
+        labels=dict(Counter(labels).most_common()),
         given=[decision.human for decision in judged_decisions],
     )
 
 
 def _decide(part: Part, row: Row, verdicts: Sequence[ScoredLabel]) -> Iterator[_Decision]:
-    """The decisions of a row with what a judge said of them, nothing where `said` is empty."""
+    """Yield people's decisions on a row with a judge's verdicts on them, or None."""
     data = row.data
     if part.kind == "relevance":
-        yes, no = _BINARY["relevance"]
+        yes, no = _LABELS["relevance"]
         for place, grade in enumerate(row.grades):
             if grade is not None:
                 yield _Decision(
@@ -174,8 +172,8 @@ def _decide(part: Part, row: Row, verdicts: Sequence[ScoredLabel]) -> Iterator[_
         return
     first = verdicts[0] if verdicts else None
     if part.kind == "pairwise":
-        # How far people hold b to be ahead: the mean of what they said overall, else of the preference.
-        overall = _read_overall(data)
+        # How far b is ahead for people: the mean of their overall ratings, else by the preference.
+        overall = _parse_overall(data)
         yield _Decision(
             group=row.group,
             question=row.id,
@@ -184,7 +182,7 @@ def _decide(part: Part, row: Row, verdicts: Sequence[ScoredLabel]) -> Iterator[_
             grade=float(np.mean(overall)) if overall else {"a": -1.0, "tie": 0.0, "b": 1.0}[str(data["preference"])],
         )
         return
-    yes, no = _BINARY[part.kind]
+    yes, no = _LABELS[part.kind]
     score = data.get("score")
     yield _Decision(
         group=row.group,
@@ -196,29 +194,30 @@ def _decide(part: Part, row: Row, verdicts: Sequence[ScoredLabel]) -> Iterator[_
     )
 
 
-def _read_overall(data: Mapping[str, Any]) -> list[float]:
-    """How far each person holds b to be ahead, of all in all."""
+def _parse_overall(data: Mapping[str, Any]) -> list[float]:
+    """Return how far each person rates b above a overall."""
     people = data.get("annotators")
     overall = people.get("overall") if isinstance(people, Mapping) else None
     return [float(lead) for lead in overall] if isinstance(overall, list) else []
 
 
-def _say_naively(part: Part, scores: Sequence[float]) -> list[ScoredLabel]:
+def _label_scores(part: Part, scores: Sequence[float]) -> list[ScoredLabel]:
+    """Return the labels of scores: yes from `NAIVE_FROM`, or the side that is ahead."""
     if part.kind == "pairwise":
         return [
             ScoredLabel(label="tie" if abs(score) < TIE_WITHIN else "b" if score > 0 else "a", score=score)
             for score in scores
         ]
-    yes, no = _BINARY[part.kind]
+    yes, no = _LABELS[part.kind]
     return [ScoredLabel(label=yes if score >= NAIVE_FROM else no, score=score) for score in scores]
 
 
 def _measure_line(who: str, part: Part, decisions: Sequence[_Decision], seed: int, *, ranks: bool = True) -> Line:
-    """A judge's figures; with `ranks` also those that order rows by its scores."""
+    """Return a judge's figures; with `ranks` also the figures of the order by its scores."""
     decided = [decision for decision in decisions if decision.verdict is not None]
     groups = Groups([decision.group for decision in decided], seed=seed)
     given = [decision.verdict.label for decision in decided if decision.verdict is not None]
-    labels = Labels(names=_list_labels(part), first=given, second=[decision.human for decision in decided])
+    labels = Labels(names=_LABELS[part.kind], first=given, second=[decision.human for decision in decided])
     figures: dict[Figure, Estimate] = {}
     if decided:
         figures = {
@@ -232,43 +231,52 @@ def _measure_line(who: str, part: Part, decisions: Sequence[_Decision], seed: in
             scores = [decision.verdict.score for decision in decided if decision.verdict is not None]
             clear = [place for place, decision in enumerate(decided) if not decision.is_partial]
             if part.kind != "pairwise" and clear:
-                positive = [decided[place].human == _BINARY[part.kind][0] for place in clear]
+                positive = [decided[place].human == _LABELS[part.kind][0] for place in clear]
                 weighed = weigh_auc([scores[place] for place in clear], positive)
                 is_clear = np.array([not decision.is_partial for decision in decided])
                 figures["auc"] = groups.pick(is_clear).measure(weighed)
             if part.kind == "relevance":
-                figures |= _measure_ndcg(decided, groups.seed)
+                by_question: dict[str, list[_Decision]] = {}
+                for decision in decided:
+                    by_question.setdefault(decision.question, []).append(decision)
+                values, names = [], []
+                for decisions_on in by_question.values():
+                    ranked = [decision.verdict.score for decision in decisions_on if decision.verdict is not None]
+                    value = compute_ndcg([decision.grade or 0.0 for decision in decisions_on], ranked)
+                    if value is not None:
+                        values.append(value)
+                        names.append(decisions_on[0].group)
+                if values:
+                    figures["ndcg"] = Groups(names, seed=seed).measure(weigh_mean(values))
             graded = [decision.grade for decision in decided if decision.grade is not None]
             if len(graded) == len(decided) and len(set(graded)) > 2 and part.kind != "relevance":
                 figures["correlation"] = groups.measure(weigh_spearman(scores, graded))
     return Line(who=who, n=len(decided), n_missing=len(decisions) - len(decided), figures=figures)
 
 
-def _measure_ndcg(decided: Sequence[_Decision], seed: int) -> dict[Figure, Estimate]:
-    by_question: dict[str, list[_Decision]] = {}
-    for decision in decided:
-        by_question.setdefault(decision.question, []).append(decision)
-    values, names = [], []
-    for decisions in by_question.values():
-        scores = [decision.verdict.score for decision in decisions if decision.verdict is not None]
-        value = compute_ndcg([decision.grade or 0.0 for decision in decisions], scores)
-        if value is not None:
-            values.append(value)
-            names.append(decisions[0].group)
-    return {"ndcg": Groups(names, seed=seed).measure(weigh_mean(values))} if values else {}
-
-
 def _measure_recorded(part: Part, seed: int) -> Iterator[Line]:
-    """People among each other, then judges whose verdicts the rows hold."""
+    """Yield the figures of people among each other, then of earlier judges in the rows."""
     if part.kind == "relevance":
         return
-    answered = [(row, verdicts) for row in part.rows if len(verdicts := _read_people(part, row)) > 1]
+    answered: list[tuple[Row, list[ScoredLabel]]] = []
+    for row in part.rows:
+        people = row.data.get("annotators")
+        if part.kind == "pairwise":
+            verdicts = [
+                ScoredLabel(label="tie" if lead == 0 else "b" if lead > 0 else "a", score=lead)
+                for lead in _parse_overall(row.data)
+            ]
+        else:
+            given = people if isinstance(people, list) else []
+            verdicts = [verdict for person in given for verdict in _parse_verdict(part, person)]
+        if len(verdicts) > 1:
+            answered.append((row, verdicts))
     if answered:
         groups = Groups([row.group for row, _ in answered], seed=seed)
         # Only the first two: a third one is often asked just where these disagree.
         first, second = ([verdicts[place] for _, verdicts in answered] for place in (0, 1))
         labels = [[verdict.label for verdict in person] for person in (first, second)]
-        both = Labels(names=_list_labels(part), first=labels[0], second=labels[1])
+        both = Labels(names=_LABELS[part.kind], first=labels[0], second=labels[1])
         figures: dict[Figure, Estimate] = {
             "accuracy": groups.measure(both.agree, is_share=True),
             "kappa": groups.measure(both.kappa),
@@ -277,7 +285,14 @@ def _measure_recorded(part: Part, seed: int) -> Iterator[Line]:
             leads = [[verdict.score for verdict in person] for person in (first, second)]
             figures["correlation"] = groups.measure(weigh_spearman(leads[0], leads[1]))
         yield Line(who=PEOPLE, n=len(answered), n_missing=len(part.rows) - len(answered), figures=figures)
-    recorded = [_read_verdicts(part, row) for row in part.rows]
+    recorded: list[dict[str, list[ScoredLabel]]] = []  # by the names of the judges
+    for row in part.rows:
+        if part.kind == "pairwise":
+            judged = {name: rated for name, rated in row.data.items() if name.startswith("judge_")}
+            leads_of = {name.removeprefix("judge_"): _parse_lead(rated) for name, rated in judged.items()}
+            recorded.append({name: _label_scores(part, lead) for name, lead in leads_of.items()})
+        else:
+            recorded.append({name: _parse_verdict(part, verdict) for name, verdict in find_judges(row).items()})
     for name in dict.fromkeys(name for verdicts in recorded for name in verdicts):
         decisions = [
             decision
@@ -287,37 +302,9 @@ def _measure_recorded(part: Part, seed: int) -> Iterator[Line]:
         yield _measure_line(name, part, decisions, seed, ranks=part.kind == "pairwise")
 
 
-def _list_labels(part: Part) -> tuple[str, ...]:
-    return _SIDES if part.kind == "pairwise" else _BINARY[part.kind]
-
-
-def _read_people(part: Part, row: Row) -> list[ScoredLabel]:
-    """What single people said of a row."""
-    if part.kind == "pairwise":
-        return [
-            ScoredLabel(label="tie" if lead == 0 else "b" if lead > 0 else "a", score=lead)
-            for lead in _read_overall(row.data)
-        ]
-    people = row.data.get("annotators")
-    return (
-        [verdict for person in people for verdict in _read_recorded(part, person)] if isinstance(people, list) else []
-    )
-
-
-def _read_verdicts(part: Part, row: Row) -> dict[str, list[ScoredLabel]]:
-    """What recorded judges said of a row, by their names."""
-    if part.kind != "pairwise":
-        return {name: _read_recorded(part, verdict) for name, verdict in read_judges(row).items()}
-    return {
-        name.removeprefix("judge_"): _say_naively(part, _read_lead(rated))
-        for name, rated in row.data.items()
-        if name.startswith("judge_")
-    }
-
-
-def _read_recorded(part: Part, verdict: object) -> list[ScoredLabel]:
-    """A recorded verdict as a label; empty where it is neither a yes nor a no."""
-    yes, no = _BINARY[part.kind]
+def _parse_verdict(part: Part, verdict: object) -> list[ScoredLabel]:
+    """Return a recorded verdict as a label; empty if it is neither a yes nor a no."""
+    yes, no = _LABELS[part.kind]
     if isinstance(verdict, bool):
         return [ScoredLabel(label=yes if verdict else no, score=float(verdict))]
     text = str(verdict or "")
@@ -326,8 +313,8 @@ def _read_recorded(part: Part, verdict: object) -> list[ScoredLabel]:
     return [ScoredLabel(label=yes, score=1.0)] if _YES.match(text) else []
 
 
-def _read_lead(rated: object) -> list[float]:
-    """How far a recorded judge has b ahead, from a number a side or its overall one; empty where it is neither."""
+def _parse_lead(rated: object) -> list[float]:
+    """Return how far a recorded judge rates b above a, by a number a side or the overall one; empty for neither."""
     if not isinstance(rated, Mapping) or not {"a", "b"} <= rated.keys():
         return []
     sides = []
@@ -341,14 +328,14 @@ def _read_lead(rated: object) -> list[float]:
     return [sides[0] - sides[1]]
 
 
-def read_judges(row: Row) -> Mapping[str, Any]:
-    """What judges said of a row before, by name."""
+def find_judges(row: Row) -> Mapping[str, Any]:
+    """Return the verdicts of earlier judges on a row, by name."""
     judges = row.data.get("llm_judges") or row.data.get("judges")
     return judges if isinstance(judges, Mapping) else {}
 
 
-def read_words(text: str) -> frozenset[str]:
-    """Stems of Latin words and numbers, pairs of Chinese characters."""
+def list_words(text: str) -> frozenset[str]:
+    """Return the stems of Latin words and numbers, and pairs of Chinese characters."""
     words = {stem_word(word) for word in _LATIN.findall(text.lower())}
     for run in _HAN.findall(text):
         words |= {run[i : i + 2] for i in range(max(len(run) - 1, 1))}
@@ -356,15 +343,15 @@ def read_words(text: str) -> frozenset[str]:
 
 
 def share_words(wanted: str, text: str) -> float:
-    """The share of the words of `wanted` that `text` holds; 0 without any."""
-    words = read_words(wanted)
-    return len(words & read_words(text)) / len(words) if words else 0.0
+    """Return the share of the words of `wanted` that `text` contains; 0 for no words."""
+    words = list_words(wanted)
+    return len(words & list_words(text)) / len(words) if words else 0.0
 
 
 def score_naively(part: Part, row: Row) -> list[float]:
-    """The naive judge's score of each decision of a row: one, or one a context where contexts are judged.
+    """Return the naive judge's score of each decision of a row: one, or one a context if contexts are judged.
 
-    Of an answer it is the share of the ground truth's words; of a pair how far b is ahead.
+    The score of an answer is the share of the ground truth's words in it, of a pair how far b is ahead.
     """
     data = row.data
     match part.kind:
@@ -374,20 +361,20 @@ def score_naively(part: Part, row: Row) -> list[float]:
             wanted = f"{row.question} {row.ground_truth}"
             return [share_words(wanted, text) for text in row.contexts]
         case "pairwise":
-            held = [share_words(row.ground_truth, str(data[name])) for name in ("answer_a", "answer_b")]
-            return [held[1] - held[0]]
+            share_a, share_b = (share_words(row.ground_truth, str(data[name])) for name in ("answer_a", "answer_b"))
+            return [share_b - share_a]
         case _:
             return [share_words(row.ground_truth or row.question, str(data.get("answer") or ""))]
 
 
 def match_statements(ours: Sequence[str], theirs: Sequence[str]) -> float:
-    """How alike two splits of a text are, 0 to 1: F1 of the best one-to-one match.
+    """Return the similarity of two splits of a text, 0 to 1: F1 of the best one-to-one match.
 
-    Two statements are as alike as their words: 2·common / (words of one + words of the other).
+    The similarity of two statements is that of their words: 2·common / (words of one + words of the other).
     """
     if not ours or not theirs:
         return 0.0
-    left, right = ([read_words(statement) for statement in side] for side in (ours, theirs))
+    left, right = ([list_words(statement) for statement in side] for side in (ours, theirs))
     alike = np.array([[2 * len(a & b) / max(len(a) + len(b), 1) for b in right] for a in left])
     rows, columns = linear_sum_assignment(alike, maximize=True)
     matched = float(alike[rows, columns].sum())
@@ -395,7 +382,7 @@ def match_statements(ours: Sequence[str], theirs: Sequence[str]) -> float:
 
 
 def list_unrated(part: Part) -> tuple[str, ...]:
-    """The dimensions that people rated and nothing of ours measures."""
+    """Return the dimensions that people rated and no metric measures."""
     if part.kind != "rubric":
         return ()
     rated = dict.fromkeys(name for row in part.rows for name in row.data["scores"])
@@ -404,7 +391,7 @@ def list_unrated(part: Part) -> tuple[str, ...]:
 
 @dataclass(kw_only=True)
 class _Rated:
-    """What people and others gave each row, in the same order; NaN where somebody gave nothing."""
+    """The ratings of each row by people and others, in the same order; NaN for a missing one."""
 
     groups: list[str] = field(default_factory=list)
     human: list[float] = field(default_factory=list)
@@ -414,7 +401,7 @@ class _Rated:
     recorded: dict[str, list[float]] = field(default_factory=dict)
 
     def correlate(self, who: str, first: Sequence[float], second: Sequence[float], seed: int) -> Line:
-        """Spearman's ρ over the rows where both gave a number."""
+        """Return Spearman's ρ over the rows where both gave a number."""
         both = ~(np.isnan(first) | np.isnan(second))
         groups = Groups(self.groups, seed=seed).pick(both)
         figures: Figures = {}
@@ -425,14 +412,14 @@ class _Rated:
 
 
 def measure_ratings(part: Part, judged: Sequence[Judged], *, seed: int) -> Iterator[SetAgreement]:
-    """The agreement on each dimension that people rated and a metric stands for."""
+    """Yield the agreement on each dimension that people rated and a metric measures."""
     dimensions = dict.fromkeys(name for row in part.rows for name in row.data["scores"])
     given = {name for result in judged for name in result.values}
     for dimension in dimensions:
         for metric in DIMENSIONS.get(dimension.lower(), ()):
             if metric in given:
                 rated = _Rated()
-                names = list(dict.fromkeys(name for row in part.rows for name in read_judges(row)))
+                names = list(dict.fromkeys(name for row in part.rows for name in find_judges(row)))
                 for result in judged:
                     people = [float(value) for value in result.row.data["scores"].get(dimension, ())]
                     if not people:
@@ -443,11 +430,23 @@ def measure_ratings(part: Part, judged: Sequence[Judged], *, seed: int) -> Itera
                     rated.ours.append(result.values.get(metric, float("nan")))
                     rated.naive.append(score_naively(part, result.row)[0])
                     for name in names:
-                        value = read_judges(result.row).get(name)
+                        value = find_judges(result.row).get(name)
                         number = float(value) if isinstance(value, int | float) else float("nan")
                         rated.recorded.setdefault(name, []).append(number)
+                # Each person with each other, on average.
+                most_people = max((len(people) for people in rated.by_person), default=0)
+                columns = [
+                    [people[place] if place < len(people) else np.nan for people in rated.by_person]
+                    for place in range(most_people)
+                ]
+                lines = [rated.correlate(PEOPLE, first, second, seed) for first, second in combinations(columns, 2)]
+                mean = average([line.figures["correlation"] for line in lines if "correlation" in line.figures])
+                people_line = []
+                if mean is not None:
+                    n, n_missing = lines[0].n, lines[0].n_missing
+                    people_line = [Line(who=PEOPLE, n=n, n_missing=n_missing, figures={"correlation": mean})]
                 others = [
-                    *_correlate_people(rated, seed),
+                    *people_line,
                     *(rated.correlate(name, values, rated.human, seed) for name, values in rated.recorded.items()),
                     rated.correlate(NAIVE, rated.naive, rated.human, seed),
                 ]
@@ -461,20 +460,8 @@ def measure_ratings(part: Part, judged: Sequence[Judged], *, seed: int) -> Itera
                 )
 
 
-def _correlate_people(rated: _Rated, seed: int) -> Iterator[Line]:
-    """Each person with each other, on average."""
-    most = max((len(people) for people in rated.by_person), default=0)
-    columns = [
-        [people[place] if place < len(people) else np.nan for people in rated.by_person] for place in range(most)
-    ]
-    lines = [rated.correlate(PEOPLE, first, second, seed) for first, second in combinations(columns, 2)]
-    mean = average([line.figures["correlation"] for line in lines if "correlation" in line.figures])
-    if mean is not None:
-        yield Line(who=PEOPLE, n=lines[0].n, n_missing=lines[0].n_missing, figures={"correlation": mean})
-
-
 def measure_splits(part: Part, judged: Sequence[Judged], *, seed: int) -> SetAgreement:
-    """How alike the judge's statements are to people's, and what one sentence for the whole text would come to."""
+    """Return the similarity of the judge's statements to people's, beside that of the unsplit text."""
     split = [result for result in judged if result.failure is None]
 
     def compare(who: str, rows: Sequence[Row], splits: Sequence[Sequence[str]]) -> Line:
@@ -501,13 +488,13 @@ def measure_splits(part: Part, judged: Sequence[Judged], *, seed: int) -> SetAgr
 
 
 @cache
-def _read_table() -> Mapping[str, Any]:
+def load_published() -> Mapping[str, Any]:
     table = tomllib.loads(files("evalhouse.tasks.trials").joinpath("published.toml").read_text(encoding="utf-8"))
     return {name: row for name, row in table.items() if name == AGGREFACT}
 
 
 def list_published(part: Part) -> list[Line]:
-    """What others published on exactly these rows, by judge; nothing where they are not the same."""
+    """Return the published figures on exactly these rows, by judge; none if the rows differ."""
     if part.benchmark is None or not _is_whole(part):
         return []
     return [
@@ -519,28 +506,28 @@ def list_published(part: Part) -> list[Line]:
                 "balanced_accuracy": Estimate(value=round(figures[part.name] / 100, 4), draws=np.array([]), n_groups=0)
             },
         )
-        for judge, figures in _read_table()[part.benchmark]["judges"].items()
+        for judge, figures in load_published()[part.benchmark]["judges"].items()
     ]
 
 
 def explain_published(parts: Sequence[Part]) -> list[str]:
-    """Where the published figures beside these parts are from, and why there are none beside others."""
+    """Return the sources of the published figures beside these parts, and why other parts have none."""
     of_benchmark = [part for part in parts if part.benchmark is not None]
     whole = [part for part in of_benchmark if _is_whole(part)]
-    said = [
-        f"Published figures: {_read_table()[str(name)]['source']}."
+    lines = [
+        f"Published figures: {load_published()[str(name)]['source']}."
         for name in dict.fromkeys(p.benchmark for p in whole)
     ]
     for part in of_benchmark:
         if part not in whole:
-            known = _read_table()[str(part.benchmark)]["rows"].get(part.name)
+            known = load_published()[str(part.benchmark)]["rows"].get(part.name)
             of = f"all {known:,} test rows of it" if known else "no subset of this name"
-            said.append(f"{part.name}: {len(part.rows):,} rows; published figures are for {of}, and are left out.")
-    return said
+            lines.append(f"{part.name}: {len(part.rows):,} rows; published figures are for {of}, and are left out.")
+    return lines
 
 
 def _is_whole(part: Part) -> bool:
-    record = _read_table()[str(part.benchmark)]
+    record = load_published()[str(part.benchmark)]
     n_supported = sum(row.data["label"] == "supported" for row in part.rows)
     same_labels = record["supported"].get(part.name, n_supported) == n_supported
     return bool(record["rows"].get(part.name) == len(part.rows) and same_labels and not part.n_left_out)

@@ -1,11 +1,11 @@
-"""Which of two answers a judge prefers, asked with either of them in front.
+"""A judge's preference between two answers, asked with either of them first.
 
-What is asked of a pair rests on its texts alone, so that the same pair is not asked about again, whichever run or
-column brings it and whichever side it is on. Answers that are the same are a tie without a request.
+The request depends on the texts alone, so that the same pair is not asked about again, from any run or column and on
+any side. Equal answers are a tie without a request.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Final, Literal, Protocol
 
@@ -24,7 +24,7 @@ from evalhouse.warehouse.rows.samples import StoredSample
 _AT_ONCE: Final = 500
 STEP: Final = "prefer"
 BUILT_IN: Final = "preference"
-"""The rubric that is taken where none is named."""
+"""The default rubric."""
 Side = Literal["base", "candidate"]
 SIDES: Final[Sequence[Side]] = ("base", "candidate")
 _SAME: Final = "the answers are the same"
@@ -33,15 +33,15 @@ _MISSING: Final = {
     (True, False): "no_base_answer",
     (False, True): "no_candidate_answer",
 }
-"""What an outcome says where an answer is missing: the base's, the candidate's."""
+"""The reason of an outcome by which answers are missing: the base's, the candidate's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerPair:
     """Two answers to one question; None for one that is missing.
 
-    `sample` is that of the candidate, with the contexts of both sides, each once. `cluster` is its group of samples
-    that are not independent. `problem` says why the two cannot be held against each other.
+    `sample` is the candidate's, with the contexts of both sides, each once. `cluster` is its group of samples that are
+    not independent. `problem` is why the two cannot be compared.
     """
 
     sample: StoredSample
@@ -52,23 +52,23 @@ class AnswerPair:
 
 
 class AnswerPairs(Protocol):
-    """Where pairs come from. `cluster` is the metadata column that groups them, None where each stands for itself."""
+    """A source of pairs. `cluster` is the metadata column that groups them, None if they are independent."""
 
     @property
     def n(self) -> int:
-        """How many there are."""
+        """The number of pairs."""
 
     @property
     def cluster(self) -> str | None:
-        """What groups them."""
+        """The metadata column that groups them."""
 
     def read(self) -> Iterator[list[AnswerPair]]:
-        """All of them, some at a time."""
+        """Yield all pairs in batches."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairsOfRuns:
-    """The answers of two runs to the samples that both have, at most `limit`; `wanted` names what groups them."""
+    """The answers of two runs to the samples that both have, at most `limit`; `wanted` names the grouping column."""
 
     runs: RunPair
     wanted: str | None = None
@@ -76,20 +76,20 @@ class PairsOfRuns:
 
     @cached_property
     def n(self) -> int:
-        """How many samples both have."""
+        """The number of samples that both have."""
         n = self.runs.fetch("samples").filter("in_base", "in_candidate").height
         return n if self.limit is None else min(n, self.limit)
 
     @cached_property
     def cluster(self) -> str | None:
-        """What groups them, by the metadata of all."""
+        """The metadata column that groups them, chosen by the metadata of all."""
         frame = self.runs.fetch("metadata").join(
             self.runs.fetch("samples").filter("in_base", "in_candidate"), on="sample_id", how="semi"
         )
-        return choose_cluster([_read_members(text) for text in frame["metadata"]], self.wanted)
+        return choose_cluster([orjson.loads(text) if text else {} for text in frame["metadata"]], self.wanted)
 
     def read(self) -> Iterator[list[AnswerPair]]:
-        """In the candidate's order."""
+        """Yield the pairs in the candidate's order."""
         after, left = 0, self.n
         while left > 0 and (
             rows := self.runs.warehouse.fetch_rows(
@@ -100,13 +100,35 @@ class PairsOfRuns:
                 most=min(left, _AT_ONCE),
             )
         ):
-            yield [_make_pair(row, self.cluster) for row in rows]
+            yield [self._make_pair(row) for row in rows]
             after, left = int(rows[-1]["ordinal"]), left - len(rows)
+
+    def _make_pair(self, row: Mapping[str, Any]) -> AnswerPair:
+        names = ("ordinal", "sample_id", "input_hash", "question", "ground_truth", "metadata_json", "conversation_json")
+        # The contexts of both sides, each once, by the better of its ranks. The sides are not distinguished, so that
+        # the recorded reply to the pair is found from either.
+        sides = (row["base_contexts"], row["candidate_contexts"])
+        ranked = sorted((rank, text) for side in sides for rank, text in enumerate(side or ()))
+        no_contexts = all(side is None for side in sides)
+        sample = StoredSample(
+            **{name: row[name] for name in names},
+            answer=row["candidate_answer"],
+            contexts=None if no_contexts else list(dict.fromkeys(text for _, text in ranked)),
+            context_ids=None,
+            reference_context_ids=None,
+        )
+        return AnswerPair(
+            sample=sample,
+            base=row["base_answer"],
+            candidate=row["candidate_answer"],
+            cluster=_name_cluster(sample, self.cluster),
+            problem="other_question" if row["is_other_question"] else None,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairsOfColumns:
-    """The answers in two columns of one dataset, which was staged once with either as its answer."""
+    """The answers in two columns of one dataset, which was staged once with each as its answer."""
 
     base: StagedDataset
     candidate: StagedDataset
@@ -114,17 +136,17 @@ class PairsOfColumns:
 
     @property
     def n(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self.candidate.n_samples
 
     @cached_property
     def cluster(self) -> str | None:
-        """What groups them, by the metadata of all."""
+        """The metadata column that groups them, chosen by the metadata of all."""
         parts = self.candidate.staging.read_parts()
         return choose_cluster([sample.metadata for samples in parts for sample in samples], self.wanted)
 
     def read(self) -> Iterator[list[AnswerPair]]:
-        """In the order of the file."""
+        """Yield the pairs in the order of the file."""
         for first in range(1, self.n + 1, _AT_ONCE):
             last = first + _AT_ONCE - 1
             sides = (staged.staging.read_between(first, last) for staged in (self.base, self.candidate))
@@ -136,48 +158,14 @@ class PairsOfColumns:
             ]
 
 
-def _make_pair(row: Mapping[str, Any], cluster: str | None) -> AnswerPair:
-    names = ("ordinal", "sample_id", "input_hash", "question", "ground_truth", "metadata_json", "conversation_json")
-    sample = StoredSample(
-        **{name: row[name] for name in names},
-        answer=row["candidate_answer"],
-        contexts=_join_contexts(row["base_contexts"], row["candidate_contexts"]),
-        context_ids=None,
-        reference_context_ids=None,
-    )
-    pair = AnswerPair(
-        sample=sample,
-        base=row["base_answer"],
-        candidate=row["candidate_answer"],
-        cluster=_name_cluster(sample, cluster),
-    )
-    return replace(pair, problem="other_question") if row["is_other_question"] else pair
-
-
-def _join_contexts(*sides: Sequence[str] | None) -> list[str] | None:
-    """The contexts of both sides, each once, by the better of its ranks; None where neither has any.
-
-    Which side is which makes no difference, so that the pair is found on record from either.
-    """
-    if all(side is None for side in sides):
-        return None
-    ranked = sorted((rank, text) for side in sides for rank, text in enumerate(side or ()))
-    return list(dict.fromkeys(text for _, text in ranked))
-
-
 def _name_cluster(sample: StoredSample, column: str | None) -> str | None:
     value = sample.metadata.get(column) if column is not None else None
     return value if value is None or isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def _read_members(text: str | None) -> Mapping[str, Any]:
-    members: Mapping[str, Any] = orjson.loads(text) if text else {}
-    return members
-
-
 @dataclass(frozen=True, kw_only=True)
 class Preference:
-    """What the judge says of a pair: the answer by its place, and why."""
+    """The judge's preference in a pair: the answer by its place, and why."""
 
     verdict: str
     reason: str
@@ -185,7 +173,7 @@ class Preference:
 
 @dataclass(frozen=True, kw_only=True)
 class PreferenceRequest:
-    """How pairs are asked about: by which rubric, and what is kept from the judge."""
+    """The rubric of the requests, and the blocks that are hidden from the judge."""
 
     prompt: Prompt
     without: Collection[str] = ()
@@ -193,14 +181,14 @@ class PreferenceRequest:
 
 @dataclass(kw_only=True)
 class PairVerdicts:
-    """The rows of one pair: a preference an order, and why there are none or only one."""
+    """The rows of one pair: a preference for each order, and the outcome with the reason of a missing one."""
 
     pair: AnswerPair
     preferences: list[dict[str, object]] = field(default_factory=list)
     outcome: dict[str, object] | None = None
 
     def add(self, shown_first: Side, preference: Preference, call_id: str | None) -> None:
-        """Put the verdict of one order aside."""
+        """Add the verdict of one order."""
         self.preferences.append(
             {
                 "sample_id": self.pair.sample.sample_id,
@@ -213,7 +201,7 @@ class PairVerdicts:
         )
 
     def note(self, reason: str | None, detail: str | None = None) -> None:
-        """Say how it ended; the first that went wrong counts."""
+        """Set the outcome; the first failure counts."""
         if self.outcome is None or self.outcome["reason"] is None:
             self.outcome = {
                 "sample_id": self.pair.sample.sample_id, "step": STEP, "reason": reason, "detail": detail,
@@ -221,14 +209,18 @@ class PairVerdicts:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the judge gave no verdict that it was asked for."""
+        """True if the judge gave no verdict."""
         return self.outcome is not None and self.outcome["detail"] is not None
 
 
 async def judge_pair(live_run: LiveRun, request: PreferenceRequest, pair: AnswerPair) -> PairVerdicts:
     """Ask about a pair in both orders."""
     verdicts = PairVerdicts(pair=pair)
-    problem = pair.problem or _find_missing(request.prompt, pair)
+    prompt = request.prompt
+    missing = _MISSING.get((not (pair.base or "").strip(), not (pair.candidate or "").strip()))
+    needs = prompt.rubric.needs if prompt.rubric is not None else []
+    lacking = next((f"no_{need}" for need, *_ in needs if getattr(pair.sample, need) is None), None)
+    problem = pair.problem or missing or lacking
     if problem is not None:
         verdicts.note(problem)
     elif (pair.base or "").strip() == (pair.candidate or "").strip():
@@ -241,15 +233,17 @@ async def judge_pair(live_run: LiveRun, request: PreferenceRequest, pair: Answer
 
 
 async def _ask(live_run: LiveRun, request: PreferenceRequest, verdicts: PairVerdicts, shown_first: Side) -> None:
+    assert request.prompt.rubric is not None
+    (criterion,) = request.prompt.rubric.criteria  # a rubric of pairs has one
     before = collect_turns(verdicts.pair.sample, live_run.settings.request_tokens)
     question = Question(
         step=STEP,
         sample_id=verdicts.pair.sample.sample_id,
         prompt=request.prompt.after(before.turns),
-        data={**before.block, **lay_out(request, verdicts.pair, shown_first)},
+        data={**before.block, **fill_blocks(request, verdicts.pair, shown_first)},
     )
     try:
-        answer = await live_run.asker.ask(question, partial(read_preference, criterion=find_criterion(request.prompt)))
+        answer = await live_run.asker.ask(question, partial(parse_preference, criterion=criterion))
     except JudgeFailed as error:
         verdicts.note(error.reason, str(error))
         return
@@ -257,8 +251,8 @@ async def _ask(live_run: LiveRun, request: PreferenceRequest, verdicts: PairVerd
     verdicts.note(None)
 
 
-def lay_out(request: PreferenceRequest, pair: AnswerPair, shown_first: Side) -> Mapping[str, BlockValue]:
-    """The blocks that the rubric declares; what is missing, or kept from the judge, is empty."""
+def fill_blocks(request: PreferenceRequest, pair: AnswerPair, shown_first: Side) -> Mapping[str, BlockValue]:
+    """Return the blocks that the rubric declares; a missing or hidden one is empty."""
     answers = (pair.base or "", pair.candidate or "")
     first, second = answers if shown_first == "base" else answers[::-1]
     given: dict[str, BlockValue] = {
@@ -273,8 +267,8 @@ def lay_out(request: PreferenceRequest, pair: AnswerPair, shown_first: Side) -> 
     return {name: given[name] for name in request.prompt.variables}
 
 
-def read_preference(text: str, *, criterion: str) -> Preference:
-    """The preference in a reply; raises UnusableReply for one that is none."""
+def parse_preference(text: str, *, criterion: str) -> Preference:
+    """Return the preference in a reply; raises UnusableReply."""
     entry = parse_object(text, criterion).get(criterion)
     if not isinstance(entry, dict):
         raise UnusableReply(f"the reply gave nothing for {criterion}")
@@ -284,17 +278,3 @@ def read_preference(text: str, *, criterion: str) -> Preference:
     if verdict not in PREFERENCES:
         raise UnusableReply(f"{criterion} is {verdict!r:.40}, allowed: {', '.join(PREFERENCES)}")
     return Preference(verdict=str(verdict), reason=reason.strip())
-
-
-def find_criterion(prompt: Prompt) -> str:
-    """What a rubric of pairs calls its one criterion."""
-    assert prompt.rubric is not None
-    (criterion,) = prompt.rubric.criteria
-    return criterion
-
-
-def _find_missing(prompt: Prompt, pair: AnswerPair) -> str | None:
-    """What the pair has not got and cannot be judged without."""
-    missing = _MISSING.get((not (pair.base or "").strip(), not (pair.candidate or "").strip()))
-    needs = prompt.rubric.needs if prompt.rubric is not None else []
-    return missing or next((f"no_{need}" for need, *_ in needs if getattr(pair.sample, need) is None), None)

@@ -136,7 +136,7 @@ def test_a_mean_over_the_sets_of_a_kind_counts_each_the_same(live_run: LiveRun) 
     assert (total["n_sets"], total["n"]) == (2, 2 * N)
     assert right["accuracy"]["value"] == 1
     assert total["figures"]["accuracy"]["value"] == pytest.approx((1 + wrong["accuracy"]["value"]) / 2)
-    assert "people gave one label only: κ and AUC say nothing" in pick(document, "wrong")["notes"]
+    assert "people gave one label only: κ and AUC are meaningless" in pick(document, "wrong")["notes"]
     assert pick(document, "wrong")["judge"]["figures"]["auc"]["value"] is None
 
 
@@ -166,7 +166,7 @@ def test_an_answer_is_correct_by_what_it_states_of_the_truth_as_statement_recall
 def test_counts_too_small_are_said_to_be_so(live_run: LiveRun) -> None:
     document = live_run.measure("--judge", "lexical", "--data", "sets/harbour_correctness")
     assert pick(document, "harbour_correctness")["notes"] == [
-        f"too few to tell: {N} of 30", f"too few groups: {N // 2} of 10"
+        f"too few decisions: {N} of 30", f"too few groups: {N // 2} of 10"
     ]  # fmt: skip
     write_set(live_run.folder / "many", make_correctness(60))
     many = live_run.measure("--judge", "lexical", "--data", "many")

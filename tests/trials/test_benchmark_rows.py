@@ -8,7 +8,7 @@ import pytest
 from benchmark_data import EVERY_KIND, STRANGE, N, make_correctness, make_relevance, make_support, write_set, write_sets
 
 from evalhouse.tasks.datasets.errors import DatasetError
-from evalhouse.tasks.trials.labelled_sets import Part, pick_half, pick_rows, read_labelled
+from evalhouse.tasks.trials.labelled import Part, pick_half, pick_rows, read_labelled
 
 
 def read_one(folder: Path) -> Part:

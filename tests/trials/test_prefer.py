@@ -23,7 +23,7 @@ from evalhouse.prompts import Item, check_prompts, load_prompts
 from evalhouse.prompts.render import render_blocks
 from evalhouse.tasks.judge.errors import UnusableReply
 from evalhouse.tasks.lexical.judge import judge_lexically
-from evalhouse.tasks.trials.preferences import read_preference
+from evalhouse.tasks.trials.preferences import parse_preference
 from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.store import Warehouse
 
@@ -578,7 +578,7 @@ def test_what_is_wrong_with_a_rubric_of_two_answers(tmp_path: Path, change: dict
 )
 def test_a_reply_without_a_preference_is_refused(text: str, said: str) -> None:
     with pytest.raises(UnusableReply, match=said):
-        read_preference(text, criterion="preference")
+        parse_preference(text, criterion="preference")
 
 
 # The lexical judge

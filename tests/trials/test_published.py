@@ -12,8 +12,8 @@ from cli_process import call_here
 from warehouse_runs import lay_warehouse
 
 from evalhouse.tasks.datasets.errors import DatasetError
-from evalhouse.tasks.trials.label_agreement import _read_table, explain_published, list_published
-from evalhouse.tasks.trials.labelled_sets import pick_rows, read_labelled
+from evalhouse.tasks.trials.label_agreement import explain_published, list_published, load_published
+from evalhouse.tasks.trials.labelled import pick_rows, read_labelled
 
 
 def write_rows(folder: Path, rows: list[dict[str, Any]]) -> Path:
@@ -75,7 +75,7 @@ def test_benchmark_prints_them_with_their_source(
 
 
 def test_the_table_has_a_figure_of_every_judge_for_every_subset() -> None:
-    (record,) = _read_table().values()
+    (record,) = load_published().values()
     assert sum(record["rows"].values()) == 29_320
     assert all(figures.keys() == record["rows"].keys() for figures in record["judges"].values())
     assert record["supported"].keys() < record["rows"].keys()
