@@ -388,8 +388,8 @@ def translate_error(
         return UnsupportedOption(text, options=["response_format" if _SCHEMA_REFUSED.search(words) else "system"])
 
     # DashScope gives the code of a used-up quota to a limit per minute ("allocated quota").
-    is_unpaid = _UNPAID_CODE.search(f"{code} {kind}") or (status in (400, 403) and _UNPAID.search(words))
-    is_unpaid = is_unpaid and status < 500 and "allocated quota" not in words
+    names_quota = _UNPAID_CODE.search(f"{code} {kind}") or (status in (400, 403) and _UNPAID.search(words))
+    is_unpaid = bool(names_quota) and status < 500 and "allocated quota" not in words
     known_status = _SAME_AS.get(status, status)
     if not is_unpaid and (status in _PASSING or (status >= 500 and known_status not in _FATAL)):
         if status == 429 and "request too large" in words:

@@ -250,10 +250,10 @@ def _read_set(labelled_set: _SetFiles, language: str | None) -> list[Part] | str
     lines: dict[str, Mapping[str, Any]] = {}  # by their place
     for path in labelled_set.files:
         with path.open("rb") as opened:
-            for number, value in read_objects(opened):
-                if isinstance(value, str):
-                    raise DatasetError(f"{path}, line {number}: {value}; one object a line")
-                lines[f"{path.name} line {number}"] = value
+            for number, row in read_objects(opened):
+                if isinstance(row, str):
+                    raise DatasetError(f"{path}, line {number}: {row}; one object a line")
+                lines[f"{path.name} line {number}"] = row
     if not lines:
         return "no rows"
     columns = next(iter(lines.values())).keys()
@@ -351,7 +351,7 @@ _JOINED: Final = {classify_statements: "classify", attribute_statements: "attrib
 """The steps that a plan may join into one request, with the names of their verdicts."""
 _Step = Callable[[LiveRun, SampleWork], Awaitable[None]]
 # Judges with scores in their reasons.
-_SCORES: Final[Mapping[str, Callable[[str], float | None]]] = {LEXICAL: read_score, LOCAL: read_pair_score}
+_SCORE_PARSERS: Final[Mapping[str, Callable[[str], float | None]]] = {LEXICAL: read_score, LOCAL: read_pair_score}
 
 
 def list_steps(kind: Kind, plan: str) -> frozenset[str]:
@@ -582,7 +582,7 @@ async def _run_steps(
 
 def _score(live_run: LiveRun, step: str, verdict: Mapping[str, Any], *, yes: bool) -> float:
     """Return the judge's score of a verdict, or 1 and 0 if it gives none."""
-    read = _SCORES.get(live_run.asker.find(step).judge.name.partition(":")[0])
+    read = _SCORE_PARSERS.get(live_run.asker.find(step).judge.name.partition(":")[0])
     score = read(str(verdict["reason"])) if read else None
     return float(yes) if score is None else score
 
