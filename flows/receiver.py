@@ -29,7 +29,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from evalhouse.flows.server.local import find_token, listen, write_address
-from evalhouse.tasks.datasets.spans.otel import (
+from evalhouse.tasks.datasets.otel import (
     Logged,
     Recorded,
     Unplaced,
@@ -39,8 +39,8 @@ from evalhouse.tasks.datasets.spans.otel import (
     read_protobuf,
     read_protobuf_logs,
 )
-from evalhouse.tasks.datasets.spans.span import Blame, Tree
-from evalhouse.tasks.datasets.spans.store import Redactor, is_named, is_picked, to_row
+from evalhouse.tasks.datasets.spans import Blame, Tree
+from evalhouse.tasks.datasets.traces import Redactor, is_named, is_picked, to_row
 from evalhouse.tasks.settings.suite import ReceiverSettings, find_cutoff
 from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.messages import note_secret

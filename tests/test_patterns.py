@@ -254,7 +254,7 @@ def test_every_pattern_within_a_function_is_known() -> None:
 
 
 KNOWN = {
-    "tasks/datasets/spans/store.py:_patterns", "tasks/settings/suite.py:_check_pattern",
+    "tasks/datasets/traces.py:_patterns", "tasks/settings/suite.py:_check_pattern",
     "tasks/settings/run.py:compile_patterns", "tasks/measures/citations.py:pattern",
     "tasks/measures/citations.py:_fold",
     "prompts/render.py:_compile_control_words", "prompts/render.py:_compile_ids", "prompts/render.py:_compile_tags",

@@ -7,25 +7,28 @@ except ground truth, contexts and answer: they are the last turn's, or there is 
 The lists of OpenAI (`role`, `content` as text or in parts, `tool_calls`, results of tools), of ragas (`type`: human,
 ai, tool), LangChain's (`lc`, `kwargs`) and plain ones (`role` and `text`, or `question` and `answer` in one object)
 are all read into `Message`. A turn is a message of the user with all that the assistant did until the next one: its
-answer is what the assistant wrote after the last of its tools. What a tool returned counts as contexts only where it
-cannot be anything but documents, and stays in the turn's `beside` otherwise.
+answer is the assistant's text after the last of its tools. The result of a tool counts as contexts only where it cannot
+be anything but documents, and is in the turn's `beside` otherwise.
 """
 
-import ast
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 
-import orjson
-
 from evalhouse.tasks.datasets.errors import Complain
-from evalhouse.tasks.datasets.rows import RUN_MARKS, ColumnPath, Columns, ColumnUse, Field, RawRow, hash_json
-from evalhouse.tasks.datasets.values import MISSING, RECORDED_COLUMNS, find_text, is_absent, is_recorded, open_cell
+from evalhouse.tasks.datasets.rows import RUN_MARKS, ColumnPath, Columns, ColumnUse, Field, RawRow, Turns, hash_json
+from evalhouse.tasks.datasets.values import (
+    MISSING,
+    RECORDED_COLUMNS,
+    find_text,
+    is_absent,
+    is_recorded,
+    open_cell,
+    open_value,
+)
 from evalhouse.warehouse.messages import list_names, name_kind, name_setting, quote_value
 
 Role = Literal["user", "assistant", "tool", "system"]
-Which = Literal["all", "last"]
 
 _ROLES: Final[Mapping[str, Role]] = {
     "user": "user", "human": "user",
@@ -89,31 +92,21 @@ class CutTurn:
 # --- messages
 
 
-def _open(value: object) -> object:
-    if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
-        return value
-    with suppress(orjson.JSONDecodeError):
-        return orjson.loads(value)
-    with suppress(SyntaxError, ValueError, MemoryError, RecursionError):
-        return ast.literal_eval(value)
-    return value
-
-
 def open_messages(value: object) -> list[object] | None:
     """Return the list of messages that a cell holds, in JSON or as Python prints it; None if it holds none.
 
     A list inside an object under `messages` counts too; LangChain puts a chat model's messages into one list more.
     """
-    value = _open(value)
+    value = open_value(value)
     if isinstance(value, Mapping):
-        value = _open(value.get("messages"))
+        value = open_value(value.get("messages"))
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], list):
         value = value[0]
     return value if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value) else None
 
 
 def _unpack(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a message of LangChain without the object that it is serialised into; any other as it is."""
+    """Return a message of LangChain without the object that it is serialised into; any other unchanged."""
     if isinstance(item.get("kwargs"), Mapping) and "lc" in item:
         return {"type": str((item.get("id") or [""])[-1]), **item["kwargs"]}
     if isinstance(item.get("data"), Mapping) and "type" in item:  # as `messages_to_dict` writes them
@@ -149,12 +142,26 @@ def read_messages(items: Sequence[object]) -> list[Message]:
         question = next((key for key in _QUESTIONS if isinstance(item.get(key), str)), None)
         if role is not None:
             messages.append(_read_message(item, role, place))
-        elif question is not None:
-            messages += _read_pair(item, question)
-        else:
+            continue
+        if question is None:
             known = ", ".join(dict.fromkeys(_ROLES))
             has = list_names([f"{key} {item[key]!r}" if key in _ROLE_KEYS else key for key in item], 8)
             raise UnreadableConversation(f"message {place} has no role that is known ({known}) and no question: {has}")
+        # A whole turn in one object: its question and its answer.
+        answer = next((key for key in _ANSWERS if isinstance(item.get(key), str)), None)
+        read = {question, answer, "context_ids", "tool_calls", *_CONTEXTS, *_TRUTHS}
+        rest = {key: member for key, member in item.items() if key not in read}
+        messages.append(Message(role="user", text=item[question], rest=rest))
+        calls = item.get("tool_calls")
+        reply = Message(
+            role="assistant",
+            text=item[answer] if answer else "",
+            contexts=_pick(item, _CONTEXTS),
+            context_ids=item.get("context_ids"),
+            ground_truth=_pick(item, _TRUTHS),
+            tool_calls=tuple(calls) if isinstance(calls, list) else (),
+        )
+        messages += [reply] if reply != Message(role="assistant") else []
     return messages
 
 
@@ -206,28 +213,9 @@ def _read_message(item: Mapping[str, Any], role: Role, place: int) -> Message:
     )
 
 
-def _read_pair(item: Mapping[str, Any], question: str) -> Iterator[Message]:
-    """Yield the question and the answer of a whole turn in one object."""
-    answer = next((key for key in _ANSWERS if isinstance(item.get(key), str)), None)
-    known = {question, answer, "context_ids", "tool_calls", *_CONTEXTS, *_TRUTHS}
-    rest = {key: member for key, member in item.items() if key not in known}
-    yield Message(role="user", text=item[question], rest=rest)
-    calls = item.get("tool_calls")
-    reply = Message(
-        role="assistant",
-        text=item[answer] if answer else "",
-        contexts=_pick(item, _CONTEXTS),
-        context_ids=item.get("context_ids"),
-        ground_truth=_pick(item, _TRUTHS),
-        tool_calls=tuple(calls) if isinstance(calls, list) else (),
-    )
-    if reply != Message(role="assistant"):
-        yield reply
-
-
 def _find_documents(item: Mapping[str, Any], text: str) -> list[object] | None:
     """Return what a tool returned, if it is documents and nothing else."""
-    for returned in (item.get("artifact"), _open(text)):
+    for returned in (item.get("artifact"), open_value(text)):
         inner = returned if isinstance(returned, Mapping) else {}
         listed = next((inner[name] for name in _DOCUMENT_LISTS if isinstance(inner.get(name), list)), returned)
         if not isinstance(listed, list) or not listed or not all(isinstance(value, Mapping) for value in listed):
@@ -323,79 +311,69 @@ def _make_turn(number: int, asked: Message, replies: Sequence[Message], history:
 # --- rows
 
 
-@dataclass(frozen=True, kw_only=True)
-class TurnCutter:
-    """Cuts the rows of one dataset; `which` turns become samples is the user's choice.
+def cut_row(
+    row: RawRow, columns: Columns, turns: Turns, *, tabular: bool, complain: Complain, use: ColumnUse
+) -> list[RawRow]:
+    """Return the rows of a conversation's turns, or of its last one; a row that is a single turn unchanged.
 
     A run of LangSmith is one turn: if it was given the turns before its question, these are its conversation.
     """
+    place = _find_messages(row.values, columns, tabular=tabular)
+    if place is None:
+        return [row]
+    path, items = place
+    try:
+        messages = read_messages(items)
+        cut = cut_turns(messages)
+        if not cut:
+            raise UnreadableConversation("no message is the user's")
+        rows = _TurnRows(row=row, path=path, columns=columns, messages=messages, turns=cut, use=use).make()
+    except UnreadableConversation as error:
+        complain(row.row, "conversation", f"the conversation in {path.name!r}: {error}")
+        return []
+    is_run = not RUN_MARKS.isdisjoint(row.values) and "inputs" in row.values
+    if is_run and "id" in rows[-1].values:
+        rows[-1].values["id"] = row.values["id"]
+    chosen = rows[-1:] if is_run or turns == "last" else rows
+    use.count_conversation(path.name, len(chosen))
+    return chosen
 
-    columns: Columns
-    which: Which
-    tabular: bool
-    complain: Complain
-    use: ColumnUse
 
-    def cut(self, rows: Iterable[RawRow]) -> Iterator[RawRow]:
-        """Yield the same rows, of conversations a row for each turn."""
-        for row in rows:
-            place = self._find_messages(row.values)
-            if place is None:
-                yield row
-                continue
-            path, items = place
-            try:
-                messages = read_messages(items)
-                turns = cut_turns(messages)
-                if not turns:
-                    raise UnreadableConversation("no message is the user's")
-                maker = _TurnRows(
-                    row=row, path=path, columns=self.columns, messages=messages, turns=turns, use=self.use
-                )
-                cut = maker.make()
-            except UnreadableConversation as error:
-                self.complain(row.row, "conversation", f"the conversation in {path.name!r}: {error}")
-                continue
-            is_run = not RUN_MARKS.isdisjoint(row.values) and "inputs" in row.values
-            if is_run and "id" in cut[-1].values:
-                cut[-1].values["id"] = row.values["id"]
-            chosen = cut[-1:] if is_run or self.which == "last" else cut
-            self.use.count_conversation(path.name, len(chosen))
-            yield from chosen
-
-    def _find_messages(self, values: Mapping[str, object]) -> tuple[ColumnPath, list[object]] | None:
-        """Return the place of a row's conversation, and its messages; None if the row is a single turn."""
-        located = self.columns.locate(values)
-        if "question" in self.columns.mapped and "question" in located:
-            return None
-        if "question" in located:
-            path = located["question"]
-            is_recorded_column = path.root in RECORDED_COLUMNS
-            value = path.find(values)
-            if isinstance(value, str) and not (self.tabular or is_recorded_column):
-                return None
-            value = open_cell(value) if is_recorded_column else value
-            items = open_messages(value)
-            if items is None or not _has_roles(items):
-                return None
-            if is_recorded_column and find_text(value, "question") is not None:
-                return None
-            try:
-                turns = cut_turns(read_messages(items))
-            except UnreadableConversation:
-                turns = None
-            if turns is not None and not any(turn.question.strip() for turn in turns):
-                return None
-            # A text with one question and no answer is the text of a prompt.
-            if isinstance(value, str) and not (turns and (len(turns) > 1 or turns[0].answer)):
-                return None
-            return (path.step_into(["messages"]) if isinstance(value, Mapping) else path), items
-        paths = [located["conversation"]] if "conversation" in located else []
-        for path in (*paths, *map(ColumnPath, _WHOLE)):
-            items = open_messages(path.find(values))
-            if items is not None:
-                return path, items
+def _find_messages(
+    values: Mapping[str, object], columns: Columns, *, tabular: bool
+) -> tuple[ColumnPath, list[object]] | None:
+    """Return the place of a row's conversation, and its messages; None if the row is a single turn."""
+    located = columns.locate(values)
+    if "question" in columns.mapped and "question" in located:
         return None
+    if "question" in located:
+        path = located["question"]
+        is_recorded_column = path.root in RECORDED_COLUMNS
+        value = path.find(values)
+        if isinstance(value, str) and not (tabular or is_recorded_column):
+            return None
+        value = open_cell(value) if is_recorded_column else value
+        items = open_messages(value)
+        if items is None or not _has_roles(items):
+            return None
+        if is_recorded_column and find_text(value, "question") is not None:
+            return None
+        try:
+            turns = cut_turns(read_messages(items))
+        except UnreadableConversation:
+            turns = None
+        if turns is not None and not any(turn.question.strip() for turn in turns):
+            return None
+        # A text with one question and no answer is the text of a prompt.
+        if isinstance(value, str) and not (turns and (len(turns) > 1 or turns[0].answer)):
+            return None
+        return (path.step_into(["messages"]) if isinstance(value, Mapping) else path), items
+    paths = [located["conversation"]] if "conversation" in located else []
+    for path in (*paths, *map(ColumnPath, _WHOLE)):
+        items = open_messages(path.find(values))
+        if items is not None:
+            return path, items
+    return None
 
 
 @dataclass(kw_only=True)
@@ -457,7 +435,7 @@ class _TurnRows:
 
     def _spell(self, name: Field) -> str:
         """Return the column that is read as this field."""
-        return self.columns.names_of(name)[0] if name in self.columns.mapped else name
+        return self.columns.names[name][0] if name in self.columns.mapped else name
 
     def _take(self, name: Field, located: Mapping[Field, ColumnPath]) -> object:
         """Take out the row's value of a field; MISSING if it has none."""
@@ -511,7 +489,7 @@ class _TurnRows:
         if parts and len(parts) != len(self.turns):
             raise UnreadableConversation(
                 f"{path.name!r} is a list of {len(parts)} for {len(self.turns)} turns; write one for each turn, null "
-                "where there is none, or a single one for the last"
+                "for a turn without one, or a single one for the last"
             )
         turns = self.turns if parts else self.turns[-1:]
         for turn, part in zip(turns, parts or [value], strict=True):

@@ -42,10 +42,10 @@ LISTED_PROBLEMS = 20
 # What is allowed and what to do, stated once for each kind of problem at the end of the message.
 _ADVICE: dict[ProblemKind, str] = {
     "broken_json": "JSON has double quotes and no comma after the last member; fix or remove what is broken",
-    "not_utf8": "text files are read as UTF-8, or as UTF-16 where they say so; name another encoding with $encoding, "
-    "or save the file as UTF-8",
+    "not_utf8": "text files are read as UTF-8, or as UTF-16 by their first bytes; "
+    "name another encoding with $encoding, or save the file as UTF-8",
     "not_an_object": 'every row is a JSON object such as {"question": "…", "answer": "…"}; wrap or remove the others',
-    "broken_table": "each column has a name of its own, each record a cell for each column, "
+    "broken_table": "each column has a different name, each record a cell for each column, "
     "and a quote inside a quoted cell is doubled",
     "no_question": "every row needs a question that is not empty; fill it in or remove the row",
     "not_text": "question, answer and ground_truth are texts or numbers; "
@@ -119,39 +119,32 @@ def refuse_dataset(came: str, *, allowed: str, to_do: str) -> DatasetError:
 
 
 class Problems:
-    """All problems of one dataset: counts them, and keeps the first `LISTED_PROBLEMS` in file order."""
+    """All problems of one dataset: `n` counts them, and the first `LISTED_PROBLEMS` are kept in file order."""
 
     def __init__(self, name: str, place: Place) -> None:
         self._name = name
         self._place = place
         self._listed: list[Problem] = []
         self._kinds: dict[ProblemKind, None] = {}
-        self._n = 0
-
-    def __len__(self) -> int:
-        return self._n
+        self.n = 0
 
     def add(self, row: int | None, kind: ProblemKind, text: str) -> None:
         """Count a problem, and list it if it is among the first."""
-        self._n += 1
+        self.n += 1
         self._kinds[kind] = None
         insort(self._listed, Problem(row=row, kind=kind, text=text), key=lambda problem: problem.row or 0)
         del self._listed[LISTED_PROBLEMS:]
 
-    def count_unlisted(self, n: int) -> None:
-        """Add problems of which only the number is known."""
-        self._n += n
-
     def make_error(self) -> DatasetError:
         """Return the error for all of them: a single line where there is one problem with the whole file."""
-        if self._n == 1 and self._listed[0].row is None:
+        if self.n == 1 and self._listed[0].row is None:
             only = self._listed[0]
             return DatasetError(f"{self._name}: {only.text}; {advise(only.kind)}", problems=[only])
-        lines = [f"{self._name}: {self._n:,} problem{'' if self._n == 1 else 's'}; nothing was loaded"]
+        lines = [f"{self._name}: {self.n:,} problem{'' if self.n == 1 else 's'}; nothing was loaded"]
         for problem in self._listed:
             place = "" if problem.row is None else f"{name_row(self._place, problem.row)}: "
             lines.append(f"  {place}{problem.text}")
-        if self._n > len(self._listed):
-            lines.append(f"  and {self._n - len(self._listed):,} more")
+        if self.n > len(self._listed):
+            lines.append(f"  and {self.n - len(self._listed):,} more")
         lines += [f"to do: {advise(kind)}" for kind in self._kinds]
-        return DatasetError("\n".join(lines), problems=self._listed, n_problems=self._n)
+        return DatasetError("\n".join(lines), problems=self._listed, n_problems=self.n)

@@ -1,4 +1,4 @@
-"""The formats of datasets: which reader a dataset needs, and the readers.
+"""The formats of datasets: which reader a dataset needs, and the readers of text.
 
 A dataset is a file whose name states its format (text formats also gzipped), a table in a DuckDB file
 (`qa.duckdb#test_set`) or a Polars frame. Each opens as a `DatasetSource`, whose `read` yields raw rows one after the
@@ -16,50 +16,43 @@ import os
 import re
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from difflib import get_close_matches
 from functools import partial
 from itertools import chain, takewhile
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, Final, cast
 
 import ijson
 import orjson
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from evalhouse.tasks.datasets.encodings import Utf8Bytes, check_known, find_mark
 from evalhouse.tasks.datasets.errors import Complain, Place, ReadingStopped, refuse_dataset
-from evalhouse.tasks.datasets.excel import ENDINGS as EXCEL_ENDINGS
-from evalhouse.tasks.datasets.excel import name_cells, name_columns, read_sheet
 from evalhouse.tasks.datasets.rows import ALIASES, RawRow
-from evalhouse.warehouse.engine.connection import TableSourceError, read_table
 from evalhouse.warehouse.errors import WarehouseUrlError
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.messages import list_names, name_kind, name_setting, quote_value
 
 _MAX_LINE = 2**28  # bytes of one JSON Lines row or one line of CSV: a file without line ends must not fill the memory
 _MAX_CELL = 2**26  # characters of one CSV cell: more is a quote that is never closed
-_MAX_COLUMNS = 2**28  # bytes of a JSON file that has a list for each column, and so has to be read whole
+_MAX_DOCUMENT = 2**28  # bytes of a JSON file that is an object, and so has to be read whole
 _CHUNK = 2**16
 _SNIFFED = 2**20
-_BUFFER = 2**20  # bytes of a Parquet column read ahead; without it a whole row group is in memory
-_BEGINS_WITH_COLUMN = re.compile(rb'\{\s*"(?:[^"\\]|\\.)*"\s*:\s*(?:\[\s*[^{\s]|\{)')
-TABLE_BATCH = 1000  # rows of a table that are in memory at once
-DUCKDB_PATIENCE_S = 5.0  # seconds to wait for a file that another program writes to
+_FRAME_BATCH = 1000  # rows of a Polars frame that are in memory as Python objects
 
 Read = Callable[[Complain], Iterator[RawRow]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataFile:
-    """A file, and the encoding of its text; None for UTF-8, with or without a byte order mark."""
+    """A file; `part` is the sheet or table that is meant, `encoding` None for UTF-8 and for files that are not text."""
 
     path: Path
+    ending: str
+    part: str = ""
     encoding: str | None = None
 
     @contextmanager
@@ -83,6 +76,109 @@ class DatasetSource:
     tabular: bool
     read: Read
     file: DataFile | None = None
+
+
+# --- encodings
+
+_SAMPLED: Final = 2**22  # bytes of lines with more than ASCII that the encoding is found by
+_MARKS: Final = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+_CHINESE: Final = "gb18030"
+_WESTERN: Final = "cp1252"
+# They agree on German, on é and on typographic quotes; French and Polish read differently in each.
+_NEIGHBOURS: Final = ("cp1250", "cp1254", "cp1257")
+_PROPOSED: Final = (_WESTERN, _CHINESE, "cp1250", "cp1251", "big5", "shift_jis", "euc_kr")
+_HIGH: Final = re.compile(rb"[\x80-\xff]+")
+# What DOS code pages have as letters, the Windows ones have as these signs.
+_WITHIN_WORD: Final = re.compile(r"[^\W\d_][„“”‚†‡‰‹›«»•][^\W\d_]")
+
+
+def find_mark(start: bytes) -> str | None:
+    """Return the encoding that a byte order mark at the start of a file names."""
+    return next((name for mark, name in _MARKS if start.startswith(mark)), None)
+
+
+def is_utf8(line: bytes) -> bool:
+    """Return True if the bytes are valid UTF-8."""
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def check_known(encoding: str) -> bool:
+    """Return True if Python has an encoding of this name that decodes bytes to text."""
+    try:
+        b"a".decode(encoding)
+    except UnicodeDecodeError:
+        return True
+    except LookupError:
+        return False
+    return True
+
+
+def find_encoding(lines: Iterable[bytes]) -> str | None:
+    """Return the encoding of the lines of a file that is not UTF-8, where it is certain; None otherwise.
+
+    charset-normalizer names an encoding for nearly any bytes, and in a short file often a wrong one: a French question
+    in cp1252 is cp1250 to it, a Japanese one in Shift JIS is Korean. So its answer counts for Chinese alone; cp1252 is
+    certain where all code pages that may be confused with it give the same text. Otherwise the user chooses between the
+    readings of a line.
+    """
+    from charset_normalizer import from_bytes  # noqa: PLC0415  # few files are not UTF-8
+
+    data = bytearray()
+    for line in lines:
+        if _HIGH.search(line):
+            data += line
+        if len(data) > _SAMPLED:
+            break
+    match = from_bytes(bytes(data)).best()
+    if match is None:
+        return None
+    candidates = set(match.could_be_from_charset)
+    if {_CHINESE, "gbk"} <= candidates:
+        return _CHINESE
+    try:
+        texts = {bytes(data).decode(name) for name in (_WESTERN, *_NEIGHBOURS)}
+    except UnicodeDecodeError:
+        return None
+    return _WESTERN if len(texts) == 1 and not _WITHIN_WORD.search(texts.pop()) else None
+
+
+def show_readings(line: bytes) -> str:
+    """Return how a line reads in the encodings it may be in, for the user to choose from."""
+    readings: dict[str, str] = {}
+    for name in _PROPOSED:
+        try:
+            text = line.decode(name)
+        except UnicodeDecodeError:
+            continue
+        place = next((at for at, letter in enumerate(text) if letter > "\x7f"), 0)
+        readings.setdefault(text[max(0, place - 12) : place + 12].strip(), name)
+    return ", ".join(f"{reading!r} with {name_setting('encoding', name)}" for reading, name in readings.items())
+
+
+class Utf8Bytes(io.RawIOBase):
+    """The bytes of a file of another encoding as UTF-8. Raises UnicodeDecodeError where the file is not in it."""
+
+    def __init__(self, opened: BinaryIO, encoding: str) -> None:
+        self._opened = opened
+        self._decoder = codecs.getincrementaldecoder(encoding)()
+        self._decoded = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]  # what io.BufferedReader passes
+        ended = False
+        while not self._decoded and not ended:
+            chunk = self._opened.read(_CHUNK)
+            ended = not chunk
+            self._decoded = self._decoder.decode(chunk, final=ended).removeprefix("\ufeff").encode()
+        n = min(len(buffer), len(self._decoded))
+        buffer[:n], self._decoded = self._decoded[:n], self._decoded[n:]
+        return n
 
 
 # --- text
@@ -130,24 +226,44 @@ def read_csv(file: DataFile, complain: Complain) -> Iterator[RawRow]:
                 text = line.decode(errors="replace")
             yield text
 
-    # One setting for the whole process; its default of 128 KiB is too small for contexts.
-    csv.field_size_limit(_MAX_CELL)
-    lines = decode_lines()
-    first = next(lines, "")
-    records = csv.reader(chain([first], lines), delimiter=max(",;\t", key=first.count), strict=True)
+    def read_records() -> Iterator[tuple[int, list[object]]]:
+        # One setting for the whole process; its default of 128 KiB is too small for contexts.
+        csv.field_size_limit(_MAX_CELL)
+        lines = decode_lines()
+        first = next(lines, "")
+        records = csv.reader(chain([first], lines), delimiter=max(",;\t", key=first.count), strict=True)
+        begin = 1
+        try:
+            for record in records:
+                yield begin, [cell or None for cell in record]
+                begin = records.line_num + 1
+        except csv.Error as error:
+            raise ReadingStopped(begin, "broken_table", f"broken CSV: {error}") from error
+
+    yield from _name_cells(read_records(), complain)
+
+
+def _name_cells(records: Iterable[tuple[int, Sequence[object]]], complain: Complain) -> Iterator[RawRow]:
+    """Yield the records under the first one, the header, with their cells by the columns' names.
+
+    A column without a name, as pandas writes its index, is named by its place. Two columns may have one name if their
+    cells are equal, as where pandas writes an index that is a column too.
+    """
     header: list[str] = []
-    begin = 1
-    try:
-        for record in records:
-            if not header:
-                header = name_columns(record)
-            elif len(record) == len(header):
-                yield RawRow(row=begin, values=name_cells(header, [cell or None for cell in record], begin))
-            elif record:
-                complain(begin, "broken_table", f"{len(record)} cells where the header has {len(header)}")
-            begin = records.line_num + 1
-    except csv.Error as error:
-        raise ReadingStopped(begin, "broken_table", f"broken CSV: {error}") from error
+    for number, cells in records:
+        if not header:
+            names = ["" if cell is None else str(cell).strip() for cell in cells]
+            header = [name or f"column_{place}" for place, name in enumerate(names, start=1)]
+        elif len(cells) == len(header):
+            values = dict(zip(header, cells, strict=True))
+            if len(values) < len(header):
+                differing = sorted({name for name, cell in zip(header, cells, strict=True) if values[name] != cell})
+                if differing:
+                    text = f"two columns have one name and two values: {list_names(differing)}"
+                    raise ReadingStopped(number, "broken_table", text)
+            yield RawRow(row=number, values=values)
+        elif cells:
+            complain(number, "broken_table", f"{len(cells)} cells where the header has {len(header)}")
 
 
 # --- JSON
@@ -186,16 +302,22 @@ def read_json_lines(file: DataFile, complain: Complain) -> Iterator[RawRow]:
 
 def read_json(file: DataFile, complain: Complain) -> Iterator[RawRow]:
     """Yield the elements of an array of objects, or of the one array of objects inside an object."""
-    if not _read_start(file):
+    start = _read_start(file)
+    if not start:
         return
+    is_array = start.startswith(b"[")
+    events = _parse_json(file)
     number = 0
-    rows = _read_columns(file)
     try:
-        for number, value in enumerate(_cut_rows(_parse_json(file)) if rows is None else rows, start=1):
+        if is_array:
+            next(events)
+        for number, value in enumerate(_cut_elements(events) if is_array else _read_document(file), start=1):
             if isinstance(value, dict):
                 yield RawRow(row=number, values=value)
             else:
                 complain(number, "not_an_object", f"{name_kind(value)}, not a JSON object: {quote_value(value)}")
+        if is_array:
+            deque(events, maxlen=0)  # check that the file ends here
     except RecursionError:
         raise ReadingStopped(number + 1, "broken_json", "nested too deep to be read") from None
 
@@ -205,40 +327,26 @@ def _read_start(file: DataFile) -> bytes:
         return opened.read(_SNIFFED).lstrip()
 
 
-def _read_columns(file: DataFile) -> list[dict[str, object]] | None:
-    """Return the rows of a JSON object that has a list for each column, or, as pandas writes a frame, an object by
-    place; None for any other. Such a file is read into memory whole.
-    """
-    if not _BEGINS_WITH_COLUMN.match(_read_start(file)):
-        return None
-    with open_text(file) as opened:
-        text = opened.read(_MAX_COLUMNS + 1)
-    try:
-        document = orjson.loads(text) if len(text) <= _MAX_COLUMNS else None
-    except orjson.JSONDecodeError:
-        return None  # the reader of rows reports where it is broken
-    if not isinstance(document, dict):
-        return None
-    columns: dict[str, list[object]] = {}
-    has_objects = False
-    for name, column in document.items():
-        if isinstance(column, dict) and all(key.isdecimal() for key in column):
-            columns[name] = list(column.values())
-        elif isinstance(column, list):
-            columns[name] = column
-            has_objects = has_objects or any(isinstance(cell, dict) for cell in column)
-        else:
-            return None
-    # A list of objects under another name is the rows themselves.
-    if has_objects and not any(name in ALIASES["question"] for name in columns):
-        return None
-    if len({len(column) for column in columns.values()}) > 1:
-        listed = list_names([f"{name} {len(column):,}" for name, column in columns.items()], 8)
-        raise ReadingStopped(None, "broken_table", f"columns of different lengths: {listed}")
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+JsonEvent = tuple[str, object]  # the name of an event of ijson and its value
 
 
-JsonEvent = tuple[str, object]  # what ijson gives: the name of the event and its value
+def _cut_elements(events: Iterator[JsonEvent]) -> Iterator[object]:
+    """Yield the elements of an array whose beginning was read."""
+    for event, value in takewhile(_is_inside, events):
+        yield _build_value(event, value, events)
+
+
+def _is_inside(event: JsonEvent) -> bool:
+    return event[0] not in ("end_array", "end_map")
+
+
+def _build_value(event: str, value: object, events: Iterator[JsonEvent]) -> object:
+    """Return the value that begins with this event; reads on to its end."""
+    if event == "start_map":
+        return {str(key): _build_value(*next(events), events) for _, key in takewhile(_is_inside, events)}
+    if event == "start_array":
+        return list(_cut_elements(events))
+    return float(value) if isinstance(value, Decimal) else value
 
 
 def _parse_json(file: DataFile) -> Iterator[JsonEvent]:
@@ -272,158 +380,91 @@ def _parse_json(file: DataFile) -> Iterator[JsonEvent]:
             raise ReadingStopped(None, "broken_json", f"broken JSON on line {line:,}: {text}{hint}") from error
 
 
-def _cut_rows(events: Iterator[JsonEvent]) -> Iterator[object]:
-    """Yield the elements of an array, or the rows of an object's one array of objects.
+def _read_document(file: DataFile) -> list[object]:
+    """Return the rows of a JSON object: of its one array of objects, or of a list for each column.
 
-    The object is read to its end, for the rows of a second such array would be left out.
+    pandas writes a frame as an object by place for each column. Such a file is read into memory whole.
     """
-    event, value = next(events)
-    if event == "start_array":
-        yield from _cut_elements(events)
-    elif event != "start_map":
-        text = f"the file holds {name_kind(value)}, not an array of objects"
-        raise ReadingStopped(None, "not_an_object", text)
-    else:
-        keys: list[str] = []
-        chosen = ""
-        for _, key in takewhile(_is_inside, events):
-            keys.append(str(key))
-            event, value = next(events)
-            if event != "start_array":
-                _build_value(event, value, events)  # read to its end and thrown away
-                continue
-            elements = _cut_elements(events)
-            first = next(elements, None)
-            if not isinstance(first, dict):
-                deque(elements, maxlen=0)
-                continue
-            if chosen:
-                text = f"two arrays of objects, {chosen!r} and {keys[-1]!r}, and only one can be the dataset"
-                raise ReadingStopped(None, "not_an_object", text)
-            chosen = keys[-1]
-            yield first
-            yield from elements
-        if not chosen:
-            text = f"no array of objects in it (under data, samples, rows, examples, …); keys: {list_names(keys)}"
-            raise ReadingStopped(None, "not_an_object", text)
-    for _ in events:  # check that the file ends here
-        pass
-
-
-def _is_inside(event: JsonEvent) -> bool:
-    return event[0] not in ("end_array", "end_map")
-
-
-def _cut_elements(events: Iterator[JsonEvent]) -> Iterator[object]:
-    for event, value in takewhile(_is_inside, events):
-        yield _build_value(event, value, events)
-
-
-def _build_value(event: str, value: object, events: Iterator[JsonEvent]) -> object:
-    """Return the value that begins with this event; reads on to its end."""
-    if event == "start_map":
-        return {str(key): _build_value(*next(events), events) for _, key in takewhile(_is_inside, events)}
-    if event == "start_array":
-        return list(_cut_elements(events))
-    return float(value) if isinstance(value, Decimal) else value
-
-
-# --- tables
-
-
-def read_parquet(file: DataFile, complain: Complain) -> Iterator[RawRow]:
-    """Yield the rows of a Parquet file."""
-    with pq.ParquetFile(file.path, buffer_size=_BUFFER) as opened:
-        yield from _read_batches(opened.iter_batches(TABLE_BATCH))
-
-
-def read_arrow(file: DataFile, complain: Complain) -> Iterator[RawRow]:
-    """Yield the rows of an Arrow file or stream, one record batch at a time."""
-    with pa.memory_map(str(file.path)) as opened:
-        if opened.read(6) == b"ARROW1":
-            reader = pa.ipc.open_file(opened)
-            batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
-        else:
-            opened.seek(0)
-            batches = iter(pa.ipc.open_stream(opened))
-        yield from _read_batches(batches)
-
-
-def _read_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[RawRow]:
-    """Yield the rows of record batches, of which one may hold a whole file."""
-    number = 0
-    for batch in batches:
-        names = batch.schema.names
-        if repeated := sorted({name for name in names if names.count(name) > 1}):
-            raise ReadingStopped(None, "broken_table", f"two columns have the same name: {list_names(repeated)}")
-        for start in range(0, batch.num_rows, TABLE_BATCH):
-            part = batch.slice(start, TABLE_BATCH)
-            try:
-                rows = cast(pl.DataFrame, pl.from_arrow(part)).to_dicts()
-            except (ValueError, OverflowError) as error:
-                rows_read = f"rows {number + 1:,} to {number + part.num_rows:,}"
-                text = f"{rows_read} hold a value that cannot be read: {error}"
-                raise ReadingStopped(None, "unreadable", text) from error
-            for values in rows:
-                number += 1
-                yield RawRow(row=number, values=values)
-
-
-def read_duckdb(path: Path, table: str, complain: Complain) -> Iterator[RawRow]:
-    """Yield the rows of a table in a DuckDB file. Raises DatasetError when the file or the table cannot be read."""
-    number = 0
+    with open_text(file) as opened:
+        text = opened.read(_MAX_DOCUMENT + 1)
+    if len(text) > _MAX_DOCUMENT:
+        problem = f"a JSON object of more than {_MAX_DOCUMENT // 2**20} MiB; save its rows as JSON Lines or as an array"
+        raise ReadingStopped(None, "unreadable", problem)
     try:
-        for batch in read_table(path, table, batch_size=TABLE_BATCH, patience_s=DUCKDB_PATIENCE_S):
-            for values in batch:
-                number += 1
-                yield RawRow(row=number, values=values)
-    except TableSourceError as error:
-        match error.reason:
-            case "no_table":
-                came = f"{path} has no table {table!r}" if table else f"{path} is a DuckDB file: which table?"
-                allowed, to_do = f"its tables: {list_names(error.tables)}", f"write {path}#TABLE"
-            case "locked":
-                came, allowed = f"{path} is locked: {error}", "a file that no program writes to"
-                to_do = "close the program that writes to it, or export the table to Parquet"
-            case "not_duckdb":
-                came = f"{path} cannot be opened as a DuckDB file ({error})"
-                allowed, to_do = "a file made by DuckDB", "check the file, or give it its right ending"
-            case "unreadable":
-                came, allowed = f"{path}#{table} cannot be read ({error})", "a table or view that can be selected from"
-                to_do = "export it to Parquet"
-        raise refuse_dataset(came, allowed=allowed, to_do=to_do) from error
+        document = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        deque(_parse_json(file), maxlen=0)  # raises with the line of the mistake
+        raise ReadingStopped(None, "broken_json", f"broken JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise ReadingStopped(None, "not_an_object", f"the file holds {name_kind(document)}, not an array of objects")
+    columns: dict[str, list[object]] = {}
+    arrays: dict[str, list[object]] = {}  # of objects
+    for name, member in document.items():
+        if isinstance(member, dict) and all(key.isdecimal() for key in member):
+            columns[name] = list(member.values())
+        elif isinstance(member, list):
+            columns[name] = member
+            if member and isinstance(member[0], dict):
+                arrays[name] = member
+    # An array of objects that comes first, or beside no question, is the rows themselves.
+    has_columns = document and len(columns) == len(document) and next(iter(document)) not in arrays
+    if has_columns and (not arrays or any(name in ALIASES["question"] for name in columns)):
+        if len({len(column) for column in columns.values()}) > 1:
+            lengths = list_names([f"{name} {len(column):,}" for name, column in columns.items()], 8)
+            raise ReadingStopped(None, "broken_table", f"columns of different lengths: {lengths}")
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    if len(arrays) != 1:
+        names = list(arrays)
+        problem = (
+            f"no array of objects in it (under data, samples, rows, examples, …); keys: {list_names(list(document))}"
+        )
+        if arrays:
+            problem = f"two arrays of objects, {names[0]!r} and {names[1]!r}, and only one can be the dataset"
+        raise ReadingStopped(None, "not_an_object", problem)
+    return next(iter(arrays.values()))
 
 
 # --- which reader a dataset needs
 
 
+def read_table(file: DataFile, complain: Complain) -> Iterator[RawRow]:
+    """Yield the rows of a table that is not text."""
+    # The libraries for these formats take longer to load than a small dataset to read: imported where one is met.
+    from evalhouse.tasks.datasets import tables  # noqa: PLC0415
+
+    if file.ending in EXCEL_ENDINGS:
+        yield from _name_cells(tables.read_workbook(file.path, file.part), complain)
+        return
+    if file.ending in DUCKDB_ENDINGS:
+        rows = tables.read_duckdb(file.path, file.part)
+    else:
+        rows = tables.read_arrow(file.path, file.ending)
+    for number, values in enumerate(rows, start=1):
+        yield RawRow(row=number, values=values)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """How files of one ending are read."""
+    """The reader of the files of one ending."""
 
     read: Callable[[DataFile, Complain], Iterator[RawRow]]
     place: Place
     tabular: bool
 
 
+EXCEL_ENDINGS = (".xlsx", ".xlsm", ".xls", ".ods")
+DUCKDB_ENDINGS = (".duckdb", ".ddb", ".db")
+_TABLE = Format(read=read_table, place="row", tabular=True)
 FORMATS: dict[str, Format] = {
     ".jsonl": Format(read=read_json_lines, place="line", tabular=False),
     ".ndjson": Format(read=read_json_lines, place="line", tabular=False),
     ".json": Format(read=read_json, place="element", tabular=False),
     ".csv": Format(read=read_csv, place="line", tabular=True),
     ".tsv": Format(read=read_csv, place="line", tabular=True),
-    ".parquet": Format(read=read_parquet, place="row", tabular=True),
-    ".arrow": Format(read=read_arrow, place="row", tabular=True),
-    ".feather": Format(read=read_arrow, place="row", tabular=True),
-    ".ipc": Format(read=read_arrow, place="row", tabular=True),
+    **dict.fromkeys((".parquet", ".arrow", ".feather", ".ipc", *EXCEL_ENDINGS), _TABLE),
 }
-DUCKDB_ENDINGS = (".duckdb", ".ddb", ".db")
 _TEXT_ENDINGS = tuple(f"{ending}.gz" for ending, form in FORMATS.items() if form.place != "row")
-_ENDINGS = (*FORMATS, *EXCEL_ENDINGS, *_TEXT_ENDINGS)
-_ALLOWED = (
-    f"{', '.join((*FORMATS, *EXCEL_ENDINGS))} (text formats also with .gz), a table as FILE.duckdb#TABLE, "
-    "or a Polars frame"
-)
+_ALLOWED = f"{', '.join(FORMATS)} (text formats also with .gz), a table as FILE.duckdb#TABLE, or a Polars frame"
 
 
 def open_source(source: str | Path | pl.DataFrame | DatasetSource, encoding: str | None = None) -> DatasetSource:
@@ -438,7 +479,7 @@ def open_source(source: str | Path | pl.DataFrame | DatasetSource, encoding: str
         frame = source
 
         def read_frame(_: Complain) -> Iterator[RawRow]:
-            for number, values in enumerate(frame.iter_rows(named=True, buffer_size=TABLE_BATCH), start=1):
+            for number, values in enumerate(frame.iter_rows(named=True, buffer_size=_FRAME_BATCH), start=1):
                 yield RawRow(row=number, values=values)
 
         opened = DatasetSource(name="the Polars frame", place="row", tabular=True, read=read_frame)
@@ -461,36 +502,26 @@ def open_source(source: str | Path | pl.DataFrame | DatasetSource, encoding: str
 
 
 def _open_named(name: str, encoding: str | None) -> DatasetSource:
-    """Open a file by its name: one of a format, a sheet of a workbook, or a table of a DuckDB file."""
-    file, hash_sign, part = name.rpartition("#")
+    """Open a file by its name: text, a sheet of a workbook, or a table of a DuckDB file."""
+    path_text, hash_sign, part = name.rpartition("#")
     if not hash_sign or name.lower().endswith((*EXCEL_ENDINGS, *DUCKDB_ENDINGS)):
-        file, part = name, ""
-    if file.lower().endswith(EXCEL_ENDINGS):
-        _check_file(Path(file), file)
-
-        def read_workbook(_: Complain) -> Iterator[RawRow]:
-            for number, values in read_sheet(Path(file), part):
-                yield RawRow(row=number, values=values)
-
-        return DatasetSource(name=name, place="row", tabular=True, read=read_workbook)
-    if file.startswith("duckdb://"):
-        try:
-            path = parse_location(file).path
-        except WarehouseUrlError as error:
-            to_do = "write the file's path and the table's name"
-            raise refuse_dataset(f"{name} names no DuckDB file", allowed="FILE.duckdb#TABLE", to_do=to_do) from error
-        _check_file(path, file)
-        return DatasetSource(name=name, place="row", tabular=True, read=partial(read_duckdb, path, part))
-    if file.lower().endswith(DUCKDB_ENDINGS):
-        _check_file(Path(file), file)
-        return DatasetSource(name=name, place="row", tabular=True, read=partial(read_duckdb, Path(file), part))
+        path_text, part = name, ""
+    is_url = path_text.startswith("duckdb://")
+    if is_url or path_text.lower().endswith((*EXCEL_ENDINGS, *DUCKDB_ENDINGS)):
+        path = Path(path_text)
+        if is_url:
+            try:
+                path = parse_location(path_text).path
+            except WarehouseUrlError as error:
+                came, to_do = f"{name} names no DuckDB file", "write the file's path and the table's name"
+                raise refuse_dataset(came, allowed="FILE.duckdb#TABLE", to_do=to_do) from error
+        _check_file(path, path_text)
+        ending = DUCKDB_ENDINGS[0] if is_url else path.suffix.lower()
+        file = DataFile(path=path, ending=ending, part=part)
+        return DatasetSource(name=name, place="row", tabular=True, read=partial(read_table, file))
     if "://" in name:
         raise refuse_dataset(f"{name} is an address", allowed=_ALLOWED, to_do="download it, then name the file")
-    return _open_file(Path(name), name, encoding)
-
-
-def _open_file(path: Path, name: str, encoding: str | None) -> DatasetSource:
-    """Open a file of a known format."""
+    path = Path(name)
     packed = path.suffix.lower() == ".gz"
     ending = path.with_suffix("").suffix.lower() if packed else path.suffix.lower()
     form = FORMATS.get(ending)
@@ -498,14 +529,12 @@ def _open_file(path: Path, name: str, encoding: str | None) -> DatasetSource:
     if form is None or (packed and form.place == "row"):
         came = f"{name}: {f'unknown format {path.suffix!r}' if path.suffix else 'a file name without an ending'}"
         raise refuse_dataset(came, allowed=_ALLOWED, to_do="save the dataset as one of these")
-    if form.place == "row":
-        file = DataFile(path=path)
-    else:
-        file = DataFile(path=path, encoding=encoding)
-        if encoding is None:
-            with suppress(EOFError, zlib.error, gzip.BadGzipFile), file.open() as opened:
-                start = opened.read(2)
-                file = DataFile(path=path, encoding=None if start.isascii() else find_mark(start))
+    is_text = form.place != "row"
+    file = DataFile(path=path, ending=ending, encoding=encoding if is_text else None)
+    if is_text and encoding is None:
+        with suppress(EOFError, zlib.error, gzip.BadGzipFile), file.open() as opened:
+            start = opened.read(2)
+            file = replace(file, encoding=None if start.isascii() else find_mark(start))
     if ending == ".json":
         # Some tools write one object a line under this ending.
         with suppress(ValueError, OSError, EOFError, zlib.error):  # the reader of JSON reports what is wrong
@@ -519,12 +548,11 @@ def _open_file(path: Path, name: str, encoding: str | None) -> DatasetSource:
         except UnicodeDecodeError as error:
             text = f"the file is not {file.encoding}: {error.reason} (0x{error.object[error.start]:02x})"
             raise ReadingStopped(None, "not_utf8", text) from error
-        except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
+        except (OSError, EOFError, zlib.error) as error:
             words = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ReadingStopped(None, "unreadable", f"cannot be read as {ending}: {words}") from error
 
-    source_file = None if form.place == "row" else file
-    return DatasetSource(name=name, place=form.place, tabular=form.tabular, read=read, file=source_file)
+    return DatasetSource(name=name, place=form.place, tabular=form.tabular, read=read, file=file if is_text else None)
 
 
 def _check_file(path: Path, name: str) -> None:
@@ -536,7 +564,7 @@ def _check_file(path: Path, name: str) -> None:
             sorted(
                 f"{name.rstrip('/')}/{entry.name}" if folder == path else entry.name
                 for entry in folder.iterdir()
-                if entry.name.lower().endswith(_ENDINGS)
+                if entry.name.lower().endswith((*FORMATS, *_TEXT_ENDINGS))
             ),
             5,
         )

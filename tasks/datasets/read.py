@@ -1,4 +1,4 @@
-"""Reading a dataset: any of the formats, one batch of samples after the other, with the memory of one batch.
+"""Reading a dataset of any format, one batch of samples after the other, with the memory of one batch.
 
 `stage_dataset` reads a dataset into a file beside the warehouse, or refuses it whole, before any model is asked.
 `read_samples` yields batches until the first problem, then reads on only to find the others, and raises one
@@ -19,21 +19,18 @@ import numpy as np
 import orjson
 import polars as pl
 
-from evalhouse.tasks.datasets.conversations import TurnCutter, Which
-from evalhouse.tasks.datasets.encodings import is_utf8, propose, weigh
 from evalhouse.tasks.datasets.errors import Complain, DatasetError, Problems, ReadingStopped, name_row, refuse_dataset
-from evalhouse.tasks.datasets.formats import DatasetSource, open_source
+from evalhouse.tasks.datasets.formats import DatasetSource, find_encoding, is_utf8, open_source, show_readings
 from evalhouse.tasks.datasets.rows import (
     Columns,
     ColumnUse,
     RawRow,
     SampleRow,
+    Turns,
     normalise_row,
     read_given_id,
     suggest_columns,
 )
-from evalhouse.tasks.datasets.spans.read import Tally, guess_format, read_traces
-from evalhouse.tasks.datasets.spans.store import open_stored
 from evalhouse.tasks.settings.run import RunSettings, is_sample, is_traces
 from evalhouse.tasks.settings.suite import TRACES, TraceWindow
 from evalhouse.warehouse.messages import list_names, name_setting
@@ -47,7 +44,7 @@ Source = str | Path | pl.DataFrame | DatasetSource
 Open = Callable[[Source, str | None], DatasetSource]
 """Opens a dataset, with the encoding of its text where one was named."""
 _NO_MAPPING: Mapping[str, str] = MappingProxyType({})
-_MAX_TRACKED_IDS = 10_000  # repeated ids that are reported with both rows; of the others only the number
+_MAX_TRACKED_IDS = 10_000  # repeated ids that are reported with both rows; the others are only counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +52,7 @@ class StagedDataset:
     """A dataset that was read whole without a problem. `content_hash` changes when any sample does.
 
     `n_answered` is how many samples it brings an answer or contexts for, `n_continued` how many have earlier turns,
-    `use` how its columns were read, and `notes` what else the user should know of it.
+    `use` how its columns were read, and `notes` what else the user should know about it.
     """
 
     staging: Staging
@@ -70,27 +67,34 @@ class StagedDataset:
 def stage_of(settings: RunSettings, source: "str | pl.DataFrame | DatasetSource | None" = None) -> StagedDataset:
     """Read the dataset of the settings, or another source in its place, into staging; raises DatasetError.
 
-    With a trace format its rows are spans, and the samples are made of its traces; so are those of a warehouse.
+    With a trace format its rows are spans, and the samples are made from traces, as are the traces of a warehouse.
     """
-    tally = Tally()
-
-    def open_as(source: Source, encoding: str | None) -> DatasetSource:
-        if is_traces(settings.dataset) and source == TRACES:
-            if encoding is not None:
-                came = f"{name_setting('encoding', encoding)} for traces"
-                raise refuse_dataset(came, allowed="text files", to_do="leave it out")
-            return open_stored(Warehouse(settings.warehouse), settings.traces or TraceWindow(), tally)
-        opened = open_source(source, encoding)
-        return opened if settings.format is None else read_traces(opened, settings.format, tally)
-
-    staged = stage_dataset(
-        settings.dataset if source is None else source,
+    source = settings.dataset if source is None else source
+    stage = partial(
+        stage_dataset,
+        source,
         mapping=settings.mapping,
         limit=settings.limit,
         encoding=settings.encoding,
         turns=settings.turns,
-        open_as=open_as,
     )
+    is_stored = is_traces(settings.dataset) and source == TRACES
+    if settings.format is None and not is_stored:
+        return stage()
+    from evalhouse.tasks.datasets.traces import Tally, open_stored, read_traces  # noqa: PLC0415  # only for traces
+
+    tally = Tally()
+
+    def open_traces(source: Source, encoding: str | None) -> DatasetSource:
+        if not is_stored:
+            opened = open_source(source, encoding)
+            return opened if settings.format is None else read_traces(opened, settings.format, tally)
+        if encoding is not None:
+            came = f"{name_setting('encoding', encoding)} for traces"
+            raise refuse_dataset(came, allowed="text files", to_do="leave it out")
+        return open_stored(Warehouse(settings.warehouse), settings.traces or TraceWindow(), tally)
+
+    staged = stage(open_as=open_traces)
     return replace(staged, notes=(tally.describe(),)) if tally.n_traces else staged
 
 
@@ -100,7 +104,7 @@ def stage_dataset(
     mapping: Mapping[str, str],
     limit: int | None,
     encoding: str | None = None,
-    turns: Which = "all",
+    turns: Turns = "all",
     open_as: Open = open_source,
 ) -> StagedDataset:
     """Read a dataset (`sample` is the one that ships with evalhouse) or a frame into staging; raises DatasetError.
@@ -109,13 +113,23 @@ def stage_dataset(
     reads in several.
     """
     source = resolve_source(source) if isinstance(source, str) else source
-    stage = partial(_stage, source, mapping=mapping, limit=limit, turns=turns, open_as=open_as)
     try:
-        return stage(encoding=encoding, was_named=encoding is not None)
+        return _stage(source, encoding, mapping=mapping, limit=limit, turns=turns, open_as=open_as)
     except DatasetError as error:
-        if encoding is not None or not any(problem.kind == "not_utf8" for problem in error.problems):
+        file = open_source(source).file if any(problem.kind == "not_utf8" for problem in error.problems) else None
+        if encoding is not None or file is None or file.encoding is not None:
             raise
-        return stage(encoding=_find_encoding(source, error), was_named=False)
+        with file.open() as opened:
+            found = find_encoding(opened)
+        if found is None:
+            with file.open() as opened:
+                number, line = next((number, line) for number, line in enumerate(opened, start=1) if not is_utf8(line))
+            readings = show_readings(line)
+            hint = f"\nthe file may be in another encoding; line {number:,} reads {readings}" if readings else ""
+            raise DatasetError(f"{error}{hint}", problems=error.problems, n_problems=error.n_problems) from None
+    staged = _stage(source, found, mapping=mapping, limit=limit, turns=turns, open_as=open_as)
+    staged.use.was_named = False
+    return staged
 
 
 def resolve_source(source: str) -> str:
@@ -123,35 +137,18 @@ def resolve_source(source: str) -> str:
     return str(SAMPLE_PATH) if is_sample(source) else source
 
 
-def _find_encoding(source: str | pl.DataFrame | DatasetSource, error: DatasetError) -> str:
-    """Return the encoding of a text file that was refused as not UTF-8; raises that error again if none is certain."""
-    file = open_source(source).file
-    if file is None or file.encoding is not None:
-        raise error
-    with file.open() as opened:
-        encoding = weigh(opened)
-    if encoding is not None:
-        return encoding
-    with file.open() as opened:
-        number, line = next((number, line) for number, line in enumerate(opened, start=1) if not is_utf8(line))
-    readings = propose(line)
-    hint = f"\nthe file may be in another encoding; line {number:,} reads {readings}" if readings else ""
-    raise DatasetError(f"{error}{hint}", problems=error.problems, n_problems=error.n_problems)
-
-
 def _stage(
     source: str | pl.DataFrame | DatasetSource,
+    encoding: str | None,
     *,
     mapping: Mapping[str, str],
     limit: int | None,
-    encoding: str | None,
-    turns: Which,
+    turns: Turns,
     open_as: Open,
-    was_named: bool,
 ) -> StagedDataset:
     staging = Staging()
     digest, n_answered, n_continued, use = hashlib.sha256(), 0, 0, ColumnUse()
-    use.was_named = was_named
+    use.was_named = encoding is not None
     try:
         for rows in read_samples(
             source, mapping=mapping, limit=limit, encoding=encoding, use=use, turns=turns, open_as=open_as
@@ -187,7 +184,7 @@ def read_samples(
     batch_size: int = 1000,
     encoding: str | None = None,
     use: ColumnUse | None = None,
-    turns: Which = "all",
+    turns: Turns = "all",
     open_as: Open = open_source,
 ) -> Iterator[list[SampleRow]]:
     """Read a dataset in batches of at most `batch_size` samples, only the first `limit` rows when one is given.
@@ -202,66 +199,73 @@ def read_samples(
         raise ValueError(f"batch_size={batch_size} and limit={limit} must be at least 1")
     opened, columns = open_as(source, encoding), Columns(mapping, use)
     columns.use.encoding = opened.file.encoding if opened.file else None
-    return _Reading(source=opened, columns=columns, limit=limit, batch_size=batch_size, turns=turns).read()
+    return _Reading(source=opened, columns=columns, limit=limit, turns=turns).read(batch_size)
 
 
 class _Reading:
     """One pass over a dataset, and its problems so far."""
 
-    def __init__(
-        self, *, source: DatasetSource, columns: Columns, limit: int | None, batch_size: int, turns: Which
-    ) -> None:
-        self._turns = turns
+    def __init__(self, *, source: DatasetSource, columns: Columns, limit: int | None, turns: Turns) -> None:
+        self._turns: Turns = turns
         self._source = source
         self._columns = columns
         self._limit = limit
-        self._batch_size = batch_size
         self._problems = Problems(source.name, source.place)
-        self._ids = DuplicateIds()
         self._seen: dict[str, None] = {}  # the columns of the first batch
-        self._n_rows = 0
 
-    def read(self) -> Iterator[list[SampleRow]]:
+    def read(self, batch_size: int) -> Iterator[list[SampleRow]]:
         """Yield the samples in batches; raises DatasetError at the end if there was any problem."""
+        problems, columns, ids, n_rows = self._problems, self._columns, DuplicateIds(), 0
         try:
-            rows = self._read_rows(self._problems.add, self._columns.use)
-            for raw_rows in _batch(rows, self._batch_size):
+            for raw_rows in _batch(self._read_rows(problems.add, columns.use), batch_size):
                 if not self._seen:
                     self._check_columns(raw_rows)
-                samples = self._normalise(raw_rows)
-                if not self._problems:
+                samples = []
+                for raw in raw_rows:
+                    n_rows += 1
+                    sample = normalise_row(
+                        raw, ordinal=n_rows, columns=columns, complain=problems.add, tabular=self._source.tabular
+                    )
+                    samples += [sample] if sample is not None else []
+                    given_id = sample.given_id if sample else read_given_id(raw, columns)
+                    if given_id is not None:
+                        ids.add(given_id)
+                if not problems.n:
                     yield samples
-            self._check_whole()
+            if n_rows == 0 and not problems.n:
+                raise ReadingStopped(None, "no_rows", "no rows")
+            self._check_mapped(columns.list_awaited())
+
+            def read_given_ids() -> Iterator[GivenId]:
+                # The first reading reported all problems.
+                for raw in self._read_rows(lambda _row, _kind, _text: None, ColumnUse()):
+                    given_id = read_given_id(raw, columns)
+                    if given_id is not None:
+                        yield GivenId(row=raw.row, given_id=given_id)
+
+            for repeated in ids.find_repeated(read_given_ids):
+                text = f"id {repeated.given_id!r} is that of {name_row(self._source.place, repeated.first_row)} already"
+                problems.add(repeated.row, "duplicate_id", text)
+            problems.n += ids.n_untracked
         except ReadingStopped as stopped:
             problem = stopped.problem
-            self._problems.add(problem.row, problem.kind, problem.text)
-        if self._problems:
-            raise self._problems.make_error()
+            problems.add(problem.row, problem.kind, problem.text)
+        if problems.n:
+            raise problems.make_error()
 
     def _read_rows(self, complain: Complain, use: ColumnUse) -> Iterator[RawRow]:
-        """Return the rows, of a conversation one for each turn."""
-        cutter = TurnCutter(
-            columns=self._columns, which=self._turns, tabular=self._source.tabular, complain=complain, use=use
-        )
-        return cutter.cut(islice(self._source.read(complain), self._limit))
+        """Yield the rows, of a conversation one for each turn."""
+        columns, tabular = self._columns, self._source.tabular
+        for row in islice(self._source.read(complain), self._limit):
+            path = columns.locate(row.values).get("question")
+            question = None if path is None else path.find(row.values)
+            if isinstance(question, str) and question.lstrip()[:1] not in ("[", "{"):
+                yield row
+                continue
+            # Only for rows that may hold a list of messages.
+            from evalhouse.tasks.datasets.conversations import cut_row  # noqa: PLC0415
 
-    def _normalise(self, raw_rows: list[RawRow]) -> list[SampleRow]:
-        samples = []
-        for raw in raw_rows:
-            self._n_rows += 1
-            sample = normalise_row(
-                raw,
-                ordinal=self._n_rows,
-                columns=self._columns,
-                complain=self._problems.add,
-                tabular=self._source.tabular,
-            )
-            if sample is not None:
-                samples.append(sample)
-            given_id = sample.given_id if sample else read_given_id(raw, self._columns)
-            if given_id is not None:
-                self._ids.add(given_id)
-        return samples
+            yield from cut_row(row, columns, self._turns, tabular=tabular, complain=complain, use=use)
 
     def _check_columns(self, raw_rows: list[RawRow]) -> None:
         """Stop at once where no later row can help: no question, or a mapped column that a table does not have."""
@@ -269,30 +273,14 @@ class _Reading:
         if self._source.tabular:
             self._check_mapped(self._columns.list_awaited(raw_rows[0].values))
         if not any("question" in self._columns.locate(raw.values) for raw in raw_rows):
-            names = list_names(self._columns.names_of("question"))
+            from evalhouse.tasks.datasets.traces import guess_format  # noqa: PLC0415  # only for this message
+
+            names = list_names(self._columns.names["question"])
             text = f"no question column; columns: {list_names(list(self._seen))}; read as the question: {names}"
             form = guess_format(self._seen)
             traces = [f"are these traces? {name_setting('format', form)} reads them"] if form else []
             text = "; ".join([text, *traces, *suggest_columns(["question"], list(self._seen))])
             raise ReadingStopped(None, "columns", text)
-
-    def _check_whole(self) -> None:
-        """Check what only the whole dataset shows: rows at all, each mapped column, each id once."""
-        if self._n_rows == 0 and not self._problems:
-            raise ReadingStopped(None, "no_rows", "no rows")
-        self._check_mapped(self._columns.list_awaited())
-
-        def read_given_ids() -> Iterator[GivenId]:
-            # The first reading reported all problems.
-            for raw in self._read_rows(lambda _row, _kind, _text: None, ColumnUse()):
-                given_id = read_given_id(raw, self._columns)
-                if given_id is not None:
-                    yield GivenId(row=raw.row, given_id=given_id)
-
-        for repeated in self._ids.find_repeated(read_given_ids):
-            text = f"id {repeated.given_id!r} is that of {name_row(self._source.place, repeated.first_row)} already"
-            self._problems.add(repeated.row, "duplicate_id", text)
-        self._problems.count_unlisted(self._ids.n_untracked)
 
     def _check_mapped(self, missing: list[str]) -> None:
         if missing:
@@ -343,7 +331,7 @@ class DuplicateIds:
     """Finds ids that several rows have, with eight bytes of memory a row.
 
     `add` stores a hash of each id. Hashes that came twice are only candidates: `find_repeated` reads the ids once more
-    and compares those of the candidates as texts, so two ids that share a hash are not confused.
+    and compares the candidates as texts, so two ids that share a hash are not confused.
     """
 
     def __init__(self, hash_id: Callable[[str], int] = hash) -> None:

@@ -1,4 +1,4 @@
-"""From one raw row to one sample with an id and a hash: which column is read as which field, and how.
+"""Samples from raw rows: the columns that are read as our fields, and a sample with an id and a hash of each row.
 
 The common tools name the same few things differently: `ALIASES` holds the names that are understood, in the order in
 which they win where a row has several; the same words in another case or joined otherwise (`expectedOutput`) count as
@@ -46,6 +46,8 @@ Field = Literal[
     "conversation",
 ]  # fmt: skip
 FIELDS: tuple[Field, ...] = get_args(Field)
+Turns = Literal["all", "last"]
+"""The turns of a conversation that become samples."""
 
 ALIASES: dict[Field, tuple[str, ...]] = {
     "question": ("question", "user_input", "input", "query", "inputs.question", "prompt", "inputs"),
@@ -169,7 +171,7 @@ def _leave_out(value: object, inner: list[str | int]) -> object:
 
 
 class ColumnUse:
-    """How the columns of the rows read so far were used: which became which field, and which stayed metadata."""
+    """The use of the columns of the rows read so far: which became which field, and which stayed metadata."""
 
     def __init__(self) -> None:
         self.columns: dict[Field, dict[str, None]] = {}
@@ -282,7 +284,7 @@ class Columns:
                     f"{name_setting('mapping', f'{ours}={theirs}')}: {ours!r} is not one of our fields; "
                     f"{suggest(ours, FIELDS)}",
                     allowed=list_names(FIELDS),
-                    to_do=f"write {name_setting('mapping', 'ours=theirs')}; a column that is none of these is kept "
+                    to_do=f"write {name_setting('mapping', 'ours=theirs')}; any other column is kept "
                     "as metadata without being "
                     "mapped",
                 )
@@ -296,18 +298,16 @@ class Columns:
         self.use = use or ColumnUse()
         # If a place inside a column is mapped, the rest of the column is read as no other field.
         self._taken = {*mapping.values(), *(ColumnPath(theirs).root for theirs in mapping.values())}
+        self.names: dict[Field, list[str]] = {}
         self._paths: dict[Field, list[ColumnPath]] = {}
         for field in FIELDS:
             aliases = [name for name in ALIASES[field] if name not in self._taken]
-            names = [mapping[field]] if field in mapping else aliases
-            self._paths[field] = [ColumnPath(name) for name in names]
+            self.names[field] = [mapping[field]] if field in mapping else aliases
+            self._paths[field] = [ColumnPath(name) for name in self.names[field]]
         self._nested_roots = {path.root for paths in self._paths.values() for path in paths if path.is_nested}
         self._shapes: dict[tuple[str, ...], dict[Field, ColumnPath]] = {}  # of rows where names alone decide
         self.mapped = frozenset(field for field in FIELDS if field in mapping)
         self._awaited = {field: self._paths[field][0] for field in FIELDS if field in mapping}
-
-    def names_of(self, field: Field) -> list[str]:
-        return [path.name for path in self._paths[field]]
 
     def locate(self, row: Mapping[str, object]) -> Mapping[Field, ColumnPath]:
         """Return the column of each field that this row has one for: the first of its names that is there.
@@ -371,7 +371,7 @@ class RawRow:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleRow:
-    """One normalised row; None stands for what the row does not have.
+    """One normalised row; None is for what the row does not have.
 
     `row` is its place in the file as a person counts it, `ordinal` its place among the rows, both from 1.
     `sample_id` is the dataset's id, else 16 hex digits of SHA-256 over [question, ground_truth]; equal ones are
@@ -475,7 +475,7 @@ def normalise_row(
         return None
     sample_id = given_id
     if sample_id is None:
-        # What an assistant said before is not part of the id: it differs each night.
+        # The earlier replies of an assistant are not part of the id: they differ each night.
         asked = [turn.text for turn in conversation.turns or () if turn.role == "user"]
         sample_id = hash_json([question, ground_truth, *([asked] if conversation.turns else [])], 16)
     return SampleRow(
@@ -542,5 +542,5 @@ def hash_inputs(
 
 
 def hash_json(value: object, digits: int) -> str:
-    """Return the first hex digits of SHA-256 over canonical JSON: sorted keys, no spaces, non-ASCII as it is."""
+    """Return the first hex digits of SHA-256 over canonical JSON: sorted keys, no spaces, non-ASCII not escaped."""
     return sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:digits]

@@ -41,7 +41,7 @@ def is_empty(value: object) -> bool:
 
 
 def open_cell(value: object) -> object:
-    """Return the list or object that a table's cell holds as JSON text; anything else as it is."""
+    """Return the list or object that a table's cell holds as JSON text; anything else unchanged."""
     if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
         return value
     try:
@@ -69,8 +69,28 @@ def open_list(value: object) -> object:
     return opened
 
 
+# A value that Python reads takes some hundred bytes for each member.
+_MAX_PYTHON: Final = 4_000_000
+_MAX_PYTHON_MEMBERS: Final = 100_000
+
+
+def open_value(value: object) -> object:
+    """Return the list or object that a text holds, in JSON or as Python prints it, which is how pandas writes one to
+    CSV. A text that Python would read into too much, or into what JSON cannot hold, stays a text."""
+    opened = open_cell(value)
+    if not isinstance(opened, str) or opened.lstrip()[:1] not in ("[", "{"):
+        return opened
+    if len(opened) > _MAX_PYTHON or opened.count(",") > _MAX_PYTHON_MEMBERS:
+        return opened
+    with suppress(SyntaxError, ValueError, RecursionError, MemoryError, orjson.JSONEncodeError):
+        read: object = ast.literal_eval(opened.strip())
+        orjson.dumps(read, option=orjson.OPT_NON_STR_KEYS)  # refuses a number of hundreds of digits, half a character
+        return read
+    return opened
+
+
 def read_text(value: object, name: str, say: Say) -> str | None:
-    """Return a text as it is, or a number as text; None for nothing, NaN and white space."""
+    """Return a text unchanged, or a number as text; None for nothing, NaN and white space."""
     if isinstance(value, str):
         return value if value and not value.isspace() else None
     if is_absent(value):
@@ -138,7 +158,7 @@ class ContextList:
 
     texts: list[str] | None
     ids: list[str] | None  # None when no context has one
-    rest: list[dict[str, object]] | None  # other members of the contexts by rank; None when there are none
+    rest: list[dict[str, object]] | None  # other members of the contexts by rank; None when no context has any
 
 
 def read_contexts(value: object, say: Say, *, tabular: bool) -> ContextList:
@@ -194,35 +214,32 @@ def read_metadata(
         rest = rest | inner | {key: rest[key] for key in clashing} | ({"metadata": clashing} if clashing else {})
     if not rest:
         return rest
+
+    def to_text(value: object) -> str | None:
+        if isinstance(value, bytes):
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                return value.hex()
+        return None if is_absent(value) else str(value)
+
+    def spell_numbers(value: object) -> object:
+        if isinstance(value, dict):
+            return {key: spell_numbers(member) for key, member in value.items()}
+        if isinstance(value, list):
+            return [spell_numbers(item) for item in value]
+        return str(value) if isinstance(value, int) and not -(2**63) <= value < 2**64 else value
+
     try:
         try:
-            text = orjson.dumps(rest, default=_to_text, option=orjson.OPT_NON_STR_KEYS)
+            text = orjson.dumps(rest, default=to_text, option=orjson.OPT_NON_STR_KEYS)
         except orjson.JSONEncodeError:  # orjson does not ask `default` about whole numbers of more than 64 bits
-            text = orjson.dumps(_spell_numbers(rest), default=_to_text, option=orjson.OPT_NON_STR_KEYS)
+            text = orjson.dumps(spell_numbers(rest), default=to_text, option=orjson.OPT_NON_STR_KEYS)
     except (orjson.JSONEncodeError, RecursionError) as error:
         say("metadata", f"a column does not fit into JSON: {error}")
         return {}
     members: dict[str, object] = orjson.loads(text)
     return members
-
-
-def _spell_numbers(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: _spell_numbers(member) for key, member in value.items()}
-    if isinstance(value, list):
-        return [_spell_numbers(item) for item in value]
-    if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        return str(value)
-    return value
-
-
-def _to_text(value: object) -> str | None:
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return value.hex()
-    return None if is_absent(value) else str(value)
 
 
 # --- earlier turns
@@ -234,7 +251,7 @@ _ALLOWED: Final = "user (or human), assistant (or ai), and system, which is left
 
 @dataclass(frozen=True, kw_only=True)
 class Conversation:
-    """The turns of a row, None where there are none, and the number of a system's instructions between them."""
+    """The turns of a row, None where it has none, and the number of a system's instructions between them."""
 
     turns: list[Turn] | None = None
     n_system: int = 0

@@ -15,9 +15,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal
 
-from evalhouse.tasks.datasets.encodings import check_known, find_mark, is_utf8, propose, weigh
 from evalhouse.tasks.datasets.errors import ProblemKind, ReadingStopped, advise
-from evalhouse.tasks.datasets.formats import DatasetSource, open_source
+from evalhouse.tasks.datasets.formats import (
+    DatasetSource,
+    check_known,
+    find_encoding,
+    find_mark,
+    is_utf8,
+    open_source,
+    show_readings,
+)
 from evalhouse.tasks.datasets.rows import ColumnPath
 from evalhouse.tasks.datasets.values import MISSING, is_empty, read_id, read_text
 from evalhouse.tasks.testsets import TestsetError, UnreadableFile, refuse
@@ -188,10 +195,10 @@ def _load_text(path: Path, encoding: str | None) -> str:
         lines = data.splitlines(keepends=True)
         match = _DECLARED.search(data[:_DECLARED_WITHIN])
         declared = match[1].decode() if match else ""
-        found = declared if declared and check_known(declared) else weigh(lines)
+        found = declared if declared and check_known(declared) else find_encoding(lines)
         if found is None:
             number, line = next((number, line) for number, line in enumerate(lines, start=1) if not is_utf8(line))
-            raise UnreadableFile(f"not UTF-8; line {number:,} reads {propose(line)}", _SAVE)
+            raise UnreadableFile(f"not UTF-8; line {number:,} reads {show_readings(line)}", _SAVE)
     try:
         text = data.decode(found)
     except UnicodeDecodeError as error:
@@ -247,7 +254,7 @@ def _load_table(source: str | Path, encoding: str | None) -> list[Document]:
     table = _read_table(opened)
     if "not_utf8" in table.kinds and encoding is None and opened.file is not None and opened.file.encoding is None:
         with opened.file.open() as lines:
-            found = weigh(lines)
+            found = find_encoding(lines)
         if found is not None:
             table = _read_table(open_source(source, found))
     if table.problems:

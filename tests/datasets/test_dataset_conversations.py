@@ -14,9 +14,9 @@ from dataset_files import Row, write_json_lines
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalhouse.tasks.datasets.conversations import Message, Role, Which, cut_turns
+from evalhouse.tasks.datasets.conversations import Message, Role, cut_turns
 from evalhouse.tasks.datasets.read import DatasetError, SampleRow, read_samples
-from evalhouse.tasks.datasets.rows import ColumnUse
+from evalhouse.tasks.datasets.rows import ColumnUse, Turns
 
 TIDE, SIX, LOW, NOON = "When is high tide?", "At six.", "And low tide?", "At noon."
 CHART = {"id": "chart#4", "text": "High tide is at six, low tide at noon."}
@@ -41,13 +41,13 @@ def run_of(run_id: str, messages: Sequence[object], answer: str) -> Row:
     }  # fmt: skip
 
 
-def read(path: Path, turns: Which = "all", **mapping: str) -> tuple[list[SampleRow], ColumnUse]:
+def read(path: Path, turns: Turns = "all", **mapping: str) -> tuple[list[SampleRow], ColumnUse]:
     use = ColumnUse()
     batches = read_samples(str(path), mapping=mapping, turns=turns, use=use)
     return [sample for batch in batches for sample in batch], use
 
 
-def read_rows(folder: Path, *rows: Row, turns: Which = "all", **mapping: str) -> tuple[list[SampleRow], ColumnUse]:
+def read_rows(folder: Path, *rows: Row, turns: Turns = "all", **mapping: str) -> tuple[list[SampleRow], ColumnUse]:
     path = folder / "talks.jsonl"
     write_json_lines(path, rows)
     return read(path, turns, **mapping)
@@ -248,7 +248,7 @@ def test_single_turns_stay_as_they_are(tmp_path: Path, row: Row) -> None:
         ),
         (
             {**OPENAI, "reference": ["Six."]},
-            "'reference' is a list of 1 for 2 turns; write one for each turn, null where there is none, or a single "
+            "'reference' is a list of 1 for 2 turns; write one for each turn, null for a turn without one, or a single "
             "one for the last",
         ),
         (

@@ -118,7 +118,7 @@ def keep_open_for_writing(path: Path) -> Iterator[None]:
 
 def test_a_locked_duckdb_file_is_refused_after_some_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_duckdb(tmp_path / "qa.duckdb")
-    monkeypatch.setattr("evalhouse.tasks.datasets.formats.DUCKDB_PATIENCE_S", 0.2)
+    monkeypatch.setattr("evalhouse.tasks.datasets.tables.DUCKDB_PATIENCE_S", 0.2)
     with keep_open_for_writing(path):
         message = str(refuse(f"{path}#qa"))
     assert f"{path} is locked: " in message

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from dataset_files import Row, write_json_lines
 
-from evalhouse.tasks.datasets.encodings import weigh
+from evalhouse.tasks.datasets.formats import find_encoding
 from evalhouse.tasks.datasets.read import DatasetError, StagedDataset, stage_dataset
 from evalhouse.tasks.datasets.rows import ALIASES, suggest_columns
 
@@ -327,7 +327,7 @@ CASES = {
     "columns of different lengths": Case(
         name="torn.json",
         write=write_json({"question": [TIDE, KEEPER], "answer": [SIX]}),
-        message="{path}: columns of different lengths: question 2, answer 1; each column has a name of its own, each "
+        message="{path}: columns of different lengths: question 2, answer 1; each column has a different name, each "
         "record a cell for each column, and a quote inside a quoted cell is doubled",
     ),
     # --- Excel
@@ -535,9 +535,9 @@ OTHERS = {
 @pytest.mark.parametrize("encoding", OTHERS)
 def test_an_encoding_that_is_not_certain_is_never_guessed(encoding: str) -> None:
     """A guess would be another text, of which nobody is told."""
-    assert weigh([OTHERS[encoding].encode(encoding) + b"\n"]) is None
+    assert find_encoding([OTHERS[encoding].encode(encoding) + b"\n"]) is None
 
 
 def test_one_wrong_line_does_not_turn_a_file_of_utf8_into_another() -> None:
-    assert weigh([GERMAN.encode(), GERMAN.encode("cp1252")]) is None
-    assert weigh([CHINESE.encode(), CHINESE.encode("gb18030")]) is None
+    assert find_encoding([GERMAN.encode(), GERMAN.encode("cp1252")]) is None
+    assert find_encoding([CHINESE.encode(), CHINESE.encode("gb18030")]) is None

@@ -230,7 +230,7 @@ def test_events_with_broken_ids_are_rejected_and_the_others_taken(tmp_path: Path
         protobuf = {"content-type": "application/x-protobuf"}
         response = house.post(request.SerializeToString(), headers=protobuf, path=LOGS)
         answer = wire.ExportLogsServiceResponse.FromString(response.content).partial_success
-        assert (answer.rejected_log_records, "a trace_id of 16" in answer.error_message) == (1, True)
+        assert (answer.rejected_log_records, "a traceId of 32" in answer.error_message) == (1, True)
         for body, headers in ((b"\xff\xff", protobuf), (b'{"resourceLogs": [1]}', {})):
             refused = house.post(body, headers=headers, path=LOGS)
             assert (refused.status_code, b"not an ExportLogsServiceRequest" in refused.content) == (400, True)
@@ -271,7 +271,7 @@ def test_what_a_killed_receiver_acknowledged_is_in_the_warehouse_of_the_next(tmp
     script = (
         "import sys, os, signal, orjson; sys.path[:0] = [sys.argv[4]]; from receiving import make_settings\n"
         "from evalhouse.flows.receiver import SpanKeeper; from evalhouse.warehouse.store import Warehouse\n"
-        "from evalhouse.tasks.datasets.spans.otel import read_otlp, read_otlp_logs\n"
+        "from evalhouse.tasks.datasets.otel import read_otlp, read_otlp_logs\n"
         "keeper = SpanKeeper(Warehouse(sys.argv[1]), make_settings(sampling={'share': 0.0, 'wait_s': 60}))\n"
         "keeper.keep(read_otlp(orjson.loads(sys.argv[2]), print), print)\n"
         "keeper.keep(read_otlp_logs(orjson.loads(sys.argv[3]), print), print); os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -289,7 +289,7 @@ def test_what_a_killed_receiver_acknowledged_is_in_the_warehouse_of_the_next(tmp
     assert take_in_orphans(warehouse) == 2
     keeper = SpanKeeper(warehouse, make_settings(sampling={"share": 0.0, "wait_s": 60}))
     assert keeper.n_on_disk == 1
-    from evalhouse.tasks.datasets.spans.otel import read_otlp  # noqa: PLC0415
+    from evalhouse.tasks.datasets.otel import read_otlp  # noqa: PLC0415
 
     keeper.keep(read_otlp(make_request([_make_call(number_trace(2), error="no")]), print), print)
     keeper.close()

@@ -25,8 +25,8 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.suites import load_receiver, load_suite
 from evalhouse.flows.receiver import TOKEN_VARIABLE, SpanKeeper
 from evalhouse.tasks.datasets.errors import DatasetError
+from evalhouse.tasks.datasets.otel import read_otlp
 from evalhouse.tasks.datasets.read import stage_of
-from evalhouse.tasks.datasets.spans.otel import read_otlp
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import TraceWindow
 from evalhouse.warehouse.engine.connection import open_reader
@@ -130,7 +130,7 @@ def test_spans_without_ids_are_rejected_and_the_others_taken(tmp_path: Path) -> 
         protobuf = {"content-type": "application/x-protobuf"}
         response = house.post(request.SerializeToString(), headers=protobuf)
         answer = wire.ExportTraceServiceResponse.FromString(response.content).partial_success
-        assert (answer.rejected_spans, "a trace_id of 16" in answer.error_message) == (1, True)
+        assert (answer.rejected_spans, "a traceId of 32" in answer.error_message) == (1, True)
         span.trace_id = b"z" * 16
         span.attributes.add(key="input.value").value.string_value = QUESTION
         span.attributes.add(key="n").value.int_value = 7
@@ -281,7 +281,7 @@ def test_what_waited_in_a_killed_receiver_waits_in_the_next(tmp_path: Path) -> N
     script = (
         "import sys, os, signal, orjson; sys.path[:0] = sys.argv[3:]; from receiving import make_settings\n"
         "from evalhouse.flows.receiver import SpanKeeper; from evalhouse.warehouse.store import Warehouse\n"
-        "from evalhouse.tasks.datasets.spans.otel import read_otlp\n"
+        "from evalhouse.tasks.datasets.otel import read_otlp\n"
         "keeper = SpanKeeper(Warehouse(sys.argv[1]), make_settings(sampling={'share': 0.0, 'wait_s': 60}))\n"
         "keeper.keep(read_otlp(orjson.loads(sys.argv[2]), print), print); os.kill(os.getpid(), signal.SIGKILL)\n"
     )

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from trace_files import ANSWER, QUESTION, TEXTS
 
-from evalhouse.tasks.datasets.spans.otel import Recorded, read_span
-from evalhouse.tasks.datasets.spans.samples import make_row
-from evalhouse.tasks.datasets.spans.span import Document, Span, find_said, find_turns, read_documents
+from evalhouse.tasks.datasets.otel import Recorded, read_span
+from evalhouse.tasks.datasets.spans import Document, Span, find_message, find_turns, read_documents
+from evalhouse.tasks.datasets.traces import make_row
 
 PARTS_IN = [
     {"role": "system", "parts": [{"type": "text", "content": "Be brief."}]},
@@ -213,15 +213,15 @@ def test_what_a_reranker_left_are_the_contexts() -> None:
     ],
 )  # fmt: skip
 def test_what_was_said_is_found_in_what_tracers_record(value: object, field: Any, said: str | None) -> None:  # noqa: ANN401
-    assert find_said(value, field) == said
+    assert find_message(value, field) == said
     if isinstance(value, list | dict):
-        assert find_said(json.dumps(value), field) == said
+        assert find_message(json.dumps(value), field) == said
 
 
 def test_values_nested_without_end_hold_no_text() -> None:
     value: object = QUESTION
     for _ in range(50):
         value = {"input": value}
-    assert find_said(value, "question") is None
+    assert find_message(value, "question") is None
     assert find_turns(value) == ()
     assert read_documents({"documents": 7}) is None

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from evalhouse.tasks.datasets.spans.otel import Recorded
-from evalhouse.tasks.datasets.spans.store import Redactor, is_named, is_picked
+from evalhouse.tasks.datasets.otel import Recorded
+from evalhouse.tasks.datasets.traces import Redactor, is_named, is_picked
 from evalhouse.tasks.settings.suite import PATTERNS, OwnPattern, Redaction, Sampling
 
 NAME = "李明华"

@@ -1,23 +1,19 @@
 """A span as all formats are read: one step of a bot's work on one question, with its question and answer.
 
 The second half finds the text of a question or an answer, earlier turns, tool calls and documents in the objects that
-tracers record as a step's input and output. LangChain writes messages, or objects that stand for its classes;
+tracers record as a step's input and output. LangChain writes messages, or serialised objects of its classes;
 OpenTelemetry messages with parts; decorators the arguments of a function; OpenAI's clients the whole request and
 response. A question is the last that a person wrote: the messages before it are the conversation. Only what cannot be
 anything else is read as a text.
 """
 
-import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, cast
 
-import orjson
-
-from evalhouse.tasks.datasets.values import open_cell
+from evalhouse.tasks.datasets.values import open_cell, open_value
 
 Kind = Literal["chain", "llm", "retriever", "reranker", "tool", "embedding", "other"]
 Tree = Mapping[str, Any]
@@ -40,7 +36,7 @@ class Span:
     """One step. Times are seconds of the epoch; `ended_at` is None while it runs. `error` is why it failed.
 
     `turns` are the messages before the question, where the span has them: objects with role and text. `documents` is
-    None for what retrieves nothing, and empty for a retriever that found nothing. `passed_on` are those that a chain
+    None for what retrieves nothing, and empty for a retriever that found nothing. `passed_on` are the ones that a chain
     returned with its answer.
     """
 
@@ -73,7 +69,7 @@ LANGFUSE_KINDS: Final[Mapping[str, Kind]] = {
 """Langfuse's types of observations, in small letters."""
 
 
-def tell_reranker(kind: Kind, name: str) -> Kind:
+def refine_kind(kind: Kind, name: str) -> Kind:
     """Return a retriever's kind by its name too: Langfuse has no type for what puts documents in another order."""
     return "reranker" if kind == "retriever" and "rerank" in name.lower() else kind
 
@@ -82,9 +78,6 @@ def tell_reranker(kind: Kind, name: str) -> Kind:
 
 _COUNT: Final = re.compile(r"\d{1,15}(\.0)?")
 _LATEST: Final = 253_402_300_800  # seconds of the epoch at the end of the year 9999, the last one of dates
-# A value that Python reads takes some hundred bytes for each member.
-_MAX_PYTHON: Final = 4_000_000
-_MAX_PYTHON_MEMBERS: Final = 100_000
 
 
 def read_time(value: object) -> float | None:
@@ -139,21 +132,6 @@ def read_name(value: object) -> str | None:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def open_value(value: object) -> object:
-    """Return the list or object that a text holds, in JSON or as Python prints it, which is how pandas writes one to
-    CSV. A text that Python would read into too much, or into what JSON cannot hold, stays a text."""
-    opened = open_cell(value)
-    if not isinstance(opened, str) or opened.lstrip()[:1] not in ("[", "{"):
-        return opened
-    if len(opened) > _MAX_PYTHON or opened.count(",") > _MAX_PYTHON_MEMBERS:
-        return opened
-    with suppress(SyntaxError, ValueError, RecursionError, MemoryError, orjson.JSONEncodeError):
-        read: object = ast.literal_eval(opened.strip())
-        orjson.dumps(read, option=orjson.OPT_NON_STR_KEYS)  # refuses a number of hundreds of digits, half a character
-        return read
-    return opened
-
-
 def read_tree(value: object) -> Tree:
     """Return an object, or the one that a text holds; an empty one for anything else."""
     value = open_value(value)
@@ -203,7 +181,7 @@ _BESIDE: Final = frozenset({"tags", "metadata", "config", "run_manager", "callba
 _DEEPEST: Final = 12
 
 
-def find_said(value: object, field: Field, depth: int = 0) -> str | None:
+def find_message(value: object, field: Field, depth: int = 0) -> str | None:
     """Return the question or the answer in a recorded value; None if there is not exactly one that it can be."""
     value = open_cell(value)
     if isinstance(value, str):
@@ -215,9 +193,9 @@ def find_said(value: object, field: Field, depth: int = 0) -> str | None:
             return read_content(value) or None
         members = {key: item for key, item in value.items() if key not in _BESIDE and item not in (None, "", [], {})}
         for key in (*_KEYS[field], *_WRAPPERS[field]):
-            if key in members and (text := find_said(members[key], field, depth + 1)) is not None:
+            if key in members and (text := find_message(members[key], field, depth + 1)) is not None:
                 return text
-        return find_said(next(iter(members.values())), field, depth + 1) if len(members) == 1 else None
+        return find_message(next(iter(members.values())), field, depth + 1) if len(members) == 1 else None
     if not isinstance(value, list | tuple):
         return None
     roles = [_find_role(item) for item in value]
@@ -227,7 +205,7 @@ def find_said(value: object, field: Field, depth: int = 0) -> str | None:
         return (read_content(messages[-1]) or None) if messages else None
     # Of several choices of a model the first is the one that is used.
     are_choices = field == "answer" and all(isinstance(item, Mapping) and "finish_reason" in item for item in value)
-    return find_said(value[0], field, depth + 1) if len(value) == 1 or (value and are_choices) else None
+    return find_message(value[0], field, depth + 1) if len(value) == 1 or (value and are_choices) else None
 
 
 def find_turns(value: object, depth: int = 0) -> tuple[Tree, ...]:
@@ -256,7 +234,7 @@ def _find_role(item: object) -> str | None:
         return str(item[0])
     if not isinstance(item, Mapping):
         return None
-    if item.get("lc") and isinstance(item.get("id"), list):  # an object that stands for one of LangChain's classes
+    if item.get("lc") and isinstance(item.get("id"), list):  # a serialised object of LangChain
         return str(item["id"][-1]) if str(item["id"][-1]).endswith(("Message", "MessageChunk")) else None
     role = item.get("role") or item.get("message.role")
     if isinstance(role, str):
@@ -319,7 +297,7 @@ def list_tool_calls(messages: Sequence[object]) -> Iterator[Tree]:
 
 
 def read_calls(kind: Kind, name: str, given: object, made: object) -> tuple[Tree, ...]:
-    """Return the call that a step of a tool is, or those that a model made."""
+    """Return the call that a tool's step is, or the calls that a model made."""
     if kind == "tool":
         return (make_call(name, given),) if name else ()
     messages = read_list(made)
@@ -360,41 +338,39 @@ def find_documents(made: object) -> tuple[Document, ...] | None:
     return next((found for name in _PASSED_ON if (found := read_documents(tree.get(name))) is not None), None)
 
 
-def read_found(made: object) -> tuple[Document, ...] | None:
-    """Return the documents in a retriever's output: as they are, or under a name by which chains pass them on."""
+def read_retrieved(made: object) -> tuple[Document, ...] | None:
+    """Return the documents in a retriever's output: directly, or under a name by which chains pass them on."""
     found = read_documents(made)
     return find_documents(made) if found is None else found
 
 
 def read_document(item: object) -> Document | None:
-    """Return one document; None for what has neither a text nor an id. `(document, score)` is one with its score."""
+    """Return one document; None for what has neither a text nor an id. `(document, score)` is one with its score.
+
+    Of an object the text and the id are among its members, or in its metadata.
+    """
     if isinstance(item, str):
         return Document(text=item)
-    inner, score = None, None
+    inner: object = None
+    score: object = None
     if isinstance(item, list | tuple) and len(item) == 2:
         inner, score = item
     elif isinstance(item, Mapping):
         inner, score = item.get("document", item.get("node", item.get("kwargs"))), item.get("score")
         if not isinstance(inner, Mapping):
-            return _read_members(item)
+            members = {key.removeprefix("document."): value for key, value in item.items()}
+            metadata = read_tree(members.get("metadata"))
+            text = next((members[key] for key in _TEXTS if members.get(key)), None)
+            text = text.get("text") if isinstance(text, Mapping) else text  # LlamaIndex's text_resource
+            text = text if isinstance(text, str) else None
+            names = (read_name(place.get(key)) for key in _IDS for place in (members, metadata))
+            an_id = next((name for name in names if name), None)
+            if text is None and an_id is None:
+                return None
+            scores = (members.get("score"), members.get("relevance_score"), metadata.get("score"))
+            score = next((value for value in scores if value is not None), None)
+            return Document(text=text, id=an_id, score=read_score(score), metadata=dict(metadata) or None)
     document = None if inner is None else read_document(inner)
     if document is None or document.score is not None:
         return document
     return replace(document, score=read_score(score))
-
-
-def _read_members(item: Tree) -> Document | None:
-    """Return the document of an object with a text and an id among its members, or in its metadata."""
-    item = {key.removeprefix("document."): value for key, value in item.items()}
-    metadata = read_tree(item.get("metadata"))
-    text = next((item[key] for key in _TEXTS if item.get(key)), None)
-    text = text.get("text") if isinstance(text, Mapping) else text  # LlamaIndex's text_resource
-    text = text if isinstance(text, str) else None
-    names = (read_name(place.get(key)) for key in _IDS for place in (item, metadata))
-    an_id = next((name for name in names if name), None)
-    if text is None and an_id is None:
-        return None
-    score = next(
-        (item[key] for key in ("score", "relevance_score") if item.get(key) is not None), metadata.get("score")
-    )
-    return Document(text=text, id=an_id, score=read_score(score), metadata=dict(metadata) or None)

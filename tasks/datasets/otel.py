@@ -7,13 +7,13 @@ GenAI conventions, which hold prompts and completions apart from the spans, are 
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from evalhouse.tasks.datasets.spans.span import (
+from evalhouse.tasks.datasets.spans import (
     LANGFUSE_KINDS,
     Blame,
     Document,
@@ -22,23 +22,22 @@ from evalhouse.tasks.datasets.spans.span import (
     Tree,
     count_tokens,
     find_documents,
-    find_said,
+    find_message,
     find_turns,
     list_messages,
     list_tool_calls,
     make_call,
     nest,
-    open_value,
     read_count,
     read_documents,
-    read_found,
     read_list,
     read_name,
+    read_retrieved,
     read_time,
     read_tree,
-    tell_reranker,
+    refine_kind,
 )
-from evalhouse.tasks.datasets.values import is_absent
+from evalhouse.tasks.datasets.values import is_absent, open_value
 
 if TYPE_CHECKING:
     from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -171,13 +170,13 @@ def read_span(recorded: Recorded) -> Span:
     kinds = (kinds.get(str(attributes.get(name, "")).lower()) for name, kinds in _KINDS.items())
     kind: Kind = next((kind for kind in kinds if kind is not None), "other")
     if _LANGFUSE in attributes:
-        kind = tell_reranker(kind, recorded.name)
+        kind = refine_kind(kind, recorded.name)
     given, made = _pick(attributes, _INPUTS), _pick(attributes, _OUTPUTS)
-    question, answer = find_said(given, "question"), find_said(made, "answer")
+    question, answer = find_message(given, "question"), find_message(made, "answer")
     if kind == "llm" or question is None:
-        question = find_said(asked, "question") or question
+        question = find_message(asked, "question") or question
     if kind == "llm" or answer is None:
-        answer = find_said(replied, "answer") or answer
+        answer = find_message(replied, "answer") or answer
     error = None
     if attributes.get("langfuse.observation.level") == "ERROR":
         error = read_name(attributes.get("langfuse.observation.status_message")) or _NO_REASON
@@ -222,8 +221,7 @@ def _count(attributes: Tree, names: Iterable[str], side: Literal["input", "outpu
 
 
 def _list_messages(recorded: Recorded, tree: Tree) -> tuple[list[Any], list[Any]]:
-    """Return the messages that a model was sent, and those that it replied; from attributes, or events of the span."""
-
+    """Return the messages that a model was sent and its replies, from attributes or events of the span."""
     asked = next((found for name in _ASKED if (found := list_messages(_look_up(tree, name)))), [])
     replied = next((found for name in _REPLIED if (found := list_messages(_look_up(tree, name)))), [])
     for event in () if asked or replied else recorded.events:
@@ -248,7 +246,7 @@ def _find_documents(tree: Tree, kind: Kind, made: object) -> tuple[Document, ...
     found = next((listed for name in _DOCUMENTS if (listed := read_documents(_look_up(tree, name)))), None)
     if kind not in ("retriever", "reranker"):
         return found
-    in_output = read_found(made)
+    in_output = read_retrieved(made)
     if found is None:
         return in_output if in_output is not None or made is None else ()
     if in_output is None or len(in_output) != len(found):
@@ -298,55 +296,105 @@ def join_logged(items: Iterable[Span | Logged]) -> list[Span]:
     return spans
 
 
-def _find_event(named: object, attributes: Tree) -> str | None:
-    """Return the name of an event of GenAI; None for any other log record."""
+def _make_logged(
+    trace_id: str,
+    span_id: str,
+    *,
+    named: object,
+    service: str | None,
+    times: tuple[object, object],
+    attributes: Tree,
+    body: object,
+) -> Logged | Unplaced | None:
+    """Return a log record as an event of GenAI; None for any other. `times` are when it happened and was observed.
+
+    Its attributes get the members of the body, where older conventions put a message.
+    """
     name = read_name(named) or read_name(attributes.get("event.name")) or ""
-    return name if name.startswith(_EVENTS) else None
-
-
-def _add_body(attributes: dict[str, Any], body: object) -> dict[str, Any]:
-    """Return an event's attributes with the members of its body, where older conventions put a message."""
+    if not name.startswith(_EVENTS):
+        return None
+    if not (trace_id.strip("0") and span_id.strip("0")):
+        return Unplaced()
+    _check_ids(trace_id, span_id, "an event names")
     opened = open_value(body)
     if isinstance(opened, Mapping):
-        return {**attributes, **opened}
-    return attributes if opened in (None, "") else {**attributes, "content": opened}
+        attributes = {**attributes, **opened}
+    elif opened not in (None, ""):
+        attributes = {**attributes, "content": opened}
+    return Logged(
+        trace_id=trace_id.lower(),
+        span_id=span_id.lower(),
+        name=name,
+        service=service,
+        logged_at=read_time(times[0]) or read_time(times[1]),
+        attributes=attributes,
+    )
+
+
+def _check_ids(trace_id: str, span_id: str, needs: str) -> None:
+    if not _TRACE_ID.fullmatch(trace_id) or not _SPAN_ID.fullmatch(span_id):
+        raise ValueError(f"{needs} a traceId of 32 and a spanId of 16 hex digits; got {trace_id!r}, {span_id!r}")
 
 
 # --- OTLP
 
 _TRACE_ID: Final = re.compile("[0-9a-fA-F]{32}")
 _SPAN_ID: Final = re.compile("[0-9a-fA-F]{16}")
-T = TypeVar("T")
-R = TypeVar("R")
-
-
-def _read_each(
-    items: Iterable[tuple[T, str | None]], read: Callable[[T, str | None], R | None], blame: Blame
-) -> Iterator[R]:
-    """Yield each item as read, given its service; those that cannot be read are reported to `blame`."""
-    for item, service in items:
-        try:
-            result = read(item, service)
-        except (ValueError, AttributeError, TypeError, KeyError) as error:
-            blame(str(error))
-            continue
-        if result is not None:
-            yield result
+_UNREADABLE: Final = (ValueError, AttributeError, TypeError, KeyError)
 
 
 def read_otlp(message: Tree, blame: Blame) -> Iterator[Recorded]:
-    """Yield the spans of an ExportTraceServiceRequest in JSON, as exporters send it and the collector's file exporter
-    writes.
+    """Yield the spans of an ExportTraceServiceRequest in JSON, as exporters and the collector's file exporter write it.
 
     Raises TypeError, AttributeError or KeyError for any other object; a single bad span is reported to `blame`.
     """
-    scopes = ("scopeSpans", "instrumentationLibrarySpans")
-    return _read_each(_list_items(message, "resourceSpans", scopes, "spans"), _read_otlp_span, blame)
+    for item, service in _list_items(message, "resourceSpans", ("scopeSpans", "instrumentationLibrarySpans"), "spans"):
+        try:
+            span = read_fields(item)
+            trace_id, span_id = str(span.get("traceId")), str(span.get("spanId"))
+            _check_ids(trace_id, span_id, "a span needs")
+            status = read_tree(span.get("status"))
+            recorded = Recorded(
+                trace_id=trace_id.lower(),
+                span_id=span_id.lower(),
+                parent_id=str(span.get("parentSpanId") or "").lower() or None,
+                name=str(span.get("name") or ""),
+                service=service,
+                started_at=read_time(span.get("startTimeUnixNano")),
+                ended_at=read_time(span.get("endTimeUnixNano")),
+                status=_STATUSES.get(status.get("code") or 0, "unset"),
+                message=read_name(status.get("message")),
+                attributes=_read_attributes(span.get("attributes")),
+                events=tuple(
+                    {"name": event.get("name"), "attributes": _read_attributes(event.get("attributes"))}
+                    for event in span.get("events") or []
+                ),
+            )
+        except _UNREADABLE as error:
+            blame(str(error))
+        else:
+            yield recorded
 
 
 def read_otlp_logs(message: Tree, blame: Blame) -> Iterator[Logged | Unplaced]:
     """Yield the events of GenAI in an ExportLogsServiceRequest, in the same way."""
-    return _read_each(_list_items(message, "resourceLogs", ("scopeLogs",), "logRecords"), _read_otlp_log, blame)
+    for item, service in _list_items(message, "resourceLogs", ("scopeLogs",), "logRecords"):
+        try:
+            record = read_fields(item)
+            logged = _make_logged(
+                str(record.get("traceId") or ""),
+                str(record.get("spanId") or ""),
+                named=record.get("eventName"),
+                service=service,
+                times=(record.get("timeUnixNano"), record.get("observedTimeUnixNano")),
+                attributes=_read_attributes(record.get("attributes")),
+                body=_read_any(record.get("body")),
+            )
+        except _UNREADABLE as error:
+            blame(str(error))
+        else:
+            if logged is not None:
+                yield logged
 
 
 def _list_items(
@@ -363,60 +411,16 @@ def _list_items(
 
 
 def read_fields(message: Tree) -> Tree:
-    """Return the fields of a message in JSON by their lowerCamelCase names. Protobuf's JSON also allows those of the
-    .proto file, and null for a missing one; Phoenix's API writes both."""
-    return {_to_camel(name): value for name, value in message.items() if value is not None}
+    """Return the fields of a message in JSON by their lowerCamelCase names. Protobuf's JSON also allows the names of
+    the .proto file, and null for a missing one; Phoenix's API writes both."""
+    return {to_camel(name): value for name, value in message.items() if value is not None}
 
 
 @lru_cache(maxsize=256)  # bounded: the sender of spans chooses their names
-def _to_camel(name: str) -> str:
+def to_camel(name: str) -> str:
+    """Return a name such as `trace_id` as `traceId`."""
     first, *others = name.split("_")
     return first + "".join(word.capitalize() for word in others)
-
-
-def _read_otlp_span(message: Tree, service: str | None) -> Recorded:
-    span = read_fields(message)
-    trace_id, span_id = str(span.get("traceId")), str(span.get("spanId"))
-    if not _TRACE_ID.fullmatch(trace_id) or not _SPAN_ID.fullmatch(span_id):
-        raise ValueError(f"a span needs a traceId of 32 and a spanId of 16 hex digits; got {trace_id!r}, {span_id!r}")
-    status = read_tree(span.get("status"))
-    return Recorded(
-        trace_id=trace_id.lower(),
-        span_id=span_id.lower(),
-        parent_id=str(span.get("parentSpanId") or "").lower() or None,
-        name=str(span.get("name") or ""),
-        service=service,
-        started_at=read_time(span.get("startTimeUnixNano")),
-        ended_at=read_time(span.get("endTimeUnixNano")),
-        status=_STATUSES.get(status.get("code") or 0, "unset"),
-        message=read_name(status.get("message")),
-        attributes=_read_attributes(span.get("attributes")),
-        events=tuple(
-            {"name": event.get("name"), "attributes": _read_attributes(event.get("attributes"))}
-            for event in span.get("events") or []
-        ),
-    )
-
-
-def _read_otlp_log(message: Tree, service: str | None) -> Logged | Unplaced | None:
-    record = read_fields(message)
-    attributes = _read_attributes(record.get("attributes"))
-    trace_id, span_id = str(record.get("traceId") or ""), str(record.get("spanId") or "")
-    name = _find_event(record.get("eventName"), attributes)
-    if name is None:
-        return None
-    if not (trace_id.strip("0") and span_id.strip("0")):
-        return Unplaced()
-    if not _TRACE_ID.fullmatch(trace_id) or not _SPAN_ID.fullmatch(span_id):
-        raise ValueError(f"an event names a traceId of 32 and a spanId of 16 hex digits; got {trace_id!r}, {span_id!r}")
-    return Logged(
-        trace_id=trace_id.lower(),
-        span_id=span_id.lower(),
-        name=name,
-        service=service,
-        logged_at=read_time(record.get("timeUnixNano")) or read_time(record.get("observedTimeUnixNano")),
-        attributes=_add_body(attributes, _read_any(record.get("body"))),
-    )
 
 
 def _read_attributes(pairs: object) -> dict[str, Any]:
@@ -445,62 +449,53 @@ def _read_any(value: object) -> Any:  # noqa: ANN401  # any value of an attribut
 
 
 def read_protobuf(message: "ExportTraceServiceRequest", blame: Blame) -> Iterator[Recorded]:
-    """Yield the spans of a request in protobuf."""
-    spans = (
-        (span, read_name(_read_pairs(listed.resource.attributes).get("service.name")))
-        for listed in message.resource_spans
-        for scope in listed.scope_spans
-        for span in scope.spans
-    )
-    return _read_each(spans, _read_protobuf_span, blame)
+    """Yield the spans of a request in protobuf; a bad one is reported to `blame`."""
+    for listed in message.resource_spans:
+        service = read_name(_read_pairs(listed.resource.attributes).get("service.name"))
+        for span in chain.from_iterable(scope.spans for scope in listed.scope_spans):
+            try:
+                _check_ids(span.trace_id.hex(), span.span_id.hex(), "a span needs")
+                recorded = Recorded(
+                    trace_id=span.trace_id.hex(),
+                    span_id=span.span_id.hex(),
+                    parent_id=span.parent_span_id.hex() or None,
+                    name=span.name,
+                    service=service,
+                    started_at=read_time(span.start_time_unix_nano),
+                    ended_at=read_time(span.end_time_unix_nano),
+                    status=_STATUSES.get(span.status.code, "unset"),
+                    message=span.status.message or None,
+                    attributes=_read_pairs(span.attributes),
+                    events=tuple(
+                        {"name": event.name, "attributes": _read_pairs(event.attributes)} for event in span.events
+                    ),
+                )
+            except _UNREADABLE as error:
+                blame(str(error))
+            else:
+                yield recorded
 
 
 def read_protobuf_logs(message: "ExportLogsServiceRequest", blame: Blame) -> Iterator[Logged | Unplaced]:
-    """Yield the events of GenAI in a request in protobuf."""
-    records = (
-        (record, read_name(_read_pairs(listed.resource.attributes).get("service.name")))
-        for listed in message.resource_logs
-        for scope in listed.scope_logs
-        for record in scope.log_records
-    )
-    return _read_each(records, _read_protobuf_log, blame)
-
-
-def _read_protobuf_span(span: Any, service: str | None) -> Recorded:  # noqa: ANN401  # a Span
-    if len(span.trace_id) != 16 or len(span.span_id) != 8:
-        raise ValueError("a span needs a trace_id of 16 and a span_id of 8 bytes")
-    return Recorded(
-        trace_id=span.trace_id.hex(),
-        span_id=span.span_id.hex(),
-        parent_id=span.parent_span_id.hex() or None,
-        name=span.name,
-        service=service,
-        started_at=read_time(span.start_time_unix_nano),
-        ended_at=read_time(span.end_time_unix_nano),
-        status=_STATUSES.get(span.status.code, "unset"),
-        message=span.status.message or None,
-        attributes=_read_pairs(span.attributes),
-        events=tuple({"name": event.name, "attributes": _read_pairs(event.attributes)} for event in span.events),
-    )
-
-
-def _read_protobuf_log(record: Any, service: str | None) -> Logged | Unplaced | None:  # noqa: ANN401  # a LogRecord
-    attributes = _read_pairs(record.attributes)
-    name = _find_event(record.event_name, attributes)
-    if name is None:
-        return None
-    if not (any(record.trace_id) and any(record.span_id)):
-        return Unplaced()
-    if len(record.trace_id) != 16 or len(record.span_id) != 8:
-        raise ValueError("an event names a trace_id of 16 and a span_id of 8 bytes")
-    return Logged(
-        trace_id=record.trace_id.hex(),
-        span_id=record.span_id.hex(),
-        name=name,
-        service=service,
-        logged_at=read_time(record.time_unix_nano) or read_time(record.observed_time_unix_nano),
-        attributes=_add_body(attributes, _read_value(record.body)),
-    )
+    """Yield the events of GenAI in a request in protobuf; a bad one is reported to `blame`."""
+    for listed in message.resource_logs:
+        service = read_name(_read_pairs(listed.resource.attributes).get("service.name"))
+        for record in chain.from_iterable(scope.log_records for scope in listed.scope_logs):
+            try:
+                logged = _make_logged(
+                    record.trace_id.hex(),
+                    record.span_id.hex(),
+                    named=record.event_name,
+                    service=service,
+                    times=(record.time_unix_nano, record.observed_time_unix_nano),
+                    attributes=_read_pairs(record.attributes),
+                    body=_read_value(record.body),
+                )
+            except _UNREADABLE as error:
+                blame(str(error))
+            else:
+                if logged is not None:
+                    yield logged
 
 
 def _read_pairs(pairs: Any) -> dict[str, Any]:  # noqa: ANN401  # repeated KeyValue
@@ -524,24 +519,18 @@ def _read_value(value: Any) -> Any:  # noqa: ANN401  # an AnyValue
 def read_flat(row: Tree, blame: Blame) -> Recorded | Logged | Unplaced | None:
     """Return a span that is a row: as an SDK writes it, or a row of Phoenix's frame, whose columns are dotted.
 
-    An SDK writes log records so as well; None for those that are not events of GenAI.
+    An SDK writes log records so as well; None for a record that is not an event of GenAI.
     """
     service = read_name(read_tree(read_tree(row.get("resource")).get("attributes")).get("service.name"))
     if "observed_timestamp" in row:
-        attributes = dict(read_tree(row.get("attributes")))
-        trace_id, span_id = _read_id(row.get("trace_id")), _read_id(row.get("span_id"))
-        name = _find_event(row.get("event_name"), attributes)
-        if name is None:
-            return None
-        if not (trace_id.strip("0") and span_id.strip("0")):
-            return Unplaced()
-        return Logged(
-            trace_id=trace_id,
-            span_id=span_id,
-            name=name,
+        return _make_logged(
+            _read_id(row.get("trace_id")),
+            _read_id(row.get("span_id")),
+            named=row.get("event_name"),
             service=service,
-            logged_at=read_time(row.get("timestamp")) or read_time(row.get("observed_timestamp")),
-            attributes=_add_body(attributes, row.get("body")),
+            times=(row.get("timestamp"), row.get("observed_timestamp")),
+            attributes=read_tree(row.get("attributes")),
+            body=row.get("body"),
         )
     tree = nest(row)
     context = read_tree(tree.get("context"))

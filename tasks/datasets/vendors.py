@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import orjson
 
-from evalhouse.tasks.datasets.spans.otel import Recorded, flatten, read_span
-from evalhouse.tasks.datasets.spans.span import (
+from evalhouse.tasks.datasets.otel import Recorded, flatten, read_span
+from evalhouse.tasks.datasets.spans import (
     LANGFUSE_KINDS,
     Blame,
     Kind,
@@ -21,22 +21,22 @@ from evalhouse.tasks.datasets.spans.span import (
     Tree,
     count_tokens,
     find_documents,
-    find_said,
+    find_message,
     find_turns,
     make_call,
-    open_value,
     read_calls,
     read_count,
     read_document,
     read_documents,
-    read_found,
     read_list,
     read_name,
+    read_retrieved,
     read_score,
     read_time,
     read_tree,
-    tell_reranker,
+    refine_kind,
 )
+from evalhouse.tasks.datasets.values import open_value
 
 _ATTRIBUTES: Final = "attributes"
 _RESOURCE: Final = "resourceAttributes"
@@ -85,11 +85,12 @@ def read_langfuse(row: Tree, blame: Blame) -> Iterator[Span]:
 
 
 def _rename(row: Tree) -> dict[str, Any]:
-    return {_to_snake(name): value for name, value in row.items()}
+    return {to_snake(name): value for name, value in row.items()}
 
 
 @lru_cache(maxsize=1024)  # bounded: rows may have any names
-def _to_snake(name: str) -> str:
+def to_snake(name: str) -> str:
+    """Return a name such as `traceId` as `trace_id`."""
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
 
 
@@ -114,9 +115,9 @@ def _read_trace(row: Tree, trace_id: str) -> Iterator[Span]:
         # Tracers leave observations open when all is over; a trace with an answer is not running.
         ended_at=None if None in ends and not made else ended_at,
         error=failed[0].error if failed and not made else None,
-        question=find_said(given, "question"),
+        question=find_message(given, "question"),
         turns=find_turns(given),
-        answer=find_said(made, "answer"),
+        answer=find_message(made, "answer"),
         passed_on=find_documents(made),
         session=read_name(row.get("session_id")),
         service=_find_service(read_tree(row.get("metadata"))),
@@ -159,10 +160,10 @@ def _read_observation(row: Tree, trace_id: str) -> Span:
         started_at=started_at,
         ended_at=started_at if row.get("type") == "EVENT" else ended_at,
         error=str(row.get("status_message") or _NO_REASON) if row.get("level") == "ERROR" else None,
-        question=find_said(given, "question") or recorded.question,
+        question=find_message(given, "question") or recorded.question,
         turns=find_turns(given) or recorded.turns,
-        answer=find_said(made, "answer") or recorded.answer,
-        documents=(recorded.documents or read_found(made)) if is_retrieval else None,
+        answer=find_message(made, "answer") or recorded.answer,
+        documents=(recorded.documents or read_retrieved(made)) if is_retrieval else None,
         passed_on=find_documents(made) if kind == "chain" else None,
         tool_calls=calls,
         prompt_tokens=(recorded.prompt_tokens if prompt_tokens is None else prompt_tokens) if is_llm else None,
@@ -193,7 +194,7 @@ def _find_kind(row: Tree, recorded: Span, made: object) -> Kind:
             ]
             texts = [document for document in documents if document is not None and document.text is not None]
             kind = "retriever" if len(texts) == len(made) else kind
-    return tell_reranker(kind, str(row.get("name") or ""))
+    return refine_kind(kind, str(row.get("name") or ""))
 
 
 def _open(value: object) -> object:
@@ -252,9 +253,9 @@ def read_langsmith(row: Tree, blame: Blame) -> Iterator[Span]:
         started_at=read_time(row.get("start_time")),
         ended_at=None if row.get("status") == "pending" else read_time(row.get("end_time")),
         error=error or (_NO_REASON if row.get("status") == "error" else None),
-        question=find_said(given, "question"),
+        question=find_message(given, "question"),
         turns=find_turns(given),
-        answer=find_said(made, "answer"),
+        answer=find_message(made, "answer"),
         documents=read_documents(made) if kind == "retriever" else None,
         passed_on=find_documents(made) if kind == "chain" else None,
         tool_calls=read_calls(kind, name, given.get("input", given), reply),

@@ -1,1 +1,0 @@
-"""Traces as datasets: each format maps to spans, and one place makes samples of a trace's spans."""

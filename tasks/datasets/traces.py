@@ -1,0 +1,524 @@
+"""Traces as a dataset: its formats, the sample of each trace, and the spans that are stored in the warehouse.
+
+Spans of one trace may be anywhere in a file. It is read twice: once to count the spans of each trace, and once to make
+a sample of each trace when the last of its spans has come, so that only open traces are in memory.
+
+The spans of a trace are a tree. Its question and answer are the ones of the outermost span that has them: what a person
+wrote, and not the prompt that was made of it. Its contexts are the documents of the retrievers, in the order in which
+they were asked, or what a reranker chose of them. A trace of which nothing can be judged gives a reason in place of a
+sample.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property, partial
+from hashlib import sha256
+from typing import Any, Final, Literal, TypeVar
+
+import orjson
+
+from evalhouse.tasks.datasets.errors import Complain, ReadingStopped
+from evalhouse.tasks.datasets.formats import DatasetSource, open_text
+from evalhouse.tasks.datasets.otel import (
+    Logged,
+    Recorded,
+    Unplaced,
+    describe_unplaced,
+    join_logged,
+    read_fields,
+    read_flat,
+    read_otlp,
+    read_otlp_logs,
+    read_span,
+)
+from evalhouse.tasks.datasets.rows import RawRow
+from evalhouse.tasks.datasets.spans import Blame, Document, Kind, Span, Tree
+from evalhouse.tasks.datasets.values import open_cell
+from evalhouse.tasks.datasets.vendors import read_langfuse, read_langsmith
+from evalhouse.tasks.settings.suite import PATTERNS, TRACES, Redaction, Sampling, TraceFormat, TraceWindow
+from evalhouse.warehouse.messages import name_setting
+from evalhouse.warehouse.rows.runs import now_utc
+from evalhouse.warehouse.rows.spans import find_forgotten_traces, read_trace_rows
+from evalhouse.warehouse.store import Warehouse
+
+_MAX_NAMED: Final = 3  # traces that are named of those left out for one reason
+_MAX_DOCUMENT: Final = 2**28  # bytes of a file that is one JSON object
+
+Item = Span | Logged
+"""A part of a trace: a span, or an event about one."""
+
+
+# --- formats
+
+_OTLP: Final = frozenset(
+    {
+        "resourceSpans", "resource_spans", "scopeSpans", "scope_spans", "startTimeUnixNano", "start_time_unix_nano",
+        "resourceLogs", "resource_logs", "scopeLogs", "scope_logs",
+    }
+)  # fmt: skip
+"""Names of which a message of OTLP has one, as protobuf's JSON writes them."""
+_SCOPES: Final = {"scopeSpans": "resourceSpans", "scopeLogs": "resourceLogs"}
+
+
+def _read_otel(row: Tree, blame: Blame) -> Iterator[Item | Unplaced]:
+    """Yield spans and log records of OTLP in JSON, or one that is a row."""
+    fields = read_fields(row) if _OTLP.intersection(row) else {}
+    if "startTimeUnixNano" in fields:  # a single span of OTLP, as Phoenix's API lists them
+        fields = {"scopeSpans": [{"spans": [row]}]}
+    # Of a file that is one request:
+    fields = {resources: [fields] for scopes, resources in _SCOPES.items() if scopes in fields} or fields
+    if fields:
+        try:
+            yield from map(read_span, read_otlp(fields, blame))
+            yield from read_otlp_logs(fields, blame)
+        except (AttributeError, TypeError, KeyError) as error:
+            blame(f"not OTLP: {error}")
+    elif (item := read_flat(row, blame)) is not None:
+        yield read_span(item) if isinstance(item, Recorded) else item
+
+
+FORMATS: Final[Mapping[TraceFormat, Callable[[Tree, Blame], Iterator[Item | Unplaced]]]] = {
+    "otel": _read_otel,
+    "openinference": _read_otel,
+    "langfuse": read_langfuse,
+    "langsmith": read_langsmith,
+    "phoenix": _read_otel,
+}
+"""The readers of the rows of an export, by the name of `--format`."""
+_COLUMNS: Final[Mapping[str, TraceFormat]] = {
+    "resourceSpans": "otel", "resourceLogs": "otel", "start_time_unix_nano": "otel", "run_type": "langsmith",
+    "observations": "langfuse", "parentObservationId": "langfuse", "parent_observation_id": "langfuse",
+    "context.trace_id": "phoenix", "span_id": "otel", "trace_id": "otel",
+}  # fmt: skip
+"""Columns by which an export is known when the user did not name its format."""
+
+
+def guess_format(columns: Collection[str]) -> TraceFormat | None:
+    """Return the tool whose traces a file with these columns may hold."""
+    return next((form for name, form in _COLUMNS.items() if name in columns), None)
+
+
+# --- the sample of a trace
+
+Reason = Literal["no_question", "running", "error"]
+REASONS: Final[dict[Reason, str]] = {
+    "no_question": "no span has a question that a person asked",
+    "running": "still running, or its outermost span is not there",
+    "error": "ended with an error and no answer",
+}
+_ORDER: Final[tuple[Kind, ...]] = ("chain", "other", "retriever", "reranker", "llm")
+_ANSWERING: Final[tuple[Kind, ...]] = ("chain", "other", "llm")
+_MAX_DEPTH: Final = 200  # parents of a span that are looked at; a chain of all that were sent would take minutes
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """A trace that is not a sample."""
+
+    trace_id: str
+    reason: Reason
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Placed:
+    """A span, its depth in the trace, and whether a span around it is of its kind."""
+
+    span: Span
+    depth: int
+    is_inner: bool
+
+
+def make_row(spans: Sequence[Span]) -> dict[str, Any] | LeftOut:
+    """Return a trace as a row of a dataset, with our column names; or why it is left out."""
+    tree = _place_spans(spans)
+    trace_id = spans[0].trace_id
+    tops = [placed.span for placed in tree if placed.depth == 0]
+    has_outermost = len(tops) == 1 or any(top.parent_id is None for top in tops)
+    if not has_outermost or any(top.ended_at is None for top in tops):
+        return LeftOut(trace_id=trace_id, reason="running")
+    failed = next((top for top in tops if top.error), None)
+    if failed is not None and not any(top.answer for top in tops):
+        return LeftOut(trace_id=trace_id, reason="error", detail=failed.error or "")
+    asking = [item for item in tree if item.span.question is not None and item.span.kind in _ORDER]
+    if not asking:
+        return LeftOut(trace_id=trace_id, reason="no_question")
+    asking.sort(key=lambda item: (item.depth, _ORDER.index(item.span.kind), item.span.started_at or 0.0))
+    # Of spans equally far out the one that ended last has the answer that the others contributed to.
+    answering = [item for item in tree if item.span.answer is not None and item.span.kind in _ANSWERING]
+    answering.sort(key=lambda item: (item.depth, _ANSWERING.index(item.span.kind), -(item.span.ended_at or 0.0)))
+    row: dict[str, Any] = {
+        "id": trace_id,
+        "question": asking[0].span.question,
+        "answer": answering[0].span.answer if answering else None,
+        **_describe(tree, tops),
+    }
+    if asking[0].span.turns:
+        row["conversation"] = list(asking[0].span.turns)
+    # What reached the model: the documents of the last reranker if there is one, else of all retrievers, each document
+    # once; without either, what the outermost chain returned with its answer.
+    outer = [item.span for item in tree if item.span.documents is not None and not item.is_inner]
+    outer.sort(key=lambda span: span.started_at or 0.0)
+    rerankers = [span for span in outer if span.kind == "reranker"]
+    chosen = [span.documents or () for span in rerankers[-1:] or outer]
+    if not chosen:
+        chosen = [item.span.passed_on for item in tree if item.span.passed_on is not None][:1]
+    documents: list[Document] = list({(item.id, item.text): item for listed in chosen for item in listed}.values())
+    if chosen and all(document.text is not None for document in documents):
+        row["contexts"] = [
+            {"text": document.text, "id": document.id, "score": document.score, "metadata": document.metadata}
+            for document in documents
+        ]
+    elif chosen and all(document.id for document in documents):  # the tracer stored no texts
+        row["context_ids"] = [document.id for document in documents]
+    return row
+
+
+def _place_spans(spans: Sequence[Span]) -> list[_Placed]:
+    """Return the spans of a trace, outermost first and each depth in order of time; a span that came twice once."""
+    by_id = {span.span_id: span for span in spans}
+    placed = []
+    for span in by_id.values():
+        around: list[Span] = []
+        seen = {span.span_id}  # a broken export may have a circle
+        outer = by_id.get(span.parent_id or "")
+        while outer is not None and outer.span_id not in seen and len(around) < _MAX_DEPTH:
+            around.append(outer)
+            seen.add(outer.span_id)
+            outer = by_id.get(outer.parent_id or "")
+        is_inner = any(outer.kind == span.kind for outer in around)
+        placed.append(_Placed(span=span, depth=len(around), is_inner=is_inner))
+    return sorted(placed, key=lambda item: (item.depth, item.span.started_at or 0.0))
+
+
+def _describe(tree: Sequence[_Placed], tops: Sequence[Span]) -> dict[str, Any]:
+    """Return what else is known about a trace, for its sample's metadata."""
+    spans = [item.span for item in tree]
+    models = [item.span for item in tree if item.span.kind == "llm" and not item.is_inner]
+    tools = [span.tool_calls for span in spans if span.kind == "tool"]
+    calls = [call for of_span in tools or [span.tool_calls for span in models] for call in of_span]
+    prompt_tokens = [span.prompt_tokens for span in models if span.prompt_tokens is not None]
+    reply_tokens = [span.completion_tokens for span in models if span.completion_tokens is not None]
+    started_at, ended_at = min(top.started_at or 0.0 for top in tops), max(top.ended_at or 0.0 for top in tops)
+    metadata = {
+        "conversation_id": next((span.session for span in spans if span.session), None),
+        "service": next((span.service for span in spans if span.service), None),
+        "trace_name": tops[0].name or None,
+        "asked_at": started_at or None,
+        # Where no end was recorded, it equals the beginning.
+        "latency_ms": round((ended_at - started_at) * 1000, 3) if started_at and ended_at > started_at else None,
+        "prompt_tokens": sum(prompt_tokens) if prompt_tokens else None,
+        "completion_tokens": sum(reply_tokens) if reply_tokens else None,
+        "models": sorted({span.model for span in models if span.model}) or None,
+        "tool_calls": calls or None,
+        "n_spans": len(spans),
+    }
+    return {name: value for name, value in metadata.items() if value is not None}
+
+
+def join_sessions(rows: Iterable[tuple[dict[str, Any], bool]]) -> Iterator[dict[str, Any]]:
+    """Yield rows with the earlier turns of their session; the rows of a session follow each other in order of time.
+
+    A row that is paired with True is a turn of its session and not a sample.
+    """
+    session, turns, n = None, list[dict[str, Any]](), 0
+    for row, is_earlier in rows:
+        own = row.get("conversation_id")
+        if own is None or own != session:
+            session, turns, n = own, [], 0
+        n += 1
+        if not is_earlier:
+            earlier = {"conversation": list(turns)} if turns else {}
+            yield {**row, **earlier, **({"turn": n} if own is not None else {})}
+        turns.append({"role": "user", "text": row["question"]})
+        if row["answer"] is not None:
+            contexts = [context["text"] for context in row.get("contexts") or ()]
+            turns.append({"role": "assistant", "text": row["answer"], **({"contexts": contexts} if contexts else {})})
+
+
+# --- the traces of a dataset
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """Counts what the traces of a dataset became; `forgotten` states which were deleted, and `n_unplaced` events belong
+    to no trace."""
+
+    n_spans: int = 0
+    n_traces: int = 0
+    n_unplaced: int = 0
+    forgotten: str | None = None
+    left_out: dict[Reason, list[LeftOut]] = field(default_factory=dict)
+    _n: Counter[Reason] = field(default_factory=Counter)
+
+    def begin(self) -> None:
+        """Count from zero: a dataset may be read more than once."""
+        self.n_spans = self.n_traces = self.n_unplaced = 0
+        self.left_out, self._n = {}, Counter()
+
+    def count(self, spans: Sized, row: object) -> None:
+        """Count a trace, and what it became."""
+        self.n_spans += len(spans)
+        self.n_traces += 1
+        if isinstance(row, LeftOut):
+            self._n[row.reason] += 1
+            listed = self.left_out.setdefault(row.reason, [])
+            if len(listed) < _MAX_NAMED:
+                listed.append(row)
+
+    @property
+    def n_samples(self) -> int:
+        """The number of traces that became samples."""
+        return self.n_traces - self._n.total()
+
+    def describe(self) -> str:
+        """Return all of it in a line."""
+        reasons = []
+        for reason, listed in self.left_out.items():
+            names = [f"{item.trace_id}: {item.detail}" if item.detail else item.trace_id for item in listed]
+            reasons.append(f"{self._n[reason]:,} {REASONS[reason]} ({', '.join(names)})")
+        counts = f"traces: {self.n_traces:,} of {self.n_spans:,} spans, {self.n_samples:,} became samples"
+        left_out = f"left out: {'; '.join(reasons)}" if reasons else ""
+        return "; ".join(filter(None, (counts, left_out, describe_unplaced(self.n_unplaced), self.forgotten)))
+
+
+def read_traces(source: DatasetSource, form: TraceFormat, tally: Tally) -> DatasetSource:
+    """Return a source of spans as one of samples, a row a trace; the tally counts what the traces became."""
+
+    def read_items(complain: Complain) -> Iterator[Item | Unplaced]:
+        for raw in _read_rows(source, complain):
+
+            def blame(text: str, row: int = raw.row) -> None:
+                complain(row, "no_span", f"{text} ({name_setting('format', form)})")
+
+            yield from FORMATS[form](raw.values, blame)
+
+    def read_whole_traces(n_missing: Counter[int]) -> Iterator[list[Span]]:
+        """Yield the spans of each trace together, once the last of its items has come."""
+        open_traces = dict[str, list[Item]]()
+        for item in read_items(lambda _row, _kind, _text: None):  # the first reading reported all problems
+            if isinstance(item, Unplaced):
+                tally.n_unplaced += 1
+                continue
+            key = hash(item.trace_id)
+            open_traces.setdefault(item.trace_id, []).append(item)
+            n_missing[key] -= 1
+            if n_missing[key] == 0:
+                yield join_logged(open_traces.pop(item.trace_id))
+        yield from map(join_logged, open_traces.values())  # of two traces whose ids share a hash
+
+    def read(complain: Complain) -> Iterator[RawRow]:
+        n_items = Counter(hash(item.trace_id) for item in read_items(complain) if not isinstance(item, Unplaced))
+        traces = ((spans, False) for spans in read_whole_traces(n_items))
+        return make_samples(traces, tally, are_in_order=False)
+
+    return replace(source, tabular=False, read=read)
+
+
+def make_samples(traces: Iterable[tuple[list[Span], bool]], tally: Tally, *, are_in_order: bool) -> Iterator[RawRow]:
+    """Yield a row for each trace that can be judged. Raises ReadingStopped if there are traces and none can.
+
+    A trace that is paired with True is an earlier turn of a session and not a sample. Unless they are in order already,
+    session by session, the rows of sessions come last: a trace may end after later ones of its session.
+    """
+
+    def make_rows() -> Iterator[tuple[dict[str, Any], bool]]:
+        tally.begin()
+        of_sessions = []
+        for spans, is_earlier in traces:
+            row = make_row(spans)
+            if not is_earlier:
+                tally.count(spans, row)
+            if isinstance(row, LeftOut):
+                continue
+            if are_in_order or "conversation_id" not in row:
+                yield row, is_earlier
+            else:
+                of_sessions.append((row, is_earlier))
+        yield from sorted(of_sessions, key=lambda row: (row[0]["conversation_id"], row[0].get("asked_at", 0.0)))
+
+    for number, row in enumerate(join_sessions(make_rows()), start=1):
+        yield RawRow(row=number, values=row)
+    if (tally.n_traces or tally.n_unplaced) and not tally.n_samples:
+        raise ReadingStopped(None, "no_rows", tally.describe())
+
+
+def _read_rows(source: DatasetSource, complain: Complain) -> Iterator[RawRow]:
+    """Yield the rows of a file; one that is a single JSON object, as a downloaded trace, is one row or has them."""
+    document: object = None
+    if source.file is not None and source.place == "element":
+        with open_text(source.file) as opened:
+            start = opened.read(2**16)
+            text = start + opened.read(_MAX_DOCUMENT) if start.lstrip().startswith(b"{") else b""
+        try:
+            document = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            document = None  # the reader of rows reports where it is broken
+    if not isinstance(document, dict):
+        yield from source.read(complain)
+        return
+    data = document.get("data")
+    for number, row in enumerate(data if isinstance(data, list) else [document], start=1):
+        if isinstance(row, dict):
+            yield RawRow(row=number, values=row)
+        else:
+            complain(number, "not_an_object", f"{row!r:.40}, not a JSON object")
+
+
+# --- the choice of received spans
+
+AnyItem = TypeVar("AnyItem", bound=Recorded | Logged)
+_MAX_NESTING: Final = 50
+_TOO_DEEP: Final = "[nested too deep]"
+
+
+@dataclass(frozen=True)
+class Redactor:
+    """Takes what the patterns find out of spans.
+
+    Text that is JSON is opened first: in it a letter may be written as an escape, which no pattern would find.
+    """
+
+    redaction: Redaction
+
+    @cached_property
+    def _patterns(self) -> list[tuple[re.Pattern[str], str]]:
+        own = [(re.compile(item.pattern), item.replacement) for item in self.redaction.own]
+        return [*own, *((re.compile(PATTERNS[name]), f"[{name}]") for name in self.redaction.patterns)]
+
+    def redact(self, item: AnyItem) -> AnyItem:
+        """Return the same span or event without it; ids, times and status stay."""
+        if not self._patterns:
+            return item
+        fields: dict[str, Any] = {
+            "name": self._redact_text(item.name),
+            "service": None if item.service is None else self._redact_text(item.service),
+            "attributes": self._redact_value(item.attributes),
+        }
+        if isinstance(item, Recorded):
+            fields["message"] = None if item.message is None else self._redact_text(item.message)
+            fields["events"] = tuple(self._redact_value(event) for event in item.events)
+        return replace(item, **fields)
+
+    def _redact_value(self, value: Any, depth: int = 0) -> Any:  # noqa: ANN401  # any value of an attribute
+        if isinstance(value, str):
+            opened = open_cell(value)
+            is_text = isinstance(opened, str)
+            return self._redact_text(value) if is_text else _spell(self._redact_value(opened, depth + 1))
+        if depth > _MAX_NESTING:
+            return _TOO_DEEP
+        if isinstance(value, Mapping):
+            return {self._redact_text(str(key)): self._redact_value(item, depth + 1) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._redact_value(item, depth + 1) for item in value]
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            # A number may be what a pattern looks for, such as a card's.
+            redacted = self._redact_text(str(value))
+            return value if redacted == str(value) else redacted
+        return value
+
+    def _redact_text(self, text: str) -> str:
+        for pattern, replacement in self._patterns:
+            text = pattern.sub(replacement, text)
+        return text
+
+
+def is_picked(trace_id: str, share: float) -> bool:
+    """Return True if a trace is in the share that is kept: by its id, so that all receivers pick the same ones."""
+    return int.from_bytes(sha256(trace_id.encode()).digest()[:8], "big") < share * 2**64
+
+
+def is_named(recorded: Recorded, sampling: Sampling) -> bool:
+    """Return True if a rule keeps the trace of this span, regardless of the share."""
+    if sampling.errors and recorded.status == "error":
+        return True
+    duration_ms = recorded.duration_ms
+    if sampling.slower_than_ms is not None and duration_ms is not None and duration_ms > sampling.slower_than_ms:
+        return True
+    return any(
+        name in recorded.attributes and (not values or _spell(recorded.attributes[name]) in values)
+        for name, values in sampling.attributes.items()
+    )
+
+
+def _spell(value: object) -> str:
+    """Return a value as a rule writes it."""
+    return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+
+
+# --- rows of the warehouse
+
+
+def to_row(item: Recorded | Logged, received_at: datetime) -> dict[str, Any]:
+    """Return a recorded span as a row of `spans`, or an event about one as a row of `span_events`.
+
+    Times are microseconds of the epoch, as the journal stores them.
+    """
+    write = partial(orjson.dumps, default=str, option=orjson.OPT_NON_STR_KEYS)
+    received_us = int(received_at.replace(tzinfo=UTC).timestamp() * 1e6)
+    row: dict[str, Any] = {"trace_id": item.trace_id, "span_id": item.span_id, "service": item.service}
+    if isinstance(item, Logged):
+        row |= {
+            "name": item.name,
+            "logged_at": received_us if item.logged_at is None else round(item.logged_at * 1e6),
+        }
+    else:
+        row |= {
+            "parent_id": item.parent_id,
+            "name": item.name or None,
+            "session_id": item.session,
+            "started_at": received_us if item.started_at is None else round(item.started_at * 1e6),
+            "duration_ms": item.duration_ms,
+            "status": item.status,
+            "message": item.message,
+            "events": write(item.events).decode() if item.events else None,
+        }
+    return row | {"attributes": write(item.attributes).decode(), "received_at": received_us}
+
+
+def from_row(row: dict[str, Any]) -> Recorded | Logged:
+    """Return the span of a row of `spans`, or the event of a row of `span_events`."""
+    common = {name: row[name] for name in ("trace_id", "span_id", "service")}
+    attributes = orjson.loads(row["attributes"])
+    if "logged_at" in row:
+        logged_at = row["logged_at"].replace(tzinfo=UTC).timestamp()
+        return Logged(**common, name=row["name"], logged_at=logged_at, attributes=attributes)
+    started_at = row["started_at"].replace(tzinfo=UTC)
+    ended_at = None if row["duration_ms"] is None else started_at + timedelta(milliseconds=row["duration_ms"])
+    return Recorded(
+        **common,
+        parent_id=row["parent_id"],
+        name=row["name"] or "",
+        started_at=started_at.timestamp(),
+        ended_at=None if ended_at is None else ended_at.timestamp(),
+        status=row["status"],
+        message=row["message"],
+        attributes=attributes,
+        events=tuple(orjson.loads(row["events"])) if row["events"] else (),
+    )
+
+
+def open_stored(warehouse: Warehouse, window: TraceWindow, tally: Tally) -> DatasetSource:
+    """Return the traces of a window as a dataset; the tally counts what they became."""
+    since, until = window.find_bounds(now_utc())
+
+    def read_stored() -> Iterator[tuple[list[Span], bool]]:
+        for rows in read_trace_rows(warehouse, since, until, window.service):
+            items = map(from_row, (*rows.spans, *rows.events))
+            spans = join_logged(read_span(item) if isinstance(item, Recorded) else item for item in items)
+            yield spans, rows.is_earlier
+
+    def read(_: Complain) -> Iterator[RawRow]:
+        forgotten = find_forgotten_traces(warehouse, since, until)
+        tally.forgotten = None if forgotten is None else forgotten.words
+        yield from make_samples(read_stored(), tally, are_in_order=True)
+        if not tally.n_traces:
+            of_service = f" of service {window.service!r}" if window.service else ""
+            bounds = f"from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} UTC (last = {window.last!r})"
+            text = f"no traces{of_service} {bounds}"
+            raise ReadingStopped(None, "no_traces", f"{text}; {tally.forgotten}" if tally.forgotten else text)
+
+    return DatasetSource(name=TRACES, place="row", tabular=False, read=read)
