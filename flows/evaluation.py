@@ -14,7 +14,7 @@ from prefect.client.schemas.objects import State
 from prefect.context import TagsContext
 from prefect.runtime import flow_run
 
-from evalhouse.flows.run.within_flow import EvaluateParameters, describe_settings, progress_shown, run_within_flow
+from evalhouse.flows.preparing.plan import EvaluateParameters, describe_settings
 from evalhouse.flows.server.interrupts import take_signals_back
 from evalhouse.flows.shards import collect_shards, judge_shards
 from evalhouse.tasks.load import load
@@ -37,6 +37,8 @@ async def evaluate_run(parameters: EvaluateParameters = _DEFAULTS) -> "State[Any
     if is_open(parameters.run_id):  # by a command, a suite or a call from Python
         await judge_run(find_live_run(str(parameters.run_id)))
         return None
+    from evalhouse.flows.run.within_flow import run_within_flow  # noqa: PLC0415  # a deployment opens its run here
+
     return await run_within_flow(parameters, take_to_end)
 
 
@@ -102,6 +104,8 @@ async def within_flow_run(live_run: LiveRun) -> AsyncIterator[None]:
     # Of each task run that has tags Prefect asks the server for limits by that name, which our own has none of.
     task_tags: AbstractContextManager[object] = TagsContext(current_tags=set())
     if live_run.across_machines:
+        from evalhouse.flows.run.within_flow import progress_shown  # noqa: PLC0415  # imports what shows it
+
         progress, task_tags = progress_shown(live_run), tags(*live_run.settings.prefect_tags)
     limit_s = live_run.settings.run_timeout_s
     limit = asyncio.timeout(limit_s)

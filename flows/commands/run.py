@@ -37,7 +37,6 @@ from evalhouse.flows.preparing.settings import (
     split_list,
     validate_settings,
 )
-from evalhouse.flows.preparing.suites import load_suite
 from evalhouse.flows.results.output import (
     make_table,
     print_json,
@@ -111,7 +110,11 @@ def run(
     these names or those of other evaluation tools. A suite has all of this in a file, with the application that is
     asked for answers and a gate; options given here override it. Exit status 1 when the gate fails.
     """
-    suite = load_suite(dataset) if is_suite(dataset) else None
+    suite = None
+    if is_suite(dataset):
+        from evalhouse.flows.preparing.suites import load_suite  # noqa: PLC0415  # a dataset does without
+
+        suite = load_suite(dataset)
     options = flags | {
         "dataset": None if suite else dataset,
         "metrics": split_list(metrics),
@@ -343,6 +346,8 @@ def collect(*, suite: str, as_json: bool, changed: tuple[str, ...], **flags: obj
     without asking again. What was answered is on record at once; `evalhouse resume` continues a run that was stopped
     or in which questions failed.
     """
+    from evalhouse.flows.preparing.suites import load_suite  # noqa: PLC0415  # other commands do without
+
     read = load_suite(suite)
     from evalhouse.flows.serving.suite_runs import resolve_suite  # noqa: PLC0415  # imports what runs
 

@@ -16,7 +16,6 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.request import RunRequest
 from evalhouse.flows.results.output import print_notice
 from evalhouse.flows.run.outcome import Finish, RunOutcome, Watch, explain_incomplete, publish_end, show_end
-from evalhouse.flows.server.api import describe_outage, is_outage
 from evalhouse.flows.server.environment import API_URL, find_api_url
 from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.flows.server.local import prefect_server
@@ -275,7 +274,11 @@ class OpenRun:
     def _write_end(self, live_run: "LiveRun", run: RunRow, problem: BaseException | None) -> RunOutcome:
         """Empty the journal and write the run's status; a run that was stopped is scored as far as it came."""
         self.interrupts.note_only()
-        is_resumed_by_serve = (self.request.is_served or run.trigger != "manual") and is_outage(problem)
+        is_resumed_by_serve = False
+        if problem is not None and (self.request.is_served or run.trigger != "manual"):
+            from evalhouse.flows.server.api import is_outage  # noqa: PLC0415  # a run without a problem does without
+
+            is_resumed_by_serve = is_outage(problem)
         try:
             _close_records(live_run)
             if run.kind == "collection":
@@ -323,6 +326,7 @@ def _name_end(live_run: "LiveRun", problem: BaseException | None) -> RunStatus:
 def _describe_end(live_run: "LiveRun", problem: BaseException | None) -> str | None:
     if problem is None:
         return None
+    from evalhouse.flows.server.api import describe_outage, is_outage  # noqa: PLC0415  # as above
     from evalhouse.tasks.asking.record import CallRecord  # noqa: PLC0415
 
     record = live_run.asker.record if live_run.is_open else None
