@@ -48,7 +48,9 @@ def own(tmp_path: Path, prefect_home: Path, endpoint: Endpoint) -> Place:
     folder.mkdir()
     (tmp_path / "temporary").mkdir()
     place = place_at(folder, prefect_home, endpoint.base_url, n_rows=N_ROWS)
-    return replace(place.with_variables(TMPDIR=str(tmp_path / "temporary")), own_server=True)
+    # A compiled module that is cut short by a limit on file sizes would break later processes.
+    variables = {"TMPDIR": str(tmp_path / "temporary"), "PYTHONDONTWRITEBYTECODE": "1"}
+    return replace(place.with_variables(**variables), own_server=True)
 
 
 @pytest.fixture
@@ -279,6 +281,7 @@ def refused(
                 "OPENAI_API_KEY": "sk-test",
                 "PREFECT_HOME": str(prefect_home),
                 "TMPDIR": str(folder / "temporary"),
+                "PYTHONDONTWRITEBYTECODE": "1",
                 **server,
             },
         )
