@@ -1,4 +1,4 @@
-"""What can go wrong with a warehouse, as a tree: every error is one sentence a person can act on.
+"""The errors of a warehouse, as a tree: the text of each is one sentence that a person can act on.
 
 WarehouseError
 ├── WarehouseUrlError     the URL names no warehouse we know
@@ -75,6 +75,11 @@ class TableError(WarehouseError):
     """A table of a sample, or the script that makes it, is in no form that is known."""
 
 
+def explain_missing(name: str) -> WarehouseMissing:
+    """Return the error for a place, called `name`, without a warehouse."""
+    return WarehouseMissing(f"there is no warehouse at {name}; `evalhouse run` makes one, --warehouse names another")
+
+
 def first_line(text: str) -> str:
-    """The first line of an error's text."""
+    """Return the first line of an error's text."""
     return text.strip().splitlines()[0] if text.strip() else "no reason given"

@@ -26,7 +26,6 @@ import duckdb
 import polars as pl
 
 from evalhouse.warehouse.engine.connection import explain_failure, open_reader, open_writer
-from evalhouse.warehouse.engine.lake import describe_commit
 from evalhouse.warehouse.engine.migrate import apply_migrations, load_migrations, migrate
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable, first_line
 from evalhouse.warehouse.location import Location, parse_location
@@ -211,6 +210,8 @@ class Warehouse:
                 connection.begin()
                 yield connection
                 if self.location.lake is not None:
+                    from evalhouse.warehouse.engine.lake import describe_commit  # noqa: PLC0415  # few are lakes
+
                     describe_commit(connection, run_id)
                 connection.commit()
             except duckdb.Error as error:

@@ -134,7 +134,7 @@ def test_run_that_is_held_by_another_process_is_not_resumed(place: Place) -> Non
 def assert_is_running(refused: Finished) -> None:
     assert_no_crash(refused)
     assert refused.status == INCOMPLETE
-    assert re.fullmatch(r"Error: run \S+ is under way in another process; wait .*\n", refused.stderr)
+    assert re.fullmatch(r"Error: run \S+ is running in another process; wait .*\n", refused.stderr)
 
 
 @pytest.mark.slow

@@ -98,7 +98,7 @@ def test_a_run_waits_for_a_file_that_is_kept_open_and_then_completes(
             has_ended.set()
         pid, n_meanwhile = kept.result()
     assert done.status == 0, done.stderr
-    waits, continues = (done.stderr.find(words) for words in ("the run waits", "the run goes on"))
+    waits, continues = (done.stderr.find(words) for words in ("the run waits", "the run continues"))
     assert 0 <= waits < continues, done.stderr
     assert f"(PID {pid}); close it there" in done.stderr
     # A reader does not prevent judging: writes meanwhile wait beside the file.
@@ -145,5 +145,5 @@ def test_all_threads_report_waiting_once_and_those_outside_do_not_wait(tmp_path:
         assert not thread.is_alive()
     assert [line.split(" ", 1)[1].split(",")[0].split(" since")[0] for line in printed] == [
         "the run waits",
-        "the run goes on",
+        "the run continues",
     ]

@@ -183,7 +183,7 @@ def test_a_writer_that_is_killed_leaves_whole_batches_and_no_lock(warehouse: War
 def test_one_process_at_a_time_on_a_run(warehouse: Warehouse) -> None:
     location = warehouse.location
     with hold_run(location, "r1"):
-        with pytest.raises(WarehouseBusy, match="r1 is under way in another process"), hold_run(location, "r1"):
+        with pytest.raises(WarehouseBusy, match="r1 is running in another process"), hold_run(location, "r1"):
             pass
         with hold_run(location, "r2"):
             pass
@@ -314,7 +314,7 @@ def test_threads_that_read_leave_a_few_connections(warehouse: Warehouse) -> None
             assert set(counts) == {5 * n_batches}
             assert warehouse.append(make_batch("two", n=5))
     n_idle = sum(len(kept) for key, kept in lake_module._idle.items() if key.lake == warehouse.location.lake)
-    assert n_idle <= lake_module._MOST_IDLE + 1
+    assert n_idle <= lake_module._MAX_IDLE + 1
 
 
 def test_a_person_shuts_in_nobody_elses_connection(warehouse: Warehouse, opened: list[bool]) -> None:

@@ -1,17 +1,18 @@
 """Short-lived connections to a warehouse: a DuckDB file here, a lake in `lake`.
 
 A writer opens the file, commits one transaction and closes it, so that an analyst can read between two batches of a
-running evaluation. What reads several times, such as a command or a page of the ui, keeps one connection for a second
-at most (`one_reader`), because opening takes longer than most of its reads. Our own writers queue behind a lock file,
-because bare retries on DuckDB's own lock starve one of them for seconds, and readers let the writer that holds it go
-first. Within a process a lock per path keeps read-only and read-write openings apart, which DuckDB refuses to mix.
+running evaluation. A command or a page of the ui, which reads several times, keeps one connection for at most a second
+(`one_reader`), because opening takes longer than most of its reads. evalhouse's writers queue behind a lock file,
+because bare retries on DuckDB's lock starve one of them for seconds, and readers let the writer that holds it go first.
+Within a process a lock per path keeps read-only and read-write openings apart, which DuckDB refuses to mix. A table of
+any other DuckDB file, such as the log of a bot, is read in the same way (`read_table`).
 """
 
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Literal
@@ -19,15 +20,14 @@ from typing import Literal
 import duckdb
 from filelock import FileLock, Timeout
 
-from evalhouse.warehouse.engine.lake import is_broken_off, open_lake_reader, open_lake_writer
 from evalhouse.warehouse.engine.locks import ATTEMPT_S, try_again
 from evalhouse.warehouse.errors import (
     RowsRefused,
     WarehouseBusy,
     WarehouseError,
-    WarehouseMissing,
     WarehouseUnreachable,
     WarehouseUnwritable,
+    explain_missing,
     first_line,
 )
 from evalhouse.warehouse.location import Location
@@ -49,7 +49,7 @@ _FOR_WRITING: _Config = {
     "memory_limit": "192MB",
 }
 _RETRY_S = 0.05
-# A kept reader holds writers up no longer than this and the query it is at.
+# A kept reader delays writers by no more than this and its current query.
 _KEPT_S = 1.0
 # How long a reader waits for a writer that is waiting for the file itself: another program may hold it open for hours.
 _LET_FIRST_S = 2.0
@@ -102,7 +102,7 @@ _kept: ContextVar[_KeptReader | None] = ContextVar("kept", default=None)
 def one_reader() -> Iterator[Callable[[], None]]:
     """Within this block the reads of a file share one connection; a writer that is opened closes it first.
 
-    Gives what ends this before the block does. For a block that does nothing but read, in one thread at a time.
+    Gives a function that ends this before the block ends. For a block that only reads, in one thread at a time.
     """
     if (outer := _kept.get()) is not None and not outer.is_over:
         yield outer.end
@@ -116,7 +116,7 @@ def one_reader() -> Iterator[Callable[[], None]]:
         kept.end()
 
 
-def _let_go() -> None:
+def _close_kept() -> None:
     if (kept := _kept.get()) is not None:
         kept.close()
 
@@ -126,17 +126,30 @@ def open_writer(location: Location, *, patience_s: float, waits: bool = True) ->
     """Open the file for one transaction and make it where there is none.
 
     Raises WarehouseBusy when others keep it longer than `patience_s` and the caller's run does not wait for them
-    (`waiting`; with `waits` false none does), WarehouseUnwritable, or WarehouseError for what is not a warehouse.
+    (`waiting_for_others`; with `waits` false none does), WarehouseUnwritable, or WarehouseError for another kind of
+    file.
     """
     with ExitStack() as stack:
 
         def attempt(seconds: float) -> duckdb.DuckDBPyConnection:
             return stack.enter_context(_open_writer(location, seconds))
 
-        yield _enter(attempt, patience_s) if waits else attempt(patience_s)
+        yield _attempt(attempt, patience_s) if waits else attempt(patience_s)
 
 
-def _enter(attempt: Callable[[float], duckdb.DuckDBPyConnection], patience_s: float) -> duckdb.DuckDBPyConnection:
+@contextmanager
+def open_reader(
+    location: Location, *, patience_s: float = 10.0, is_own: bool = False
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open the file read-only; raises WarehouseMissing, WarehouseBusy, or WarehouseError for another kind of file.
+
+    A caller that changes settings of the connection asks for a separate one (`is_own`): others may be used again.
+    """
+    with ExitStack() as stack:
+        yield _attempt(lambda seconds: stack.enter_context(_open_reader(location, is_own, seconds)), patience_s)
+
+
+def _attempt(attempt: Callable[[float], duckdb.DuckDBPyConnection], patience_s: float) -> duckdb.DuckDBPyConnection:
     seconds = min(patience_s, ATTEMPT_S)
     try:
         return attempt(seconds)
@@ -147,72 +160,67 @@ def _enter(attempt: Callable[[float], duckdb.DuckDBPyConnection], patience_s: fl
 @contextmanager
 def _open_writer(location: Location, patience_s: float) -> Iterator[duckdb.DuckDBPyConnection]:
     if location.lake is not None:
+        from evalhouse.warehouse.engine.lake import open_lake_writer  # noqa: PLC0415  # few warehouses are lakes
+
         with open_lake_writer(location, location.lake, patience_s=patience_s) as connection:
             yield connection
         return
-    _let_go()
+    _close_kept()
     deadline = time.monotonic() + patience_s
-    _make_folder(location)
-    with _thread_lock(location, deadline), _open_file(location, deadline) as connection:
-        yield connection
-
-
-@contextmanager
-def _open_file(location: Location, deadline: float) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Queue at the lock file and open the file for writing."""
-    with _process_lock(location, deadline):
-        if not _is_file(location):
-            _make_file(location)
-        connection = _connect(location, read_only=False, deadline=deadline)
+    try:
+        location.path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WarehouseUnwritable(f"cannot make the folder {location.path.parent}: {error.strerror or error}") from None
+    with _thread_lock(location, deadline):
+        # Queue at the lock file, which stays for the writers that take it all the time.
+        lock = FileLock(location.lock_path, thread_local=False)  # another thread may release a kept one
         try:
-            yield connection
+            lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
+        except Timeout:
+            raise WarehouseBusy(f"another evalhouse is writing to {location.path} and did not end in time") from None
+        except OSError as error:
+            raise WarehouseUnwritable(f"cannot write {location.lock_path}: {error.strerror or error}") from None
+        try:
+            if not _is_file(location):
+                _make_file(location)
+            with closing(_connect(location, read_only=False, deadline=deadline)) as connection:
+                yield connection
         finally:
-            connection.close()
-
-
-@contextmanager
-def open_reader(
-    location: Location, *, patience_s: float = 10.0, is_own: bool = False
-) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open the file read-only; raises WarehouseMissing, WarehouseBusy, or WarehouseError for what is not a warehouse.
-
-    A caller that changes settings of the connection asks for its own (`is_own`): of a lake it may be used again.
-    """
-    with ExitStack() as stack:
-        yield _enter(lambda seconds: stack.enter_context(_open_reader(location, is_own, seconds)), patience_s)
+            lock.release()
 
 
 @contextmanager
 def _open_reader(location: Location, is_own: bool, patience_s: float) -> Iterator[duckdb.DuckDBPyConnection]:
     if location.lake is not None:
+        from evalhouse.warehouse.engine.lake import open_lake_reader  # noqa: PLC0415  # few warehouses are lakes
+
         with open_lake_reader(location, location.lake, patience_s=patience_s, is_own=is_own) as connection:
             yield connection
         return
     if not _is_file(location):
-        raise _miss(location)
+        raise explain_missing(location.name)
     deadline = time.monotonic() + patience_s
     if not is_own and (kept := _kept.get()) is not None and not kept.is_over:
         try:
             yield kept.get(location, deadline=deadline)
-        except BaseException:  # what is amiss with it is not handed on
+        except BaseException:  # after an error the next reader opens another one
             kept.close()
             raise
         return
-    _let_go()
-    with _thread_lock(location, deadline):
-        connection = _connect_reader(location, deadline)
-        try:
-            yield connection
-        finally:
-            connection.close()
+    _close_kept()
+    with _thread_lock(location, deadline), closing(_connect_reader(location, deadline)) as connection:
+        yield connection
 
 
 def explain_failure(location: Location, error: duckdb.Error) -> WarehouseError:
-    """DuckDB's error as one of ours, in one line: WarehouseUnwritable where the disk or its rights are to blame."""
+    """Return DuckDB's error as a WarehouseError of one line; WarehouseUnwritable where the disk or rights fail."""
     text = first_line(str(error))
-    if location.lake is not None and is_broken_off(location.lake, error):
-        return WarehouseUnreachable(f"the catalogue of {location.name} has gone ({text}); is its server up?")
-    # The path is the user's own words and may hold any of ours.
+    if location.lake is not None:
+        from evalhouse.warehouse.engine.lake import is_broken_catalogue  # noqa: PLC0415
+
+        if is_broken_catalogue(error):
+            return WarehouseUnreachable(f"the catalogue of {location.name} has gone ({text}); is its server up?")
+    # The path is chosen by the user and may hold any of these words.
     if _UNWRITABLE.search(text.replace(str(location.path), "")):
         return WarehouseUnwritable(f"{location.name} cannot be written: {text}; make room, or name another place")
     kind = RowsRefused if isinstance(error, _REFUSALS) else WarehouseError
@@ -230,21 +238,8 @@ def _is_file(location: Location) -> bool:
         raise WarehouseError(f"cannot reach {location.path}: {error.strerror or error}") from None
 
 
-def _miss(location: Location) -> WarehouseMissing:
-    return WarehouseMissing(
-        f"there is no warehouse at {location.path}; `evalhouse run` makes one, --warehouse names another"
-    )
-
-
-def _make_folder(location: Location) -> None:
-    try:
-        location.path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WarehouseUnwritable(f"cannot make the folder {location.path.parent}: {error.strerror or error}") from None
-
-
 def _make_file(location: Location) -> None:
-    """Make an empty warehouse file under a name of its own: DuckDB cannot open one whose making was cut short."""
+    """Make an empty warehouse file under a temporary name: DuckDB cannot open one whose making was interrupted."""
     unborn = location.unborn_path
     try:
         unborn.unlink(missing_ok=True)
@@ -258,30 +253,10 @@ def _make_file(location: Location) -> None:
 
 @contextmanager
 def _thread_lock(location: Location, deadline: float) -> Iterator[None]:
-    lock = _find_thread_lock(location)
+    with _path_locks_guard:
+        lock = _path_locks.setdefault(location.path.resolve(), threading.Lock())
     if not lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
         raise WarehouseBusy(f"this process is still busy with {location.path}", who="own thread")
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _find_thread_lock(location: Location) -> threading.Lock:
-    with _path_locks_guard:
-        return _path_locks.setdefault(location.path.resolve(), threading.Lock())
-
-
-@contextmanager
-def _process_lock(location: Location, deadline: float) -> Iterator[None]:
-    """Its file stays, for those who take the lock all the time."""
-    lock = FileLock(location.lock_path, thread_local=False)  # what is kept may be let go by another thread
-    try:
-        lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
-    except Timeout:
-        raise WarehouseBusy(f"another evalhouse is writing to {location.path} and did not let go in time") from None
-    except OSError as error:
-        raise WarehouseUnwritable(f"cannot write {location.lock_path}: {error.strerror or error}") from None
     try:
         yield
     finally:
@@ -295,7 +270,7 @@ def _connect_reader(location: Location, deadline: float) -> duckdb.DuckDBPyConne
         if not location.lock_path.exists():
             return _connect(location, read_only=True, deadline=deadline)
         lock.acquire(timeout=max(0.0, min(_LET_FIRST_S, deadline - time.monotonic())))
-    except (Timeout, OSError):  # a file that may not be written is a place that no writer waits for
+    except (Timeout, OSError):  # where the lock cannot be written, no writer waits
         return _connect(location, read_only=True, deadline=deadline)
     try:
         return _connect(location, read_only=True, deadline=deadline)
@@ -304,6 +279,7 @@ def _connect_reader(location: Location, deadline: float) -> duckdb.DuckDBPyConne
 
 
 def _connect(location: Location, *, read_only: bool, deadline: float) -> duckdb.DuckDBPyConnection:
+    """Connect as soon as no other connection is in the way; raises WarehouseBusy with the holder after the deadline."""
     config = dict(_OFFLINE if read_only else _FOR_WRITING)
     while True:
         who: Literal["others", "own code"] = "others"
@@ -313,40 +289,27 @@ def _connect(location: Location, *, read_only: bool, deadline: float) -> duckdb.
             # With a connection of another configuration.
             holder, who = "other code of this very process", "own code"
         except duckdb.Error as error:
-            holder = _find_holder(str(error))
-            if not holder:
-                raise _explain_refusal(location, error) from None
+            text = str(error)
+            if not text.startswith("IO Error: Could not set lock on file"):
+                explained = explain_failure(location, error)
+                if isinstance(explained, WarehouseUnwritable):
+                    raise explained from None
+                raise WarehouseError(
+                    f"{location.path} is not a warehouse that DuckDB {duckdb.__version__} can open "
+                    f"({first_line(text)}); name another file with {name_setting('warehouse')}"
+                ) from None
+            match = _HOLDER.search(text)
+            holder = match[1] if match else "another program"
         if time.monotonic() >= deadline:
             raise WarehouseBusy(f"{location.path} is kept open by {holder}; close it there", who=who)
         time.sleep(_RETRY_S)
 
 
-def _find_holder(text: str) -> str:
-    """Who holds DuckDB's lock on the file, "" when the error is about something else."""
-    if not text.startswith("IO Error: Could not set lock on file"):
-        return ""
-    match = _HOLDER.search(text)
-    return match[1] if match else "another program"
-
-
-def _explain_refusal(location: Location, error: duckdb.Error) -> WarehouseError:
-    explained = explain_failure(location, error)
-    if isinstance(explained, WarehouseUnwritable):
-        return explained
-    return WarehouseError(
-        f"{location.path} is not a warehouse that DuckDB {duckdb.__version__} can open ({first_line(str(error))}); "
-        f"name another file with {name_setting('warehouse')}"
-    )
-
-
 TableSourceReason = Literal["locked", "not_duckdb", "no_table", "unreadable"]
-# DuckDB would otherwise keep up to four fifths of the machine's memory as a cache of pages that are read once.
-_SET_MEMORY = "set memory_limit = '256MB'"
-_LIST_TABLES = "select schema, name from (show all tables) order by all"
 
 
 class TableSourceError(Exception):
-    """A table that cannot be read; `reason` says why, `tables` what there is instead (for `no_table`)."""
+    """A table that cannot be read; `reason` is the kind of fault, `tables` the existing ones (for `no_table`)."""
 
     def __init__(self, reason: TableSourceReason, detail: str, *, tables: tuple[str, ...] = ()) -> None:
         super().__init__(detail)
@@ -357,15 +320,23 @@ class TableSourceError(Exception):
 def read_table(
     path: Path, table: str, *, batch_size: int, patience_s: float = 5.0
 ) -> Iterator[list[dict[str, object]]]:
-    """Yield the rows of `table` (`name` or `schema.name`, a view as well) as dictionaries.
+    """Yield the rows of `table` (`name` or `schema.name`, a view as well) of a DuckDB file as dictionaries.
 
     A file that another process writes is waited for `patience_s` seconds. The iterator holds a lock of the
     thread it is started in: start, drive and close it there. Raises TableSourceError.
     """
     try:
         with open_reader(Location(path=path.absolute()), patience_s=patience_s) as connection:
-            connection.execute(_SET_MEMORY)
-            rows = connection.sql(f"select * from {_find_table(connection, table)}")
+            # DuckDB would otherwise keep up to four fifths of the machine's memory as a cache of pages read once.
+            connection.execute("set memory_limit = '256MB'")
+            # The schema may be left out where it is `main`.
+            tables: dict[str, str] = {}
+            for schema, name in connection.sql("select schema, name from (show all tables) order by all").fetchall():
+                quoted = ".".join('"' + part.replace('"', '""') + '"' for part in (schema, name))
+                tables[name if schema == "main" else f"{schema}.{name}"] = quoted
+            if table.removeprefix("main.") not in tables:
+                raise TableSourceError("no_table", f"no table {table!r}", tables=tuple(tables))
+            rows = connection.sql(f"select * from {tables[table.removeprefix('main.')]}")
             columns = rows.columns
             while batch := rows.fetchmany(batch_size):
                 yield [dict(zip(columns, row, strict=True)) for row in batch]
@@ -375,19 +346,3 @@ def read_table(
         raise TableSourceError("not_duckdb", str(error)) from error
     except duckdb.Error as error:
         raise TableSourceError("unreadable", str(error).splitlines()[0]) from error
-
-
-def _find_table(connection: duckdb.DuckDBPyConnection, table: str) -> str:
-    """The table as SQL names it. A person leaves out the schema where it is `main`."""
-    identifiers = {
-        name if schema == "main" else f"{schema}.{name}": f"{_quote(schema)}.{_quote(name)}"
-        for schema, name in connection.sql(_LIST_TABLES).fetchall()
-    }
-    try:
-        return identifiers[table.removeprefix("main.")]
-    except KeyError:
-        raise TableSourceError("no_table", f"no table {table!r}", tables=tuple(identifiers)) from None
-
-
-def _quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -1,12 +1,12 @@
 """A DuckLake warehouse: tables as Parquet files in a folder or a bucket, their catalogue in PostgreSQL or SQLite.
 
-Every connection is a DuckDB of its own in memory with the lake attached and made the default, so that the caller
-sees the same tables as in a plain file. Any number of processes on any number of machines may read and write; who
-writes takes a lock first (`locks`), because DuckLake lets two racing transactions of one batch both commit, and
-refuses one of two that change the same rows.
+Every connection is a separate in-memory DuckDB with the lake attached and made the default, so that the caller sees the
+same tables as in a plain file. Any number of processes on any number of machines may read and write; a writer takes a
+lock first (`locks`), because DuckLake lets two racing transactions of one batch both commit, and refuses one of two
+that change the same rows.
 
 Opening takes a tenth of a second, in which DuckLake reads all of the catalogue, and a query or a commit then a
-fiftieth. So a process keeps a connection for the next caller; it sees what others committed meanwhile.
+fiftieth. So a process keeps a connection for the next caller; it sees the later commits of others.
 
 The extensions come as wheels (`pip install evalhouse[lake]`) and are loaded by path: nothing is downloaded.
 """
@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 import duckdb
 
 from evalhouse.warehouse.engine.locks import hold
-from evalhouse.warehouse.errors import WarehouseError, WarehouseMissing, WarehouseUnreachable, first_line
+from evalhouse.warehouse.errors import WarehouseError, WarehouseUnreachable, explain_missing, first_line
 from evalhouse.warehouse.location import Lake, Location
 
 _CATALOGUES = {"postgres": "postgres_scanner", "sqlite": "sqlite_scanner"}
@@ -36,11 +36,11 @@ FORGETTING: Final = "forgotten"
 """The message of a snapshot before which none may stay: rows were forgotten with it."""
 _RETRY_S = 0.2
 _BUSY_MS = 10_000
-# One thread and little memory for writers, as for a plain file; those that serve pages are several.
+# One thread and little memory for writers, as for a plain file; connections that serve pages have several threads.
 _FOR_WRITING: Mapping[str, str | int] = {"threads": 1, "memory_limit": "256MB"}
 _NO_LAKE = ("does not exist", "no such table", "unable to open database")
 _UNREACHABLE = ("unable to connect", "could not connect", "connection refused", "server closed", "timeout expired")
-# What the end of the server looks like in the middle of something; the second is DuckDB's word for no answer at all.
+# The messages when the server ends during a query; the second is DuckDB's message for no answer at all.
 _BROKEN_OFF = (*_UNREACHABLE, "unsuccessful query result", "terminating connection", "no connection to the server")
 
 _checked: set[str] = set()
@@ -50,14 +50,18 @@ system gives the next connection the very code that was checked."""
 
 @contextmanager
 def open_lake_writer(location: Location, lake: Lake, *, patience_s: float) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection for one transaction, the only one that changes rows until it is closed.
+    """Open a connection for one transaction, the only one that changes rows until it is closed.
 
     Raises WarehouseBusy when others write for longer than `patience_s`, WarehouseUnreachable when the catalogue does
     not answer for so long, and WarehouseError.
     """
     deadline = time.monotonic() + patience_s
-    _make_folders(location, lake)
-    busy = f"another evalhouse is writing to {location.name} and did not let go in time"
+    for folder in [location.path.parent, *([] if lake.is_remote else [Path(lake.data)])]:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise WarehouseError(f"cannot make the folder {folder}: {error.strerror or error}") from None
+    busy = f"another evalhouse is writing to {location.name} and did not end in time"
     with hold(location, "write", patience_s=patience_s, busy=busy):
         connect = partial(_connect, location, lake, read_only=False, deadline=deadline)
         with borrow_connection(lake, read_only=False, connect=connect) as connection:
@@ -68,9 +72,9 @@ def open_lake_writer(location: Location, lake: Lake, *, patience_s: float) -> It
 def open_lake_reader(
     location: Location, lake: Lake, *, patience_s: float, is_own: bool = False
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection that reads; raises WarehouseMissing, WarehouseUnreachable or WarehouseError.
+    """Open a connection that reads; raises WarehouseMissing, WarehouseUnreachable or WarehouseError.
 
-    One that is its own (`is_own`) was nobody's before and is nobody's afterwards, so that its settings may be changed.
+    With `is_own` it is a new one that is closed afterwards, so that its settings may be changed.
     """
     deadline = time.monotonic() + patience_s
     connect = partial(_connect, location, lake, read_only=True, is_own=is_own, deadline=deadline)
@@ -82,18 +86,13 @@ def open_lake_reader(
         yield connection
 
 
-def is_broken_off(lake: Lake, error: duckdb.Error) -> bool:
-    """Whether an error in the middle of a query or a transaction says that the catalogue's server has gone."""
-    return lake.catalogue == "postgres" and is_broken_catalogue(error)
-
-
 def is_broken_catalogue(error: BaseException) -> bool:
-    """Whether it is an error of DuckDB that speaks of a server that has gone, wherever it was raised."""
+    """Return whether an error of DuckDB reports that the catalogue's server has gone."""
     return isinstance(error, duckdb.Error) and any(word in str(error).lower() for word in _BROKEN_OFF)
 
 
 def describe_commit(connection: duckdb.DuckDBPyConnection, run_id: str | None) -> None:
-    """Give the snapshot that the open transaction makes its message: the run it belongs to and that run's flow run."""
+    """Name the snapshot of the open transaction after the run it belongs to and that run's flow run."""
     if run_id is None:
         return
     row = connection.execute("select flow_run_id from runs where run_id = ?", [run_id]).fetchone()
@@ -101,19 +100,19 @@ def describe_commit(connection: duckdb.DuckDBPyConnection, run_id: str | None) -
     connection.execute(f"call {NAME}.set_commit_message('evalhouse', ?)", [f"run {run_id}{flow_run}"])
 
 
-def list_readable_folders(lake: Lake) -> list[str]:
-    """Where a query may read from when everything else is shut: the folder of the lake's files."""
-    return [lake.data if lake.data.endswith("/") else f"{lake.data}/"]
-
-
 def _connect(
     location: Location, lake: Lake, *, read_only: bool, deadline: float, is_own: bool = False
 ) -> duckdb.DuckDBPyConnection:
     names = ("ducklake", _CATALOGUES[lake.catalogue], *(["httpfs"] if lake.is_remote else []))
     paths = [find_extension(name) for name in names]
-    # A connection for other people's SQL loads nothing that is not signed, whatever they find to load.
-    is_checked = not is_own and _checked.issuperset(paths)
-    config = _find_config(location, read_only=read_only) | {"allow_unsigned_extensions": is_checked}
+    config: dict[str, str | bool | int | float | list[str]] = {
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "temp_directory": str(location.spill_path),
+        # A connection for foreign SQL loads only signed extensions.
+        "allow_unsigned_extensions": not is_own and _checked.issuperset(paths),
+        **({} if read_only else _FOR_WRITING),
+    }
     connection = duckdb.connect(config=config)
     try:
         for path in paths:
@@ -123,23 +122,14 @@ def _connect(
             _give_credentials(connection, lake)
         _attach(connection, location, lake, read_only=read_only, deadline=deadline)
         connection.execute(f"use {NAME}")
-    except BaseException as error:  # Ctrl-C too: a connection that is half made is given to nobody
+    except BaseException as error:  # also Ctrl-C: no caller may get an incomplete connection
         connection.close()
-        if isinstance(error, duckdb.Error) and is_broken_off(lake, error):
+        if is_broken_catalogue(error):
             raise WarehouseUnreachable(
                 f"the catalogue of {location.name} has gone ({first_line(str(error))}); is its server up?"
             ) from None
         raise
     return connection
-
-
-def _find_config(location: Location, *, read_only: bool) -> dict[str, str | bool | int | float | list[str]]:
-    config: dict[str, str | bool | int | float | list[str]] = {
-        "autoinstall_known_extensions": False,
-        "autoload_known_extensions": False,
-        "temp_directory": str(location.spill_path),
-    }
-    return config if read_only else config | dict(_FOR_WRITING)
 
 
 def _attach(
@@ -149,7 +139,7 @@ def _attach(
     options = ["read_only"] if read_only else [f"data_path '{_quote(lake.data)}'"]
     if lake.catalogue == "sqlite":
         if read_only and not Path(lake.dsn).exists():
-            raise _miss(location)
+            raise explain_missing(location.name)
         options += [f"meta_busy_timeout {_BUSY_MS}"] + ([] if read_only else ["meta_journal_mode 'wal'"])
     sql = f"attach 'ducklake:{lake.catalogue}:{_quote(lake.dsn)}' as {NAME} ({', '.join(options)})"
     while True:
@@ -158,31 +148,20 @@ def _attach(
             return
         except duckdb.Error as error:
             text = str(error).lower()
+            if read_only and "ducklake" in text and any(word in text for word in _NO_LAKE):
+                raise explain_missing(location.name) from None
             if not any(word in text for word in _UNREACHABLE):
-                raise _explain_refusal(location, error, is_missing=read_only) from None
+                raise WarehouseError(f"{location.name} cannot be opened: {first_line(str(error))}") from None
             if time.monotonic() >= deadline:
                 raise WarehouseUnreachable(
                     f"the catalogue of {location.name} does not answer ({first_line(str(error))}); is the server up, "
-                    "and does its address hold?"
+                    "and is its address right?"
                 ) from None
         time.sleep(_RETRY_S)
 
 
-def _explain_refusal(location: Location, error: duckdb.Error, *, is_missing: bool) -> WarehouseError:
-    text = str(error).lower()
-    if is_missing and "ducklake" in text and any(word in text for word in _NO_LAKE):
-        return _miss(location)
-    return WarehouseError(f"{location.name} cannot be opened: {first_line(str(error))}")
-
-
-def _miss(location: Location) -> WarehouseMissing:
-    return WarehouseMissing(
-        f"there is no warehouse at {location.name}; `evalhouse run` makes one, --warehouse names another"
-    )
-
-
 def find_extension(name: str) -> str:
-    """The path of an extension's file in its wheel; raises WarehouseError that names what to install."""
+    """Return the path of an extension's file in its wheel; raises WarehouseError that names what to install."""
     try:
         package = importlib.import_module(f"duckdb_extension_{name}")
     except ImportError:
@@ -200,7 +179,7 @@ def find_extension(name: str) -> str:
 
 
 def _give_credentials(connection: duckdb.DuckDBPyConnection, lake: Lake) -> None:
-    """Say to DuckDB what the AWS variables say, for this connection alone and for this bucket alone."""
+    """Pass the AWS variables to DuckDB, for this connection alone and for this bucket alone."""
     environ = os.environ
     endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""
     address = urlsplit(endpoint)
@@ -210,7 +189,7 @@ def _give_credentials(connection: duckdb.DuckDBPyConnection, lake: Lake) -> None
         "session_token": environ.get("AWS_SESSION_TOKEN", ""),
         "region": environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION", ""),
         "endpoint": f"{address.netloc}{address.path}".rstrip("/"),
-        # Your own endpoint seldom has a host name for each bucket.
+        # An endpoint other than Amazon's seldom has a host name for each bucket.
         "url_style": "path" if endpoint else "",
     }
     named = "".join(f", {name} '{_quote(value)}'" for name, value in options.items() if value)
@@ -218,44 +197,29 @@ def _give_credentials(connection: duckdb.DuckDBPyConnection, lake: Lake) -> None
     connection.execute(f"create secret lake_files (type s3, scope '{_quote(lake.data)}'{named}{plain})")
 
 
-def _make_folders(location: Location, lake: Lake) -> None:
-    folders = [location.path.parent, *([] if lake.is_remote else [Path(lake.data)])]
-    for folder in folders:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise WarehouseError(f"cannot make the folder {folder}: {error.strerror or error}") from None
-
-
 def _quote(text: str) -> str:
     return text.replace("'", "''")
 
 
-# Which tables of the catalogue hold rows that are in no file yet. A connection goes on looking in those it knew, and
-# compaction takes some of them away. Having to ask the catalogue, it fails as well where the server is gone.
+# The tables of the catalogue with rows that are in no file yet. A connection continues to look in the ones it knew, and
+# compaction removes some of them. The query also fails where the server is gone.
 _PROBE: Final = f"select count(*), bit_xor(hash(t)) from __ducklake_metadata_{NAME}.ducklake_inlined_data_tables as t"
-
-
-# Of each lake. Each has two connections to PostgreSQL, which allows a hundred by itself.
-_MOST_IDLE: Final = 4
+# Of each lake. Each has two connections to PostgreSQL, whose default limit is a hundred.
+_MAX_IDLE: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Key:
-    """What makes two connections interchangeable. A forked process must not use those of its parent."""
+    """The properties in which two interchangeable connections agree; a forked process may not use its parent's."""
 
     lake: Lake
     read_only: bool
-    catalogue: tuple[int, int] | None  # which file it is, where it is one: another may have taken its name
+    catalogue: tuple[int, int] | None  # device and inode of a catalogue's file: another file may get its name
     pid: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Kept:
-    connection: duckdb.DuckDBPyConnection
-    knows: object | None  # what it has seen of the tables in the catalogue
-
-
+_Kept = tuple[duckdb.DuckDBPyConnection, object]
+"""An idle connection, and the tables in the catalogue as it has seen them."""
 _idle: dict[_Key, list[_Kept]] = {}
 _guard = threading.Lock()
 
@@ -264,28 +228,42 @@ _guard = threading.Lock()
 def borrow_connection(
     lake: Lake, *, read_only: bool, connect: Callable[[], duckdb.DuckDBPyConnection]
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection that was kept and is still good, or else a new one; kept in turn unless the block raises.
+    """Give an idle connection that is still good, or else a new one; it is kept again unless the block raises.
 
     The caller leaves no table, no frame and no setting behind. For writing, the lake's lock is held.
     """
-    kept = _take(_find_key(lake, read_only=read_only))
-    if kept is None:
-        connection = connect()
-        kept = _Kept(connection=connection, knows=_probe(connection))
+    key = _find_key(lake, read_only=read_only)
+    connection, known = None, None
+    while connection is None:
+        with _guard:
+            kept = _idle[key].pop() if _idle.get(key) else None
+        if kept is None:
+            connection = connect()
+            known = _probe(connection)
+        elif kept[1] is not None and _probe(kept[0]) == kept[1]:
+            connection, known = kept
+        else:
+            kept[0].close()
     key = _find_key(lake, read_only=read_only)  # the first writer makes the catalogue's file
     try:
-        yield kept.connection
-    except BaseException:  # whatever the block raised, it may have left a transaction open
-        kept.connection.close()
+        yield connection
+    except BaseException:  # after any error a transaction may be open
+        connection.close()
         raise
-    # A writer may have made such tables.
-    _give_back(key, kept if read_only else _Kept(connection=kept.connection, knows=_probe(kept.connection)))
+    if not read_only:  # a writer may have made such tables
+        known = _probe(connection)
+    with _guard:
+        idle = _idle.setdefault(key, [])
+        if len(idle) < (_MAX_IDLE if read_only else 1):
+            idle.append((connection, known))
+            return
+    connection.close()
 
 
 def _probe(connection: duckdb.DuckDBPyConnection) -> object | None:
-    """What the catalogue says; None where it says nothing any more."""
+    """Return the state of the tables in the catalogue; None where it does not answer."""
     try:
-        # All rows, so that the query is over, and with it its transaction in the catalogue.
+        # All rows, so that the query ends, and with it its transaction in the catalogue.
         return connection.execute(_PROBE).fetchall()
     except duckdb.Error:
         return None
@@ -298,24 +276,3 @@ def _find_key(lake: Lake, *, read_only: bool) -> _Key:
             status = os.stat(lake.dsn)
             catalogue = (status.st_dev, status.st_ino)
     return _Key(lake=lake, read_only=read_only, catalogue=catalogue, pid=os.getpid())
-
-
-def _take(key: _Key) -> _Kept | None:
-    while True:
-        with _guard:
-            all_kept = _idle.get(key)
-            kept = all_kept.pop() if all_kept else None
-        if kept is None:
-            return None
-        if kept.knows is not None and _probe(kept.connection) == kept.knows:
-            return kept
-        kept.connection.close()
-
-
-def _give_back(key: _Key, kept: _Kept) -> None:
-    with _guard:
-        all_kept = _idle.setdefault(key, [])
-        if len(all_kept) < (_MOST_IDLE if key.read_only else 1):
-            all_kept.append(kept)
-            return
-    kept.connection.close()

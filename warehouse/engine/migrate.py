@@ -1,8 +1,8 @@
 """The tables of a warehouse, made by numbered files that are each applied once with a record, and its views.
 
-`0001_schema.sql` makes all tables; what a later release changes comes in files after it. Views hold no rows and are
-made again whenever their text has changed. The files keep to what a DuckDB file and a lake both understand; what only a
-DuckDB file takes is in a comment `/* plain file: … */`, which is opened there.
+`0001_schema.sql` makes all tables; the changes of later releases come in files after it. Views hold no rows and are
+made again whenever their text has changed. The files use only SQL that a DuckDB file and a lake both understand; SQL
+for a DuckDB file alone is in a comment `/* plain file: … */`, which is opened there.
 """
 
 import hashlib
@@ -26,8 +26,6 @@ _PLAIN_FILE = re.compile(r"/\* plain file: (.*?) \*/")
 # DuckLake keeps comments on tables, their columns and views, and none on a view's columns.
 _VIEW_COLUMN_COMMENT = re.compile(r"^comment on column .*;$", re.MULTILINE)
 _VIEWS = 0  # the number under which the hash of all view texts is recorded
-_WRITE_PATIENCE_S = 30.0
-_LIST_NAMES = "select name from (show all tables) where database = current_database() order by name"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +38,7 @@ class Migration:
 
     @property
     def sha256(self) -> str:
-        """Hash of the text, kept with the record so that a changed file is noticed."""
+        """The hash of the text, recorded so that a changed file is noticed."""
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
     @property
@@ -50,24 +48,21 @@ class Migration:
 
 
 def load_migrations(folder: Traversable | None = None) -> list[Migration]:
-    """Load all migrations in order; raises MigrationError when their numbers have a gap or a file has no number."""
-    migrations = []
-    for entry in (folder or files("evalhouse.warehouse").joinpath("migrations")).iterdir():
+    """Load all migrations in order; raises MigrationError for a file whose name does not continue the numbers."""
+    migrations: list[Migration] = []
+    entries = (folder or files("evalhouse.warehouse").joinpath("migrations")).iterdir()
+    for entry in sorted((entry for entry in entries if entry.name.endswith(".sql")), key=lambda entry: entry.name):
         match = _NAME.fullmatch(entry.name)
-        if match:
-            migrations.append(Migration(number=int(match[1]), name=match[2], sql=entry.read_text(encoding="utf-8")))
-        elif entry.name.endswith(".sql"):
-            raise MigrationError(f"{entry.name} is not a name for a migration; write for example 0002_tones.sql")
-    migrations.sort(key=lambda migration: migration.number)
-    if [migration.number for migration in migrations] != list(range(1, len(migrations) + 1)):
-        raise MigrationError(f"migrations must be numbered 1, 2, 3 …; found {[m.number for m in migrations]}")
+        if match is None or int(match[1]) != len(migrations) + 1:
+            raise MigrationError(f"{entry.name}: migrations are named 0001_NAME.sql, 0002_NAME.sql and so on")
+        migrations.append(Migration(number=int(match[1]), name=match[2], sql=entry.read_text(encoding="utf-8")))
     return migrations
 
 
 def migrate(location: Location) -> list[str]:
-    """Bring the warehouse to the newest shape and return the names of what was applied ([] when nothing was missing).
+    """Bring the warehouse to the newest version and return the names of what was applied.
 
-    Raises MigrationError for a file that is not ours or newer than we are, and the errors of `open_writer`.
+    Raises MigrationError for a foreign file or one of a newer evalhouse, and the errors of `open_writer`.
     """
     try:
         with open_reader(location) as connection:
@@ -77,20 +72,24 @@ def migrate(location: Location) -> list[str]:
         pass
     except duckdb.Error as error:
         raise explain_failure(location, error) from None
-    with open_writer(location, patience_s=_WRITE_PATIENCE_S) as connection:
+    with open_writer(location, patience_s=30.0) as connection:
         return apply_migrations(connection, location, load_migrations())
 
 
 def apply_migrations(
     connection: duckdb.DuckDBPyConnection, location: Location, wanted: Sequence[Migration]
 ) -> list[str]:
-    """Apply what is missing on an open connection, each in one transaction with its record; see `migrate`."""
+    """Apply missing migrations on an open connection, each in one transaction with its record; see `migrate`."""
     missing = find_missing(connection, location, wanted)
     for migration in missing:
+        sql = _PLAIN_FILE.sub(r"\1" if location.lake is None else "", migration.sql)
+        if location.lake is not None and migration.number == _VIEWS:
+            sql = _VIEW_COLUMN_COMMENT.sub("", sql)
         try:
             connection.begin()
             connection.execute(read_query("upkeep/record"))
-            _write(connection, location, migration)
+            connection.execute(sql)
+            _record(connection, migration)
             connection.commit()
             if location.lake is None:
                 connection.execute("checkpoint")  # DuckDB 1.5 cannot always replay such a change from its log
@@ -98,23 +97,13 @@ def apply_migrations(
             explained = explain_failure(location, error)
             if isinstance(explained, WarehouseUnwritable | WarehouseBusy):
                 raise explained from None
-            raise MigrationError(
-                f"migration {migration.title} of {location.name} failed: {first_line(str(error))}"
-            ) from None
+            text = first_line(str(error))
+            raise MigrationError(f"migration {migration.title} of {location.name} failed: {text}") from None
     return [migration.title for migration in missing]
 
 
-def _write(connection: duckdb.DuckDBPyConnection, location: Location, migration: Migration) -> None:
-    if location.lake is None:
-        connection.execute(_PLAIN_FILE.sub(r"\1", migration.sql))
-    else:
-        sql = _PLAIN_FILE.sub("", migration.sql)
-        connection.execute(_VIEW_COLUMN_COMMENT.sub("", sql) if migration.number == _VIEWS else sql)
-    connection.execute("delete from migrations where number = ?", [migration.number])
-    _record(connection, migration)
-
-
 def _record(connection: duckdb.DuckDBPyConnection, migration: Migration) -> None:
+    connection.execute("delete from migrations where number = ?", [migration.number])
     values = [migration.number, migration.name, migration.sha256]
     connection.execute("insert into migrations values (?, ?, ?, now() at time zone 'UTC')", values)
 
@@ -122,25 +111,22 @@ def _record(connection: duckdb.DuckDBPyConnection, migration: Migration) -> None
 def find_missing(
     connection: duckdb.DuckDBPyConnection, location: Location, wanted: Sequence[Migration]
 ) -> list[Migration]:
-    """Return the migrations to apply, and the views where their text has changed.
-
-    Raises MigrationError for a file that is not ours or newer than we are.
-    """
+    """Return the migrations to apply, and the views where their text has changed; raises MigrationError."""
     try:
         rows = connection.execute("select number, sha256 from migrations").fetchall()
     except (duckdb.CatalogException, duckdb.BinderException):
-        names = [str(row[0]) for row in connection.execute(_LIST_NAMES).fetchall()]
-        if names:
+        sql = "select name from (show all tables) where database = current_database() order by name"
+        rows = []
+        if names := [str(row[0]) for row in connection.execute(sql).fetchall()]:
             raise MigrationError(
                 f"{location.name} holds tables that evalhouse did not make ({', '.join(names[:5])}); "
                 f"name another file with {name_setting('warehouse')}"
             ) from None
-        rows = []
     applied = {int(number): str(sha256) for number, sha256 in rows}
     newest = max(applied, default=0)
     if newest > len(wanted):
         raise MigrationError(
-            f"the warehouse was written by a newer evalhouse (its migration {newest}, ours end at {len(wanted)}); "
+            f"the warehouse was written by a newer evalhouse (its migration {newest}, this one has {len(wanted)}); "
             f"update evalhouse or name another file with {name_setting('warehouse')}"
         )
     for migration in wanted:

@@ -20,7 +20,6 @@ import duckdb
 import polars as pl
 
 from evalhouse.warehouse.engine.connection import open_reader
-from evalhouse.warehouse.engine.lake import list_readable_folders
 from evalhouse.warehouse.errors import QueryError, QueryStopped, TableError, first_line
 from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.messages import suggest
@@ -205,7 +204,8 @@ def run_query(
     """
     with open_reader(location, is_own=True) as connection:
         if location.lake is not None:
-            connection.execute("set allowed_directories = ?", [list_readable_folders(location.lake)])
+            # Everything else is closed to a query.
+            connection.execute("set allowed_directories = ?", [[f"{location.lake.data.rstrip('/')}/"]])
         if spill is not None:
             connection.execute("set temp_directory = $folder", {"folder": str(spill)})
         if spill is not None and memory_mb is not None:
