@@ -218,11 +218,6 @@ class PreparedRun:
             live_run.notices.append(note)
         return live_run
 
-    def add_collection(self, live_run: LiveRun) -> None:
-        """Give a run that asks its target, or takes another run's responses, what it needs for that."""
-        if self.target is not None or self.parent is not None:
-            live_run.collection = make_collection(live_run, self.run, self.target, self.parent)
-
 
 def explain_cold(settings: RunSettings, warehouse: Warehouse, run_id: str = "") -> str | None:
     """Return a note for a run without a temperature, where one of 0 was sent until now: its replies are not found."""

@@ -165,7 +165,7 @@ class OpenRun:
         Raises the errors of dataset, settings, warehouse, target and judge for all that can be refused beforehand.
         """
         # Takes a second, in which the server comes up.
-        from evalhouse.flows.preparing.live_run import prepare_again, prepare_run  # noqa: PLC0415
+        from evalhouse.flows.preparing.live_run import make_collection, prepare_again, prepare_run  # noqa: PLC0415
 
         with ExitStack() as held:
             if (resumed := self.request.resumed) is not None:
@@ -184,7 +184,7 @@ class OpenRun:
             # Not interrupted: a person who interrupts a run that is stored is shown its id.
             with self.interrupts.answered_by(None):
                 try:
-                    prepared.add_collection(live_run)
+                    live_run.collection = make_collection(live_run, prepared.run, prepared.target, prepared.parent)
                     put_on_record()
                 except BaseException:  # Ctrl-C too: nothing stays open
                     _close_records(live_run)
@@ -229,7 +229,8 @@ class OpenRun:
 
     async def _run_flow(self, live_run: "LiveRun", kind: RunKind) -> Exception | None:
         """Run the flow, with the signals of the terminal turned into an orderly stop; return what it ended with."""
-        self.interrupts.raise_if_taken()
+        if self.interrupts.taken is not None:  # a signal was noted while the run was stored
+            raise KeyboardInterrupt(self.interrupts.taken)
         run_flow = self.load_flow()
         from prefect.exceptions import TerminationSignal  # noqa: PLC0415  # these import Prefect too
         from prefect.task_engine import TaskRunTimeoutError  # noqa: PLC0415

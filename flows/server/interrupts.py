@@ -68,11 +68,6 @@ class Interrupts:
         """Only note the first signal from now on: the run is about to end, and its end is to be written."""
         self._answer, self._raises = None, False
 
-    def raise_if_taken(self) -> None:
-        """Raise KeyboardInterrupt for a signal that was only noted."""
-        if self.taken is not None:
-            raise KeyboardInterrupt(self.taken)
-
     @contextmanager
     def answered_by(self, answer: Answer | None) -> Iterator[None]:
         """Call `answer` with the name of the first signal that comes within the block; with None only note it."""

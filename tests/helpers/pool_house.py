@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from cli_process import Place, finish
-from free_port import find_free_port
 from kill_runs import NotingEndpoint
-from prefect_holder import copy_database, find_server
+from prefect_holder import copy_database, find_free_port, find_server
 
 from evalhouse.flows.server.api import PrefectApi
 from evalhouse.warehouse.store import Warehouse

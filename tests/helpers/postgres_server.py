@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from free_port import find_free_port
+from prefect_holder import find_free_port
 
 _USER = "evalhouse"
 _PLACES = "/usr/lib/postgresql"

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -126,3 +128,20 @@ def _keep_empty(folder: Path) -> None:
 
 if __name__ == "__main__":
     main()
+
+
+# Below the range from which the system takes the ports of clients, and of servers that do not care: in between one
+# of those would be given the port of a server that is just not running.
+_RANGE = range(20_000, 32_000)
+
+
+def find_free_port() -> int:
+    """Return a free port of this machine."""
+    while True:
+        port = secrets.choice(_RANGE)
+        with socket.socket() as listener:
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port

@@ -18,8 +18,7 @@ from typing import Any
 
 import duckdb
 from cli_process import COMMAND, Place
-from free_port import find_free_port
-from prefect_holder import copy_database
+from prefect_holder import copy_database, find_free_port
 from rag_bot import RagBot, start_rag_bot
 
 from evalhouse.flows.server.api import PrefectApi, PrefectApiError

@@ -1,5 +1,5 @@
-"""Prefect's database under a served suite: `evalhouse serve` deletes what is old by itself, and a year of nights takes
-no more room than its last weeks. The nights are copies of one that was really served."""
+"""Prefect's database under a served suite: `evalhouse serve` deletes old flow runs by itself, and half a year of nights
+takes no more room than its last weeks. The nights are copies of one that was really served."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 SUITE, KB = "nightly", "handbook"
 TABLES = ("flow_run", "flow_run_state", "task_run", "task_run_state", "log", "artifact", "artifact_collection")
-NIGHTS, WEEK, KEPT = 365, 7, timedelta(days=30)
+NIGHTS, WEEK, KEPT = 182, 7, timedelta(days=30)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def measure(database: sqlite3.Connection) -> int:
     return int(pages) * int(size)
 
 
-def test_a_year_of_nights_takes_no_more_room_than_its_last_weeks(house: ServeHouse) -> None:
+def test_half_a_year_of_nights_takes_no_more_room_than_its_last_weeks(house: ServeHouse) -> None:
     house.serve(house.folder / f"{SUITE}.toml")
     api = PrefectApi({"PREFECT_API_URL": house.api_url})
     (deployment,) = api.post("/deployments/filter", {})
@@ -108,7 +108,7 @@ def test_a_year_of_nights_takes_no_more_room_than_its_last_weeks(house: ServeHou
     a_week = (sizes[3] - sizes[0]) / 3
     kept_weeks = KEPT.days / WEEK + 2
     assert max(sizes) - sizes[0] < kept_weeks * a_week * 1.5, sizes
-    assert len(sizes) * a_week > 5 * (max(sizes) - sizes[0]), sizes  # what it would have come to
+    assert len(sizes) * a_week > 3 * (max(sizes) - sizes[0]), sizes  # what it would have come to
     assert count(house, "flow_run") <= 2 * (1 + KEPT.days + WEEK)
     assert [count(house, f"{table} where {orphans}") for table in ("artifact", "artifact_collection")] == [0, 0]
 

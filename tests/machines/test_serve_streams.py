@@ -12,7 +12,7 @@ from serve_house import ServeHouse, open_serve_house, start_prefect_server
 pytestmark = pytest.mark.slow
 
 SUITE, KB = "stream", "docs"
-LONGEST_WAIT_S, STREAM_S, PAUSE_S = 20, 60, 0.5
+LONGEST_WAIT_S, STREAM_S, PAUSE_S = 20, 45, 0.5
 LOST = "a run had crashed before it was on record: it is queued again"
 
 
