@@ -98,16 +98,19 @@ def test_a_port_that_is_taken_is_named(place: Place, monkeypatch: pytest.MonkeyP
     assert f"port {port} of this machine is not available" in done.stderr
 
 
-def test_announcing_imports_no_prefect() -> None:
-    listing = "import sys, evalhouse.flows.commands.serve; print({name.split('.')[0] for name in sys.modules})"
-    done = subprocess.run([sys.executable, "-c", listing], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert not {name for name in ("prefect", "httpx", "pydantic", "duckdb") if f"'{name}'" in done.stdout}
-
-
-def test_serving_settles_nothing_of_prefect_before_its_server_is_known() -> None:
-    listing = "import sys, evalhouse.flows.serving.serve; print('prefect' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", listing], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+def test_prefect_is_not_imported_before_its_server_is_known(tmp_path: Path) -> None:
+    """By announcing an update, which imports little at all, by serving, and by loading a suite."""
+    (tmp_path / "nightly.toml").write_text(SCHEDULED)
+    script = (
+        "import sys, evalhouse.flows.commands.serve; print(sorted({name.split('.')[0] for name in sys.modules}))\n"
+        "import evalhouse.flows.serving.serve\n"
+        "evalhouse.flows.serving.serve.load_suites(sys.argv[1:]); print('prefect' in sys.modules)"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "nightly.toml")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    announcing, serving = done.stdout.splitlines()
+    assert not {name for name in ("prefect", "httpx", "pydantic", "duckdb") if f"'{name}'" in announcing}
+    assert serving == "False"
 
 
 @pytest.fixture

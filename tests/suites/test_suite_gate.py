@@ -198,8 +198,9 @@ def test_other_baselines_are_a_choice(store: Warehouse, against: str, base: str)
     assert document["outcome"] == ("passed" if base == "refused" else "failed")
 
 
-@pytest.mark.parametrize(("judge", "version"), [("openai:other", "1"), ("lexical", "2")])
-@pytest.mark.parametrize("against", ["passed", "mean_of_passed"])
+@pytest.mark.parametrize(
+    ("against", "judge", "version"), [("passed", "openai:other", "1"), ("mean_of_passed", "lexical", "2")]
+)
 def test_another_judge_or_formula_leaves_drops_open_for_one_night(
     store: Warehouse, against: str, judge: str, version: str
 ) -> None:

@@ -377,16 +377,6 @@ def test_a_suite_is_known_by_its_ending() -> None:
     assert not is_suite("sample")
 
 
-def test_reading_a_suite_settles_nothing_of_prefect(write: Write) -> None:
-    """Prefect reads its settings when it is imported, and a run has still to make them."""
-    script = "import sys; from evalhouse.flows.preparing.suites import load_suite; "
-    script += "load_suite(sys.argv[1]); print('prefect' in sys.modules)"
-    printed = subprocess.run(
-        [sys.executable, "-c", script, str(write(FULL))], capture_output=True, text=True, check=True, timeout=60
-    ).stdout
-    assert printed == "False\n"
-
-
 # The problem of each; None if it is fine.
 CRONS = {
     "0 3 * * *": None,
