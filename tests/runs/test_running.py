@@ -68,7 +68,7 @@ def note(place, name):
         return function(*arguments, **options)
     setattr(place, name, noted)
 
-note(local, "_start_child"), note(read, "open_source"), note(duckdb, "connect")
+note(local.LocalServer, "_start_child"), note(read, "open_source"), note(duckdb, "connect")
 """
 UNUSED = {
     "langchain_core",
