@@ -250,17 +250,22 @@ def write_part(value: TargetSettings | SuiteGate | Notify) -> str:
 
 
 def count_limits(gate: SuiteGate) -> str:
-    """Return how many limits of which kind a gate has."""
-    kinds: Mapping[str, int] = {
-        "least means": len(gate.min),
-        "most means": len(gate.max),
-        f"drops against {gate.against}": len(gate.max_drop),
-        "trends": len(gate.trends),
-        "coverages": len(gate.coverage) + (gate.min_coverage is not None),
-        "cost": int(gate.max_cost is not None),
-        "latency": int(gate.max_latency_p95_ms is not None),
+    """Return how many limits of which kind a gate has: `2 minimums, 1 drop limit against passed`."""
+    counts = {
+        "minimum": len(gate.min),
+        "maximum": len(gate.max),
+        "drop limit": len(gate.max_drop),
+        "trend limit": len(gate.trends),
+        "coverage limit": len(gate.coverage) + (gate.min_coverage is not None),
+        "cost limit": int(gate.max_cost is not None),
+        "latency limit": int(gate.max_latency_p95_ms is not None),
     }
-    return ", ".join(f"{n} {kind}" for kind, n in kinds.items() if n)
+    parts = []
+    for kind, n in counts.items():
+        if n:
+            base = f" against {gate.against}" if kind == "drop limit" else ""
+            parts.append(f"{n} {kind}{'s' if n > 1 else ''}{base}")
+    return ", ".join(parts)
 
 
 Verdict = Literal["ok", "note", "wrong"]

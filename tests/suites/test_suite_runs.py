@@ -214,7 +214,7 @@ def test_doctor_checks_a_suite_without_requests(harbour: Harbour) -> None:
     path = harbour.place.folder / "suites/questions.jsonl"
     assert findings["dataset"] == ("ok", f"{path}: 3 samples; columns: question, ground_truth, id")
     assert findings[f"target {harbour.bot.url}"][0] == "ok"
-    assert findings["gate"] == ("ok", "1 least means, 1 drops against passed, 1 trends")
+    assert findings["gate"] == ("ok", "1 minimum, 1 drop limit against passed, 1 trend limit")
     assert findings["notify"][0] == "ok"
     assert findings["trigger kb"][1] == (
         "an update starts a run after 60 s without another, or 1800 s in any case; everything is asked"
@@ -239,4 +239,4 @@ def test_doctor_reports_problems_of_a_suite(harbour: Harbour) -> None:
     assert "BOT_TOKEN" in wrong[f"target {harbour.bot.url}"]
     shown = bare.call("doctor", "suites/nightly.toml").stdout
     assert "suite nightly.toml" in shown
-    assert "1 least means, 1 drops against passed, 1 trends, 1 coverages" in shown
+    assert "1 minimum, 1 drop limit against passed, 1 trend limit, 1 coverage limit" in shown
