@@ -14,7 +14,7 @@ import pytest
 from prefect_holder import find_home, find_server
 
 from evalhouse.flows.server.api import TAG, PrefectApi, PrefectApiError, tag_run
-from evalhouse.flows.serving.flow_runs import _A_STEP, _REST_S, HistoryLimit, ServedSuite, delete_old, name_flow_run
+from evalhouse.flows.serving.flow_runs import _REST_S, HistoryLimit, ServedSuite, delete_old, name_flow_run
 
 OLD, YOUNG = timedelta(days=40), timedelta(days=20)
 TIMEOUT_S = 60.0
@@ -149,14 +149,15 @@ def test_parts_in_a_work_pool_go_with_their_run(records: Records) -> None:
 
 
 def test_a_line_a_day_says_what_was_deleted(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evalhouse.flows.serving.flow_runs._A_STEP", 2)
     suite, forever = records.make_suite(), records.make_suite()
     for kept in (suite, forever):
         records.add(age=OLD, deployment_id=kept.deployment_id)
-    for _ in range(_A_STEP):
+    for _ in range(2):
         records.add(age=OLD, deployment_id=suite.deployment_id)
     limit = HistoryLimit(records.api, [(suite, "30d"), (forever, "never")])
     lines = [limit.step() for _ in range(5)]
-    printed = f"deleted from Prefect's history: {suite.name} {_A_STEP + 1} flow runs older than 30d"
+    printed = f"deleted from Prefect's history: {suite.name} 3 flow runs older than 30d"
     assert lines == [[], [], [printed], [], []]
     assert records.api.post("/flow_runs/count", {"deployments": {"id": {"any_": [forever.deployment_id]}}}) == 1
     records.add(age=OLD, deployment_id=suite.deployment_id)
