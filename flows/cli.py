@@ -1,7 +1,7 @@
 """The `evalhouse` command.
 
-Each command lives in a module of its own that is imported when it is called, so that `--help`, `query` and `show`
-answer at once and import no Prefect. A known error is one line on standard error and an exit status:
+The module of a command is imported when the command is called, so that `--help`, `query` and `show` answer at once and
+import no Prefect. A known error is one line on standard error and an exit status:
 0 done, 1 a gate failed, 2 wrong usage or bad input, 3 the run is incomplete and can be resumed, 130 interrupted.
 """
 
@@ -14,7 +14,7 @@ from evalhouse.flows.commands.options import LazyGroup
 from evalhouse.flows.errors import BAD_INPUT, INCOMPLETE, INTERRUPTED, explain
 from evalhouse.warehouse.errors import WarehouseBusy
 
-# By name: its module in `flows/commands`, the command there, and what it does.
+# By name: the module in `flows/commands`, the command there, and its summary.
 COMMANDS = {
     "init": ("setup", "init", "Write a suite, ask the bot one question, and judge the answer."),
     "run": ("run", "run", "Evaluate a dataset."),
@@ -29,11 +29,11 @@ COMMANDS = {
     "prefer": ("compare", "prefer", "Ask a judge which of two answers is better, of two runs or columns."),
     "replay": ("compare", "replay", "Ask the bot again with old and new contexts: retrieval or generation?"),
     "gate": ("gate", "gate", "Check a run against limits and a baseline."),
-    "diagnose": ("explain", "diagnose", "Say which stage fails, for which samples, and what to try."),
+    "diagnose": ("explain", "diagnose", "Show which stage fails, for which samples, and what to try."),
     "report": ("show", "report", "Write one run as a self-contained HTML file."),
     "ui": ("serve", "ui", "Show all runs in a browser, live, until Ctrl-C."),
     "serve": ("serve", "serve", "Run suites on their schedules and after updates, until Ctrl-C."),
-    "receive": ("serve", "receive", "Take in the traces of applications, until Ctrl-C."),
+    "receive": ("serve", "receive", "Receive the traces of applications, until Ctrl-C."),
     "kb-updated": ("serve", "kb_updated", "Announce that a knowledge base was updated."),
     "testset": ("testset", "testset", "Make questions from documents, and keep them true when these change."),
     "prompts": ("judge", "prompts", "List, show, check and compare the judge's prompts."),
@@ -42,13 +42,13 @@ COMMANDS = {
     "warehouse": ("warehouse", "warehouse", "Check, compact or move the warehouse."),
     "doctor": ("setup", "doctor", "Show what is configured, what is reachable, what is wrong."),
 }
-# These need a Prefect server, which takes longer to come up than all their imports: it is started before them. Whether
-# `resume` needs one it knows when it has seen of which kind the run is.
+# These need a Prefect server, which takes longer to start than all their imports: it is started before them. `resume`
+# knows that it needs one when it has read the kind of the run.
 _RUNNING = ("run", "collect")
 # These read and end, and need the warehouse many times.
 _READING = ("compare", "diagnose", "gate", "lineage", "report", "show")
 _RUNS_NOTHING = ("--help", "-h", "--dry-run")
-# DuckDB takes a Ctrl-C that comes while it works and raises a RuntimeError of these words.
+# DuckDB raises a RuntimeError with this text for a Ctrl-C while it works.
 _DUCKDB_INTERRUPTED = "Query interrupted"
 
 
@@ -62,7 +62,7 @@ class _Evalhouse(LazyGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command in its module; a server that it will need is on its way by then."""
+        """Find the command in its module, after starting the server that it will need."""
         if args[0] in _RUNNING and not set(_RUNS_NOTHING).intersection(args):
             from evalhouse.flows.server.local import hold_server  # noqa: PLC0415  # reading commands do without
 
@@ -74,7 +74,7 @@ class _Evalhouse(LazyGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; raises ReaderGone when nobody reads the output any more."""
+        """Run the command; raises ReaderGone when the reader of the output has gone."""
         try:
             result = super().invoke(ctx)
             # What is still in the buffer has to fail here, not while Python exits.
@@ -87,7 +87,7 @@ class _Evalhouse(LazyGroup):
 @click.group(cls=_Evalhouse, elsewhere=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="evalhouse", message="%(prog)s %(version)s")
 def evalhouse() -> None:
-    """Evaluate a question-answering bot, and keep every verdict on the record.
+    """Evaluate a question-answering bot, and store every verdict.
 
     Start with `evalhouse run sample`: it judges the dataset that ships with evalhouse, with no key and nothing else
     to start.
@@ -107,7 +107,7 @@ def main(arguments: list[str] | None = None) -> None:
     except ReaderGone:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except Exception as error:  # the outermost: whatever a command raises is said, or its traceback shown
+    except Exception as error:  # the outermost handler: every error is printed as one line, or with its traceback
         if str(error) == _DUCKDB_INTERRUPTED:
             click.echo("interrupted", err=True)
             sys.exit(INTERRUPTED)
@@ -116,6 +116,6 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         sys.stdout.flush()
         click.echo(f"Error: {text}", err=True)
-        # A file that another program keeps is not bad input: everything waits beside it, and the run can be resumed.
+        # A file that another program locks is not bad input: rows are spooled beside it, and the run can be resumed.
         sys.exit(INCOMPLETE if isinstance(error, WarehouseBusy) else BAD_INPUT)
     sys.exit(status if isinstance(status, int) else 0)

@@ -71,7 +71,7 @@ _RUN_COLUMNS = (
 @click.option(
     "--cluster",
     metavar="COLUMN",
-    help="Metadata column whose values group samples that are not independent, such as those of one conversation; "
+    help="Metadata column whose values group samples that are not independent, such as samples of one conversation; "
     f"`{NO_CLUSTER}` for none. Default: the first of {', '.join(CLUSTER_COLUMNS)} that all samples have.",
 )
 @click.option("--sample", metavar="ID", help="Show this sample alone, with its texts.")
@@ -102,11 +102,11 @@ def compare(
     answers, contexts, ground truths, the judge, the formula, which samples there are, or nothing, which is the judge's
     own noise.
 
-    Where the runs asked questions again it is also said what the scores vary by, and what the difference is over all
+    If the runs repeated questions, the sources of the scores' variance are shown too, and the difference over all
     answers.
 
     The noise floor is what that noise alone reaches in 95 of 100 comparisons, by the runs of `evalhouse run --noise`.
-    It explains a change and decides nothing. A judge that scores the same texts otherwise than it did is warned of.
+    It explains a change and decides nothing. If the judge now scores the same texts differently, you are warned.
     """
     base_run = find_run(warehouse, base)
     pair = RunPair(warehouse, base_run, find_other_run(warehouse, base_run, candidate, sides="BASE and CANDIDATE"))
@@ -118,8 +118,8 @@ def compare(
     moved = _list_moved(pair, comparison, by, sample=sample, top=None if as_json else top)
     corrected = pair_corrected(warehouse, pair.base.run_id, pair.candidate.run_id)
     document = {
-        "base": _describe_run(pair.base),
-        "candidate": _describe_run(pair.candidate),
+        "base": {name: getattr(pair.base, name) for name in _RUN_COLUMNS},
+        "candidate": {name: getattr(pair.candidate, name) for name in _RUN_COLUMNS},
         "n_samples": {
             "base": comparison.n_base,
             "candidate": comparison.n_candidate,
@@ -170,7 +170,7 @@ def _flatten(compared: MetricComparison) -> dict[str, Any]:
         **metric,
         "n_common": paired.pop("n"),
         **paired,
-        # Its name while Holm's correction stood here; kept for those who read it.
+        # Named after Holm's correction, which was used before; kept for programs that read it.
         "p_holm": compared.paired.p_adjusted,
         "noise_floor": compared.noise_floor,
         "noise": noise,
@@ -179,21 +179,17 @@ def _flatten(compared: MetricComparison) -> dict[str, Any]:
     }
 
 
-def _describe_run(run: RunRow) -> dict[str, object]:
-    return {name: getattr(run, name) for name in _RUN_COLUMNS}
-
-
 def _list_moved(
     pair: RunPair, comparison: Comparison, by: str | None, *, sample: str | None, top: int | None
 ) -> list[dict[str, Any]]:
-    """Samples of both runs whose scores or verdicts are others, those that moved most first."""
+    """List the samples of both runs whose scores or verdicts differ, the largest differences first."""
     ranked = rank_samples(comparison.moves, by)
     common = pair.fetch("samples").filter("in_base", "in_candidate")["sample_id"].to_list()
     if sample is not None:
         if sample not in common:
             raise SettingsError(
                 f"--sample: {sample!r} is not in both runs {pair.base.run_id} and {pair.candidate.run_id}; "
-                f"{suggest(sample, common, otherwise='of those in both')}"
+                f"{suggest(sample, common, otherwise='in both are')}"
             )
         shown = [sample]
     else:
@@ -234,10 +230,10 @@ _MEANINGS = {
 @click.option("--metric", "metrics", multiple=True, metavar="METRIC", help="A metric that moved. Repeatable. Default: "
     "the first that both have of factual_f1, answer_correctness, accuracy and others.")  # fmt: skip
 @click.option("--sample", "samples", multiple=True, metavar="ID", help="Look into this sample alone. Repeatable.")
-@count_option("--limit", default=50, least=1, text="Samples to look into at most, those that moved most.")
+@count_option("--limit", default=50, min_value=1, text="Number of samples to look into, the largest moves first.")
 @click.option("--least", type=click.FloatRange(0, min_open=True), metavar="D", help="Smallest difference of a score to "
     "look into. Default: what the judge's noise was measured to reach, at least 0.1.")  # fmt: skip
-@count_option("--times", default=3, least=1, text="Times each question is asked with the same contexts.")
+@count_option("--times", default=3, min_value=1, text="Times each question is asked with the same contexts.")
 @count_option("--documents", default=8, text="Documents to undo one at a time in a sample at most.")
 @click.option("--suite", metavar="SUITE.toml", help="Ask the [target] of this suite, not the one CANDIDATE asked.")
 @click.option("--budget", "budget_usd", type=float, metavar="USD", help="Stop judging when this much is spent.")
@@ -255,17 +251,17 @@ def replay(
     dry_run: bool,
     warehouse: Warehouse,
     as_json: bool,
-    **numbers: Any,  # noqa: ANN401  # those of ReplayOptions
+    **numbers: Any,  # noqa: ANN401  # fields of ReplayOptions
 ) -> int:
-    """Say whether retrieval or generation moved the scores from the run BASE to the run CANDIDATE, by asking again.
+    """Find out whether retrieval or generation moved the scores from run BASE to run CANDIDATE, by asking again.
 
-    Samples that moved are asked again with the contexts of BASE and with those of CANDIDATE, and the answers judged as
-    CANDIDATE's were. Where the old contexts bring the old score back, retrieval did it: then the contexts that differ
-    are undone one at a time, which names the document. Where they do not, generation did it. A bot that answers
-    differently each time is named as that.
+    Samples that moved are asked again with the contexts of BASE and of CANDIDATE, and the answers are judged as in
+    CANDIDATE. If the old contexts bring the old score back, retrieval moved it: then the contexts that differ are
+    undone one at a time, which finds the document. If they do not, generation moved it. A bot that answers differently
+    each time is reported as that.
 
     The bot has to take contexts from its caller: `{{contexts}}` in the body of its [target], or an argument `contexts`.
-    What was answered is on record and is not asked again, also after an interruption.
+    Stored answers are not asked for again, also after an interruption.
     """
     from evalhouse.flows.replay import ReplayOptions, make_replay  # noqa: PLC0415  # these import what runs
     from evalhouse.flows.results.progress import show_run  # noqa: PLC0415
@@ -274,7 +270,7 @@ def replay(
     pair = RunPair(warehouse, base_run, find_other_run(warehouse, base_run, candidate, sides="BASE and CANDIDATE"))
     for run in (pair.base, pair.candidate):
         if run.kind != "evaluation":
-            raise SettingsError(f"run {run.run_id} is of kind {run.kind} and has no scores of its own to explain")
+            raise SettingsError(f"run {run.run_id} is of kind {run.kind} and has no scores to explain")
     options = ReplayOptions(metrics=metrics, sample_ids=samples, **numbers)
     target = None
     if suite is not None:
@@ -293,12 +289,12 @@ def replay(
         else:
             print_line(
                 f"{write_count(plan.n_samples, 'sample')} moved: the bot would be asked {plan.n_asks:,} times with the "
-                f"old contexts and the new ones ({plan.n_on_record:,} answers are on record), then at most "
+                f"old contexts and the new ones ({plan.n_on_record:,} answers are stored), then at most "
                 f"{plan.n_documents:,} times with one document undone, where retrieval did it."
             )
             print_line(
                 f"Judging that takes at most about {plan.requests:,} requests, cost {write_dollars(plan.cost_usd)}, "
-                "and none for an answer that is on record. Nothing was asked."
+                "and none for a stored answer. Nothing was asked."
             )
         return 0
     with show_run() as watch:
@@ -384,7 +380,7 @@ def _print(begun: "Replay", document: dict[str, Any]) -> None:
     if begun.problem is not None:
         print_notice(f"The replay stopped: {begun.problem}")
     if _find_status(begun):
-        print_line(f"next: evalhouse replay {base} {candidate}   (goes on with what is missing)")
+        print_line(f"next: evalhouse replay {base} {candidate}   (resumes with what is missing)")
     else:
         print_line(f"next: evalhouse compare {base} {candidate} --sample {findings[0].move.sample_id}")
 
@@ -398,8 +394,7 @@ _USED = ("requests", "reused", "failed", "prompt_tokens", "completion_tokens", "
 @click.argument("base", metavar="[BASE]", required=False)
 @click.argument("candidate", metavar="[CANDIDATE]", required=False)
 @click.option(
-    "--columns", metavar="A,B", help="BASE is a dataset, as `run` takes it: hold the answers in its columns A and B "
-    "against each other.",
+    "--columns", metavar="A,B", help="BASE is a dataset, as for `run`: compare the answers in its columns A and B.",
 )  # fmt: skip
 @click.option(
     "--map", "maps", multiple=True, metavar="OURS=THEIRS", help="Of a dataset: read the column OURS from THEIRS."
@@ -454,17 +449,17 @@ def prefer(
     dry_run: bool,
     warehouse: str | None,
     as_json: bool,
-    **flags: Any,  # noqa: ANN401  # those of settings
+    **flags: Any,  # noqa: ANN401  # settings
 ) -> int:
-    """Ask a judge which of two answers is better: those of the runs BASE and CANDIDATE to the samples both have, or
-    with --columns those in two columns of a dataset.
+    """Ask a judge which of two answers is better: the answers of the runs BASE and CANDIDATE to the samples of both, or
+    with --columns the answers in two columns of a dataset.
 
-    Runs are named as for `compare`; without them `previous` is held against `latest`. The judge is shown the question,
+    Runs are named as for `compare`; without them `previous` is compared with `latest`. The judge is shown the question,
     the ground truth and the contexts of both sides where they are there, and both answers, twice, with either in
     front. Where both orders name the same answer it wins, where one says tie that is half a win, and where they
     contradict each other it is a tie. What the place does is measured and shown beside it.
 
-    A pair is asked about once: `evalhouse resume` goes on where it was stopped, and pays for nothing twice. Exit
+    A pair is asked about once: `evalhouse resume` continues a stopped run, and pays for nothing twice. Exit
     status 3 when samples are left without a verdict, 1 when the candidate does not keep --min-preference.
     """
     from evalhouse.flows.prefer import (  # noqa: PLC0415
@@ -512,9 +507,9 @@ def prefer(
 
 
 def resume_preferences(run: "RunRow", *, warehouse_url: str, changes: Mapping[str, Any], as_json: bool) -> int:
-    """Go on with a run of kind prefer where it was stopped, and return the exit status."""
+    """Resume a run of kind prefer, and return the exit status."""
     from evalhouse.flows.prefer import plan_again  # noqa: PLC0415  # all that asks
-    from evalhouse.flows.preparing.settings import check_resumable  # noqa: PLC0415  # imports those of a run
+    from evalhouse.flows.preparing.settings import check_resumable  # noqa: PLC0415  # imports the settings of a run
 
     check_resumable(run, changes, {parameter.name for parameter in prefer.params})
     with ExitStack() as held:

@@ -1,8 +1,7 @@
 """`evalhouse lineage` and `evalhouse diagnose`: why a score is what it is, and which stage of the application fails.
 
-`lineage` draws a score down to the raw replies. Its rows are those of the view `score_lineage`, and those that no
-metric file names: the splitting of the texts, without which there were no statements to label, and the grades of users'
-rubrics, whose metrics have no file.
+`lineage` draws a score down to the raw replies. Its rows are from the view `score_lineage`, with the steps that no
+metric file names: the splitting of texts into statements, and the grades of users' rubrics, which have no such file.
 """
 
 import shlex
@@ -33,7 +32,6 @@ from evalhouse.flows.results.output import (
 )
 from evalhouse.flows.results.run_facts import CAUSES, LANGUAGES, Cause, Language, read_diagnosis
 from evalhouse.warehouse.messages import clean_text, shorten, suggest
-from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.pages import explain_no_sample
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.rows.samples import load_turns
@@ -51,7 +49,7 @@ _SPLITTINGS = tuple(name for name, step in STEPS.items() if step.task == "extrac
 
 Row = Mapping[str, Any]
 _GOOD: Final = ("refused_rightly", "fine")
-_LAST: Final = (*_GOOD, "not_judged")  # in this order, behind the failures
+_LAST: Final = (*_GOOD, "not_judged")  # in this order, after the failures
 _SHOWN_STATEMENTS: Final = 2
 
 
@@ -71,7 +69,7 @@ def lineage(*, names: tuple[str, ...], full: bool, warehouse: Warehouse, as_json
     run, sample, *metrics = names if len(names) > 1 else ("latest", *names)
     metric = metrics[0] if metrics else None
     run_row = find_run(warehouse, run)
-    rows = _read_lineage(warehouse, run_row.run_id, sample, metric)
+    rows = _fetch_lineage(warehouse, run_row.run_id, sample, metric)
     if not rows:
         of_run = {"run_id": run_row.run_id}
         of_sample = "select 1 from run_samples where run_id = $run_id and sample_id = $sample_id"
@@ -84,7 +82,7 @@ def lineage(*, names: tuple[str, ...], full: bool, warehouse: Warehouse, as_json
             )
         advice = suggest(metric or "", scored, otherwise="its metrics")
         raise SettingsError(f"run {run_row.run_id} has no score of metric {metric!r} for {sample!r}; {advice}")
-    # All else that was in the sample's row of the dataset.
+    # The other columns in the sample's row of the dataset.
     stored = warehouse.fetch_rows("lineage/metadata", run_id=run_row.run_id, sample_id=sample)
     metadata: Mapping[str, Any] = orjson.loads(str(stored[0]["metadata"])) if stored and stored[0]["metadata"] else {}
     if as_json:
@@ -94,8 +92,8 @@ def lineage(*, names: tuple[str, ...], full: bool, warehouse: Warehouse, as_json
         if metadata:
             from evalhouse.tasks.comparing.changes import list_step_inputs  # noqa: PLC0415  # brings the prompts
 
-            # What of a sample's metadata the steps read, those of rubrics by the texts of their prompts.
-            templates = _read_templates(warehouse, run_row.run_id)
+            # The part of a sample's metadata that the steps read; rubrics read what their prompts name.
+            templates = _fetch_templates(warehouse, run_row.run_id)
             rubrics = {f"{GRADE_STEP}{rubric}": [template] for rubric, template in templates.items()}
             inputs = [name for step in _list_steps(rows) for name in sorted(list_step_inputs(step, rubrics) or ())]
             read = {name: metadata[name] for name in dict.fromkeys(inputs) if name in metadata}
@@ -113,20 +111,20 @@ def lineage(*, names: tuple[str, ...], full: bool, warehouse: Warehouse, as_json
         for name, value in read.items():
             text = value if isinstance(value, str) else write_json(value, indent=False)
             branch.add(_join(f"{name}: {_cut(text, full)}"))
-        for _, of_metric in groupby(rows, key=lambda row: row["metric"]):
-            tree.add(_describe_score(list(of_metric)))
+        for _, grouped in groupby(rows, key=lambda row: row["metric"]):
+            of_metric = list(grouped)
+            score = of_metric[0]
+            value = (
+                write_value(score["value"]) if score["value"] is not None else f"unscored: {score['unscored_reason']}"
+            )
+            named = [row["step"] for row in of_metric if row["step"] and row["step"] not in _SPLITTINGS]
+            source = f"from {', '.join(dict.fromkeys(named))}; " if named else ""
+            version = score["metric_version"]
+            tree.add(_join((score["metric"], "bold"), f" = {value}  ({source}formula version {version})"))
         for step in steps:
             metric = next(row["metric"] for row in rows if row["step"] == step)
             _draw_step(tree, step, [row for row in rows if (row["step"], row["metric"]) == (step, metric)], full=full)
         make_console().print(tree)
-
-
-def _describe_score(rows: list[dict[str, Any]]) -> Text:
-    first = rows[0]
-    value = write_value(first["value"]) if first["value"] is not None else f"unscored: {first['unscored_reason']}"
-    steps = ", ".join(dict.fromkeys(row["step"] for row in rows if row["step"] and row["step"] not in _SPLITTINGS))
-    rests = f"from {steps}; " if steps else ""
-    return _join((first["metric"], "bold"), f" = {value}  ({rests}formula version {first['metric_version']})")
 
 
 def _draw_step(tree: Tree, step: str, verdicts: Sequence[Row], *, full: bool) -> None:
@@ -135,7 +133,7 @@ def _draw_step(tree: Tree, step: str, verdicts: Sequence[Row], *, full: bool) ->
     branch = tree.add(_join((step, "bold"), why.rstrip()))
     reason = None
     for verdict in verdicts:
-        # What is measured without a judge gives one reason for all its numbers.
+        # A measure without a judge has one reason for all its numbers.
         is_repeated = verdict["call_id"] is None and verdict["rating"] is not None and verdict["reason"] == reason
         line = _describe_verdict(verdict, reason=None if is_repeated else explain_support(verdict, verdict["reason"]))
         reason = verdict["reason"]
@@ -170,7 +168,7 @@ def _describe_verdict(row: Row, *, reason: str | None) -> Text | None:
             f"{kind} ", (write_value(row["similarity"]), "bold"), f"  {row['statement']}" if row["statement"] else ""
         )
     if row["rating"] is not None:
-        # The rating on its scale, and where it is not what the judge said, that and the rule.
+        # The rating on its scale, and if the judge gave another one, that and the rule.
         original = "" if row["said"] in (None, row["rating"]) else f", said {row['said']:g}"
         return _join(
             f"{row['criterion']} ",
@@ -197,7 +195,7 @@ def _describe_verdict(row: Row, *, reason: str | None) -> Text | None:
 
 
 def _join(*parts: str | tuple[str, str]) -> Text:
-    """Texts, some with a style, as one text without control characters."""
+    """Join texts, some with a style, into one without control characters."""
     pairs = [(part, "") if isinstance(part, str) else part for part in parts]
     return Text.assemble(*((clean_text(text), style) for text, style in pairs))
 
@@ -206,10 +204,10 @@ def _cut(text: str | None, full: bool) -> str:
     return (text or "–") if full else shorten(text or "–", _SHORT)
 
 
-def _read_lineage(warehouse: Warehouse, run_id: str, sample_id: str, metric: str | None) -> list[dict[str, Any]]:
-    """All rows behind one score of a sample, or behind all of them; none when there is no such score.
+def _fetch_lineage(warehouse: Warehouse, run_id: str, sample_id: str, metric: str | None) -> list[dict[str, Any]]:
+    """Fetch all rows behind one score of a sample, or behind all of its scores, with the columns of `score_lineage`.
 
-    Every row has the columns of `score_lineage`.
+    The list is empty if there is no such score.
     """
     sample = {"run_id": run_id, "sample_id": sample_id}
     rows: list[dict[str, Any]] = warehouse.fetch_rows("lineage/scores", **sample, metric=metric)
@@ -219,44 +217,39 @@ def _read_lineage(warehouse: Warehouse, run_id: str, sample_id: str, metric: str
         from evalhouse.tasks.comparing.changes import find_graded  # noqa: PLC0415  # only where there are rubrics
 
         # The grading step of each score that a rubric gave whose prompt is stored.
-        templates = _read_templates(warehouse, run_id)
+        templates = _fetch_templates(warehouse, run_id)
         own = find_graded({f"{GRADE_STEP}{name}": [template] for name, template in templates.items()})
-    # The rows come in the order of their metrics.
+    # The rows come in the order of their metrics. Each metric also rests on the splittings before its steps.
     scores = {name: list(of_metric) for name, of_metric in groupby(rows, key=lambda row: str(row["metric"]))}
-    steps_of = {name: [*_list_splittings(of_metric), *own.get(name, ())] for name, of_metric in scores.items()}
+    steps_of = {}
+    for name, of_metric in scores.items():
+        earlier = add_earlier(row["step"] for row in of_metric if row["step"] is not None)
+        steps_of[name] = [*(step for step in _SPLITTINGS if step in earlier), *own.get(name, ())]
     steps = sorted({step for names in steps_of.values() for step in names})
-    query = read_query("lineage/further")
-    further: list[dict[str, Any]] = warehouse.read_rows(query, {**sample, "steps": steps}) if steps else []
-    return [row for name, of_metric in scores.items() for row in _add_further(of_metric, further, steps_of[name])]
+    further = warehouse.fetch_rows("lineage/further", **sample, steps=steps) if steps else []
+    all_rows: list[dict[str, Any]] = []
+    for name, of_metric in scores.items():
+        about_score = dict.fromkeys(of_metric[0]) | {column: of_metric[0][column] for column in _ABOUT_SCORE}
+        added = [
+            about_score | {column: value for column, value in row.items() if column in about_score}
+            for row in further
+            if row["step"] in steps_of[name]
+        ]
+        # The grades of a rubric replace the only row of its score, which has no step.
+        is_graded = any(step not in _SPLITTINGS for step in steps_of[name])
+        all_rows += [*(() if is_graded and added else of_metric), *added]
+    return all_rows
 
 
 def _list_steps(rows: Iterable[Row]) -> list[str]:
-    """The steps of some rows, in the order in which they are taken."""
+    """List the steps of some rows, in the order in which they run."""
     names = {row["step"] for row in rows if row["step"] is not None}
     order = {step: place for place, step in enumerate(STEPS)}
     return sorted(names, key=lambda step: (order.get(step, len(order)), step))
 
 
-def _list_splittings(rows: Iterable[Row]) -> list[str]:
-    earlier = add_earlier(row["step"] for row in rows if row["step"] is not None)
-    return [step for step in _SPLITTINGS if step in earlier]
-
-
-def _add_further(rows: Sequence[dict[str, Any]], further: Iterable[Row], steps: Sequence[str]) -> list[dict[str, Any]]:
-    """A score's rows with those of further steps, which stand in for the one row of a score without any."""
-    about_score = {**dict.fromkeys(rows[0]), **{name: rows[0][name] for name in _ABOUT_SCORE}}
-    columns = rows[0].keys()
-    added = [
-        about_score | {name: value for name, value in row.items() if name in columns}
-        for row in further
-        if row["step"] in steps
-    ]
-    has_own = any(step not in _SPLITTINGS for step in steps)
-    return [*([] if has_own and added else rows), *added]
-
-
-def _read_templates(warehouse: Warehouse, run_id: str) -> dict[str, str]:
-    """By rubric that graded in the run the text of its prompt."""
+def _fetch_templates(warehouse: Warehouse, run_id: str) -> dict[str, str]:
+    """Fetch the prompts of the rubrics that graded in the run, by rubric."""
     rows = warehouse.fetch_rows("lineage/rubrics", run_id=run_id)
     return {str(row["prompt"]): str(row["template"]) for row in rows}
 
@@ -265,7 +258,7 @@ def _read_templates(warehouse: Warehouse, run_id: str) -> dict[str, str]:
 @LATEST_ARGUMENT
 @click.option("--cause", type=click.Choice(CAUSES), metavar="NAME", help="Show this cause alone.")
 @count_option("--limit", default=3, text="Worst samples to show of each cause.")
-@count_option("--runs", "n_runs", default=5, least=1, text="Runs of the same suite or dataset in the trend.")
+@count_option("--runs", "n_runs", default=5, min_value=1, text="Runs of the same suite or dataset in the trend.")
 @click.option(
     "--language", type=click.Choice(LANGUAGES), help="Language of causes and remedies. Default: that of the run."
 )
@@ -274,9 +267,9 @@ def _read_templates(warehouse: Warehouse, run_id: str) -> dict[str, str]:
 def diagnose(
     *, run: str, cause: str | None, limit: int, n_runs: int, language: str | None, warehouse: Warehouse, as_json: bool
 ) -> None:
-    """Say which stage fails in RUN, for which samples, and what to try.
+    """Show which stage fails in RUN, for which samples, and what to try.
 
-    Each sample gets one cause from the verdicts on record; no model is asked. RUN is a run id, a unique prefix of one,
+    Each sample gets one cause from the stored verdicts; no model is asked. RUN is a run id, a unique prefix of one,
     a label, `latest` (the default), `latest-completed` or `previous`.
     """
     run_row = find_run(warehouse, run)
@@ -294,9 +287,12 @@ def diagnose(
         )
         print_line()
         names = {row["cause"]: row["name"] for row in document["causes"]}
+        # The most frequent failure first; causes that are fine or were not judged last.
+        order = {name: place for place, name in enumerate(_LAST, start=1)}
+        causes = sorted(document["causes"], key=lambda row: (order.get(row["cause"], 0), -row["n_samples"]))
         rows = [
             [row["name"], row["n_samples"], row["share"], write_interval(row["ci_low"], row["ci_high"]), row["meaning"]]
-            for row in _sort_causes(document)
+            for row in causes
             if row["n_samples"] or row["cause"] == cause
         ]
         if not rows:
@@ -308,42 +304,46 @@ def diagnose(
                 is_unasked = row["reason"] == "cancelled" and document["run"]["status"] == "completed"
                 why = " (no metric of this run asks for these verdicts)" if is_unasked else ""
                 print_line(f"{names['not_judged']}: {row['n_samples']} {row['reason']}{why}")
-        _print_trend(document, names)
-        _print_samples(document, names, cause)
-        causes = [row for row in _sort_causes(document) if row["remedies"]]
-        if causes:
+        _print_trend(document["trend"], causes)
+        rows = [
+            [
+                names[row["cause"]],
+                row["sample_id"],
+                row["evidence"],
+                " / ".join(shorten(statement["text"], 60) for statement in row["statements"][:_SHOWN_STATEMENTS])
+                or None,
+                shorten(row["question"], 60),
+                shorten(row["answer"], 80) or None,
+            ]
+            for row in document["samples"]
+            if row["cause"] not in _GOOD or cause
+        ]
+        print_section("Samples", ["cause", "sample", "evidence", "statements", "question", "answer"], rows)
+        with_remedies = [row for row in causes if row["remedies"]]
+        if with_remedies:
             print_line()
             print_line("What to try", bold=True)
-            for row in causes:
+            for row in with_remedies:
                 print_line(f"{row['name']} ({row['n_samples']})")
                 for remedy in row["remedies"]:
                     print_line(f"  - {remedy}")
-        frequent = next((row for row in _sort_causes(document) if row["n_samples"] and row["cause"] not in _LAST), None)
+        frequent = next((row for row in causes if row["n_samples"] and row["cause"] not in _LAST), None)
         print_line()
         if run_row.status != "completed":
             print_line(f"next: evalhouse resume {run_row.run_id}")
         if frequent is not None:
             sample = next((row["sample_id"] for row in document["samples"] if row["cause"] == frequent["cause"]), None)
             if sample is not None:
-                # The id is the dataset's own; a shell must take it for a word.
+                # The id is from the dataset; a shell must read it as one word.
                 print_line(f"next: evalhouse lineage {run_row.run_id} {shlex.quote(clean_text(sample))}")
             if cause is None:
                 print_line(f"next: evalhouse diagnose {run_row.run_id} --cause {frequent['cause']} --limit 20")
 
 
-def _sort_causes(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The most frequent failure first; what is fine or was not judged last."""
-    return sorted(
-        document["causes"],
-        key=lambda row: (_LAST.index(row["cause"]) + 1 if row["cause"] in _LAST else 0, -row["n_samples"]),
-    )
-
-
-def _print_trend(document: Mapping[str, Any], names: Mapping[str, str]) -> None:
-    trend = document["trend"]
+def _print_trend(trend: Sequence[Row], causes: Sequence[Row]) -> None:
     rows = [
-        [names[row["cause"]], *(of_run["shares"].get(row["cause"]) for of_run in trend)]
-        for row in _sort_causes(document)
+        [row["name"], *(of_run["shares"].get(row["cause"]) for of_run in trend)]
+        for row in causes
         if any(of_run["shares"].get(row["cause"]) for of_run in trend)
     ]
     if len(trend) < 2 or not rows:
@@ -356,19 +356,3 @@ def _print_trend(document: Mapping[str, Any], names: Mapping[str, str]) -> None:
         if of_run["same_yardstick"] is False:
             what = "another judge, language or plan"
             print_line(f"run {of_run['run_id']} has {what} than the one before: not comparable")
-
-
-def _print_samples(document: Mapping[str, Any], names: Mapping[str, str], asked_for: str | None) -> None:
-    rows = [
-        [
-            names[row["cause"]],
-            row["sample_id"],
-            row["evidence"],
-            " / ".join(shorten(statement["text"], 60) for statement in row["statements"][:_SHOWN_STATEMENTS]) or None,
-            shorten(row["question"], 60),
-            shorten(row["answer"], 80) or None,
-        ]
-        for row in document["samples"]
-        if row["cause"] not in _GOOD or asked_for
-    ]
-    print_section("Samples", ["cause", "sample", "evidence", "statements", "question", "answer"], rows)

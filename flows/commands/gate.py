@@ -1,5 +1,5 @@
-"""`evalhouse gate`: let a run through or not, by limits given on the command line; exit status 1 when it is not. And
-with `--accept` the other way round: a person says that a run is good, whatever its gate said."""
+"""`evalhouse gate`: check a run against limits on the command line, with exit status 1 if it fails; or accept a run as
+baseline with `--accept`."""
 
 from collections.abc import Mapping, Sequence
 from math import inf, isfinite
@@ -42,7 +42,7 @@ _LIMIT = "METRIC=NUMBER"
 
 
 class RunUnfinished(click.ClickException):
-    """The run has no end yet, so that there is nothing to decide on."""
+    """The run has not ended, so there is nothing to decide on."""
 
     exit_code = INCOMPLETE
 
@@ -54,7 +54,7 @@ class RunUnfinished(click.ClickException):
     metavar="BASE",
     help="The baseline of --max-drop: a run, named as RUN is; or, of RUN's suite (outside suites, of its dataset): "
     f"`{PASSED}`, the last run before RUN that passed its gate or was accepted; `{MEAN_OF_PASSED}`, the mean of the "
-    f"last --k of them, sample by sample; `{PREVIOUS_ANY}`, the last completed one, whatever its gate said.",
+    f"last --k of them, sample by sample; `{PREVIOUS_ANY}`, the last completed one, even if it failed its gate.",
 )
 @click.option(
     "--k",
@@ -98,8 +98,8 @@ class RunUnfinished(click.ClickException):
     metavar=_LIMIT,
     help="How far the mean may have fallen over many runs: the last of RUN's suite (or dataset) against the first "
     "since one was accepted, RUN and those before it that passed their gate. Fails when the drop is statistically "
-    "significant (corrected p at most 0.003, as it is asked every night), its whole interval is beyond the limit, and "
-    "RUN is still down; else passes. Repeatable.",
+    "significant (corrected p at most 0.003, since it is checked every night), its whole interval is beyond the limit, "
+    "and RUN is still down; else passes. Repeatable.",
 )
 @click.option(
     "--min-coverage",
@@ -137,10 +137,10 @@ class RunUnfinished(click.ClickException):
     "--accept",
     "accepted",
     metavar="RUN",
-    help="Check nothing, but put on record that this run is the baseline of its suite (or dataset) from now on, "
-    "whatever its gate said. Takes --why.",
+    help="Check nothing, and make this run the baseline of its suite (or dataset) from now on, even if it failed its "
+    "gate. Takes --why.",
 )
-@click.option("--why", metavar="TEXT", help="Why --accept: it stays on record.")
+@click.option("--why", metavar="TEXT", help="The reason for --accept, which is stored.")
 @click.option("--by", metavar="NAME", help="Who accepts. Default: the user of this process.")
 @WAREHOUSE_OPTION
 @JSON_OPTION
@@ -171,11 +171,11 @@ def gate(
 
     RUN and BASE are run ids, unique prefixes of one, labels, `latest`, `previous`, or `latest:SUITE` and
     `previous:SUITE`. Every limit is one check that ends as passed, failed or undecided. The gate fails when a check
-    failed, and, with `--undecided fail`, when one is undecided. What it decided is put on record.
+    failed, and, with `--undecided fail`, when one is undecided. The decision is stored.
     """
     if accepted is not None or why is not None or by is not None:
-        numbers = cost_usd or latency_p95_ms
-        is_asked = bool(run or against or minimums or maximums or drops or trends or coverages or numbers)
+        limits_given = minimums or maximums or drops or trends or coverages or cost_usd or latency_p95_ms
+        is_asked = bool(run or against or limits_given)
         return _accept(warehouse, accepted, why=why, by=by, is_asked=is_asked, as_json=as_json)
     if run is None:
         raise click.UsageError("name the RUN to check, or one to accept with --accept")
@@ -188,18 +188,24 @@ def gate(
     for_all = [text for text in coverages if "=" not in text]
     if len(for_all) > 1:
         raise SettingsError(f"--min-coverage: {' and '.join(for_all)} are both for all metrics; give one")
-    shares = _parse_limits("--min-coverage", [text for text in coverages if "=" in text], scores, least=0.0, most=1.0)
+    shares = _parse_limits(
+        "--min-coverage", [text for text in coverages if "=" in text], scores, min_value=0.0, max_value=1.0
+    )
     if for_all:
-        share = _parse_number("--min-coverage", for_all[0], for_all[0], least=0.0, most=1.0)
+        share = _parse_number("--min-coverage", for_all[0], for_all[0], min_value=0.0, max_value=1.0)
         shares = cover_all(scores, share) | shares
+    numbers = {}
+    given = (("cost_usd", "--max-cost", cost_usd), ("latency_p95_ms", "--max-latency-p95-ms", latency_p95_ms))
+    for name, option, text in given:
+        if text is not None:
+            numbers[name] = _parse_number(option, text, text, min_value=0.0)
     limits = Limits(
         minimums=_parse_limits("--min", minimums, scores),
         maximums=_parse_limits("--max", maximums, scores),
-        drops=_parse_limits("--max-drop", drops, scores, least=0.0),
-        trends=_parse_limits("--trend", trends, scores, least=0.0),
+        drops=_parse_limits("--max-drop", drops, scores, min_value=0.0),
+        trends=_parse_limits("--trend", trends, scores, min_value=0.0),
         coverages=shares,
-        cost_usd=_parse_given("--max-cost", cost_usd),
-        latency_p95_ms=_parse_given("--max-latency-p95-ms", latency_p95_ms),
+        **numbers,
     )
     if limits == Limits():
         raise SettingsError(
@@ -226,11 +232,11 @@ def gate(
         warehouse, checked_run, baseline, nights=nights, scores=scores, limits=limits, settings=settings,
         undecided=undecided,
     )  # fmt: skip
-    # Where the warehouse cannot be written to, the decision can still be looked at.
+    # If the warehouse cannot be written to, the decision is still printed.
     try:
         record_decision(warehouse, make_decision(document, "hand"), patience_s=WRITE_PATIENCE_S)
     except WarehouseError as error:
-        print_notice(f"The decision is not on record: {error}.")
+        print_notice(f"The decision is not stored: {error}.")
     if junit is not None:
         Path(junit).write_bytes(write_junit(document))
     if markdown is not None and markdown != STDOUT:
@@ -254,7 +260,7 @@ def _accept(
     if is_asked:
         raise SettingsError("--accept checks nothing; give it with --why and --by alone")
     if not why or not by:
-        raise SettingsError("--accept takes --why TEXT, which stays on record: say why this run is the new baseline")
+        raise SettingsError("--accept takes --why TEXT, which is stored: say why this run is the new baseline")
     run = find_run(warehouse, name)
     _check_status(run, "accept")
     if run.kind != "evaluation":
@@ -267,7 +273,7 @@ def _accept(
     print_line(describe_acceptance(vars(acceptance)))
     had = f"; its gate had {run.gate}" if run.gate else ""
     lacks = ", and it is incomplete: what it has not scored is not compared" if run.status == "incomplete" else ""
-    print_line(f"the next runs of {name_series(run)} are held against it, until one passes{had}{lacks}")
+    print_line(f"the next runs of {name_series(run)} are compared with it, until one passes{had}{lacks}")
     return 0
 
 
@@ -280,9 +286,9 @@ def _check_status(run: RunRow, what: str = "decide on") -> None:
 
 
 def _parse_limits(
-    option: str, texts: Sequence[str], scores: Mapping[str, Score], *, least: float = -inf, most: float = inf
+    option: str, texts: Sequence[str], scores: Mapping[str, Score], *, min_value: float = -inf, max_value: float = inf
 ) -> dict[str, float]:
-    """`METRIC=NUMBER` by metric; raises SettingsError for another form, an unknown metric, or one that came twice."""
+    """Parse `METRIC=NUMBER`; raises SettingsError for another form, an unknown metric, or a metric given twice."""
     limits: dict[str, float] = {}
     for text in texts:
         metric, equals, number = text.rpartition("=")
@@ -293,21 +299,21 @@ def _parse_limits(
                 f"{option}: the run has no metric {metric!r}; {suggest(metric, scores, otherwise='it has')}"
             )
         if metric in limits:
-            raise SettingsError(f"{option}: {metric} came twice; give it one limit")
-        limits[metric] = _parse_number(option, text, number, least=least, most=most)
+            raise SettingsError(f"{option}: {metric} is given twice; give it one limit")
+        limits[metric] = _parse_number(option, text, number, min_value=min_value, max_value=max_value)
     return limits
 
 
-def _parse_given(option: str, text: str | None) -> float | None:
-    return None if text is None else _parse_number(option, text, text, least=0.0)
-
-
-def _parse_number(option: str, text: str, number: str, *, least: float = -inf, most: float = inf) -> float:
+def _parse_number(option: str, text: str, number: str, *, min_value: float = -inf, max_value: float = inf) -> float:
     try:
         value = float(number)
     except ValueError:
         raise SettingsError(f"{option}: {text!r} has no number; give one such as 0.8") from None
-    if not isfinite(value) or not least <= value <= most:
-        ends = f"from {least:g} to {most:g}" if most != inf else f"of at least {least:g}" if least != -inf else "finite"
+    if not isfinite(value) or not min_value <= value <= max_value:
+        ends = "finite"
+        if max_value != inf:
+            ends = f"from {min_value:g} to {max_value:g}"
+        elif min_value != -inf:
+            ends = f"of at least {min_value:g}"
         raise SettingsError(f"{option}: {text!r} is out of range; allowed is a number {ends}")
     return value

@@ -44,22 +44,23 @@ _FOLDER = click.option(
     "folder",
     envvar=_VARIABLE,
     metavar="DIR",
+    type=click.Path(path_type=Path),
     help="A folder with prompt files that replace the built-in ones, and with your own rubrics.",
 )
 
 
 @click.group(cls=LazyGroup)
 def prompts() -> None:
-    """List, show and check the judge's prompts, and compare two sets of them against what people said."""
+    """List, show and check the judge's prompts, and compare two sets of them by people's labels."""
 
 
 @prompts.command("list")
 @_LANGUAGE
 @_FOLDER
 @JSON_OPTION
-def list_prompts(language: str, folder: str | None, as_json: bool) -> None:
+def list_prompts(language: str, folder: Path | None, as_json: bool) -> None:
     """List the prompts with versions and hashes, and the rubrics with scales and metrics."""
-    loaded = load_prompts(language, _to_path(folder)).values()
+    loaded = load_prompts(language, folder).values()
     if as_json:
         print_json([_describe(prompt) for prompt in loaded])
         return
@@ -75,7 +76,7 @@ def list_prompts(language: str, folder: str | None, as_json: bool) -> None:
 @prompts.command()
 @click.argument("name")
 @click.option(
-    "--sample", "sample_id", metavar="ID", help="Show the messages as they are sent for this sample of the dataset."
+    "--sample", "sample_id", metavar="ID", help="Show the messages that are sent for this sample of the dataset."
 )
 @click.option(
     "--dataset",
@@ -95,25 +96,24 @@ def show(
     dataset: str | None,
     maps: tuple[str, ...],
     language: str,
-    folder: str | None,
+    folder: Path | None,
     as_json: bool,
 ) -> None:
     """Show the messages that each request of prompt NAME begins with, and its reply's shape.
 
-    With --sample or --dataset the messages are those of one sample, whole. Nothing is sent.
+    With --sample or --dataset the messages are complete, for one sample. Nothing is sent.
     """
-    loaded = load_prompts(language, _to_path(folder))
+    loaded = load_prompts(language, folder)
     if name not in loaded:
         raise SettingsError(f"unknown prompt {name!r}; {suggest(name, loaded)}")
     prompt = loaded[name]
     if sample_id is not None or dataset is not None:
-        # Imports what a run does, which the listing of prompts has no need of.
+        # Imports everything that a run needs, which the list of prompts does not.
         from evalhouse.flows.preparing.settings import parse_pairs, resolve_settings  # noqa: PLC0415
         from evalhouse.flows.trials.prompts import preview_prompt  # noqa: PLC0415
 
-        resolved = resolve_settings(
-            {"dataset": dataset, "language": language, "prompts": folder} | {"mapping": parse_pairs(maps, "--map")}
-        )
+        flags = {"dataset": dataset, "language": language, "prompts": str(folder) if folder else None}
+        resolved = resolve_settings({**flags, "mapping": parse_pairs(maps, "--map")})
         preview = preview_prompt(prompt, resolved.settings, sample_id)
         if as_json:
             print_json(_describe(prompt) | asdict(preview))
@@ -121,9 +121,7 @@ def show(
             if preview.why_none is not None:
                 print_line(f"Nothing is asked with {prompt.name} for sample {preview.sample_id}: {preview.why_none}")
             if preview.has_stand_ins:
-                print_line(
-                    "The statements are those the lexical judge finds; in a run they come from the extract step."
-                )
+                print_line("The statements are from the lexical judge; in a run they come from the extract step.")
             for number, request in enumerate(preview.requests, start=1):
                 place = f"request {number} of {len(preview.requests)}"
                 print_line(f"══ {place} for sample {preview.sample_id}, step {request.step} ", bold=True)
@@ -148,16 +146,16 @@ def show(
 
 @prompts.command()
 @_LANGUAGE
-@click.argument("folder", required=False, envvar=_VARIABLE)
-def check(folder: str | None, language: str) -> int:
-    """Check the prompts and rubrics in FOLDER and say everything that is wrong with them.
+@click.argument("folder", required=False, envvar=_VARIABLE, type=click.Path(path_type=Path))
+def check(folder: Path | None, language: str) -> int:
+    """Check the prompts and rubrics in FOLDER and report everything that is wrong with them.
 
     Without FOLDER, the folder that $EVALHOUSE_PROMPTS names is checked, and without that variable the built-in prompts.
     """
-    problems = [str(problem) for problem in check_prompts(_to_path(folder), language)]
-    loaded = {} if problems else load_prompts(language, _to_path(folder))
+    problems = [str(problem) for problem in check_prompts(folder, language)]
+    loaded = {} if problems else load_prompts(language, folder)
     if folder and not problems:
-        # A run's own parts, which the listing of prompts has no need of.
+        # Imports parts of a run, which the list of prompts does not need.
         from evalhouse.flows.preparing.plan import find_taken_scores  # noqa: PLC0415
         from evalhouse.warehouse.metric_files import load_metrics  # noqa: PLC0415
 
@@ -205,11 +203,11 @@ def compare(
     as_json: bool,
     **flags: object,
 ) -> None:
-    """Say how far the judge agrees with people when asked in the words of OLD and of NEW.
+    """Report how far the judge agrees with people when asked by the prompts OLD and by NEW.
 
-    Each is `built-in`, a folder as `run --prompts` takes it, or, for prompts on record, a version or the beginning of a
-    hash. The judge is asked about the verdicts that people have reviewed, over the statements of their runs; nothing
-    is split again, so `extract` is not compared. What was asked before is taken from the record.
+    Each is `built-in`, a folder as for `run --prompts`, or, for stored prompts, a version or the beginning of a hash.
+    The judge is asked about the verdicts that people have reviewed, over the statements of their runs; nothing is split
+    again, so `extract` is not compared. Stored replies are reused.
     """
     from evalhouse.flows.trials.prompts import compare_prompt_sets  # noqa: PLC0415  # imports all that asks
 
@@ -223,24 +221,24 @@ def compare(
 
 
 def _describe_own(loaded: Mapping[str, Prompt], language: str) -> str:
-    """What the files of a folder are: in place of ours, or rubrics beside them."""
+    """Describe the files of a folder: replacements of built-in prompts, or rubrics."""
     ours = load_prompts(language) if language in list_languages() else {}
     sentences = []
     for prompt in [prompt for prompt in loaded.values() if prompt is not ours.get(prompt.name)]:
         if prompt.name in ours:
             is_same = prompt.prompt_hash == ours[prompt.name].prompt_hash
-            sentences.append(f"{prompt.name} {'is the same as' if is_same else 'replaces'} ours")
+            sentences.append(f"{prompt.name} {'is the same as' if is_same else 'replaces'} the built-in one")
         elif prompt.rubric:
             scale, metrics = _mark(prompt.rubric)
             use = f"gives {metrics}" if metrics else "is one for `evalhouse prefer`"
             sentences.append(f"{prompt.name} is a rubric of {scale} and {use}")
         else:
-            sentences.append(f"{prompt.name} is in a language of its own")
+            sentences.append(f"{prompt.name} is in another language")
     return "; ".join(sentences)
 
 
 def _mark(rubric: Rubric | None) -> tuple[str | None, str | None]:
-    """A rubric's scales and metrics in words, for the criteria that are scores; None for another prompt."""
+    """Return a rubric's scales and metrics in words, for criteria with a metric; None for other prompts."""
     if rubric is None:
         return None, None
     if rubric.is_of_pairs:
@@ -263,10 +261,6 @@ def _describe(prompt: Prompt) -> dict[str, object]:
         needs = [needed if len(needed) > 1 else needed[0] for needed in rubric.needs]
         described["rubric"] = {"needs": needs, "criteria": criteria, "metrics": rubric.metrics}
     return described
-
-
-def _to_path(folder: str | None) -> Path | None:
-    return Path(folder) if folder else None
 
 
 @click.command()
@@ -318,11 +312,10 @@ def benchmark(
 
     A set is a folder with JSON Lines files. What is judged follows from its columns: support, correctness, relevance,
     decomposition, rubric or pairwise. The judge is asked about the rows as about samples of a run, and every reply is
-    on record: the same command resumes where it was stopped and pays for nothing twice. Exit status 3 when rows are
-    left without a verdict. `--plan fused` asks about every row by both plans and shows their difference with its
-    interval.
+    stored: the same command resumes where it was stopped and pays for nothing twice. Exit status 3 when rows are left
+    without a verdict. `--plan fused` asks about every row by both plans and shows their difference with its interval.
     """
-    # Help imports nothing of what asks.
+    # Help must not import everything that asks.
     from evalhouse.flows.preparing.settings import resolve_settings  # noqa: PLC0415
     from evalhouse.flows.results.progress import show_run  # noqa: PLC0415
     from evalhouse.flows.trials import benchmark as trials  # noqa: PLC0415

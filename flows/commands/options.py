@@ -1,6 +1,6 @@
-"""What commands have in common: the options that several take, and groups of commands that are imported when called.
+"""Options that several commands have, and groups of commands that are imported when called.
 
-Kept apart from `settings` because reading commands (`query`, `runs`, `show`, `lineage`) need these and nothing of the
+They are separate from `settings` because reading commands (`query`, `runs`, `show`, `lineage`) need them and not the
 settings of a run, whose import alone takes longer than most of their answers.
 """
 
@@ -28,11 +28,9 @@ WAREHOUSE_VARIABLE = "EVALHOUSE_WAREHOUSE"
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 RUN_ARGUMENT = click.argument("run", metavar="RUN")
 LATEST_ARGUMENT = click.argument("run", metavar="[RUN]", default="latest")
-"""A run of which the newest evaluation is the default."""
-
-
+"""A run, by default the newest evaluation."""
 FORMATS = ("html", "csv", "jsonl")
-"""Of what people fill in."""
+"""Formats of files that people fill in."""
 UNDECIDED_OPTION = click.option(
     "--undecided",
     type=click.Choice(["pass", "fail"]),
@@ -51,7 +49,7 @@ REASONING_OPTION = click.option(
 DRY_RUN_OPTION = click.option(
     "--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing."
 )
-FRESH_OPTION = click.option("--fresh", is_flag=True, default=None, help="Ask again even where replies are on record.")
+FRESH_OPTION = click.option("--fresh", is_flag=True, default=None, help="Ask again even where replies are stored.")
 _describe_warehouse = partial(
     click.option,
     "--warehouse",
@@ -62,17 +60,17 @@ _describe_warehouse = partial(
 )
 WAREHOUSE_URL_OPTION = _describe_warehouse()
 _SECTIONS: dict[click.Parameter, str | None] = {}
-"""The section of help that an option belongs to."""
+"""The section of the help that an option is listed in."""
 
 
-def count_option(*names: str, default: int, text: str, least: int = 0) -> Callable[[_Command], _Command]:
-    """An option for a whole number of at least `least`."""
-    kind = click.IntRange(min=least)
+def count_option(*names: str, default: int, text: str, min_value: int = 0) -> Callable[[_Command], _Command]:
+    """Return an option for a whole number of at least `min_value`."""
+    kind = click.IntRange(min=min_value)
     return click.option(*names, type=kind, default=default, show_default=True, metavar="N", help=text)
 
 
 def temperature_option(default: str) -> Callable[[_Command], _Command]:
-    """The option for a sampling temperature, with what it is where nothing is said."""
+    """Return the option for a sampling temperature, with its default in words."""
     return click.option("--temperature", metavar="T", help=f"Sampling temperature, or `none`. Default: {default}.")
 
 
@@ -81,7 +79,7 @@ SEED_OPTION = count_option("--seed", default=0, text="Seed of what is drawn at r
 
 
 def find_warehouse(flag: str | None) -> str:
-    """The warehouse's URL: the flag, else the environment's, else the default one in the working directory."""
+    """Return the warehouse's URL: the flag, else the variable, else the default in the working directory."""
     return flag or os.environ.get(WAREHOUSE_VARIABLE) or DEFAULT_URL
 
 
@@ -98,10 +96,10 @@ WAREHOUSE_OPTION = _describe_warehouse(callback=_open_warehouse)
 def join_options(
     *options: Callable[[_Command], _Command], section: str | None = None
 ) -> Callable[[_Command], _Command]:
-    """Several options as one decorator; help lists them in their order, under `section` in a `SectionedCommand`."""
+    """Join options into one decorator; help lists them in their order, under `section` in a `SectionedCommand`."""
 
     def decorate(command: _Command) -> _Command:
-        # A decorator puts its option before those already there.
+        # A decorator puts its option before the others.
         for option in reversed(options):
             command = option(command)
             parameter = command.__click_params__[-1]  # type: ignore[attr-defined]  # where click keeps them
@@ -112,7 +110,7 @@ def join_options(
 
 
 class SectionedCommand(click.Command):
-    """A command whose help lists options by section, those without one last."""
+    """A command whose help lists options by section, options without a section last."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, a list for each section in the order of the source."""
@@ -149,7 +147,7 @@ judge_options = join_options(
         "--contexts-alone",
         is_flag=True,
         default=None,
-        help="Judge each context in a request of its own; support by several together is not found then.",
+        help="Judge each context in a separate request; support by several together is not found then.",
     ),
     click.option(
         "--logprobs", is_flag=True, default=None, help="Grade by token probabilities where the judge has them."
@@ -157,7 +155,7 @@ judge_options = join_options(
     FRESH_OPTION,
     section="The judge",
 )
-"""The options of `run` that say who judges and how it is asked."""
+"""The options of `run` for the judge and how it is asked."""
 metric_options = join_options(
     click.option(
         "--metrics", metavar="A,B", help="Metrics to score. Default: the usual ones and what comes with them."
@@ -168,7 +166,7 @@ metric_options = join_options(
         "--citations",
         multiple=True,
         metavar="REGEX",
-        help="How answers cite, in place of what is built in. Repeatable.",
+        help="How answers cite, in place of the built-in patterns. Repeatable.",
     ),
     click.option("--citations-from", type=int, metavar="0|1", help="The number of the first context. Default: 1."),
     click.option("--contexts-role", metavar="ROLE", help="authoritative (default) or supplementary, for `relevance`."),
@@ -178,7 +176,7 @@ metric_options = join_options(
     ),
     section="Metrics",
 )
-"""The options of `run` that say what is scored."""
+"""The options of `run` for the metrics."""
 dataset_options = join_options(
     click.option(
         "--limit", type=int, metavar="N", help="Judge only the first N rows: samples, whole conversations or traces."
@@ -197,17 +195,17 @@ dataset_options = join_options(
         type=click.Choice(["all", "last"]),
         help="Which turns of a whole conversation are samples. Default: all.",
     ),
-    click.option("--responses", metavar="RUN", help="Judge the answers that RUN has on record; ask for none."),
+    click.option("--responses", metavar="RUN", help="Judge the stored answers of RUN; ask for none."),
     section="The dataset",
 )
-"""The options of `run` that say which samples are judged and how their file is read."""
+"""The options of `run` for the samples to judge and how their file is read."""
 run_options = join_options(
     click.option("--label", metavar="TEXT", help="A name for this run."),
     click.option("--href", metavar="URL", help="A link to what was evaluated: a commit, a build."),
     click.option("--tag", "tags", multiple=True, metavar="T", help="A tag. Repeatable."),
     section="The run",
 )
-"""The options of `run` that name it."""
+"""The options of `run` for its name."""
 limit_options = join_options(
     click.option("--concurrency", type=int, metavar="N", help="Requests in flight at once. Default: 16."),
     click.option("--rpm", type=int, metavar="N", help="Requests per minute. Default: no limit."),
@@ -239,7 +237,7 @@ limit_options = join_options(
     ),
     section="Limits of asking",
 )
-"""The options that commands share which ask: how hard to ask."""
+"""The limits of all commands that ask a model."""
 pool_options = join_options(
     click.option("--pool", metavar="NAME", help="Have the workers of this Prefect work pool judge the samples."),
     click.option("--part-size", type=int, metavar="N", help="Samples a worker is given at once. Default: 500."),
@@ -251,31 +249,32 @@ pool_options = join_options(
     ),
     section="Who judges besides this process",
 )
-"""The options that `run` and `resume` share: who judges besides this process, and how long Prefect lets it take."""
+"""The options of `run` and `resume` for other processes that judge, and for time limits by Prefect."""
 
 
 def write_command() -> str:
-    """The command as it was given, for a person to give again."""
+    """Write the command as it was given, for a person to repeat it."""
     context = click.get_current_context()
     words = context.command_path.split()
     for parameter in context.command.params:
-        if context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE:
-            words += _write_parameter(parameter, context.params.get(parameter.name or ""))
+        name = parameter.name or ""
+        if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        value = context.params.get(name)
+        if not isinstance(parameter, click.Option):
+            words.append(str(value))
+            continue
+        option = max(parameter.opts, key=len)
+        if isinstance(value, bool):
+            words += list(parameter.secondary_opts) if parameter.is_flag and not value else [option]
+        else:
+            for each in value if parameter.multiple else [value]:  # type: ignore[union-attr]  # a tuple by click
+                words += [option, str(each)]
     return shlex.join(words)
 
 
-def _write_parameter(parameter: click.Parameter, value: Any) -> list[str]:  # noqa: ANN401  # whatever click made of it
-    if not isinstance(parameter, click.Option):
-        return [str(value)]
-    if isinstance(value, bool):
-        return list(parameter.secondary_opts) if parameter.is_flag and not value else [max(parameter.opts, key=len)]
-    return [
-        word for one in (value if parameter.multiple else [value]) for word in (max(parameter.opts, key=len), str(one))
-    ]
-
-
 def pick_format(kind: str | None, output: str | None) -> str:
-    """The format of a file to fill in: as asked for, else by its ending, else a page."""
+    """Return the format of a file to fill in: the given one, else by its ending, else a page."""
     suffix = Path(output).suffix.lstrip(".").lower() if output else ""
     if kind is None and suffix and suffix not in FORMATS:
         raise SettingsError(f"{output} ends in .{suffix}; name a file in {', '.join(FORMATS)}, or give --format")
@@ -283,9 +282,9 @@ def pick_format(kind: str | None, output: str | None) -> str:
 
 
 class LazyGroup(click.Group):
-    """A group whose help shows whole summaries, with commands that are imported when called besides those it defines.
+    """A group of commands whose help shows whole summaries, some of which are imported only when called.
 
-    `elsewhere` has them by name: the module in this folder, the command there, and what it does.
+    `elsewhere` has these by name: the module in this folder, the command there, and its summary.
     """
 
     def __init__(self, *, elsewhere: Mapping[str, tuple[str, str, str]] | None = None, **attributes: Any) -> None:  # noqa: ANN401  # click's own
@@ -293,11 +292,11 @@ class LazyGroup(click.Group):
         self._elsewhere = elsewhere or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, in the order of the source."""
+        """List all names, in the order of the source."""
         return [*self.commands, *self._elsewhere]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, whose module is imported where it lives in another one."""
+        """Return the command, importing its module if needed."""
         if cmd_name not in self._elsewhere:
             return super().get_command(ctx, cmd_name)
         module, name, _ = self._elsewhere[cmd_name]
@@ -307,14 +306,14 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is called; for an unknown one the error says which known ones are like it."""
+        """Return the command that is called; the error for an unknown one suggests similar names."""
         name, names = args[0], self.list_commands(ctx)
         if name not in names and not name.startswith("-"):
             raise click.UsageError(f"there is no command {name!r}; {suggest(name, names)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands, without importing any of them."""
+        """Write the list of commands, without importing any of them."""
         summaries = {name: command.get_short_help_str(limit=90) for name, command in self.commands.items()}
         summaries |= {name: summary for name, (_, _, summary) in self._elsewhere.items()}
         with formatter.section("Commands"):

@@ -1,4 +1,4 @@
-"""`evalhouse review`: people label what the judge has labelled."""
+"""`evalhouse review`: people label the judge's verdicts, and decide on the questions of test sets."""
 
 import secrets
 from collections import Counter
@@ -40,12 +40,12 @@ from evalhouse.tasks.comparing.agreement import (
 )
 from evalhouse.tasks.reviews.export import CorrectedMean, explain_uncorrected, list_corrected
 from evalhouse.warehouse.rows.reviews import Review, fetch_reviewed
-from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.steps import REVIEWED_PROMPTS
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
-    from evalhouse.flows.testsets.versions import DecidedSet, ImportedDecisions
+    from evalhouse.flows.testsets.versions import ImportedDecisions
     from evalhouse.tasks.reviews.export import Export, ExportRequest
 _SET = click.argument("path", metavar="SET", type=click.Path(path_type=Path))
 
@@ -55,7 +55,7 @@ def review() -> None:
     """Have people label verdicts, and measure how far to trust the judge.
 
     `export` writes verdicts to label, as a page for the browser or a table, `questions` the questions of a test set;
-    `import` takes in what people said.
+    `import` stores the labels and decisions.
     """
 
 
@@ -81,11 +81,11 @@ def questions(
 ) -> None:
     """Ask people about the questions of SET: keep, fix or drop.
 
-    SET is a file that `testset make` wrote. Proposals of `testset refresh` come first, then questions that nobody has
-    decided on. The passages that a question rests on are shown from DOCS; without it they are read where the set was
-    made from. `review import` takes the decisions in.
+    SET is a file that `testset make` wrote. Proposals of `testset refresh` come first, then questions without a
+    decision. The passages that a question rests on are shown from DOCS; without it they are read where the set was
+    made from. `review import` stores the decisions.
     """
-    # These read documents, which the other commands do without.
+    # These read documents, which the other commands do not need.
     from evalhouse.tasks.reviews.export import write_csv, write_lines  # noqa: PLC0415
     from evalhouse.tasks.testsets import TestsetError  # noqa: PLC0415
     from evalhouse.tasks.testsets.decisions import list_question_rows, pick_questions  # noqa: PLC0415
@@ -144,47 +144,45 @@ def questions(
 
 
 def report_import(imported: "ImportedDecisions", *, as_json: bool) -> None:
-    """What an import of decisions did."""
+    """Print the result of an import of decisions."""
     if as_json:
-        sets = [_describe_set(decided) for decided in imported.sets]
+        sets = [
+            {
+                "set": str(decided.path),
+                "set_hash": decided.set_hash,
+                "run_id": decided.run_id,
+                **{word: decided.counts[word] for word in ("accepted", "fixed", "dropped")},
+                "known": decided.taken.n_known,
+                "superseded": decided.taken.n_superseded,
+                "outdated": [decision.question_id for decision in decided.taken.outdated],
+                "n_questions": len(decided.taken.test_set.questions),
+                "n_proposals": len(decided.taken.test_set.manifest.proposals),
+            }
+            for decided in imported.sets
+        ]
         print_json({"undecided": imported.n_undecided, "sets": sets})
         return
     for decided in imported.sets:
         counts, taken = decided.counts, decided.taken
         new = ", ".join(f"{counts[word]} {word}" for word in ("accepted", "fixed", "dropped"))
         print_line(
-            f"{decided.path}: {new}; {taken.n_known} on record before, "
+            f"{decided.path}: {new}; {taken.n_known} stored before, "
             f"{write_count(imported.n_undecided, 'line')} without a decision"
         )
         if taken.n_superseded:
-            print_line(f"{taken.n_superseded} count for nothing: somebody decided otherwise later")
+            print_line(f"{taken.n_superseded} do not count: a later decision differs")
         if taken.outdated:
-            ids = ", ".join(said.question_id for said in taken.outdated[:5])
+            ids = ", ".join(decision.question_id for decision in taken.outdated[:5])
             print_notice(
-                f"{write_count(len(taken.outdated), 'decision')} left out, as the question is not any more what was "
-                f"shown ({ids}{', …' if len(taken.outdated) > 5 else ''}); `evalhouse review questions {decided.path}` "
-                "asks about what waits"
+                f"{write_count(len(taken.outdated), 'decision')} left out, since the question has changed after it "
+                f"was shown ({ids}{', …' if len(taken.outdated) > 5 else ''}); "
+                f"`evalhouse review questions {decided.path}` asks about the open ones"
             )
         if decided.run_id is not None:
             print_line(
                 f"version {decided.set_hash}: {write_count(len(taken.test_set.questions), 'question')}, accepted ones "
                 f"first; {write_count(len(taken.test_set.manifest.proposals), 'proposal')} left"
             )
-
-
-def _describe_set(decided: "DecidedSet") -> dict[str, Any]:
-    counts, taken = decided.counts, decided.taken
-    return {
-        "set": str(decided.path),
-        "set_hash": decided.set_hash,
-        "run_id": decided.run_id,
-        **{word: counts[word] for word in ("accepted", "fixed", "dropped")},
-        "known": taken.n_known,
-        "superseded": taken.n_superseded,
-        "outdated": [said.question_id for said in taken.outdated],
-        "n_questions": len(taken.test_set.questions),
-        "n_proposals": len(taken.test_set.manifest.proposals),
-    }
 
 
 @review.command(short_help="Count the questions that people accepted, fixed and dropped.")
@@ -207,7 +205,7 @@ def acceptance(*, path: Path | None, as_json: bool, warehouse: Warehouse) -> Non
         print_json([{**row, "acceptance": row["n_accepted"] / row["n"]} for row in rows])
         return
     if not rows:
-        print_line("nobody has decided on a question yet; `evalhouse review questions SET` asks people")
+        print_line("no question has a decision yet; `evalhouse review questions SET` asks people")
         return
     print_table(
         make_table(
@@ -239,7 +237,7 @@ def acceptance(*, path: Path | None, as_json: bool, warehouse: Warehouse) -> Non
     help="Share that is drawn at random; the rest goes where a person is needed most. 1: all at random.",
 )
 @click.option("--reviewer", metavar="NAME", help="Who will label; the page asks otherwise.")
-@click.option("--again", is_flag=True, help="Also ask about verdicts that somebody has labelled.")
+@click.option("--again", is_flag=True, help="Also ask about verdicts that have a label.")
 @click.option("--with-verdicts", is_flag=True, help="Put the judge's verdicts into a csv or jsonl file.")
 @JSON_OPTION
 @WAREHOUSE_OPTION
@@ -262,7 +260,7 @@ def export_verdicts(
 
     RUN is a run id, a unique prefix of one, a label, `latest` or `previous`. Half of the verdicts are drawn at
     random; the others come from those on which votes, or the lexical judge and the run's judge, disagree, and those
-    whose score moved since the run before. How each was picked is put on record.
+    whose score moved since the run before. The reason for each pick is stored.
     """
     # Imports the lexical judge.
     from evalhouse.tasks.reviews.export import (  # noqa: PLC0415
@@ -305,7 +303,7 @@ def export_verdicts(
     else:
         rows = list_rows(export, reviewer=reviewer, with_verdicts=with_verdicts)
         content = write_csv(rows, rows[0]) if kind == "csv" else write_lines(rows)
-    # An export on record whose file could not be written is asked of nobody and does no harm; the other way it would.
+    # A stored export whose file could not be written does no harm; a file without a stored export would.
     record_export(warehouse, export)
     path.write_bytes(content)
     _report_export(export, request, path, as_json=as_json)
@@ -326,10 +324,10 @@ def export_verdicts(
 def import_labels(
     files: tuple[Path, ...], *, reviewer: str | None, set_path: Path | None, as_json: bool, warehouse: Warehouse
 ) -> None:
-    """Take labels in, from a page's download or a filled-in table.
+    """Store labels from a page's download or a filled-in table.
 
     FILE is csv or jsonl. All lines are checked before any is written. Labels are never overwritten: where a
-    reviewer labels a verdict twice, the later label counts. What is on record already adds nothing. Decisions on
+    reviewer labels a verdict twice, the later label counts. Labels that are stored already are skipped. Decisions on
     questions of a test set make a new version of the set.
     """
     from evalhouse.flows.testsets.versions import holds_decisions, import_decisions  # noqa: PLC0415  # as the first
@@ -353,7 +351,7 @@ def import_labels(
         rows = [list(group.values()) for group in _count(imported.new)]
         print_table(make_table(["step", "reviewer", "#new", "#agree with the judge", "#differ"], rows))
     print_line(
-        f"{write_count(len(imported.new), 'new label')}, {imported.n_known} on record before, "
+        f"{write_count(len(imported.new), 'new label')}, {imported.n_known} stored before, "
         f"{write_count(imported.n_unlabelled, 'line')} without one"
     )
     if imported.new:
@@ -402,7 +400,7 @@ def _report_export(export: "Export", request: "ExportRequest", path: Path, *, as
 
 
 def _count(reviews: Sequence[Review]) -> list[dict[str, Any]]:
-    """New labels by step and reviewer."""
+    """Count new labels by step and reviewer."""
     new = Counter((review.step, review.reviewer) for review in reviews)
     agree = Counter((review.step, review.reviewer) for review in reviews if review.label == review.judge_label)
     return [
@@ -492,7 +490,12 @@ def agreement(*, runs: tuple[str, ...], by: str, seed: int, warehouse: Warehouse
         print_line()
         _print_people(document["people"])
         for run in reviewed_runs:
-            _print_corrected(run, document["corrected"][run.run_id])
+            means = [CorrectedMean(**row) for row in document["corrected"][run.run_id]]
+            if means:
+                print_line()
+                print_table(corrected_table(means, title=f"Means of run {run.run_id}, corrected"))
+                for sentence in explain_uncorrected(run.metrics):
+                    print_line(sentence)
         print_line()
         print_line(
             f"Intervals are 95 %, over samples. Too few is: under {MIN_EFFECTIVE} verdicts by weight, under "
@@ -502,7 +505,7 @@ def agreement(*, runs: tuple[str, ...], by: str, seed: int, warehouse: Warehouse
 
 def _print_people(people: Sequence[Mapping[str, Any]]) -> None:
     if not people:
-        print_line("People with each other: no verdict has labels of two people, so nothing can be said.")
+        print_line("People with each other: no verdict has labels of two people, so their agreement is unknown.")
         return
     rows = [
         [
@@ -523,15 +526,6 @@ def _print_people(people: Sequence[Mapping[str, Any]]) -> None:
     ]  # fmt: skip
     columns = ["step", "who", "#verdicts", "agreeing", "κ", "α", "mind"]
     print_table(make_table(columns, rows, title="People with each other"))
-
-
-def _print_corrected(run: RunRow, rows: Sequence[Mapping[str, Any]]) -> None:
-    if not rows:
-        return
-    print_line()
-    print_table(corrected_table([CorrectedMean(**row) for row in rows], title=f"Means of run {run.run_id}, corrected"))
-    for sentence in explain_uncorrected(run.metrics):
-        print_line(sentence)
 
 
 def _write_measure(measure: Mapping[str, Any]) -> str:

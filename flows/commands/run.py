@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 
 _STATUSES = {"completed": 0, "cancelled": INTERRUPTED}
 _WITHOUT_SCORES: Mapping[RunKind, str] = {"testset": "made a test set", "prefer": "preferred one of two answers"}
-_ON_RECORD = "select distinct step from outcomes where run_id = $run_id"
+_STEPS = "select distinct step from outcomes where run_id = $run_id"
 
 
 @click.command(cls=SectionedCommand)
@@ -107,7 +107,7 @@ def run(
 
     DATASET is a file (JSON Lines, JSON, CSV, Excel, Parquet, Arrow), a table as `file.duckdb#table`, or `sample`, the
     dataset that ships with evalhouse. It holds one sample a row: question, answer, ground_truth and contexts, under
-    these names or those of other evaluation tools. A suite has all of this in a file, with the application that is
+    these names or the names of other evaluation tools. A suite has all of this in a file, with the application that is
     asked for answers and a gate; options given here override it. Exit status 1 when the gate fails.
     """
     suite = None
@@ -123,7 +123,7 @@ def run(
     }
     resolved = resolve_settings(options, suite=suite)
     settings = resolved.settings
-    # Refuse a parameter of a metric that is not there; one of a metric that is not asked for may stay.
+    # Refuse parameters of an unknown metric; parameters of a metric that is not scored are allowed.
     if settings.metric_settings:
         files = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
         plan_run(list(settings.metric_settings), files)
@@ -143,7 +143,7 @@ def run(
             try:
                 print_notice(describe_estimate(suite.testset, settings))
             except (SettingsError, TestsetError) as error:
-                print_notice(f"test set: cannot be refreshed, and would be evaluated as it is: {error}")
+                print_notice(f"test set: cannot be refreshed, and would be evaluated unchanged: {error}")
         try_own_metrics(make_plan(settings), settings)
         if settings.target is None and settings.responses is None:
             print_estimate(estimate_run(settings), as_json=as_json)
@@ -162,7 +162,7 @@ def run(
             try:
                 suite_outcome = run_suite(suite, flags=options, watch=watch)
             except RunCancelled as error:
-                print_notice(f"{error} while the test set was refreshed: it is as it was, and nothing was evaluated")
+                print_notice(f"{error} while the test set was refreshed: it is unchanged, and nothing was evaluated")
                 return INTERRUPTED
         else:
             suite_outcome = SuiteOutcome(outcome=start_run(RunRequest(settings=settings), watch=watch))
@@ -179,10 +179,10 @@ def run(
 def resume(run: str, warehouse: str | None, as_json: bool, **flags: object) -> int:
     """Continue RUN where it stopped.
 
-    Whatever was answered is on record and is not asked again; samples that failed are tried once more. RUN is a run
-    id, a unique prefix of one, a label, `latest` or `previous`. The run keeps its settings; the options here change
-    how it is asked. Exit status 1 when it belongs to a suite and does not pass its gate. Runs of `evalhouse prefer` go
-    on as well; of one of `evalhouse testset` the command is given again, as a run of its own with the same settings.
+    Stored replies are not asked for again; samples that failed are tried once more. RUN is a run id, a unique prefix of
+    one, a label, `latest` or `previous`. The run keeps its settings; the options here change how it is asked. Exit
+    status 1 when it belongs to a suite and does not pass its gate. Runs of `evalhouse prefer` can be resumed as well;
+    for a run of `evalhouse testset` its command is repeated, as a separate run with the same settings.
     """
     changes = resolve_changes(flags)
     url = find_warehouse(warehouse)
@@ -194,7 +194,7 @@ def resume(run: str, warehouse: str | None, as_json: bool, **flags: object) -> i
         from evalhouse.flows.commands.compare import resume_preferences  # noqa: PLC0415  # as above
 
         return resume_preferences(row, warehouse_url=url, changes=changes, as_json=as_json)
-    # The others are refused, for which no server need come up.
+    # Runs of other kinds are refused, without a server.
     with hold_server() if row.kind in ("evaluation", "collection") else nullcontext(), show_run() as watch:
         from evalhouse.flows.serving.suite_runs import resume_suite_run  # noqa: PLC0415  # while the server comes up
 
@@ -248,7 +248,7 @@ def report_outcome(suite_outcome: "SuiteOutcome", url: str, *, as_json: bool) ->
 
 
 def _introduce_judge(resolved: Resolved) -> str | None:
-    """Who judges, when nobody has named a judge: verdicts without a model, or calls that cost money."""
+    """Explain who judges if no judge was named: verdicts without a model, or calls that cost money."""
     if resolved.judge_was_chosen:
         return None
     names = parse_judges(resolved.settings.judge)
@@ -289,7 +289,7 @@ def _print_outcome(suite_outcome: "SuiteOutcome", rows: Sequence[Mapping[str, An
     )
     if sampling := explain_sampling(warehouse, run):
         print_line(f"warning: {sampling.removeprefix('note: ')}")
-    # The replies of models say something of them; the lexical judge and the built-in embeddings have none.
+    # Only models give replies that may deserve a warning.
     if run.judge != LEXICAL or run.embeddings not in (None, "hashing"):
         for warning in (
             *describe_replies(read_replies(warehouse, run.run_id)),
@@ -322,8 +322,7 @@ def _print_next(suite_outcome: "SuiteOutcome", rows: Sequence[Mapping[str, Any]]
         compare = f"evalhouse compare {suite_outcome.gate['against']['run_id']} {run_id}{elsewhere}"
         steps.append(f"{compare}   (what moved, and why)")
     if outcome.status != "completed":
-        again = "what was answered is on record and is not asked again"
-        steps.append(f"evalhouse resume {run_id}{elsewhere}   ({again})")
+        steps.append(f"evalhouse resume {run_id}{elsewhere}   (stored answers are not asked for again)")
     if outcome.status in ("completed", "incomplete"):
         steps.append(f"evalhouse show {run_id}{elsewhere}   (worst samples, costs{unscored})")
     for place, step in enumerate(steps):
@@ -342,9 +341,9 @@ def _print_next(suite_outcome: "SuiteOutcome", rows: Sequence[Mapping[str, Any]]
 def collect(*, suite: str, as_json: bool, changed: tuple[str, ...], **flags: object) -> int:
     """Ask the application of SUITE.toml about every sample, and judge nothing.
 
-    The responses are a run of their own, which `evalhouse run SUITE.toml --responses RUN` judges, as often as you like,
-    without asking again. What was answered is on record at once; `evalhouse resume` continues a run that was stopped
-    or in which questions failed.
+    The responses are a separate run, which `evalhouse run SUITE.toml --responses RUN` judges, as often as you like,
+    without asking again. Each answer is stored at once; `evalhouse resume` continues a run that was stopped or in which
+    questions failed.
     """
     from evalhouse.flows.preparing.suites import load_suite  # noqa: PLC0415  # other commands do without
 
@@ -410,7 +409,7 @@ def report_collection(outcome: "RunOutcome", url: str, *, as_json: bool, suite_p
 
 @dataclass(frozen=True, kw_only=True)
 class Rescoring:
-    """One run's rescoring before anything is written: what is scored, and why the rest is not."""
+    """The plan of rescoring one run: the metrics to score, and why others are left out."""
 
     run: RunRow
     settings: RunSettings
@@ -420,7 +419,7 @@ class Rescoring:
 
 @click.command()
 @click.argument("run_names", metavar="[RUN]...", nargs=-1)
-@click.option("--metrics", metavar="A,B", help="Also score these metrics, where their verdicts are on record.")
+@click.option("--metrics", metavar="A,B", help="Also score these metrics, if their verdicts are stored.")
 @click.option("--metric-files", metavar="DIR", help="A folder with metrics of your own, which are scored as well.")
 @click.option("--set", "sets", multiple=True, metavar="METRIC.PARAMETER=N", help="Set a metric's parameter.")
 @WAREHOUSE_OPTION
@@ -434,7 +433,7 @@ def rescore(
     warehouse: Warehouse,
     as_json: bool,
 ) -> None:
-    """Recompute the scores of the named runs, or of all of them, from the verdicts on record.
+    """Recompute the scores of the named runs, or of all runs, from stored verdicts.
 
     Each run keeps its own metrics and settings, except for what is given here.
     """
@@ -481,7 +480,7 @@ def rescore(
         print_line()
         print_line(f"next: evalhouse show {rescorings[0].run.run_id}")
     else:
-        print_line(f"No run is on record in {warehouse.location.name}; start one with `evalhouse run sample`.")
+        print_line(f"There is no run in {warehouse.location.name}; start one with `evalhouse run sample`.")
 
 
 def _plan_rescoring(
@@ -503,17 +502,17 @@ def _plan_rescoring(
     files = load_metrics(Path(folder) if folder else None)
     own = () if metrics or not metric_files else sorted(files.keys() - load_metrics(None).keys())
     added = (*metrics, *own)
-    plan_run([*added, *parameters], files)  # refuses a name that is not known, with the list of those that are
+    plan_run([*added, *parameters], files)  # refuses an unknown name, with the list of known ones
     merged = dict(settings.metric_settings)
     for name, changed in parameters.items():
         resolve_parameters(files[name], changed)  # refuses a parameter that the metric does not have
         merged[name] = {**merged.get(name, {}), **changed}
     forgotten = find_forgotten(warehouse, run.run_id)
-    steps = {str(row["step"]) for row in warehouse.read_rows(_ON_RECORD, {"run_id": run.run_id})}
+    steps = {str(row["step"]) for row in warehouse.read_rows(_STEPS, {"run_id": run.run_id})}
     scored, left_out = [], {}
     for name in dict.fromkeys([*run.metrics, *added]):
         if name not in files:
-            left_out[name] = "its file is not there any more"
+            left_out[name] = "its file no longer exists"
         elif forgotten is not None and files[name].is_own:
             left_out[name] = f"it may read texts, which were forgotten on {forgotten.forgotten_at:%Y-%m-%d}"
         elif not files[name].fits(run.embeddings):

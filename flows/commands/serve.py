@@ -90,8 +90,8 @@ def kb_updated(name: str, version: str | None, changed: tuple[str, ...], as_json
 def ui(*, host: str, port: int | None, browser: bool | None, warehouse: "Warehouse") -> None:
     """Show all runs in a browser, live, until Ctrl-C: series, samples with their verdicts, comparisons, costs, SQL.
 
-    It reads the warehouse and writes nothing but a person's labels. Only this machine is answered; with another --host
-    whoever comes needs the token that is printed, or that EVALHOUSE_UI_TOKEN sets.
+    It reads the warehouse and writes only a person's labels. Only this machine is answered; with another --host every
+    visitor needs the token that is printed, or that EVALHOUSE_UI_TOKEN sets.
     """
     from evalhouse.flows.ui.app import serve_pages  # noqa: PLC0415  # FastAPI, which no other command needs
 
@@ -107,11 +107,11 @@ def ui(*, host: str, port: int | None, browser: bool | None, warehouse: "Warehou
 def receive(*, settings: str | None, host: str, port: int | None, warehouse: "Warehouse") -> None:
     """Receive traces by OTLP over HTTP (POST /v1/traces, protobuf or JSON) until Ctrl-C, and keep them.
 
-    Events that hold what was said in their place are taken as well (POST /v1/logs), and joined to them.
+    Events with the content of spans are received as well (POST /v1/logs), and joined to the traces.
 
-    A suite with `dataset = "traces"` judges them. RECEIVER.toml says which are kept ([sampling]), what is taken out of
-    their texts before anything is stored ([redaction]), and for how long ([retention]). Every application that sends
-    needs the token that is printed, or that EVALHOUSE_RECEIVE_TOKEN sets.
+    A suite with `dataset = "traces"` judges them. RECEIVER.toml sets which traces are kept ([sampling]), what is
+    removed from their texts before anything is stored ([redaction]), and for how long ([retention]). Every application
+    that sends needs the token that is printed, or that EVALHOUSE_RECEIVE_TOKEN sets.
     """
     from evalhouse.flows.preparing.suites import load_receiver  # noqa: PLC0415  # brings pydantic
     from evalhouse.flows.receiver import serve_receiver  # noqa: PLC0415  # uvicorn, which few commands need

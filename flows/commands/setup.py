@@ -21,7 +21,6 @@ from evalhouse.flows.errors import BAD_INPUT, INCOMPLETE, SettingsError
 from evalhouse.flows.preparing.settings import (
     SUITE_ORIGIN,
     CheckResult,
-    Resolved,
     find_unknown_variables,
     find_variable,
     make_finding,
@@ -70,7 +69,7 @@ _REACH_S = 10.0
     "--try",
     "tries",
     is_flag=True,
-    help="Find out with four small requests what the judge's endpoint can (schemas, JSON mode, seeds, "
+    help="Find out with four small requests what the judge's endpoint supports (schemas, JSON mode, seeds, "
     "log-probabilities, requests at once, context window), and what a run will therefore do. The price is shown first.",
 )
 @click.option("--dry-run", is_flag=True, help="With --try: print what would be asked and its cost, and ask nothing.")
@@ -86,12 +85,11 @@ def doctor(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Say what is configured and where each value came from, what is reachable, and what is wrong.
+    """Show what is configured and where each value came from, what is reachable, and what is wrong.
 
     With SUITE.toml these are the settings of its next run, and its dataset, target, schedule, gate and webhook are
     checked too, without asking the application or notifying anyone. Asks the judge's endpoint for its list
-    of models, which costs nothing. With --try the endpoint is also asked what it can. Exit status 2 when something is
-    wrong.
+    of models, which costs nothing. With --try the endpoint is also tried. Exit status 2 when something is wrong.
     """
     if dry_run and not tries:
         raise SettingsError("--dry-run belongs to --try; everything else that doctor does costs nothing")
@@ -105,32 +103,46 @@ def doctor(
 
         findings += check_suite(chosen, settings)
     status = BAD_INPUT if any(finding.verdict == "wrong" for finding in findings) else 0
+    # Settings that a variable may set, or a suite has set.
+    shown = [
+        name for name, origin in resolved.origins.items() if find_variable(name) or origin.startswith(SUITE_ORIGIN)
+    ]
+    # The variables of other programs and of the judges' providers, without any secret.
+    secrets, others = list_variables(list_judges(settings.judge))
+    environment = {name: "set" if os.environ.get(name) else "not set" for name in (*_SECRETS, *secrets)}
+    environment |= {name: hide_credentials(os.environ.get(name) or "not set") for name in (*_ADDRESSES, *others)}
+    versions = {"python": platform.python_version()}
+    versions |= {name: importlib.metadata.version(name) for name in _PACKAGES}
     document = {
         "settings": {
             name: {
-                "value": to_plain_setting(getattr(resolved.settings, name)),
+                "value": to_plain_setting(getattr(settings, name)),
                 "from": resolved.origins[name],
                 "variable": find_variable(name),
             }
-            for name in _list_shown(resolved)
+            for name in shown
         },
-        "environment": _read_environment(resolved.settings.judge),
+        "environment": environment,
         "findings": [asdict(finding) for finding in findings],
-        "versions": _read_versions(),
+        "versions": versions,
     }
     if not as_json:
-        rows = [
-            [name, _write_setting(getattr(resolved.settings, name)), resolved.origins[name], find_variable(name)]
-            for name in _list_shown(resolved)
-        ]
+        rows = []
+        for name in shown:
+            value = getattr(settings, name)
+            if isinstance(value, TargetSettings | SuiteGate | Notify):
+                text = write_part(value)
+            else:
+                text = f"{value:g}" if isinstance(value, float) else write_value(value) or "–"
+            rows.append([name, text, resolved.origins[name], find_variable(name)])
         print_table(make_table(["setting", "value", "from", "variable"], rows, title="Settings"))
-        print_section("Environment", ["variable", "value"], list(_read_environment(resolved.settings.judge).items()))
+        print_section("Environment", ["variable", "value"], list(environment.items()))
         print_line()
-        print_line(", ".join(f"{name} {version}" for name, version in _read_versions().items()))
+        print_line(", ".join(f"{name} {version}" for name, version in versions.items()))
         rows = [[finding.what, finding.verdict, finding.detail] for finding in findings]
         print_section("Findings", ["looked at", "verdict", "detail"], rows)
     if tries:
-        # A judge with which something is wrong is tried as well: its own answer says what.
+        # A judge with a problem is tried as well: its own answer explains the problem.
         from evalhouse.flows.trials import endpoint  # noqa: PLC0415  # imports all that asks
 
         plan = endpoint.plan_trials(settings)
@@ -149,28 +161,6 @@ def doctor(
     return status
 
 
-def _list_shown(resolved: Resolved) -> list[str]:
-    """What a variable may set, and what a suite has set."""
-    return [name for name, origin in resolved.origins.items() if find_variable(name) or origin.startswith(SUITE_ORIGIN)]
-
-
-def _write_setting(value: object) -> str:
-    if isinstance(value, TargetSettings | SuiteGate | Notify):
-        return write_part(value)
-    return f"{value:g}" if isinstance(value, float) else write_value(value) or "–"
-
-
-def _read_environment(judges: str) -> dict[str, str]:
-    """The variables of others that matter here, those of the judges' providers among them, without any secret."""
-    secrets, others = list_variables(list_judges(judges))
-    shown = {name: "set" if os.environ.get(name) else "not set" for name in (*_SECRETS, *secrets)}
-    return shown | {name: hide_credentials(os.environ.get(name) or "not set") for name in (*_ADDRESSES, *others)}
-
-
-def _read_versions() -> dict[str, str]:
-    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in _PACKAGES}
-
-
 def check_variables(_: RunSettings) -> CheckResult:
     unknown = find_unknown_variables()
     if not unknown:
@@ -183,14 +173,14 @@ def check_warehouse(settings: RunSettings) -> CheckResult:
     warehouse = Warehouse(settings.warehouse)
     path = warehouse.location.path
     if not path.exists():
-        # Whether a warehouse could be made there: the nearest folder that exists must take files.
+        # Check that a warehouse can be made there: the nearest existing folder must be writable.
         folder = next(parent for parent in path.parents if parent.exists())
         if not (folder.is_dir() and os.access(folder, os.W_OK)):
             return "wrong", f"{folder} is not a folder that can be written to"
         return "note", f"{path} does not exist yet; the first run makes it"
     n_runs = warehouse.read("select count(*) as n from runs")["n"][0]
     if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
-        return "note", f"{path}: {write_count(n_runs, 'run')}; it can be read and not written"
+        return "note", f"{path}: {write_count(n_runs, 'run')}; it can be read but not written"
     return "ok", f"{path}: {write_count(n_runs, 'run')}"
 
 
@@ -207,7 +197,7 @@ def check_judge(settings: RunSettings) -> CheckResult:
         except TimeoutError:
             return "wrong", f"{name}: no answer within {_REACH_S:g} s"
         details.append(f"{name}: {detail}" if len(names) > 1 else detail)
-    hint = "" if names == ["lexical"] else "; --try finds out what it can"
+    hint = "" if names == ["lexical"] else "; --try finds out what it supports"
     return "ok", "; ".join(details) + hint
 
 
@@ -216,7 +206,7 @@ def check_embeddings(settings: RunSettings) -> CheckResult:
 
     check_embeddings_name(settings.embeddings)
     offline = settings.embeddings == "hashing"
-    return "ok", "built in: no model, no network, no key" if offline else "whether they can be reached is not asked"
+    return "ok", "built in: no model, no network, no key" if offline else "not checked whether they can be reached"
 
 
 def check_prices(settings: RunSettings) -> CheckResult:
@@ -230,7 +220,7 @@ def check_prices(settings: RunSettings) -> CheckResult:
         else:
             known.append(f"{model}: ${price.input_usd:g} in, ${price.output_usd:g} out per million tokens")
     if unknown:
-        return "note", "; ".join([f"none is known for {', '.join(unknown)}; --prices names a file with one", *known])
+        return "note", "; ".join([f"no price is known for {', '.join(unknown)}; give a file with --prices", *known])
     return "ok", "; ".join(known)
 
 
@@ -262,7 +252,7 @@ def check_prefect(_: RunSettings) -> CheckResult:
     return ("note", f"{answers}, and {KEYLESS}") if is_keyless(url) else ("ok", answers)
 
 
-# What is looked at, with the settings that name it in braces.
+# The checks by name, with the settings in it in braces.
 _CHECKS: dict[str, Callable[[RunSettings], CheckResult]] = {
     "variables": check_variables,
     "warehouse": check_warehouse,
@@ -283,9 +273,9 @@ _EXAMPLE_URL: Final = "http://localhost:8000/ask"
 
 @click.command()
 @click.argument("suite", metavar="[SUITE.toml]", default="suite.toml", type=click.Path(path_type=Path))
-@click.option("--url", metavar="URL", help="Where your bot is asked. Default: nowhere, the dataset brings answers.")
-@click.option("--answer", metavar="JSONPATH", default="$.answer", show_default=True, help="Where its answer stands.")
-@click.option("--contexts", metavar="JSONPATH", default="$.contexts", show_default=True, help="Where its contexts do.")
+@click.option("--url", metavar="URL", help="The address of your bot. Default: none, the dataset has the answers.")
+@click.option("--answer", metavar="JSONPATH", default="$.answer", show_default=True, help="Where its answer is.")
+@click.option("--contexts", metavar="JSONPATH", default="$.contexts", show_default=True, help="Where its contexts are.")
 @click.option("--dataset", metavar="FILE", help=f"The questions. Default: `{SAMPLE}`, which ships with evalhouse.")
 @click.option(
     "--judge",
@@ -293,15 +283,15 @@ _EXAMPLE_URL: Final = "http://localhost:8000/ask"
     help="lexical, openai:MODEL, another PROVIDER:MODEL or module:factory. Default: lexical, which is free.",
 )
 def init(*, suite: Path, url: str | None, answer: str, contexts: str, dataset: str | None, judge: str | None) -> int:
-    """Write SUITE.toml with comments, ask the bot its first question, judge the answer, and show what came of it.
+    """Write SUITE.toml with comments, ask the bot its first question, judge the answer, and show the result.
 
-    At a terminal it asks for what no option says; elsewhere it asks nothing. A file that is there is left as it is.
+    At a terminal it asks for values that no option gives; elsewhere it asks nothing. An existing file is not changed.
     """
     if suite.exists():
-        raise SettingsError(f"{suite} is there already; name another file, or run it with `evalhouse run {suite}`")
+        raise SettingsError(f"{suite} already exists; name another file, or run it with `evalhouse run {suite}`")
     values = {
         "dataset": dataset or _ask("Dataset", SAMPLE),
-        "url": _ask("Address of your bot (empty: the dataset brings answers)", "") if url is None else url,
+        "url": _ask("Address of your bot (empty: the dataset has the answers)", "") if url is None else url,
         "judge": judge or _ask("Judge", "lexical"),
     }
     write_suite(suite, {**values, "answer": answer, "contexts": contexts})
@@ -314,7 +304,7 @@ def init(*, suite: Path, url: str | None, answer: str, contexts: str, dataset: s
         alone = {"suite": None, "suite_hash": None, "limit": 1, "label": _LABEL}
         with show_run() as watch:
             outcome = start_run(RunRequest(settings=settings.model_copy(update=alone)), watch=watch)
-    except Exception:  # whatever went wrong, the suite is to be written again, with other options
+    except Exception:  # after any error the suite has to be written again, with other options
         suite.unlink()
         raise
     print_line(f"wrote {suite}")
@@ -348,11 +338,11 @@ def init(*, suite: Path, url: str | None, answer: str, contexts: str, dataset: s
 
 
 def _ask(what: str, default: str) -> str:
-    """What the person at the terminal says; the default where there is none."""
+    """Ask for a value at the terminal; return the default without a terminal."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return default
-    said: str = click.prompt(what, default=default, show_default=bool(default))
-    return said.strip()
+    answer: str = click.prompt(what, default=default, show_default=bool(default))
+    return answer.strip()
 
 
 def write_suite(path: Path, values: dict[str, str]) -> None:

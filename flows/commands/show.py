@@ -1,4 +1,4 @@
-"""`evalhouse runs` and `evalhouse show`."""
+"""`evalhouse runs`, `show` and `report`: the list of runs, one run, and a run or a series as an HTML file."""
 
 import re
 import shlex
@@ -56,13 +56,13 @@ from evalhouse.warehouse.rows.runs import RunRow, find_forgotten, find_run, list
 from evalhouse.warehouse.rows.samples import load_turns, plain_turns
 from evalhouse.warehouse.store import Warehouse
 
-_LEAST_COLUMNS = 3
+_MIN_COLUMNS = 3
 _MEANS = "select run_id, metric, mean from run_scores where run_id in (select unnest($run_ids))"
 Means = dict[str, dict[str, float | None]]  # by run and metric
 
 
 @click.command()
-@count_option("--limit", default=20, least=1, text="Newest runs to list.")
+@count_option("--limit", default=20, min_value=1, text="Newest runs to list.")
 @click.option("--all", "of_all_kinds", is_flag=True, help="Also runs for other purposes: noise, prompts, benchmark.")
 @WAREHOUSE_OPTION
 @JSON_OPTION
@@ -76,7 +76,7 @@ def runs(limit: int, of_all_kinds: bool, warehouse: Warehouse, as_json: bool) ->
         print_json([_describe_run(run) | {"metrics": means[run.run_id]} for run in newest])
         return
     if not newest:
-        print_line(f"No run is on record in {warehouse.location.name}; start one with `evalhouse run sample`.")
+        print_line(f"There is no run in {warehouse.location.name}; start one with `evalhouse run sample`.")
         return
     metrics = [metric for metric in HEADLINE if any(metric in of_run for of_run in means.values())]
     rows: list[dict[str, object]] = [
@@ -102,7 +102,7 @@ def runs(limit: int, of_all_kinds: bool, warehouse: Warehouse, as_json: bool) ->
     available = make_console().width
     while True:
         table = make_table(columns, [[row[column] for column in columns] for row in rows])
-        if table.width <= available or len(columns) <= _LEAST_COLUMNS:
+        if table.width <= available or len(columns) <= _MIN_COLUMNS:
             break
         columns.pop()
     print_table(table)
@@ -117,7 +117,7 @@ def runs(limit: int, of_all_kinds: bool, warehouse: Warehouse, as_json: bool) ->
     "drops",
     multiple=True,
     metavar="METRIC=NUMBER",
-    help="Of a run that asked questions again: what it takes to see a drop of that size. Repeatable. Default: the "
+    help="For a run that repeated questions: print what it takes to see a drop of that size. Repeatable. Default: the "
     "drops of the run's own gate.",
 )
 @click.option(
@@ -125,7 +125,7 @@ def runs(limit: int, of_all_kinds: bool, warehouse: Warehouse, as_json: bool) ->
     type=click.FloatRange(0.5, 0.999),
     default=POWER,
     show_default=True,
-    help="The chance with which it is to be seen.",
+    help="The probability of seeing it.",
 )
 @WAREHOUSE_OPTION
 @JSON_OPTION
@@ -151,7 +151,7 @@ def show(
     replies = read_replies(warehouse, run_row.run_id)
     shifts: list[str] = []
     if any(row["n_changed"] for row in noise):
-        # The statistics, which most runs do without.
+        # The statistics, which most runs do not need.
         from evalhouse.tasks.comparing.noise import describe_shifts, find_shifts  # noqa: PLC0415
 
         run_ids = list(dict.fromkeys(str(row["noise_run_id"]) for row in noise))
@@ -218,7 +218,7 @@ def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics, *, 
         print_scores(document["metrics"], run.metrics, silent.hidden, silent.line)
         for note in filter(None, (explain_stand_in(run), document["sampling"])):
             print_line(note)
-        # What intervals count where that is not single samples.
+        # The groups that intervals count, if they do not count single samples.
         grouped = {
             row["cluster"]: row["n_clusters"]
             for row in sorted(document["metrics"], key=lambda row: row["n_clusters"] or 0)
@@ -262,13 +262,13 @@ def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics, *, 
     elif run.kind == "collection":
         print_line(f"next: evalhouse run SUITE.toml --responses {run.run_id}   (judges these responses)")
     if document["worst"]:
-        # The id is the dataset's own; a shell must take it for a word.
+        # The id is from the dataset; a shell must read it as one word.
         sample = shlex.quote(clean_text(document["worst"][0]["sample_id"]))
         print_line(f"next: evalhouse lineage {run.run_id} {sample} {document['worst_by']}")
 
 
 def _print_sections(document: Mapping[str, Any]) -> None:
-    """The tables below the scores, each where it has rows."""
+    """Print the tables below the scores that have rows."""
     rows = []
     for row in document["worst"]:
         asked = [str(turn["text"]) for turn in row["conversation"] or () if turn["role"] == "user"]
@@ -290,7 +290,7 @@ def _print_sections(document: Mapping[str, Any]) -> None:
     names = ["step", "n_replies", "n_complete", "n_incomplete", "n_unusable", "n_copied", "n_late"]
     columns = ["step", "#replies", "#complete", "#incomplete", "#unusable", "#copied", "#too late"]
     rows = [[row[name] for name in names] for row in list_troubled(document["replies"])]
-    print_section("Replies that were not all of use", columns, rows)
+    print_section("Replies that were not all usable", columns, rows)
     names = ["step", "n_items", "n_flipped", "flip_rate", "n_votes", "n_against", "against_rate"]
     columns = ["step", "#judged", "#flipped", "#flip rate", "#votes", "#against", "#share against"]
     print_section("Votes", columns, [[row[name] for name in names] for row in document["votes"]])
@@ -343,7 +343,7 @@ def report(
         series, others = find_series(warehouse, history)
         if series is None:
             raise SettingsError(
-                f"no run with scores of suite {history!r} is on record, nor of a dataset of that name outside suites; "
+                f"there is no run with scores of suite {history!r}, nor of a dataset of that name outside suites; "
                 f"{suggest(history, others)}"
             )
         data = fetch_series(warehouse, series)

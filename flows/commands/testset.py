@@ -2,10 +2,10 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -30,6 +30,9 @@ from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
+    from evalhouse.flows.testsets.check import CheckedSet, CheckPlan
+    from evalhouse.flows.testsets.make import MadeSet, SetPlan
+    from evalhouse.flows.testsets.refresh import RefreshedSet, RefreshPlan
     from evalhouse.flows.testsets.versions import SetVersion
     from evalhouse.warehouse.rows.runs import RunRow
 _JUDGE_OPTION = click.option(
@@ -47,7 +50,7 @@ _asking_options = join_options(
     FRESH_OPTION,
     DRY_RUN_OPTION,
 )
-"""What `make` and `refresh` share: how they ask."""
+"""The options of `make` and `refresh` for asking the judge."""
 _SHORT = 120
 
 
@@ -56,28 +59,15 @@ def testset() -> None:
     """Make questions with ground truths from documents, and keep them true when the documents change."""
 
 
-class _Plan(Protocol):
-    """What can be asked: everything that can be refused has been looked at."""
-
-    @property
-    def notices(self) -> Sequence[str]: ...
-
-    def print_estimate(self, *, as_json: bool) -> None: ...
-
-
-class _Done(Protocol):
-    """A set that was written, or looked at; `status` is the exit status."""
-
-    @property
-    def status(self) -> int: ...
-
-    def to_plain(self) -> dict[str, Any]: ...
-
-    def print(self) -> None: ...
-
-
-def carry_out(plan: _Plan, act: Callable[[], _Done], *, dry_run: bool, as_json: bool, stopped: str) -> int:
-    """Act, or say what it would take, and return the exit status; `stopped` is how things are after a Ctrl-C."""
+def carry_out(
+    plan: "SetPlan | RefreshPlan | CheckPlan",
+    act: "Callable[[], MadeSet | RefreshedSet | CheckedSet]",
+    *,
+    dry_run: bool,
+    as_json: bool,
+    stopped: str,
+) -> int:
+    """Act, or print an estimate, and return the exit status; `stopped` describes the state after a Ctrl-C."""
     from evalhouse.tasks.judge.errors import RunCancelled  # noqa: PLC0415  # imports all that asks
 
     for line in plan.notices:
@@ -142,9 +132,9 @@ def make(
 ) -> int:
     """Make a test set from DOCS, a folder of documents or a table of passages with ids.
 
-    The judge writes each question with its ground truth and quotes, and checks it: the quotes are verbatim, bear out
-    the ground truth, and answer the question, which nothing else does. What is turned down is on record with the
-    reason. The same command again asks nothing twice. Exit status 3 when there are fewer questions than asked for.
+    The judge writes each question with its ground truth and quotes, and checks it: the quotes are verbatim, support the
+    ground truth, and are the only answer to the question. Rejected candidates are stored with the reason. The same
+    command again asks nothing twice. Exit status 3 when there are fewer questions than asked for.
     """
     from evalhouse.flows.testsets.make import plan_set  # noqa: PLC0415  # imports all that asks
 
@@ -152,7 +142,7 @@ def make(
         docs, Path(output), n=n, kinds=kinds, language=language, references=references, encoding=encoding, seed=seed,
         force=force or dry_run, command=write_command(), flags=flags,
     )  # fmt: skip
-    return carry_out(plan, plan.make, dry_run=dry_run, as_json=as_json, stopped="what came is on record")
+    return carry_out(plan, plan.make, dry_run=dry_run, as_json=as_json, stopped="the replies so far are stored")
 
 
 @testset.command()
@@ -166,7 +156,7 @@ def make(
     help="Questions that the set is to have in all. Default: as many a passage as when it was made.",
 )
 @click.option("--no-new", is_flag=True, help="Make no questions from new and changed passages.")
-@click.option("--accept", is_flag=True, help="Take all proposals as they are, without a person.")
+@click.option("--accept", is_flag=True, help="Accept all proposals unchanged, without a person.")
 @_JUDGE_OPTION
 @_asking_options
 @limit_options
@@ -186,7 +176,7 @@ def refresh(
     as_json: bool,
     **flags: object,
 ) -> int:
-    """Keep SET true after its documents changed; DOCS are the documents as they are now.
+    """Keep SET true after its documents changed; DOCS are the current documents.
 
     Questions whose spans were moved are pointed to the new place, and nothing is asked about them. Where a span is gone
     or a new passage says something about a question, the judge of the set is asked: it still holds, or has to change (a
@@ -203,10 +193,10 @@ def refresh(
 
 
 def resume_testset(run: "RunRow", *, warehouse_url: str, changes: Mapping[str, Any], as_json: bool) -> int:
-    """Give the command of a run of kind testset again, in this process, and return its exit status.
+    """Repeat the command of a run of kind testset in this process, and return its exit status.
 
-    Its settings are those of the run but for `changes`; what was answered is on record. It is a run of its own, whose
-    budget is what the earlier one left. Raises SettingsError where it cannot be given again.
+    It has the settings of the run except for `changes`, and stored replies are reused. It is a separate run, with the
+    budget that the earlier one left. Raises SettingsError if the command cannot be repeated.
     """
     from evalhouse.flows.testsets.versions import find_command, find_kept, note_resumed  # noqa: PLC0415  # asks
     from evalhouse.warehouse.engine.locks import hold_run  # noqa: PLC0415
@@ -224,7 +214,7 @@ def resume_testset(run: "RunRow", *, warehouse_url: str, changes: Mapping[str, A
     context.params["as_json"] = as_json
     for name in changes.keys() & context.params.keys():
         context.set_parameter_source(name, ParameterSource.COMMANDLINE)
-    print_notice(f"run {run.run_id} is gone on with: {shlex.join(words)}")
+    print_notice(f"run {run.run_id} is resumed with: {shlex.join(words)}")
     with hold_run(warehouse.location, run.run_id), context:
         note_resumed(warehouse, run)
         status: int = command.invoke(context)
@@ -238,7 +228,7 @@ def resume_testset(run: "RunRow", *, warehouse_url: str, changes: Mapping[str, A
 @click.option(
     "--judge",
     metavar="J",
-    help="Who says what documents bear out: openai:MODEL, another PROVIDER:MODEL, module:factory or lexical.",
+    help="Who decides what documents support: openai:MODEL, another PROVIDER:MODEL, module:factory or lexical.",
 )
 @click.option("--embeddings", metavar="E", help="What finds questions that are alike: openai:MODEL or hashing.")
 @click.option("--language", metavar="en|zh", help="Language of all prompts. Default: that of each question.")
@@ -264,10 +254,10 @@ def check(
     as_json: bool,
     **flags: object,
 ) -> int:
-    """Find what is wrong with SET, any dataset that `run` reads, whoever wrote it.
+    """Find what is wrong with SET, any dataset that `run` reads.
 
     Without DOCS: questions that ask the same, hold their answer, lack a ground truth or mix languages. With DOCS, the
-    folder or table that the questions are about: also ground truths that no document bears out or that one
+    folder or table that the questions are about: also ground truths that no document supports or that one
     contradicts, references that are gone, and documents without a question. Exit status 1 when something was found, 3
     when not all could be checked.
     """
@@ -288,7 +278,7 @@ def check(
             print_notice(f"wrote {html}; open it in any browser")
         return checked
 
-    return carry_out(plan, act, dry_run=dry_run, as_json=as_json, stopped="what came is on record")
+    return carry_out(plan, act, dry_run=dry_run, as_json=as_json, stopped="the replies so far are stored")
 
 
 @testset.command(short_help="Show what became of a test set's questions from one version to another.")
@@ -300,7 +290,7 @@ def check(
 def diff(*, before: str, after: str, maps: tuple[str, ...], warehouse: Warehouse, as_json: bool) -> None:
     """Show what became of the questions of a test set from A to B: new, gone, changed, and re-pointed ones.
 
-    A and B are files of questions, or hashes (or how they begin) of versions on record. Questions are the same by
+    A and B are files of questions, or hashes (or their beginnings) of stored versions. Questions are the same by
     their ids.
     """
     from evalhouse.flows.preparing.settings import parse_pairs  # noqa: PLC0415  # imports all settings
@@ -346,8 +336,8 @@ def _name(version: "SetVersion") -> str:
     return f"{version.name}{of_hash}, {write_count(len(version.questions), 'question')}"
 
 
-def _list_parts(field: str, value: Any) -> Iterator[str]:  # noqa: ANN401  # whatever a field holds
-    """What a field holds, a text for each part of it."""
+def _list_parts(field: str, value: Any) -> Iterator[str]:  # noqa: ANN401  # any value of a field
+    """Yield a text for each part of a field's value."""
     for part in value if isinstance(value, list) else [value]:
         if field == "spans":
             yield f"{part['passage_id']}: {part['text']}"

@@ -35,7 +35,6 @@ from evalhouse.warehouse.location import parse_location
 
 if TYPE_CHECKING:
     from evalhouse.warehouse.store import Warehouse
-    from evalhouse.warehouse.upkeep.check_and_compact import Size
     from evalhouse.warehouse.upkeep.forget import Forgotten
 
 
@@ -52,7 +51,7 @@ def warehouse() -> None:
 @WAREHOUSE_OPTION
 @JSON_OPTION
 def check(warehouse: "Warehouse", as_json: bool) -> int:
-    """Check that no row is lost, duplicated, or without what it rests on, and say what takes how much room.
+    """Check that no row is lost, duplicated, or without the rows it needs, and print the size of each part.
 
     Nothing is changed. Exit status 1 when something is wrong.
     """
@@ -62,10 +61,9 @@ def check(warehouse: "Warehouse", as_json: bool) -> int:
     size = measure_size(warehouse)
     is_wrong = any(finding.verdict == "wrong" for finding in findings)
     if as_json:
-        rows = [asdict(finding) for finding in findings]
         document = {
             "ok": not is_wrong,
-            "findings": rows,
+            "findings": [asdict(finding) for finding in findings],
             "size": {
                 "bytes": size.n_bytes,
                 "bytes_free": size.n_free,
@@ -81,21 +79,18 @@ def check(warehouse: "Warehouse", as_json: bool) -> int:
         cells = [[finding.verdict, finding.what, finding.detail] for finding in findings]
         print_table(make_table(["", "what", "found"], cells))
         print_line()
-        _print_size(size)
+        sizes = [*size.groups.items(), ("all", size.n_bytes - size.n_free)]
+        rows = []
+        for group, n_bytes in sizes:
+            per_thousand = size.per_thousand(n_bytes)
+            rate = None if per_thousand is None else f"{per_thousand / _MB:,.2f}"
+            rows.append([group, f"{n_bytes / _MB:,.2f}", rate])
+        rows.append(["free", f"{size.n_free / _MB:,.2f}", None])
+        print_table(make_table(["size", "#MB", "#MB a 1,000 samples"], rows))
+        print_line(f"{size.n_samples:,} samples in all runs; new rows fill the free space, or `compact` releases it")
         print_line()
-        print_line("something is wrong" if is_wrong else "all is in its place", bold=True)
+        print_line("something is wrong" if is_wrong else "nothing is wrong", bold=True)
     return _WRONG if is_wrong else 0
-
-
-def _print_size(size: "Size") -> None:
-    def write(n_bytes: float | None) -> str | None:
-        return None if n_bytes is None else f"{n_bytes / _MB:,.2f}"
-
-    n_used = size.n_bytes - size.n_free
-    rows = [[group, write(n_bytes), write(size.per_thousand(n_bytes))] for group, n_bytes in size.groups.items()]
-    rows += [["all", write(n_used), write(size.per_thousand(n_used))], ["free", write(size.n_free), None]]
-    print_table(make_table(["size", "#MB", "#MB a 1,000 samples"], rows))
-    print_line(f"{size.n_samples:,} samples in all runs; the next rows take what is free, or `compact` gives it back")
 
 
 @warehouse.command()
@@ -105,7 +100,7 @@ def compact(warehouse: "Warehouse", as_json: bool) -> int:
     """Make the warehouse smaller without losing a row.
 
     A DuckDB file is written again from the start. In a lake small files are merged, snapshots are dropped except the
-    last of each run, and files that nothing needs are removed. Writers wait meanwhile.
+    last of each run, and unneeded files are removed. Writers wait meanwhile.
     """
     from evalhouse.warehouse.upkeep.check_and_compact import compact_warehouse  # noqa: PLC0415
 
@@ -125,10 +120,10 @@ def compact(warehouse: "Warehouse", as_json: bool) -> int:
 @WAREHOUSE_OPTION
 @JSON_OPTION
 def backup(target: str, warehouse: "Warehouse", as_json: bool) -> int:
-    """Copy the warehouse into one DuckDB file, whole as of one moment, while runs go on.
+    """Copy the warehouse into one DuckDB file, complete at one moment, while runs continue.
 
     DEST is a file that is not there yet, or a folder, in which the file is named after the time. Writers wait meanwhile
-    or put their rows aside, and lose nothing. Every row is counted and hashed on both sides, and the copy is opened and
+    or spool their rows, and lose nothing. Every row is counted and hashed on both sides, and the copy is opened and
     checked. A lake is copied into a DuckDB file as well. To restore, name the copy with --warehouse or put it in place.
     """
     from evalhouse.warehouse.upkeep.copies import back_up  # noqa: PLC0415
@@ -153,7 +148,7 @@ def move(source: str, target: str, as_json: bool) -> int:
     """Copy a whole warehouse, such as a DuckDB file into a lake or back.
 
     FROM and TO are warehouse URLs or paths. Every table is counted and hashed on both sides, run by run. A move that
-    was cut short continues where it stopped when the same command is given again. FROM stays as it is.
+    was cut short continues where it stopped when the same command is given again. FROM is not changed.
     """
     from evalhouse.warehouse.store import Warehouse  # noqa: PLC0415
     from evalhouse.warehouse.upkeep.copies import move_warehouse  # noqa: PLC0415
@@ -181,8 +176,8 @@ def move(source: str, target: str, as_json: bool) -> int:
 @click.option("--suite", metavar="NAME", help="With --older-than: only the runs of this suite.")
 @click.option("--run", "run", metavar="RUN", help="One run, with its noise run.")
 @click.option("--sample", "sample_id", metavar="ID", help="One sample, in all runs.")
-@click.option("--scores", is_flag=True, help="Have verdicts and scores go as well, and so the rows altogether.")
-@click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
+@click.option("--scores", is_flag=True, help="Delete verdicts and scores as well, and so the whole rows.")
+@click.option("--dry-run", is_flag=True, help="Print what would be deleted, and change nothing.")
 @WAREHOUSE_OPTION
 @JSON_OPTION
 def forget(
@@ -196,12 +191,12 @@ def forget(
     warehouse: "Warehouse",
     as_json: bool,
 ) -> int:
-    """Take texts out of the warehouse: questions, answers, ground truths, contexts, requests and replies.
+    """Delete texts from the warehouse: questions, answers, ground truths, contexts, requests and replies.
 
-    Scores, verdicts and costs stay unless --scores is given, and everywhere a text was stands the day on which it was
-    forgotten. A text that a kept run has too stays, and so does a reply that one rests on. Received traces go
-    altogether. What was forgotten is on record in the tables `forgotten` and `forgotten_traces`. The bytes are gone
-    from the disk after `evalhouse warehouse compact`.
+    Scores, verdicts and costs stay unless --scores is given, and each text is replaced by the day on which it was
+    forgotten. A text that a kept run also has stays, and so does a reply that such a run uses. Received traces are
+    deleted completely. The tables `forgotten` and `forgotten_traces` list what was forgotten. The bytes are removed
+    from the disk by `evalhouse warehouse compact`.
     """
     from evalhouse.tasks.settings.suite import find_cutoff  # noqa: PLC0415  # brings pydantic
     from evalhouse.warehouse.rows.runs import find_run, now_utc  # noqa: PLC0415
@@ -273,7 +268,7 @@ def _print_forgotten(warehouse: "Warehouse", forgotten: "Forgotten", *, dry_run:
         began = write_began(traces.first_began_at, traces.last_began_at)
         print_line(f"and {write_count(traces.n_traces, 'received trace')} that began {began}")
     if dry_run:
-        print_line("nothing was changed; leave out --dry-run to have it go")
+        print_line("nothing was changed; leave out --dry-run to delete it")
     else:
         print_line(f"next: evalhouse warehouse compact --warehouse {shlex.quote(warehouse.location.url)}")
 
@@ -289,10 +284,10 @@ _COMMENT = re.compile(r"--(\s|.*\n)")
 
 
 class _SqlCommand(click.Command):
-    """A command whose argument may begin with a comment, which a parser of options takes for an option."""
+    """A command whose argument may begin with a comment, which would be parsed as an option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """The arguments, where SQL stands clear of its first comment."""
+        """Parse the arguments with a line break before SQL that begins with a comment."""
         return super().parse_args(ctx, [f"\n{arg}" if _COMMENT.match(arg) else arg for arg in args])
 
 

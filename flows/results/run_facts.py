@@ -9,14 +9,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
 
 import yaml
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.results.output import print_line, print_section, sort_by_metric
-from evalhouse.tasks.asking.limits import is_near
-from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.judge.errors import COPIED, LATE, NOT_TAKEN
 from evalhouse.tasks.judge.names import list_judges
 from evalhouse.warehouse.messages import list_names, shorten
@@ -26,6 +24,9 @@ from evalhouse.warehouse.rows.samples import FAILURE_REASONS
 from evalhouse.warehouse.rows.scores import fetch_derived
 from evalhouse.warehouse.steps import PLANS
 from evalhouse.warehouse.store import Warehouse
+
+if TYPE_CHECKING:
+    from evalhouse.tasks.asking.usage import Usage
 
 HEADLINE = ("answer_correctness", "factual_f1", "faithfulness", "context_recall", "context_precision")
 """The main metrics, which come first where there is room for few."""
@@ -240,11 +241,13 @@ def describe_replies(rows: Rows) -> Iterator[str]:
         yield f"{n_late:,} of {n_requests:,} requests got no reply in time: raise --timeout or lower --concurrency"
 
 
-def describe_local(counts: Usage, judge: str | None, identified: Collection[str] = ()) -> Iterator[str]:
+def describe_local(counts: "Usage", judge: str | None, identified: Collection[str] = ()) -> Iterator[str]:
     """Yield warnings about a self-hosted model that follow from the counts of a run.
 
     `identified` are the models that the server has identified.
     """
+    from evalhouse.tasks.asking.limits import is_near  # noqa: PLC0415  # imports all that asks
+
     if counts.shortened:
         yield (
             f"the endpoint counted less than half of the tokens of {counts.shortened:,} requests: where its context "

@@ -200,7 +200,7 @@ def test_a_prompt_of_ones_own_takes_the_place_of_ours(
     assert checked.status == 0
     assert checked.lines == [
         f"{len(ALL_NAMES)} prompts in en are sound: {', '.join(ALL_NAMES)}",
-        f"in {tmp_path}: rank replaces ours",
+        f"in {tmp_path}: rank replaces the built-in one",
     ]
 
 

@@ -498,7 +498,7 @@ def test_an_accepted_run_is_the_baseline_and_is_shown_as_such(nights: Nights, as
     told = "run base was accepted as the baseline by ann on "
     assert accepted.lines[0].startswith(told)
     assert accepted.lines[0].endswith(" UTC: a harder [bold]corpus")
-    assert accepted.lines[1] == "the next runs of dataset harbour.jsonl are held against it, until one passes"
+    assert accepted.lines[1] == "the next runs of dataset harbour.jsonl are compared with it, until one passes"
 
     gated = nights.gate(*drop, "--markdown", str(tmp_path / "gate.md"))
     assert gated.lines[1].startswith("against base (base), 40 samples")
@@ -565,4 +565,4 @@ def test_a_warehouse_that_cannot_be_written_to_can_be_looked_at(
     with duckdb.connect(nights.path, read_only=True, config=dict(offline)):
         finished = nights.gate("--min", "own=0.4")
     assert finished.status == 0
-    assert finished.stderr.startswith("The decision is not on record: ")
+    assert finished.stderr.startswith("The decision is not stored: ")

@@ -97,7 +97,7 @@ def test_a_folder_is_checked_by_argument_or_by_variable(
     assert counted.startswith(f"{len(names)} prompts in en are sound: ")
     assert sorted(counted.partition(": ")[2].split(", ")) == names
     assert sorted(told.removeprefix(f"in {tmp_path}: ").split("; ")) == [
-        "classify replaces ours", "rank is the same as ours", "tone is a rubric of 1 to 5 and gives tone",
+        "classify replaces the built-in one", "rank is the same as the built-in one", "tone is a rubric of 1 to 5 and gives tone",
     ]  # fmt: skip
 
 
@@ -118,7 +118,7 @@ def test_a_language_of_ones_own_is_checked_whole(ask: Ask, tmp_path: Path) -> No
     finished = ask("prompts", "check", str(tmp_path), "--language", "fr")
     assert finished.status == 0
     assert "4 prompts in fr are sound" in finished.lines[0]
-    assert "rank is in a language of its own" in finished.lines[1]
+    assert "rank is in another language" in finished.lines[1]
 
 
 def test_a_score_that_has_its_name_from_elsewhere_is_refused(ask: Ask, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_metric_whose_file_is_gone_keeps_its_scores_and_is_told(
     (own / "answer_length.sql").unlink()
     finished = ask("rescore", house.run_id, "--warehouse", url)
     assert finished.status == 0
-    assert "answer_length: its file is not there any more" in finished.stdout
+    assert "answer_length: its file no longer exists" in finished.stdout
     assert read(url, "select count(*) as n from scores where metric = 'answer_length'") == [{"n": 4}]
 
 

@@ -103,7 +103,7 @@ def test_labels_come_in_with_all_that_is_known_of_them(warehouse: Warehouse, cal
     assert {name: found[name] for name in same} == {name: picked[name] for name in same}
     assert (found["label"], found["first_label"], found["reviewer"], found["note"]) == ("FP", "TP", "Ann", "灯塔")
     assert str(found["reviewed_at"]) == "2026-03-01 08:00:00"
-    assert "1 new label, 0 on record before, 0 lines without one" in finished.stdout
+    assert "1 new label, 0 stored before, 0 lines without one" in finished.stdout
 
 
 def test_new_agreeing_and_differing_are_told(call: Call, exported: Rows) -> None:

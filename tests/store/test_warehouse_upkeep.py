@@ -85,7 +85,7 @@ def test_check_says_so_and_fails(filled: Warehouse, ask: Ask) -> None:
     path = str(filled.location.path)
     sound = ask("warehouse", "check", "--warehouse", path)
     assert sound.status == 0
-    assert "all is in its place" in sound.stdout
+    assert "nothing is wrong" in sound.stdout
     _change(filled, _FAULTS["scores that are there twice"])
     broken = ask("warehouse", "check", "--warehouse", path, "--json")
     assert broken.status == 1

@@ -61,7 +61,7 @@ def test_a_bot_that_does_not_answer_is_shown_with_its_whole_error(place: Place) 
     written = (place.folder / "tides.toml").read_text()
     refused = place.call("init", "tides.toml")
     assert (refused.status, refused.stderr.count("\n")) == (2, 1)
-    assert "is there already" in refused.stderr
+    assert "already exists" in refused.stderr
     assert (place.folder / "tides.toml").read_text() == written
 
 

@@ -53,7 +53,7 @@ def test_a_run_that_its_budget_stopped_goes_on_and_pays_for_nothing_twice(folder
         True,
     )
     assert (done.status, done.document["n_questions"]) == (0, N), done.stderr
-    assert f"run {run_id} is gone on with: evalhouse testset make {folder / 'docs'} -n {N}" in done.stderr
+    assert f"run {run_id} is resumed with: evalhouse testset make {folder / 'docs'} -n {N}" in done.stderr
     assert done.document["run_id"] != run_id
     assert load_set(folder / "set.jsonl").set_hash == done.document["set_hash"]
     assert load_set(folder / "set.jsonl").manifest.asked["seed"] == 3
@@ -84,7 +84,7 @@ def test_a_check_names_its_command_and_one_of_earlier_says_that_it_has_none(tmp_
     warehouse = Warehouse(str(tmp_path / "own.duckdb"))
     config = warehouse.read_rows("select config from runs")[0]["config"]
     assert json.loads(config)["testset"]["command"] == " ".join(["evalhouse", *check, "--json"])
-    for change, told in (("status = 'incomplete'", "is gone on with"), ("config = '{}'", "has no command on record")):
+    for change, told in (("status = 'incomplete'", "is resumed with"), ("config = '{}'", "has no command on record")):
         with warehouse.writing(run_id=run_id) as connection:
             connection.execute(f"update runs set {change} where run_id = ?", [run_id])
         assert told in call_here(capsys, "resume", run_id, *where).stderr

@@ -616,7 +616,7 @@ def test_the_lexical_judge_says_that_it_is_a_stand_in(truth: str, contexts: list
 def test_a_run_without_a_key_is_judged_lexically_and_says_so(house: House) -> None:
     ended = house.call("prefer", BASE, CANDIDATE)
     assert ended.status == 0, ended.stderr
-    assert "The lexical judge compares words alone" in ended.stdout
+    assert "The lexical judge only compares words" in ended.stdout
     (row,) = house.read(
         "select distinct template from prompts join llm_calls using (prompt_hash) where step = 'prefer'"
     )
