@@ -21,8 +21,6 @@ from decimal import Decimal
 from typing import Final
 from urllib.parse import quote, urlsplit, urlunsplit
 
-import orjson
-
 SHOWN = "[key]"
 # A shorter value is no secret, and taking it out would take out parts of words.
 _SHORTEST = 8
@@ -86,6 +84,8 @@ def _spell_all(secrets: frozenset[str]) -> tuple[str, ...]:
 
 def spell_secret(value: str) -> set[str]:
     """A value as it is and as JSON, an address, a page, Python or base64 would have it."""
+    import orjson  # noqa: PLC0415  # --help does without
+
     plain, escaped = orjson.dumps(value).decode()[1:-1], json.dumps(value)[1:-1]
     slashed = {spelling.replace("/", "\\/") for spelling in (plain, escaped)}
     coded = {quote(value, safe=""), quote(value), html.escape(value), repr(value)[1:-1]}

@@ -460,7 +460,7 @@ def test_in_a_terminal_no_text_reaches_it_raw(nights: Nights, house: House, colu
         (("--min", "factual_f1=much"), "'factual_f1=much' has no number"),
         (("--min", "factual_f1=nan"), "'factual_f1=nan' is out of range"),
         (("--min", "nothing=0.5"), "--min: the run has no metric 'nothing'; it has: "),
-        (("--min", "factual_f1=0.5", "--min", "factual_f1=0.6"), "factual_f1 came twice"),
+        (("--min", "factual_f1=0.5", "--min", "factual_f1=0.6"), "factual_f1 is given twice"),
         (("--min", "hallucination=0.5"), "this metric is better when low; use --max"),
         (("--max-drop", "factual_f1=0.1"), "--max-drop needs a baseline"),
         (("--against", "previous", "--max-cost", "1"), "has nothing to compare"),
