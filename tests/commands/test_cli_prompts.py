@@ -97,7 +97,8 @@ def test_a_folder_is_checked_by_argument_or_by_variable(
     assert counted.startswith(f"{len(names)} prompts in en are sound: ")
     assert sorted(counted.partition(": ")[2].split(", ")) == names
     assert sorted(told.removeprefix(f"in {tmp_path}: ").split("; ")) == [
-        "classify replaces the built-in one", "rank is the same as the built-in one", "tone is a rubric of 1 to 5 and gives tone",
+        "classify replaces the built-in one", "rank is the same as the built-in one",
+        "tone is a rubric of 1 to 5 and gives tone",
     ]  # fmt: skip
 
 
