@@ -1,7 +1,8 @@
-"""A warehouse of literal rows with two runs of a series, and noise runs that judged samples of some run again."""
+"""A warehouse of literal rows: two runs of a series, and noise runs that judged samples of some run again."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from warehouse_runs import make_run
 
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import RunRow, insert_run
+from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.rows.scores import write_noise
 from evalhouse.warehouse.store import Warehouse
 
@@ -23,10 +24,16 @@ BASE, CANDIDATE = "base", "candidate"
 
 
 class NoiseHouse:
-    """`base` and `candidate`, each with a call of step classify for every sample and scores of one metric."""
+    """`base` and `candidate`, each with a call of step classify for every sample and scores of one metric.
+
+    Rows are collected and written together when the warehouse is first read: opening the file costs most.
+    """
 
     def __init__(self, folder: Path, *, n: int = 40, **columns: object) -> None:
         self._warehouse, self._rows = make_warehouse(folder), RowsToCome()
+        self._unwritten: list[RunRow] = []
+        self._unnoted: list[str] = []
+        self._values: dict[str, Sequence[float | None]] = {}
         self.ids = [f"s{number:03d}" for number in range(n)]
         self.runs: dict[str, RunRow] = {}
         self.add_run(BASE, minute=0)
@@ -34,7 +41,16 @@ class NoiseHouse:
 
     @property
     def warehouse(self) -> Warehouse:
-        return self._rows.write(self._warehouse)
+        runs, self._unwritten = self._unwritten, []
+        for run in runs:
+            self._rows.add("runs", {**vars(run), "config": json.dumps(run.config)})
+        warehouse = self._rows.write(self._warehouse)
+        noted, self._unnoted = self._unnoted, []
+        if noted:
+            with warehouse.writing() as connection:
+                for run_id in noted:
+                    write_noise(connection, run_id)
+        return warehouse
 
     def add(self, table: str, *rows: Row) -> None:
         self._rows.add(table, *rows)
@@ -42,10 +58,11 @@ class NoiseHouse:
     def add_run(self, run_id: str, *, minute: int, **columns: object) -> None:
         values = {"judge": JUDGE, "status": "completed", "config": CONFIG, **columns}
         self.runs[run_id] = make_run(run_id, minute=minute, **values)
-        insert_run(self._warehouse, self.runs[run_id])
+        self._unwritten.append(self.runs[run_id])
 
     def judge(self, run_id: str, values: Sequence[float | None], *, reused: int = 0, **call: object) -> None:
-        """Scores of the first samples of a run; the first `reused` of their calls take replies of `base`."""
+        """Score the first samples of a run; the first `reused` of their calls take replies of `base`."""
+        self._values[run_id] = values
         ids = self.ids[: len(values)]
         self.add(
             "run_samples",
@@ -87,17 +104,16 @@ class NoiseHouse:
         call: Mapping[str, Any] | None = None,
         **columns: object,
     ) -> None:
-        """A noise run over the parent's first samples, whose scores differ by so much."""
+        """Add a noise run over the parent's first samples, whose scores differ by so much."""
         values = {"kind": "noise", "parent_run_id": parent, "minute": 90, **columns}
         self.add_run(run_id, **values)  # type: ignore[arg-type]  # minute is among the values
-        sql = "select value from scores where run_id = $run_id and metric = $metric order by sample_id"
-        before = self.warehouse.read(sql, {"run_id": parent, "metric": METRIC})["value"].to_list()
-        self.judge(run_id, [one + by for one, by in zip(before, differences, strict=False)], **(call or {}))
+        before = self._values[parent]
+        self.judge(run_id, [(one or 0.0) + by for one, by in zip(before, differences, strict=False)], **(call or {}))
         self.note(run_id)
 
     def note(self, run_id: str) -> None:
-        with self.warehouse.writing() as connection:
-            write_noise(connection, run_id)
+        """Write the rows of `noise` for a run again, with all other rows."""
+        self._unnoted.append(run_id)
 
     def compare(self, metric: str = METRIC) -> MetricComparison:
         (found,) = (one for one in self.compare_all().metrics if one.metric == metric)
