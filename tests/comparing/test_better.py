@@ -1,4 +1,4 @@
-"""Which way is better, from the header of a user's metric file and from a user's rubric to compare, gate and report."""
+"""The better direction, from a user's metric file or a user's rubric to compare, gate and report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OWN_METRIC = """\
 -- version: 1
 -- needs: -
 -- better: low
--- One row per sample of the run: how many blunders are on record, of five.
+-- One row per sample of the run: how many blunders were recorded, of five.
 select run_id, sample_id, rating / scale_max as value, null as unscored_reason
 from grades
 where run_id = $run_id and rubric = 'blunder'
@@ -97,7 +97,7 @@ def test_a_rise_of_what_is_better_low_is_called_worse(
     assert page.unpack("index")["low_is_good"] == [True]
     assert any(cell.startswith("worse") for cell in page.rows("scores")[0])
     drawn = [json.loads(script.text) for script in page.find("script", type="application/json")]
-    assert any("down" in chart["ways"] for chart in drawn if chart["kind"] == "parts"), "a bar that is no good news"
+    assert any("down" in chart["ways"] for chart in drawn if chart["kind"] == "parts"), "a bar that shows bad news"
 
     worst = call_here(capsys, "show", "candidate", "--json", *at).document["worst"]
     assert worst[0]["value"] == max(row["value"] for row in worst)

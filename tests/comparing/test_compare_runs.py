@@ -1,4 +1,4 @@
-"""Two runs of literal rows compared: what is read of them, what counts as changed, and the numbers that come of it."""
+"""Comparison of two runs of literal rows: the rows that are read, the changes that count, and the resulting numbers."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def get(comparison: Comparison, metric: str) -> MetricComparison:
     return found
 
 
-def test_samples_of_either_run_are_told_apart(make: Make) -> None:
+def test_samples_are_marked_by_their_runs(make: Make) -> None:
     nights = make()
     nights.add_samples(BASE, {"a": "1", "b": "1"})
     nights.add_samples(CANDIDATE, {"c": "1", "b": "2"})
@@ -164,7 +164,7 @@ def test_what_changed_in_a_sample(make: Make, other: dict[str, object], changed:
     assert [name for name, is_changed in row.items() if is_changed is True] == changed
 
 
-def test_metadata_that_a_run_has_of_its_own_counts(make: Make) -> None:
+def test_metadata_of_a_run_sample_replaces_that_of_the_sample(make: Make) -> None:
     nights = make()
     nights.add("samples", {"input_hash": "1", **SAMPLE})
     nights.add_samples(BASE, {"s": "1"})
@@ -311,7 +311,7 @@ def test_settings_of_the_run_move_the_metrics_they_reach(
     assert (found.name, found.value) == (part, 1.0)
 
 
-def test_a_metric_of_ones_own_may_rest_on_any_text(make: Make) -> None:
+def test_a_users_metric_may_rest_on_any_text(make: Make) -> None:
     nights = make()
     nights.add("samples", {"input_hash": "1", **SAMPLE}, {"input_hash": "2", **SAMPLE, "contexts": ["Three."]})
     for run_id, input_hash, value in ((BASE, "1", 0.0), (CANDIDATE, "2", 1.0)):
@@ -326,8 +326,8 @@ def make_talks(make: Make, column: str) -> Nights:
     nights = make()
     ids = name_ids(13)
     metadata = [f'{{"{column}": "talk {place % 3}", "n": {place}}}' for place in range(12)] + ["{}"]
-    told = [{"sample_id": name, "metadata": text} for name, text in zip(ids, metadata, strict=True)]
-    nights.add("samples", *({**SAMPLE, "input_hash": "1", **one} for one in told))
+    rows = [{"sample_id": name, "metadata": text} for name, text in zip(ids, metadata, strict=True)]
+    nights.add("samples", *({**SAMPLE, "input_hash": "1", **one} for one in rows))
     for run_id, values in ((BASE, [0.0] * 13), (CANDIDATE, [[0.5, 0.25, 1.0][place % 3] for place in range(13)])):
         nights.add_samples(run_id, dict.fromkeys(ids, "1"))
         nights.add_scores(run_id, "m", dict(zip(ids, values, strict=True)))
@@ -363,7 +363,7 @@ def test_another_ground_truth_is_no_noise_where_the_prompt_on_record_took_it(mak
     assert [part.name for part in get(nights.compare(), metric).parts] == ["ground_truth"]
 
 
-def test_a_rubric_of_ones_own_is_moved_by_its_judge_and_by_nothing_that_it_did_not_read(make: Make) -> None:
+def test_a_users_rubric_is_moved_by_its_judge_and_only_by_inputs_that_it_read(make: Make) -> None:
     nights = make()
     ids = name_ids(8)
     for value, (run_id, prompt_hash) in enumerate({BASE: "p", CANDIDATE: "q"}.items()):
@@ -436,10 +436,10 @@ def test_a_comparison_leaves_the_warehouse_as_it_was(make: Make) -> None:
 
 
 def test_a_retrieval_that_got_worse_reads_as_one(make: Make) -> None:
-    """In half of the samples a RAG bot has other contexts, and so says something else and is wrong."""
+    """A RAG bot that in half of the samples has other contexts, and so answers differently and is wrong."""
     nights = make()
     ids = name_ids(20)
-    worse = {"contexts": ["Three."], "answer": "Nowhere."}
+    worse = {"contexts": ["Three."], "answer": "Not here."}
     for run_id, hurt in ((BASE, set()), (CANDIDATE, set(ids[:10]))):
         for name in ids:
             text = {**SAMPLE, "sample_id": name, "input_hash": f"{run_id}-{name}", **(worse if name in hurt else {})}

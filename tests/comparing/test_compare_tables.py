@@ -1,4 +1,4 @@
-"""How a comparison is printed: words, signs, which rows are there, and what a narrow terminal leaves out."""
+"""The printed comparison: words, signs, which rows are there, and what a narrow terminal leaves out."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make_document(*metrics: dict[str, Any], **columns: object) -> dict[str, Any]
 def make_statement(text: str, **columns: object) -> dict[str, Any]:
     return {
         "text": text, "label": "TP", "label_reason": "it is there", "supported": True, "context_ranks": [1, 3],
-        "joint_ranks": [], "support_reason": "C1 says so", **columns,
+        "joint_ranks": [], "support_reason": "C1 states it", **columns,
     }  # fmt: skip
 
 
@@ -120,7 +120,7 @@ def test_parts_that_moved_nothing_are_left_out_and_the_largest_is_first(show: An
     assert not any(line.startswith("Why") for line in show(make_document(make_metric(parts=still))))
 
 
-def test_what_else_changed_stands_beside_a_part_and_what_looks_like_retrieval_below(show: Any) -> None:  # noqa: ANN401
+def test_a_part_names_what_else_changed_and_retrieval_is_listed_below(show: Any) -> None:  # noqa: ANN401
     part = {"name": "answer", "n": 31, "n_moved": 30, "value": 0.1, "also": {"contexts": 28}}
     lines = show(make_document(make_metric(parts=[part]), retrieval=[{"text": "it looks like retrieval"}]))
     rows = [" ".join(line.split()) for line in lines]
@@ -154,7 +154,7 @@ def make_noise(**columns: object) -> dict[str, Any]:
     return {"n_anew": 7, "n_runs": 2, "n_pairs": 20, "n_changed": 3, "deviation": 0.1, **columns}
 
 
-def test_the_noise_floor_stands_beside_the_difference_and_says_what_it_rests_on(show: Any) -> None:  # noqa: ANN401
+def test_the_noise_floor_is_beside_the_difference_with_its_source(show: Any) -> None:  # noqa: ANN401
     steps = [{"step": "classify", "n_items": 80, "n_flipped": 8, "flip_rate": 0.1}]
     lines = show(
         make_document(
@@ -203,12 +203,13 @@ def test_flips_stand_side_by_side_with_their_reasons(show: Any) -> None:  # noqa
     text = "\n".join("  ".join(line.split("  ")) for line in lines)
     squeezed = [" ".join(line.split()) for line in lines]
     row = (
-        "answer says flipped TP, in C1, C3: It is red. it is there / C1 says so FP, unsupported: It is red. it is there"
+        "answer says flipped TP, in C1, C3: It is red. it is there / "
+        "C1 states it FP, unsupported: It is red. it is there"
     )
     assert row in squeezed
     assert "context flipped C2 not useful: One. no use C2 useful: One. no use" in squeezed
     assert "rating flipped accuracy: accuracy 7 of 10 good accuracy: accuracy 3 of 10 good" in squeezed
-    assert "truth says vanished Gone. it is there / C1 says so – –" in squeezed
+    assert "truth says vanished Gone. it is there / C1 states it – –" in squeezed
     assert "moved" not in text
     assert lines[-1] == "next: evalhouse compare b c --sample 's 1'"
 
@@ -221,7 +222,7 @@ def test_many_scores_of_one_sample_are_counted(show: Any) -> None:  # noqa: ANN4
     assert "No verdict changed." in lines
 
 
-def test_a_sample_with_its_texts_stands_alone_and_whole(show: Any) -> None:  # noqa: ANN401
+def test_a_sample_with_its_texts_is_printed_whole(show: Any) -> None:  # noqa: ANN401
     long = "word " * 100 + "end."
     side = {"question": "Where?", "answer": "Here.", "ground_truth": None, "contexts": ["One."]}
     texts = {"base": side, "candidate": {**side, "answer": "There.", "contexts": ["One.", "Two."]}}

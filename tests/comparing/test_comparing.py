@@ -58,7 +58,7 @@ def test_counts_and_the_difference() -> None:
     assert found.difference == pytest.approx(0.75 / 4)
 
 
-def test_nothing_in_common_is_said_as_nothing() -> None:
+def test_runs_without_common_samples_have_no_difference() -> None:
     found = compare([np.nan, np.nan])
     assert (found.n, found.n_clusters) == (0, 0)
     assert found.difference is found.ci_low is found.ci_high is found.p is found.p_adjusted is None
@@ -94,7 +94,7 @@ def test_of_flips_the_interval_is_that_of_wilsons_limits() -> None:
     assert (found.ci_low, found.ci_high) == pytest.approx((low, high))
 
 
-def test_of_few_moves_nobody_knows_how_wide_others_are_and_of_six_the_widest_says_it() -> None:
+def test_few_moves_count_by_the_scale_and_six_by_the_widest() -> None:
     five, six = compare([-0.1] * 5 + [0.0] * 35), compare([-0.1] * 6 + [0.0] * 34)
     assert five.ci_low is not None
     assert six.ci_low is not None
@@ -294,12 +294,12 @@ def test_only_the_metrics_that_are_asked_about_count_for_the_adjustment() -> Non
     assert {one.verdict for one, is_asked in zip(found, asked, strict=True) if not is_asked} == {"undecided"}
 
 
-# Each column is a run of its own with a truth that is known; 2,000 of them tell a share to ± 1 %.
+# Each column is a separate run with a known truth; 2,000 of them estimate a share to ± 1 %.
 N_RUNS = 2000
 
 
 def share_covered(found: Sequence[Paired], truth: float) -> float:
-    """How many intervals hold the truth."""
+    """Return how many intervals hold the truth."""
     return float(np.mean([one.ci_low is not None and one.ci_low <= truth <= (one.ci_high or 0.0) for one in found]))
 
 
@@ -323,7 +323,7 @@ def test_the_interval_covers_the_truth(n: int) -> None:
     generator = np.random.default_rng(n)
     evenly = generator.normal(0.2, 1.0, size=(n, N_RUNS))
     assert 0.93 <= share_covered(compare_many(evenly, resamples=2000), 0.2) <= 0.985
-    # Most samples stay as they are, a few gain or lose: the usual night.
+    # Most samples do not change, a few gain or lose: the usual night.
     steps = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
     shares = np.array([0.05, 0.1, 0.6, 0.15, 0.1])
     seldom = generator.choice(steps, p=shares, size=(n, N_RUNS))

@@ -25,7 +25,7 @@ UNFINISHED = {"hard_share": 0.5, "answered": 0.6, "n_picked": 160}
 
 
 def correct(design: Design) -> pl.DataFrame:
-    """Corrected scores of all drawn runs; those with too little reviewed are left out."""
+    """Corrected scores of all drawn runs; runs with too little reviewed are left out."""
     with open_rows() as con:
         fill_drawn(con, draw(design))
         found = con.sql("from corrected_scores").pl()
@@ -86,9 +86,9 @@ def people_alone(drawn: Drawn, run: int) -> float:
     _, lengths = np.unique(drawn.sample[drawn.run == run], return_counts=True)
     here = drawn.labelled & (drawn.run == run)
     weight = 1 / lengths[drawn.sample[here]] / drawn.probability[here]
-    said = drawn.said[here].astype(float)
-    mean = (weight * said).sum() / weight.sum()
-    return float(1.96 * np.sqrt(((weight * (said - mean)) ** 2).sum()) / weight.sum())
+    written = drawn.said[here].astype(float)
+    mean = (weight * written).sum() / weight.sum()
+    return float(1.96 * np.sqrt(((weight * (written - mean)) ** 2).sum()) / weight.sum())
 
 
 def test_a_judge_that_says_nothing_is_given_no_weight_to_speak_of() -> None:
@@ -123,10 +123,10 @@ def compute(drawn: Drawn, n_samples: int) -> dict[str, float]:
     share = 1 / lengths[drawn.sample]
     values = np.array([drawn.judged[drawn.sample == number].mean() for number in range(n_samples)])
     weight = share[drawn.labelled] / drawn.probability[drawn.labelled]
-    owner, said, judged = (part[drawn.labelled] for part in (drawn.sample, drawn.said, drawn.judged))
+    owner, written, judged = (part[drawn.labelled] for part in (drawn.sample, drawn.said, drawn.judged))
 
     def estimate(weights: np.ndarray, lam: float) -> float:
-        return float((weights * said).sum() / weights.sum() - lam * (weights * judged).sum() / weights.sum())
+        return float((weights * written).sum() / weights.sum() - lam * (weights * judged).sum() / weights.sum())
 
     def variance(lam: float) -> float:
         found = estimate(weight, lam)
@@ -164,8 +164,8 @@ def test_all_reviewed_gives_peoples_mean() -> None:
     with open_rows() as con:
         fill_drawn(con, drawn)
         (row,) = read(con, "from corrected_scores")
-    said = [drawn.said[drawn.sample == number].mean() for number in range(40)]
-    assert row["corrected_mean"] == pytest.approx(np.mean(said))
+    written = [drawn.said[drawn.sample == number].mean() for number in range(40)]
+    assert row["corrected_mean"] == pytest.approx(np.mean(written))
     assert row["coverage"] == pytest.approx(1)
 
 
@@ -197,8 +197,8 @@ def review(con: duckdb.DuckDBPyConnection, labels: Mapping[str, str], *, run_id:
     common = {"export_id": "e", "stratum": "rest", "probability": 0.5, **more}
     kept = [{key: row[key] for key in keys} | common for row in rows]
     fill(con, "review_picks", *({**row, "asked": True, "picked_at": AT} for row in kept))
-    said = {"reviewer": "ann", "reviewed_at": AT, "imported_at": AT}
-    fill(con, "reviews", *({**row, **said, "label": given["label"]} for row, given in zip(kept, rows, strict=True)))
+    written = {"reviewer": "ann", "reviewed_at": AT, "imported_at": AT}
+    fill(con, "reviews", *({**row, **written, "label": given["label"]} for row, given in zip(kept, rows, strict=True)))
 
 
 def add_scored(con: duckdb.DuckDBPyConnection, sample: Sample, metrics: tuple[str, ...], **settings: float) -> None:
@@ -277,7 +277,7 @@ def test_reviewers_who_differ_share_a_verdict_and_the_latest_label_of_each_count
     assert (row["said"], row["n_reviewers"]) == (pytest.approx(2 / 3), 3)
 
 
-def test_verdicts_without_a_label_are_stood_for_by_their_group() -> None:
+def test_verdicts_without_a_label_are_represented_by_their_group() -> None:
     with open_rows() as con:
         samples = [Sample(sample_id=f"s{number}", answer=["TP"], answer_support=[[1]]) for number in range(4)]
         for sample in samples:
@@ -299,14 +299,14 @@ def test_labels_of_verdicts_that_chance_did_not_pick_do_not_correct() -> None:
 
 
 def test_labels_carried_into_a_run_that_shares_little_correct_nothing() -> None:
-    """A second run has a third of the verdicts that were reviewed; what people said stands for no more than these."""
+    """A second run has a third of the verdicts that were reviewed; labels represent only these."""
     design = Design(n_runs=1, n_samples=200, n_picked=200, seed=4, **GOOD)
     with open_rows() as con:
         fill_drawn(con, draw(design))
         for table in ("run_samples", "statements", "attributions", "scores"):
             con.execute(f"insert into {table} by name select * replace ('later' as run_id) from {table}")
         con.execute(
-            "update statements set text = text || ' Told otherwise.' where run_id = 'later' "
+            "update statements set text = text || ' In other words.' where run_id = 'later' "
             "and substr(sample_id, 2)::integer % 3 > 0"
         )
         (row,) = read(con, "from corrected_scores where run_id = 'later'")
@@ -315,8 +315,8 @@ def test_labels_carried_into_a_run_that_shares_little_correct_nothing() -> None:
     assert row["corrected_mean"] is None
 
 
-def test_what_has_no_corrected_mean_is_said_with_its_reason() -> None:
-    told = explain_uncorrected(["faithfulness", "factual_f1", "hallucination", "mrr_retrieved", "bleu"])
-    assert [sentence.split(",")[0] for sentence in told] == [
+def test_a_missing_corrected_mean_has_a_reason() -> None:
+    sentences = explain_uncorrected(["faithfulness", "factual_f1", "hallucination", "mrr_retrieved", "bleu"])
+    assert [sentence.split(",")[0] for sentence in sentences] == [
         "no corrected mean: factual_f1", "no corrected mean: hallucination", "no corrected mean: mrr_retrieved",
     ]  # fmt: skip

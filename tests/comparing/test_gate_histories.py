@@ -1,4 +1,4 @@
-"""A gate over many nights: what it refused it goes on refusing, a slow loss is found, and quiet nights are let through.
+"""A gate over many nights: it keeps refusing a broken bot, finds a slow loss, and passes quiet nights.
 
 `tests/benchmarks/gate_nights.py` measures the same in more histories and by other gates.
 """
@@ -42,14 +42,14 @@ def count_found(histories: list[list[dict[str, str]]], kind: str) -> int:
 
 
 @pytest.mark.parametrize("against", ["passed", "mean_of_passed"])
-def test_a_broken_bot_fails_every_night_until_it_is_mended(against: str) -> None:
+def test_a_broken_bot_fails_every_night_until_it_is_fixed(against: str) -> None:
     for outcomes in run_histories(break_down, 3, against=against):
         assert [outcome["gate"] for outcome in outcomes[3:9]] == ["failed"] * 6
         assert outcomes[9]["gate"] == "passed"
 
 
 def test_a_plain_previous_run_forgets_what_was_refused() -> None:
-    """What the named choice means, and why it is no default."""
+    """The effect of the named choice, and why it is not the default."""
     for outcomes in run_histories(break_down, 3, against="previous_any", trend=None):
         assert [outcome["gate"] for outcome in outcomes[3:9]] == ["failed"] + ["passed"] * 5
 

@@ -10,13 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evalhouse.flows.results.comparison import write_also
 from evalhouse.prompts import load_prompts
 from evalhouse.tasks.comparing.changes import (
     CAUSES,
     INPUTS,
     NOISE,
+    Flags,
+    MetricMoves,
     Part,
     find_causes,
+    find_retrieval,
+    join_inputs,
     list_call_steps,
     list_inputs,
     name_changes,
@@ -143,7 +148,7 @@ def test_samples_that_come_and_go_count_by_their_distance_from_the_others() -> N
     assert parts[0].n_moved == 0
 
 
-def test_a_sample_scored_on_one_side_only_is_told_from_one_that_was_added() -> None:
+def test_a_newly_scored_sample_differs_from_an_added_one() -> None:
     parts = split([keep(0.5, 0.5), keep(None, 0.0), keep(1.0, None), keep(None, None), add(None), remove(None)])
     assert as_values(parts) == pytest.approx({NOISE: 0.0, "newly_scored": -0.25, "no_longer_scored": -0.25})
 
@@ -222,13 +227,13 @@ READ_BY_PROOFS = {"sql_equivalence": {"setup", "tables"}}
 
 
 @pytest.mark.parametrize("rubric", RUBRICS)
-def test_whatever_a_rubrics_prompt_takes_can_move_it_and_nothing_else(rubric: str) -> None:
+def test_only_the_inputs_of_its_prompt_can_move_a_rubric(rubric: str) -> None:
     taken = {OTHER_NAMES.get(name, name) for name in RUBRICS[rubric].variables} | READ_BY_PROOFS.get(rubric, set())
     if rubric.startswith("passage_"):
         # The answer of a sample with contexts is not shown.
         taken = taken - {"answer"} | {"answer_as_contexts"}
     taken |= {"ground_truths"} if "ground_truth" in taken else set()
-    taken |= {"conversation"}  # what was said before stands in every request
+    taken |= {"conversation"}  # every request holds the earlier turns
     for name, cause in INPUTS.items():
         assert name_one({f"grade_{rubric}"}, name) == (cause if name in taken else NOISE), name
 
@@ -270,3 +275,69 @@ def test_every_step_of_a_built_in_metric_has_its_inputs() -> None:
         steps = {*metric.needs, *metric.optional_needs}
         assert list_inputs(steps) != list(INPUTS), f"{metric.name} rests on a step whose inputs are not known"
         assert set(list_call_steps(steps)) or steps <= {"overlap", "tool_calls", "result_sets", "citations"}
+
+
+N = 40
+
+
+def flag_places(first: int, last: int) -> Flags:
+    """True for the samples from first up to and without last."""
+    return (np.arange(N) >= first) & (np.arange(N) < last)
+
+
+def move(metric: str, by: float, there: Flags, verdict: str = "worse") -> MetricMoves:
+    rests_on = frozenset(INPUTS[name] for name in list_inputs(load_metrics()[metric].needs))
+    return MetricMoves(metric=metric, rests_on=rests_on, moves=np.where(there, by, 0.0), verdict=verdict)
+
+
+ANSWERS, CONTEXTS = flag_places(0, 31), flag_places(3, 33)
+
+
+def test_an_answer_metric_that_fell_with_its_contexts_is_put_down_to_retrieval() -> None:
+    metrics = [move("factual_f1", -0.5, CONTEXTS), move("context_recall", -0.8, CONTEXTS), move("mrr", 0, ANSWERS)]
+    (found,) = find_retrieval(metrics, answers=ANSWERS, contexts=CONTEXTS)
+    assert (found.metric, found.n_answers, found.n_contexts) == ("factual_f1", 31, 28)
+    assert found.value == pytest.approx(-0.5 * 28 / N)
+    assert found.difference == pytest.approx(-0.5 * 30 / N)
+    assert (found.retrieval_metric, found.retrieval_value) == ("context_recall", pytest.approx(-0.8))
+    assert found.describe() == (
+        "factual_f1 is worse, and it looks like retrieval: of 31 samples with another answer 28 also had other "
+        "contexts, which add -0.350 to the -0.375; context_recall moved by -0.800 on these"
+    )
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        # Most of the fall is where the contexts are the same.
+        [move("factual_f1", -0.5, flag_places(0, 3)), move("context_recall", -0.8, CONTEXTS)],
+        # Retrieval did not change, or got better.
+        [move("factual_f1", -0.5, CONTEXTS), move("context_recall", -0.8, CONTEXTS, "undecided")],
+        [move("factual_f1", -0.5, CONTEXTS), move("context_recall", 0.8, CONTEXTS, "better")],
+        # Retrieval is worse elsewhere.
+        [move("factual_f1", -0.5, CONTEXTS), move("context_recall", -0.8, flag_places(35, 40))],
+        # Nothing is known to have moved; and faithfulness rests on the contexts itself.
+        [move("factual_f1", -0.5, CONTEXTS, "undecided"), move("context_recall", -0.8, CONTEXTS)],
+        [move("faithfulness", -0.5, CONTEXTS), move("context_recall", -0.8, CONTEXTS)],
+    ],
+)
+def test_no_result_unless_both_got_worse(metrics: list[MetricMoves]) -> None:
+    assert list(find_retrieval(metrics, answers=ANSWERS, contexts=CONTEXTS)) == []
+
+
+def test_a_part_says_what_else_changed_in_its_samples() -> None:
+    inputs = join_inputs({"answer": ANSWERS, "contexts": CONTEXTS, "context_ids": flag_places(0, 1)})
+    everywhere = np.ones(N, dtype=bool)
+    names = ["answer" if is_changed else "noise" for is_changed in ANSWERS]
+    answer, noise = split_difference(
+        base=np.ones(N),
+        candidate=np.where(ANSWERS, 0.5, 1.0),
+        in_base=everywhere,
+        in_candidate=everywhere,
+        changed=names,
+        inputs=inputs,
+    )
+    assert (answer.n, answer.also) == (31, {"contexts": 29})
+    assert write_also(answer.also) == "29 also had other contexts"
+    assert (noise.n, noise.also) == (9, {"contexts": 2})
+    assert write_also({}) == ""

@@ -1,4 +1,4 @@
-"""What is judged again at the end of a run, with which settings and dollars, and what is told when it is not."""
+"""Noise runs at the end of a run: their samples, settings and dollars, and the message without one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HALF = [0.5] * 40
 
 
 class Again:
-    """Stands where the noise run would be carried out; keeps what it was given."""
+    """Replaces the noise run and keeps its arguments."""
 
     def __init__(self, house: NoiseHouse) -> None:
         self.house = house
@@ -157,7 +157,7 @@ def test_the_noise_run_has_the_settings_of_the_run_and_its_own_keys(
     assert find_run(house.warehouse, "latest").run_id == CANDIDATE
 
 
-def test_embeddings_of_a_model_are_asked_anew_as_well(house: NoiseHouse, again: Again, measure: Measure) -> None:
+def test_embeddings_of_a_model_are_asked_again_as_well(house: NoiseHouse, again: Again, measure: Measure) -> None:
     house.judge(CANDIDATE, HALF)
     measure(embeddings="openai:embedder", metrics=("semantic_similarity",))
     assert again.live_run is not None
@@ -209,7 +209,7 @@ def test_a_run_without_a_score_has_nothing_to_judge_again(house: NoiseHouse, mea
     assert measure() == NoiseOutcome(problem="no sample has a score")
 
 
-def test_what_came_of_it_is_told_with_its_dollars(house: NoiseHouse, again: Again, measure: Measure) -> None:
+def test_the_outcome_names_its_cost(house: NoiseHouse, again: Again, measure: Measure) -> None:
     house.judge(CANDIDATE, HALF)
     found = measure()
     assert found is not None

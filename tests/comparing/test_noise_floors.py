@@ -1,17 +1,21 @@
-"""Noise floors of runs on record: which samples count as judged anew, which noise runs count, and what comes of it."""
+"""Noise floors of stored runs: the samples that count as judged again, and the noise runs that count."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from cli_process import call_here
 from noise_house import BASE, CANDIDATE, JUDGE, METRIC, NoiseHouse
 from scipy import stats
 
 from evalhouse.tasks.comparing.noise import POOLED_RUNS
+from evalhouse.tasks.comparing.runs import AllAnswers, ComparisonSettings, compare_all_answers
+from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.scores import score_run, write_no_noise
 
 HALF = [0.5] * 40
@@ -77,7 +81,7 @@ def test_a_metric_whose_steps_are_not_known_counts_every_step(make: Make) -> Non
     assert found.noise.n_judged_again == 40
 
 
-def test_an_unknown_floor_is_told_with_the_way_to_one(make: Make) -> None:
+def test_an_unknown_floor_is_reported_with_a_remedy(make: Make) -> None:
     house = make()
     house.judge(CANDIDATE, [0.75] * 40)
     comparison = house.compare_all()
@@ -150,7 +154,7 @@ def test_scores_by_another_formula_are_no_pairs(make: Make) -> None:
     house.measure("noise-1", AGAIN)
     with house.warehouse.writing() as connection:
         connection.execute("update scores set metric_version = '2' where run_id <> 'noise-1'")
-    assert house.compare().noise_floor is None, "the candidate's formula is another one"
+    assert house.compare().noise_floor is None, "the candidate has a different formula"
     house.note(CANDIDATE)
     assert house.warehouse.read_rows("select n_samples, mean_difference, sd_difference from noise") == [
         {"n_samples": 0, "mean_difference": None, "sd_difference": None}
@@ -219,7 +223,7 @@ def test_a_judge_that_says_the_same_each_time_is_on_record_as_such(make: Make) -
         }
     ]  # fmt: skip
     assert list(house.warehouse.fetch("noise/noise_runs", run_id=CANDIDATE)["noise_run_id"]) == [], (
-        "nobody was asked twice"
+        "no judge was asked twice"
     )
 
 
@@ -246,7 +250,7 @@ FLIPS: list[tuple[tuple[str, str, bool, bool, float], dict[str, int]]] = [
     # What was split otherwise has no second verdict.
     (("Red it is.", "FP", False, True, 7.0), {"extract_answer": 2}),
 ]
-"""What a judge says the second time, and the flips by step that it makes."""
+"""The judge's second verdicts, and the flips by step that they make."""
 
 
 def test_flips_are_counted_by_step(make: Make) -> None:
@@ -259,7 +263,7 @@ def test_flips_are_counted_by_step(make: Make) -> None:
         rows = make_verdicts(run_id, text, label, supported=supported, useful=useful, rating=rating)
         for table, row in rows.items():
             house.add(table, row)
-    # A sample that was judged once is no pair.
+    # A sample that was judged once does not make a pair.
     house.add("context_verdicts", {"run_id": CANDIDATE, "sample_id": "s001", "context_rank": 1, "useful": True})
     for number, (_, flipped) in enumerate(FLIPS):
         rates = house.warehouse.fetch_rows("noise/flips", {"run_id": [f"noise-{number}"]})
@@ -277,3 +281,158 @@ def test_a_comparison_with_a_floor_reads_alone(make: Make) -> None:
     assert house.compare().noise_floor is not None
     assert house.warehouse.location.path.read_bytes() == before
     assert house.runs["noise-1"].judge == JUDGE
+
+
+BY_HALF = [0.5, -0.5, 0.5, -0.5, 0.5, 0.5, *[0.0] * 14]
+DROP = ("gate", CANDIDATE, "--against", BASE, "--max-drop", f"{METRIC}=0.01")
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> NoiseHouse:
+    """Every answer is judged again, and every score is 0.05 lower."""
+    house = NoiseHouse(tmp_path)
+    house.judge(BASE, [0.5] * 40)
+    house.judge(CANDIDATE, [0.45] * 40)
+    return house
+
+
+def gate(house: NoiseHouse, capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:  # noqa: ANN401  # Finished
+    return call_here(capsys, *DROP, "--warehouse", str(house.warehouse.location.path), *arguments)
+
+
+def test_a_drop_fails_as_long_as_no_floor_is_known_and_the_gate_warns(
+    house: NoiseHouse, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finished = gate(house, capsys, "--json")
+    (check,) = finished.document["checks"]
+    assert (finished.status, check["outcome"], check["noise_floor"]) == (1, "failed", None)
+    (warning,) = finished.document["warnings"]
+    assert "no noise floor is known for factual_f1" in warning
+
+
+def test_a_drop_within_the_floor_fails_by_its_interval_and_says_so_everywhere(
+    house: NoiseHouse, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    house.measure("noise-1", BY_HALF)
+    junit = tmp_path / "gate.xml"
+    finished = gate(house, capsys, "--json", "--junit", str(junit))
+    (check,) = finished.document["checks"]
+    floor = f"{check['noise_floor']:.3f}"
+    assert (finished.status, check["outcome"], check["reason"]) == (1, "failed", "beyond_limit")
+    assert check["value"] == pytest.approx(0.05)
+    assert check["noise_floor"] > 0.05
+    assert finished.document["warnings"] == []
+    (failure,) = ElementTree.fromstring(junit.read_bytes()).iter("failure")
+    assert f", noise floor {floor}" in str(failure.text)
+    markdown = gate(house, capsys, "--markdown", "-").stdout
+    header, rule, row = [line for line in markdown.splitlines() if line.startswith("|")]
+    assert header.split("|")[7].strip() == "noise floor"
+    assert row.split("|")[7].strip() == floor
+    assert len(header.split("|")) == len(rule.split("|")) == len(row.split("|"))
+    assert f"the judge's noise alone may make changes of up to {floor}" in row
+    assert floor in gate(house, capsys).stdout
+
+
+def test_gate_compare_and_show_warn_of_a_shifted_judge(house: NoiseHouse, capsys: pytest.CaptureFixture[str]) -> None:
+    """Asked again about the same texts it gives a quarter less to most of them: so the drop may be its own."""
+    house.measure("noise-1", [-0.25] * 9 + [0.0] * 3)
+    (warning,) = gate(house, capsys, "--json").document["warnings"]
+    assert warning.startswith("the judge has shifted as a whole: asked again about the same texts it scores")
+    assert "factual_f1 0.188 lower (-0." in warning
+    assert "; 12 pairs)" in warning
+    place = ("--warehouse", str(house.warehouse.location.path))
+    for command in (("compare", BASE, CANDIDATE), ("show", CANDIDATE), DROP):
+        assert f"warning: {warning}" in call_here(capsys, *command, *place).stdout.replace("\n", " "), command
+    document = call_here(capsys, "compare", BASE, CANDIDATE, *place, "--json").document
+    (shift,) = document["noise"]["shifts"]
+    assert (shift["metric"], shift["n_pairs"], shift["n_runs"]) == (METRIC, 12, 1)
+    assert shift["difference"] == pytest.approx(-0.1875)
+    assert call_here(capsys, "show", CANDIDATE, *place, "--json").document["warnings"] == [warning]
+
+
+N, N_AGAIN, ROUNDS = 60, 40, 3
+MEAN_DROP = 0.1
+
+
+def fill_house(folder: Path, *, sides: Sequence[str] = (BASE, CANDIDATE)) -> tuple[NoiseHouse, dict[str, np.ndarray]]:
+    """Runs of 60 questions, of which the first 40 were asked three times more; scores are 0 or 1."""
+    house, generator = NoiseHouse(folder, n=N), np.random.default_rng(7)
+    chances = generator.beta(2, 1, N)
+    scores = {}
+    for run_id, drop in ((BASE, 0.0), (CANDIDATE, MEAN_DROP)):
+        values = generator.random((1 + ROUNDS, N)) < np.clip(chances - drop, 0, 1)
+        scores[run_id] = values.astype(float)
+        house.judge(run_id, scores[run_id][0].tolist())
+        for number in range(1, 1 + ROUNDS if run_id in sides else 1):
+            house.add_run(f"{run_id}-{number}", minute=90, kind="repeats", parent_run_id=run_id)
+            house.judge(f"{run_id}-{number}", scores[run_id][number, :N_AGAIN].tolist())
+    return house, scores
+
+
+def compare(house: NoiseHouse) -> list[AllAnswers]:
+    pair = RunPair(house.warehouse, house.runs[BASE], house.runs[CANDIDATE])
+    return compare_all_answers(pair, ComparisonSettings(resamples=500))
+
+
+def test_the_difference_is_that_of_the_questions_means(tmp_path: Path) -> None:
+    house, scores = fill_house(tmp_path)
+    (found,) = compare(house)
+    means = {}
+    for run_id, values in scores.items():
+        means[run_id] = np.where(np.arange(N) < N_AGAIN, values.mean(axis=0), values[0])
+    assert found.difference == pytest.approx((means[CANDIDATE] - means[BASE]).mean())
+    assert (found.base, found.candidate) == pytest.approx((means[BASE].mean(), means[CANDIDATE].mean()))
+    assert (found.metric, found.n, found.n_repeated) == (METRIC, N, N_AGAIN)
+    first = house.compare().paired
+    assert first.difference == pytest.approx((scores[CANDIDATE][0] - scores[BASE][0]).mean()), "by the first answers"
+    assert found.ci_low is not None
+    assert found.ci_high is not None
+    assert first.ci_low is not None
+    assert first.ci_high is not None
+    assert found.ci_low < found.difference < found.ci_high
+    assert found.ci_high - found.ci_low < 0.8 * (first.ci_high - first.ci_low)
+
+
+@pytest.mark.parametrize("sides", [(), (BASE,), (CANDIDATE,)])
+def test_without_repeats_on_both_sides_there_is_nothing_to_say(tmp_path: Path, sides: Sequence[str]) -> None:
+    assert compare(fill_house(tmp_path, sides=sides)[0]) == []
+
+
+def call(house: NoiseHouse, capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:  # noqa: ANN401  # a Finished
+    return call_here(capsys, *arguments, "--warehouse", str(house.warehouse.location.path))
+
+
+def test_compare_and_gate_explain_by_what_the_scores_vary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    house, _ = fill_house(tmp_path)
+    house.measure("noise", [1.0, -1.0, *[0.0] * 18])
+    document = call(house, capsys, "compare", BASE, CANDIDATE, "--json").document
+    assert document["components_of"] == CANDIDATE
+    (components,) = document["components"]
+    assert (components["metric"], components["n_repeated"], components["n_judged_twice"]) == (METRIC, N_AGAIN, 20)
+    assert components["judge_variance"] == pytest.approx(2 / 2 / 20)
+    assert document["all_answers"][0]["n"] == N
+    printed = call(house, capsys, "compare", BASE, CANDIDATE, "--top", "0").stdout
+    assert "What the scores vary by: variances, and the drop of a mean that shows with 80% power" in printed
+    assert "Over all answers, the repeated ones too, where the table above has the first ones" in printed
+
+    gate = ("gate", CANDIDATE, "--against", BASE, "--max-drop", f"{METRIC}=0.02")
+    (row,) = call(house, capsys, *gate, "--json").document["components"]
+    assert row["plan"]["drop"] == 0.02
+    assert row["plan"]["next"] in ("questions", "votes")
+    finished = call(house, capsys, *gate, "--markdown", "-")
+    assert f"to see a drop of 0.02 in {METRIC} with 80% power: " in finished.stdout
+    explained = call(house, capsys, *gate).stdout
+    assert f"{METRIC} varies by questions " in explained
+    assert f"of the variance ({N_AGAIN} questions asked again)" in explained
+    assert row["plan"]["text"] in explained
+
+
+def test_repeats_decide_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "with").mkdir()
+    (tmp_path / "without").mkdir()
+    checks = []
+    for folder, sides in (("with", (BASE, CANDIDATE)), ("without", ())):
+        house, _ = fill_house(tmp_path / folder, sides=sides)
+        document = call(house, capsys, "gate", CANDIDATE, "--against", BASE, "--max-drop", f"{METRIC}=0.02", "--json")
+        checks.append({name: document.document[name] for name in ("outcome", "counts", "checks", "warnings")})
+    assert checks[0] == checks[1]

@@ -1,4 +1,4 @@
-"""What preferences come to: both orders together, intervals and the test, by judges whose bias and taste are known."""
+"""Summaries of preferences: both orders together, intervals and the test, by judges whose bias and taste are known."""
 
 from __future__ import annotations
 
@@ -128,8 +128,8 @@ def test_the_sign_test_is_exact(n_one: int, n_other: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Taste:
-    """How often the candidate's answer is the better one, the base's, or neither; how often the judge sees so; and how
-    often it says `first` without looking."""
+    """The rates of better answers by candidate, base or neither; how often the judge sees it; and how often it
+    answers `first` without looking."""
 
     candidate: float
     base: float
@@ -144,13 +144,13 @@ class Taste:
         frames = []
         for side in ("base", "candidate"):
             seen = np.where(better == "tie", "tie", np.where(better == side, "first", "second"))
-            said = np.where(rng.random(shape) < self.sees, seen, rng.choice(VERDICTS, size=shape))
-            said = np.where(rng.random(shape) < self.bias, "first", said)
+            written = np.where(rng.random(shape) < self.sees, seen, rng.choice(VERDICTS, size=shape))
+            written = np.where(rng.random(shape) < self.bias, "first", written)
             run, sample = np.indices(shape).reshape(2, -1)
             frames.append(
                 pl.DataFrame(
                     {"run_id": [f"{n:04d}" for n in run], "sample_id": [f"{n:04d}" for n in sample],
-                     "shown_first": side, "verdict": said.ravel(), "call_id": "c",
+                     "shown_first": side, "verdict": written.ravel(), "call_id": "c",
                      "cluster": [f"{n // n_of_group}" for n in sample] if n_of_group > 1 else None},
                     schema_overrides={"cluster": pl.String},
                 )
@@ -163,7 +163,7 @@ class Taste:
 
     @property
     def win_rate(self) -> float:
-        """What the points of the candidate are in the mean: bias and guesses are for nobody."""
+        """The mean points of the candidate: bias and guesses favour neither side."""
         return 0.5 + (1 - self.bias) * self.sees * (self.candidate - self.base) / 2
 
     @property

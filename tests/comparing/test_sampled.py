@@ -65,7 +65,7 @@ class Town:
                     con.execute(f"delete from {table}")
 
     def measure(self, n_pairs: int, *, adapts: bool) -> tuple[float, float, float]:
-        """How often the interval holds the difference over all, its mean width, and the bias in standard errors."""
+        """Return how often the interval holds the true difference, its mean width, and the bias in standard errors."""
         rows = list(self.draw_pairs(n_pairs, adapts=adapts))
         assert {row["is_paired"] for row in rows} == {not adapts}
         found = [decide(MANY, row, better="high", scale=1.0) for row in rows]
@@ -78,24 +78,24 @@ class Town:
 
 def test_the_same_picks_make_the_interval_narrower_and_it_holds_the_difference() -> None:
     town = Town(moved=0.1)
-    held, width, bias = town.measure(20, adapts=False)
-    _, wide, _ = town.measure(4, adapts=True)
-    assert held >= 0.85
-    assert abs(bias) < 3
+    held, width, bias = town.measure(8, adapts=False)
+    _, wide, _ = town.measure(2, adapts=True)
+    assert held >= 0.75, "of eight at most two miss, with a chance of 0.6 % for more"
+    assert abs(bias) < 4
     assert width < 0.75 * wide
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("moved", "adapts"), [(0.08, False), (0.3, False), (0.1, True)])
+@pytest.mark.parametrize(("moved", "adapts"), [(0.08, False), (0.1, True)])
 def test_the_interval_of_a_difference_holds_in_95_of_100_draws(moved: float, adapts: bool) -> None:
-    held, width, bias = Town(moved=moved).measure(400, adapts=adapts)
+    held, width, bias = Town(moved=moved).measure(150, adapts=adapts)
     print(f"moved {moved}, adapts {adapts}: holds {held:.3f}, width {width:.3f}, {bias:+.1f} SE")
-    assert 0.93 <= held <= 0.97
+    assert 0.90 <= held <= 0.985
     assert abs(bias) < 4
 
 
 def test_what_one_night_found_does_not_make_the_next_ones_picks_lean() -> None:
-    """With one seed for all: the picks that are judged by one score weigh more or less the next night, so that they
+    """One seed for all: the picks that are judged by one score weigh more or less the next night, so that they
     must not be the likelier ones to be picked again."""
     rng = np.random.default_rng(0)
     values = (rng.random(N) < 0.65).astype(float)

@@ -26,7 +26,7 @@ def make_comparison(
     counts: Mapping[str, int] = NO_COUNTS,
     floor: float | None = None,
 ) -> MetricComparison:
-    """50 samples that both runs scored, all of which moved, unless told otherwise."""
+    """50 samples that both runs scored, all of which moved by default."""
     values = {"n": 50, "n_clusters": 50, "n_higher": 10, "n_lower": 40, "n_base": 50, "n_candidate": 50} | dict(counts)
     n_base, n_candidate = values.pop("n_base"), values.pop("n_candidate")
     paired = Paired(
@@ -60,7 +60,7 @@ def make_comparison(
 def compare_values(
     differences: Mapping[str, np.ndarray[Any, Any]], floor: float | None = None, resamples: int = 999
 ) -> dict[str, MetricComparison]:
-    """What `compare` finds of these differences, by metric."""
+    """The result of `compare` for these differences, by metric."""
     columns = np.column_stack(list(differences.values()))
     clusters, low_is_good = np.arange(len(columns)), [False] * len(differences)
     found = compare_paired(columns, clusters, low_is_good=low_is_good, resamples=resamples)

@@ -30,7 +30,7 @@ GRADES = {
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """What is simulated: how many samples, of which grades, and which share of them the judge redraws each night."""
+    """A simulated history: the number of samples, their grades, and the share that the judge redraws each night."""
 
     n_samples: int = 200
     noise: float = 0.2
@@ -46,7 +46,7 @@ class World:
         return np.where(generator.random(self.n_samples) < self.noise, self.draw(generator), true)
 
     def stay(self, n_nights: int, generator: np.random.Generator) -> Iterator[Floats]:
-        """A bot that stays as it is."""
+        """A bot that does not change."""
         true = self.draw(generator)
         for _ in range(n_nights):
             yield self.judge(true, generator)

@@ -1,4 +1,4 @@
-"""One sample graded by one rubric with a judge whose replies a test writes down, and what came of it."""
+"""One sample graded by one rubric with a judge whose replies a test writes down, and the resulting rows."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def flag(verdict: object, name: str = "answer_validity", reason: str = "It names
 
 def judge_relevance(totals: Mapping[str, object] | None = None, **changes: Any) -> dict[str, Any]:  # noqa: ANN401
     parts = {**FULL, **changes}
-    said = {name: {"reason": f"of {name}", "rating": value} for name, value in parts.items() if name != "unrelated"}
-    return {**flag(parts["unrelated"], "unrelated"), **said, **(totals or {})}
+    written = {name: {"reason": f"of {name}", "rating": value} for name, value in parts.items() if name != "unrelated"}
+    return {**flag(parts["unrelated"], "unrelated"), **written, **(totals or {})}
 
 
 async def grade_with(
@@ -74,9 +74,9 @@ def find_rubric(name: str) -> Rubric:
 
 
 def read(text: Reply, rubric: str = "accuracy") -> float:
-    said = say(text)
-    assert isinstance(said, str)
-    return read_grades(said, find_rubric(rubric), has_contexts=True)[0].rating
+    written = say(text)
+    assert isinstance(written, str)
+    return read_grades(written, find_rubric(rubric), has_contexts=True)[0].rating
 
 
 def score_work(work: SampleWork, metric: str, **settings: float) -> tuple[float | None, str | None]:

@@ -1,10 +1,10 @@
 """A warehouse with many nights of one suite, written by SQL: what a team has on record after half a year.
 
 Every night judges the same samples. Some answers and contexts are others than the night before, the judge now and then
-changes its mind about what has not changed, and once in the series there is another judge, another prompt, another
+changes verdicts on unchanged samples, and once in the series there is a new judge, a new prompt, another
 formula and another knowledge base. Everything follows from hashes of sample, night and statement, so that equal sizes
 give equal warehouses. Scores are counted from the statements that stand beside them; what is stored of runs that have
-ended is stored as it is at their end.
+ended is stored as at their end.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MACROS = """
 create temp macro draw(a, b, c, d) as (hash(a, b, c, d) % 1000003) / 1000003;
 create temp macro make_id(a, b, c) as lower(to_hex(hash('id', a, b, c)))
 """
-# A night asks anew what has changed since: all of it where the judge or the prompts are others.
+# A night asks again about what has changed since: all of it where the judge or the prompts are others.
 _NIGHTS = """
 create temp table nights as
 select
@@ -337,7 +337,7 @@ _WRITTEN = (
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """How much history: nights, samples a night, and how many of METRICS each sample is scored by."""
+    """The size of a history: nights, samples a night, and how many of METRICS each sample is scored by."""
 
     nights: int
     samples: int

@@ -31,7 +31,7 @@ class Scores:
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """What scores vary by; `draw` gets a generator and the shape runs × questions × answers."""
+    """The variances of scores; `draw` gets a generator and the shape runs × questions × answers."""
 
     question: float
     bot: float
@@ -110,7 +110,7 @@ class Size:
 def write_runs(
     con: duckdb.DuckDBPyConnection, world: World, size: Size, *, n_runs: int, seed: int, missing: float = 0.1
 ) -> None:
-    """Runs `r0`, `r1`, … each a series of its own, their rounds and a noise run; `missing` of the scores are NULL."""
+    """Runs `r0`, `r1`, … each a separate series, their rounds and a noise run; `missing` of the scores are NULL."""
     generator = np.random.default_rng(seed)
     scores = world.draw(generator, (n_runs, size.questions, 1 + size.rounds))
     runs, questions, answers = (axis.ravel() for axis in np.indices(scores.values.shape))

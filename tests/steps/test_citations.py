@@ -132,7 +132,7 @@ def test_ids_and_addresses_come_from_the_sample() -> None:
     }  # fmt: skip
 
 
-def test_a_pattern_of_ones_own_replaces_those_that_are_built_in() -> None:
+def test_a_users_pattern_replaces_the_built_in_ones() -> None:
     settings = make_settings(citations=(r"\(source (?P<rank>\d+)\)", r"<ref:(?P<id>[^>]+)>"))
     sample = make_sample(context_ids=["a", "b", "c"])
     patterns = compile_patterns(settings.citations)
@@ -171,7 +171,7 @@ HOUSE = yaml.safe_load((Path(__file__).parents[1] / "helpers/cited_answers.yaml"
 
 
 def find_cited(answer: str, statements: Sequence[str]) -> list[set[int]]:
-    """By statement the numbers that it cites; a link is no number."""
+    """Return by statement the numbers that it cites; a link is not a number."""
     cited = read(answer, names={})
     placed = place_citations(answer, cited, {str(place): text for place, text in enumerate(statements)})
     assert placed is not None
@@ -198,11 +198,11 @@ def test_nearly_all_statements_of_the_house_set_have_the_citations_of_their_sent
 
 
 def test_a_mark_belongs_to_the_sentence_it_closes_and_to_no_other() -> None:
-    said = ["Paris is a city.", "It has a river.", "It has a tower."]
-    assert find_cited("Paris is a city.[1] It has a river. [2][3] It has a tower.", said) == [{1}, {2, 3}, set()]
+    written = ["Paris is a city.", "It has a river.", "It has a tower."]
+    assert find_cited("Paris is a city.[1] It has a river. [2][3] It has a tower.", written) == [{1}, {2, 3}, set()]
 
 
-def test_a_statement_that_tells_of_a_whole_sentence_has_all_its_marks() -> None:
+def test_a_statement_of_a_whole_sentence_has_all_its_marks() -> None:
     answer = "Lyon lies on the Rhône [1] and Nice lies on the sea [2]."
     assert find_cited(answer, ["Lyon lies on the Rhône and Nice lies on the sea."]) == [{1, 2}]
     assert find_cited(answer, ["Lyon lies on the Rhône.", "Nice lies on the sea."]) == [{1}, {2}]
@@ -294,7 +294,7 @@ def test_the_sql_is_alces_definition_for_any_verdicts() -> None:
 
 
 def test_a_mark_of_several_passages_supports_by_all_of_them() -> None:
-    """One address stands for two passages, which support the statement together."""
+    """One address names two passages, which support the statement together."""
     sample = Sample(answer=["TP"], answer_support=[Together([1, 2])], contexts=["a", "b"])
     row = {"run_id": "r", "sample_id": "s", "ordinal": 1, "marker": "https://x.org", "text_start": 0, "text_end": 9}
     with open_rows() as con:

@@ -57,7 +57,7 @@ def contexts_of(judge: ScriptedJudge, step: str) -> list[list[str]]:
 
 
 def say_own(question: Question) -> str:
-    """C2 is useful and supports A1, C3 supports A1 and G1; told with the context's own reason."""
+    """C2 is useful and supports A1, C3 supports A1 and G1; the reason names the context."""
     if question.step not in JUDGED_BY_CONTEXT:
         return say_good(question)
     (context,) = read_ids(question, "contexts")
@@ -70,7 +70,7 @@ def say_own(question: Question) -> str:
     )
 
 
-async def test_each_context_has_a_request_of_its_own_with_all_statements(tmp_path: Path) -> None:
+async def test_each_context_has_a_separate_request_with_all_statements(tmp_path: Path) -> None:
     judge, _ = await judge_alone(tmp_path)
     for step in JUDGED_BY_CONTEXT:
         assert contexts_of(judge, step) == [["C1"], ["C2"], ["C3"]]
@@ -128,7 +128,7 @@ async def test_one_context_that_cannot_be_judged_fails_the_step_and_is_asked_aga
 ) -> None:
     def refuse(question: Question) -> str | Exception:
         if question.step == step and read_ids(question, "contexts") == ["C2"]:
-            return RefusedRequest("nothing is said about C2")
+            return RefusedRequest("no verdict about C2")
         return say_good(question)
 
     _, work = await judge_alone(tmp_path, refuse)
@@ -160,7 +160,7 @@ async def test_a_single_context_is_alone_either_way_and_paid_for_once(tmp_path: 
 
 
 async def test_equal_contexts_are_judged_each_under_its_own_id(tmp_path: Path) -> None:
-    """C1 and C2 read the same: what is asked differs by the id, so that each verdict is on record for its own."""
+    """C1 and C2 read the same: what is asked differs by the id, so that each verdict is stored for its context."""
     sample = make_sample(contexts=["The lamp is green.", "The lamp is green."])
     judge, work = await judge_alone(tmp_path, sample=sample)
     assert contexts_of(judge, "rank") == [["C1"], ["C2"]]

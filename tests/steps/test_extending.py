@@ -115,7 +115,7 @@ def test_a_judged_step_and_a_format_are_added_in_the_files_that_the_guide_names(
         "select sample_id, label, prompt, n_requests from tones join llm_calls using (run_id, sample_id, call_id) "
         "join run_costs using (run_id, step) order by 1"
     )
-    planned, run, told, followed = call_copy(
+    planned, run, listed, followed = call_copy(
         place,
         ("run", "samples.yaml", *wanted, "--dry-run"),
         ("run", "samples.yaml", *wanted),
@@ -125,7 +125,7 @@ def test_a_judged_step_and_a_format_are_added_in_the_files_that_the_guide_names(
     assert [(step["step"], step["requests"]) for step in planned.document["steps"]] == [("tone", 2)]
     metric = run.document["metrics"]["politeness"]
     assert (metric["mean"], metric["n_scored"], metric["n_unscored"]) == (0.75, 2, 1)
-    assert told.document == [
+    assert listed.document == [
         {"sample_id": "kind", "label": "polite", "prompt": "tone", "n_requests": 2},
         {"sample_id": "short", "label": "plain", "prompt": "tone", "n_requests": 2},
     ]

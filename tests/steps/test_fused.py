@@ -11,11 +11,12 @@ from typing import Any
 import orjson
 import pytest
 from cli_house import write_dataset
-from endpoint import Asked, Endpoint, Raw, running_endpoint
-from endpoint_replies import Choice, build_completion, compose_reply
+from endpoint import Asked, Endpoint, Inject, Raw, running_endpoint
+from endpoint_replies import Choice, build_completion, compose_reply, parse_blocks
 from live_runs import (
     ScriptedJudge,
     ask_fully,
+    find_odd,
     judge_samples,
     judge_with,
     lay_out_run,
@@ -23,6 +24,7 @@ from live_runs import (
     make_settings,
     point_to,
     read_calls,
+    read_detail,
     read_labels,
     read_outcomes,
     read_ranks,
@@ -37,6 +39,7 @@ from evalhouse.flows.preparing.live_run import prepare_run
 from evalhouse.flows.preparing.request import RunRequest
 from evalhouse.flows.preparing.settings import resolve_settings
 from evalhouse.prompts import list_ids
+from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.names import find_judge
@@ -194,8 +197,8 @@ async def test_what_a_reply_lacks_is_asked_for_alone(tmp_path: Path) -> None:
     def forget(question: Question) -> str:
         if question.only:
             return say_good(question)
-        told = [name for name in ask_fully(question) if name not in lost]
-        return say_good(replace(question, only=tuple(told)))
+        message = [name for name in ask_fully(question) if name not in lost]
+        return say_good(replace(question, only=tuple(message)))
 
     judge, work = await judge_with(tmp_path, {"fused": forget}, plan="fused")
     first, second = [question for question in judge.asked if question.step == "fused"]
@@ -230,8 +233,8 @@ async def test_a_cut_reply_keeps_what_is_complete_and_the_rest_is_asked_for(endp
     whole = await judge_at_endpoint(tmp_path / "whole", sample)
 
     def cut(asked: Asked) -> Raw:
-        said = orjson.dumps(compose_reply(asked)).decode()
-        choice = Choice(content=said[:300], finish_reason="length" if len(said) > 300 else "stop")
+        written = orjson.dumps(compose_reply(asked)).decode()
+        choice = Choice(content=written[:300], finish_reason="length" if len(written) > 300 else "stop")
         return Raw(body=build_completion(asked, choice, 1, 0))
 
     endpoint.configure(script={"fused": cut})
@@ -249,16 +252,16 @@ async def test_ids_stand_in_the_place_of_reasons_in_favour_and_words_behind_all_
     reply = orjson.loads(next(call["reply"] for call in read_calls(tmp_path) if call["step"] == "fused"))
     rows = {row[0]: row for row in reply["verdicts"]}
     columns = {"classifications": "label", "attributions": "supported", "context_verdicts": "useful"}
-    said = {
+    written = {
         (table, row.get("statement_id") or f"C{row['context_rank']}"): (row[column], str(row["reason"]))
         for table, column in columns.items()
         for row in work.rows[table]
     }
-    assert {verdict for verdict, _ in said.values()} >= {"FP", "FN", True, False}
-    for (table, item), (verdict, reason) in said.items():
+    assert {verdict for verdict, _ in written.values()} >= {"FP", "FN", True, False}
+    for (table, item), (verdict, reason) in written.items():
         assert bool(list_ids(reason)) == (verdict in ("TP", True)), "ids in favour, and words against"
         cell = rows[item][3 if table == "attributions" else 1]
-        assert reason.replace(", ", " ") in cell, "and as they stand in the reply"
+        assert reason.replace(", ", " ") in cell, "and as in the reply"
 
 
 async def judge_at_endpoint(folder: Path, sample: StoredSample, **settings: Any) -> SampleWork:  # noqa: ANN401
@@ -269,15 +272,15 @@ async def judge_at_endpoint(folder: Path, sample: StoredSample, **settings: Any)
 
 async def test_votes_decide_on_each_verdict_and_are_kept_for_its_step(tmp_path: Path) -> None:
     def waver(question: Question) -> str:
-        said: Any = orjson.loads(say_good(question))
-        for row in said["verdicts"]:
+        written: Any = orjson.loads(say_good(question))
+        for row in written["verdicts"]:
             if row[0] == "A1" and question.vote == 2:
                 row[2] = "FP"
             if row[0] == "C2" and question.vote != 2:
                 row[2] = "not_useful"
             if row[0] == "G1" and question.vote == 1:
-                row[3] = "none: no context says so"
-        return orjson.dumps(said).decode()
+                row[3] = "none: no context states it"
+        return orjson.dumps(written).decode()
 
     _, work = await judge_with(tmp_path, {"fused": waver}, plan="fused", votes=3)
     assert read_labels(work)["A1"] == "TP"
@@ -304,7 +307,7 @@ def test_a_plan_joins_two_tasks_or_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "metrics", "told"),
+    ("own", "metrics", "message"),
     [
         (("classify",), (), "your own classify.yaml; write your words into extract_both.yaml, fused.yaml there"),
         (("extract", "fused"), (), "your own extract.yaml; write your words into extract_both.yaml there"),
@@ -313,23 +316,23 @@ def test_a_plan_joins_two_tasks_or_more() -> None:
     ],
 )
 def test_words_that_a_plan_does_not_ask_with_are_named(
-    tmp_path: Path, own: Sequence[str], metrics: Sequence[str], told: str | None
+    tmp_path: Path, own: Sequence[str], metrics: Sequence[str], message: str | None
 ) -> None:
     """The last case's metrics need neither the answer nor labels, so that `extract` asks by itself."""
     point_to("http://127.0.0.1:9/v1")
     for name in own:
         write_prompt(tmp_path / "words", read_content(name) | {"version": 99})
     dataset = write_dataset(tmp_path, [{"question": "When?", "answer": "At 9.", "ground_truth": "At 9."}])
-    said = {}
+    written = {}
     for plan in ("separate", "fused"):
         settings = make_settings(
             dataset=str(dataset), plan=plan, prompts=str(tmp_path / "words"), metrics=tuple(metrics)
         )
         request = RunRequest(settings=settings, source=str(dataset))
         prepared = prepare_run(request, Warehouse(str(tmp_path / "none.duckdb")))
-        said[plan] = prepared.notices
-    assert said["separate"] == ()
-    assert said["fused"] == (() if told is None else (f"plan 'fused': it does not ask with {told}",))
+        written[plan] = prepared.notices
+    assert written["separate"] == ()
+    assert written["fused"] == (() if message is None else (f"plan 'fused': it does not ask with {message}",))
 
 
 def test_one_request_goes_to_one_judge_that_can_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,3 +356,191 @@ def test_it_goes_to_the_judge_of_the_steps_it_joins() -> None:
         "extract": "lexical", "fused": "openai:judge", "classify": "openai:judge",
     }  # fmt: skip
     assert find_judge(text, "fused") == "openai:judge"
+
+
+STEPS = ("extract_answer", "extract_ground_truth")
+
+
+async def judge(folder: Path, sample: StoredSample, *, run_id: str = "run-1", **settings: Any) -> SampleWork:  # noqa: ANN401
+    async with lay_out_run(folder, make_settings(plan="fused", **settings), run_id=run_id) as live_run:
+        (work,) = await judge_samples(live_run, [sample])
+    return work
+
+
+def read_statements(work: SampleWork) -> dict[str, list[str]]:
+    rows = work.rows["statements"]
+    return {
+        source: [str(row["text"]) for row in rows if row["source"] == source] for source in ("answer", "ground_truth")
+    }
+
+
+def list_sent(folder: Path, run_id: str = "run-1") -> list[dict[str, Any]]:
+    """The requests that split texts, less the halves of a reply that have separate rows."""
+    return [
+        call
+        for call in read_calls(folder)
+        if call["run_id"] == run_id and call["step"] in STEPS and call["reused_call_id"] is None
+    ]
+
+
+async def test_one_request_gives_the_statements_of_both_texts(endpoint: Endpoint, tmp_path: Path) -> None:
+    sample = make_sample(answer="It is red. It is 40 m high.", ground_truth="It is red. It was built in 1911.")
+    work = await judge(tmp_path, sample)
+    assert read_statements(work) == {
+        "answer": ["It is red.", "It is 40 m high."],
+        "ground_truth": ["It is red.", "It was built in 1911."],
+    }
+    (sent,) = list_sent(tmp_path)
+    assert {row["call_id"] for row in work.rows["statements"]} == {sent["call_id"]}
+    assert (sent["prompt"], orjson.loads(sent["reply"]).keys()) == ("extract_both", {"answer", "ground_truth"})
+    assert endpoint.stats.kinds == {"extract_both": 1, "fused": 1}
+
+
+@pytest.mark.parametrize("changed", ["answer", "ground_truth"])
+async def test_where_one_text_is_new_the_other_ones_statements_are_those_on_record(
+    changed: str, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    kept = "ground_truth" if changed == "answer" else "answer"
+    sample = make_sample()
+    first = await judge(tmp_path, sample)
+    (both,) = list_sent(tmp_path)
+
+    def split_otherwise(asked: Asked) -> dict[str, Any]:
+        return {name: [f"Another statement of the {name}."] for name in ("answer", "ground_truth")}
+
+    endpoint.configure(script={"extract_both": split_otherwise})
+    later = await judge(tmp_path, replace(sample, **{changed: "It is a new one."}), run_id="run-2")
+    assert read_statements(later) == {
+        kept: read_statements(first)[kept],
+        changed: [f"Another statement of the {changed}."],
+    }
+    (sent,) = list_sent(tmp_path, "run-2")
+    assert f"<{kept} " in (message := orjson.loads(sent["request"])["messages"][-1]["content"])
+    assert str(getattr(sample, kept)) not in message, "the stored text is not sent"
+    (reused,) = [call for call in read_calls(tmp_path) if call["run_id"] == "run-2" and call["status"] == "cached"]
+    assert reused["reused_call_id"] == both["call_id"], "lineage leads to the request that asked for both"
+    assert {row["call_id"] for row in later.rows["statements"]} == {sent["call_id"], reused["call_id"]}
+
+
+async def test_a_run_that_was_killed_before_the_halves_were_on_record_finds_the_whole(
+    endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as killed:
+        killed.setattr(Asker, "keep_part", lambda *_, **__: None)
+        first = await judge(tmp_path, make_sample())
+    n_asked = endpoint.stats.requests
+    again = await judge(tmp_path, make_sample(), run_id="run-2")
+    assert endpoint.stats.requests == n_asked
+    assert read_statements(again) == read_statements(first)
+    later = await judge(tmp_path, make_sample(answer="It is a new one."), run_id="run-3")
+    assert read_statements(later)["ground_truth"] == read_statements(first)["ground_truth"]
+    assert len(list_sent(tmp_path, "run-3")) == 1
+
+
+async def test_one_ground_truth_of_several_samples_is_split_once(endpoint: Endpoint, tmp_path: Path) -> None:
+    endpoint.configure(latency=0.05)
+    samples = [make_sample(1), replace(make_sample(1), sample_id="s2", ordinal=2, answer="It is a new one.")]
+    async with lay_out_run(tmp_path, make_settings(plan="fused")) as live_run:
+        first, second = await judge_samples(live_run, samples)
+    assert read_statements(first)["ground_truth"] == read_statements(second)["ground_truth"]
+    assert read_statements(second)["answer"] == ["It is a new one."]
+    asked = [parse_blocks(orjson.loads(call["request"])["messages"][-1]["content"]) for call in list_sent(tmp_path)]
+    assert sorted(bool(blocks["ground_truth"]) for blocks in asked) == [False, True]
+
+
+async def test_equal_samples_are_split_by_one_request(endpoint: Endpoint, tmp_path: Path) -> None:
+    endpoint.configure(latency=0.05)
+    async with lay_out_run(tmp_path, make_settings(plan="fused")) as live_run:
+        works = await judge_samples(live_run, [make_sample(1), replace(make_sample(1), sample_id="s2", ordinal=2)])
+    assert read_statements(works[0]) == read_statements(works[1])
+    assert len(list_sent(tmp_path)) == 1
+
+
+def cut_off(asked: Asked) -> Raw | None:
+    """Replies about both texts are cut off, those about one are not."""
+    if not all(asked.blocks[name] for name in ("answer", "ground_truth")):
+        return None
+    written = orjson.dumps(compose_reply(asked)).decode()
+    return Raw(body=build_completion(asked, Choice(content=written[:-20], finish_reason="length"), 1, 0))
+
+
+def leave_one_out(asked: Asked) -> dict[str, Any] | None:
+    return {"answer": ["It is red."]} if asked.blocks["answer"] and asked.blocks["ground_truth"] else None
+
+
+def refuse_both(asked: Asked) -> Inject | None:
+    return Inject(fault="refusal") if asked.blocks["answer"] and asked.blocks["ground_truth"] else None
+
+
+@pytest.mark.parametrize("trouble", [cut_off, leave_one_out, refuse_both])
+async def test_what_cannot_be_had_of_both_at_once_is_asked_text_by_text(
+    trouble: Any,  # noqa: ANN401
+    endpoint: Endpoint,
+    tmp_path: Path,
+) -> None:
+    whole = await judge(tmp_path / "whole", make_sample())
+    endpoint.configure(script={"extract_both": trouble})
+    work = await judge(tmp_path / "odd", make_sample(), attempts=2)
+    assert set(read_outcomes(work).values()) == {None}
+    assert read_statements(work) == read_statements(whole)
+    assert read_detail(work, "extract_answer").startswith("both texts in one request: ")
+    usable = [call["step"] for call in list_sent(tmp_path / "odd") if call["status"] == "ok"]
+    assert sorted(usable) == list(STEPS)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+async def test_a_text_that_was_given_the_words_of_the_other_is_asked_for_again_alone(
+    language: str, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    texts = {
+        "en": ("It reaches about as far as one can see. Fishermen paid for it.", "Its light carries 30 km over water."),
+        "zh": ("灯光照得到目力所及之处，由渔民出资。", "光程三十公里，一九六二年点亮。"),
+    }[language]
+    sample = make_sample(answer=texts[0], ground_truth=texts[1])
+
+    def mix(asked: Asked) -> dict[str, Any] | None:
+        is_both = asked.blocks["answer"] and asked.blocks["ground_truth"]
+        return {"answer": [texts[1]], "ground_truth": [texts[1]]} if is_both else None
+
+    endpoint.configure(script={"extract_both": mix})
+    work = await judge(tmp_path, sample)
+    assert texts[1] not in read_statements(work)["answer"]
+    assert read_statements(work)["ground_truth"] == [text for text in texts[1:] if text]
+    assert "a statement of the answer has words of the ground_truth" in read_detail(work, "extract_answer")
+    assert len(list_sent(tmp_path)) == 3
+    n_asked = endpoint.stats.requests
+    await judge(tmp_path, sample, run_id="run-2")
+    assert endpoint.stats.requests == n_asked, "statements of both texts are not asked for again either"
+
+
+async def test_statements_of_both_texts_are_not_mixing(endpoint: Endpoint, tmp_path: Path) -> None:
+    both = "The light of the tower at Cape Tarn carries 30 km over water."
+    work = await judge(tmp_path, make_sample(answer=both, ground_truth=both))
+    assert read_statements(work) == {"answer": [both], "ground_truth": [both]}
+    assert len(list_sent(tmp_path)) == 1
+
+
+async def test_texts_that_are_too_long_for_one_request_are_asked_for_in_parts(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    long = " ".join(f"Lamp {number} burns oil and nothing else." for number in range(90))
+    work = await judge(tmp_path, make_sample(answer=long), request_tokens=500)
+    assert len(read_statements(work)["answer"]) == 90
+    assert set(read_outcomes(work).values()) == {None}
+    asked = [parse_blocks(orjson.loads(call["request"])["messages"][-1]["content"]) for call in list_sent(tmp_path)]
+    assert len(asked) >= 3
+    assert not any(blocks["answer"] and blocks["ground_truth"] for blocks in asked)
+
+
+async def test_the_words_of_the_worked_example_are_no_statements(tmp_path: Path) -> None:
+    def copy_once(question: Question) -> str:
+        if question.note:
+            return say_good(question)
+        return orjson.dumps({"answer": ["The Ottervale lift is steep."], "ground_truth": ["It is red."]}).decode()
+
+    judge = ScriptedJudge(lambda question: find_odd(question, {"extract": copy_once})(question))
+    async with lay_out_run(tmp_path, make_settings(plan="fused"), judge=judge) as live_run:
+        (work,) = await judge_samples(live_run, [make_sample()])
+    assert "Ottervale" not in str(read_statements(work))
+    assert [bool(question.note) for question in judge.asked if question.step in STEPS] == [False, True]
+    assert read_detail(work, "extract_answer") == "None"

@@ -4,15 +4,41 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
-from grades import Reply, find_rubric, flag, grade_with, rate, read, read_ratings, read_row, spread
-from live_runs import PROMPTS, make_sample, read_calls
+from grades import (
+    Reply,
+    find_rubric,
+    flag,
+    grade_with,
+    judge_relevance,
+    rate,
+    read,
+    read_ratings,
+    read_row,
+    say,
+    score_work,
+    spread,
+)
+from live_runs import (
+    PROMPTS,
+    ScriptedJudge,
+    lay_out_run,
+    make_sample,
+    make_settings,
+    read_calls,
+    read_detail,
+    read_outcomes,
+)
 
-from evalhouse.tasks.grade import read_grades
-from evalhouse.tasks.judge.errors import UnusableReply
+from evalhouse.prompts import Criterion, Rubric, load_prompts
+from evalhouse.tasks.grade import grade_sample, read_grades
+from evalhouse.tasks.judge.errors import FatalJudgeError, RefusedRequest, UnusableReply
+from evalhouse.tasks.pipeline.live_run import make_work
 
 # Ratings
 
@@ -29,7 +55,7 @@ async def test_what_is_off_the_scale_is_refused_and_asked_again(tmp_path: Path, 
     judge, work = await grade_with(tmp_path, "accuracy", json.dumps(rate(rating)), rate(4))
     assert read_ratings(work) == {"accuracy": 4}
     assert len(judge.asked) == 2
-    assert judge.asked[1].note, "it is told that the reply could not be used"
+    assert judge.asked[1].note, "a note states that the reply could not be used"
     first, second = read_calls(tmp_path)
     assert first["status"] == "error"
     assert "allowed: whole numbers from 1 to 10" in first["error"]
@@ -140,7 +166,7 @@ def test_the_grade_is_the_weighted_mean_of_two_neighbours(scores: Sequence[Any],
 
 
 @pytest.mark.parametrize(
-    ("scores", "told"),
+    ("scores", "message"),
     [
         ([(3, 0.6), (4, 0.6)], "sum to 1.2, not to 1"),
         ([(3, 0.2), (4, 0.2)], "sum to 0.4, not to 1"),
@@ -158,8 +184,8 @@ def test_the_grade_is_the_weighted_mean_of_two_neighbours(scores: Sequence[Any],
         ([], "one or two scores"),
     ],
 )
-def test_a_spread_that_breaks_its_rules_is_refused(scores: Sequence[Any], told: str) -> None:
-    with pytest.raises(UnusableReply, match=told):
+def test_a_spread_that_breaks_its_rules_is_refused(scores: Sequence[Any], message: str) -> None:
+    with pytest.raises(UnusableReply, match=message):
         read(spread(*scores), "passage_recall")
 
 
@@ -188,3 +214,255 @@ async def test_a_bare_word_or_a_verdict_without_a_reason_is_refused(tmp_path: Pa
     judge, work = await grade_with(tmp_path, "answer_validity", reply, flag(False))
     assert read_ratings(work) == {"answer_validity": 0}
     assert len(judge.asked) == 2
+
+
+# Relevance: three criteria and a final score
+
+
+async def test_relevance_is_the_sum_over_thirty_and_not_what_the_judge_makes_of_it(tmp_path: Path) -> None:
+    _, work = await grade_with(tmp_path, "relevance", judge_relevance({"final": 0.95}))
+    assert read_ratings(work) == {
+        "unrelated": 0, "accuracy": 9, "comprehensiveness": 8, "context_precision": 7, "final": 0.8,
+    }  # fmt: skip
+    final = read_row(work, "final")
+    assert (final["said"], final["rule"]) == (0.95, "recomputed: the judge gave 0.95")
+    assert final["reason"] == "(9 + 8 + 7) / 30"
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_worked_examples_come_to_the_finals_they_are_meant_to_show(language: str) -> None:
+    """Half right for an essential omission, low for a refusal where the contexts answer, high, and unrelated."""
+    prompt = load_prompts(language)["relevance"]
+    assert prompt.rubric is not None
+    finals = []
+    for example in prompt.examples:
+        written = orjson.dumps(example.reply).decode()
+        grades = read_grades(written, prompt.rubric, has_contexts=bool(example.data["contexts"]))
+        finals.append({grade.criterion: grade.rating for grade in grades}["final"])
+    assert finals == [0.5, 0.2, 0.9, 0]
+
+
+async def test_relevance_needs_no_ground_truth_and_is_shown_none(tmp_path: Path) -> None:
+    judge, work = await grade_with(tmp_path, "relevance", judge_relevance(), sample=make_sample(ground_truth=None))
+    assert read_ratings(work)["final"] == 0.8
+    assert judge.asked[0].data.keys() == {"question", "answer", "contexts", "contexts_role"}
+
+
+async def test_a_refusal_is_rated_low_and_only_an_unrelated_answer_gets_nothing(tmp_path: Path) -> None:
+    low = {"accuracy": 2, "comprehensiveness": 2, "context_precision": 2}
+    _, work = await grade_with(tmp_path / "refusal", "relevance", judge_relevance(**low))
+    assert read_ratings(work)["final"] == 0.2
+    _, work = await grade_with(tmp_path / "other", "relevance", judge_relevance(unrelated=True, **low))
+    assert read_ratings(work)["final"] == 0
+
+
+@pytest.mark.parametrize("contexts", [None, []])
+async def test_without_contexts_their_use_is_zero(tmp_path: Path, contexts: list[str] | None) -> None:
+    sample = make_sample(contexts=contexts)
+    _, work = await grade_with(tmp_path, "relevance", judge_relevance(), sample=sample)
+    row = read_row(work, "context_precision")
+    assert (row["said"], row["rating"], row["rule"]) == (7, 0, "set to 0: there is no context")
+    assert read_ratings(work)["final"] == 0.6  # 17 / 30
+
+
+@pytest.mark.parametrize(("accuracy", "capped", "final"), [(2, 4, 0.3), (0, 4, 0.3), (3, 9, 0.7)])
+async def test_a_wrong_answer_caps_the_other_two_at_four(
+    tmp_path: Path, accuracy: int, capped: int, final: float
+) -> None:
+    reply = judge_relevance(accuracy=accuracy, comprehensiveness=9, context_precision=9)
+    _, work = await grade_with(tmp_path, "relevance", reply)
+    assert read_ratings(work)["comprehensiveness"] == read_ratings(work)["context_precision"] == capped
+    assert read_row(work, "comprehensiveness")["said"] == 9
+    assert read_ratings(work)["final"] == final
+
+
+async def test_an_unrelated_answer_gets_nothing(tmp_path: Path) -> None:
+    _, work = await grade_with(tmp_path, "relevance", judge_relevance(unrelated=True))
+    assert read_ratings(work) == {
+        "unrelated": 1, "accuracy": 0, "comprehensiveness": 0, "context_precision": 0, "final": 0,
+    }  # fmt: skip
+    assert [read_row(work, name)["said"] for name in ("accuracy", "comprehensiveness", "context_precision")] == [
+        9,
+        8,
+        7,
+    ]
+    assert read_row(work, "accuracy")["rule"] == "set to 0: unrelated is true"
+
+
+async def test_a_criterion_that_is_missing_spoils_the_whole_reply(tmp_path: Path) -> None:
+    half = judge_relevance()
+    del half["comprehensiveness"]
+    _, work = await grade_with(tmp_path, "relevance", half, attempts=2)
+    assert work.rows["grades"] == []
+    assert read_outcomes(work) == {"grade_relevance": "judge_failed"}
+    assert "the reply gave nothing for comprehensiveness" in read_detail(work, "grade_relevance")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "setting", "role"),
+    [
+        (None, "authoritative", "authoritative"),
+        (None, "supplementary", "supplementary"),
+        ('{"contexts_role": "supplementary"}', "authoritative", "supplementary"),
+        ('{"contexts_role": ""}', "supplementary", "supplementary"),
+    ],
+)
+async def test_the_sample_says_what_its_contexts_are_or_the_setting_does(
+    tmp_path: Path, metadata: str | None, setting: str, role: str
+) -> None:
+    sample = make_sample(metadata_json=metadata)
+    judge, _ = await grade_with(tmp_path, "relevance", judge_relevance(), sample=sample, contexts_role=setting)
+    assert judge.asked[0].data["contexts_role"] == role
+
+
+async def test_an_unknown_role_of_contexts_stops_the_run_and_names_the_sample(tmp_path: Path) -> None:
+    sample = make_sample(metadata_json='{"contexts_role": "gospel"}')
+    message = "sample s1, column contexts_role: 'gospel'; it must be authoritative or supplementary"
+    with pytest.raises(FatalJudgeError, match=message):
+        await grade_with(tmp_path, "relevance", judge_relevance(), sample=sample)
+    _, work = await grade_with(tmp_path, "accuracy", rate(5), sample=sample)
+    assert read_ratings(work) == {"accuracy": 5}  # where it is of no matter
+
+
+# What is missing, and what fails
+
+
+@pytest.mark.parametrize(
+    ("rubric", "changes", "reason"),
+    [
+        ("accuracy", {"answer": None}, "no_answer"),
+        ("accuracy", {"ground_truth": None}, "no_ground_truth"),
+        ("passage_recall", {"contexts": None, "answer": None}, "no_contexts"),
+        ("passage_recall", {"contexts": None, "ground_truth": None}, "no_ground_truth"),
+        ("contexts_usefulness", {"contexts": None}, "no_contexts"),
+    ],
+)
+async def test_what_a_sample_lacks_is_the_reason_and_nothing_is_asked(
+    tmp_path: Path, rubric: str, changes: dict[str, Any], reason: str
+) -> None:
+    judge, work = await grade_with(tmp_path, rubric, rate(5), sample=make_sample(**changes))
+    assert judge.asked == []
+    assert read_outcomes(work) == {f"grade_{rubric}": reason}
+    assert work.rows["grades"] == []
+
+
+@pytest.mark.parametrize(("rubric", "rating"), [("contexts_usefulness", 0), ("passage_recall", 1)])
+async def test_contexts_that_were_not_found_get_the_lowest_rating_unasked(
+    tmp_path: Path, rubric: str, rating: float
+) -> None:
+    judge, work = await grade_with(tmp_path, rubric, rate(5), sample=make_sample(contexts=[]))
+    assert judge.asked == []
+    assert read_outcomes(work) == {f"grade_{rubric}": None}
+    (row,) = work.rows["grades"]
+    assert (row["rating"], row["said"], row["rule"]) == (rating, None, "settled without asking")
+    assert row["reason"] == "no context was retrieved"
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("rubric", ["passage_recall", "passage_precision"])
+async def test_an_answer_without_contexts_is_rated_as_the_passage_and_the_record_says_so(
+    tmp_path: Path, rubric: str, language: str
+) -> None:
+    prompt = load_prompts(language)[rubric]
+    reply = spread((3, 0.25), (4, 0.75), name=rubric)
+    written, retrieved = make_sample(contexts=None), make_sample()
+    judge, work = await grade_with(tmp_path / "written", prompt, reply, sample=written)
+    assert (judge.asked[0].data["answer"], judge.asked[0].data["contexts"]) == (written.answer, [])
+    assert (read_row(work, rubric)["rating"], read_row(work, rubric)["rule"]) == (
+        3.75, "answer rated in place of contexts",
+    )  # fmt: skip
+    assert score_work(work, rubric) == (0.75, None)
+
+    judge, work = await grade_with(tmp_path / "retrieved", prompt, reply, sample=retrieved)
+    assert judge.asked[0].data["answer"] == ""
+    assert len(judge.asked[0].data["contexts"]) == len(retrieved.contexts or ())
+    assert read_row(work, rubric)["rule"] is None
+
+
+async def test_an_empty_answer_in_place_of_contexts_holds_nothing(tmp_path: Path) -> None:
+    sample = make_sample(contexts=None, answer="")
+    judge, work = await grade_with(tmp_path, "passage_recall", rate(5), sample=sample)
+    assert judge.asked == []
+    row = read_row(work, "passage_recall")
+    assert (row["rating"], row["reason"], row["rule"]) == (1, "the answer is empty", "settled without asking")
+
+
+async def test_where_low_is_good_an_empty_retrieval_is_not_praised(tmp_path: Path) -> None:
+    criteria = {
+        "noise": Criterion.model_validate({"min": 1, "max": 4, "better": "low"}), "fit": Criterion(min=1, max=4),
+    }  # fmt: skip
+    own = Rubric(name="own", needs=["contexts"], criteria=criteria)
+    prompt = replace(PROMPTS["contexts_usefulness"], name="own", rubric=own)
+    _, work = await grade_with(tmp_path, prompt, rate(5), sample=make_sample(contexts=[]))
+    assert read_ratings(work) == {"noise": 4, "fit": 1}
+
+
+async def test_an_empty_answer_is_rated_as_any_refusal_is(tmp_path: Path) -> None:
+    judge, work = await grade_with(tmp_path, "accuracy", rate(1), sample=make_sample(answer=""))
+    assert judge.asked[0].data["answer"] == ""
+    assert read_ratings(work) == {"accuracy": 1}
+
+
+async def test_a_judge_that_never_keeps_to_the_scale_is_given_up(tmp_path: Path) -> None:
+    judge, work = await grade_with(tmp_path, "accuracy", rate(11), attempts=3)
+    assert len(judge.asked) == 3
+    assert read_outcomes(work) == {"grade_accuracy": "judge_failed"}
+    assert read_detail(work, "grade_accuracy").startswith("given up after 3 attempts; the last: accuracy is rated 11")
+    assert work.rows["grades"] == []
+
+
+async def test_a_refusal_is_final(tmp_path: Path) -> None:
+    judge, work = await grade_with(tmp_path, "accuracy", RefusedRequest("content filter"))
+    assert len(judge.asked) == 1
+    assert (read_outcomes(work), read_detail(work, "grade_accuracy")) == (
+        {"grade_accuracy": "judge_failed"}, "content filter",
+    )  # fmt: skip
+
+
+# Several rubrics, a second run, and scores
+
+
+async def test_rubrics_fail_and_succeed_each_for_itself(tmp_path: Path) -> None:
+    judge = ScriptedJudge(lambda question: say(rate(8) if question.step == "grade_accuracy" else flag("maybe")))
+    async with lay_out_run(tmp_path, make_settings(attempts=2), judge=judge, metrics=["faithfulness"]) as live_run:
+        live_run.rubrics = (PROMPTS["accuracy"], PROMPTS["answer_validity"])
+        work = make_work(make_sample())
+        await grade_sample(live_run, work)
+    assert read_outcomes(work) == {"grade_accuracy": None, "grade_answer_validity": "judge_failed"}
+    assert [row["rubric"] for row in work.rows["grades"]] == ["accuracy"]
+
+
+async def test_a_grade_on_record_is_not_asked_for_again(tmp_path: Path) -> None:
+    await grade_with(tmp_path, "accuracy", rate(8))
+    judge, work = await grade_with(tmp_path, "accuracy", RefusedRequest("must not be asked"))
+    assert judge.asked == []
+    assert read_ratings(work) == {"accuracy": 8}
+
+
+@pytest.mark.parametrize(
+    ("rubric", "reply", "scores"),
+    [
+        ("accuracy", rate(7), {"accuracy": 0.7}),
+        ("accuracy_3", rate(2, "accuracy_3"), {"accuracy_3": pytest.approx(2 / 3)}),
+        ("accuracy_5", rate(2, "accuracy_5"), {"accuracy_5": 0.4}),
+        ("passage_recall", spread((3, 0.25), (4, 0.75)), {"passage_recall": 0.75}),
+        ("answer_validity", flag(True), {"answer_validity": 1}),
+        ("relevance", judge_relevance(accuracy=1), {
+            "relevance_accuracy": 0.1, "relevance_comprehensiveness": 0.4, "relevance_context_precision": 0.4,
+            "relevance_final": 0.3}),
+    ],
+)  # fmt: skip
+async def test_a_score_is_the_rating_over_the_scales_maximum(
+    tmp_path: Path, rubric: str, reply: dict[str, Any], scores: dict[str, float]
+) -> None:
+    _, work = await grade_with(tmp_path, rubric, reply)
+    assert {metric: score_work(work, metric) for metric in scores} == {
+        metric: (value, None) for metric, value in scores.items()
+    }
+
+
+async def test_without_a_grade_the_score_is_null_with_the_steps_reason(tmp_path: Path) -> None:
+    _, lacking = await grade_with(tmp_path, "relevance", judge_relevance(), sample=make_sample(answer=None))
+    _, failed = await grade_with(tmp_path, "accuracy", rate(11), attempts=1)
+    assert score_work(lacking, "relevance_final") == (None, "no_answer")
+    assert score_work(failed, "accuracy") == (None, "judge_failed")

@@ -1,4 +1,4 @@
-"""Grades by log-probabilities over the wire and back from the record, and what is told where there are none."""
+"""Grades by log-probabilities over the wire and back from the record, and the note where they are missing."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_the_grade_comes_from_the_tokens_and_again_from_the_record(endpoin
     (body,) = endpoint.stats.bodies
     assert (body["logprobs"], body["top_logprobs"]) == (True, 20)
     again = read_row(await grade(tmp_path, logprobs=True, run_id="run-2"), "accuracy")
-    assert len(endpoint.stats.bodies) == 1, "the reply is on record"
+    assert len(endpoint.stats.bodies) == 1, "the reply is stored"
     assert {**again, "call_id": ""} == {**first, "call_id": "", **({"run_id": "run-2"} if "run_id" in first else {})}
     asked, reused = read_calls(tmp_path)
     assert (asked["status"], reused["status"]) == ("ok", "cached")
@@ -103,7 +103,7 @@ async def test_the_option_belongs_to_the_question_and_to_no_other(endpoint: Endp
     "parameters", [{}, {"temperature": 0.0}, {"temperature": 0.5, "max_tokens": 9}, {"reasoning_effort": "low"}]
 )
 def test_requests_keep_their_keys(endpoint: Endpoint, parameters: dict[str, object]) -> None:
-    """A key that is made otherwise would ask everything on record anew."""
+    """A key made in another way would ask about everything stored again."""
     judge = make_openai_judge("openai:judge", "judge", make_settings(**parameters))
     data = {"question": "Q?", "text": "T."}
     question = Question(step="grade_x", sample_id="s1", prompt=PROMPTS["extract"], data=data)
@@ -161,7 +161,7 @@ async def test_the_grade_notes_an_endpoint_without_log_probabilities(endpoint: E
     assert len(endpoint.stats.bodies) == 1
 
 
-async def test_a_reply_off_the_scale_is_asked_again_whatever_its_tokens(endpoint: Endpoint, tmp_path: Path) -> None:
+async def test_a_reply_off_the_scale_is_asked_again_with_any_tokens(endpoint: Endpoint, tmp_path: Path) -> None:
     eleven = build_body(*RATED, {"11": 0.5, "7": 0.5}, "}}")
     endpoint.configure(script={"other": [Raw(body=eleven), Raw(body=build_body(*SEVEN))]})
     row = read_row(await grade(tmp_path, logprobs=True), "accuracy")

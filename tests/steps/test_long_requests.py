@@ -1,4 +1,4 @@
-"""What the model's context window does not hold is asked in smaller parts, found out beforehand or by its refusal."""
+"""Requests beyond the model's context window are asked in parts, by its known size or after its refusal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evalhouse.tasks.pipeline.live_run import SampleWork
 KINDS = ("extract", "classify", "attribute", "rank", "fused")
 N = 8
 LAMPS = [f"Lamp {number} of the north harbour burns nothing but oil from whales." for number in range(N)]
-LONG = make_sample(
+LONG_TEXT = make_sample(
     answer=" ".join(LAMPS),
     ground_truth=" ".join(LAMPS),
     contexts=[f"{lamp} {'It is cleaned by hand. ' * 60}" for lamp in LAMPS],
@@ -30,7 +30,7 @@ def endpoint() -> Iterator[Endpoint]:
 
 
 def hold(endpoint: Endpoint, most: int) -> None:
-    """From now on a request with more than so many characters of data is refused as too long."""
+    """Make the endpoint refuse a request with more than so many characters of data as too long."""
 
     def refuse(asked: Asked) -> Raw | None:
         return make_http_fault("context_length_exceeded", None) if len(asked.texts[-1]) > most else None
@@ -40,7 +40,7 @@ def hold(endpoint: Endpoint, most: int) -> None:
 
 async def judge(folder: Path, **settings: object) -> SampleWork:
     async with lay_out_run(folder, make_settings(**settings)) as live_run:
-        (work,) = await judge_samples(live_run, [LONG])
+        (work,) = await judge_samples(live_run, [LONG_TEXT])
     return work
 
 
@@ -103,7 +103,7 @@ async def test_where_there_is_nothing_to_split_the_reason_says_how_long_and_how_
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
     async with lay_out_run(tmp_path, make_settings(context_window=500)) as live_run:
-        (work,) = await judge_samples(live_run, [LONG])
+        (work,) = await judge_samples(live_run, [LONG_TEXT])
     outcomes = read_outcomes(work)
     assert (outcomes["extract_answer"], outcomes["rank"]) == ("judge_failed", "judge_failed")
     details = {row["detail"] for row in work.rows["outcomes"] if row["detail"]}

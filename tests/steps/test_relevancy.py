@@ -48,8 +48,8 @@ async def regenerate(
     left = list(replies)
 
     def say(_: object) -> str | Exception:
-        said = left.pop(0) if len(left) > 1 else left[0]
-        return said if isinstance(said, Exception) else orjson.dumps(said).decode()
+        written = left.pop(0) if len(left) > 1 else left[0]
+        return written if isinstance(written, Exception) else orjson.dumps(written).decode()
 
     judge = ScriptedJudge(say)
     price = options.pop("price", None)
@@ -92,9 +92,7 @@ async def test_the_reason_and_the_judgement_are_on_record(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("questions", [(), QUESTIONS, QUESTIONS[:1]])
-async def test_a_noncommittal_answer_scores_zero_whatever_questions_come_with_it(
-    tmp_path: Path, questions: tuple[str, ...]
-) -> None:
+async def test_a_noncommittal_answer_scores_zero_with_any_questions(tmp_path: Path, questions: tuple[str, ...]) -> None:
     judge, work = await regenerate(tmp_path, reply(*questions, noncommittal=True, reason="It says it depends."))
     assert len(judge.asked) == 1
     assert work.rows["similarities"] == []
@@ -111,7 +109,7 @@ async def test_the_number_of_questions_is_a_setting(tmp_path: Path, count: int) 
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         (reply(*QUESTIONS[:2]), "had 2 questions, not 3"),
         (reply(*QUESTIONS, "And?"), "had 4 questions, not 3"),
@@ -126,11 +124,11 @@ async def test_the_number_of_questions_is_a_setting(tmp_path: Path, count: int) 
     ],
 )
 async def test_a_reply_that_breaks_the_rules_is_asked_for_again(
-    tmp_path: Path, wrong: dict[str, Any], told: str
+    tmp_path: Path, wrong: dict[str, Any], message: str
 ) -> None:
     judge, work = await regenerate(tmp_path, wrong, reply(*QUESTIONS))
     assert len(judge.asked) == 2
-    assert told in read_calls(tmp_path)[0]["error"]
+    assert message in read_calls(tmp_path)[0]["error"]
     assert len(work.rows["similarities"]) == 3
     assert read_outcomes(work) == {"relevancy": None}
 
@@ -150,7 +148,7 @@ async def test_without_an_answer_nothing_is_asked(tmp_path: Path) -> None:
 
 
 async def test_an_embedding_that_fails_leaves_no_score(tmp_path: Path) -> None:
-    """Two of the three questions have been compared by then; what is left is no mean."""
+    """Two of the three questions have been compared by then; the rest does not make a mean."""
     with running_endpoint() as endpoint:
         point_to(endpoint.base_url)
         endpoint.configure(

@@ -279,7 +279,7 @@ def test_times_are_utc_wherever_the_tests_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tables", "setup", "told"),
+    ("tables", "setup", "message"),
     [
         ({"ship": 7}, "", "table 'ship' is '7'; it must be a list of objects"),
         ({"ship": []}, "", "table 'ship' cannot be made"),
@@ -290,10 +290,10 @@ def test_times_are_utc_wherever_the_tests_run() -> None:
         (SHIPS, "create table x as select * from 'no-such.csv'", "the set-up script failed"),
     ],
 )
-def test_tables_that_cannot_be_made_are_named(tables: dict[str, Any], setup: str, told: str) -> None:
+def test_tables_that_cannot_be_made_are_named(tables: dict[str, Any], setup: str, message: str) -> None:
     with pytest.raises(TableError) as error:
         run_on_tables("select 1", tables, setup=setup)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 # Hostile queries
@@ -349,7 +349,7 @@ def test_times_that_python_has_not_are_refused_like_any_failure(value: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("sql", "told"),
+    ("sql", "message"),
     [
         ("select * from pandas_scan(NULL)", "ended the process that it ran in"),
         ("select levenshtein(repeat('a', 2000000), repeat('b', 2000000))", r"stopped after 0\.3 s"),
@@ -357,8 +357,8 @@ def test_times_that_python_has_not_are_refused_like_any_failure(value: str) -> N
         ("select list_resize([1], 500000000)", "Out of Memory|more than the 512 MB"),
     ],
 )
-def test_what_ends_its_process_or_never_ends_is_stopped_and_the_next_query_runs(sql: str, told: str) -> None:
-    with pytest.raises(QueryStopped, match=told):
+def test_what_ends_its_process_or_never_ends_is_stopped_and_the_next_query_runs(sql: str, message: str) -> None:
+    with pytest.raises(QueryStopped, match=message):
         run_on_tables(sql, SHIPS, timeout_s=0.3 if "levenshtein" in sql else 20)
     assert run_on_tables("select id from ship where id = 2", SHIPS) == table("id", (2,))
 

@@ -1,4 +1,4 @@
-"""Rubrics: what their rules make of ratings, what is wrong with a section, and a rubric of one's own in a run."""
+"""Rubrics: their rules over ratings, errors of a section, and a user's rubric in a run."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ RATING = {"min": 0, "max": 10}
 TONE = {"min": 1, "max": 4}
 
 
-def read_section(**section: Any) -> RubricContent:  # noqa: ANN401  # as it stands in a file
+def read_section(**section: Any) -> RubricContent:  # noqa: ANN401  # as in a file
     return RubricContent.model_validate({"needs": ["answer"], "criteria": {"tone": RATING}, **section})
 
 
 def settle(content: RubricContent, ratings: Mapping[str, float], **known: Any) -> dict[str, Grade]:  # noqa: ANN401
-    said = {name: Rating(reason=f"of {name}", rating=rating) for name, rating in ratings.items()}
+    written = {name: Rating(reason=f"of {name}", rating=rating) for name, rating in ratings.items()}
     options = {"has_contexts": True, "judged_totals": {}, **known}
-    return {grade.criterion: grade for grade in make_rubric("manners", content).settle(said, **options)}
+    return {grade.criterion: grade for grade in make_rubric("manners", content).settle(written, **options)}
 
 
 # Rules
@@ -128,7 +128,7 @@ def test_a_lone_criterion_gives_the_score_of_the_rubrics_name() -> None:
     assert make_rubric("manners", read_section()).metrics == {"manners": "tone"}
 
 
-def test_several_criteria_give_scores_of_their_own() -> None:
+def test_each_of_several_criteria_gives_a_score() -> None:
     criteria = {"tone": RATING, "rude": {"kind": "flag", "metric": None}, "truth": {**RATING, "metric": "honesty"}}
     totals = {"final": {"sum": ["tone"], "over": 10, "decimals": 2, "metric": "manners_final"}}
     rubric = make_rubric("manners", read_section(criteria=criteria, totals=totals))
@@ -263,7 +263,7 @@ def test_both_languages_judge_by_the_same_rubrics() -> None:
     assert sections[0] == sections[1]
 
 
-# One's own
+# A user's rubric
 
 
 def make_manners(name: str = "manners") -> dict[str, Any]:

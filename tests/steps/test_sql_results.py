@@ -59,7 +59,7 @@ def explain(sample: StoredSample) -> str:
 # Rows
 
 
-def test_queries_that_return_the_same_rows_agree_whatever_their_order() -> None:
+def test_queries_that_return_the_same_rows_in_any_order_agree() -> None:
     assert set(rate(make_pair()).values()) == {1.0}
     found = rate(make_pair(ALL, TURNED))
     assert found["any_order"] == 1
@@ -112,7 +112,7 @@ def test_a_bots_query_that_fails_scores_zero_and_states_why(made: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("made", "message"),
     [
         (ENDLESS, "the bot's query: the query was stopped after 0.3 s"),
         (HANGS, "the bot's query: the query was stopped after 0.3 s"),
@@ -120,7 +120,7 @@ def test_a_bots_query_that_fails_scores_zero_and_states_why(made: str) -> None:
     ],
 )
 async def test_a_bots_query_that_is_stopped_leaves_the_sample_unscored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str, message: str
 ) -> None:
     monkeypatch.setattr(
         "evalhouse.tasks.measures.structured_answers.run_on_tables", partial(run_on_tables, timeout_s=0.3)
@@ -128,7 +128,7 @@ async def test_a_bots_query_that_is_stopped_leaves_the_sample_unscored(
     work = await measure(tmp_path, make_pair(ALL, made))
     (outcome,) = work.rows["outcomes"]
     assert (outcome["step"], outcome["reason"]) == ("result_sets", "measure_failed")
-    assert str(outcome["detail"]).startswith(told)
+    assert str(outcome["detail"]).startswith(message)
     assert score_work(work, "result_set_match") == (None, "measure_failed")
     assert await prove_by_running(make_pair(ALL, made)) is None
 
@@ -138,7 +138,7 @@ def test_a_bots_rows_that_cannot_be_read_score_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sample", "told"),
+    ("sample", "message"),
     [
         (make_pair(BROKEN, ALL), "sample s1: the expected query fails: .*nmae"),
         (make_pair(ALL, ALL, tables=[SHIPS]), "sample s1: column tables is .* it must be an object"),
@@ -148,8 +148,8 @@ def test_a_bots_rows_that_cannot_be_read_score_zero() -> None:
         (make_pair(None, ALL, tables={"ship": 7}, expected_rows=[]), "sample s1: table 'ship' is '7'"),
     ],
 )
-def test_an_error_of_the_dataset_stops_the_run_and_is_not_the_bots(sample: StoredSample, told: str) -> None:
-    with pytest.raises(FatalJudgeError, match=told):
+def test_an_error_of_the_dataset_stops_the_run_and_is_not_the_bots(sample: StoredSample, message: str) -> None:
+    with pytest.raises(FatalJudgeError, match=message):
         compare_results(sample)
 
 

@@ -1,4 +1,4 @@
-"""Steps over a shard: retries above those of calls, nobody waiting for ever, stopping, and bad providers at scale."""
+"""Steps over a shard: retries of steps, no endless waits, stopping, and bad providers at scale."""
 
 import asyncio
 import time
@@ -105,7 +105,7 @@ async def test_prefect_tries_again_for_an_endpoint_that_is_down_and_for_nothing_
 
 @pytest.mark.usefixtures("quick_backoff")
 async def test_an_endpoint_that_comes_back_leaves_no_trace_in_the_verdicts(tmp_path: Path) -> None:
-    """While it is down extraction ends without a row; what waits goes on waiting, and nothing is done twice."""
+    """While it is down extraction ends without a row; waiting steps keep waiting, and nothing is done twice."""
     down = {"extract_answer"}
 
     def says(question: Question) -> str | Exception:
@@ -132,7 +132,7 @@ async def test_an_endpoint_that_comes_back_leaves_no_trace_in_the_verdicts(tmp_p
 
 
 @pytest.mark.usefixtures("quick_backoff")
-async def test_the_last_chance_makes_it_a_verdict_of_its_own(tmp_path: Path) -> None:
+async def test_the_last_try_records_the_failure_as_an_outcome(tmp_path: Path) -> None:
 
     def says(question: Question) -> str | Exception:
         lost = question.sample_id == "s2" and question.step == "extract_answer"
@@ -170,7 +170,7 @@ async def test_a_step_that_breaks_lets_go_of_those_that_wait_for_it(tmp_path: Pa
 
 @pytest.mark.usefixtures("quick_backoff")
 async def test_a_bug_beside_an_endpoint_that_is_down_lets_go_as_well(tmp_path: Path) -> None:
-    """Prefect does not try again after a bug, so nobody may go on waiting for the sample that was only unlucky."""
+    """Prefect does not try again after a bug, so no step may keep waiting for the sample that only failed by chance."""
 
     def says(question: Question) -> str | Exception:
         if question.step != "extract_answer":
@@ -220,7 +220,7 @@ async def test_stopping_ends_all_tasks_quickly_and_keeps_all_replies(tmp_path: P
         assert endpoint.stats.requests["/v1/chat/completions"] == sent
         calls = read_calls(tmp_path)
         assert [call["status"] for call in calls] == ["ok"] * sent
-        # Whoever resumes pays for none of them again.
+        # A resumed run pays for none of them again.
         async with lay_shard(tmp_path, None, samples=40, concurrency=64) as (live_run, _):
             assert await run_all(live_run) == [None] * 5
         assert endpoint.stats.requests["/v1/chat/completions"] == 240

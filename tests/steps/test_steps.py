@@ -71,7 +71,7 @@ async def lay_shard(
 
 
 async def take_extraction(live_run: LiveRun, shard: Shard) -> None:
-    """As the task does."""
+    """Take a step like its task."""
     await extract.fn(live_run.run_id, shard.number)
 
 
@@ -152,11 +152,11 @@ async def test_a_cancelled_step_keeps_the_statements_for_others(tmp_path: Path) 
     ("error", "kind"),
     [
         (FatalJudgeError("refused the key"), FatalJudgeError),
-        (RuntimeError("a bug of ours"), RuntimeError),
+        (RuntimeError("a bug"), RuntimeError),
         (asyncio.CancelledError(), RunCancelled),
     ],
 )
-async def test_whatever_ends_splitting_ends_all_who_wait_for_statements(
+async def test_any_error_of_splitting_ends_all_waits_for_statements(
     tmp_path: Path, error: BaseException, kind: type[Exception]
 ) -> None:
     def break_down(question: Question) -> str:
@@ -196,8 +196,8 @@ async def test_a_run_that_is_stopped_lets_no_step_wait(tmp_path: Path) -> None:
 # Being tried again
 
 
-async def test_a_second_try_goes_on_where_the_first_one_ended(tmp_path: Path) -> None:
-    """The endpoint is down for the second sample alone; the steps that wait for it go on waiting."""
+async def test_a_second_try_resumes_where_the_first_one_ended(tmp_path: Path) -> None:
+    """The endpoint is down for the second sample alone; the steps that wait for it keep waiting."""
     is_down = True
     judge = ScriptedJudge(break_when(lambda question: is_down and question.sample_id == "s2"))
     async with lay_shard(tmp_path, judge) as (live_run, shard):
@@ -261,7 +261,7 @@ async def test_one_text_attributed_while_the_endpoint_was_down_for_the_other_is_
     assert sorted(map(str, steps)) == ["attribute_answer", "attribute_ground_truth"]
 
 
-async def test_after_the_last_try_the_samples_have_failed_and_the_run_goes_on(tmp_path: Path) -> None:
+async def test_after_the_last_try_the_samples_have_failed_and_the_run_continues(tmp_path: Path) -> None:
     judge = ScriptedJudge(break_when(lambda question: question.step == "rank" and question.sample_id == "s2"))
     async with lay_shard(tmp_path, judge) as (live_run, shard):
         await take_extraction(live_run, shard)

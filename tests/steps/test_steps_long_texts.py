@@ -2,12 +2,14 @@
 paragraphs, and comes out as if it had been asked about whole.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+from endpoint import Asked, Endpoint, Raw, running_endpoint
+from endpoint_replies import Choice, build_completion, compose_reply
 from live_runs import (
     Says,
     ScriptedJudge,
@@ -15,6 +17,7 @@ from live_runs import (
     lay_out_run,
     make_sample,
     make_settings,
+    point_to,
     read_calls,
     read_detail,
     read_labels,
@@ -27,9 +30,11 @@ from live_runs import (
 
 from evalhouse.prompts import BlockValue
 from evalhouse.tasks.asking.usage import estimate_items, estimate_tokens
+from evalhouse.tasks.asking.verdicts import COPIED
 from evalhouse.tasks.judge.errors import RefusedRequest
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.live_run import SampleWork
+from evalhouse.warehouse.rows.samples import StoredSample
 
 TOKENS = 1000
 LONG = " and the keeper writes it down" * 20  # some 150 tokens
@@ -98,11 +103,11 @@ async def test_a_long_answer_is_split_in_parts_and_its_statements_are_those_of_t
     assert set(read_labels(work)) == set(read_labels(whole))
 
 
-async def test_every_statement_names_the_call_of_its_own_part(tmp_path: Path) -> None:
+async def test_every_statement_names_the_call_of_its_part(tmp_path: Path) -> None:
     judge, work = await split_answer(tmp_path)
     calls = {call["call_id"]: call for call in read_calls(tmp_path)}
-    said = {row["text"]: orjson.loads(calls[row["call_id"]]["reply"])["statements"] for row in read_statements(work)}
-    assert all(text in statements for text, statements in said.items())
+    written = {row["text"]: orjson.loads(calls[row["call_id"]]["reply"])["statements"] for row in read_statements(work)}
+    assert all(text in statements for text, statements in written.items())
     named = [row["call_id"] for row in read_statements(work)]
     assert len(dict.fromkeys(named)) == len(asked_of(judge, "extract_answer"))
     assert named == sorted(named, key=list(dict.fromkeys(named)).index), "parts follow each other as in the text"
@@ -167,7 +172,7 @@ async def test_one_part_of_a_text_that_fails_leaves_no_silent_half(tmp_path: Pat
     assert "berth 17" in read_detail(work, "extract_answer")
     assert read_statements(work) == []
     assert read_statements(work, "ground_truth")
-    # All others were answered and are on record: going on costs the one that failed, and what rests on it.
+    # All others were answered and are stored: resuming costs the failed one, and the requests that rest on it.
     again, work = await split_answer(tmp_path)
     assert n_parts >= 5
     assert len(asked_of(again, "extract_answer")) == 1
@@ -225,18 +230,18 @@ async def test_a_context_longer_than_a_request_counts_where_any_part_of_it_does(
     assert len(work.rows["context_verdicts"]) == 3
     assert set(map(tuple, read_ranks(work).values())) == {(2,) if expected else ()}
     calls = {call["call_id"]: call for call in read_calls(tmp_path)}
-    for table, told in (("context_verdicts", "useful"), ("attributions", "found")):
+    for table, message in (("context_verdicts", "useful"), ("attributions", "found")):
         row = next(row for row in work.rows[table] if row.get("context_rank", 2) == 2)
-        assert row["reason"] == (told if expected else f"not{'_' if told == 'useful' else ' '}{told}")
-        assert told in str(calls[str(row["call_id"])]["reply"])
+        assert row["reason"] == (message if expected else f"not{'_' if message == 'useful' else ' '}{message}")
+        assert message in str(calls[str(row["call_id"])]["reply"])
 
 
 async def test_a_ground_truth_longer_than_a_request_meets_every_context_in_parts(tmp_path: Path) -> None:
     def say_useful(question: Question) -> str:
         contexts = read_ids(question.data, "contexts")
-        told = "Berth 29 " in str(question.data["ground_truth"])
+        message = "Berth 29 " in str(question.data["ground_truth"])
         return say_verdicts(
-            *({"id": item, "label": "useful" if told and item == "C2" else "not_useful"} for item in contexts)
+            *({"id": item, "label": "useful" if message and item == "C2" else "not_useful"} for item in contexts)
         )
 
     judge = ScriptedJudge(lambda question: say_useful(question) if question.step == "rank" else say_sentences(question))
@@ -249,3 +254,136 @@ async def test_a_ground_truth_longer_than_a_request_meets_every_context_in_parts
     assert all(measure(question) + estimate_tokens(str(question.data["ground_truth"])) <= TOKENS for question in asked)
     assert all(read_ids(question.data, "contexts") == ["C1", "C2", "C3"] for question in asked)
     assert read_useful(work) == {1: False, 2: True, 3: False}
+
+
+N = 9
+MANY = make_sample(
+    answer=" ".join(f"Lamp {number} burns oil." for number in range(N)),
+    ground_truth=" ".join(f"Lamp {number} burns oil." for number in range(N)),
+    contexts=[f"Lamp {number} burns oil." for number in range(N)],
+)
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with running_endpoint(keep_bodies=True) as running:
+        point_to(running.base_url)
+        yield running
+
+
+def limit_replies(endpoint: Endpoint, most: int, kinds: Sequence[str] = ("classify", "attribute", "rank")) -> None:
+    """Cut replies of these kinds, so that none is longer than so many characters."""
+
+    def cut(asked: Asked) -> Raw:
+        # Asked for some ids it answers for these alone, as a model does.
+        written = orjson.dumps(compose_reply(asked)).decode()
+        reply: Any = orjson.loads(written)
+        only = asked.texts[-1].rpartition("for these ids only: ")[2].partition(".")[0].split(", ")
+        if "verdicts" in reply and "for these ids only" in asked.texts[-1]:
+            written = orjson.dumps({"verdicts": [one for one in reply["verdicts"] if one["id"] in only]}).decode()
+        choice = Choice(content=written[:most], finish_reason="length" if len(written) > most else "stop")
+        return Raw(body=build_completion(asked, choice, 1, 0))
+
+    endpoint.configure(script=dict.fromkeys(kinds, cut))
+
+
+async def judge(folder: Path, sample: StoredSample = MANY, **settings: Any) -> SampleWork:  # noqa: ANN401
+    async with lay_out_run(folder, make_settings(**settings)) as live_run:
+        (work,) = await judge_samples(live_run, [sample])
+    return work
+
+
+def read_verdicts(work: SampleWork) -> dict[str, list[Any]]:
+    """Return rows in order of their ids: a sample's requests may be answered in any order."""
+    return {
+        "labels": sorted((row["statement_id"], row["label"]) for row in work.rows["classifications"]),
+        "supports": sorted((row["statement_id"], row["context_ranks"]) for row in work.rows["attributions"]),
+        "useful": sorted((row["context_rank"], row["useful"]) for row in work.rows["context_verdicts"]),
+    }
+
+
+async def test_a_small_output_limit_changes_no_verdict_and_pays_for_none_twice(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    whole = read_verdicts(await judge(tmp_path / "whole"))
+    endpoint.reset()
+    limit_replies(endpoint, 400)
+    work = await judge(tmp_path / "cut", attempts=2)
+    assert set(read_outcomes(work).values()) == {None}
+    assert read_verdicts(work) == whole
+    asked = sum(endpoint.stats.kinds.values())
+    cut = [call for call in read_calls(tmp_path / "cut") if "cut off" in str(call["error"])]
+    assert cut, "the stored call of a cut reply is marked"
+    endpoint.reset()
+    again = await judge(tmp_path / "cut", attempts=2)
+    assert read_verdicts(again) == read_verdicts(work)
+    assert (asked > 0, sum(endpoint.stats.kinds.values())) == (True, 0), "cut replies are stored as well"
+
+
+async def test_what_says_nothing_before_it_is_cut_off_is_asked_in_halves(endpoint: Endpoint, tmp_path: Path) -> None:
+    """Here two verdicts fit, but a reply about more begins with a long reason."""
+
+    def ramble(asked: Asked) -> Raw | None:
+        ids = asked.texts[-1].rpartition("for these ids only: ")[2].partition(".")[0].split(", ")
+        if "for these ids only" in asked.texts[-1] and len(ids) <= 2:
+            verdicts = [{"id": one, "reason": "seen", "label": "useful"} for one in ids]
+            return Raw(
+                body=build_completion(asked, Choice(content=orjson.dumps({"verdicts": verdicts}).decode()), 1, 0)
+            )
+        choice = Choice(content='{"verdicts": [{"id": "C1", "reason": "' + "on and " * 50, finish_reason="length")
+        return Raw(body=build_completion(asked, choice, 1, 0))
+
+    endpoint.configure(script={"rank": ramble})
+    work = await judge(tmp_path, attempts=5)
+    assert read_outcomes(work)["rank"] is None
+    assert len(work.rows["context_verdicts"]) == N
+
+
+async def test_one_that_never_ends_is_given_up_after_the_runs_attempts(endpoint: Endpoint, tmp_path: Path) -> None:
+    limit_replies(endpoint, 30, ["rank"])
+    work = await judge(tmp_path, attempts=3)
+    assert read_outcomes(work)["rank"] == "judge_failed"
+    assert endpoint.stats.kinds["rank"] <= 6
+
+
+async def test_a_text_whose_statements_are_cut_off_is_split(endpoint: Endpoint, tmp_path: Path) -> None:
+    text = " ".join(f"Lamp number {number} of the north harbour burns nothing but whale oil." for number in range(40))
+    sample = make_sample(answer=text, ground_truth="Lamp 1 burns oil.", contexts=["Lamp 1 burns oil."])
+    limit_replies(endpoint, 1000, ["extract"])
+    work = await judge(tmp_path, sample)
+    written = [row["text"] for row in work.rows["statements"] if row["source"] == "answer"]
+    assert len(written) == 40
+    assert read_outcomes(work)["extract_answer"] is None
+
+
+async def test_a_draft_in_a_cut_reply_is_not_an_answer(endpoint: Endpoint, tmp_path: Path) -> None:
+    draft = '<think>{"verdicts": [{"id": "C1", "reason": "x", "label": "useful"}, {"id": "C2", "reason": "x", "la'
+    once = iter([Choice(content=draft, finish_reason="length")])
+
+    def think(asked: Asked) -> Raw | None:
+        choice = next(once, None)
+        return Raw(body=build_completion(asked, choice, 1, 0)) if choice else None
+
+    endpoint.configure(script={"rank": think})
+    work = await judge(tmp_path)
+    assert "x" not in [row["reason"] for row in work.rows["context_verdicts"]]
+    assert read_outcomes(work)["rank"] is None
+
+
+async def test_verdicts_in_the_words_of_the_example_are_asked_for_again(endpoint: Endpoint, tmp_path: Path) -> None:
+    copied = "No A item mentions the roots."
+    once = iter([copied])
+
+    def copy(asked: Asked) -> dict[str, Any] | None:
+        reply: Any = compose_reply(asked)
+        if reason := next(once, None):
+            reply["verdicts"][-1]["reason"] = reason
+            return dict(reply)
+        return None
+
+    endpoint.configure(script={"classify": copy})
+    work = await judge(tmp_path, make_sample())
+    assert copied not in [row["reason"] for row in work.rows["classifications"]]
+    assert endpoint.stats.kinds["classify"] == 2
+    errors = [str(call["error"]) for call in read_calls(tmp_path) if call["step"] == "classify"]
+    assert COPIED in errors[0]

@@ -1,4 +1,4 @@
-"""The steps of one sample: which verdicts they bring, and ids in, ids out whatever the judge leaves out or invents."""
+"""The steps of one sample: their verdicts, and the same ids out as in when the judge omits or invents some."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -57,7 +57,7 @@ async def judge_one(folder: Path, sample: StoredSample | None = None, **settings
 
 
 def read_names(body: Mapping[str, Any]) -> str:
-    """What a request says behind its data about the ids it wants."""
+    """Return the ids that a request asks for behind its data."""
     last: str = body["messages"][-1]["content"]
     return last.partition("for these ids only: ")[2].partition(".")[0]
 
@@ -244,7 +244,7 @@ async def test_what_is_missing_is_asked_for_again_alone(endpoint: Endpoint, tmp_
     assert read_useful(work) == {1: True, 2: True, 3: False}
     assert endpoint.stats.kinds == {"extract": 2, "classify": 2, "attribute": 3, "rank": 2}
     again = {body["response_format"]["json_schema"]["name"]: body for body in endpoint.stats.bodies if read_names(body)}
-    # Whichever text's request comes first.
+    # The requests of both texts come in any order.
     first, other = ("A1", "G") if read_names(again["attribute"]) == "A1" else ("G1", "A")
     assert {kind: read_names(body) for kind, body in again.items()} == {
         "classify": "A1", "attribute": first, "rank": "C1",
@@ -303,7 +303,7 @@ async def test_what_stays_missing_fails_the_step_and_is_named(tmp_path: Path, st
     tables = ("classifications", "attributions", "context_verdicts")
     kept = {table: {str(row.get("statement_id", "C"))[0] for row in work.rows[table]} for table in tables}
     whole = {"classifications": {"A", "G"}, "attributions": {"A", "G"}, "context_verdicts": {"C"}}
-    # Nothing is padded, and half a verdict is none.
+    # Nothing is padded, and half a verdict does not count.
     less = {"classify": ("classifications", set()), "rank": ("context_verdicts", set())}
     table, left = less.get(step, ("attributions", {"A"}))
     assert kept == {**whole, table: left}

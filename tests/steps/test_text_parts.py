@@ -29,7 +29,7 @@ TEXTS = st.lists(SCRAPS | st.text(max_size=30), max_size=14).map("".join)
 
 
 def make_prose(n_paragraphs: int) -> str:
-    return "\n\n".join(f"Paragraph {number} begins. It goes on. It ends." for number in range(1, n_paragraphs + 1))
+    return "\n\n".join(f"Paragraph {number} begins. It continues. It ends." for number in range(1, n_paragraphs + 1))
 
 
 # Nothing is lost and everything fits
@@ -132,7 +132,7 @@ def test_what_belongs_together_stays_together_while_it_fits(block: str, n_before
     assert sum(block.strip() in part for part in parts) == 1
 
 
-def test_a_table_that_fits_nowhere_is_cut_between_rows() -> None:
+def test_a_large_table_is_cut_between_rows() -> None:
     table = "| Year | Fuel |\n| --- | --- |\n" + "".join(f"| {year} | oil, then gas |\n" for year in range(1900, 1960))
     parts = split_text(table, 60)
     assert len(parts) > 3
@@ -144,7 +144,7 @@ def test_a_table_that_fits_nowhere_is_cut_between_rows() -> None:
     ["```\n" + "light(1);\nwait(2);\n\n" * 40 + "```\n", "- Ode keeps the lamp\n\n  and the oil. He is old.\n\n" * 20],
     ids=["fence", "list"],
 )
-def test_what_fits_nowhere_whole_is_cut_at_its_blank_lines(block: str) -> None:
+def test_a_large_block_is_cut_at_its_blank_lines(block: str) -> None:
     for most in range(20, 60):
         parts = split_text(block, most)
         assert len(parts) > 3
@@ -160,7 +160,7 @@ def test_a_fence_ends_only_with_the_mark_it_began_with() -> None:
         assert sum(fence in part for part in parts) == 1
 
 
-def test_a_fence_that_fits_nowhere_is_cut_between_its_lines() -> None:
+def test_a_large_fence_is_cut_between_its_lines() -> None:
     code = "```\n" + "".join(f"light({number}); wait(1);\n" for number in range(80)) + "```\n"
     assert all(part.endswith("\n") for part in split_text(code, 50))
 
@@ -183,7 +183,7 @@ LONG_LINE = "The lamp was lit on the northern cape in the winter of that year by
 
 
 def is_cut_between(line: str, following: str) -> bool:
-    """Whether any size of the parts puts a cut at the line break."""
+    """Return True if some size of the parts puts a cut at the line break."""
     text = f"{line}\n{following}\n" * 12
     return any(part.endswith(f"{line}\n") for most in range(25, 90) for part in split_text(text, most))
 

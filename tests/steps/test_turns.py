@@ -1,5 +1,5 @@
 """A question judged in its conversation: what goes into its requests, which turns support a statement, and the step
-that holds an answer against what was said before."""
+that compares an answer with the earlier turns."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_metrics_of_contexts_count_contexts_alone() -> None:
     assert kept == {"A1": False, "A2": False, "A3": False, "A4": True, "G1": False, "G2": True}
 
 
-def test_consistency_and_retention_are_shares_of_their_own_verdicts() -> None:
+def test_consistency_and_retention_are_shares_of_separate_verdicts() -> None:
     with open_rows() as con:
         add_samples(
             con,
@@ -243,7 +243,7 @@ GOOD: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"statements": []}, "verdicts for none; asked: A1"),
         ({"statements": GOOD["statements"] * 2}, "verdicts for A1, A1"),
@@ -254,7 +254,7 @@ GOOD: dict[str, Any] = {
         ({"points": None}, 'no list of objects under "points"'),
     ],
 )
-def test_a_reply_that_names_what_was_not_there_is_of_no_use(change: dict[str, Any], said: str) -> None:
+def test_a_reply_that_names_unknown_ids_is_unusable(change: dict[str, Any], message: str) -> None:
     items, roles = [Item(id="A1", text="x")], {"T1": "user", "T2": "assistant"}
     assert [verdict.label for verdict in read_turns(orjson.dumps(GOOD).decode(), items, roles)] == [
         "contradicts",
@@ -262,7 +262,7 @@ def test_a_reply_that_names_what_was_not_there_is_of_no_use(change: dict[str, An
     ]
     with pytest.raises(UnusableReply, match=None) as raised:
         read_turns(orjson.dumps({**GOOD, **change}).decode(), items, roles)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_the_lexical_judge_holds_an_answer_against_turns() -> None:
