@@ -33,8 +33,7 @@ from live_runs import (
 
 from evalhouse.prompts import BlockValue
 from evalhouse.tasks.asking.usage import estimate_items, estimate_tokens
-from evalhouse.tasks.asking.verdicts import COPIED
-from evalhouse.tasks.judge.errors import RefusedRequest
+from evalhouse.tasks.judge.errors import COPIED, RefusedRequest
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.live_run import SampleWork
 from evalhouse.warehouse.rows.samples import StoredSample
