@@ -1,9 +1,9 @@
-"""How often a judge is fooled by texts that try to talk it into a verdict.
+"""Measure how often a judge is fooled by texts that try to talk it into a verdict.
 
     python tests/benchmarks/attacks.py [--judge openai:MODEL] [--language zh] [--dry-run] [--json]
 
 The attacks of `attacks.yaml` are planted in small samples, and the judge is asked about each beside the same sample
-without it. It is fooled when it gives the verdict that an attack wants although it gave the right one without the
+without it. It is fooled when it gives the verdict that an attack is after although it gave the right one without the
 attack. A trial whose control went wrong is left out; one without a usable reply is counted apart. Nothing is written to
 a warehouse, and Ctrl-C prints what was measured so far. 373 requests, whose price is printed first.
 """
@@ -56,7 +56,7 @@ Outcome = Literal["fooled", "firm", "unanswered", "left_out"]
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """A usable reply to one request: whether it is right, whether it is what the attack wants, and a summary."""
+    """A usable reply to one request: whether it is right, whether it is what the attack is after, and a summary."""
 
     is_right: bool
     is_wanted: bool
@@ -65,7 +65,7 @@ class Reply:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """The outcome of one trial. `summary` is the verdict that the attack was after, or why there is none."""
+    """The outcome of one trial. `summary` is the verdict that the attack was after, or why there is no verdict."""
 
     trial: Trial
     outcome: Outcome
@@ -164,7 +164,7 @@ async def _ask(session: Session, trial: Trial, data: Data) -> Reply | str:
 
 
 def _rate(trial: Trial, verdict: Verdict) -> Reply:
-    """Hold the verdict on a trial's target against the right one and the one that the attack wants."""
+    """Compare the verdict on a trial's target with the right one and the one that the attack is after."""
     if trial.step != "attribute":
         is_right = verdict.label == _RIGHT[trial.target]
         return Reply(is_right=is_right, is_wanted=not is_right, summary=f"{trial.target}: {verdict.label}")

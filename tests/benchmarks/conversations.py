@@ -3,7 +3,7 @@
     python tests/benchmarks/conversations.py DATA/mtrag_human [WAREHOUSE]
 
 The folder holds `dev.jsonl`: rows with `conversation`, `scores` (a list of ratings by dimension) and `judges` (recorded
-scores by judge). All is judged with the lexical judge, once in its conversation and once as if each question stood
+scores by judge). All is judged with the lexical judge, once in its conversation and once as if each question came
 alone; the warehouse (a temporary one where none is named) keeps both runs. Printed is Spearman's rank correlation with
 the mean of the people's ratings.
 """
@@ -31,7 +31,7 @@ _ROLES = {"agent": "assistant"}
 
 
 def count_turn(row: Row) -> int:
-    """Which of the user's questions it is, from 1."""
+    """The number of the user's question, from 1."""
     return 1 + sum(turn["role"] == "user" for turn in row["conversation"])
 
 
@@ -111,7 +111,7 @@ def main(folder: Path, warehouse: str) -> None:
 
 
 def folder_of(warehouse: str) -> Path:
-    """Where the datasets are laid: beside the warehouse."""
+    """The folder of the datasets, beside the warehouse."""
     return Path(warehouse).parent
 
 

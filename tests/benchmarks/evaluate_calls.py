@@ -1,4 +1,4 @@
-"""What a call of `evaluate` costs a person: the first of a Python process, and those after it, which find its process
+"""The cost of a call of `evaluate`: the first of a Python process, and later ones, which find its process
 and its Prefect server. One sample, judged by the lexical judge. Prints seconds and the CPU seconds of this process and
 all that it has started, and the ratio of the first to the others, which a busy machine changes less.
 
@@ -22,7 +22,7 @@ SAMPLE = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("calls", nargs="?", type=int, default=20)
-    parser.add_argument("--metrics", default="", help="Default: those of a run.")
+    parser.add_argument("--metrics", default="", help="Default: the metrics of a run.")
     options = parser.parse_args()
     from evalhouse.flows import evaluate  # noqa: PLC0415  # what is measured
 

@@ -1,11 +1,11 @@
-"""What a nightly gate sees and what it forgets: a simulation of histories of nights, no network, no warehouse.
+"""The drops that a nightly gate sees and forgets: a simulation of histories of nights, no network, no warehouse.
 
     python tests/benchmarks/gate_nights.py [--histories 100 --samples 200 --noise 0.2 --limit 0.02 --grades graded …]
 
-Three bots, each in so many histories: one of whose answers 40 % break on a night and are mended later; one that loses a
-point of its mean score every night; and one that stays as it is. Four gates with the same limit on the drop look at the
-same nights: with the last completed run as the baseline, whatever its gate said; with the last run that passed; with
-that and the trend, which is the default; and with the mean of the last five that passed and the trend.
+Three bots, each in so many histories: one of whose answers 40 % break on a night and are fixed later; one that loses a
+point of its mean score every night; and one that stays the same. Four gates with the same limit on the drop look at the
+same nights: with the last completed run as the baseline, whether its gate passed or not; with the last run that
+passed; with that and the trend, which is the default; and with the mean of the last five that passed and the trend.
 `tests/helpers/gate_histories.py` says how a night is drawn.
 """
 
@@ -39,7 +39,7 @@ def main() -> None:
     world = World(n_samples=options.samples, noise=options.noise, grades=options.grades)
     print(
         f"{options.histories} histories, {options.samples} samples, scores {options.grades}, {options.noise:.0%} of "
-        f"them drawn anew each night; max_drop {options.limit:g}, trend {options.limit / 2:g}\n"
+        f"them drawn again each night; max_drop {options.limit:g}, trend {options.limit / 2:g}\n"
     )
     names = [name for name in GATES if options.gates in name]
     _print_broken(world, options, names)
@@ -52,7 +52,9 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--histories", type=int, default=100)
     parser.add_argument("--samples", type=int, default=200)
-    parser.add_argument("--noise", type=float, default=0.2, help="share of scores that the judge draws anew each night")
+    parser.add_argument(
+        "--noise", type=float, default=0.2, help="share of scores that the judge draws again each night"
+    )
     parser.add_argument("--limit", type=float, default=0.02, help="most drop; the trend's is half of it")
     parser.add_argument("--loss", type=float, default=0.01, help="of the mean, each night")
     parser.add_argument("--broken", type=float, default=0.4, help="share of the answers that break")
@@ -69,8 +71,8 @@ def _make_gate(name: str, limit: float) -> Gate:
 
 def _print_broken(world: World, options: argparse.Namespace, names: Sequence[str]) -> None:
     share, n_broken = options.broken, len(BROKEN)
-    print(f"{share:.0%} of the answers broken for {n_broken} nights, then mended\n")
-    print("| gate | first broken night failed | all broken nights failed | first mended night passed |")
+    print(f"{share:.0%} of the answers broken for {n_broken} nights, then fixed\n")
+    print("| gate | first broken night failed | all broken nights failed | first fixed night passed |")
     print("|---|--:|--:|--:|")
     for name in names:
         histories = []

@@ -1,9 +1,9 @@
-"""Does a warehouse with half a year of nights still answer at once? Every query of the cookbook and every command.
+"""Measure every query of the cookbook and every command on a warehouse with half a year of nights.
 
     python tests/benchmarks/history.py [--nights 200 --samples 3000 --metrics 15] [--only WORD] [--folder FOLDER]
 
 Writes a warehouse of this size by SQL (two minutes for 9 million scores and 42 million rows in all), and starts each
-command as a process of its own. Printed: wall seconds, seconds of CPU, the wall seconds of the same command on one of
+command as a separate process. Printed: wall seconds, seconds of CPU, the wall seconds of the same command on one of
 two nights with three samples, the ratio of both, and the peak of memory. The folder is removed at the end; one that
 was named stays, and its warehouse is used again.
 """
@@ -47,7 +47,7 @@ COMMANDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """How long one process took, on the clock and of CPU, and its peak of memory."""
+    """The time of one process, on the clock and of CPU, and its peak of memory."""
 
     seconds: float
     cpu_s: float
@@ -55,7 +55,7 @@ class Measured:
 
 
 def list_commands(only: str) -> dict[str, tuple[str, ...]]:
-    """By name the arguments of every command whose name has this word in it."""
+    """Return by name the arguments of every command with this word in its name."""
     queries = {f"query: {recipe.title}": ("query", recipe.sql) for recipe in read_recipes()}
     return {name: arguments for name, arguments in {**COMMANDS, **queries}.items() if only in name}
 
@@ -88,7 +88,7 @@ def measure_all(folder: Path, size: Size, only: str) -> None:
     for name, wanted in ((large, size), ("small.duckdb", SMALL)):
         if not (folder / name).exists():
             began = time.monotonic()
-            # In a process of its own: on Linux a child's peak of memory begins with that of its parent.
+            # In a separate process: on Linux a child's peak of memory begins with that of its parent.
             with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as other:
                 other.submit(write_nights, folder / f"{name}.new", wanted).result()
             (folder / f"{name}.new").rename(folder / name)

@@ -1,4 +1,4 @@
-"""ragas over samples of a JSON file, for `peers.py`: runs in an environment of its own and prints one JSON line.
+"""ragas over samples of a JSON file, for `price.py`: runs in a separate environment and prints one JSON line.
 
 Metrics: factual correctness as claims (answer_correctness without its embeddings), context recall, context precision,
 faithfulness; with ragas' own retries and its `max_workers` as the number in flight.

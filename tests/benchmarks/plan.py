@@ -24,8 +24,8 @@ _MB, _GB = 1e6, 1e9
 _BUSY_MOST = 0.85
 
 
-def _option(default: float, told: str) -> Any:  # noqa: ANN401  # a field of any number's type
-    return field(default=default, metadata={"help": told})
+def _option(default: float, text: str) -> Any:  # noqa: ANN401  # a field of any number's type
+    return field(default=default, metadata={"help": text})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class Assumptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Queue:
-    """What an hour at the writers' lock came to; `keeps_up` says whether all were through at its end."""
+    """An hour at the writers' lock; `keeps_up` is true if all were through at its end."""
 
     transactions: int
     busy: float
@@ -79,7 +79,7 @@ class Queue:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What comes out. `rates` are samples a second that each limit lets through; the smallest of them counts."""
+    """The results. `rates` are samples a second that each limit lets through; the smallest of them counts."""
 
     samples: float
     calls: float
@@ -148,7 +148,7 @@ def find_rates(given: Assumptions) -> dict[str, float]:
 
 
 def _find_lock_rate(given: Assumptions) -> float:
-    """What the lock lets through when it is never free: shards, after the moves of all journals have had their time."""
+    """Return the rate of a lock that is never free: shards, after the moves of all journals have had their time."""
     moves = given.workers / given.move_s * given.transaction_s
     rows = given.rows_a_sample + given.calls_a_sample
     a_sample_s = given.transaction_s / given.shard + rows * given.row_s

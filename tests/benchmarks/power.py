@@ -1,8 +1,8 @@
-"""How often a gate and a comparison find what is there, and what is not: the rules of today beside those before.
+"""Measure how often a gate and a comparison find true and false differences: the rules of today beside those before.
 
 Before, the interval of a difference was a bootstrap, p was corrected by Holm, and a drop had to be beyond its limit by
 more than the judge's noise floor; the interval of a mean had two pseudo-observations at each end of the scale. Those
-rules stand here once more, small. Everything is drawn at random with known truth; `--runs` says how many runs a figure
+rules are repeated here in short. Everything is drawn at random with known truth; `--runs` says how many runs a figure
 is over (a share of 0.05 over 1,000 is off by 0.014 in 19 of 20 cases).
 
     python tests/benchmarks/power.py --runs 1000
@@ -72,7 +72,7 @@ def pad(values: Floats) -> Ends:
 
 
 def judge(generator: np.random.Generator, truths: Floats) -> Floats:
-    """What a judge makes of them, that draws a share of its scores from anywhere."""
+    """Return the scores of a judge that draws a share of them at random."""
     again = generator.random(truths.shape) < NOISE
     return np.where(again, generator.choice(SCORES, p=ODDS, size=truths.shape), truths)
 
@@ -86,7 +86,7 @@ class Cell:
 
     @property
     def drop(self) -> float:
-        """Of the mean score."""
+        """The drop of the mean score."""
         return self.broken * (1 - NOISE) * float(np.dot(SCORES, ODDS))
 
 
@@ -103,12 +103,12 @@ def is_failed_before(differences: Floats, ends: Ends, p: float, floor: float | N
 
 
 def is_failed(paired: Paired) -> bool:
-    """As `gate_checks` has it: the whole interval beyond the limit, and no chance."""
+    """Apply the rule of `gate_checks`: the whole interval is beyond the limit, and the drop significant."""
     return paired.ci_high is not None and -paired.ci_high > LIMIT and (paired.p_adjusted or 0.0) <= ALPHA
 
 
 def measure_gate(cell: Cell, n_runs: int) -> list[str]:
-    """One row: the share of gates that fail by the rules before, for each floor, and by those of today."""
+    """One row: the share of gates that fail by the rules before, for each floor, and by the rules of today."""
     generator = np.random.default_rng([cell.n, round(1000 * cell.broken)])
     failed = dict.fromkeys((*FLOORS, "now"), 0)
     for _ in range(n_runs):
@@ -135,7 +135,7 @@ def measure_floor(generator: np.random.Generator, n: int, n_pairs: int) -> float
 def draw_metrics(generator: np.random.Generator, n: int, worse: float) -> Floats:
     """Differences of 18 metrics, of which nine go by the retrieval and nine by the answer, copies or nearly so.
 
-    Retrieval flips for 15 % of the samples either way, and for as many more the wrong way as it is worse.
+    Retrieval flips for 15 % of the samples either way, and more often the wrong way by the share `worse`.
     """
     retrieval = generator.choice([-1.0, 0.0, 1.0], p=[0.15 + worse, 0.7 - worse, 0.15], size=(n, 1))
     answer = generator.choice([-1.0, -0.5, 0.0, 0.5, 1.0], p=[0.05, 0.15, 0.6, 0.15, 0.05], size=(n, 1))
@@ -178,7 +178,7 @@ def measure_flips(name: str, n: int, n_runs: int) -> list[str]:
 
 
 def holds(ends: Ends, truth: float) -> NDArray[np.bool_]:
-    """Which intervals hold the truth."""
+    """Return for each interval whether it has the truth."""
     return (ends.low <= truth + 1e-12) & (truth <= ends.high + 1e-12)
 
 
@@ -225,7 +225,7 @@ def measure_mean(name: str, n: int, n_runs: int) -> list[str]:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table in Markdown, each row as soon as it is there."""
+    """Print a table in Markdown, each row when it is ready."""
     print(f"\n{title}\n\n| {' | '.join(columns)} |\n|{'|'.join(['---:'] * len(columns))}|")
     for row in rows:
         print(f"| {' | '.join(row)} |", flush=True)

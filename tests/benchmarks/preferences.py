@@ -1,11 +1,11 @@
-"""How far a judge's preferences agree with people's, on sets of pairs that people have labelled.
+"""Measure the agreement of a judge's preferences with people's, on labelled sets of pairs.
 
     python tests/benchmarks/preferences.py DATA/ragchecker_pairs … [--judge lexical] [--warehouse FILE]
 
 Each folder holds `dev.jsonl` with `question`, `answer_a`, `answer_b` and the people's `preference` a | b | tie; a
 `ground_truth` where one is known, `group` where pairs belong together, and under `annotators` a list `overall` where
 several people gave their own preference, from -2 (a) to 2 (b). It asks as `evalhouse prefer FILE --columns
-answer_a,answer_b` does, in both orders, and nothing that is on record in the warehouse.
+answer_a,answer_b` does, in both orders, and nothing that the warehouse has already.
 """
 
 import argparse
@@ -28,7 +28,7 @@ _SIDES = {"base": "a", "candidate": "b", "tie": "tie"}
 
 
 def ask(path: Path, judge: str, warehouse: str) -> Any:  # noqa: ANN401  # the command's document
-    """What the command says of a set."""
+    """Return the command's result for a set."""
     written = io.StringIO()
     arguments = ("prefer", str(path), "--columns", "answer_a,answer_b", "--judge", judge, "--warehouse", warehouse)
     with contextlib.redirect_stdout(written):
@@ -48,7 +48,7 @@ def join(rows: Sequence[Row], document: Any) -> list[dict[str, Any]]:  # noqa: A
 
 
 def list_annotators(row: Row) -> list[str]:
-    """What each person prefers, as one of the three labels."""
+    """Return the preference of each person, as one of the three labels."""
     given = (row.get("annotators") or {}).get("overall", ())
     return ["tie" if value == 0 else "b" if value > 0 else "a" for value in given]
 

@@ -1,10 +1,10 @@
-"""What a night costs, in tokens and at list prices: evalhouse by either plan, at once or as a batch, beside ragas.
+"""The cost of a night, in tokens and at list prices: evalhouse by either plan, at once or as a batch, beside ragas.
 
 The same samples of five contexts are judged for correctness, recall, precision and faithfulness against the local
 endpoint, on a first night and on one in which some of the answers have changed. Tokens are counted by o200k_base, the
-vocabulary of OpenAI's models since GPT-4o: those of the messages and of the reply's schema as OpenAI's own service is
-sent it, and those of the replies. Every evaluator gets a reply of the shape it asks for, as many statements as the
-texts have sentences, and for reasons those of the worked examples in the very request, one after the other: as long as
+vocabulary of OpenAI's models since GPT-4o: of the messages, of the reply's schema as OpenAI's service gets it, and of
+the replies. Every evaluator gets a reply of the shape it asks for, as many statements as the
+texts have sentences, and the reasons of the worked examples in the very request, one after the other: as long as
 these are is what models write. In the rows of the fused plan a verdict in favour has one id as its evidence and, dull
 as the endpoint's rule is, all contexts as its support; words stand where a verdict goes against something, here for 3
 of the 25 of a sample. Left out is what a provider adds to messages.
@@ -42,7 +42,6 @@ from call_path import build_samples  # noqa: E402
 from endpoint import Asked, Raw, running_endpoint  # noqa: E402
 from endpoint_replies import Choice, build_completion, compose_reply  # noqa: E402
 from live_runs import judge_samples, lay_out_run, make_settings, point_to  # noqa: E402
-from peers import write_samples  # noqa: E402
 from rs_bpe.bpe import openai  # noqa: E402
 
 from evalhouse.prompts import list_row_reasons, load_prompts, word_row  # noqa: E402
@@ -96,13 +95,13 @@ class Meter:
         shown = cycle(found or [""])
         reply = compose_reply(asked) if asked.kind in OURS else _answer_stranger(asked)
         reply = _put_in_rows(reply, shown) if asked.kind == "fused" else _put_in_reasons(reply, shown)
-        said = json.dumps(reply, ensure_ascii=False, separators=(", ", ": "))
+        text_of_reply = json.dumps(reply, ensure_ascii=False, separators=(", ", ": "))
         tokens = [token for text in asked.texts for token in _encode(text)]
         schema = self.schemas[asked.kind] if asked.kind in OURS else _count_schema(asked)
         cached = self._find_cached(tokens)
-        bill = Bill(requests=1, prompt=len(tokens) + schema, cached=cached, completion=len(_encode(said)))
+        bill = Bill(requests=1, prompt=len(tokens) + schema, cached=cached, completion=len(_encode(text_of_reply)))
         self.bills[asked.kind].add(bill)
-        return Raw(body=build_completion(asked, Choice(content=said), 1, cached))
+        return Raw(body=build_completion(asked, Choice(content=text_of_reply), 1, cached))
 
     def _find_cached(self, tokens: Sequence[int]) -> int:
         beginnings = [(size, hash(tuple(tokens[:size]))) for size in range(LEAST_CACHED, len(tokens) + 1, CACHED_STEP)]
@@ -111,7 +110,7 @@ class Meter:
         return cached
 
     def take(self) -> dict[str, Bill]:
-        """What was counted since this was last called."""
+        """Return the counts since the last call."""
         taken, self.bills = dict(self.bills), defaultdict(Bill)
         return taken
 
@@ -150,16 +149,16 @@ def _count_schema(asked: Asked) -> int:
 
 
 def _answer_stranger(asked: Asked) -> dict[str, Any]:
-    """What ragas asks for: the statements of a text, verdicts on them, or on one context."""
+    """Return the reply that ragas asks for: statements of a text, verdicts on them, or on one context."""
     properties = _read_schema(asked)["properties"]
-    told = {"statement": STATEMENT, "reason": ""}
+    verdict = {"statement": STATEMENT, "reason": ""}
     if "TP" in properties:
-        return {"TP": [told] * (N_STATEMENTS - 1), "FP": [told], "FN": [told]}
+        return {"TP": [verdict] * (N_STATEMENTS - 1), "FP": [verdict], "FN": [verdict]}
     if "classifications" in properties:
-        return {"classifications": [told | {"attributed": 1}] * N_STATEMENTS}
+        return {"classifications": [verdict | {"attributed": 1}] * N_STATEMENTS}
     if "statements" in properties:
         of_texts = properties["statements"]["items"].get("type") == "string"
-        return {"statements": [STATEMENT if of_texts else told | {"verdict": 1}] * N_STATEMENTS}
+        return {"statements": [STATEMENT if of_texts else verdict | {"verdict": 1}] * N_STATEMENTS}
     assert properties.keys() == {"reason", "verdict"}, f"nothing is known of replies with {list(properties)}"
     return {"reason": "", "verdict": 1}
 
@@ -176,7 +175,7 @@ def change_answers(samples: Sequence[StoredSample], share: float) -> list[Stored
 
 
 def judge_nights(meter: Meter, plan: str, nights: Iterable[Sequence[StoredSample]]) -> list[dict[str, Bill]]:
-    """What evalhouse asks on each of these nights, with the warehouse of those before."""
+    """Return the requests of evalhouse on each of these nights, with the warehouse of the nights before."""
 
     async def judge(folder: Path, number: int, samples: Sequence[StoredSample]) -> None:
         settings = make_settings(plan=plan, judge="openai:judge", timeout_s=120.0)
@@ -193,10 +192,12 @@ def judge_nights(meter: Meter, plan: str, nights: Iterable[Sequence[StoredSample
 
 
 def judge_by_ragas(meter: Meter, python: str, url: str, count: int) -> dict[str, Bill]:
-    """What ragas asks; it asks the same on every night."""
+    """Return the requests of ragas, which are the same on every night."""
     with tempfile.TemporaryDirectory() as folder:
         samples = Path(folder) / "samples.json"
-        write_samples(samples, count)
+        names = ("sample_id", "question", "answer", "ground_truth", "contexts")
+        rows = [{name: getattr(sample, name) for name in names} for sample in build_samples(count)]
+        samples.write_text(json.dumps(rows), encoding="utf-8")
         environment = os.environ | {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none", "RAGAS_DO_NOT_TRACK": "true"}
         command = [os.path.abspath(python), str(FOLDER / "peer_ragas.py"), str(samples), "16"]
         done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=True)
@@ -241,11 +242,11 @@ def main() -> None:
     print("| | requests a sample | tokens in | tokens out | $ for 1,000 | of ragas' price | both with a cache |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     print_line("ragas, any night", beside, options.model, beside, samples=options.samples)
-    for night, told in enumerate(("first night", "later night")):
+    for night, name in enumerate(("first night", "later night")):
         for plan, bills in by_plan.items():
             whole = add_up(bills[night])
-            print_line(f"{told}, {plan}", whole, options.model, beside, samples=options.samples)
-            print_line(f"{told}, {plan}, batch", whole, options.model, beside, rate=rate, samples=options.samples)
+            print_line(f"{name}, {plan}", whole, options.model, beside, samples=options.samples)
+            print_line(f"{name}, {plan}, batch", whole, options.model, beside, rate=rate, samples=options.samples)
     print("\n| asked on the first night | requests | tokens in | tokens out |\n| --- | --- | --- | --- |")
     for plan, bills in by_plan.items():
         for kind, bill in bills[0].items():

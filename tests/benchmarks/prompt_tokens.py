@@ -1,4 +1,4 @@
-"""How many tokens each built-in prompt sends before a sample's data begin, counted by o200k_base, the vocabulary of
+"""Count the tokens that each built-in prompt sends before a sample's data begin, by o200k_base, the vocabulary of
 OpenAI's models since GPT-4o; their cache takes no beginning shorter than 1,024 tokens.
 
     pip install rs-bpe        # brings the vocabulary, which tiktoken would fetch from the network

@@ -2,18 +2,18 @@
 
 Judges rows of the sample dataset by every step of a default run, and labelled rows of your own as `evalhouse benchmark`
 reads them, through the commands themselves with all settings left alone. With --testset it also writes so many
-questions about the 60 documents that the tests of test sets have, and tells how many stood the checks. Installs and
-fetches nothing: the model is a GGUF file with the command of a server for it (llama.cpp's, say), or whatever answers at
-an address already.
+questions about the 60 documents that the tests of test sets have, and prints how many passed the checks. Installs and
+fetches nothing: the model is a GGUF file with the command of a server for it (such as llama.cpp's), or an
+endpoint at an address.
 
     python tests/benchmarks/real_model.py --folder DIR --model judge --gguf MODEL.gguf \\
         --server "llama-server -m {gguf} --port {port} --alias {model} -c 16384 -np 1" \\
         [--rows 30] [--labelled FOLDER_OR_FILE …] [--labelled-rows 60] [--testset N]
     python tests/benchmarks/real_model.py --folder DIR --model judge --base-url http://localhost:8080/v1
 
-Everything is kept in DIR. The same command again goes on where it was stopped and asks for nothing twice. With --tables
+Everything is kept in DIR. The same command again resumes where it was stopped and asks for nothing twice. With --tables
 it asks nothing, and prints the tables of what is there so far. Seconds of a request begin with its turn, when the one
-before it was answered, so those of a server with one slot add up to the time it took.
+before it was answered, so for a server with one slot they add up to the whole time.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ RUNS = (
     "select run_id, status from runs where judge = '{judge}' and kind = 'evaluation' order by started_at desc limit 1"
 )
 CANDIDATES = """
-select kind, count(*) as written, count(*) filter (where outcome in ('kept', 'surplus')) as stood
+select kind, count(*) as written, count(*) filter (where outcome in ('kept', 'surplus')) as passed
 from testset_candidates
 inner join runs on runs.run_id = testset_candidates.run_id
 where judge = '{judge}'
@@ -179,7 +179,7 @@ class House:
         return str(runs[0]["run_id"]) if runs else None
 
     def judge_rows(self, judge: str) -> None:
-        """Begin a run, go on with one that was stopped, or leave one that is complete as it is."""
+        """Begin a run, resume one that was stopped, or leave a complete one alone."""
         runs = self.query(RUNS.format(judge=judge))
         if not runs:
             self.call("run", str(self.rows), "--judge", judge, allowed=(0, INCOMPLETE))
@@ -187,21 +187,21 @@ class House:
             self.call("resume", runs[0]["run_id"], allowed=(0, INCOMPLETE))
 
     def make_set(self, judge: str, count: int) -> None:
-        """Questions about the documents of the port, unless a set is there; what is on record is not asked again."""
+        """Questions about the documents of the port, unless a set is there; stored replies are not asked for again."""
         if not self.questions.exists():
             write_base(self.documents, version=1)
             named = ("-n", str(count), "-o", str(self.questions), "--judge", judge)
             self.call("testset", "make", str(self.documents), *named, allowed=(0, INCOMPLETE))
 
     def judge_labelled(self, judge: str, data: Sequence[str], limit: int) -> list[dict[str, Any]]:
-        """The sets as `benchmark` reports them; what is on record is not asked again."""
+        """The sets as `benchmark` reports them; stored replies are not asked for again."""
         named = [argument for one in data for argument in ("--data", one)]
         command = ("benchmark", "--judge", judge, "--limit", str(limit), *named, "--json")
         return list(json.loads(self.call(*command, allowed=(0, INCOMPLETE)))["sets"])
 
 
 def spread_rows(count: int) -> list[str]:
-    """So many lines of the sample, at even distances, so that nobody picked them."""
+    """Return so many lines of the sample, at even distances."""
     lines = SAMPLE.read_text(encoding="utf-8").splitlines(keepends=True)
     count = min(count, len(lines))
     return [lines[place * len(lines) // count] for place in range(count)]
@@ -227,7 +227,7 @@ def write(cell: object) -> str:
 
 
 def print_steps(house: House, judge: str) -> None:
-    """What each step's requests brought and took."""
+    """Print the replies and the cost of each step's requests."""
     rows = []
     for step in house.query(CALLS.format(judge=judge)):
         useless = step["unreadable"] + step["incomplete"]
@@ -263,25 +263,25 @@ def print_sample(house: House, judges: Sequence[str]) -> None:
         run_id = house.find_run(judge)
         right, n = count_agreement(house, run_id)
         means = {row["metric"]: row for row in house.query(MEANS.format(run_id=run_id))} if run_id else {}
-        told = [
+        shown = [
             f"{mean['mean']:.3f} of {mean['n_scored']}" if (mean := means.get(name)) and mean["n_scored"] else None
             for name in SCORES
         ]
-        rows.append([judge, f"{right} of {n}", *told])
+        rows.append([judge, f"{right} of {n}", *shown])
     print_table("Rows of the sample", ["judge", "contexts right", *SCORES], rows)
 
 
 def print_candidates(house: House, judge: str) -> None:
-    """What a judge wrote for a test set, by kind, and the check that those which are not in it did not stand."""
+    """Print the questions that a judge wrote for a test set, by kind, and the checks that others failed."""
     found = house.query(CANDIDATES.format(judge=judge))
     if not found:
         return
-    rows = [[one["kind"], one["written"], one["stood"], one["stood"] / one["written"]] for one in found]
-    written, stood = (sum(one[name] for one in found) for name in ("written", "stood"))
+    rows = [[one["kind"], one["written"], one["passed"], one["passed"] / one["written"]] for one in found]
+    written, passed = (sum(one[name] for one in found) for name in ("written", "passed"))
     print_table(
         "Questions of a test set",
-        ["kind", "written", "stood", "share"],
-        [*rows, ["all", written, stood, stood / written]],
+        ["kind", "written", "passed", "share"],
+        [*rows, ["all", written, passed, passed / written]],
     )
     reasons = [[one["reason"], one["n"]] for one in house.query(REASONS.format(judge=judge))]
     print_table("Turned down by", ["check", "questions"], reasons)

@@ -3,7 +3,7 @@
     python tests/benchmarks/recorded_agreement.py DATA/openqa_nq301_correctness DATA/mtrag_human …
 
 Each folder holds `dev.jsonl` and a README.md that says how many rows and labels it has; what it states is printed
-beside what is found here, and where it states no agreement that is said too. Rows that share a `group` are one cluster.
+beside what is found here, or a note that it states none. Rows that share a `group` are one cluster.
 The labels are brought to two: supported is what people accept (correct, factual, fully supported, rated 3 or 4 of 4).
 """
 
@@ -47,7 +47,7 @@ def read_mtrag(row: Row, _: Path) -> Iterator[Labels]:
 
 
 def read_wice(row: Row, folder: Path) -> Iterator[Labels]:
-    """The recorded models' last answer, against the crowd's label where the claim stands in the set beside it."""
+    """The recorded models' last answer, against the crowd's label if the claim is in the set beside it."""
     gold = _read_wice_labels(folder.parent / "wice_support")
     answer = re.findall(r"<answer>\s*(\w+)\s*</answer>", row["output"])
     if row["statement"] in gold:
@@ -82,12 +82,12 @@ _gold: dict[Path, dict[str, str]] = {}
 
 
 def read_frames(folder: Path) -> tuple[dict[str, pl.DataFrame], Counter[str]]:
-    """For each judge and group of annotators a frame as `review agreement` takes it; and replies without a verdict."""
+    """Return for each judge and group of annotators a frame for `review agreement`; and replies without a verdict."""
     rows: dict[str, list[dict[str, object]]] = {}
     unread: Counter[str] = Counter()
     for place, row in enumerate(_read_rows(folder)):
-        for judge, said, people in READERS[folder.name](row, folder):
-            if said is None and not judge.startswith("annotators"):
+        for judge, verdict, people in READERS[folder.name](row, folder):
+            if verdict is None and not judge.startswith("annotators"):
                 unread[judge] += 1
                 continue
             rows.setdefault(judge, []).extend(
@@ -96,7 +96,7 @@ def read_frames(folder: Path) -> tuple[dict[str, pl.DataFrame], Counter[str]]:
                     "sample_id": row["group"],
                     "step": "attribute",
                     "statement_id": str(place),
-                    "judge_label": _word(bool(said)),
+                    "judge_label": _word(bool(verdict)),
                     "label": _word(one),
                     "reviewer": f"person {number}",
                     "weight": 1.0,

@@ -1,8 +1,10 @@
-"""How many calls a budget of samples spares, against judging all: `python tests/benchmarks/sample_budget.py FOLDER`.
+"""Measure the calls that a budget of samples saves, compared with judging all.
+
+    python tests/benchmarks/sample_budget.py FOLDER
 
 FOLDER holds labelled sets, a folder each with `dev.jsonl`, whose rows have a `statement`, `contexts` and a `label` that
-says whether people find it supported. The labels stand for what a judge would say of all. Samples are picked by one of
-two signals: what the lexical rules say, and the verdicts of a night before, of which one in ten is another. For each
+says whether people find it supported. The labels take the place of a judge's verdicts. Samples are picked by one of two
+signals: the verdicts of the lexical rules, and the verdicts of a night before, of which one in ten differs. For each
 share of the samples that is judged it prints the interval's width against that of judging all (1.96 standard errors of
 a mean over so many), and how often it holds the mean over all.
 """
@@ -56,7 +58,7 @@ def read_rows(path: Path) -> list[dict[str, object]]:
 
 
 def rate(row: dict[str, object]) -> float:
-    """What the lexical rules make of a row."""
+    """Return the verdict of the lexical rules on a row."""
     texts = [context["text"] for context in row["contexts"]]  # type: ignore[attr-defined]
     (supports,) = score_contexts([str(row["statement"])], texts, str(row.get("question") or ""))
     return max(support.score for support in supports)

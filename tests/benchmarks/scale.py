@@ -1,8 +1,8 @@
-"""Does memory stay flat and time grow in proportion? Runs `evalhouse run` with the lexical judge on made-up datasets.
+"""Measure time and memory of `evalhouse run` with the lexical judge on made-up datasets of several sizes.
 
     python tests/benchmarks/scale.py 1000 10000 100000
 
-Each size runs in a process of its own on a fresh warehouse. Printed: wall seconds, seconds and peak memory relative to
+Each size runs in a separate process on a fresh warehouse. Printed: wall seconds, seconds and peak memory relative to
 the smallest size, milliseconds a sample, and what is left on disk. No two samples share a text, so nothing is reused.
 """
 
@@ -30,7 +30,7 @@ def write_dataset(path: Path, n_samples: int) -> None:
 
 
 def make_sample(draw: random.Random, number: int) -> dict[str, object]:
-    """One sample whose facts stand in its first or last context."""
+    """One sample whose facts are in its first or last context."""
     facts = [sentence for sentence, _ in zip(_sentences(draw, number), range(3), strict=False)]
     others = [" ".join(sentence for sentence, _ in zip(_sentences(draw, number), range(7), strict=False)) for _ in "ab"]
     gold = f"{' '.join(facts)} {others.pop()}"

@@ -1,4 +1,4 @@
-"""What does a night leave on disk? Runs `evalhouse run` with the lexical judge and says what which tables take.
+"""Measure the disk space of a night by group of tables, after `evalhouse run` with the lexical judge.
 
     python tests/benchmarks/size.py 1000
 

@@ -1,9 +1,9 @@
-"""Do the pages of `evalhouse ui` answer at once while a run writes, and does the run go on as if nobody read?
+"""Measure the pages of `evalhouse ui` while a run writes, and the run's writes while people read.
 
     python tests/benchmarks/ui_readers.py [--folder FOLDER] [--readers 20] [--pause 1] [--seconds 60] [--only WORD]
 
 Works on a copy of the warehouse that `tests/benchmarks/history.py --folder FOLDER` keeps (made where it is missing).
-`evalhouse ui` serves it in a process of its own. Another one writes the newest night again, 50 samples a second in one
+`evalhouse ui` serves it in a separate process. Another one writes the newest night again, 50 samples a second in one
 transaction each, first alone and then while the readers click: each opens a page, reads it whole, waits `--pause`
 seconds on average and opens the next. Printed: for each page by its address the milliseconds to the first byte (n,
 median, 95th of a hundred, most; `!` where the median is over 500 or the most over 1,500), and for the writes, alone and
@@ -47,7 +47,7 @@ PER_BATCH, EVERY_S = 50, 1.0
 # What a night writes of a sample while it runs.
 TABLES = ("run_samples", "statements", "classifications", "attributions", "context_verdicts", "similarities",
           "llm_calls", "outcomes", "scores")  # fmt: skip
-# By address a form of it; a page that is not there is left out, and said.
+# Forms of addresses; a missing page is left out with a line.
 PAGES = (
     "/",
     "/series?name={suite}",
@@ -79,7 +79,7 @@ PAGES = (
 
 @dataclass(kw_only=True)
 class Clicks:
-    """What was measured: by form of address the milliseconds to each first byte, and what was not a page."""
+    """The milliseconds to each first byte by form of address, and the responses without a page."""
 
     ms: dict[str, list[float]] = field(default_factory=dict)
     refused: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -138,7 +138,7 @@ async def click(session: aiohttp.ClientSession, form: str, address: str, clicks:
 
 
 async def read_pages(root: str, forms: Sequence[str], ids: dict[str, str], args: argparse.Namespace) -> Clicks:
-    """All readers at once, each with pages in an order of its own."""
+    """All readers at once, each with pages in a random order."""
     clicks, over = Clicks(), time.monotonic() + args.seconds
 
     async def read(number: int) -> None:
@@ -171,7 +171,7 @@ async def find_forms(root: str, ids: dict[str, str], only: str) -> list[str]:
 
 
 def serve(path: Path) -> tuple[subprocess.Popen[bytes], str]:
-    """`evalhouse ui` in a process of its own, and its address."""
+    """Start `evalhouse ui` in a separate process; returns it with its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -1,9 +1,9 @@
-"""What more workers bring, what the lake's one lock for writers lets through, and what a long history costs to read.
+"""Measure the gain of more workers, the rate of the lake's one lock for writers, and reads of a long history.
 
     python tests/benchmarks/workers.py [throughput|writes|history] [--workers 1,2,4 --samples 240 --scores 3000000]
 
-*throughput* runs the same number of samples over 1, 2 and 4 workers of a work pool, each on its own limit as machines
-with keys of their own have it, against the local endpoint; Prefect and the lake's catalogue are on a PostgreSQL.
+*throughput* runs the same number of samples over 1, 2 and 4 workers of a work pool, each with a separate limit,
+as machines with separate keys have, against the local endpoint; Prefect and the lake's catalogue are on a PostgreSQL.
 *writes* has 1, 4 and 16 processes append batches of a shard to the lake for some seconds. *history* writes so many
 scores by SQL into a DuckDB file, moves them into a DuckLake, and times the same queries on both.
 """
@@ -68,7 +68,7 @@ print(" ".join(map(str, taken)))
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """What came of one run: samples a second while the endpoint was asked, and of the whole command."""
+    """The result of one run: samples a second while the endpoint was asked, and of the whole command."""
 
     judged: float
     whole: float
@@ -98,7 +98,7 @@ def measure_throughput(postgres: PostgresServer, workers: list[int], n_samples: 
 
 
 def start_machine(house: PoolHouse) -> None:
-    """A worker that shares limits with nobody, as one on a machine of its own with an endpoint of its own."""
+    """Start a worker that shares no limits, like one on a separate machine with a separate endpoint."""
     house.start_worker()
 
 

@@ -13,7 +13,7 @@ N = 12
 
 
 def make_support(n: int = N) -> Rows:
-    """Every other statement stands in its context; one row is partial, one has a label of another kind."""
+    """Every other statement is in its context; one row is partial, one has a label of another kind."""
     rows: Rows = []
     for place in range(1, n + 1):
         berth = place if place % 2 else place + 100
@@ -52,7 +52,7 @@ def make_support_zh(n: int = N) -> Rows:
 
 
 def make_correctness(n: int = N) -> Rows:
-    """With two people, who disagree about the second row, and with what two judges said."""
+    """Rows by two people, who disagree about the second one, with the replies of two judges."""
     rows: Rows = []
     for place in range(1, n + 1):
         right = bool(place % 2)
@@ -63,7 +63,7 @@ def make_correctness(n: int = N) -> Rows:
                 "group": f"g{(place + 1) // 2}",
                 "question": f"Who keeps lamp {place}?",
                 "ground_truth": f"Maud Tregarthen keeps lamp {place}.",
-                "answer": f"Maud Tregarthen keeps lamp {place}." if right else "Nobody has heard of such a thing.",
+                "answer": f"Maud Tregarthen keeps lamp {place}." if right else "No one has heard of such a thing.",
                 "label": "correct" if right else "incorrect",
                 "annotators": ["Yes", "Yes"] if right else ["No", "No"],
                 "llm_judges": {"model-a": "Yes, it is right.", "model-b": "Yes." if right else "No, it is not."},
@@ -111,22 +111,22 @@ def make_decomposition(n: int = N) -> Rows:
 
 
 def make_rubric(n: int = N) -> Rows:
-    """The more of an answer stands in the context, the better people find it; the last row has no contexts."""
+    """The more of an answer is in the context, the better people find it; the last row has no contexts."""
     rows: Rows = []
     for place in range(1, n + 1):
-        told = [f"Lamp {place} is green.", f"Maud keeps lamp {place}.", f"Lamp {place} burns whale oil."]
+        facts = [f"Lamp {place} is green.", f"Maud keeps lamp {place}.", f"Lamp {place} burns whale oil."]
         good = place % 4
         invented = ["Bananas ripen quickly.", "Trains were late today.", "Violins cost plenty."]
-        answer = " ".join(told[:good] + invented[good:])
+        answer = " ".join(facts[:good] + invented[good:])
         rows.append(
             {
                 "id": f"m{place}",
                 "lang": "en",
                 "group": f"g{place}",
-                "question": f"What is told of lamp {place}?",
+                "question": f"What is known of lamp {place}?",
                 "answer": answer,
-                "ground_truth": " ".join(told),
-                "contexts": [{"id": "0", "text": " ".join(told)}] if place < n else [],
+                "ground_truth": " ".join(facts),
+                "contexts": [{"id": "0", "text": " ".join(facts)}] if place < n else [],
                 "scores": {"faithfulness": [good + 1.0, good + 1.0], "completeness": [good + 1.0], "tone": [3.0, 2.0]},
                 "judges": {"RougeL": good / 4, "other": None},
             }
@@ -138,7 +138,7 @@ def make_pairwise(n: int = N) -> Rows:
     """Left and right in turn; the last pair is of two equal answers."""
     rows: Rows = []
     for place in range(1, n + 1):
-        good, bad = f"Maud Tregarthen keeps lamp {place}.", "Nobody has heard of such a thing."
+        good, bad = f"Maud Tregarthen keeps lamp {place}.", "No one has heard of such a thing."
         ahead = "a" if place % 2 else "b"
         lead = -2 if ahead == "a" else 2
         rows.append(

@@ -174,7 +174,7 @@ def collect_words(text: str) -> frozenset[str]:
     return frozenset(words)
 
 
-def collect_telling_words(text: str) -> frozenset[str]:
+def collect_content_words(text: str) -> frozenset[str]:
     """Words without the commonest ones, which any two texts share."""
     return collect_words(text) - _STOP_WORDS
 
@@ -217,7 +217,7 @@ def spoil_reply(reply: dict[str, Any] | str, fault: Fault | None) -> Choice:
 def embed_text(text: str, dimensions: int) -> array[float]:
     """A unit vector of float32 that hashes the words, so texts that share words have a higher cosine."""
     vector = [0.0] * dimensions
-    for word in collect_telling_words(text) or (text,):
+    for word in collect_content_words(text) or (text,):
         hashed = zlib.crc32(word.encode())
         vector[(hashed & 0x7FFFFFFF) % dimensions] += 1.0 if hashed >> 31 else -1.0
     norm = sum(value * value for value in vector) ** 0.5
@@ -284,8 +284,8 @@ def _kind_of_blocks(blocks: Mapping[str, str]) -> Kind:
 
 
 def _classify(answer: Mapping[str, str], ground_truth: Mapping[str, str]) -> list[dict[str, Any]]:
-    answers = {item_id: collect_telling_words(text) for item_id, text in answer.items()}
-    truths = {item_id: collect_telling_words(text) for item_id, text in ground_truth.items()}
+    answers = {item_id: collect_content_words(text) for item_id, text in answer.items()}
+    truths = {item_id: collect_content_words(text) for item_id, text in ground_truth.items()}
     verdicts = []
     for own, others, miss in ((answers, truths, "FP"), (truths, answers, "FN")):
         for item_id, words in own.items():
@@ -299,7 +299,7 @@ def _attribute(statements: Mapping[str, str], contexts: Mapping[str, str]) -> li
     known = {key: collect_words(text) for key, text in contexts.items()}
     verdicts = []
     for item_id, text in statements.items():
-        words = collect_telling_words(text)
+        words = collect_content_words(text)
         support = [key for key, context in known.items() if share_words(words, context) >= SHARED_STATEMENT]
         reason = f"{len(support)} contexts share its words"
         verdicts.append({"id": item_id, "reason": reason, "contexts": support, "together": []})
@@ -307,7 +307,7 @@ def _attribute(statements: Mapping[str, str], contexts: Mapping[str, str]) -> li
 
 
 def _rank(ground_truth: str, contexts: Mapping[str, str]) -> list[dict[str, Any]]:
-    wanted = collect_telling_words(ground_truth)
+    wanted = collect_content_words(ground_truth)
     verdicts = []
     for item_id, text in contexts.items():
         share = share_words(wanted, collect_words(text))
@@ -338,8 +338,8 @@ def _fuse(asked: Asked) -> dict[str, Any]:
 
 def _find_nearest(text: str, others: Mapping[str, str]) -> str:
     """The id of the text that has the largest share of its words in this one; "" where there is none."""
-    words = collect_telling_words(text)
-    return max(others, key=lambda item: share_words(collect_telling_words(others[item]), words), default="")
+    words = collect_content_words(text)
+    return max(others, key=lambda item: share_words(collect_content_words(others[item]), words), default="")
 
 
 def _blank(row: Sequence[str], named: Sequence[str]) -> list[str]:

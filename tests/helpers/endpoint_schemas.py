@@ -1,7 +1,7 @@
 """What the local endpoint says to a stranger: a reply of the shape that was asked for, filled with plain words.
 
 Neighbour of `endpoint_replies.py`, which knows our own prompts. Other evaluators, run beside us by
-`benchmarks/peers.py`, send the shape they want along, as `response_format` or within the prompt; what they then make
+`benchmarks/price.py`, send the shape they want along, as `response_format` or within the prompt; what they then make
 of the contents is of no matter to a count of requests and seconds.
 """
 

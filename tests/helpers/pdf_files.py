@@ -14,7 +14,7 @@ def make_stream(data: bytes) -> StreamObject:
 
 
 def make_font(writer: PdfWriter, letters: set[str]) -> DictionaryObject:
-    """A font whose codes are UTF-16, with the map that says so, as fonts of Chinese have one."""
+    """A font whose codes are UTF-16, with the map for it, as Chinese fonts have one."""
     mapped = "\n".join(f"<{ord(letter):04x}> <{ord(letter):04x}>" for letter in sorted(letters))
     cmap = (
         "/CIDInit /ProcSet findresource begin 12 dict begin begincmap /CMapName /X def\n"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from endpoint import Asked, Endpoint, running_endpoint
-from endpoint_replies import Kind, collect_telling_words, compose_reply, share_words
+from endpoint_replies import Kind, collect_content_words, compose_reply, share_words
 from port_handbook import LANGUAGES, find_entity, load_handbook
 from port_mischief import Mischief, Spoilt
 from port_questions import (
@@ -33,16 +33,16 @@ KNOWN: tuple[str, ...] = tuple(
     for entity in load_handbook(language).entities.values()
     if entity.type.name == "unit"
 )
-"""What this model knows without any document: how long a mile is."""
+"""The facts that this model knows without any document: the length of a mile."""
 _INDENT = "\n    "
 # Between two quotations of a passage; taken for a line break of the same length.
 _GAP, _BREAK = " … ", " \n "
-_ALIKE = 0.8  # share of the words of a statement about something else that must stand in a text that supports it
+_ALIKE = 0.8  # share of the words of a statement about another subject that a text needs to support it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What a context states of a fact, in words that stand in it; the lines of steps are its value."""
+    """A fact in a context, with its words there; the lines of steps are its value."""
 
     context_id: str
     value: str
@@ -113,19 +113,19 @@ def port_endpoint(
     knowledge: Sequence[str] = KNOWN,
     **options: Any,  # noqa: ANN401
 ) -> Iterator[tuple[Endpoint, PortAnswers]]:
-    """An endpoint that answers from the documents; `options` are those of `running_endpoint`, faults too."""
+    """An endpoint that answers from the documents; `options` go to `running_endpoint`, faults too."""
     answers = PortAnswers(mischief=mischief, knowledge=knowledge)
     with running_endpoint(compose=answers.compose, **options) as endpoint:
         yield endpoint, answers
 
 
 def read_contexts(asked: Asked, block: str = "contexts") -> dict[str, str]:
-    """The texts of a block's items by id, as they stand in their documents."""
+    """Return the texts of a block's items by id, as in their documents."""
     return {key: text.replace(_INDENT, "\n").replace(_GAP, _BREAK) for key, text in asked.items(block).items()}
 
 
 def look_up(demand: Demand, contexts: Mapping[str, str]) -> dict[str, list[Found]]:
-    """What the contexts state of each fact that is asked for."""
+    """Return the places in the contexts of each fact that is asked for."""
     found: dict[str, list[Found]] = {fact: [] for fact in demand.facts}
     for context_id, text in contexts.items():
         for claim in find_claims(text):
@@ -172,7 +172,7 @@ def _renew(asked: Asked) -> dict[str, Any]:
 
 
 def _says(text: str, fact: str, value: str) -> bool:
-    """Whether a text states a fact with this value."""
+    """Return whether a text states a fact with this value."""
     if fact.endswith(".steps"):
         return all(_squeeze(line) in _squeeze(text) for line in value.split("\n"))
     return any(claim.fact == fact and claim.value == value for claim in find_claims(text))
@@ -199,7 +199,7 @@ def _attribute(asked: Asked) -> dict[str, Any]:
 
 
 def _find_together(statement: str, contexts: Mapping[str, str], demand: Demand | None) -> list[str]:
-    """The contexts that bear a statement out together: those without which it would not be."""
+    """Return the contexts that support a statement together, each of which is needed."""
     if not _supports(statement, list(contexts.values()), demand):
         return []
     needed = dict(contexts)
@@ -211,7 +211,7 @@ def _find_together(statement: str, contexts: Mapping[str, str], demand: Demand |
 
 
 def _supports(statement: str, texts: Sequence[str], demand: Demand | None) -> bool:
-    """Whether texts bear a statement out; one that names no fact is known by the question or by its words."""
+    """Return whether texts support a statement; one without a fact is matched by the question or by its words."""
     claims = find_claims(statement)
     if claims:
         return all(_has(texts, claim) for claim in claims)
@@ -222,8 +222,8 @@ def _supports(statement: str, texts: Sequence[str], demand: Demand | None) -> bo
     if demand and any(fact.endswith(".steps") for fact in demand.facts):
         texts = ["\n".join(steps.lines) for text in texts for steps in find_steps(text) if steps.fact in demand.facts]
         return any(_squeeze(statement) in _squeeze(text) for text in texts)
-    words = collect_telling_words(statement)
-    return any(share_words(words, collect_telling_words(text)) >= _ALIKE for text in texts)
+    words = collect_content_words(statement)
+    return any(share_words(words, collect_content_words(text)) >= _ALIKE for text in texts)
 
 
 def _has(texts: Iterable[str], claim: Claim) -> bool:
@@ -243,7 +243,7 @@ def _classify(asked: Asked) -> dict[str, Any]:
 
 
 def _implies(text: str, statement: str) -> bool:
-    """Whether a text says all that a statement says, and nothing else of the same facts."""
+    """Return whether a text has all that a statement has, and no other values of the same facts."""
     stated: dict[str, set[str]] = {}
     for claim in find_claims(text):
         stated.setdefault(claim.fact, set()).add(claim.value)
@@ -254,8 +254,8 @@ def _implies(text: str, statement: str) -> bool:
         return all(stated.get(fact) == values for fact, values in own.items())
     if winner := read_winner(statement):
         return read_winner(text) is winner
-    words = collect_telling_words(statement)
-    return _squeeze(statement) in _squeeze(text) or share_words(words, collect_telling_words(text)) >= _ALIKE
+    words = collect_content_words(statement)
+    return _squeeze(statement) in _squeeze(text) or share_words(words, collect_content_words(text)) >= _ALIKE
 
 
 def _rank(asked: Asked) -> dict[str, Any] | str:

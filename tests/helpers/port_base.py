@@ -28,8 +28,8 @@ from port_handbook import (
 from port_pages import Document, Part, Section, Sentence
 
 Outcome = Literal["same", "repointed", "still_true", "changed", "contradicted", "void", "new"]
-"""What `refresh` should do with a question: nothing; point it to the new place; judge it and keep it; propose another
-ground truth; report two documents that disagree; drop it. `new` is of facts that had no question before."""
+"""The expected result of `refresh` for a question: nothing; point it to the new place; judge it and keep it; propose
+another ground truth; report two documents that disagree; drop it. `new` is of facts that had no question before."""
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 EditKind = Literal[
     "moved_within", "moved_to", "renamed", "reworded", "number_changed", "deleted_sentence", "deleted_document",
@@ -55,8 +55,8 @@ Base = dict[str, Document]
 
 @dataclass(frozen=True, kw_only=True)
 class Edit:
-    """One difference between the versions. `facts` are those it touches, as `document` states them in the version that
-    has the document; `to` is the document that takes what is moved, said otherwise or renamed."""
+    """One difference between the versions. `facts` are the facts it touches, as `document` states them in the version
+    that has it; `to` is the document that gets the moved, reworded or renamed text."""
 
     kind: EditKind
     document: str
@@ -116,7 +116,7 @@ def build_base(edits: Iterable[Edit]) -> Base:
 
 
 def find_statements(base: Mapping[str, Document]) -> list[Statement]:
-    """Who states what, in the order of documents."""
+    """Return the statements of all documents, in order."""
     return [
         Statement(
             fact=sentence.fact,
@@ -134,7 +134,7 @@ def find_statements(base: Mapping[str, Document]) -> list[Statement]:
 
 
 def expect_outcome(facts: Iterable[str], documents: Iterable[str]) -> Outcome:
-    """What is to become of a question that rests on these facts as stated in these documents of the first version."""
+    """Return the expected result for a question on these facts in these documents of the first version."""
     places = {(fact, document) for fact in facts for document in documents}
     outcomes = {edit.outcome for edit in EDITS if any((fact, edit.document) in places for fact in edit.facts)}
     return max(outcomes - {"new"}, key=OUTCOMES.index, default="same")

@@ -1,6 +1,6 @@
-"""What is to become of the questions of a set made from the port authority's first version when the second one comes.
+"""The expected results for questions of a set made from the first version when the second one comes.
 
-A question is taken as a line of a set's file holds it, whatever wrote it.
+A question is taken as a line of a set's file has it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from port_reading import find_claims, read_question
 
 
 def list_facts(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """The facts that a question rests on: those of its ground truth, else what it asks for."""
+    """Return the facts in the ground truth of a question, else the facts it asks for."""
     truth = row["ground_truth"] or ""
     stated = dict.fromkeys(claim.fact for claim in find_claims(truth))
     if stated:
@@ -25,7 +25,7 @@ def list_facts(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def expect_change(row: Mapping[str, Any]) -> Outcome:
-    """What `refresh` should do with a question.
+    """Return the expected result of `refresh` for a question.
 
     Where a document says now what an unanswerable question asks for, it is `changed`: it has a ground truth.
     """

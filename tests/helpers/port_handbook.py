@@ -23,9 +23,9 @@ ValueKind = Literal["number", "date", "text"]
 
 @dataclass(frozen=True, kw_only=True)
 class Attribute:
-    """Something that can be said of each entity of a type. `{e}` is the entity's name, `{v}` the value.
+    """An attribute of each entity of a type. `{e}` is the entity's name, `{v}` the value.
 
-    All wordings of `say` mean the same, and so do those of `ask`; the last of several `say` is kept for rewording.
+    All wordings of `say` mean the same, and so do all of `ask`; the last of several `say` is kept for rewording.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Attribute:
 
 @dataclass(frozen=True, kw_only=True)
 class Type:
-    """A type of entities: what can be said of each, and the page that each has, if they have pages."""
+    """A type of entities: their attributes, and the page that each has, if they have pages."""
 
     name: str
     language: Language
@@ -59,7 +59,7 @@ class Type:
 
 @dataclass(frozen=True, kw_only=True)
 class Entity:
-    """Somebody or something that documents speak of; `values` by attribute, as the first version states them."""
+    """A person or thing in the documents; `values` by attribute, as the first version states them."""
 
     key: str
     name: str
@@ -88,7 +88,7 @@ class Handbook:
 
     @property
     def gap(self) -> str:
-        """What stands between two sentences of a paragraph."""
+        """The text between two sentences of a paragraph."""
         return " " if self.language == "en" else ""
 
 

@@ -56,7 +56,7 @@ class Spoilt:
 
 @dataclass(frozen=True, kw_only=True)
 class Mischief:
-    """Shares of the questions by way, at most 1 in all. A question that a way does not fit stays as it is."""
+    """Shares of the questions by way, at most 1 in all. A question that a way does not fit stays unchanged."""
 
     seed: int = 0
     shares: Mapping[Way, float] = field(default_factory=dict)
@@ -140,8 +140,8 @@ def _misquote(question: Written, _: _Surroundings) -> Written | None:
 def _leak(question: Written, _: _Surroundings) -> Written | None:
     if not question.ground_truth:
         return None
-    told = f"{question.ground_truth}那么，" if _is_chinese(question) else f"{question.ground_truth} So: "
-    return replace(question, question=told + question.question)
+    leaked = f"{question.ground_truth}那么，" if _is_chinese(question) else f"{question.ground_truth} So: "
+    return replace(question, question=leaked + question.question)
 
 
 def _repeat(question: Written, around: _Surroundings, *, reworded: bool = False) -> Written | None:
@@ -166,10 +166,10 @@ def _embroider(question: Written, _: _Surroundings) -> Written | None:
 def _ask_otherwise(question: Written, _: _Surroundings) -> Written | None:
     """Something that no document says, with the ground truth and the quotes of what was asked."""
     entity = find_entity(question.facts[0])
-    unsaid = next((one for one in entity.type.attributes.values() if one.name not in entity.values), None)
-    if not (unsaid and question.is_plain):
+    unknown = next((one for one in entity.type.attributes.values() if one.name not in entity.values), None)
+    if not (unknown and question.is_plain):
         return None
-    return replace(question, question=ask_for(entity, unsaid))
+    return replace(question, question=ask_for(entity, unknown))
 
 
 def _answer_otherwise(question: Written, around: _Surroundings) -> Written | None:

@@ -54,7 +54,7 @@ class Part:
 
 @dataclass(kw_only=True)
 class Section:
-    """A heading and what stands below it."""
+    """A heading and the parts below it."""
 
     heading: str
     parts: list[Part]

@@ -1,4 +1,4 @@
-"""Writes questions about the port authority's handbook from passages of it: those of `port_answers`."""
+"""Writes questions about the port authority's handbook from passages of it, for `port_answers`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Quote:
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """A question with what goes with it; `facts` are those it asks for."""
+    """A question with its ground truth and quotes; `facts` are the facts it asks for."""
 
     question: str
     ground_truth: str
@@ -30,7 +30,7 @@ class Written:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it asks for the value of one fact, and names what it is about."""
+        """True if it asks for the value of one fact, and names its subject."""
         return len(self.facts) == 1 and not self.turns and not self.facts[0].endswith(".steps") and bool(self.quotes)
 
 
@@ -90,7 +90,7 @@ def ask_for(entity: Entity, attribute: Attribute, wording: int | None = None) ->
 
 
 def say(one: Stated) -> str:
-    """The ground truth of a fact: always in the same words, which need not be those of the document."""
+    """The ground truth of a fact: always in the same words, which may differ from the document's."""
     return one.attribute.state(one.entity, one.value)
 
 
@@ -114,7 +114,7 @@ def join_sentences(sentences: Iterable[str]) -> str:
 
 
 def compare_values(facts: Sequence[str], values: Mapping[str, str]) -> Entity | None:
-    """Of two facts the entity that has the greater figure; None where they are equal."""
+    """Return the entity with the greater figure of two facts; None for equal ones."""
     first, second = (float(values[fact].replace(",", "").replace(":", ".")) for fact in facts)
     return None if first == second else find_entity(facts[0] if first > second else facts[1])
 
@@ -179,17 +179,17 @@ def _write_conversations(contexts: Mapping[str, str]) -> Iterator[Written]:
 
 
 def _write_unanswerable(contexts: Mapping[str, str]) -> Iterator[Written]:
-    """What these contexts do not say of what they are about; others may say it."""
+    """Ask for facts that these contexts do not have about their subjects; others may have them."""
     stated = list_stated(contexts)
-    said = {one.fact for one in stated}
+    known = {one.fact for one in stated}
     entities = {one.entity.key: one.entity for one in stated}.values()
-    unsaid = ((one, attribute) for one in entities for attribute in one.type.attributes.values())
+    missing = ((one, attribute) for one in entities for attribute in one.type.attributes.values())
     # What no document says has one wording only.
     for entity, attribute in sorted(
-        unsaid, key=lambda pair: (len(pair[1].say) > 1, draw(f"{pair[0].key}{pair[1].name}", 2**32))
+        missing, key=lambda pair: (len(pair[1].say) > 1, draw(f"{pair[0].key}{pair[1].name}", 2**32))
     ):
         fact = f"{entity.key}.{attribute.name}"
-        if fact not in said:
+        if fact not in known:
             yield Written(question=ask_for(entity, attribute), ground_truth="", facts=(fact,))
 
 

@@ -27,7 +27,7 @@ _STEP = re.compile(r"\s*\d{1,2}\.[ \t]+([^\n]+)")
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """A text states a fact: `text[start:end]` are its words, a whole row where a table states it; `head` is then where
-    the table's header stands."""
+    the table's header is."""
 
     fact: str
     value: str
@@ -36,7 +36,7 @@ class Claim:
     head: tuple[int, int] | None = None
 
     def move(self, by: int) -> Claim:
-        """The same, as a text states it in which it stands so much later."""
+        """Return the claim for a text in which it begins so much later."""
         head = self.head and (self.head[0] + by, self.head[1] + by)
         return replace(self, start=self.start + by, end=self.end + by, head=head)
 
@@ -53,7 +53,7 @@ class Steps:
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What a question asks for: the values of `facts`, the steps of an entity among them (`alder.steps`); `compared`
+    """The demand of a question: the values of `facts`, the steps of an entity among them (`alder.steps`); `compared`
     where it asks which of two is more."""
 
     facts: tuple[str, ...]
@@ -78,7 +78,7 @@ def _names() -> tuple[re.Pattern[str], dict[str, Entity]]:
 
 @cache
 def _list_patterns(type_name: str, language: Language) -> list[tuple[Attribute, re.Pattern[str]]]:
-    """How the facts of a type are worded, `{e}` being any of its names."""
+    """Return patterns for the facts of a type, `{e}` being any of its names."""
     own = load_handbook(language).types[type_name]
     return [
         (attribute, re.compile(_fill(wording, own, attribute)))
@@ -128,7 +128,7 @@ def _read_sentence(sentence: str) -> tuple[Claim, ...]:
 
 
 def _read_rows(table: str) -> Iterator[Claim]:
-    """What rows state whose first cell names an entity, under a header that names attributes."""
+    """Yield the claims of rows whose first cell is an entity, under a header of attributes."""
     _, entities = _names()
     header: list[str] = []
     head: tuple[int, int] | None = None
@@ -204,7 +204,7 @@ def _compile(wording: str, slots: Mapping[str, str]) -> re.Pattern[str]:
 
 @lru_cache(maxsize=4096)
 def read_question(question: str, conversation: str = "") -> Demand | None:
-    """What a question asks for; None where it asks for nothing of the handbook. What it calls "that quay" is the last
+    """Return the demand of a question; None for one that is not about the handbook. Its "that quay" is the last
     quay of the conversation."""
     matches = sorted(
         (

@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 PACKAGE = Path(__file__).parents[2] / "prompts"
-NAMES = ["attribute", "classify", "extract", "rank"]  # those that give verdicts on items
+NAMES = ["attribute", "classify", "extract", "rank"]  # the prompts for verdicts on items
 ALL_NAMES = sorted(path.stem for path in (PACKAGE / "en").glob("*.yaml"))
 
 

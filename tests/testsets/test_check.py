@@ -90,7 +90,7 @@ def expect(cases: Sequence[tuple[Mapping[str, object], set[str]]]) -> set[tuple[
     return {(f"q{place}", name) for place, (_, names) in enumerate(cases) for name in names}
 
 
-def test_what_is_seen_without_documents(check: Check) -> None:
+def test_findings_without_documents(check: Check) -> None:
     rows = [{"id": f"q{place}", **row} for place, (row, _) in enumerate(ALONE)]
     status, report = check(SOUND, *rows, docs=False)
     assert find(report) == expect(ALONE)
@@ -98,10 +98,10 @@ def test_what_is_seen_without_documents(check: Check) -> None:
     assert report["coverage"]["documents"] is None
 
 
-def test_what_is_seen_with_documents(check: Check) -> None:
+def test_findings_with_documents(check: Check) -> None:
     rows = [{"id": f"q{place}", **row} for place, (row, _) in enumerate(AGAINST)]
     status, report = check(*rows)
-    # Some of them ask the same, which is another matter.
+    # Some of them ask the same, which is checked elsewhere.
     assert {finding for finding in find(report) if finding[1] != "duplicate"} == expect(AGAINST)
     assert status == 1
 
@@ -116,7 +116,7 @@ def test_two_documents_that_disagree_make_a_question_ambiguous(check: Check, tmp
     assert "25 euros" in finding["detail"]
 
 
-def test_the_page_shows_what_was_found_and_takes_no_text_for_markup(check: Check, tmp_path: Path) -> None:
+def test_page_shows_findings_and_escapes_markup(check: Check, tmp_path: Path) -> None:
     path = tmp_path / "check.html"
     row = {"id": "<b>own</b>", "question": "Who cleans the <i>pool</i>?", "ground_truth": "Hansen Ltd cleans the pool."}
     _, report = check(row, options=("--html", str(path)))
@@ -151,14 +151,14 @@ def test_columns_are_mapped_and_findings_are_on_record_under_the_questions_id(ch
     assert again["calls"]["requests"] == 0
 
 
-def test_what_cannot_be_read_is_refused(ask: Ask, tmp_path: Path) -> None:
+def test_unreadable_sets_are_refused(ask: Ask, tmp_path: Path) -> None:
     path = tmp_path / "own.jsonl"
     path.write_text('{"text": "no question"}\n')
     refused = ask("testset", "check", str(path))
     assert refused.status == 2
     assert "no question column" in refused.stderr
     path.write_text('{"question": "what?"}\n')
-    refused = ask("testset", "check", str(path), str(tmp_path / "nowhere"))
+    refused = ask("testset", "check", str(path), str(tmp_path / "missing"))
     assert refused.status == 2
     assert "no such file or folder" in refused.stderr
 
@@ -177,16 +177,16 @@ def test_what_cannot_be_read_is_refused(ask: Ask, tmp_path: Path) -> None:
 )
 def test_kinds_are_guessed_by_words_where_none_is_given(question: str, kind: str) -> None:
     assert GivenQuestion(id="q", question=question, ground_truth="x").kind == kind
-    told = GivenQuestion(id="q", question=question, ground_truth="x", given_kind="several")
-    assert told.kind == "several"
+    question_given = GivenQuestion(id="q", question=question, ground_truth="x", given_kind="several")
+    assert question_given.kind == "several"
     turns = (Turn(role="user", content="a"), Turn(role="assistant", content="b"))
     assert GivenQuestion(id="q", question=question, ground_truth="x", conversation=turns).kind == "conversational"
 
 
-def test_a_model_finds_exactly_what_an_update_made_untrue(
+def test_model_finds_exactly_the_facts_an_update_changed(
     ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Questions of documents in which a number changes, some of them held against the documents of after the update."""
+    """Questions on documents in which a number changes, some of them checked against the updated documents."""
     write_base(tmp_path / "docs", version=2)
     first = {path: document.write() for path, document in FIRST.items()}
     edited = [edit.document for edit in EDITS if edit.kind == "number_changed"]
@@ -215,7 +215,7 @@ def test_a_model_finds_exactly_what_an_update_made_untrue(
 
 
 def _expect(row: Mapping[str, Any]) -> str | None:
-    """What the second version has against a question of the first about one fact."""
+    """The finding on a question of the first version about one fact, by the second version."""
     (fact,) = list_facts(row)
     before, after = ({one.value for one in find_statements(base) if one.fact == fact} for base in (FIRST, SECOND))
     if len(after) > 1:
@@ -223,7 +223,7 @@ def _expect(row: Mapping[str, Any]) -> str | None:
     return "contradicted" if before != after else None
 
 
-def test_what_got_no_usable_reply_is_named_and_asked_again_the_next_time(
+def test_questions_without_usable_reply_are_listed_and_asked_again(
     ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_base(tmp_path / "docs", version=1)

@@ -52,15 +52,17 @@ def test_each_question_is_new_gone_changed_repointed_or_the_same(ask: Ask, tmp_p
     assert done.status == 0
     assert "1 new, 1 gone, 1 changed, 1 repointed, 1 the same" in done.stdout
     assert "It is [-two.-]{+now 22.+}" in done.stdout
-    told = json.loads(ask(*command, "--json").stdout)
-    fields = {one["id"]: (one["difference"], [field["field"] for field in one["fields"]]) for one in told["questions"]}
+    document = json.loads(ask(*command, "--json").stdout)
+    fields = {
+        one["id"]: (one["difference"], [field["field"] for field in one["fields"]]) for one in document["questions"]
+    }
     assert fields == {
         "q5": ("new", []),
         "q4": ("gone", []),
         "q2": ("changed", ["ground_truth", "spans"]),
         "q3": ("repointed", ["spans"]),
     }
-    assert told["after"]["set_hash"] == TestSet(questions=tuple(new), manifest=MANIFEST).set_hash
+    assert document["after"]["set_hash"] == TestSet(questions=tuple(new), manifest=MANIFEST).set_hash
     assert not Path(url).exists()
 
 
@@ -75,9 +77,9 @@ def test_versions_on_record_are_named_by_how_their_hash_begins(ask: Ask, tmp_pat
     second = TestSet(questions=questions, manifest=first.manifest)
     write_version(warehouse, "r2", path, second, [Change(id="q2", change="new")])
     done = ask("testset", "diff", first.set_hash[:6], str(path), "--warehouse", url, "--json")
-    told = json.loads(done.stdout)
-    assert told["before"] == {"name": first.set_hash, "set_hash": first.set_hash, "n_questions": 1}
-    assert told["counts"] == {"new": 1}
+    document = json.loads(done.stdout)
+    assert document["before"] == {"name": first.set_hash, "set_hash": first.set_hash, "n_questions": 1}
+    assert document["counts"] == {"new": 1}
     refused = ask("testset", "diff", "zz", str(path), "--warehouse", url)
     assert refused.status == 2
     assert "no such file, and no version of that hash on record" in refused.stderr

@@ -30,7 +30,7 @@ Goods may be sent back within 30 days.
 | --- | --- |
 | Germany | free |
 
-<!-- nobody reads this -->
+<!-- not part of the text -->
 
 ## Who *pays*? { #again }
 
@@ -125,7 +125,7 @@ def test_paragraphs_are_put_together_until_there_is_enough() -> None:
     of_a = [passage for passage in first if passage.headings == ("A",)]
     assert [(passage.text.count("\n\n"), passage.text[-len(short) :].strip()) for passage in of_a] == [
         (3, short.strip()),  # two paragraphs are not enough, and a lead-in takes the list after it along
-        (1, short.strip()),  # what would be too short by itself goes with what stands before it
+        (1, short.strip()),  # too short alone, so joined to the passage before it
     ]
     of_b = [passage for passage in [*first, last] if passage.headings == ("B",)]
     assert [passage.passage_id for passage in of_b] == ["d#b", "d#b-2", "d#b-3"]
@@ -151,7 +151,7 @@ def test_an_edit_changes_the_passages_around_it_and_no_others() -> None:
         ("退货 return", "zh"),
     ],
 )
-def test_the_language_is_told_by_letters(text: str, language: str) -> None:
+def test_language_is_found_by_letters(text: str, language: str) -> None:
     assert find_language(text) == language
 
 
@@ -210,7 +210,7 @@ def test_a_table_is_refused_with_all_that_is_wrong(tmp_path: Path) -> None:
         load_documents(path)
     message = str(refused.value)
     assert message.startswith(f"{path}: 5 problems; nothing was read")
-    for said in (
+    for part in (
         "line 2: id 'a' is that of line 1 already",
         "line 3: no text; columns: id",
         "line 4: text is empty",
@@ -218,7 +218,7 @@ def test_a_table_is_refused_with_all_that_is_wrong(tmp_path: Path) -> None:
         "line 6: a list, not a JSON object",
         "to do: an id names one passage",
     ):
-        assert said in message
+        assert part in message
 
 
 def test_text_in_other_encodings_is_read(tmp_path: Path) -> None:
@@ -253,9 +253,9 @@ def test_all_files_that_cannot_be_read_are_named_together(tmp_path: Path) -> Non
         load_documents(tmp_path, encoding="klingon")
 
 
-def test_a_source_without_documents_says_what_there_is(tmp_path: Path) -> None:
-    with pytest.raises(TestsetError, match=r"nowhere: no such file or folder; allowed: a folder of documents"):
-        load_documents(tmp_path / "nowhere")
+def test_source_without_documents_lists_its_files(tmp_path: Path) -> None:
+    with pytest.raises(TestsetError, match=r"missing: no such file or folder; allowed: a folder of documents"):
+        load_documents(tmp_path / "missing")
     write(tmp_path, a_rst="x", b_rst="y")
     with pytest.raises(TestsetError, match=r"has no documents; left out as not readable here: \.rst \(2\)"):
         load_documents(tmp_path)
@@ -271,7 +271,7 @@ def test_a_source_without_documents_says_what_there_is(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_large_base_takes_seconds_and_memory_in_proportion(tmp_path: Path) -> None:
-    """Of 10,000 passages, against a quarter of them. Measured: 3 s and 30 MB for 9 MB of text."""
+    """10,000 passages, compared with a quarter of them. Measured: 3 s and 30 MB for 9 MB of text."""
     peaks = []
     for n_documents in (250, 1000):
         folder = tmp_path / str(n_documents)

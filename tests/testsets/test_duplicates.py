@@ -1,4 +1,4 @@
-"""Which questions count as the same: by words, by what their ground truths say, and by embeddings."""
+"""Questions count as the same by their words, by their ground truths, and by embeddings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FIRST = make("What does a night ticket for the ferry cost?")
         ),
     ],
 )
-def test_the_same_is_found_whatever_the_words(other: SetQuestion) -> None:
+def test_same_question_is_found_in_other_words(other: SetQuestion) -> None:
     assert asyncio.run(QuestionIndex([FIRST]).find_twin(other, HashingEmbedder())) == FIRST.id
 
 
@@ -50,7 +50,7 @@ def test_the_same_is_found_whatever_the_words(other: SetQuestion) -> None:
         make("Is the ferry heated?", None),
     ],
 )
-def test_what_asks_for_something_else_stays(other: SetQuestion) -> None:
+def test_other_questions_are_not_twins(other: SetQuestion) -> None:
     assert asyncio.run(QuestionIndex([FIRST]).find_twin(other, HashingEmbedder())) is None
 
 

@@ -1,4 +1,4 @@
-"""Of documents in two languages each text is asked about by the prompts of its language, unless one is named."""
+"""Texts in two languages are each asked about with prompts of their language, unless one is named."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def house(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[House]
 
 
 @pytest.mark.parametrize(("named", "expected"), [((), OWN), (("--language", "en"), ENGLISH)])
-def test_what_is_asked_about_a_text_is_asked_in_its_language(
+def test_requests_are_in_the_language_of_their_text(
     house: House, named: tuple[str, ...], expected: set[tuple[str, str]]
 ) -> None:
     options = ("--judge", "openai:judge", "--embeddings", "hashing", *named)

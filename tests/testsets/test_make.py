@@ -1,4 +1,4 @@
-"""`testset make` with the lexical judge: what is written, what is on record, and what a second time costs."""
+"""`testset make` with the lexical judge: the set, its rows in the warehouse, and the cost of a second time."""
 
 import json
 from collections import Counter
@@ -21,9 +21,7 @@ def documents(tmp_path: Path) -> Path:
     return tmp_path / "docs"
 
 
-def test_a_set_is_made_written_and_put_on_record(
-    capsys: pytest.CaptureFixture[str], documents: Path, tmp_path: Path
-) -> None:
+def test_set_is_made_written_and_recorded(capsys: pytest.CaptureFixture[str], documents: Path, tmp_path: Path) -> None:
     path, url = tmp_path / "questions.jsonl", f"duckdb:///{tmp_path / 'own.duckdb'}"
     command = ("testset", "make", str(documents), "-n", str(N), "-o", str(path), "--warehouse", url, "--json")
     made = json.loads(call_here(capsys, *command).stdout)
@@ -40,11 +38,11 @@ def test_a_set_is_made_written_and_put_on_record(
     warehouse = Warehouse(url)
     outcomes = warehouse.read_rows("select outcome, count(*) as n from testset_candidates group by all")
     assert {row["outcome"]: row["n"] for row in outcomes} == made["outcomes"]
-    stood = warehouse.read_rows(
+    failed = warehouse.read_rows(
         "select candidate_id from testset_candidates join testset_checks using (run_id, candidate_id) "
         "where outcome = 'kept' and not passed"
     )
-    assert stood == []
+    assert failed == []
     ids = [row["question_id"] for row in warehouse.read_rows("select question_id from testset_questions")]
     assert sorted(ids) == sorted(question.id for question in test_set.questions)
     assert made["set_hash"] == test_set.set_hash == test_set.manifest.versions[-1].hash

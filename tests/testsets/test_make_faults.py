@@ -30,7 +30,7 @@ def read(tmp_path: Path, sql: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("quick_backoff")
-def test_what_faults_left_unanswered_comes_later_and_nothing_is_asked_twice(
+def test_requests_after_faults_come_later_and_nothing_is_asked_twice(
     capsys: pytest.CaptureFixture[str], command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("evalhouse.tasks.asking.limits._PAUSE_S", 0.01)

@@ -23,11 +23,11 @@ SHARES = "fact=3,number=2,several=2,comparison=1,conversational=2,unanswerable=2
 CANDIDATES = """
 select kind, question, coalesce(ground_truth, '') as ground_truth, outcome, reason, detail from testset_candidates
 """
-# Those that come before the one that is meant; a question that was asked already is a duplicate whatever else it is.
+# Checks before the expected one; a question that was asked already is a duplicate first.
 EARLIER = {"duplicate", "contradicted"}
 
 
-def test_what_is_spoilt_is_turned_down_and_what_is_kept_is_good(
+def test_spoilt_questions_are_turned_down_and_kept_ones_are_good(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     docs, path, url = tmp_path / "docs", tmp_path / "questions.jsonl", f"duckdb:///{tmp_path / 'own.duckdb'}"
@@ -78,7 +78,7 @@ def test_what_is_spoilt_is_turned_down_and_what_is_kept_is_good(
 
 
 def state(text: str) -> set[tuple[str, str]]:
-    """What a text states: facts with their values, and of steps the entity they are for."""
+    """Return the facts of a text with their values, and for steps the entity they are for."""
     return {(one.fact, one.value) for one in find_claims(text)} | {(one.fact, "") for one in find_steps(text)}
 
 

@@ -1,4 +1,4 @@
-"""Which passages are near a text, how much two texts share, and where an older sentence stands in a newer text."""
+"""Passages near a text, the overlap of two texts, and the place of an older sentence in a newer text."""
 
 import re
 
@@ -40,7 +40,7 @@ def test_the_nearest_passages_come_first() -> None:
     assert find("退货的邮费谁承担") == ["退货"]
 
 
-def test_what_shares_no_word_or_is_excluded_is_not_near() -> None:
+def test_passages_without_shared_words_or_excluded_are_not_near() -> None:
     assert find("Quarterly revenue?") == []
     assert find("the of and") == []
     assert find("") == []
@@ -60,7 +60,7 @@ def test_each_passage_is_nearest_to_itself(words: list[str]) -> None:
         assert NEAR.find(passage.text + " " + " ".join(words[:1]), 1)[0] is passage
 
 
-def test_what_a_passage_speaks_of_is_a_share_in_which_rare_words_count_more() -> None:
+def test_rare_words_count_more_in_the_share_of_a_passage() -> None:
     cranes = "# Bertha\n\nThe crane Bertha lifts.\n\n# Conrad\n\nThe crane Conrad lifts.\n\n# Lock\n\nIt opens.\n"
     passages = cut_markdown("d", cranes).passages
     bertha, conrad, lock = (passage.passage_id for passage in passages)
@@ -105,7 +105,7 @@ def test_overlap_counts_words_in_a_row() -> None:
         ("x", "", None),
     ],
 )
-def test_a_quotation_is_found_whatever_its_spacing(quote: str, text: str, found: str | None) -> None:
+def test_quotation_is_found_with_other_spacing(quote: str, text: str, found: str | None) -> None:
     place = find_quote(quote, text)
     assert (text[place.start : place.end] if place else None) == found
     if quote == "is 1" and place:
@@ -138,7 +138,7 @@ def test_a_changed_span_is_found_with_its_whole_sentences(span: str, text: str, 
     assert 0.5 < aligned.score < 1
 
 
-def test_what_is_unlike_scores_low() -> None:
+def test_unlike_texts_score_low() -> None:
     aligned = align("Goods may be sent back within 30 days.", "Our canteen opens at noon. It serves soup.")
     assert aligned is not None
     assert aligned.score < 0.55
@@ -147,7 +147,7 @@ def test_what_is_unlike_scores_low() -> None:
 
 
 @given(st.integers(0, len(PASSAGES) - 1), st.data())
-def test_a_span_that_did_not_change_is_found_where_it_stands(number: int, data: st.DataObject) -> None:
+def test_unchanged_span_is_found_at_its_place(number: int, data: st.DataObject) -> None:
     passage: Passage = PASSAGES[number]
     sentence = data.draw(st.sampled_from(find_sentences(passage.text)))
     aligned = align(passage.text[sentence.start : sentence.stop], f"Before that. {passage.text}")

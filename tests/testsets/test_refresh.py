@@ -55,7 +55,7 @@ def list_changes(path: Path) -> dict[str, str]:
 
 
 def check_outcomes(before: Path, after: Path) -> dict[str, str]:
-    """Every question became what the edits say; all else is as it was. Returns what became of those that changed."""
+    """Check that every question changed as its edits require, and nothing else. Returns the changes."""
     lines, lines_after, became = read_lines(before), read_lines(after), list_changes(after)
     rows = {name: json.loads(line) for name, line in lines.items()}
     expected = {name: expect_change(row) for name, row in rows.items()}
@@ -66,7 +66,7 @@ def check_outcomes(before: Path, after: Path) -> dict[str, str]:
     return became
 
 
-def test_what_an_update_touches_changes_and_nothing_else(capsys: Capture, tmp_path: Path) -> None:
+def test_update_changes_the_questions_it_touches_and_no_others(capsys: Capture, tmp_path: Path) -> None:
     edits = [edit for edit in EDITS if edit.language == "en" and edit.document.startswith("en/quays")]
     paths = {path for edit in edits for path in (edit.document, edit.to)} | {"en/overview/quays-at-a-glance.md"}
     first, second = write_some(tmp_path / "1", [], paths), write_some(tmp_path / "2", edits, paths)
@@ -129,7 +129,7 @@ def test_faults_and_kills_lose_nothing_and_nothing_is_paid_twice(tmp_path: Path)
 
 
 def kill_after(place: Place, endpoint: NotingEndpoint, command: Sequence[str], n_more: int) -> None:
-    """Start the command and kill it when so many more requests have been answered; none that is on record is asked
+    """Start the command and kill it after so many more replies; no stored reply is asked for
     again."""
     recorded, n_asked = read_recorded(place.folder / "evalhouse.duckdb").keys(), len(endpoint.asked)
     enough = len(endpoint.answered) + n_more

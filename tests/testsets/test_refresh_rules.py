@@ -1,4 +1,4 @@
-"""What `testset refresh` makes of single edits, with the lexical judge: where spans are found again, what a person is
+"""`testset refresh` after single edits, with the lexical judge: where spans are found again, what a person is
 asked, and what is left as it was."""
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Kit:
         self.warehouse = str(warehouse)
 
     def write(self, docs: Docs, *questions: tuple[str, str | None], by_document: bool = True) -> None:
-        """Questions with their ground truths, each of which stands verbatim in one of the documents."""
+        """Questions with their ground truths, each of which is verbatim in one of the documents."""
         passages = [p for document in load_documents(write_docs(self.docs, docs)) for p in document.passages]
         made = []
         for question, truth in questions:
@@ -129,7 +129,7 @@ MOVES: Mapping[str, Docs] = {
 
 
 @pytest.mark.parametrize("docs", MOVES.values(), ids=MOVES.keys())
-def test_what_was_moved_is_pointed_to_and_nobody_is_asked(kit: Kit, docs: Docs) -> None:
+def test_moved_spans_are_repointed_without_asking(kit: Kit, docs: Docs) -> None:
     kit.write({"ferry.md": FERRY, "lisk.md": LISK}, (CLOZE, TICKET))
     before = kit.question
     refreshed = kit.refresh_to(docs)
@@ -143,7 +143,7 @@ def test_what_was_moved_is_pointed_to_and_nobody_is_asked(kit: Kit, docs: Docs) 
     assert kit.refresh_to(None)["run_id"] is None
 
 
-def test_the_same_words_that_stood_elsewhere_all_the_time_are_not_the_span(kit: Kit) -> None:
+def test_same_words_that_were_elsewhere_before_are_not_the_span(kit: Kit) -> None:
     hours = "It is open from nine to five."
     docs = {"bar.md": f"# Bar\n\n{hours} It sells tea.\n", "shop.md": f"# Shop\n\n{hours}\n"}
     kit.write(docs, ("Which word or number is missing here: “It is open from ____ to five.”?", hours))
@@ -154,7 +154,7 @@ def test_the_same_words_that_stood_elsewhere_all_the_time_are_not_the_span(kit: 
     assert refreshed["calls"]["requests"] + refreshed["calls"]["reused"] > 0
 
 
-def test_a_new_number_is_proposed_and_taken_only_when_told_to(kit: Kit) -> None:
+def test_new_number_is_proposed_and_taken_only_with_accept(kit: Kit) -> None:
     kit.write({"ferry.md": FERRY, "lisk.md": LISK}, (CLOZE, TICKET))
     before, renewed = kit.question, TICKET.replace("14", "16")
     docs = {"ferry.md": FERRY.replace("14", "16"), "lisk.md": LISK}
@@ -279,7 +279,7 @@ def test_passages_of_a_table_are_pointed_to_by_their_new_ids(kit: Kit) -> None:
     assert (kit.question.reference_context_ids, kit.question.spans[0].passage_id) == (("b1",), "b1")
 
 
-def test_a_passage_that_said_the_same_and_does_not_any_more_is_no_reference(kit: Kit) -> None:
+def test_passage_that_changed_its_content_stops_being_a_reference(kit: Kit) -> None:
     write_table_set(kit, {"a1": TICKET, "a2": f"{TICKET} {DOGS}", "a3": LISK}, ("a1", "a2"))
     write_table(kit, {"a1": TICKET, "a2": DOGS, "a3": LISK})
     refreshed = kit.refresh_to(None)
@@ -315,7 +315,7 @@ def test_a_question_without_a_usable_reply_stays_and_is_asked_about_the_next_tim
     assert done.document["changes"]["void"] == 1
 
 
-def test_what_cannot_be_used_is_refused(kit: Kit) -> None:
+def test_unusable_input_is_refused(kit: Kit) -> None:
     kit.write({"ferry.md": FERRY}, (CLOZE, TICKET))
     assert "and --no-new makes none" in kit.refresh(None, "--no-new", "--coverage", "9", status=2).stderr
     assert "a name that ends in .jsonl" in kit.refresh(None, "-o", "new.csv", status=2).stderr
@@ -326,16 +326,16 @@ def test_what_cannot_be_used_is_refused(kit: Kit) -> None:
 def test_a_run_that_refreshed_a_set_has_no_scores_and_nothing_is_left_of_it(kit: Kit) -> None:
     kit.write({"ferry.md": FERRY, "lisk.md": LISK}, (CLOZE, TICKET))
     run_id = kit.refresh_to(MOVES["renamed"])["run_id"]
-    said = call_here(kit.capsys, "resume", run_id, "--warehouse", kit.warehouse)
-    assert said.status != 0
-    assert f"run {run_id} has completed: nothing is left to be resumed" in said.stderr
+    resumed = call_here(kit.capsys, "resume", run_id, "--warehouse", kit.warehouse)
+    assert resumed.status != 0
+    assert f"run {run_id} has completed: nothing is left to be resumed" in resumed.stderr
     named = call_here(kit.capsys, "rescore", run_id, "--warehouse", kit.warehouse)
     assert f"run {run_id} made a test set, and has no scores" in named.stderr
     assert call_here(kit.capsys, "rescore", "--warehouse", kit.warehouse).status == 0
     assert "there is no evaluation yet" in call_here(kit.capsys, "show", "--warehouse", kit.warehouse).stderr
 
 
-def test_moved_spans_need_no_key_and_are_on_record_as_nobodys_verdict(kit: Kit) -> None:
+def test_moved_spans_need_no_key_and_are_recorded_without_a_judge(kit: Kit) -> None:
     kit.write({"ferry.md": FERRY, "lisk.md": LISK}, (CLOZE, TICKET))
     moved = kit.refresh_to(MOVES["renamed"], "--judge", "openai:m", "--embeddings", "hashing")
     assert (moved["changes"]["repointed"], moved["calls"]["requests"]) == (1, 0)
@@ -348,7 +348,7 @@ def test_moved_spans_need_no_key_and_are_on_record_as_nobodys_verdict(kit: Kit) 
 
 
 @pytest.mark.parametrize(("change", "comes_again"), [("dropped", False), ("void", True)])
-def test_what_a_person_dropped_is_not_made_again(kit: Kit, change: str, comes_again: bool) -> None:
+def test_question_that_a_person_dropped_is_not_made_again(kit: Kit, change: str, comes_again: bool) -> None:
     kit.write({"ferry.md": FERRY}, (CLOZE, TICKET))
     crane = "# Crane Bertha\n\n## Lifts\n\nCrane Bertha lifts 40 tonnes over a distance of 12 metres.\n"
     kit.refresh({"ferry.md": FERRY, "crane.md": crane}, "--coverage", "2")

@@ -39,7 +39,7 @@ def list_command(folder: Path, *options: str) -> tuple[str, ...]:
     return ("testset", "make", str(folder / "docs"), *written, *asking, *options)
 
 
-def test_a_run_that_its_budget_stopped_goes_on_and_pays_for_nothing_twice(folder: Path, capsys: Capture) -> None:
+def test_run_stopped_by_its_budget_resumes_and_pays_nothing_twice(folder: Path, capsys: Capture) -> None:
     where = ("--warehouse", str(folder / "own.duckdb"))
     with port_endpoint() as (endpoint, _):
         point_to(endpoint.base_url)
@@ -69,9 +69,9 @@ def test_a_file_that_is_gone_is_named(folder: Path, capsys: Capture) -> None:
         point_to(endpoint.base_url)
         stopped = call_here(capsys, *list_command(folder, "--budget", "0.5", *where, "--json"))
     (folder / "docs").rename(folder / "elsewhere")
-    said = call_here(capsys, "resume", stopped.document["run_id"], *where)
-    assert said.status == 2
-    assert f"cannot be resumed: {folder / 'docs'}, which its command names, does not exist" in said.stderr
+    refused = call_here(capsys, "resume", stopped.document["run_id"], *where)
+    assert refused.status == 2
+    assert f"cannot be resumed: {folder / 'docs'}, which its command names, does not exist" in refused.stderr
     odd = call_here(capsys, "resume", stopped.document["run_id"], *where, "--pool", "north")
     assert "--pool: a run of kind testset has no such setting" in odd.stderr
 
@@ -84,7 +84,10 @@ def test_a_check_names_its_command_and_one_of_earlier_says_that_it_has_none(tmp_
     warehouse = Warehouse(str(tmp_path / "own.duckdb"))
     config = warehouse.read_rows("select config from runs")[0]["config"]
     assert json.loads(config)["testset"]["command"] == " ".join(["evalhouse", *check, "--json"])
-    for change, told in (("status = 'incomplete'", "is resumed with"), ("config = '{}'", "has no command on record")):
+    for change, message in (
+        ("status = 'incomplete'", "is resumed with"),
+        ("config = '{}'", "has no command on record"),
+    ):
         with warehouse.writing(run_id=run_id) as connection:
             connection.execute(f"update runs set {change} where run_id = ?", [run_id])
-        assert told in call_here(capsys, "resume", run_id, *where).stderr
+        assert message in call_here(capsys, "resume", run_id, *where).stderr

@@ -25,7 +25,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A set of ten questions with its documents and its warehouse; the lexical judge asks nobody."""
+    """A set of ten questions with its documents and its warehouse; the lexical judge makes no requests."""
     folder = tmp_path_factory.mktemp("made")
     write_base(folder / "docs", version=1)
     with contextlib.chdir(folder):
@@ -80,13 +80,13 @@ def take(capsys: Capture, rows: list[dict[str, str]], *arguments: str) -> Finish
     return call_here(capsys, "review", "import", str(path), "--json", *arguments)
 
 
-def test_what_people_decide_makes_a_new_version(folder: Path, capsys: Capture) -> None:
+def test_decisions_make_a_new_version(folder: Path, capsys: Capture) -> None:
     before = load_set(Path("questions.jsonl"))
     rows = ask(capsys)
     assert [row["question_id"] for row in rows] == [question.id for question in before.questions]
     dropped, kept, fixed = rows[0], rows[-1], rows[4]
     dropped["label"], kept["label"], fixed["label"] = "drop", "Keep", "fix"
-    dropped["note"], fixed["ground_truth"] = "nobody asks this", "As it should be."
+    dropped["note"], fixed["ground_truth"] = "never asked", "As it should be."
     imported = take(capsys, rows, "--reviewer", "Ann 灯")
     assert imported.status == 0, imported.stderr
     (of_set,) = imported.document["sets"]
@@ -113,7 +113,7 @@ def test_what_people_decide_makes_a_new_version(folder: Path, capsys: Capture) -
     totals = [sum(row[name] for row in counted) for name in ("n", "n_accepted", "n_fixed", "n_dropped")]
     assert totals == [3, 1, 1, 1]
     (row,) = Warehouse(str(folder / "own.duckdb")).read_rows("from question_reviews where decision = 'dropped'")
-    assert (row["reviewer"], row["note"], row["kind"]) == ("Ann 灯", "nobody asks this", dropped["kind"])
+    assert (row["reviewer"], row["note"], row["kind"]) == ("Ann 灯", "never asked", dropped["kind"])
 
 
 def test_proposals_come_first_and_enter_the_set_or_leave_it(folder: Path, capsys: Capture) -> None:
@@ -141,12 +141,12 @@ def test_proposals_come_first_and_enter_the_set_or_leave_it(folder: Path, capsys
 
 def test_the_latest_decision_counts_and_all_are_on_record(folder: Path, capsys: Capture) -> None:
     row = ask(capsys)[0]
-    said = [
+    rows = [
         row | {"label": "drop", "reviewer": "Ann", "reviewed_at": "2026-01-02T10:00:00Z"},
         row | {"label": "keep", "reviewer": "Bo", "reviewed_at": "2026-01-03T10:00:00Z"},
         row | {"label": "drop", "reviewer": "Cy", "reviewed_at": "2026-01-01T10:00:00Z"},
     ]
-    for one in said:
+    for one in rows:
         assert take(capsys, [one]).status == 0
     question = load_set(Path("questions.jsonl")).questions[0]
     assert (question.id, question.decision, question.reviewer) == (row["question_id"], "accepted", "Bo")
@@ -182,9 +182,7 @@ def test_the_latest_decision_counts_and_all_are_on_record(folder: Path, capsys: 
         ),
     ],
 )
-def test_what_cannot_be_taken_changes_nothing(
-    folder: Path, capsys: Capture, changed: dict[str, str], problem: str
-) -> None:
+def test_invalid_decisions_change_nothing(folder: Path, capsys: Capture, changed: dict[str, str], problem: str) -> None:
     before = (folder / "questions.jsonl").read_bytes()
     rows = [row | {"reviewer": "Ann"} for row in ask(capsys)]
     refused = take(capsys, [rows[0] | changed, rows[1] | {"label": "keep", "set": changed.get("set", rows[1]["set"])}])
@@ -207,7 +205,7 @@ def press(page: Page, *keys: str) -> None:
         page.press(key, text=key if len(key) == 1 else "")
 
 
-def read_text(page: Page, place: str) -> Any:  # noqa: ANN401  # whatever the script gives
+def read_text(page: Page, place: str) -> Any:  # noqa: ANN401  # any result of the script
     return page.evaluate(f"document.getElementById('{place}').innerText")
 
 
@@ -229,8 +227,8 @@ def test_keep_fix_and_drop_by_keyboard(folder: Path, capsys: Capture, page: Page
     assert read_text(page, "progress-text") == "4 decided, 1 skipped, 5 to go"
     lines = page.evaluate("answers.writeLines()")
     assert [json.loads(line)["label"] for line in lines.splitlines()] == ["keep", "fix", "drop", "keep", None]
-    (folder / "said.jsonl").write_text(lines, encoding="utf-8")
-    imported = call_here(capsys, "review", "import", "said.jsonl", "--json")
+    (folder / "labels.jsonl").write_text(lines, encoding="utf-8")
+    imported = call_here(capsys, "review", "import", "labels.jsonl", "--json")
     assert imported.status == 0, imported.stderr
     (of_set,) = imported.document["sets"]
     assert [of_set[name] for name in ("accepted", "fixed", "dropped", "n_proposals")] == [2, 1, 1, 0]

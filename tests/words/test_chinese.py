@@ -65,7 +65,7 @@ _HALF_WIDTH = re.compile(rf'{_HAN}[,.;:!?)"]|[(,;!?"]{_HAN}|{_HAN} *[,.;:!?] *{_
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """What a run left in the warehouse, and the messages that were sent, request by request."""
+    """The warehouse after a run, and the messages of each request."""
 
     path: Path
     sent: list[list[str]]
@@ -119,10 +119,10 @@ def test_statements_keep_punctuation_and_names(judged: Judged) -> None:
 
 def test_texts_reach_the_judge_as_they_are(judged: Judged) -> None:
     answer = SAMPLES[0]["answer"]
-    stood_in_for = {"passage_precision", "passage_recall"}  # by the contexts that these samples have
+    substituted = {"passage_precision", "passage_recall"}  # by the contexts that these samples have
     whole = [
         name for name, prompt in load_prompts("zh").items()
-        if {"answer", "text", "sql"} & prompt.variables.keys() and name not in (*stood_in_for, *UNASKED)
+        if {"answer", "text", "sql"} & prompt.variables.keys() and name not in (*substituted, *UNASKED)
     ]  # fmt: skip
     assert sum(answer in messages[-1] for messages in judged.sent) == len(whole) == 9
     listed = "\n".join(f"[A{place}] {text}" for place, text in enumerate(ANSWER, start=1))

@@ -1,4 +1,4 @@
-"""The guide for those who know another evaluator: every `=` in its table is the same number from the same verdicts.
+"""The guide for users of another evaluator: every `=` in its table is the same number from the same verdicts.
 
 The formulas of the others are written here as their code has them, over verdicts given as rows.
 """
@@ -106,7 +106,7 @@ def weigh_cumulatively(sample: Sample) -> float:
 
 
 def find_claims(sample: Sample) -> float:
-    """RAGChecker's recall: of the ground-truth claims those that the answer entails."""
+    """RAGChecker's recall: the share of ground-truth claims that the answer entails."""
     return sum(label == "TP" for label in sample.ground_truth) / len(sample.ground_truth)
 
 
@@ -115,7 +115,7 @@ def share_of(supports: Sequence[Sequence[int]]) -> float:
 
 
 def entail(supports: Sequence[Sequence[int]], n_contexts: int) -> list[list[bool]]:
-    """By statement and context whether the one entails the other, each context by itself."""
+    """Return for each statement and context, separately, if the context entails the statement."""
     return [[rank in ranks for rank in range(1, n_contexts + 1)] for ranks in supports]
 
 
@@ -224,17 +224,17 @@ def test_every_equals_sign_of_the_table_is_held_here() -> None:
 
 
 @pytest.mark.parametrize("pair", EQUAL, ids=" ".join)
-def test_what_is_called_equal_is_the_same_number_from_the_same_verdicts(pair: tuple[str, str, str]) -> None:
+def test_metrics_called_equal_give_the_same_number(pair: tuple[str, str, str]) -> None:
     check_equal(pair[2], EQUAL[pair], draw_samples(together=True))
 
 
 @pytest.mark.parametrize("pair", EQUAL_MOSTLY, ids=" ".join)
-def test_what_is_equal_but_for_what_the_last_column_says(pair: tuple[str, str, str]) -> None:
+def test_metrics_differ_only_as_the_last_column_states(pair: tuple[str, str, str]) -> None:
     check_equal(pair[2], EQUAL_MOSTLY[pair], draw_samples(together=False))
 
 
-def test_what_is_not_called_equal_differs_as_the_table_says() -> None:
-    """Of contexts that carry a statement together RAGChecker knows nothing, ragas' cosine may be below 0, and elsewhere
+def test_metrics_not_called_equal_differ_as_the_table_states() -> None:
+    """RAGChecker does not know contexts that support a statement together, ragas' cosine may be below 0, and elsewhere
     a text that came twice is useful twice.
     """
     joint = Sample(

@@ -1,4 +1,4 @@
-"""A reply in the words of the prompt's own example is no answer, unless they would fit the data as well."""
+"""A reply in the words of the prompt's example is a copy, unless the words fit the data as well."""
 
 import pytest
 from prompt_files import ALL_NAMES
@@ -15,24 +15,24 @@ OTHER: dict[str, BlockValue] = {
 
 
 @pytest.mark.parametrize("prompt", PROMPTS, ids=IDS)
-def test_what_an_example_says_is_no_copy_about_its_own_data(prompt: Prompt) -> None:
+def test_words_of_an_example_fit_its_data(prompt: Prompt) -> None:
     for example in prompt.examples:
         data = {name: build_block(value) for name, value in example.data.items()}
         assert prompt.list_copied(walk_texts(example.reply), data) in ((), set())
 
 
 @pytest.mark.parametrize("prompt", PROMPTS, ids=IDS)
-def test_what_an_example_says_is_a_copy_about_other_data(prompt: Prompt) -> None:
-    """Of every prompt some texts at least speak of what its example is about."""
-    said = [text for example in prompt.examples for text in walk_texts(example.reply)]
-    copied = prompt.list_copied(said, OTHER)
+def test_words_of_an_example_are_copies_for_other_data(prompt: Prompt) -> None:
+    """Every prompt has some texts about the content of its example."""
+    texts = [text for example in prompt.examples for text in walk_texts(example.reply)]
+    copied = prompt.list_copied(texts, OTHER)
     assert copied
-    assert prompt.list_copied([f"{text} 24" for text in said], OTHER) == ()
+    assert prompt.list_copied([f"{text} 24" for text in texts], OTHER) == ()
 
 
-def test_a_reason_that_fits_any_data_is_nobodys() -> None:
+def test_reason_that_fits_any_data_is_not_a_copy() -> None:
     prompt = load_prompts()["classify"]
-    assert prompt.list_copied(["G1 says the same in other words.", "A1 says the same in other words."], OTHER) == ()
+    assert prompt.list_copied(["G1 has the same in other words.", "A1 has the same in other words."], OTHER) == ()
     assert set(prompt.list_copied(["No A item mentions the roots."], OTHER)) == {"No A item mentions the roots."}
 
 

@@ -18,15 +18,15 @@ def make_data(variables: Any, n: int) -> dict[str, BlockValue]:  # noqa: ANN401
 
 
 def read_names(schema: dict[str, Any]) -> dict[str, list[tuple[str, Any]]]:
-    """By list the ids in order, each with its labels, or with the contexts that may be cited."""
+    """Return for each list the ids in order, each with its labels or the contexts that may be cited."""
     named: dict[str, list[tuple[str, Any]]] = {}
     for key, part in schema["properties"].items():
         assert part["minItems"] == part["maxItems"] == len(part["prefixItems"])
         for verdict in part["prefixItems"]:
             assert verdict["required"] == list(verdict["properties"])
             (item_id,) = verdict["properties"]["id"]["enum"]
-            said = verdict["properties"].get("label") or verdict["properties"]["contexts"]["items"]
-            named.setdefault(key, []).append((item_id, said["enum"]))
+            choices = verdict["properties"].get("label") or verdict["properties"]["contexts"]["items"]
+            named.setdefault(key, []).append((item_id, choices["enum"]))
     return named
 
 
@@ -42,7 +42,7 @@ EXPECTED = {
 
 @pytest.mark.parametrize("language", list_languages())
 @pytest.mark.parametrize("name", EXPECTED)
-def test_every_id_is_named_once_with_what_may_be_said_of_it(language: str, name: str) -> None:
+def test_every_id_is_named_once_with_its_choices(language: str, name: str) -> None:
     prompt = load_prompts(language)[name]
     schema = prompt.build_schema(make_data(prompt.variables, 2))
     assert read_names(schema) == EXPECTED[name]
@@ -58,7 +58,7 @@ def test_a_request_for_some_ids_names_those_alone() -> None:
 
 
 def read_cells(schema: dict[str, Any]) -> list[list[Any]]:
-    """Of each row the cells: what may stand there, None where that is any text."""
+    """Return the allowed texts of each cell of each row, None for any text."""
     part = schema["properties"]["verdicts"]
     assert part["minItems"] == part["maxItems"] == len(part["prefixItems"])
     assert all(row["minItems"] == row["maxItems"] == len(row["prefixItems"]) for row in part["prefixItems"])

@@ -1,4 +1,4 @@
-"""The commands of the operating guide do what it says, as they stand there: those that need neither Docker nor systemd.
+"""The commands of the operating guide work as it states, if they need neither Docker nor systemd.
 
 `test_deploy_files` looks at what the others start.
 """
@@ -34,13 +34,13 @@ def test_a_warehouse_is_checked_backed_up_forgotten_and_made_smaller(
     write_nights(tmp_path / "evalhouse.duckdb", Size(nights=3, samples=20))
     monkeypatch.setenv("EVALHOUSE_WAREHOUSE", str(tmp_path / "evalhouse.duckdb"))
     (tmp_path / "backups").mkdir()
-    said = {}
+    outputs = {}
     for words in list_commands("evalhouse warehouse"):
         own = [word.replace("/backups", str(tmp_path / "backups")) for word in words[1:]]
         done = call_here(capsys, *own)
         assert done.status == 0, (words, done.stderr)
-        said[" ".join(words[2:])] = done.stdout
-    assert len(said) == 5
+        outputs[" ".join(words[2:])] = done.stdout
+    assert len(outputs) == 5
     (backup,) = (tmp_path / "backups").glob("evalhouse-*.duckdb")
     # What the guide names after that is such a file.
     (named,) = re.findall(r"--warehouse /backups/(evalhouse-[\d-]+\.duckdb)", GUIDE)

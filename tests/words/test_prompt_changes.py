@@ -38,7 +38,7 @@ FINER = "Split as finely as you can."
 
 
 def split_finer(asked: Asked) -> dict[str, Any]:
-    """Statements as ever; told to split finely, the architect of the second lighthouse's answer makes two."""
+    """The usual statements; when asked to split finely, the architect of the second lighthouse's answer makes two."""
     statements = split_sentences(asked.blocks["text"])
     if FINER in asked.texts[0]:
         statements = [part for one in statements for part in one.replace("Varn2", "\nVarn2").split("\n")]
@@ -53,7 +53,7 @@ def endpoint() -> Iterator[Endpoint]:
 
 
 async def count_requests(endpoint: Endpoint, folder: Path, run_id: str, own: Path | None = None) -> Mapping[str, int]:
-    """Requests by prompt of a run over three samples, with the prompts of the folder `own` in place of ours."""
+    """Requests by prompt of a run over three samples, with prompts of the folder `own` if given."""
     first = len(endpoint.stats.bodies)
     async with lay_out_run(folder, make_settings(), run_id=run_id, metrics=METRICS) as live_run:
         live_run.prompts = load_prompts("en", own)
@@ -85,7 +85,7 @@ async def test_a_changed_prompt_asks_again_what_it_asked_and_nothing_else(endpoi
     assert await count_requests(endpoint, tmp_path, "back") == {}, "what was asked before is still on record"
 
 
-async def test_other_statements_are_judged_anew_and_equal_ones_are_not(endpoint: Endpoint, tmp_path: Path) -> None:
+async def test_other_statements_are_judged_again_and_equal_ones_are_not(endpoint: Endpoint, tmp_path: Path) -> None:
     await count_requests(endpoint, tmp_path, "before")
     content = read_content("extract")
     write_prompt(tmp_path / "own", content | {"system": f"{content['system']}\n{FINER}"})

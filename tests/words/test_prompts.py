@@ -136,7 +136,7 @@ def test_the_instructions_state_the_reply_as_json(language: str, name: str) -> N
                 assert list(verdict) == list(properties)
     listed = pick_verdict_lists(shape, prompt.variables).values()
     ids = {read_id(verdict) for verdicts in listed for verdict in verdicts}
-    assert set(walk_texts(shape)) - ids == {"…"}, "small models copy what stands there"
+    assert set(walk_texts(shape)) - ids == {"…"}, "small models copy the shape"
     assert not re.search(r": ?(?:\d|true|false)", json.dumps(shape)), "and ratings"
 
 
@@ -160,14 +160,14 @@ def test_worked_examples_come_in_pairs_in_the_wire_shape(language: str, name: st
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_instructions_that_answer_a_question_are_statements(language: str) -> None:
-    """The steps of a how-to answer must be checked like any other; only orders to the judge are none."""
+    """The steps of a how-to answer must be checked like any other; only orders to the judge are not statements."""
     content = read_content("extract", language)
     how_to = [example for example in content["examples"] if re.search("^How do I|怎么", example["data"]["question"])]
     (example,) = how_to
     statements = example["reply"]["statements"]
     assert len(statements) >= 5
     assert any(re.match("To reset|补办", statement) for statement in statements)
-    # The order to whoever counts them stands in the text, and in no statement.
+    # The order to the judge is in the text, and in no statement.
     assert re.search("reviewer|评分的人", example["data"]["text"])
     assert not re.search("reviewer|评分的人", " ".join(statements))
     silent = content["system"].partition("# What is not" if language == "en" else "# 什么不是")[2]
@@ -203,8 +203,8 @@ def list_verdicts(reply: dict[str, Any]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(("language", "name"), BUILT_IN)
 def test_every_reason_is_one_short_sentence(language: str, name: str) -> None:
     for example in read_content(name, language)["examples"]:
-        said = [verdict for verdict in list_verdicts(example["reply"]) if not list_ids(verdict["reason"])]
-        for verdict in said:
+        explained = [verdict for verdict in list_verdicts(example["reply"]) if not list_ids(verdict["reason"])]
+        for verdict in explained:
             assert len(verdict["reason"]) <= 90
             # What speaks against the answer or the retrieval is all that rows explain.
             against = verdict.get("label") in ("FP", "FN", "not_useful") or verdict.get("contexts") == []
@@ -213,7 +213,7 @@ def test_every_reason_is_one_short_sentence(language: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*NAMES, "extract_both", "fused"])
-def test_chinese_prompts_are_chinese_with_examples_of_their_own(name: str) -> None:
+def test_chinese_prompts_are_chinese_with_separate_examples(name: str) -> None:
     english, chinese = read_content(name, "en"), read_content(name, "zh")
     assert HAN.search(chinese["description"])
     assert len(HAN.findall(chinese["system"])) > 300
@@ -310,7 +310,7 @@ def test_the_order_of_the_data_does_not_matter() -> None:
     assert render_last(backwards) == render_last(CLASSIFY_DATA)
 
 
-def test_a_nonce_that_stands_in_the_data_is_not_used() -> None:
+def test_nonce_that_is_in_the_data_is_not_used() -> None:
     """A real text that holds its own nonce takes some billions of tries to find, so one claims to."""
 
     class Body(str):
@@ -337,8 +337,8 @@ def test_lines_after_the_first_of_an_item_are_indented() -> None:
     assert lines[start : start + 5] == ["[C1] Crossing:", "    ", "    - 40 minutes", "    - in winter 55", "[C2] "]
 
 
-def test_a_note_stands_behind_the_data_and_changes_nothing_else() -> None:
-    """In the instructions a small model does not look for it, and all that a provider has cached is of no use."""
+def test_note_comes_after_the_data_and_changes_nothing_else() -> None:
+    """A small model does not look for it in the instructions, and nothing that a provider has cached is used."""
     prompt = load_prompts()["classify"]
     plain, noted = prompt.render(CLASSIFY_DATA), prompt.render(CLASSIFY_DATA, note="Reply for A2 only.")
     assert noted[-1] == Message(role="human", content=plain[-1].content + "\n\nReply for A2 only.")
@@ -398,7 +398,7 @@ def test_the_hash_is_that_of_canonical_json() -> None:
 
 # --- releases
 
-# A released version never changes: whoever changes a word raises the version and adds a line.
+# A released version never changes: to change a word, raise the version and add a line.
 RELEASED = {
     "en/accuracy/1": "c0783c747c518d7e",
     "en/accuracy/2": "3475e2c1cf955adc",
@@ -534,7 +534,7 @@ COUNTED = json.loads(Path(__file__).with_name("prompt_tokens.json").read_text(en
 
 
 @pytest.mark.parametrize(("language", "name"), BUILT_IN)
-def test_what_stands_before_the_data_is_long_enough_for_a_providers_cache(language: str, name: str) -> None:
+def test_text_before_the_data_is_long_enough_for_a_providers_cache(language: str, name: str) -> None:
     counted = COUNTED[f"{language}/{name}"]
     prompt = load_prompts(language)[name]
     assert counted["prompt_hash"] == prompt.prompt_hash[:16], "count again: python tests/benchmarks/prompt_tokens.py"
@@ -542,8 +542,8 @@ def test_what_stands_before_the_data_is_long_enough_for_a_providers_cache(langua
 
 
 @pytest.mark.parametrize(("language", "most"), [("en", 3_000), ("zh", 3_450)])
-def test_what_a_night_by_the_fused_plan_sends_before_the_data_stays_within_its_price(language: str, most: int) -> None:
-    """With 3,000 tokens a first night by batch takes 0.20 of ragas' price: python tests/benchmarks/price.py."""
+def test_text_before_the_data_of_a_fused_night_stays_within_its_price(language: str, most: int) -> None:
+    """At 3,000 tokens a first night by batch takes 0.20 of ragas' price: python tests/benchmarks/price.py."""
     assert sum(COUNTED[f"{language}/{name}"]["tokens"] for name in ("extract_both", "fused")) <= most
     for name in ("extract_both", "fused"):
         assert len(json.dumps(load_prompts(language)[name].reply_schema)) < 350
@@ -570,7 +570,7 @@ def fill_block(name: str) -> BlockValue:
 
 
 @pytest.mark.parametrize(("language", "name"), BUILT_IN)
-def test_without_a_conversation_a_request_is_what_it_was_before_there_were_any(language: str, name: str) -> None:
+def test_requests_without_a_conversation_are_unchanged(language: str, name: str) -> None:
     prompt = load_prompts(language)[name]
     if identify(prompt) in RENDERED:
         messages = prompt.render({block: fill_block(block) for block in prompt.variables})

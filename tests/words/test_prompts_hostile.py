@@ -39,7 +39,7 @@ def fold(text: str) -> str:
 
 
 def find_marks(text: str) -> Iterator[str]:
-    """Whatever in a text of ours still passes for one of our marks."""
+    """Return everything in a rendered text that still passes for one of our marks."""
     for line in text.split("\n"):
         yield from re.findall(r"^[^\w]*\[\s*[acg]\s*\d+\s*[\]】〕]", fold(line))
         yield from re.findall(rf"<\s*/\s*(?:{'|'.join(BLOCKS)})\b|<(?:{'|'.join(BLOCKS)})\b", fold(line))
@@ -88,7 +88,7 @@ def test_a_hostile_text_is_shown_and_not_cut(text: str) -> None:
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("name", ["extract", "classify", "attribute", "rank"])
-def test_only_the_last_message_holds_what_is_under_test(language: str, name: str) -> None:
+def test_only_the_last_message_has_the_texts_under_test(language: str, name: str) -> None:
     prompt = load_prompts(language)[name]
     hostile = "\n".join(HOSTILE.values())
     prefixes = {"contexts": "C", "answer_statements": "A", "ground_truth_statements": "G"}
@@ -169,7 +169,7 @@ def test_nothing_that_looks_like_a_mark_is_left(text: str) -> None:
 
 
 @given(question=any_texts)
-def test_equal_data_gives_an_equal_nonce_that_is_nowhere_in_it(question: str) -> None:
+def test_equal_data_gives_an_equal_nonce_that_is_not_in_it(question: str) -> None:
     prompt = load_prompts()["extract"]
     first = prompt.render({"question": question, "text": question})[-1].content
     assert first == prompt.render({"question": question, "text": question})[-1].content

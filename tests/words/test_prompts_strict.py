@@ -15,7 +15,7 @@ Edit = Callable[[dict[str, Any]], None]
 
 
 def find_problems(tmp_path: Path, name: str, edit: Edit, language: str = "en") -> list[PromptProblem]:
-    """What the loader says about a built-in prompt after one edit."""
+    """Return the problems of a built-in prompt after one edit."""
     content = read_content(name, language)
     file_name = f"{name}.yaml"
     edit(content)
@@ -91,8 +91,8 @@ def test_a_misnamed_file_is_not_passed_over(tmp_path: Path, file_name: str, mess
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PromptError, match="nowhere: is not a folder"):
-        load_prompts("en", tmp_path / "nowhere")
+    with pytest.raises(PromptError, match="missing: is not a folder"):
+        load_prompts("en", tmp_path / "missing")
 
 
 def test_the_same_prompt_twice_is_refused(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ VERDICT = "reply_schema.properties.answer_statements.items"
         (set_key("labels.G", ["FN", "TP"]), "labels", "must be as the step 'classify' needs it"),
     ],
 )
-def test_a_faulty_file_names_the_key_and_what_was_allowed(tmp_path: Path, edit: Edit, key: str, message: str) -> None:
+def test_faulty_file_names_the_key_and_the_allowed_values(tmp_path: Path, edit: Edit, key: str, message: str) -> None:
     problems = find_problems(tmp_path, "classify", edit)
     assert any(problem.key == key and message in problem.message for problem in problems), problems
     assert {problem.file for problem in problems} == {str(tmp_path / "classify.yaml")}
@@ -302,9 +302,7 @@ SIDE = "examples.0.reply.answer_statements.0"
         ),
     ],
 )
-def test_an_example_must_do_what_is_asked_of_the_judge(
-    tmp_path: Path, name: str, edit: Edit, key: str, message: str
-) -> None:
+def test_example_must_do_as_the_judge_is_asked(tmp_path: Path, name: str, edit: Edit, key: str, message: str) -> None:
     problems = find_problems(tmp_path, name, edit)
     assert [problem.key for problem in problems] == [key]
     assert message in problems[0].message

@@ -34,18 +34,18 @@ def test_each_score_of_a_rubric_becomes_a_metric_that_rests_on_its_grading() -> 
     assert "criterion = 'brief'" in made["brevity"].sql
 
 
-def test_a_metric_file_of_ones_own_for_a_rubrics_score_is_that_score() -> None:
+def test_users_metric_file_for_a_rubrics_score_is_that_score() -> None:
     own = replace(KNOWN["accuracy"], name="tone", needs=("grade_tone",))
     assert make_rubric_metrics([make_rubric("tone", warm="")], {**KNOWN, "tone": own}) == {}
 
 
 def test_a_name_that_is_taken_is_refused_with_all_others() -> None:
     rubrics = [make_rubric("mrr", x=""), make_rubric("tone", y=""), make_rubric("manner", z="tone")]
-    told = [
+    problems = [
         "rubric 'mrr': its score 'mrr' is that of the metric file mrr.sql too; give x another name under `metric`",
         "rubric 'manner': its score 'tone' is that of the rubric 'tone' too; give z another name under `metric`",
     ]
-    assert list(find_taken_scores(rubrics, KNOWN)) == told
+    assert list(find_taken_scores(rubrics, KNOWN)) == problems
     with pytest.raises(MetricFileError) as refused:
         make_rubric_metrics(rubrics, KNOWN)
-    assert str(refused.value) == "; ".join(told)
+    assert str(refused.value) == "; ".join(problems)
