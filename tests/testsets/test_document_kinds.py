@@ -99,7 +99,7 @@ LEAVE = [
     ["Handbook, page 1", "1. Returns", "Goods may be sent back within thirty days of delivery, and the cus-",
      "tomer pays the postage unless the goods were faulty when they", "arrived.", "• one form", "• two passports",
      "A long line that is not at its end at the foot of this page but"],
-    ["Handbook, page 2", "continues at the head of the next one.", "年假",
+    ["Handbook, page 2", "runs on at the head of the next one.", "年假",
      "新员工每年有二十四天年假，可以在系统中申请，病假",
      "须在当天上午九点之前报告。"],
     ["Handbook, page 3", "The end."],
@@ -114,7 +114,7 @@ def test_a_pdf_is_read_by_its_outline(tmp_path: Path) -> None:
         "Goods may be sent back within thirty days of delivery, and the customer pays the postage unless the goods "
         "were faulty when they arrived.",
         "- one form\n- two passports",
-        "A long line that is not at its end at the foot of this page but continues at the head of the next one.",
+        "A long line that is not at its end at the foot of this page but runs on at the head of the next one.",
     ]
     assert second.headings == ("Returns", "年假")
     assert second.text == "新员工每年有二十四天年假，可以在系统中申请，病假须在当天上午九点之前报告。\n\nThe end."
