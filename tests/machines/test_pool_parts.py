@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_process import Finished, call_here
@@ -14,27 +15,6 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.pools import STOPPED, Part, PartState, Verdict, cut_parts, list_shards
 from evalhouse.flows.run.open_run import check_pool
 from evalhouse.tasks.settings.run import RunSettings
-
-
-def _see(
-    state_type: str,
-    *,
-    name: str = "",
-    held: bool = False,
-    was_held: bool = False,
-    since_s: float = 0.0,
-    worker_lives: bool = True,
-) -> Verdict:
-    state = PartState(
-        part=Part(run_id="r1", first=1, last=30),
-        state_type=state_type,
-        state_name=name or state_type,
-        held=held,
-        was_held=was_held,
-        since=time.monotonic() - since_s,
-        worker_lives=worker_lives,
-    )
-    return state.decide()
 
 
 @given(
@@ -58,35 +38,32 @@ def test_neighbours_go_together_and_gaps_divide() -> None:
     assert [(part.first, part.last) for part in parts] == [(1, 30), (31, 50), (71, 85)]
 
 
-@pytest.mark.parametrize("state_type", ["RUNNING", "PENDING", "CRASHED", "FAILED", "CANCELLED", "CANCELLING"])
-def test_a_part_whose_lock_is_held_is_left_to_its_holder(state_type: str) -> None:
-    assert _see(state_type, held=True, since_s=3600.0) == "wait"
-
-
-def test_part_without_a_lock_is_lost_after_a_while() -> None:
-    assert _see("RUNNING", was_held=True, since_s=1.0) == "wait"
-    assert _see("RUNNING", was_held=True, since_s=10.0) == "lost"
-
-
-@pytest.mark.parametrize("state_type", ["RUNNING", "PENDING"])
-def test_what_is_starting_may_take_minutes_while_its_worker_lives(state_type: str) -> None:
-    assert _see(state_type, since_s=300.0) == "wait"
-    assert _see(state_type, since_s=3600.0) == "lost"
-    assert _see(state_type, since_s=10.0, worker_lives=False) == "wait"
-    assert _see(state_type, since_s=60.0, worker_lives=False) == "lost"
-
-
-def test_what_prefect_calls_lost_is_lost_at_once() -> None:
-    assert [_see(state_type) for state_type in ("CRASHED", "FAILED", "CANCELLED")] == ["lost"] * 3
-
-
-def test_a_part_that_waits_for_a_worker_may_wait_for_ever() -> None:
-    assert _see("SCHEDULED", name="Late", since_s=86_400.0) == "wait"
-
-
-def test_part_that_no_worker_could_finish_stops_the_run() -> None:
-    assert _see("FAILED", name=STOPPED) == "stop"
-    assert _see("COMPLETED") == "done"
+@pytest.mark.parametrize(
+    ("state_type", "seen", "verdict"),
+    [
+        # A held lock counts more than any state in Prefect.
+        *((state, {"held": True, "since_s": 3600.0}, "wait") for state in ("RUNNING", "PENDING", "CRASHED", "FAILED")),
+        *((state, {"held": True, "since_s": 3600.0}, "wait") for state in ("CANCELLED", "CANCELLING")),
+        ("RUNNING", {"was_held": True, "since_s": 1.0}, "wait"),
+        ("RUNNING", {"was_held": True, "since_s": 10.0}, "lost"),
+        # A start may take minutes while its worker lives.
+        *((state, {"since_s": 300.0}, "wait") for state in ("RUNNING", "PENDING")),
+        *((state, {"since_s": 3600.0}, "lost") for state in ("RUNNING", "PENDING")),
+        *((state, {"since_s": 10.0, "worker_lives": False}, "wait") for state in ("RUNNING", "PENDING")),
+        *((state, {"since_s": 60.0, "worker_lives": False}, "lost") for state in ("RUNNING", "PENDING")),
+        *((state, {}, "lost") for state in ("CRASHED", "FAILED", "CANCELLED")),
+        ("SCHEDULED", {"state_name": "Late", "since_s": 86_400.0}, "wait"),
+        ("FAILED", {"state_name": STOPPED}, "stop"),
+        ("COMPLETED", {}, "done"),
+    ],
+)
+def test_verdict_on_part_follows_its_lock_then_its_state(
+    state_type: str, seen: dict[str, Any], verdict: Verdict
+) -> None:
+    values = {"state_name": state_type, "worker_lives": True, **seen}
+    since = time.monotonic() - values.pop("since_s", 0.0)
+    state = PartState(part=Part(run_id="r1", first=1, last=30), state_type=state_type, since=since, **values)
+    assert state.decide() == verdict
 
 
 def test_shards_are_no_larger_than_parts() -> None:
