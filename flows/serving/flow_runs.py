@@ -25,6 +25,7 @@ from evalhouse.warehouse.messages import cut
 if TYPE_CHECKING:
     from prefect import Flow
     from prefect.deployments.runner import RunnerDeployment
+    from prefect.events import DeploymentTriggerTypes, TriggerTypes
 
     from evalhouse.flows.preparing.suites import Suite
 
@@ -301,7 +302,8 @@ def make_deployment(suite: "Suite", flow: "Flow[..., Any]") -> "RunnerDeployment
     from prefect.schedules import Cron  # noqa: PLC0415
     from prefect.types.entrypoint import EntrypointType  # noqa: PLC0415
 
-    schedule, triggers = suite.schedule, []
+    schedule = suite.schedule
+    triggers: list[DeploymentTriggerTypes | TriggerTypes] = []
     if suite.trigger is not None:
         source, quiet_s = suite.trigger.source, suite.trigger.debounce_s
         triggers.append(

@@ -179,7 +179,7 @@ def write_message(message: Mapping[str, Any]) -> str:
     if message["testset"]:
         lines.append(shorten(RefreshedTestset.model_validate(message["testset"]).describe(), _MAX_PROBLEM))
     if metrics:
-        shown = []
+        shown: list[str] = []
         for name, row in metrics.items():
             if row["mean"] is not None and len(shown) < _MAX_METRICS:
                 change = "" if row["change"] is None else f" ({row['change']:+.3f})"
