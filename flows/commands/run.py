@@ -25,7 +25,7 @@ from evalhouse.flows.commands.options import (
     run_options,
 )
 from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, INTERRUPTED, SettingsError
-from evalhouse.flows.preparing.request import BY_HAND, RunRequest, Trigger, Update, leave_out_judging
+from evalhouse.flows.preparing.request import BY_HAND, RunRequest, Trigger, Update
 from evalhouse.flows.preparing.settings import (
     Resolved,
     find_unknown_variables,
@@ -64,7 +64,7 @@ from evalhouse.flows.results.run_facts import (
 from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.flows.server.local import hold_server
 from evalhouse.tasks.judge.names import LEXICAL, parse_judges
-from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.settings.run import RunSettings, leave_out
 from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics, plan_run, resolve_parameters
@@ -360,7 +360,9 @@ def collect(*, suite: str, as_json: bool, changed: tuple[str, ...], **flags: obj
         raise SettingsError(f"{suite} has no [target], so there is nothing to ask; `evalhouse run` judges its dataset")
     from evalhouse.flows.evaluate import start_run  # noqa: PLC0415
 
-    request = RunRequest(settings=leave_out_judging(settings), kind="collection", trigger=trigger)
+    # Nothing is judged, so neither a key nor a price is needed.
+    settings = leave_out(settings, lambda where: where.judges)
+    request = RunRequest(settings=settings, kind="collection", trigger=trigger)
 
     with show_run() as watch:
         outcome = start_run(request, watch=watch)

@@ -50,14 +50,6 @@ def check_batch(settings: RunSettings) -> None:
         )
 
 
-def price_as_batches(askers: Sequence[Asker], settings: RunSettings) -> None:
-    """Give the askers whose judges take batches the price of these, for a run that only estimates."""
-    rates = load_batch_rates(settings.prices)
-    for asker in askers:
-        rate = rates.get(asker.judge.name.partition(":")[0])
-        asker.price = asker.price.at_rate(rate) if asker.price and rate else asker.price
-
-
 def add_batch_queue(
     asker: Asker, settings: RunSettings, run_id: str, warehouse: Warehouse, *, since: datetime | None = None
 ) -> None:

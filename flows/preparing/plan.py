@@ -43,28 +43,26 @@ _SHOWN_METRICS = 4
 
 
 def make_plan(settings: RunSettings) -> Plan:
-    """The metrics and steps of the settings; raises UnknownMetric or MetricFileError."""
+    """Return the metrics and steps of the settings; raises UnknownMetric or MetricFileError.
+
+    A run over traces that names no metrics has the default ones that need no ground truth, because real questions have
+    none, and answer_relevancy if its judge can be asked for questions.
+    """
     metrics = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
     if settings.prompts is not None:
         metrics |= make_rubric_metrics(load_prompts(settings.language, Path(settings.prompts)).values(), metrics)
-    has_traces = settings.format is not None or is_traces(settings.dataset)  # traces have no ground truths
-    wanted = settings.metrics or (list_for_traces(metrics, settings) if has_traces else ())
-    plan = plan_run(wanted, metrics, embeddings=settings.embeddings)
+    plan = plan_run(settings.metrics, metrics, embeddings=settings.embeddings)
+    if not settings.metrics and (settings.format is not None or is_traces(settings.dataset)):
+        inputs = {metric.name: _list_inputs(metric, {}) for metric in plan.metrics}
+        names = [name for name, needed in inputs.items() if needed and "ground_truth" not in needed]
+        if not is_fixed(find_judge(settings.judge, "relevancy")):
+            names.append("answer_relevancy")
+        plan = plan_run(names, metrics, embeddings=settings.embeddings)
     chosen = {metric.name: metric for metric in plan.metrics}
     for name, parameters in settings.metric_settings.items():
         if name in chosen:
             resolve_parameters(chosen[name], parameters)
     return plan
-
-
-def list_for_traces(metrics: dict[str, MetricFile], settings: RunSettings) -> list[str]:
-    """The metrics of a run over traces that names none: the default ones that need no ground truth, and, of a judge
-    that can be asked for questions, answer_relevancy. Real questions have no ground truth.
-    """
-    plan = plan_run((), metrics, embeddings=settings.embeddings)
-    inputs = {metric.name: _list_inputs(metric, {}) for metric in plan.metrics}
-    names = [name for name, needed in inputs.items() if needed and "ground_truth" not in needed]
-    return names if is_fixed(find_judge(settings.judge, "relevancy")) else [*names, "answer_relevancy"]
 
 
 def pick_rubrics(plan: Plan, prompts: Prompts, way: str) -> tuple[Prompt, ...]:

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from evalhouse.tasks.settings.run import RunSettings, leave_out, read_settings
+from evalhouse.tasks.settings.run import RunSettings, read_settings
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run, make_run_id, now_utc, refuse_forgotten
 from evalhouse.warehouse.steps import list_calls
@@ -126,11 +126,6 @@ def find_unfinished(
     return RunRequest(
         settings=settings, kind=run.kind, resumed=run, holds=run.run_id, wait_s=wait_s, is_served=is_served
     )
-
-
-def leave_out_judging(settings: RunSettings) -> RunSettings:
-    """The settings of a run that judges nothing, so that neither a key nor a price need be there."""
-    return leave_out(settings, lambda where: where.judges)
 
 
 def make_row(request: RunRequest, plan: "Plan", staged: "StagedDataset") -> RunRow:

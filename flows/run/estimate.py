@@ -15,7 +15,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
-from evalhouse.flows.preparing.batches import price_as_batches
 from evalhouse.flows.preparing.live_run import (
     check_history,
     explain_cold,
@@ -39,7 +38,7 @@ from evalhouse.flows.results.output import (
 from evalhouse.flows.results.run_facts import explain_surface
 from evalhouse.tasks.asking.embeddings import AskedEmbedder
 from evalhouse.tasks.asking.record import ReplyFinder
-from evalhouse.tasks.asking.usage import Usage
+from evalhouse.tasks.asking.usage import Usage, load_batch_rates
 from evalhouse.tasks.datasets.read import stage_of
 from evalhouse.tasks.judge.names import find_judge, list_judges
 from evalhouse.tasks.models.make import make_judges
@@ -152,7 +151,10 @@ def ask_dry(settings: RunSettings, plan: Plan, ask: Callable[[LiveRun, DryRecord
     for asker in live_run.askers:
         asker.budget_usd = None
     if settings.batch:
-        price_as_batches(live_run.asker.all, settings)
+        rates = load_batch_rates(settings.prices)
+        for asker in live_run.asker.all:
+            rate = rates.get(asker.judge.name.partition(":")[0])
+            asker.price = asker.price.at_rate(rate) if asker.price and rate else asker.price
     record.prices = {asker.judge.name: asker.price for asker in live_run.asker.all}
 
     async def go_through() -> T:

@@ -190,7 +190,7 @@ class OpenRun:
                     _close_records(live_run)
                     _discard_staged(live_run)
                     raise
-                self.interrupts.note_on_record(live_run.run_id)
+                self.interrupts.run_id = live_run.run_id
             settings = live_run.settings
             outcome = await self.carry_out(live_run, prepared.run)
             if settings.noise_share and self.interrupts.taken is None:

@@ -29,13 +29,15 @@ Answer = Callable[[str], None]
 class Interrupts:
     """A context manager that handles the signals; `taken` is the name of the first that came.
 
+    Set `run_id` when there is a run to resume.
+
     In a thread that is not the main one no signals arrive, and one that the process was started to ignore (`nohup`,
     a background job) stays ignored.
     """
 
     def __init__(self) -> None:
         self.taken: str | None = None
-        self._run_id: str | None = None
+        self.run_id: str | None = None
         # Without an answer the first signal raises KeyboardInterrupt, or is only noted.
         self._answer: Answer | None = None
         self._raises = True
@@ -56,13 +58,9 @@ class Interrupts:
             signal.signal(number, handler)
         if self in _open:
             _open.remove(self)
-        if isinstance(error, RuntimeError) and self.taken is not None and self._run_id is None:
+        if isinstance(error, RuntimeError) and self.taken is not None and self.run_id is None:
             # DuckDB raises this in place of our KeyboardInterrupt if the signal comes while it works.
             raise KeyboardInterrupt(self.taken) from error
-
-    def note_on_record(self, run_id: str) -> None:
-        """Note that there is a run to resume from now on."""
-        self._run_id = run_id
 
     def note_only(self) -> None:
         """Only note the first signal from now on: the run is about to end, and its end is to be written."""
@@ -79,9 +77,9 @@ class Interrupts:
             self._answer, self._raises = before
 
     def _take(self, number: int, _: FrameType | None) -> None:
-        if self.taken is not None and self._run_id is not None:
+        if self.taken is not None and self.run_id is not None:
             shown = _SHOW_CURSOR if sys.stderr.isatty() else ""
-            command = f"evalhouse resume {self._run_id}   (answers so far are stored)"
+            command = f"evalhouse resume {self.run_id}   (answers so far are stored)"
             # Nothing that buffers or locks may be used: the signal may have come in the middle of it.
             os.write(2, f"{shown}\nstopped at once; next: {command}\n".encode())
             os._exit(INTERRUPTED)
