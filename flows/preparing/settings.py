@@ -6,27 +6,25 @@ A variable is named after the flag that it replaces: `EVALHOUSE_TIMEOUT` is `--t
 import difflib
 import math
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_origin
 
 from pydantic import ValidationError
 
-from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.errors import SettingsError, explain
 from evalhouse.tasks.judge.names import LEXICAL, JudgeNames, parse_judges
 from evalhouse.tasks.settings.run import WHERE, RunSettings, is_sample
+from evalhouse.tasks.settings.suite import Notify, SuiteGate, TargetSettings
+from evalhouse.warehouse.messages import hide_credentials, name_flag, name_setting
 from evalhouse.warehouse.sample_data import SAMPLE
 
 if TYPE_CHECKING:
     from evalhouse.flows.preparing.suites import Suite
     from evalhouse.warehouse.rows.runs import RunRow
-from collections.abc import Callable
-from typing import Literal
 
-from evalhouse.flows.errors import explain
-from evalhouse.tasks.settings.suite import Notify, SuiteGate, TargetSettings
-from evalhouse.warehouse.messages import hide_credentials, name_flag, name_setting
-
+Verdict = Literal["ok", "note", "wrong"]
+CheckResult = tuple[Verdict, str]
 _PREFIX = "EVALHOUSE_"
 _LISTS = tuple(name for name, field in RunSettings.model_fields.items() if get_origin(field.annotation) is tuple)
 # What is given by name: a flag adds to what the suite has, or replaces its entry of the same name.
@@ -266,10 +264,6 @@ def count_limits(gate: SuiteGate) -> str:
             base = f" against {gate.against}" if kind == "drop limit" else ""
             parts.append(f"{n} {kind}{'s' if n > 1 else ''}{base}")
     return ", ".join(parts)
-
-
-Verdict = Literal["ok", "note", "wrong"]
-CheckResult = tuple[Verdict, str]
 
 
 @dataclass(frozen=True, kw_only=True)
