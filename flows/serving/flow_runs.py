@@ -40,6 +40,13 @@ ENDED: Final = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 _PAGE = 50
 _MAX_CHANGED = 100_000
 _MAX_TEXT = 1_000
+# Flow runs a step, so that a running evaluation does not wait long for the database.
+_A_STEP = 10
+# As many as Prefect lists at once.
+_HISTORY_PAGE = 200
+_REST_S: Final = 86_400.0
+# The shortest that Prefect allows.
+HEARTBEAT_S: Final = 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,13 +215,6 @@ def parse_update(event: Mapping[str, Any]) -> tuple[Update, str | None]:
     return update, "; ".join(problems) or None
 
 
-# Flow runs a step, so that a running evaluation does not wait long for the database.
-_A_STEP = 10
-# As many as Prefect lists at once.
-_HISTORY_PAGE = 200
-_REST_S: Final = 86_400.0
-
-
 class HistoryLimit:
     """Deletes what is older than each suite's age, a few flow runs a step, once a day until none is left."""
 
@@ -284,10 +284,6 @@ def _list_ids(api: PrefectApi, path: str, conditions: Mapping[str, object]) -> l
         ids += [str(row["id"]) for row in rows]
         if len(rows) < _HISTORY_PAGE:
             return ids
-
-
-# The shortest that Prefect allows.
-HEARTBEAT_S: Final = 30
 
 
 def make_deployment(suite: "Suite", flow: "Flow[..., Any]") -> "RunnerDeployment":
