@@ -1,11 +1,16 @@
 """The warehouse: append a batch of rows atomically, read, migrate. Everything else is built on these three.
 
 A batch is written by one transaction on a short-lived connection. When another program keeps the file for longer than a
-few seconds the batch goes to the spool and is taken in by the next write, so that a run goes on judging beside an
-analyst's open notebook; whatever else a run reads and writes waits until the file can be had (`engine/locks`).
+few seconds the batch goes to the spool and is taken in by the next write, so that a run continues to judge beside an
+analyst's open notebook; all other reads and writes of a run wait until the file is free (`engine/locks`).
 
-A spooled batch is a folder of Parquet files, written under a name of its own and then renamed, so that a folder with a
-final name is always whole; it loses that name again before it is removed.
+A spooled batch is a folder of Parquet files, written under a temporary name and then renamed, so that a folder with a
+final name is always complete; it loses that name again before it is removed.
+
+Derived rows (the means, the causes and the costs of runs) are stored in the transaction that writes the rows they are
+computed from, so that pages only read them: means and causes when a run is scored, costs when it ends, and all of them
+again where rows of an ended run arrive late or are deleted. The views `run_scores`, `sample_causes`, `run_causes` and
+`run_costs` read them.
 """
 
 import contextlib
@@ -44,15 +49,25 @@ RESTS_ON: Final[Mapping[Part, frozenset[str]]] = {
 _SAMPLES_AT_ONCE: Final = 20_000
 _BYTES_PER_SAMPLE: Final = 25_000  # twice what 30,000 samples of 7 statements each took
 _WRITER_MIB: Final = 180
-_MOST_MIB: Final = 2_000
+_MAX_MIB: Final = 2_000
 
 
 def derive(
     connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str], parts: Collection[Part] = tuple(RESTS_ON)
 ) -> None:
-    """Compute these parts of these runs and store them in place of what was there, within the open transaction."""
-    for chunk, n_samples in _divide(connection, run_ids):
-        connection.execute("create or replace temp table open_runs as select unnest(?::varchar[]) as run_id", [chunk])
+    """Compute these parts of these runs and replace the stored rows, within the open transaction."""
+    # Runs in groups whose causes fit into memory together.
+    sql = "select run_id, count(*) from run_samples where run_id in (select unnest(?::varchar[])) group by run_id"
+    sizes = dict(connection.execute(sql, [list(run_ids)]).fetchall())
+    groups: list[tuple[list[str], int]] = []
+    for run_id in run_ids:
+        n_samples = sizes.get(run_id, 0)
+        if groups and groups[-1][1] + n_samples <= _SAMPLES_AT_ONCE:
+            groups[-1] = ([*groups[-1][0], run_id], groups[-1][1] + n_samples)
+        else:
+            groups.append(([run_id], n_samples))
+    for group, n_samples in groups:
+        connection.execute("create or replace temp table open_runs as select unnest(?::varchar[]) as run_id", [group])
         with _memory_for(connection, n_samples if "causes" in parts else 0):
             for part in parts:
                 connection.execute(f"delete from stored_{part} where run_id in (select run_id from open_runs)")
@@ -60,10 +75,25 @@ def derive(
         connection.execute("drop table temp.open_runs")
 
 
-def derive_again(connection: duckdb.DuckDBPyConnection, run_id: str, written: Collection[str]) -> None:
-    """Bring what rests on these tables up to date, where rows were written or deleted of a run that has ended.
+@contextmanager
+def _memory_for(connection: duckdb.DuckDBPyConnection, n_samples: int) -> Iterator[None]:
+    """Give a writer, which has little memory, enough to compute the causes of so many samples."""
+    needed = n_samples * _BYTES_PER_SAMPLE // 2**20
+    if needed <= _WRITER_MIB:
+        yield
+        return
+    ((before,),) = connection.execute("select current_setting('memory_limit')").fetchall()
+    connection.execute(f"set memory_limit = '{min(needed, _MAX_MIB)}MiB'")
+    try:
+        yield
+    finally:
+        connection.execute(f"set memory_limit = '{before}'")
 
-    Of a run that is running nothing is done: it is scored, and its costs are stored, when it ends.
+
+def derive_again(connection: duckdb.DuckDBPyConnection, run_id: str, written: Collection[str]) -> None:
+    """Derive the parts that rest on these tables again, where rows of an ended run were written or deleted.
+
+    A running run is left alone: it is scored, and its costs are stored, when it ends.
     """
     parts = [part for part, tables in RESTS_ON.items() if not tables.isdisjoint(written)]
     if parts and connection.execute("select 1 from runs where run_id = ? and status <> 'running'", [run_id]).fetchone():
@@ -75,37 +105,6 @@ def derive_again(connection: duckdb.DuckDBPyConnection, run_id: str, written: Co
 def list_later(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str]) -> list[str]:
     """Return the later runs whose causes look back at one of these runs."""
     return [row[0] for row in connection.execute(read_query("stored/later"), {"run_ids": list(run_ids)}).fetchall()]
-
-
-def _divide(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str]) -> Iterator[tuple[list[str], int]]:
-    """Runs in groups whose causes fit into memory together, each with its number of samples."""
-    sql = "select run_id, count(*) from run_samples where run_id in (select unnest(?::varchar[])) group by run_id"
-    sizes = dict(connection.execute(sql, [list(run_ids)]).fetchall())
-    chunk: list[str] = []
-    n_samples = 0
-    for run_id in run_ids:
-        if chunk and n_samples + sizes.get(run_id, 0) > _SAMPLES_AT_ONCE:
-            yield chunk, n_samples
-            chunk, n_samples = [], 0
-        chunk.append(run_id)
-        n_samples += sizes.get(run_id, 0)
-    if chunk:
-        yield chunk, n_samples
-
-
-@contextmanager
-def _memory_for(connection: duckdb.DuckDBPyConnection, n_samples: int) -> Iterator[None]:
-    """Give a writer, which has little memory, what it takes to compute the causes of so many samples."""
-    needed = n_samples * _BYTES_PER_SAMPLE // 2**20
-    if needed <= _WRITER_MIB:
-        yield
-        return
-    ((before,),) = connection.execute("select current_setting('memory_limit')").fetchall()
-    connection.execute(f"set memory_limit = '{min(needed, _MOST_MIB)}MiB'")
-    try:
-        yield
-    finally:
-        connection.execute(f"set memory_limit = '{before}'")
 
 
 WRITE_PATIENCE_S = 5.0
@@ -120,7 +119,7 @@ class Warehouse:
         self.location: Location = parse_location(url)
 
     def exists(self) -> bool:
-        """Whether anything has been written there yet; raises the errors of a warehouse that cannot be reached."""
+        """Return whether there is a warehouse; raises the errors of one that cannot be reached."""
         try:
             with open_reader(self.location):
                 return True
@@ -128,11 +127,11 @@ class Warehouse:
             return False
 
     def migrate(self) -> list[str]:
-        """Create or update the tables and views; returns the names of what was applied."""
+        """Create or update the tables and views; returns the names of the applied migrations."""
         return migrate(self.location)
 
     def make_ready(self) -> None:
-        """Have all that a run needs, by one opening: the newest shape, the spool taken in, and room for replies.
+        """Prepare everything for a run by one opening: the newest tables, the spool taken in, and room for replies.
 
         Raises MigrationError, and WarehouseUnwritable for a full disk, a quota, or a place that is read-only.
         """
@@ -163,7 +162,7 @@ class Warehouse:
         return True
 
     def append_now(self, batch: Batch, *, patience_s: float = WRITE_PATIENCE_S, waits: bool = True) -> None:
-        """Write a batch or raise WarehouseBusy; for callers that keep the rows safe themselves."""
+        """Write a batch or raise WarehouseBusy, for callers that keep the rows safe themselves."""
         with self.writing(patience_s=patience_s, run_id=batch.run_id, waits=waits) as connection:
             write_batch(connection, batch)
 
@@ -181,7 +180,7 @@ class Warehouse:
             self.append(Batch(key=key, run_id=run_id, tables=frames, replaces=tuple(replaces)))
 
     def flush(self, *, patience_s: float = FLUSH_PATIENCE_S) -> None:
-        """Take the spool in; raises WarehouseBusy, naming what waits, when the file stays locked."""
+        """Take the spool in; raises WarehouseBusy with the number of waiting batches when the file stays locked."""
         if not list_spooled(self.location.spool_path):
             return
         try:
@@ -199,10 +198,10 @@ class Warehouse:
     def writing(
         self, *, patience_s: float = WRITE_PATIENCE_S, run_id: str | None = None, waits: bool = True
     ) -> Iterator[duckdb.DuckDBPyConnection]:
-        """One transaction on a short-lived connection, after taking the spool in.
+        """Open one transaction on a short-lived connection, after taking the spool in.
 
-        Of a lake the snapshot it makes is named after the run. Raises WarehouseBusy, WarehouseUnwritable (then nothing
-        of the transaction is kept), or WarehouseError; `waits` as for `open_writer`.
+        The snapshot that it makes in a lake is named after the run. Raises WarehouseBusy, WarehouseUnwritable (then
+        nothing of the transaction is kept), or WarehouseError; `waits` as for `open_writer`.
         """
         with open_writer(self.location, patience_s=patience_s, waits=waits) as connection:
             try:
@@ -224,7 +223,7 @@ class Warehouse:
         *,
         frames: Mapping[str, pl.DataFrame] | None = None,
     ) -> pl.DataFrame:
-        """Rows of our own SQL (a person's goes through `run_query`).
+        """Return the rows of SQL of this program (foreign SQL goes through `run_query`).
 
         `frames` are tables for this query alone: hundreds of values come in a frame within a millisecond, as a list
         among the parameters in sixty.
@@ -275,7 +274,7 @@ class Warehouse:
 
     def _take_in_spool(self, connection: duckdb.DuckDBPyConnection) -> None:
         folder = self.location.spool_path
-        for path in folder.glob("*.done"):  # what an earlier `drop_spooled` was killed over
+        for path in folder.glob("*.done"):  # left by a process that was killed in `drop_spooled`
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(path)
         for path in list_spooled(folder):
@@ -313,7 +312,7 @@ def delete_rows(
 
 
 def enter_batch(connection: duckdb.DuckDBPyConnection, key: str, run_id: str | None) -> bool:
-    """Put a batch into the ledger; False when it stands there already, and is not to be written again."""
+    """Enter a batch into the ledger; False when it is there already, and is not to be written again."""
     if connection.execute("select 1 from batches where batch_key = ?", [key]).fetchone():
         return False
     connection.execute("insert into batches values (?, ?, now() at time zone 'UTC')", [key, run_id])
@@ -321,7 +320,7 @@ def enter_batch(connection: duckdb.DuckDBPyConnection, key: str, run_id: str | N
 
 
 def write_batch(connection: duckdb.DuckDBPyConnection, batch: Batch) -> None:
-    """Write a batch within the open transaction, unless its key is known."""
+    """Write a batch within the open transaction, unless its key is known; a prompt is kept once, by its hash."""
     if not enter_batch(connection, batch.key, batch.run_id):
         return
     if batch.replaces and batch.run_id is not None:
@@ -329,20 +328,20 @@ def write_batch(connection: duckdb.DuckDBPyConnection, batch: Batch) -> None:
     for table, frame in batch.tables.items():
         if table == "responses" and batch.run_id is not None:  # takes the place of an earlier one of the same run
             delete_rows(connection, (table,), batch.run_id, frame["sample_id"].to_list())
-        insert_frame(connection, table, _pick_new_prompts(connection, frame) if table == "prompts" else frame)
+        new = frame
+        if table == "prompts":
+            known = connection.sql("select prompt_hash from prompts").pl()
+            new = frame.unique("prompt_hash", keep="first", maintain_order=True).join(
+                known, on="prompt_hash", how="anti"
+            )
+        insert_frame(connection, table, new)
     if batch.run_id is not None:
         derive_again(connection, batch.run_id, batch.tables)
 
 
-def _pick_new_prompts(connection: duckdb.DuckDBPyConnection, frame: pl.DataFrame) -> pl.DataFrame:
-    """Prompts are kept once by hash, whichever run brings them."""
-    recorded = connection.sql("select prompt_hash from prompts").pl()
-    return frame.unique("prompt_hash", keep="first", maintain_order=True).join(recorded, on="prompt_hash", how="anti")
-
-
 def spool_batch(folder: Path, batch: Batch) -> Path:
     """Write the batch into the spool and return its folder; raises OSError and leaves nothing when that fails."""
-    # Later than all that wait, even when the clock was set back: a batch may replace rows of one before it.
+    # Later than all waiting ones, even when the clock was set back: a batch may replace rows of an earlier one.
     newest = max((int(path.name.split("-")[0]) for path in list_spooled(folder)), default=0)
     stamp = max(time.time_ns(), newest + 1)
     final = folder / f"{stamp:020d}-{hashlib.sha256(batch.key.encode()).hexdigest()[:16]}"
@@ -363,14 +362,14 @@ def spool_batch(folder: Path, batch: Batch) -> Path:
 
 
 def list_spooled(folder: Path) -> list[Path]:
-    """Folders of whole batches, oldest first."""
+    """Return the folders of complete batches, oldest first."""
     if not folder.exists():
         return []
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.suffix)
 
 
 def read_spooled(path: Path) -> Batch:
-    """Read one spooled batch back; raises WarehouseError when somebody has meddled with it."""
+    """Load one spooled batch; raises WarehouseError when its files were changed."""
     try:
         head = json.loads((path / _HEAD).read_text(encoding="utf-8"))
         tables = {entry.stem: pl.read_parquet(entry) for entry in sorted(path.glob("*.parquet"))}
@@ -380,15 +379,15 @@ def read_spooled(path: Path) -> Batch:
 
 
 def refuse_spooled(path: Path, why: str) -> WarehouseError:
-    """The error for a batch that cannot be taken in and therefore keeps every later one waiting."""
+    """Return the error for a batch that cannot be taken in and therefore keeps every later one waiting."""
     return WarehouseError(
         f"the spooled batch {path} cannot be taken in ({why.splitlines()[0] if why else 'no reason given'}); "
-        "move that folder away and go on with `evalhouse resume`: replies on record are not paid for again"
+        "move that folder away and continue with `evalhouse resume`: stored replies are not paid for again"
     )
 
 
 def drop_spooled(path: Path) -> None:
-    """Remove a batch that is in the warehouse now."""
+    """Remove a batch that has been written."""
     gone = path.with_suffix(".done")
     path.rename(gone)
     shutil.rmtree(gone)
@@ -401,7 +400,7 @@ def _write_file(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-# About what the journal holds before it is moved into the warehouse: 2,000 calls of 8 KB.
+# About the size of the journal when it is moved into the warehouse: 2,000 calls of 8 KB.
 _ROOM_MB = 16
 _BLOCK_BYTES = 2**20
 
@@ -413,26 +412,19 @@ def _check_room(location: Location) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         # A file without a name, or one that the system removes: nothing stays of it, however this process ends.
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-            _fill(file.fileno())
+            try:
+                # The file system sets the room aside in a fifth of the time that writing takes.
+                os.posix_fallocate(file.fileno(), 0, _ROOM_MB * _BLOCK_BYTES)
+            except (AttributeError, OSError) as error:
+                if isinstance(error, OSError) and error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                    raise
+                block = os.urandom(_BLOCK_BYTES)  # noise, because a file system may pack zeros to nothing
+                for _ in range(_ROOM_MB):
+                    if file.write(block) != len(block):
+                        raise OSError("no space left") from None
             os.fsync(file.fileno())
     except OSError as error:
         raise WarehouseUnwritable(
-            f"there is no room for replies beside {folder}, {_ROOM_MB} MB at least are needed "
-            f"({error.strerror or error}); make room, or name another place with {name_setting('warehouse')}"
+            f"there is no room for replies in {folder}: {error.strerror or error}; at least {_ROOM_MB} MB are needed; "
+            f"make room, or name another place with {name_setting('warehouse')}"
         ) from None
-
-
-def _fill(file: int) -> None:
-    """Have the file system set the room aside, in a fifth of the time that writing takes; where it cannot, write."""
-    if hasattr(os, "posix_fallocate"):
-        try:
-            os.posix_fallocate(file, 0, _ROOM_MB * _BLOCK_BYTES)
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-                raise
-        else:
-            return
-    block = os.urandom(_BLOCK_BYTES)  # noise, because a file system may pack zeros to nothing
-    for _ in range(_ROOM_MB):
-        if os.write(file, block) != len(block):
-            raise OSError("no space left")
