@@ -1,17 +1,15 @@
-"""Metrics and views as files: one `.sql` per metric with a strict header, one `.sql` per view.
+"""Metrics and views as files: one `.sql` per metric with a strict header, one `.sql` per view; and the plan of a run.
 
-A metric file says in its header what it is called, which version of its formula it holds, which steps it rests on,
-which numbers it takes, which way is better, whether a run that names no metric takes it, whether people's labels can
-correct its mean, and what it means to a person who knows none of this; its body is one SELECT over the views of
-`warehouse/views`. This module only reads text: the connection that runs it belongs to `warehouse/rows/scores.py` and
-`warehouse/engine/migrate.py`, so nothing here knows DuckDB. At the end stands the plan of a run: which steps its
-metrics need.
+The header of a metric file has its name, the version of its formula, the steps it rests on, its parameters, which
+direction is better, whether a run that names no metric computes it, whether labels can correct its mean, and a meaning
+for a reader who does not know it; its body is one SELECT over the views of `warehouse/views`. This module only reads
+text: `warehouse/rows/scores.py` and `warehouse/engine/migrate.py` have the connections that run it.
 """
 
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from graphlib import TopologicalSorter
 from importlib.resources import files
@@ -26,10 +24,10 @@ from evalhouse.warehouse.steps import GRADE_STEP, STEPS, add_earlier
 OPTIONAL_STEPS: Final = tuple(step.name for step in STEPS.values() if step.optional)
 
 Better = Literal["high", "low"]
-"""Which way a metric is better."""
+"""The direction in which a metric is better."""
 
 Embeddings = Literal["model", "hashing"]
-"""What a metric has texts compared by: an embedding model, or the hashed n-grams that need none."""
+"""The embeddings a metric compares texts by: a model, or hashed n-grams that need no model."""
 
 HEADER_KEYS: Final = (
     "metric", "version", "needs", "parameter", "better", "minimum", "embeddings", "default", "correctable", "meaning",
@@ -40,26 +38,30 @@ _VERSION: Final = re.compile(r"[1-9][0-9]*")
 _KEY_LINE: Final = re.compile(r"--\s*([A-Za-z_]+):\s+(.*)")
 _DEFAULT: Final = re.compile(r"no|yes(?:, place ([1-9][0-9]*))?")
 _LAST_PLACE: Final = 1000
-_CORRECTABLE: Final = ("yes", "no, ratio", "no, joined", "no, ranks")
+_CHOICES: Final = {
+    "embeddings": ("model", "hashing"),
+    "better": ("high", "low"),
+    "correctable": ("yes", "no, ratio", "no, joined", "no, ranks"),
+}
 _PARAMETER: Final = re.compile(r"(\S+)\s*=\s*(\S+)")
 _NOT_CODE: Final = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
 class MetricFileError(WarehouseError):
-    """A metric file or a metric's setting cannot be used; the text names the file, what came and what was allowed."""
+    """A metric file or a metric's setting cannot be used; the text names the file, the value and the allowed ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetricFile:
     """One metric: `sql` is one SELECT that gives run_id, sample_id, value, unscored_reason for $run_id.
 
-    `minimum` is the lowest value it can have. `default_place` is where it stands among the metrics of a run that names
-    none; None where it is not one of them.
-    `correctable` says whether people's labels of a part of its verdicts can correct its mean, or what is in the way:
-    `ratio`, a quotient of counts; `joined`, two verdicts on a statement; `ranks`, all verdicts of a ranking. It is None
-    for a metric that rests on no verdict which people review. `embeddings` is the kind that it has a value with; None
-    where it takes any. `meaning` is a phrase for a reader who does not know the formula, None where the file has none;
-    `place` is how errors speak of the file; `is_own` says that it is a user's own, not built in.
+    `minimum` is the lowest possible value. `default_place` is its place among the metrics of a run that names none;
+    None where it is not one of them.
+    `correctable` tells whether labels of a part of its verdicts can correct its mean, or what is in the way: `ratio`,
+    a quotient of counts; `joined`, two verdicts on a statement; `ranks`, all verdicts of a ranking. It is None for a
+    metric that rests on no verdict that people review. `embeddings` is the kind that it has a value with; None where
+    any kind will do. `meaning` is a phrase for a reader who does not know the formula, None where the file has none;
+    `place` is the name of the file in errors; `is_own` is True for a user's file.
     """
 
     name: str
@@ -79,7 +81,7 @@ class MetricFile:
     is_own: bool = True
 
     def fits(self, embeddings: str | None) -> bool:
-        """Whether it has a value in a run with these embeddings; None stands for any."""
+        """Return whether it has a value in a run with these embeddings; None stands for any."""
         return embeddings is None or self.embeddings in (None, "hashing" if embeddings == "hashing" else "model")
 
 
@@ -91,18 +93,11 @@ class ViewScript:
     sql: str
 
 
-@dataclass(kw_only=True)
-class _Header:
-    values: dict[str, str] = field(default_factory=dict)
-    parameters: dict[str, float] = field(default_factory=dict)
-    description: list[str] = field(default_factory=list)
-
-
 def load_metrics(folder: Path | None = None) -> dict[str, MetricFile]:
-    """All built-in metrics and those of the user's folder, by name in alphabetical order.
+    """Load all built-in metrics and those of the user's folder, by name in alphabetical order.
 
-    Raises MetricFileError for a folder that is not there, a file that breaks the rules, or a name that is built in: the
-    same name must mean the same formula wherever a score is read.
+    Raises MetricFileError for a missing folder, a file that breaks the rules, or the name of a built-in metric: one
+    name must mean one formula wherever a score is read.
     """
     metrics = dict(_load_built_in())
     if folder is None:
@@ -122,49 +117,110 @@ def load_metrics(folder: Path | None = None) -> dict[str, MetricFile]:
 
 @cache
 def _load_built_in() -> dict[str, MetricFile]:
-    texts = _read_folder("metrics")
+    texts = _load_folder("metrics")
     return {name: parse_metric(text, name=name, place=f"{name}.sql", is_own=False) for name, text in texts.items()}
 
 
 def parse_metric(text: str, *, name: str, place: str, is_own: bool = True) -> MetricFile:
-    """The metric in `text`; `name` is what its file is called, `place` is how errors speak of it."""
+    """Return the metric in `text`; `name` is the name of its file, and `place` names it in errors."""
     lines = text.splitlines()
     length = next((i for i, line in enumerate(lines) if not line.startswith("--")), len(lines))
-    header = _read_header(lines[:length], place)
+    values, parameters, description = _parse_header(lines[:length], place)
     for key in ("metric", "version", "needs"):
-        if key not in header.values:
+        if key not in values:
             raise MetricFileError(f"{place}: header has no '-- {key}: …' line; needed are metric, version and needs")
-    if header.values["metric"] != name or not _NAME.fullmatch(name):
+    if values["metric"] != name or not _NAME.fullmatch(name):
         raise MetricFileError(
-            f"{place}: metric is {header.values['metric']!r} in the header; it must be the file's name without .sql, "
+            f"{place}: metric is {values['metric']!r} in the header; it must be the file's name without .sql, "
             "in small letters, digits and underscores, beginning with a letter"
         )
-    if not _VERSION.fullmatch(header.values["version"]):
-        raise MetricFileError(f"{place}: version is {header.values['version']!r}; it must be a whole number from 1")
-    if not header.description:
+    if not _VERSION.fullmatch(values["version"]):
+        raise MetricFileError(f"{place}: version is {values['version']!r}; it must be a whole number from 1")
+    if not description:
+        raise MetricFileError(f"{place}: header lacks the meaning of a row; add '-- One row per sample of the run: …'")
+    for key, allowed in _CHOICES.items():
+        if values.get(key, allowed[0]) not in allowed:
+            choices = " or ".join(map(repr, allowed))
+            raise MetricFileError(f"{place}: {key} is {values[key]!r}; it must be {choices}")
+    try:
+        minimum = float(values.get("minimum", "0"))
+    except ValueError:
+        minimum = math.nan
+    if not 0 <= minimum < 1:
+        raise MetricFileError(f"{place}: minimum is {values['minimum']!r}; it must be a number from 0 to below 1")
+    default = _DEFAULT.fullmatch(values.get("default", "no"))
+    if default is None:
         raise MetricFileError(
-            f"{place}: header does not say what one row is; add '-- One row per sample of the run: …'"
+            f"{place}: default is {values['default']!r}; it must be 'no', 'yes' or 'yes, place <number>'"
         )
-    needs = [need.strip() for need in header.values["needs"].split(",")]
     sql = "\n".join(lines[length:]).strip().removesuffix(";").rstrip()
-    _check_sql(sql, header.parameters, place)
+    code = _strip(sql)
+    if not re.match(r"(with|select|from)\b", code.strip(), re.IGNORECASE) or ";" in code:
+        raise MetricFileError(f"{place}: the SQL must be one SELECT (or WITH … SELECT) and nothing after it")
+    used = set(re.findall(r"\$(\w+)", code))
+    if "run_id" not in used:
+        raise MetricFileError(f"{place}: the SQL never uses $run_id; it must read one run only")
+    for parameter in sorted(used - parameters.keys() - {"run_id"}):
+        raise MetricFileError(f"{place}: the SQL uses ${parameter}; add '-- parameter: {parameter} = <default number>'")
+    for parameter in sorted(parameters.keys() - used):
+        raise MetricFileError(f"{place}: parameter {parameter!r} is not used in the SQL; use ${parameter} or drop it")
+    needs = [need.strip() for need in values["needs"].split(",")]
+    embeddings: Embeddings | None = None
+    if "embeddings" in values:
+        embeddings = "model" if values["embeddings"] == "model" else "hashing"
     return MetricFile(
         name=name,
-        version=header.values["version"],
+        version=values["version"],
         needs=_pick_steps([need for need in needs if not need.endswith("?")], tuple(STEPS), needs == ["-"], place),
         optional_needs=_pick_steps([need[:-1] for need in needs if need.endswith("?")], OPTIONAL_STEPS, False, place),
-        parameters=header.parameters,
-        description=" ".join(header.description),
+        parameters=parameters,
+        description=" ".join(description),
         sql=sql,
         place=place,
-        embeddings=_read_embeddings(header, place),
-        better="low" if _read_choice(header, "better", ("high", "low"), place) == "low" else "high",
-        minimum=_read_minimum(header.values.get("minimum", "0"), place),
-        default_place=_read_default_place(header.values.get("default", "no"), place),
-        correctable=_read_choice(header, "correctable", _CORRECTABLE, place),
-        meaning=header.values.get("meaning"),
+        embeddings=embeddings,
+        better="low" if values.get("better") == "low" else "high",
+        minimum=minimum,
+        default_place=None if default[0] == "no" else int(default[1] or _LAST_PLACE),
+        correctable=values.get("correctable"),
+        meaning=values.get("meaning"),
         is_own=is_own,
     )
+
+
+def _parse_header(lines: Iterable[str], place: str) -> tuple[dict[str, str], dict[str, float], list[str]]:
+    """Return the values of a header by key, its parameters with their defaults, and the lines of its description."""
+    values: dict[str, str] = {}
+    parameters: dict[str, float] = {}
+    description: list[str] = []
+    for line in lines:
+        key = line.removeprefix("--").strip().removesuffix(":")
+        if line.rstrip().endswith(":") and key in HEADER_KEYS and not description:
+            none = "; write - for none" if key == "needs" else ""
+            raise MetricFileError(f"{place}: header {key!r} is empty{none}")
+        match = _KEY_LINE.fullmatch(line.rstrip())
+        # Within the description a word before a colon is prose.
+        if match is None or (description and match[1] not in HEADER_KEYS):
+            description.append(line.removeprefix("--").strip())
+        elif match[1] not in HEADER_KEYS:
+            raise MetricFileError(f"{place}: unknown header {match[1]!r}; {suggest(match[1], HEADER_KEYS)}")
+        elif description:
+            raise MetricFileError(f"{place}: header '{match[1]}' comes after the description; put it before")
+        elif match[1] == "parameter":
+            pair = _PARAMETER.fullmatch(match[2])
+            try:
+                default = float(pair[2]) if pair else math.nan
+            except ValueError:
+                default = math.nan
+            if pair is None or not _NAME.fullmatch(pair[1]) or not math.isfinite(default):
+                raise MetricFileError(f"{place}: parameter is {match[2]!r}; it must be '<name> = <default number>'")
+            if pair[1] in parameters or pair[1] in _RESERVED:
+                raise MetricFileError(f"{place}: parameter {pair[1]!r} is taken; give it another name")
+            parameters[pair[1]] = default
+        elif match[1] in values:
+            raise MetricFileError(f"{place}: header {match[1]!r} is given twice; keep one")
+        else:
+            values[match[1]] = match[2]
+    return values, parameters, description
 
 
 def write_rubric_metric(
@@ -176,9 +232,9 @@ def write_rubric_metric(
     minimum: float = 0.0,
     stand_in: str | None = None,
 ) -> str:
-    """The text of a metric file for a rubric's criterion or total: its rating as a share of the scale's maximum.
+    """Return a metric file for a rubric's criterion or total: its rating as a share of the scale's maximum.
 
-    `stand_in` is a sentence on what is rated where a text is missing. The built-in rubrics have such files; those of
+    `stand_in` is a sentence on the rating where a text is missing. The built-in rubrics have such files; those of
     users' rubrics are made while a run is planned.
     """
     further = ("-- better: low\n" if better == "low" else "") + (f"-- minimum: {minimum!r}\n" if minimum else "")
@@ -188,9 +244,9 @@ def write_rubric_metric(
 
 
 def resolve_parameters(metric: MetricFile, settings: Mapping[str, float]) -> dict[str, float]:
-    """Every parameter of the metric with its value: from `settings` where it is there, else the file's default.
+    """Return every parameter of the metric with its value: from `settings`, else the file's default.
 
-    Raises MetricFileError for a parameter the metric does not take and for a value that is no finite number.
+    Raises MetricFileError for a parameter the metric does not take and for a value that is not a finite number.
     """
     for name, value in settings.items():
         if name not in metric.parameters:
@@ -202,22 +258,20 @@ def resolve_parameters(metric: MetricFile, settings: Mapping[str, float]) -> dic
 
 
 def metric_version(metric: MetricFile, settings: Mapping[str, float]) -> str:
-    """What `scores.metric_version` says: the file's version, then each parameter that is not at its default.
+    """Return the value of `scores.metric_version`: the file's version, then each parameter that is not at its default.
 
     `settings` holds parameters of this metric alone, so "1" or "1;factual_weight=0.5"; errors as resolve_parameters.
     """
-    resolved = resolve_parameters(metric, settings)
-    changed = [
-        f"{name}={_format_number(resolved[name])}"
-        for name in sorted(resolved)
-        if resolved[name] != metric.parameters[name]
-    ]
-    return ";".join([metric.version, *changed])
+    parts = [metric.version]
+    for name, value in sorted(resolve_parameters(metric, settings).items()):
+        if value != metric.parameters[name]:
+            parts.append(f"{name}={int(value) if value.is_integer() else repr(value)}")
+    return ";".join(parts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SetMetric:
-    """A metric with a value for each parameter, and what `scores.metric_version` says of it then."""
+    """A metric with a value for each parameter, and the value of `scores.metric_version` for these."""
 
     file: MetricFile
     parameters: dict[str, float]
@@ -225,7 +279,7 @@ class SetMetric:
 
 
 def set_metrics(metrics: Iterable[MetricFile], settings: Mapping[str, Mapping[str, float]]) -> list[SetMetric]:
-    """Metrics with the parameters that `settings` has by metric; errors as resolve_parameters."""
+    """Return metrics with the parameters that `settings` has by metric; errors as resolve_parameters."""
     return [
         SetMetric(
             file=metric,
@@ -236,26 +290,26 @@ def set_metrics(metrics: Iterable[MetricFile], settings: Mapping[str, Mapping[st
     ]
 
 
-def view_scripts(metrics: Mapping[str, MetricFile] | None = None) -> list[ViewScript]:
-    """All views, each after the views it reads; run them in this order on top of the migrations.
-
-    `metrics` (default: the built-in ones) is what the view metric_steps lists.
-    """
-    return list(_list_own_scripts() if metrics is None else _list_scripts(metrics))
-
-
 @cache
-def _list_own_scripts() -> list[ViewScript]:
-    """Asked for at every run's beginning, and 15 ms of work."""
-    return _list_scripts(load_metrics())
-
-
-def _list_scripts(metrics: Mapping[str, MetricFile]) -> list[ViewScript]:
-    texts = _read_folder("views")
+def view_scripts() -> list[ViewScript]:
+    """Return all views, each after the views it reads; run them in this order on top of the migrations."""
+    metrics = load_metrics()
+    texts = _load_folder("views")
     rubrics = sorted({need for metric in metrics.values() for need in metric.needs if need.startswith(GRADE_STEP)})
     steps = ",\n        ".join(f"('{name}')" for name in (*STEPS, *rubrics))
     texts["sample_steps"] = texts["sample_steps"].replace("$steps", steps).replace("$names", ", ".join(STEPS))
-    texts["verdicts"] = texts["verdicts"].replace("$further", _select_further(texts["verdicts"]))
+    # The view `verdicts` gets a branch, with the columns that it knows, for each table that its text does not name.
+    verdicts = texts["verdicts"]
+    named = set(_strip(verdicts).split())
+    columns = {match[1] for match in re.finditer(r"^comment on column verdicts\.(\w+)", verdicts, re.MULTILINE)}
+    tables = {table.name: (step, table) for step in STEPS.values() for table in step.tables}
+    branches = [
+        f"union all by name\n    select run_id, sample_id, '{step.name}' as step, "
+        f"{', '.join(name for name in table.columns if name in columns)}, call_id\n    from {name}"
+        for name, (step, table) in tables.items()
+        if name not in named and name != "votes"
+    ]
+    texts["verdicts"] = verdicts.replace("$further", "\n    ".join(branches))
     texts["metric_steps"] = metric_steps_sql(metrics)
     texts["run_costs"] = texts["run_costs"].replace("($costs)", f"(\n{read_stored('costs')})")
     texts["sampled_means"] = fill_in_sampled(texts["sampled_means"])
@@ -269,28 +323,21 @@ def _list_scripts(metrics: Mapping[str, MetricFile]) -> list[ViewScript]:
     return [ViewScript(name=name, sql=texts[name]) for name in order.static_order()]
 
 
-@cache
-def read_view(name: str) -> str:
-    """The SELECT of a view."""
-    [script] = [script for script in view_scripts() if script.name == name]
-    return script.sql.partition(f"create or replace view {name} as\n")[2].partition(";\n")[0]
-
-
 def read_stored(part: str) -> str:
-    """What computes a part of what is stored of runs: a SELECT of open_runs, a name for a table of their ids."""
+    """Return the SELECT that computes a derived part of the runs in the table `open_runs`."""
     text = read_query(f"stored/{part}").replace("$earlier_support", read_query("stored/earlier_support"))
     return fill_in_sampled(text)
 
 
 def fill_in_sampled(sql: str) -> str:
-    """SQL with the queries over runs that judged a part of their dataset in the places where it names them."""
+    """Return SQL with the queries about runs that judged a part of their dataset in the places that name them."""
     for name in ("sampled", "sampled_terms"):
         sql = sql.replace(f"(${name})", f"(\n{read_query(f'stored/{name}')})")
     return sql
 
 
 def metric_steps_sql(metrics: Mapping[str, MetricFile]) -> str:
-    """The view metric_steps: one row per metric and step it rests on, as the headers of the metric files say.
+    """Return the view metric_steps: one row per metric and step it rests on, as the headers of the metric files state.
 
     A metric that rests on no step has no row.
     """
@@ -299,91 +346,12 @@ def metric_steps_sql(metrics: Mapping[str, MetricFile]) -> str:
         for metric in metrics.values()
         for step in (*metric.needs, *metric.optional_needs)
     ] or ["        (null, null, null)"]
-    return _read_folder("views")["metric_steps"].replace("$rows", ",\n".join(rows))
+    return _load_folder("views")["metric_steps"].replace("$rows", ",\n".join(rows))
 
 
-def _select_further(verdicts: str) -> str:
-    """Branches of the view `verdicts` for tables that its text does not name, with the columns that it knows."""
-    words = set(_strip(verdicts).split())
-    columns = {match[1] for match in re.finditer(r"^comment on column verdicts\.(\w+)", verdicts, re.MULTILINE)}
-    tables = {table.name: (step, table) for step in STEPS.values() for table in step.tables}
-    return "\n    ".join(
-        f"union all by name\n    select run_id, sample_id, '{step.name}' as step, "
-        f"{', '.join(name for name in table.columns if name in columns)}, call_id\n    from {name}"
-        for name, (step, table) in tables.items()
-        if name not in words and name != "votes"
-    )
-
-
-def _read_folder(folder: str) -> dict[str, str]:
+def _load_folder(folder: str) -> dict[str, str]:
     entries = sorted(files("evalhouse.warehouse").joinpath(folder).iterdir(), key=lambda entry: entry.name)
     return {entry.name[:-4]: entry.read_text(encoding="utf-8") for entry in entries if entry.name.endswith(".sql")}
-
-
-def _read_header(lines: Iterable[str], place: str) -> _Header:
-    header = _Header()
-    for line in lines:
-        key = line.removeprefix("--").strip().removesuffix(":")
-        if line.rstrip().endswith(":") and key in HEADER_KEYS and not header.description:
-            none = "; write - for none" if key == "needs" else ""
-            raise MetricFileError(f"{place}: header {key!r} is empty{none}")
-        match = _KEY_LINE.fullmatch(line.rstrip())
-        # Within the description a word before a colon is prose.
-        if match is None or (header.description and match[1] not in HEADER_KEYS):
-            header.description.append(line.removeprefix("--").strip())
-        elif match[1] not in HEADER_KEYS:
-            raise MetricFileError(f"{place}: unknown header {match[1]!r}; {suggest(match[1], HEADER_KEYS)}")
-        elif header.description:
-            raise MetricFileError(f"{place}: header '{match[1]}' stands after the description; put it before")
-        elif match[1] == "parameter":
-            _add_parameter(header.parameters, match[2], place)
-        elif match[1] in header.values:
-            raise MetricFileError(f"{place}: header {match[1]!r} is given twice; keep one")
-        else:
-            header.values[match[1]] = match[2]
-    return header
-
-
-def _read_choice(header: _Header, key: str, allowed: tuple[str, ...], place: str) -> str | None:
-    value = header.values.get(key)
-    if value is not None and value not in allowed:
-        raise MetricFileError(f"{place}: {key} is {value!r}; it must be {' or '.join(map(repr, allowed))}")
-    return value
-
-
-def _read_embeddings(header: _Header, place: str) -> Embeddings | None:
-    kind = _read_choice(header, "embeddings", ("model", "hashing"), place)
-    return None if kind is None else "model" if kind == "model" else "hashing"
-
-
-def _read_minimum(value: str, place: str) -> float:
-    try:
-        minimum = float(value)
-    except ValueError:
-        minimum = math.nan
-    if not 0 <= minimum < 1:
-        raise MetricFileError(f"{place}: minimum is {value!r}; it must be a number from 0 to below 1")
-    return minimum
-
-
-def _read_default_place(value: str, place: str) -> int | None:
-    match = _DEFAULT.fullmatch(value)
-    if match is None:
-        raise MetricFileError(f"{place}: default is {value!r}; it must be 'no', 'yes' or 'yes, place <number>'")
-    return None if value == "no" else int(match[1] or _LAST_PLACE)
-
-
-def _add_parameter(parameters: dict[str, float], text: str, place: str) -> None:
-    match = _PARAMETER.fullmatch(text)
-    try:
-        default = float(match[2]) if match else math.nan
-    except ValueError:
-        default = math.nan
-    if match is None or not _NAME.fullmatch(match[1]) or not math.isfinite(default):
-        raise MetricFileError(f"{place}: parameter is {text!r}; it must be '<name> = <default number>'")
-    if match[1] in parameters or match[1] in _RESERVED:
-        raise MetricFileError(f"{place}: parameter {match[1]!r} is taken; give it another name")
-    parameters[match[1]] = default
 
 
 def _pick_steps(names: list[str], allowed: tuple[str, ...], is_none: bool, place: str) -> tuple[str, ...]:
@@ -400,30 +368,13 @@ def _pick_steps(names: list[str], allowed: tuple[str, ...], is_none: bool, place
     return tuple(sorted(names, key=lambda name: (allowed.index(name) if name in allowed else len(allowed), name)))
 
 
-def _check_sql(sql: str, parameters: Mapping[str, float], place: str) -> None:
-    code = _strip(sql)
-    if not re.match(r"(with|select|from)\b", code.strip(), re.IGNORECASE) or ";" in code:
-        raise MetricFileError(f"{place}: the SQL must be one SELECT (or WITH … SELECT) and nothing after it")
-    used = set(re.findall(r"\$(\w+)", code))
-    if "run_id" not in used:
-        raise MetricFileError(f"{place}: the SQL never uses $run_id; it must read one run only")
-    for name in sorted(used - parameters.keys() - {"run_id"}):
-        raise MetricFileError(f"{place}: the SQL uses ${name}; add '-- parameter: {name} = <default number>'")
-    for name in sorted(parameters.keys() - used):
-        raise MetricFileError(f"{place}: parameter {name!r} is not used in the SQL; use ${name} or drop it")
-
-
 def _strip(sql: str) -> str:
-    """The SQL without its strings, quoted names and comments."""
+    """Return the SQL without its strings, quoted names and comments."""
     return _NOT_CODE.sub(" ", sql)
 
 
-def _format_number(value: float) -> str:
-    return str(int(value)) if value.is_integer() else repr(value)
-
-
 class UnknownMetric(Exception):
-    """A metric was asked for that no file defines."""
+    """No file defines a metric of that name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -435,12 +386,12 @@ class Plan:
 
     @property
     def own_metrics(self) -> list[MetricFile]:
-        """The metrics that are not built in."""
+        """The metrics of the user's files."""
         return [metric for metric in self.metrics if metric.is_own]
 
 
 def plan_run(wanted: Sequence[str], metrics: dict[str, MetricFile], *, embeddings: str | None = None) -> Plan:
-    """The plan for some metrics; without any, the default ones and all that follow from the same verdicts.
+    """Return the plan for some metrics; without any, the default ones and all that need only the same verdicts.
 
     Raises UnknownMetric with the list of known names, and MetricFileError for a metric without a value in a run with
     these `embeddings` (None where they do not matter).
@@ -450,27 +401,27 @@ def plan_run(wanted: Sequence[str], metrics: dict[str, MetricFile], *, embedding
         raise UnknownMetric(f"unknown metric {unknown[0]!r}; {suggest(unknown[0], sorted(metrics))}")
     chosen = [metrics[name] for name in dict.fromkeys(wanted or list_default(metrics))]
     for metric in chosen:
-        if not metric.fits(embeddings):
-            raise MetricFileError(_explain_unfit(metric, embeddings))
+        if metric.fits(embeddings):
+            continue
+        if metric.embeddings == "hashing":
+            hashing = name_setting("embeddings", "hashing")
+            raise MetricFileError(
+                f"metric {metric.name!r} compares spelling, and embeddings is {embeddings!r}; take {hashing}"
+            )
+        model = name_setting("embeddings", "openai:MODEL")
+        raise MetricFileError(
+            f"metric {metric.name!r} compares meaning, and embeddings is {embeddings!r}, which compares spelling; "
+            f"name a model with {model}, or take surface_similarity"
+        )
     steps = add_earlier([step for metric in chosen for step in metric.needs])
     if not wanted:
-        # `steps` holds what its steps rest on, so that a metric's own needs say enough.
+        # `steps` includes earlier steps, so that a metric's own needs are enough to compare.
         following = (metric for metric in metrics.values() if steps.issuperset(metric.needs))
         chosen += [metric for metric in following if metric not in chosen and metric.fits(embeddings)]
     return Plan(metrics=tuple(chosen), steps=steps)
 
 
-def _explain_unfit(metric: MetricFile, embeddings: str | None) -> str:
-    if metric.embeddings == "hashing":
-        hashing = name_setting("embeddings", "hashing")
-        return f"metric {metric.name!r} compares spelling, and embeddings is {embeddings!r}; take {hashing}"
-    return (
-        f"metric {metric.name!r} compares meaning, and embeddings is {embeddings!r}, which compares spelling; name a "
-        f"model with {name_setting('embeddings', 'openai:MODEL')}, or take surface_similarity"
-    )
-
-
 def list_default(metrics: Mapping[str, MetricFile]) -> list[str]:
-    """The metrics of a run that names none, in the order that their files give them."""
+    """Return the metrics of a run that names none, in the order of the places in their files."""
     places = {name: metric.default_place for name, metric in metrics.items() if metric.default_place is not None}
     return sorted(places, key=lambda name: (places[name], name))

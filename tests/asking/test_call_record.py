@@ -181,10 +181,10 @@ async def test_a_look_up_waits_for_a_program_that_keeps_the_file(
     refused = [WarehouseBusy("kept open by another program")] * 2
     read = Warehouse.read
 
-    def busy_at_first(self: Warehouse, *arguments: Any) -> Any:  # noqa: ANN401  # a frame
+    def busy_at_first(self: Warehouse, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401  # a frame
         if refused:
             raise refused.pop()
-        return read(self, *arguments)
+        return read(self, *arguments, **named)
 
     monkeypatch.setattr(Warehouse, "read", busy_at_first)
     async with open_record(warehouse) as record:

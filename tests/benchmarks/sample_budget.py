@@ -21,7 +21,7 @@ import polars as pl
 
 from evalhouse.tasks.lexical.match import score_contexts
 from evalhouse.tasks.pipeline.sampling import draw, spread
-from evalhouse.warehouse.metric_files import read_view
+from evalhouse.warehouse.metric_files import view_scripts
 
 _MOST, _FEWEST = 600, 150
 _FLIPPED = 0.1
@@ -93,7 +93,9 @@ def estimate_all(
         con.execute("create table sample_picks as select run_id, sample_id, probability, picked from given")
         con.execute("create table sample_signals as select run_id, sample_id, metric, signal from given")
         con.execute("create table scores as select run_id, sample_id, metric, value from given where picked")
-        yield from con.sql(f"select mean, variance from ({read_view('sampled_means')})").fetchall()
+        (view,) = (script.sql for script in view_scripts() if script.name == "sampled_means")
+        con.execute(view.partition(";\n")[0])
+        yield from con.sql("select mean, variance from sampled_means").fetchall()
 
 
 if __name__ == "__main__":

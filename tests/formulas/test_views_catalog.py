@@ -67,8 +67,7 @@ def test_metric_steps_without_any_metric() -> None:
         con.execute(metric_steps_sql({}))
         assert read(con, "from metric_steps") == []
         only_one = {"mrr": load_metrics()["mrr"]}
-        scripts = {script.name: script for script in view_scripts(only_one)}
-        con.execute(scripts["metric_steps"].sql)
+        con.execute(metric_steps_sql(only_one))
         assert read(con, "from metric_steps") == [{"metric": "mrr", "step": "rank", "optional": True}]
 
 

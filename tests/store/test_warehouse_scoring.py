@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from warehouse_processes import count_rows, make_warehouse
+from history_nights import Size, write_nights
+from warehouse_processes import count_rows, make_warehouse, run_script
 
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics, parse_metric, view_scripts
@@ -223,3 +224,25 @@ def test_a_run_of_any_size_is_scored_within_a_writers_memory(tmp_path: Path, n_s
         "context_recall": pytest.approx(2 / 3),
     }
     assert count_rows(warehouse, "scores") == n_samples * len(metrics)
+
+
+@pytest.mark.slow
+def test_scoring_of_many_samples_has_bounded_memory(tmp_path: Path) -> None:
+    """45,000 samples took 620 MB in one transaction, causes included; their rows have to spill to disk beyond that."""
+    write_nights(tmp_path / "w.duckdb", Size(nights=1, samples=45_000))
+    warehouse = Warehouse(str(tmp_path / "w.duckdb"))
+    with warehouse.writing() as connection:
+        connection.execute("delete from scores")
+        connection.execute("delete from stored_causes")
+    ended = run_script(
+        "import resource\nfrom evalhouse.warehouse.metric_files import load_metrics, plan_run\n"
+        "from evalhouse.warehouse.rows.scores import score_run\n"
+        "warehouse = Warehouse(PATH)\nrun_id = warehouse.read('select run_id from runs').item()\n"
+        "score_run(warehouse, run_id, plan_run([], load_metrics(), embeddings='openai:model').metrics, {})\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)",
+        tmp_path / "w.duckdb",
+    )
+    assert ended.code == 0, ended
+    assert int(ended.output) < 1000, "megabytes"
+    assert warehouse.read("select count(distinct sample_id) from scores").item() == 45_000
+    assert warehouse.read("select count(*) from stored_causes").item() == 45_000
