@@ -135,8 +135,8 @@ class Prompt:
 
     @cached_property
     def _example_words(self) -> dict[str, frozenset[str]]:
-        """By text of a worked example's reply, the words that the example's data have too; texts without one are left
-        out, and so are ids, labels and single words, which are not copies."""
+        """The words of each text of a worked example's reply that the example's data have too; texts without one are
+        left out, and so are ids, labels and single words, which are not copies."""
         words_of: dict[str, frozenset[str]] = {}
         for example in self.examples:
             known = collect_words(walk_texts(example.data))

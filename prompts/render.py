@@ -78,7 +78,7 @@ _Spellings = Mapping[str, str]
 
 
 _FORMS: dict[str, str] = {}
-"""For every Latin letter, and every group with a separate sign, the signs that NFKC takes for it."""
+"""The signs that NFKC takes for a Latin letter, or for a group of letters with a separate sign."""
 for _code in (code for first, end in _CHARACTERS["styled_letters"] for code in range(first, end)):
     _folded = unicodedata.normalize("NFKC", chr(_code))
     if _folded.isascii() and _folded.isalpha():

@@ -100,7 +100,7 @@ class Look:
 
 
 def look_at(base: UpdatedBase, question: SetQuestion) -> Look:
-    """Return the question as it is found in the present documents."""
+    """Return the place of a question in the present documents."""
     found = [base.find_verbatim(span) for span in question.spans]
     places = [place for place in found if place is not None]
     if len(places) < len(found):

@@ -73,7 +73,7 @@ async def open_languages(
 ) -> dict[str, LiveRun]:
     """Return a live run with these prompts for each language of the texts, which are asked about in their language.
 
-    Small models answer in the language of the request, whatever language their instructions ask for. There is one live
+    Small models answer in the language of the request, even if their instructions ask for another. There is one live
     run for all if the language of the prompts was `named`, or the judge reads no prompts.
     """
     main = await session.fit(session.live_run, prompts)
@@ -203,7 +203,7 @@ def find_command(run: RunRow) -> list[str]:
     """Return the words of the command that made a run; raises SettingsError if it has none."""
     command = (run.config.get("testset") or {}).get("command")
     if not command:
-        raise SettingsError(f"run {run.run_id} has no command on record; give it again: what was answered is on record")
+        raise SettingsError(f"run {run.run_id} has no command on record; give it again; stored replies are reused")
     return shlex.split(command)
 
 

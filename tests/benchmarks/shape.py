@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("flows", "tasks", "prompts", "warehouse")
 MAX_LINES_OF_FILE = 700
 ROW = {"question": "When does it open?", "answer": "At nine.", "ground_truth": "At nine.", "contexts": ["At nine."]}
-# Runs in a process of its own: the profiler notes what is loaded when the flow's function is entered.
+# Runs in a separate process: the profiler notes what is loaded when the flow's function is entered.
 COUNT_IMPORTS = """
 import sys
 from evalhouse.flows.cli import main

@@ -1,0 +1,168 @@
+"""Plain English: words that engineers would not use are not in docstrings, comments, names, messages, SQL and guides.
+
+A room has no banned word, or at most as many as `LIMITS` allows, and a limit may only fall. `python
+tests/words/test_english.py` prints every hit and the present counts.
+"""
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SUFFIXES = {".py", ".sql", ".md", ".html", ".yaml", ".toml", ".js", ".css"}
+
+# Each pattern with the words to use in its place.
+BANNED = {
+    r"told|tells|telling|tell of": "reported, printed, logged, stated",
+    r"said|unsaid|says so|says the same|say so": "reported, stated, the reply, the verdict",
+    r"whoever|whatever|whomever|whichever|whosoever": "the caller, any X, every X",
+    r"nobody|nobodys|somebody|somebodys": "no person, no process, a person, another process",
+    r"one'?s own|(?:of|by|on|for)[ _](?:its|their|his|ones)[ _]own|of ours": "separate, your own, a user's, built in",
+    r"(?<!here )(?:is|are|was|were|be) no(?! longer| more| less| fewer|t\b)|(?:is|are)_no_(?!longer|more)"
+    r"|(?:is|are|was|were|as) (?-i:none)": "is not a valid X, is missing, without X",
+    r"be had|(?:came|come|comes)[ _]of": "available, the result of",
+    r"anew|mend|mends|mended|mending|unmended|bear|bears|bore|borne|bearing": "again, fix, support",
+    r"those (?:that|who|which|whom|of|with|in|it|they)|that which": "the ones that, X that, repeat the noun",
+    r"stands|stand in|stand there|stood": "is, is in, is stored",
+    r"(?:go|goes|going|went)[ _]on": "resumes, continues",
+    r"under[ _]way|lies still|lie still": "is running, is idle",
+    r"wants": "requires, needs, expects",
+    r"hitherto|thereof|therein|thereby|wherein|whereof|heretofore|henceforth|nowhere|holds? against|held against":
+    "until now, in it, by it, compared with",
+    r"(?:is|are) another|another than|otherwise than": "differs, other than",
+    r"as it is|as they are|as it stands": "unchanged",
+    r"all the same|at all events|in vain|time and again|by and by|put away|(?:puts?|is|are) on record|on its record"
+    r"|takes? in hand": "still, without result, stored, store",
+}  # fmt: skip
+WORDS = re.compile("|".join(rf"(?<![A-Za-z])(?:{pattern})(?![A-Za-z])" for pattern in BANNED), re.IGNORECASE)
+# Docstrings begin with a verb or a noun.
+OPENING = re.compile(
+    r'^[ \t]*r?"""(?:What|Whether|How|Those|Who|Where|That|Which|When|Of|In|As|From|With|By|For|If|So|Has|Is|Are|Does)'
+    r"\b",
+    re.MULTILINE,
+)
+# Files that are data, not our words: judge prompts but for their comments, samples, planted texts of tests.
+DATA = ("warehouse/sample_data/", "tests/helpers/port/", "tests/benchmarks/attacks.yaml", "tests/words/test_english.py")
+PROMPTS = re.compile(r"prompts/(?:.*/)?[a-z_0-9]+\.yaml")
+# Lines that a file may have, by path and pattern.
+EXCEPTIONS = {
+    "tasks/testsets/questions.py": r"mended",  # a stored value of earlier versions
+    "tasks/testsets/decisions.py": r'"mend": "fix"',  # a label of earlier versions
+    "tests/testsets/test_review_questions.py": r"mend",  # the same
+    "tests/words/test_prompts_hostile.py": r"all you were told before|It says so itself",  # texts of attacks
+    "tests/words/test_chinese.py": r"where said is not null",  # a column of the table `grades`
+    "prompts/rubric.py": r"\bsaid\b",  # the same
+    "tests/benchmarks/attacks.py": r"attack\.wants",  # a key of the attacks' data
+}
+LIMITS: dict[str, int] = {
+    "README.md": 2,
+    "flows": 33,
+    "flows/commands": 6,
+    "flows/deploy": 3,
+    "flows/guides": 497,
+    "flows/report": 91,
+    "flows/server": 1,
+    "flows/trials": 38,
+    "flows/ui": 75,
+    "tasks": 3,
+    "tasks/lexical": 17,
+    "tasks/models": 6,
+    "tasks/pipeline": 2,
+    "tasks/reviews": 37,
+    "tests": 22,
+    "tests/asking": 191,
+    "tests/commands": 242,
+    "tests/comparing": 7,
+    "tests/datasets": 40,
+    "tests/formulas": 136,
+    "tests/helpers": 280,
+    "tests/lexical": 12,
+    "tests/machines": 1,
+    "tests/models": 164,
+    "tests/report": 35,
+    "tests/reviews": 87,
+    "tests/runs": 77,
+    "tests/steps": 17,
+    "tests/store": 109,
+    "tests/targets": 167,
+    "tests/traces": 45,
+    "tests/trials": 146,
+    "tests/ui": 87,
+    "warehouse": 88,
+    "warehouse/engine": 3,
+    "warehouse/metrics": 35,
+    "warehouse/migrations": 69,
+    "warehouse/queries": 124,
+    "warehouse/rows": 54,
+    "warehouse/sandbox": 11,
+    "warehouse/upkeep": 6,
+    "warehouse/views": 124,
+}
+
+
+def name_room(path: str) -> str:
+    """Return the room of a file: a folder of a top folder, or the top folder or file itself."""
+    parts = path.split("/")
+    return "/".join(parts[:2]) if len(parts) > 2 and parts[0] != "prompts" else parts[0]
+
+
+def find_hits(path: str) -> Iterator[str]:
+    """Yield `path:line: word` for every banned word and docstring opening of a file."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    lines = text.split("\n")
+    exception = EXCEPTIONS.get(path)
+    patterns = (WORDS, OPENING) if path.endswith(".py") else (WORDS,)
+    for match in (match for pattern in patterns for match in pattern.finditer(text)):
+        number = text.count("\n", 0, match.start()) + 1
+        line = lines[number - 1]
+        is_text_of_prompt = PROMPTS.fullmatch(path) and not line.startswith("#")
+        if not is_text_of_prompt and not (exception and re.search(exception, line)):
+            yield f"{path}:{number}: {match[0].strip()}"
+
+
+@cache
+def collect_hits() -> dict[str, list[str]]:
+    """Return the hits of each room."""
+    by_room: dict[str, list[str]] = {}
+    paths = [ROOT / "README.md"]
+    for folder in ("flows", "tasks", "prompts", "warehouse", "tests"):
+        paths += [path for path in sorted((ROOT / folder).rglob("*")) if path.suffix in SUFFIXES]
+    for name in (path.relative_to(ROOT).as_posix() for path in paths):
+        if not name.startswith(DATA):
+            by_room.setdefault(name_room(name), []).extend(find_hits(name))
+    return by_room
+
+
+def test_rooms_have_no_more_banned_words_than_allowed() -> None:
+    over = {room: hits for room, hits in collect_hits().items() if len(hits) > LIMITS.get(room, 0)}
+    shown: list[str] = []
+    for room, hits in over.items():
+        shown += [f"{room}: {len(hits)}, allowed {LIMITS.get(room, 0)}", *hits]
+    assert not over, "\n".join([*shown[:60], "words to use instead are in BANNED"])
+
+
+@pytest.mark.parametrize(
+    ("text", "n_hits"),
+    [
+        ('"""Whether it is open."""', 1),
+        ("def test_nobody_is_asked() -> None:", 1),
+        ("-- what is told of the run", 1),
+        ("The result is not a number; it is no longer stored.", 0),
+        ("This is no error.", 1),
+        ("goes_on, go on", 2),
+        ("telling_words and a teller", 1),
+    ],
+)
+def test_words_are_found_in_names_and_sentences(text: str, n_hits: int) -> None:
+    assert len(WORDS.findall(text)) + len(OPENING.findall(text)) == n_hits
+
+
+if __name__ == "__main__":
+    print("\n".join(hit for hits in collect_hits().values() for hit in hits))
+    counts = Counter({room: len(hits) for room, hits in collect_hits().items()})
+    sys.stdout.write("".join(f'    "{room}": {n},\n' for room, n in sorted(counts.items()) if n))
