@@ -182,8 +182,8 @@ def lay_result(frame: pl.DataFrame) -> ResultTable:
     return ResultTable(columns=columns, rows=rows)
 
 
-_GUIDE: Final = Path(__file__).parents[1] / "guides" / "cookbook.md"
-_FENCE = re.compile(r"```sql\n-- (?P<title>[^\n]+)\n-- gives (?P<columns>[^\n]+)\n(?P<sql>.*?)```\n", re.DOTALL)
+_COOKBOOK: Final = Path(__file__).parent / "assets" / "cookbook.sql"
+_RECIPE = re.compile(r"^-- (?P<title>[^\n]+)\n-- gives (?P<columns>[^\n]+)\n(?P<sql>.+?;\n)", re.DOTALL | re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,18 +196,11 @@ class Recipe:
 
 
 @cache
-def read_cookbook() -> str:
-    """Read the part of the guide that holds the queries."""
-    _, _, after = _GUIDE.read_text(encoding="utf-8").partition("<!-- cookbook -->\n")
-    return after.partition("<!-- end -->")[0]
-
-
-@cache
 def read_recipes() -> tuple[Recipe, ...]:
     """Return all queries of the cookbook, in their order."""
     return tuple(
         Recipe(title=match["title"], columns=tuple(match["columns"].split(", ")), sql=match["sql"])
-        for match in _FENCE.finditer(read_cookbook())
+        for match in _RECIPE.finditer(_COOKBOOK.read_text(encoding="utf-8"))
     )
 
 

@@ -15,6 +15,7 @@ import pytest
 from cli_process import Place
 
 from evalhouse.flows.cli import COMMANDS, evalhouse
+from evalhouse.flows.ui.sql import read_recipes
 from evalhouse.warehouse.engine.migrate import apply_migrations, load_migrations
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.metric_files import load_metrics
@@ -101,17 +102,35 @@ def make_help_block() -> str:
     return f"```\n{evalhouse.get_help(context)}\n```\n\n```\n{command.get_help(of_run)}\n```"
 
 
+def make_cookbook_block() -> str:
+    """A row per query of the cookbook, with its columns."""
+    rows = (f"| {recipe.title} | {', '.join(recipe.columns)} |" for recipe in read_recipes())
+    return "\n".join(["| query | columns |", "| --- | --- |", *rows])
+
+
 BLOCKS = {
-    "metrics.md": ("metrics", make_metrics_block),
-    "tables.md": ("tables", make_tables_block),
-    "diagnose.md": ("causes", make_causes_block),
-    "commands.md": ("help", make_help_block),
+    "metrics": ("metrics.md", make_metrics_block),
+    "tables": ("tables.md", make_tables_block),
+    "cookbook": ("tables.md", make_cookbook_block),
+    "causes": ("diagnose.md", make_causes_block),
+    "help": ("commands.md", make_help_block),
 }
+MAX_GUIDES, MAX_LINES = 25, 150
 
 
-@pytest.mark.parametrize("page", BLOCKS)
-def test_a_generated_block_is_what_the_code_says(page: str) -> None:
-    name, make = BLOCKS[page]
+def test_guides_are_few_and_short() -> None:
+    """Lines that the code writes, and files that a test puts in place, do not count."""
+    guides = sorted(GUIDES.glob("*.md"))
+    assert len(guides) <= MAX_GUIDES
+    for guide in guides:
+        text = re.sub(r"<!-- \w+ -->\n.*?<!-- end -->", "", guide.read_text(encoding="utf-8"), flags=re.DOTALL)
+        text = re.sub(r"(New file `[^`]+`:)\n\n```\w+\n.*?```", r"\1", text, flags=re.DOTALL)
+        assert len(text.splitlines()) <= MAX_LINES, guide.name
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_generated_block_is_what_the_code_says(name: str) -> None:
+    page, make = BLOCKS[name]
     block = f"<!-- {name} -->\n{make()}\n<!-- end -->"
     pattern = re.compile(rf"<!-- {name} -->\n.*?<!-- end -->", re.DOTALL)
     text = (GUIDES / page).read_text(encoding="utf-8")

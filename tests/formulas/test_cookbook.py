@@ -17,7 +17,7 @@ from cli_house import House
 from cookbook_house import N_NIGHTS, build_nights
 from rows import fill, open_rows, read
 
-from evalhouse.flows.ui.sql import Recipe, read_cookbook, read_recipes
+from evalhouse.flows.ui.sql import Recipe, read_recipes
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.sandbox.query import run_query
@@ -44,8 +44,8 @@ def cook(nights: Path) -> Callable[[str], list[Row]]:
     return rows
 
 
-def test_every_block_of_the_cookbook_is_read_and_there_are_enough() -> None:
-    assert read_cookbook().count("```sql") == len(RECIPES) >= LEAST
+def test_every_query_of_the_cookbook_is_read_and_there_are_enough() -> None:
+    assert len(RECIPES) >= LEAST
     assert len({recipe.title for recipe in RECIPES}) == len(RECIPES)
     for recipe in RECIPES:
         assert len(duckdb.extract_statements(recipe.sql)) == 1, recipe.title
@@ -172,8 +172,7 @@ def test_misleading_documents_are_told_by_their_ids(cook: Callable[[str], list[R
 
 
 def test_a_query_with_its_comments_is_taken_as_an_argument(house: House) -> None:
-    text = read_cookbook().split("```sql\n")[1].split("```")[0]
-    assert text.startswith("--")
+    text = f"-- {RECIPES[0].title}\n{RECIPES[0].sql}"
     assert house.place.call("query", text, "--format", "json").status == 0
     refused = house.place.call("query", "--fromat", "json")
     assert (refused.status, "--fromat" in refused.stderr) == (2, True)

@@ -1,4 +1,4 @@
-"""The guide `extending.md` can be followed: its files, put where it says, run as they stand."""
+"""The guides `extending.md` and `extending_steps.md` can be followed: a test writes their files and runs them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from cli_process import PATIENCE_S, ROOT, Finished, Place, call_here
 
 from evalhouse.warehouse.metric_files import HEADER_KEYS, view_scripts
 
-GUIDE = (ROOT / "flows" / "guides" / "extending.md").read_text(encoding="utf-8")
+GUIDE = "\n".join(
+    (ROOT / "flows" / "guides" / name).read_text(encoding="utf-8") for name in ("extending.md", "extending_steps.md")
+)
 NEW_FILE = re.compile(r"New file `([^`]+)`:\n\n```\w+\n(.*?)```", re.DOTALL)
 DIFF = re.compile(r"```diff\n--- a/(\S+)\n\+\+\+ b/\1\n(.*?)```", re.DOTALL)
 CALLING = """
@@ -75,8 +77,7 @@ def place(tmp_path: Path, prefect_home: Path) -> Place:
     (tmp_path / "samples.json").write_text(json.dumps(SAMPLES))
     paths = write_new_files(tmp_path, "metrics/", "rubrics/", "house_judge.py")
     assert paths == [
-        "metrics/grounded_precision.sql", "rubrics/en/conciseness.yaml", "rubrics/zh/conciseness.yaml",
-        "house_judge.py",
+        "metrics/grounded_precision.sql", "rubrics/en/conciseness.yaml", "house_judge.py",
     ]  # fmt: skip
     return Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home)})
 
@@ -104,7 +105,7 @@ def test_a_judged_step_and_a_format_are_added_in_the_files_that_the_guide_names(
         "warehouse/migrations/0002_tones.sql",
         "warehouse/metrics/politeness.sql",
     ]
-    assert apply_diffs(copy) == ["warehouse/steps.toml", "flows/shards.py", "tasks/datasets/formats.py"]
+    assert apply_diffs(copy) == ["tasks/datasets/formats.py", "warehouse/steps.toml", "flows/shards.py"]
     (place.folder / "lib").mkdir()
     (place.folder / "lib" / "evalhouse").symlink_to(copy)
     (place.folder / "samples.yaml").write_text(json.dumps(SAMPLES))  # JSON is YAML
@@ -145,7 +146,7 @@ def test_a_metric_and_a_rubric_are_added_as_the_users_own_files(
     assert (metric["n_scored"], metric["n_unscored"]) == (1, 2)  # the others have no contexts, or no answer
     assert 0 < metric["mean"] < 1
     assert call_here(capsys, "prompts", "check", str(place.folder / "rubrics")).status == 0
-    arguments = ("--prompts", "rubrics", "--metrics", "conciseness", "--language", "zh", "--json")
+    arguments = ("--prompts", "rubrics", "--metrics", "conciseness", "--json")
     rated = place.call("run", "samples.json", "--judge", "house_judge:make_judge", *arguments)
     assert rated.status == 0, rated.stderr
     metric = rated.document["metrics"]["conciseness"]
@@ -153,9 +154,8 @@ def test_a_metric_and_a_rubric_are_added_as_the_users_own_files(
 
 
 def test_the_guide_lists_the_header_and_the_helper_views_of_a_metric() -> None:
-    part = GUIDE.split("**The header**")[1].split("## A rubric")[0]
-    header, views = part.split("**The body**")[0], part.split("**What it can read**")[1]
+    header = GUIDE.split("The header is")[1].split("## A rubric")[0]
     assert tuple(re.findall(r"^\| `(\w+)` \|", header, re.MULTILINE)) == HEADER_KEYS
-    named = re.findall(r"^\| `(\w+)` \|", views, re.MULTILINE)
-    assert len(named) >= 5
-    assert set(named) <= {view.name for view in view_scripts()}
+    named = re.findall(r"`(\w+)`", header.split("Useful views")[1].split("`evalhouse query")[0])
+    assert {"sample_steps", "statement_verdicts", "retrieved_contexts"} <= set(named)
+    assert set(named) - {"reason"} <= {view.name for view in view_scripts()}

@@ -1,27 +1,10 @@
-# Cookbook
-
-Queries for the questions that come up every week. A test runs each of them, and the SQL page of [`evalhouse ui`](ui.md#sql)
-has them all one click away.
-
-Each query runs as it stands in `evalhouse query` and on that page, where `getvariable('latest')` is the id of the newest evaluation and
-`getvariable('previous')` that of the one before. In any other DuckDB client say once `set variable latest = (select
-max_by(run_id, started_at) from runs where kind = 'evaluation');`, or put a run id in its place. Write the id or the
-variable rather than a subquery or `in (…)`: only a value that is known before the query is planned keeps other runs
-from being read (the causes of one run of 200: 0.3 s against more than a minute). For several nights write `run_id
-between 'FIRST' and 'LAST'`: ids begin with the time. `tide-1` stands for a sample of yours, `harbour` for a column of
-your dataset; `evalhouse query "from samples"` shows what you have.
-
-<!-- cookbook -->
-```sql
 -- The score by night
 -- gives started_at, run_id, label, judge, mean, ci_low, ci_high, n_scored, n_unscored, change, same_yardstick
 select started_at, run_id, label, judge, mean, ci_low, ci_high, n_scored, n_unscored, change, same_yardstick
 from score_history
 where metric = 'faithfulness'
 order by series, started_at;
-```
 
-```sql
 -- Which samples got worse between the two last runs
 -- gives sample_id, metric, before, after, worse_by, input_changed, same_yardstick, answer
 with yardsticks as (
@@ -44,18 +27,14 @@ where after.run_id = getvariable('latest') and before.run_id = getvariable('prev
     and here.run_id = getvariable('latest') and there.run_id = getvariable('previous') and worse_by > 0
 order by worse_by desc, sample_id, metric
 limit 20;
-```
 
-```sql
 -- The history of one sample
 -- gives metric, started_at, run_id, judge, value, change, input_changed, same_yardstick, unscored_reason
 select metric, started_at, run_id, judge, value, change, input_changed, same_yardstick, unscored_reason
 from sample_history
 where sample_id = 'tide-1'
 order by metric, started_at;
-```
 
-```sql
 -- The flakiest samples of the last 30 runs, whose score moves though all that is judged and the judge are the same
 -- gives sample_id, metric, judge, n_runs, lowest, highest
 with lately as (
@@ -69,9 +48,7 @@ group by series, sample_id, metric, metric_version, input_hash, judge, embedding
 having highest - lowest > 1e-9
 order by highest - lowest desc, sample_id, metric
 limit 20;
-```
 
-```sql
 -- The trend: the last five runs against the five before, by the same judge
 -- gives series, metric, judge, language, lately, earlier, difference
 with numbered as (
@@ -87,9 +64,7 @@ select series, metric, judge, language, avg(mean) filter (where place <= 5) as l
 from numbered
 group by series, metric, judge, language, embeddings, metric_version
 order by difference nulls last, series, metric;
-```
 
-```sql
 -- What each metric costs; a step that serves several metrics is shared evenly, and NULL is a price not known
 -- gives run_id, metric, cost_usd, steps
 with latest as (
@@ -113,18 +88,14 @@ from shares
 inner join run_costs using (run_id, step)
 group by run_id, metric
 order by cost_usd desc, metric;
-```
 
-```sql
 -- What each step costs, run by run; n_unpriced calls have no known price and are not in it
 -- gives started_at, run_id, step, n_requests, n_reused, prompt_tokens, completion_tokens, priced_usd, n_unpriced
 select started_at, run_id, step, n_requests, n_reused, prompt_tokens, completion_tokens, priced_usd, n_unpriced
 from run_costs
 inner join runs using (run_id)
 order by started_at desc, priced_usd desc, step;
-```
 
-```sql
 -- Tokens by model and week; where the price of a call is not known, so is the cost
 -- gives week, model, n_requests, prompt_tokens, cached_tokens, completion_tokens, n_unpriced, cost_usd
 select date_trunc('week', started_at) as week, model, count(*) as n_requests, sum(prompt_tokens) as prompt_tokens,
@@ -135,9 +106,7 @@ from llm_calls
 where status <> 'cached'
 group by all
 order by week, model;
-```
 
-```sql
 -- What the record and the provider's cache spared
 -- gives started_at, run_id, n_calls, reused, cached
 select started_at, run_id, sum(n_calls) as n_calls, round(sum(n_reused) / sum(n_calls), 3) as reused,
@@ -146,9 +115,7 @@ from run_costs
 inner join runs using (run_id)
 group by all
 order by started_at;
-```
 
-```sql
 -- How long the application took to answer, run by run, and against the run before
 -- gives series, started_at, run_id, n_answered, latency_p50_ms, latency_p95_ms, change_p95_ms
 select series, started_at, run_id, n_answered, round(latency_p50_ms) as latency_p50_ms,
@@ -157,9 +124,7 @@ select series, started_at, run_id, n_answered, round(latency_p50_ms) as latency_
 from run_latencies
 where n_answered > 0
 order by series, started_at;
-```
 
-```sql
 -- The slowest calls
 -- gives latency_ms, run_id, sample_id, step, model, attempts, completion_tokens, call_id
 select latency_ms, run_id, sample_id, step, model, attempts, completion_tokens, call_id
@@ -167,9 +132,7 @@ from llm_calls
 where status <> 'cached'
 order by latency_ms desc nulls last
 limit 20;
-```
 
-```sql
 -- What went wrong with calls
 -- gives day, model, step, error, n_calls
 select started_at::date as day, coalesce(model, judge) as model, step, error, count(*) as n_calls
@@ -177,9 +140,7 @@ from llm_calls
 where status in ('error', 'refused')
 group by all
 order by day desc, n_calls desc, step, error;
-```
 
-```sql
 -- What is not scored, and why
 -- gives run_id, reason, meaning, n_scores, metrics, samples, detail
 select run_id, reason, meaning, count(*) as n_scores, list(distinct metric order by metric) as metrics,
@@ -189,18 +150,14 @@ left join unscored_reasons using (reason)
 where run_id = getvariable('latest')
 group by all
 order by n_scores desc, reason;
-```
 
-```sql
 -- Made-up statements, FP and supported by no context
 -- gives sample_id, statement_id, text, label_reason, support_reason
 select sample_id, statement_id, text, label_reason, support_reason
 from statement_verdicts
 where run_id = getvariable('latest') and label = 'FP' and not supported
 order by sample_id, ordinal;
-```
 
-```sql
 -- Which documents mislead, in support of FP statements
 -- gives context_id, n_statements, n_samples, context
 select context_id, sum(n_false) as n_statements, count(*) as n_samples, any_value(text) as context
@@ -208,9 +165,7 @@ from retrieved_contexts
 where run_id = getvariable('latest') and n_false > 0
 group by coalesce(context_id, text), context_id
 order by n_statements desc, context_id;
-```
 
-```sql
 -- Which documents were judged and never useful
 -- gives context_id, n_judged, context
 select context_id, count(*) as n_judged, any_value(text) as context
@@ -219,18 +174,14 @@ where run_id = getvariable('latest') and useful is not null
 group by coalesce(context_id, text), context_id
 having not bool_or(useful)
 order by n_judged desc, context_id;
-```
 
-```sql
 -- What was retrieved but not said, FN though contexts support it
 -- gives sample_id, statement_id, text, support_ranks, label_reason
 select sample_id, statement_id, text, support_ranks, label_reason
 from statement_verdicts
 where run_id = getvariable('latest') and label = 'FN' and supported
 order by sample_id, ordinal;
-```
 
-```sql
 -- At which ranks the useful contexts stand
 -- gives context_rank, n_contexts, n_useful, share
 select context_rank, count(*) as n_contexts, count(*) filter (where useful) as n_useful, n_useful / n_contexts as share
@@ -238,9 +189,7 @@ from context_verdicts
 where run_id = getvariable('latest')
 group by context_rank
 order by context_rank;
-```
 
-```sql
 -- Why samples fail, in the newest run and the one before
 -- gives run_id, judge, cause, n_samples, share
 with counted as (
@@ -253,17 +202,13 @@ from counted
 inner join runs using (run_id)
 where counted.n_samples > 0
 order by run_id desc, counted.n_samples desc, cause;
-```
 
-```sql
 -- How sure the judge is, by votes
 -- gives run_id, step, n_items, n_flipped, flip_rate, against_rate
 select run_id, step, n_items, n_flipped, flip_rate, against_rate
 from vote_flips
 order by run_id desc, flip_rate desc, step;
-```
 
-```sql
 -- On which statements and contexts the votes are split
 -- gives sample_id, step, item_id, verdicts, reasons
 select sample_id, step, item_id, list(verdict order by vote) as verdicts, list(reason order by vote) as reasons
@@ -272,18 +217,14 @@ where run_id = getvariable('latest')
 group by sample_id, step, item_id
 having bool_or(not agrees)
 order by sample_id, step, item_id;
-```
 
-```sql
 -- Where a rubric's rule changed the judge's word
 -- gives run_id, sample_id, rubric, criterion, said, rating, rule, reason
 select run_id, sample_id, rubric, criterion, said, rating, rule, reason
 from grades
 where rating <> said
 order by run_id desc, sample_id, rubric, criterion;
-```
 
-```sql
 -- Answer relevancy's regenerated questions
 -- gives sample_id, question, regenerated, similarity
 select sample_id, samples.question, similarities.text as regenerated, similarities.value as similarity
@@ -292,18 +233,14 @@ inner join run_samples using (run_id, sample_id)
 inner join samples using (sample_id, input_hash)
 where run_id = getvariable('latest') and kind = 'regenerated_question'
 order by sample_id, similarity;
-```
 
-```sql
 -- The lineage of one score, down to the raw reply
 -- gives step, statement_id, statement, label, reason, model, prompt, prompt_version, reply
 select step, statement_id, statement, label, reason, model, prompt, prompt_version, reply
 from score_lineage
 where run_id = getvariable('latest') and sample_id = 'tide-1' and metric = 'factual_f1'
 order by step, ordinal;
-```
 
-```sql
 -- The score by a column of your own dataset
 -- gives harbour, metric, mean, n_scored, n_unscored
 select coalesce(run_samples.metadata, samples.metadata) ->> 'harbour' as harbour, metric, avg(value) as mean,
@@ -314,9 +251,7 @@ inner join samples using (sample_id, input_hash)
 where run_id = getvariable('latest')
 group by harbour, metric
 order by metric, harbour;
-```
 
-```sql
 -- The scores by turn of the conversation
 -- gives turn, metric, mean, give_or_take, n_scored, n_unscored
 select coalesce((coalesce(run_samples.metadata, samples.metadata) ->> '$.turn')::integer,
@@ -329,9 +264,7 @@ inner join samples using (sample_id, input_hash)
 where run_id = getvariable('latest')
 group by turn, metric
 order by metric, turn;
-```
 
-```sql
 -- Why it failed, by turn of the conversation
 -- gives turn, cause, n_samples, share
 select coalesce((coalesce(run_samples.metadata, samples.metadata) ->> '$.turn')::integer,
@@ -343,9 +276,7 @@ inner join samples using (sample_id, input_hash)
 where run_id = getvariable('latest')
 group by turn, cause
 order by turn, n_samples desc, cause;
-```
 
-```sql
 -- The scores by conversation
 -- gives conversation, metric, mean, lowest, n_scored, n_unscored
 select coalesce(cluster, sample_id) as conversation, metric, avg(value) as mean, min(value) as lowest,
@@ -355,9 +286,7 @@ inner join run_samples using (run_id, sample_id)
 where run_id = getvariable('latest')
 group by conversation, metric
 order by metric, mean, conversation;
-```
 
-```sql
 -- Faithfulness to the contexts alone, and what earlier turns add to it
 -- gives sample_id, faithfulness, faithfulness_to_contexts, n_from_turns
 select sample_id, count(*) filter (where supported) / count(*) as faithfulness,
@@ -367,9 +296,7 @@ from statement_verdicts
 where run_id = getvariable('latest') and source = 'answer' and supported is not null
 group by sample_id
 order by n_from_turns desc, faithfulness, sample_id;
-```
 
-```sql
 -- How much of what each judge writes for a test set people accept
 -- gives judge, kind, language, n, acceptance, n_fixed, n_dropped
 select judge, kind, language, count(*) as n, count(*) filter (decision = 'accepted') / count(*) as acceptance,
@@ -377,9 +304,7 @@ select judge, kind, language, count(*) as n, count(*) filter (decision = 'accept
 from question_reviews
 group by judge, kind, language
 order by judge, acceptance, kind, language;
-```
 
-```sql
 -- Statements that the answer cites something for which does not support them
 -- gives sample_id, statement, cited, supported_by
 select sample_id, text as statement, list(distinct marker order by marker) as cited, any_value(support_ranks) as supported_by
@@ -388,17 +313,13 @@ inner join statement_verdicts using (run_id, sample_id, statement_id)
 where run_id = getvariable('latest') and not (cited.supported and all_retrieved)
 group by sample_id, text
 order by sample_id, text;
-```
 
-```sql
 -- Which of two answers was preferred, and where the order decided
 -- gives run_id, sample_id, winner, orders, base_first, candidate_first, why
 select run_id, sample_id, winner, orders, base_first, candidate_first, base_first_reason as why
 from sample_preferences
 order by run_id desc, points, sample_id;
-```
 
-```sql
 -- Which prompts each run used
 -- gives started_at, run_id, prompt, version, language, prompt_hash, n_calls
 select runs.started_at, run_id, prompts.prompt, version, prompts.language, prompt_hash, count(*) as n_calls
@@ -407,5 +328,3 @@ inner join runs using (run_id)
 inner join prompts using (prompt_hash)
 group by all
 order by runs.started_at desc, prompts.prompt, prompt_hash;
-```
-<!-- end -->
