@@ -198,7 +198,7 @@ def make_stand_in(question: Question) -> str:
         numbered = [f"{text} {mark} {number}" for number, text in enumerate(asked)]
         reply = {"reason": _REASON, "noncommittal": False, "questions": numbered}
     else:
-        reply = dict(examples[0])
+        reply = dict(examples[0]) if examples else {}
     # Changed by a full stop: a reply with the very reasons of an example counts as a copy, and is asked for again.
     reasons = cycle([f"{reason}." for reason in _collect_reasons(prompt.opening)] or [_REASON])
     reasoned = {
