@@ -95,7 +95,7 @@ class ServeHouse:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self.wait_until(lambda: "Ctrl-C ends it" in self.expected)
+        self.wait_until(lambda: "Ctrl-C ends it" in self.output)
         if with_server:
             access = (Path(place.variables["PREFECT_HOME"]) / "evalhouse-server.env").read_text(encoding="utf-8")
             self.auth = access.partition("PREFECT_API_AUTH_STRING=")[2].strip()
