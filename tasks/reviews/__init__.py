@@ -1,1 +1,1 @@
-"""People label verdicts: which ones are drawn, exported, taken in."""
+"""The labels that people give to verdicts: drawing verdicts, exporting them, importing the labels."""

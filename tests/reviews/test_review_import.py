@@ -234,12 +234,12 @@ def test_all_problems_in_one_message_and_nothing_written(warehouse: Warehouse, c
         (label(good, 1), "'Ann' has labelled this in bad.jsonl line 1 already; keep one"),
         (label(good, label="TP", reviewer="Bo"), "label is 'TP'; for rank on"),
         (label(good, first_label="maybe", reviewer="Cy"), "first_label is 'maybe'"),
-        ({**label(good), "reviewer": " "}, "says no reviewer; fill in the column, or give --reviewer NAME"),
+        ({**label(good), "reviewer": " "}, "has no reviewer; fill in the column, or give --reviewer NAME"),
         (label(good, export_id="20200101-000000-aaaa"), "export 20200101-000000-aaaa is not on record"),
         (label(good, item_hash="f" * 64), "item ffffffffffff… is not one of export"),
         (label(good, reviewed_at="yesterday", reviewer="Di"), "reviewed_at is 'yesterday'; write it like"),
         (label(good, reviewed_at="2999-01-01", reviewer="Ed"), "which is in the future"),
-        ({**key, "step": "classify"}, "does not say which verdict it means; name it by export_id and item_hash, or"),
+        ({**key, "step": "classify"}, "does not name its verdict; name it by export_id and item_hash, or"),
         ({**key, "step": "score", "statement_id": "A1"}, "step is 'score'; it must be one of classify, attribute"),
         ({**key, "step": "classify", "statement_id": "A9"}, "run r1 has no verdict of classify on A9 of sample 's01'"),
         ({**key, "run_id": "r9", "step": "classify", "statement_id": "A1"}, "run r9 is not on record"),
@@ -288,7 +288,7 @@ def test_line_numbers_count_lines_and_not_rows(call: Call, exported: Rows) -> No
         ("old.csv", "label\nnützlich".encode("latin-1"), "is not UTF-8 (byte 7); save it as CSV UTF-8"),
         ("other.csv", b"name,verdict\nx,y\n", "has no column label; it has name, verdict"),
         ("wide.csv", b"label,run_id\nTP,r1,more\n", "wide.csv line 2: has 3 cells, but there are 2 columns"),
-        ("quote.csv", b'label,run_id\n"TP,"r1\n', "does not say which verdict it means"),
+        ("quote.csv", b'label,run_id\n"TP,"r1\n', "does not name its verdict"),
     ],
 )
 def test_files_that_hold_no_labels(call: Call, name: str, content: bytes, message: str) -> None:

@@ -105,7 +105,7 @@ def test_nothing_is_overwritten(client: TestClient, warehouse: Warehouse) -> Non
     [
         ({"label": "FN"}, "it must be TP or FP"),
         ({"label": ""}, "the label is missing"),
-        ({"reviewer": " "}, "says no reviewer"),
+        ({"reviewer": " "}, "has no reviewer"),
         ({"reviewer": "x" * 101}, "at most 100 printable letters"),
         ({"reviewer": "a\u202eb"}, "at most 100 printable letters"),
         ({"note": "x" * 2001}, "the note has 2001 letters"),
