@@ -3,24 +3,18 @@
 It finds the paragraphs that share most with a question, English or Chinese, and answers with their best sentences. The
 folder is read at each request, so a changed document changes the answers at once. In a test:
 `with start_rag_bot(folder, token="secret") as bot`, then `bot.url`, `bot.stats` and `bot.configure(fail_first=3)`.
-As a process of its own: `python tests/helpers/rag_bot.py FOLDER --port 8099`, which prints its addresses as one line of
-JSON.
 
 `POST /ask` takes {"question": …}, `GET /ask` `?question=…`; both answer {"answer", "contexts": [{"id", "text",
 "score"}]}, an id being FILE#N for the Nth paragraph of FILE. `?stream=sse`, `jsonl` or `text` sends the same in parts.
-`GET /stats` tells what was asked, `POST /configure` changes options, `POST /reset` forgets what was counted.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import dataclasses
 import math
-import os
 import random
 import re
-import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator, Set
@@ -173,19 +167,9 @@ class RagBot:
         await runner.cleanup()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        match f"{request.method} {request.path}":
-            case "POST /ask" | "GET /ask":
-                return await self._handle_question(request)
-            case "GET /stats":
-                return _send_json({item.name: getattr(self.stats, item.name) for item in dataclasses.fields(BotStats)})
-            case "POST /reset":
-                self._reset()
-                return _send_json({})
-            case "POST /configure":
-                self._configure(orjson.loads(await request.read()))
-                return _send_json(dataclasses.asdict(self.options))
-        known = "POST /ask, GET /ask, GET /stats, POST /configure, POST /reset"
-        return _send_json({"error": f"{request.method} {request.path} is not served; known: {known}"}, 404)
+        if request.path == "/ask" and request.method in ("POST", "GET"):
+            return await self._handle_question(request)
+        return _send_json({"error": f"{request.method} {request.path} is not served; known: POST /ask, GET /ask"}, 404)
 
     async def _handle_question(self, request: web.BaseRequest) -> web.StreamResponse:
         stats = self.stats
@@ -359,30 +343,3 @@ def _stream_events(reply: dict[str, Any], stream: str) -> Iterator[bytes]:
 def _send_json(content: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
     body = orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS)
     return web.Response(body=body, status=status, content_type="application/json", headers=headers)
-
-
-def _read_arguments() -> dict[str, Any]:
-    """Folder, port and those options that were given."""
-    parser = argparse.ArgumentParser(description="A small RAG bot over a folder.", argument_default=argparse.SUPPRESS)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
-    for item in dataclasses.fields(BotOptions):
-        kind = {"float": float, "str | None": str}.get(str(item.type), int)
-        parser.add_argument(f"--{item.name.replace('_', '-')}", type=kind)
-    return vars(parser.parse_args())
-
-
-def main() -> None:
-    """Serve until SIGTERM or SIGINT."""
-    arguments = _read_arguments()
-    endings = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, endings)
-    bot = start_rag_bot(arguments.pop("folder"), **arguments)
-    addresses = {"url": bot.url, "stats_url": f"{bot.root_url}/stats", "pid": os.getpid()}
-    print(orjson.dumps(addresses).decode(), flush=True)
-    signal.sigwait(endings)
-    bot.stop()
-
-
-if __name__ == "__main__":
-    main()

@@ -40,14 +40,14 @@ TOO_MUCH = {
 
 @pytest.mark.parametrize("kind", TOO_MUCH)
 def test_a_reply_that_holds_too_much_is_unusable_with_a_short_reason_at_once(kind: str) -> None:
-    text, told = TOO_MUCH[kind]
+    text, expected = TOO_MUCH[kind]
     reasons = []
     started = time.process_time()
     for read in (read_statements, lambda text: read_verdicts(text, {"A1": ["TP"]})):
         with pytest.raises(UnusableReply) as caught:
             read(text)
         reasons.append(str(caught.value))
-    assert told in " ".join(reasons)
+    assert expected in " ".join(reasons)
     assert max(map(len, reasons)) < 1000
     assert time.process_time() - started < 2
 
@@ -57,7 +57,7 @@ def test_as_many_statements_as_a_long_text_has_are_read() -> None:
     assert read_statements(orjson.dumps({"statements": statements}).decode()) == statements
 
 
-async def test_a_reply_of_megabytes_fails_its_sample_and_its_beginning_stands_on_record(tmp_path: Path) -> None:
+async def test_reply_of_megabytes_fails_its_sample_and_its_beginning_is_recorded(tmp_path: Path) -> None:
     with running_endpoint(
         script={"extract": lambda _: '{"statements": ["' + "red " * (MEGABYTE // 2) + '"]}'}
     ) as endpoint:
@@ -130,7 +130,7 @@ def test_any_error_page_is_read_in_a_time_in_proportion_to_its_length(piece: str
     assert twice < 0.4
 
 
-async def test_what_an_error_page_says_is_found_behind_what_nobody_sees(tmp_path: Path) -> None:
+async def test_heading_of_an_error_page_is_its_message(tmp_path: Path) -> None:
     page = (
         "<html><head><title>502</title><style>p > a {}</style></head><body><!-- <p>not this</p> --><script>if (a<b) {}"
         "</script ><h1>Bad</h1> <p class='x'>gateway</p></body></html>"

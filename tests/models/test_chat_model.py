@@ -180,7 +180,7 @@ async def test_what_may_pass_is_tried_again(endpoint: Endpoint, tmp_path: Path, 
 
 @pytest.mark.usefixtures("quick_backoff")
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "expected"),
     [
         (Raw(body="<html>Bad gateway</html>"), "sent what is not valid JSON"),
         (Raw(body={"error": {"message": "overloaded"}}), "status 500: overloaded"),
@@ -192,10 +192,12 @@ async def test_what_may_pass_is_tried_again(endpoint: Endpoint, tmp_path: Path, 
         (Raw(status=429, body={"error": {"message": "soon"}}, headers={"retry-after-ms": "10"}), "status 429: soon"),
     ],
 )
-async def test_answers_of_odd_servers_pass(endpoint: Endpoint, tmp_path: Path, answer: Raw, told: str) -> None:
+async def test_unusual_answers_of_servers_are_read(
+    endpoint: Endpoint, tmp_path: Path, answer: Raw, expected: str
+) -> None:
     endpoint.configure(script={"extract": [answer]})
     assert await ask(tmp_path, make_question()) == [["It is red.", "Its number is 1."]]
-    assert told in read_calls(tmp_path)[0]["error"]
+    assert expected in read_calls(tmp_path)[0]["error"]
 
 
 @pytest.mark.usefixtures("quick_backoff")
@@ -215,7 +217,7 @@ async def test_retry_after_is_honoured(endpoint: Endpoint, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("fault", "expected"),
     [
         ("refusal", "the model refused: I cannot help with that request."),
         ("content_filter", "content filter stopped"),
@@ -226,20 +228,20 @@ async def test_what_will_never_work_is_not_sent_again(
     endpoint: Endpoint,
     tmp_path: Path,
     fault: Fault,
-    told: str,
+    expected: str,
 ) -> None:
     endpoint.configure(script={"extract": [Inject(fault=fault)]})
     (error,) = await ask(tmp_path, make_question())
     assert isinstance(error, JudgeFailed)
     (call,) = read_calls(tmp_path)
     assert call["status"] == "refused"
-    assert told in call["error"]
+    assert expected in call["error"]
     assert (call["prompt_tokens"] is not None) is (fault != "context_length_exceeded")  # a refusal is paid for as well
     assert endpoint.stats.requests[CHAT] == 1
 
 
 @pytest.mark.parametrize(
-    ("answer", "kind", "told"),
+    ("answer", "kind", "expected"),
     [
         (
             Raw(status=403, body={"error": {"message": "Input was flagged by moderation"}}),
@@ -256,17 +258,17 @@ async def test_what_will_never_work_is_not_sent_again(
     ],
 )
 async def test_refusals_of_many_providers(
-    endpoint: Endpoint, tmp_path: Path, answer: Raw, kind: type[Exception], told: str
+    endpoint: Endpoint, tmp_path: Path, answer: Raw, kind: type[Exception], expected: str
 ) -> None:
     endpoint.configure(script={"extract": [answer]})
     (error,) = await ask(tmp_path, make_question())
     assert isinstance(error, kind)
-    assert told in str(error)
+    assert expected in str(error)
     assert endpoint.stats.requests[CHAT] == 1
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         ({"expected_key": "sk-another-key-99"}, "refused the key for openai:judge (status 401)"),
         ({"models": ("gpt",)}, "does not know openai:judge (status 404)"),
@@ -274,7 +276,7 @@ async def test_refusals_of_many_providers(
     ],
 )
 async def test_what_can_never_work_stops_everything_at_once_with_one_message(
-    tmp_path: Path, options: dict[str, Any], told: str
+    tmp_path: Path, options: dict[str, Any], expected: str
 ) -> None:
     with running_endpoint(latency=0.02, **options) as endpoint:
         point_to(endpoint.base_url, KEY)
@@ -286,7 +288,7 @@ async def test_what_can_never_work_stops_everything_at_once_with_one_message(
         assert {type(result) for result in results} == {FatalJudgeError}
         messages = {str(result) for result in results}
         assert len(messages) == 1
-        assert told in messages.pop()
+        assert expected in messages.pop()
         assert endpoint.base_url in str(results[0])
         assert KEY not in f"{results} {read_calls(tmp_path)}"
 
@@ -396,12 +398,12 @@ async def test_an_endpoint_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert isinstance(error, FatalJudgeError)
     assert "openai:judge cannot be reached" in str(error)
     assert "127.0.0.1:9" in str(error)
-    told = f"{error} {read_calls(tmp_path)}"
-    assert KEY not in told
-    assert "secret-word" not in told
+    expected = f"{error} {read_calls(tmp_path)}"
+    assert KEY not in expected
+    assert "secret-word" not in expected
 
 
-async def test_a_login_in_the_address_takes_the_place_of_the_key_and_is_kept_nowhere(tmp_path: Path) -> None:
+async def test_login_in_the_address_replaces_the_key_and_is_not_stored(tmp_path: Path) -> None:
     with running_endpoint(expected_key="x") as endpoint:
         address = endpoint.base_url.replace("http://", "http://user:secret%20word@")
         endpoint._check_key = lambda request: None  # type: ignore[method-assign]  # this one looks for a login
@@ -419,13 +421,13 @@ async def test_a_login_in_the_address_takes_the_place_of_the_key_and_is_kept_now
     assert orjson.loads(read_calls(tmp_path)[0]["request"])["endpoint"] == endpoint.base_url
 
 
-async def test_an_unreachable_judge_is_told_by_doctor(endpoint: Endpoint) -> None:
+async def test_doctor_reports_an_unreachable_judge(endpoint: Endpoint) -> None:
     assert "lists it" in await check_reachable(make_settings())
     with pytest.raises(FatalJudgeError, match="does not list 'other'"):
         await check_reachable(make_settings(judge="openai:other"))
 
 
-def test_openai_itself_wants_a_key() -> None:
+def test_openai_itself_requires_a_key() -> None:
     with pytest.raises(FatalJudgeError, match="OPENAI_API_KEY is not set"):
         make_openai_judge("openai:gpt", "gpt", make_settings())
 
@@ -443,8 +445,8 @@ def test_addresses_are_kept_without_credentials(address: str, kept: str) -> None
 
 def test_keys_are_taken_out_of_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "my-own-secret-77")
-    told = redact("my-own-secret-77, sk-proj-abcdef123456, Bearer eyJabc.def, http://me:pw@host/v1, sk-…")
-    assert told == "[key], [key], [key] http://[key]host/v1, sk-…"
+    expected = redact("my-own-secret-77, sk-proj-abcdef123456, Bearer eyJabc.def, http://me:pw@host/v1, sk-…")
+    assert expected == "[key], [key], [key] http://[key]host/v1, sk-…"
 
 
 # Judges of users' own
@@ -495,7 +497,7 @@ async def test_a_model_that_breaks_fails_the_question_and_shows_no_key(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
         ("no_such_module:f", "cannot import 'no_such_module'"),
         ("judge_factories:no_such", "has no function 'no_such'"),
@@ -504,8 +506,8 @@ async def test_a_model_that_breaks_fails_the_question_and_shows_no_key(tmp_path:
         ("judge_factories:break_down", "failed with LookupError: no config file, key \\[key\\]"),
     ],
 )
-def test_a_factory_that_is_none_is_refused(name: str, told: str) -> None:
-    with pytest.raises(FatalJudgeError, match=told):
+def test_invalid_factory_is_refused(name: str, expected: str) -> None:
+    with pytest.raises(FatalJudgeError, match=expected):
         make_factory_judge(name, make_settings(judge=name))
 
 

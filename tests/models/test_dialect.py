@@ -82,7 +82,9 @@ def is_in(option: str, body: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_what_is_refused_is_left_out_from_then_on_and_said(endpoint: Endpoint, tmp_path: Path, case: str) -> None:
+async def test_refused_option_is_left_out_from_then_on_and_reported(
+    endpoint: Endpoint, tmp_path: Path, case: str
+) -> None:
     option, refusal, instead = CASES[case]
     endpoint.configure(script={"extract": lambda asked: refusal if is_in(option, asked.body) else None})
     assert await ask(tmp_path, make_question(1), make_question(2), attempts=1, **EVERYTHING) == [GOOD, GOOD_2]
@@ -135,7 +137,7 @@ async def test_a_stubborn_endpoint_is_asked_for_words_alone(endpoint: Endpoint, 
     assert last["messages"][0]["content"] == f"{system['content']}\n\n{first['content']}"
 
 
-async def test_requests_under_way_find_it_out_together(tmp_path: Path) -> None:
+async def test_requests_in_flight_learn_of_a_refusal_together(tmp_path: Path) -> None:
     with running_endpoint(no_temperature=True, latency=0.01) as endpoint:
         point_to(endpoint.base_url, KEY)
         async with lay_out_run(tmp_path, make_settings(concurrency=4, attempts=1, temperature=0.3)) as live_run:
@@ -172,7 +174,7 @@ REFUSED_VALUE = (
 
 
 @pytest.mark.parametrize(
-    ("settings", "refusal", "told"),
+    ("settings", "refusal", "expected"),
     [
         (
             {"reasoning_effort": "minimal"},
@@ -187,12 +189,12 @@ REFUSED_VALUE = (
     ],
 )
 async def test_what_the_run_rests_on_stops_it_with_what_to_do(
-    endpoint: Endpoint, tmp_path: Path, settings: dict[str, Any], refusal: Raw, told: str
+    endpoint: Endpoint, tmp_path: Path, settings: dict[str, Any], refusal: Raw, expected: str
 ) -> None:
     endpoint.configure(script={"extract": lambda _: refusal})
     error, *_ = await ask(tmp_path, make_question(1), **settings)
     assert isinstance(error, FatalJudgeError)
-    with pytest.raises(FatalJudgeError, match=told):
+    with pytest.raises(FatalJudgeError, match=expected):
         raise error
     assert len(endpoint.stats.bodies) == 1
 

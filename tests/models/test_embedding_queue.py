@@ -27,13 +27,13 @@ Embed = Callable[[Sequence[str]], list[str]]
 class Model:
     """An embedding model that `says` what comes of some texts; `asked` are the requests that it got."""
 
-    def __init__(self, says: Embed) -> None:
-        self.says, self.asked = says, list[list[str]]()
+    def __init__(self, respond: Embed) -> None:
+        self.respond, self.asked = respond, list[list[str]]()
 
     async def embed(self, texts: Sequence[str]) -> ModelReply:
         self.asked.append(list(texts))
         await asyncio.sleep(0)
-        return ModelReply(text="", parts=self.says(texts), prompt_tokens=len(texts), completion_tokens=0)
+        return ModelReply(text="", parts=self.respond(texts), prompt_tokens=len(texts), completion_tokens=0)
 
     def count_answered(self) -> Counter[str]:
         """How often each text was in a request that was answered."""
@@ -41,7 +41,7 @@ class Model:
 
     def refuses(self, texts: Sequence[str]) -> bool:
         try:
-            self.says(texts)
+            self.respond(texts)
         except Exception:  # whatever it is told to raise
             return True
         return False
@@ -91,12 +91,12 @@ def refuse_poison(texts: Sequence[str]) -> list[str]:
 
 
 def take_at_most(most: int) -> Embed:
-    def says(texts: Sequence[str]) -> list[str]:
+    def respond(texts: Sequence[str]) -> list[str]:
         if len(texts) > most:
             raise RefusedRequest(f"at most {most} texts", unexplained=True)
         return embed_all(texts)
 
-    return says
+    return respond
 
 
 def give_one_for_many(texts: Sequence[str]) -> list[str]:
@@ -111,7 +111,7 @@ def spoil_poison(texts: Sequence[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("says", "n_failed", "most_requests"),
+    ("respond", "n_failed", "most_requests"),
     [
         (embed_all, 0, 1),
         (refuse_poison, 1, 17),
@@ -122,9 +122,9 @@ def spoil_poison(texts: Sequence[str]) -> list[str]:
     ],
 )
 async def test_what_is_wrong_with_one_text_or_with_their_number_loses_no_other(
-    tmp_path: Path, says: Embed, n_failed: int, most_requests: int
+    tmp_path: Path, respond: Embed, n_failed: int, most_requests: int
 ) -> None:
-    model = Model(says)
+    model = Model(respond)
     values = await compare(tmp_path, model, PAIRS[:100])
     failed = [number for number, value in enumerate(values) if isinstance(value, BaseException)]
     assert failed == [77][:n_failed]
@@ -136,24 +136,24 @@ async def test_what_is_wrong_with_one_text_or_with_their_number_loses_no_other(
 
 @pytest.mark.usefixtures("quick_backoff")
 async def test_a_request_that_fails_on_its_way_is_sent_again_as_it_was_and_ends_alone(tmp_path: Path) -> None:
-    def says(texts: Sequence[str]) -> list[str]:
+    def respond(texts: Sequence[str]) -> list[str]:
         if POISON in texts:
             raise TransientJudgeError("the line is down")
         return embed_all(texts)
 
-    model = Model(says)
+    model = Model(respond)
     values = await compare(tmp_path, model)
     failed = [number for number, value in enumerate(values) if isinstance(value, JudgeFailed)]
     of_request = next(texts for texts in model.asked if POISON in texts)
     assert [texts for texts in model.asked if POISON in texts] == [of_request] * 2
     assert {number for number in range(300) if set(PAIRS[number]) & set(of_request)} == set(failed)
     # Asked again, only these are.
-    model.says, model.asked = embed_all, []
+    model.respond, model.asked = embed_all, []
     assert all(isinstance(value, float) for value in await compare(tmp_path, model))
     assert sorted(text for texts in model.asked for text in texts) == sorted(of_request)
 
 
-async def test_whoever_waits_no_longer_is_not_asked_for(tmp_path: Path) -> None:
+async def test_cancelled_comparison_is_not_asked_for(tmp_path: Path) -> None:
     model = Model(embed_all)
     point_to("http://127.0.0.1:9/v1")
     async with lay_out_run(tmp_path, make_settings(embeddings="openai:embedder")) as live_run:

@@ -82,7 +82,7 @@ async def test_comparing_leaves_time_for_requests() -> None:
     assert max(gaps) < 1.0
 
 
-async def test_whoever_is_cancelled_takes_nothing_from_the_others() -> None:
+async def test_cancelled_comparison_does_not_affect_the_others() -> None:
     embedder = HashingEmbedder()
     one, other = (asyncio.create_task(embedder.compare("s", "a red tower", "a red tower")) for _ in range(2))
     await asyncio.sleep(0)
@@ -98,7 +98,7 @@ async def test_values_are_those_of_counts_that_scikit_learn_makes(one: str, othe
     assert await HashingEmbedder().compare("s1", one, other) == pytest.approx(expected, abs=1e-12)
 
 
-async def test_texts_that_cannot_be_compared_fail_and_hang_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failing_comparisons_fail_without_hanging(monkeypatch: pytest.MonkeyPatch) -> None:
     def break_down(_: object) -> None:
         raise MemoryError("no n-grams today")
 
@@ -131,7 +131,7 @@ async def test_a_models_vectors_are_asked_for_once_a_text_and_stand_on_record(
     assert "sk-test" not in str(calls)
 
 
-async def test_another_model_is_asked_anew(endpoint: Endpoint, tmp_path: Path) -> None:
+async def test_another_model_is_asked_again(endpoint: Endpoint, tmp_path: Path) -> None:
     await compare(tmp_path, ("one", "two"))
     await compare(tmp_path, ("one", "two"), embeddings="openai:embedder-2")
     assert endpoint.stats.requests[EMBEDDINGS] == 2
@@ -145,7 +145,7 @@ async def test_what_may_pass_is_tried_again(endpoint: Endpoint, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "expected_text"),
     [
         (Inject(fault="context_length_exceeded"), "too long for the model"),
         (
@@ -155,12 +155,12 @@ async def test_what_may_pass_is_tried_again(endpoint: Endpoint, tmp_path: Path) 
     ],
 )
 async def test_a_refused_text_fails_its_sample_alone(
-    endpoint: Endpoint, tmp_path: Path, answer: Canned, told: str
+    endpoint: Endpoint, tmp_path: Path, answer: Canned, expected_text: str
 ) -> None:
     endpoint.configure(script={"embeddings": [answer]})
     (error,) = await compare(tmp_path, ("red", "red"))
     assert isinstance(error, JudgeFailed)
-    assert told in str(error)
+    assert expected_text in str(error)
     assert endpoint.stats.requests[EMBEDDINGS] == 1
 
 
@@ -224,7 +224,7 @@ def test_a_broken_vector_is_unusable(text: str) -> None:
         read_vector(text)
 
 
-async def test_embeddings_may_have_an_address_and_a_key_of_their_own(
+async def test_embeddings_may_have_a_separate_address_and_key(
     endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where none is given they are asked where the judge is; its key goes to no other address."""

@@ -160,7 +160,7 @@ async def test_requests_tokens_and_times_are_counted_exactly() -> None:
     assert stats.bodies == [body, body, body, {"model": "e", "input": "abcdefgh"}]
 
 
-async def test_a_repeated_prefix_is_cached_for_its_own_model_only() -> None:
+async def test_repeated_prefix_is_cached_for_one_model_only() -> None:
     first, second = number_bodies(2)
     with running_endpoint() as endpoint:
         await post_all(endpoint, [first, second | {"model": "another"}])

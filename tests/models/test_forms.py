@@ -129,12 +129,12 @@ async def test_every_step_gets_verdicts_with_the_call_that_decided_them(endpoint
 def test_a_text_that_names_a_place_is_not_filled_in_again() -> None:
     form = find_form("minicheck+openai:x")
     assert form is not None
-    said = form.fill({"document": "Here is {claim}.", "claim": "{document}"})[-1].content
-    assert said == "Document: Here is {claim}.\nClaim: {document}"
+    expected = form.fill({"document": "Here is {claim}.", "claim": "{document}"})[-1].content
+    assert expected == "Document: Here is {claim}.\nClaim: {document}"
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected"),
     [
         ("minichek+openai:x", "known: minicheck"),
         ("minicheck+lexical", "name a chat model behind it"),
@@ -144,13 +144,13 @@ def test_a_text_that_names_a_place_is_not_filled_in_again() -> None:
         ("minicheck+", "unknown judge"),
     ],
 )
-def test_a_form_before_what_cannot_be_asked_in_it_is_refused(name: str, said: str) -> None:
+def test_form_before_an_unsuitable_judge_is_refused(name: str, expected: str) -> None:
     with pytest.raises(FatalJudgeError) as error:
         check_judge_name(name)
-    assert said in str(error.value)
+    assert expected in str(error.value)
 
 
-def test_what_a_form_cannot_answer_is_said_before_anything_is_asked(
+def test_unanswerable_step_of_a_form_is_reported_before_asking(
     endpoint: Endpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
     finished: Any = call_here(capsys, "run", "sample", "--judge", "minicheck+openai:guard", "--limit", "1")

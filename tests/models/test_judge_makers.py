@@ -43,9 +43,7 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         ("judge_factories:make_openai", ChatModelJudge, "judge"),
     ],
 )
-async def test_a_name_makes_the_judge_that_bears_it(
-    endpoint: Endpoint, name: str, kind: type[object], model: str
-) -> None:
+async def test_name_makes_its_judge(endpoint: Endpoint, name: str, kind: type[object], model: str) -> None:
     judge = make_judge(make_settings(judge=name))
     assert isinstance(judge, kind)
     assert (judge.name, judge.model) == (name, model)
@@ -53,13 +51,13 @@ async def test_a_name_makes_the_judge_that_bears_it(
     assert not endpoint.stats.requests
 
 
-def test_the_lexical_judge_wants_no_key_and_a_model_of_openai_does() -> None:
+def test_lexical_judge_needs_no_key_and_openai_does() -> None:
     make_judge(make_settings(judge="lexical"))
     with pytest.raises(FatalJudgeError, match="set OPENAI_BASE_URL to an endpoint that needs none, or use --judge lex"):
         make_judge(make_settings(judge="openai:gpt-4.1-mini"))
 
 
-async def test_an_endpoint_of_ones_own_wants_no_key(endpoint: Endpoint, tmp_path: Path) -> None:
+async def test_self_hosted_endpoint_needs_no_key(endpoint: Endpoint, tmp_path: Path) -> None:
     del os.environ["OPENAI_API_KEY"]
     async with lay_out_run(tmp_path, judge=make_judge(make_settings(judge="openai:judge"))) as live_run:
         assert (await live_run.asker.ask(make_question(), read_statements)).value == ["It is red."]
@@ -69,19 +67,19 @@ async def test_an_endpoint_of_ones_own_wants_no_key(endpoint: Endpoint, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
         ("lexical", "no model, no network, no key"),
         ("openai:judge", "the endpoint lists it"),
         ("judge_factories:make_fake", "its factory returns a chat model"),
     ],
 )
-async def test_a_judge_that_could_be_asked_is_told_at_no_cost(endpoint: Endpoint, name: str, told: str) -> None:
-    assert told in await check_reachable(make_settings(judge=name))
+async def test_reachable_judge_is_reported_at_no_cost(endpoint: Endpoint, name: str, expected: str) -> None:
+    assert expected in await check_reachable(make_settings(judge=name))
     assert not endpoint.stats.kinds
 
 
-async def test_a_wrong_key_is_told_without_the_key() -> None:
+async def test_wrong_key_is_reported_without_the_key() -> None:
     with running_endpoint(expected_key="sk-right-key-000000") as endpoint:
         point_to(endpoint.base_url, KEY)
         with pytest.raises(FatalJudgeError, match="refused the key for openai:judge") as caught:
@@ -90,14 +88,14 @@ async def test_a_wrong_key_is_told_without_the_key() -> None:
 
 
 @pytest.mark.usefixtures("no_proxies")
-async def test_an_endpoint_that_is_not_there_is_told_as_such() -> None:
+async def test_missing_endpoint_is_reported() -> None:
     point_to("http://127.0.0.1:9/v1", KEY)
     with pytest.raises(TransientJudgeError) as caught:
         await check_reachable(make_settings(timeout_s=2.0))
     assert caught.value.unreachable
 
 
-async def test_a_factory_that_breaks_is_told_before_anything_is_asked() -> None:
+async def test_failing_factory_is_reported_before_asking() -> None:
     with pytest.raises(FatalJudgeError, match="judge_factories:break_down failed with LookupError"):
         await check_reachable(make_settings(judge="judge_factories:break_down"))
 

@@ -100,11 +100,11 @@ async def judge(folder: Path) -> str:
     return str([row["detail"] for work in works for row in work.rows["outcomes"]])
 
 
-def check(folder: Path, told: str, started: float, rss_before: int) -> None:
+def check(folder: Path, expected: str, started: float, rss_before: int) -> None:
     calls = read_calls(folder)
     assert calls
     assert all(call["error"] or call["status"] in ("ok", "cached") for call in calls)
-    assert KEY not in told + str(calls)
+    assert KEY not in expected + str(calls)
     assert time.monotonic() - started < 60
     scale = 1 if sys.platform == "darwin" else 1024
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - rss_before) * scale < 600 * 1024**2

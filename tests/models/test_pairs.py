@@ -121,7 +121,7 @@ def test_a_reason_never_shows_a_score_on_the_other_side_and_can_be_read_back(sco
         ("年假共有十二天，可以顺延到次年三月底，但需要提前申请。", "十二天", ("characters", 5, 7)),
     ],
 )
-def test_where_a_window_stands(document: str, stretch: str, place: tuple[str, int, int]) -> None:
+def test_place_of_a_window(document: str, stretch: str, place: tuple[str, int, int]) -> None:
     start = document.index(stretch)
     located = locate(document, start, start + len(stretch))
     assert (located["unit"], located["first"], located["last"]) == place
@@ -141,7 +141,7 @@ def test_settings_behind_the_name_are_laid_over_what_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected"),
     [
         ("local:", "factcg"),
         ("local:?threshold=0.5", "a folder or a hub's id"),
@@ -154,7 +154,7 @@ def test_settings_behind_the_name_are_laid_over_what_is_known() -> None:
         ("nearby:factcg:x", "local:MODEL"),
     ],
 )
-def test_a_name_that_cannot_be_meant_is_refused_before_anything_is_loaded(name: str, said: str) -> None:
+def test_invalid_classifier_name_is_refused_before_loading(name: str, expected: str) -> None:
     with pytest.raises(FatalJudgeError) as error:
         check_judge_name(name)
-    assert said in str(error.value)
+    assert expected in str(error.value)

@@ -167,7 +167,7 @@ def test_kinds_of_endpoints(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told", "n_sent"),
+    ("options", "expected", "n_sent"),
     [
         ({"faults": {"hang": 1.0}}, "no answer within 0.3 s", 1),
         ({"expected_key": "another"}, "OPENAI_API_KEY", 1),
@@ -177,12 +177,12 @@ def test_kinds_of_endpoints(name: str) -> None:
     ],
 )
 def test_an_endpoint_that_cannot_be_tried_says_why_and_is_asked_no_more(
-    options: dict[str, Any], told: str, n_sent: int
+    options: dict[str, Any], expected: str, n_sent: int
 ) -> None:
     with running_endpoint(**options) as endpoint:
         tried = try_endpoint(endpoint, timeout_s=0.3)
         assert endpoint.stats.requests == {"/v1/chat/completions": n_sent}
-    assert told in str(tried.trial.problem)
+    assert expected in str(tried.trial.problem)
     assert KEY not in str(to_document([tried]))
     assert list_consequences(tried) == []
 

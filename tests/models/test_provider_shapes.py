@@ -87,17 +87,17 @@ PASSING: list[tuple[Raw, str]] = [
 @pytest.mark.usefixtures("quick_backoff")
 async def test_what_passes_is_asked_again(endpoint: Endpoint, tmp_path: Path) -> None:
     """Each in a run of its own, all in one warehouse."""
-    for number, (answer, told) in enumerate(PASSING, 1):
+    for number, (answer, expected) in enumerate(PASSING, 1):
         endpoint.reset()
         endpoint.configure(script={"extract": [answer]})
         (value,) = await ask(tmp_path, make_question(number), run_id=f"run-{number}")
-        assert value == ["It is red.", f"Its number is {number}."], told
-        assert endpoint.stats.requests[CHAT] == 2, told
+        assert value == ["It is red.", f"Its number is {number}."], expected
+        assert endpoint.stats.requests[CHAT] == 2, expected
     calls = read_calls(tmp_path)
-    for number, (_, told) in enumerate(PASSING, 1):
+    for number, (_, expected) in enumerate(PASSING, 1):
         first, second = (call for call in calls if call["run_id"] == f"run-{number}")
-        assert (first["status"], second["status"]) == ("error", "ok"), told
-        assert told in first["error"]
+        assert (first["status"], second["status"]) == ("error", "ok"), expected
+        assert expected in first["error"]
 
 
 async def test_thoughts_are_kept_as_what_came_and_no_answer_is_read_from_them(
@@ -183,18 +183,18 @@ async def test_what_lasts_fails_the_question_with_its_reason_and_is_sent_once(
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
     """Each in a run of its own, all in one warehouse."""
-    for number, (answer, told) in enumerate(LASTING, 1):
+    for number, (answer, expected) in enumerate(LASTING, 1):
         endpoint.reset()
         endpoint.configure(script={"extract": [answer]})
         questions = (make_question(2 * number), make_question(2 * number + 1))
         error, good = await ask(tmp_path, *questions, run_id=f"run-{number}")
-        assert isinstance(error, JudgeFailed), told
-        assert told in str(error)
-        assert good == ["It is red.", f"Its number is {2 * number + 1}."], told
+        assert isinstance(error, JudgeFailed), expected
+        assert expected in str(error)
+        assert good == ["It is red.", f"Its number is {2 * number + 1}."], expected
     calls = read_calls(tmp_path)
-    for number, (_, told) in enumerate(LASTING, 1):
+    for number, (_, expected) in enumerate(LASTING, 1):
         statuses = [call["status"] for call in calls if call["run_id"] == f"run-{number}"]
-        assert statuses == ["refused", "ok"], told
+        assert statuses == ["refused", "ok"], expected
 
 
 async def test_an_option_refused_in_fastapis_words_is_left_out(tmp_path: Path) -> None:
@@ -284,20 +284,20 @@ HOPELESS: list[tuple[Raw, str, str]] = [
 
 async def test_what_can_never_work_stops_the_run_with_what_to_do(endpoint: Endpoint, tmp_path: Path) -> None:
     """Each in a run of its own, all in one warehouse."""
-    for number, (answer, told, hint) in enumerate(HOPELESS, 1):
+    for number, (answer, expected, hint) in enumerate(HOPELESS, 1):
         endpoint.reset()
         endpoint.configure(script={"extract": lambda _, answer=answer: answer}, latency=0.02)
         async with lay_out_run(tmp_path, make_settings(concurrency=4), run_id=f"run-{number}") as live_run:
             asked = [live_run.asker.ask(make_question(place), read_statements) for place in range(30)]
             results = await asyncio.gather(*asked, return_exceptions=True)
-        assert {type(result) for result in results} == {FatalJudgeError}, told
+        assert {type(result) for result in results} == {FatalJudgeError}, expected
         (message,) = {str(result) for result in results}
-        assert told in message
+        assert expected in message
         assert hint in message
         assert KEY not in message
         n_sent = endpoint.stats.requests[CHAT]
-        assert n_sent <= 4, told
-        assert sum(call["run_id"] == f"run-{number}" for call in read_calls(tmp_path)) == n_sent, told
+        assert n_sent <= 4, expected
+        assert sum(call["run_id"] == f"run-{number}" for call in read_calls(tmp_path)) == n_sent, expected
 
 
 async def test_an_endpoint_that_refuses_the_first_requests_all_alike_is_asked_no_more(

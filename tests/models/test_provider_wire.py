@@ -198,22 +198,22 @@ async def test_a_certificate_that_is_not_trusted_stops_the_run_at_once(tmp_path:
 
 @pytest.mark.usefixtures("quick_backoff")
 @pytest.mark.parametrize(
-    ("address", "told"),
+    ("address", "expected"),
     [
         ("http://no-such-host.invalid/v1", "no-such-host.invalid"),
         ("http://127.0.0.1:9/v1", "127.0.0.1:9"),
         ("https://plain", "SSL"),
     ],
 )
-async def test_an_address_where_nobody_is_reached_stops_the_run(
-    endpoint: Endpoint, tmp_path: Path, address: str, told: str
+async def test_unreachable_address_stops_the_run(
+    endpoint: Endpoint, tmp_path: Path, address: str, expected: str
 ) -> None:
     # TLS spoken to a server that speaks none.
     point_to(address.replace("https://plain", endpoint.base_url.replace("http:", "https:")), KEY)
     (error,) = await ask(tmp_path, attempts=2)
     assert isinstance(error, FatalJudgeError)
     assert "openai:judge cannot be reached" in str(error)
-    assert told in str(error)
+    assert expected in str(error)
 
 
 @pytest.mark.parametrize("address", ["localhost:8000/v1", "foo", "http://", "http://h:x/v1", "ftp://me:pw-99@host/v1"])

@@ -104,13 +104,13 @@ async def test_what_may_pass_is_asked_again_and_each_attempt_is_a_row(
         "length": "cut off", "truncated": "no complete JSON object", "server_error": "status 500",
         "rate_limit": "status 429", "unavailable": "status 503", "reset": "",
     }  # fmt: skip
-    script: list[Any] = [said for fault in faults for said in (Inject(fault=fault), None)]  # type: ignore[arg-type]
+    script: list[Any] = [text for fault in faults for text in (Inject(fault=fault), None)]  # type: ignore[arg-type]
     endpoint.configure(script={"extract": [*script, Raw(body='{"half": ')]}, retry_after=0)
     results = await ask(tmp_path, case, len(faults) + 1, timeout_s=60.0)
     assert results == [["It is red.", f"Its number is {n}."] for n in range(1, len(faults) + 2)]
     calls = read_calls(tmp_path)
     assert [call["status"] for call in calls] == ["error", "ok"] * (len(faults) + 1)
-    assert [said for said, call in zip(faults.values(), calls[::2], strict=False) if said not in call["error"]] == []
+    assert [text for text, call in zip(faults.values(), calls[::2], strict=False) if text not in call["error"]] == []
     assert sum(endpoint.stats.requests.values()) == len(calls)
 
 

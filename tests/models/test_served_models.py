@@ -112,12 +112,12 @@ def test_the_first_model_of_a_name_has_the_keys_that_it_always_had_and_others_ha
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
     unasked = read_key(make_judge(make_settings(judge="openai:judge")))
-    keys, said = [], []
+    keys, all_notices = [], []
     for number, fields in enumerate((OURS, {**OURS, "max_model_len": 4096}, OTHER, OTHER, OURS)):
         endpoint.configure(model_fields=fields)
         judge, notices = begin(tmp_path, f"run-{number}")
         keys.append(read_key(judge))
-        said.append([" ".join(notice.split()) for notice in notices])
+        all_notices.append([" ".join(notice.split()) for notice in notices])
         assert find_window(judge) == fields["max_model_len"]
         # Whoever asks for the run elsewhere, or only computes, has its keys from the record.
         for run_id in (f"run-{number}", "dry-run"):
@@ -126,9 +126,10 @@ def test_the_first_model_of_a_name_has_the_keys_that_it_always_had_and_others_ha
             assert (read_key(again), find_window(again)) == (keys[-1], fields["max_model_len"])
     assert [key == unasked for key in keys] == [True, True, False, False, True]
     assert keys[2] == keys[3]
-    assert [len(notices) for notices in said] == [0, 0, 1, 0, 1]
+    assert [len(notices) for notices in all_notices] == [0, 0, 1, 0, 1]
     assert (
-        "has another model as 'judge' than in the last run: root /models/other, before root /models/ours" in said[2][0]
+        "has another model as 'judge' than in the last run: root /models/other, before root /models/ours"
+        in (all_notices[2][0])
     )
     assert endpoint.stats.looked_at == {"/v1/models": 5}
 
@@ -144,9 +145,7 @@ def test_a_name_at_another_address_is_another_matter(endpoint: Endpoint, tmp_pat
     assert read_key(first) != read_key(second)
 
 
-def test_a_run_that_goes_on_with_another_model_is_refused_and_with_none_that_says_so_is_not(
-    endpoint: Endpoint, tmp_path: Path
-) -> None:
+def test_resuming_with_another_model_is_refused_unless_it_is_unknown(endpoint: Endpoint, tmp_path: Path) -> None:
     endpoint.configure(model_fields=OTHER)
     begin(tmp_path, "run-0")
     endpoint.configure(model_fields=OURS)
@@ -172,7 +171,7 @@ def test_a_form_asks_its_model_s_server(endpoint: Endpoint, tmp_path: Path) -> N
     assert keys[0] != keys[1]
 
 
-def test_nobody_is_asked_but_servers_of_one_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_self_hosted_servers_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "evalhouse.tasks.models.serving.read_serving", lambda judge, at_start: pytest.fail(str(judge.endpoint))
     )

@@ -87,7 +87,7 @@ async def test_thoughts_stand_apart_on_record_and_are_paid_for(tmp_path: Path, m
 
 @pytest.mark.usefixtures("quick_backoff")
 @pytest.mark.parametrize(
-    ("message", "finish", "told"),
+    ("message", "finish", "expected"),
     [
         ({"content": f"<think>{DRAFT}"}, "stop", "the reply was empty: the model wrote everything in its thoughts"),
         ({"content": None, "reasoning": DRAFT}, "stop", "wrote everything in its thoughts"),
@@ -96,13 +96,13 @@ async def test_thoughts_stand_apart_on_record_and_are_paid_for(tmp_path: Path, m
     ],
 )
 async def test_nothing_is_read_from_thoughts_alone(
-    tmp_path: Path, message: dict[str, Any], finish: str, told: str
+    tmp_path: Path, message: dict[str, Any], finish: str, expected: str
 ) -> None:
     with running_endpoint(script={"extract": [complete(message, finish)]}) as endpoint:
         point_to(endpoint.base_url, KEY)
         assert await ask(tmp_path) == [GOOD]
     first, second = read_calls(tmp_path)
-    assert told in first["error"]
+    assert expected in first["error"]
     assert (first["reply"], first["thoughts"], first["completion_tokens"]) == ("", DRAFT, 700)
     assert second["status"] == "ok"
 

@@ -115,17 +115,19 @@ def test_a_person_reads_tables_and_what_to_mind(caller: Caller) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (("unseen",), "no verdict of unseen has been reviewed"),
         ((RUN, "--by", "step,mood"), "known: step, label, language"),
         (("no-such-run",), "no run fits"),
     ],
 )
-def test_what_cannot_be_told_is_one_line(caller: Caller, arguments: tuple[str, ...], told: str) -> None:
+def test_agreement_that_cannot_be_measured_is_one_line(
+    caller: Caller, arguments: tuple[str, ...], expected: str
+) -> None:
     ended = caller.call(*arguments)
     assert ended.status == 2
-    assert told in ended.stderr
+    assert expected in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
 
 

@@ -61,18 +61,18 @@ def read_picks(warehouse: Warehouse) -> list[dict[str, Any]]:
 
 
 def test_what_is_picked_is_on_record_with_its_probability(warehouse: Warehouse, export: Call) -> None:
-    told = export("-n", "30", "--seed", "4", "--json")
+    result = export("-n", "30", "--seed", "4", "--json")
     picks = read_picks(warehouse)
-    assert {pick["export_id"] for pick in picks} == {told["export_id"]}
-    assert len(picks) == told["n_picked"] == 30
-    assert told["n_items"] == N_ITEMS
+    assert {pick["export_id"] for pick in picks} == {result["export_id"]}
+    assert len(picks) == result["n_picked"] == 30
+    assert result["n_items"] == N_ITEMS
     assert Counter(pick["step"] for pick in picks) == {"classify": 10, "attribute": 10, "rank": 10}
     assert len({pick["item_hash"] for pick in picks}) == 30
-    for group in told["groups"]:
+    for group in result["groups"]:
         same = [p for p in picks if (p["step"], p["stratum"]) == (group["step"], group["stratum"])]
         assert len(same) == group["picked"]
         assert {pick["probability"] for pick in same} == {group["picked"] / group["size"]}
-    assert sum(group["size"] for group in told["groups"]) == N_ITEMS
+    assert sum(group["size"] for group in result["groups"]) == N_ITEMS
     known = {(row["item_hash"], row["judge_label"]) for row in warehouse.read_rows("from review_items")}
     assert {(pick["item_hash"], pick["judge_label"]) for pick in picks} <= known
 
@@ -81,8 +81,8 @@ def test_the_lexical_judge_and_votes_point_at_verdicts(warehouse: Warehouse, exp
     vote = {"run_id": "r1", "sample_id": "s05", "step": "rank", "item_id": "C1", "vote": 1, "verdict": "not_useful"}
     add_rows(warehouse, "votes", vote | {"agrees": False})
     change(warehouse, "update classifications set label = 'FP' where sample_id = 's07' and statement_id = 'A1'")
-    told = export("-n", "1000", "--json")
-    groups = {(group["step"], group["stratum"]): group for group in told["groups"]}
+    result = export("-n", "1000", "--json")
+    groups = {(group["step"], group["stratum"]): group for group in result["groups"]}
     assert groups["rank", "votes"]["size"] == groups["rank", "votes"]["picked"] == 1
     picks = {
         (pick["sample_id"], pick["step"], pick["statement_id"] or pick["context_rank"]): pick
@@ -115,17 +115,17 @@ def test_moved_scores_point_at_verdicts(warehouse: Warehouse, export: Call) -> N
         for sample_id, here in (("s01", value), ("s02", 1.0)):
             sql = "insert into scores (run_id, sample_id, metric, value, metric_version) values (?, ?, ?, ?, '1')"
             change(warehouse, sql, run_id, sample_id, "faithfulness", here)
-    told = export("-n", "1000", "--json")
-    gate = [group for group in told["groups"] if group["stratum"] == "gate"]
+    result = export("-n", "1000", "--json")
+    gate = [group for group in result["groups"] if group["stratum"] == "gate"]
     assert [(group["step"], group["size"]) for group in gate] == [("attribute", 2)]
     picks = [pick for pick in read_picks(warehouse) if pick["stratum"] == "gate"]
     assert {(pick["sample_id"], pick["statement_id"]) for pick in picks} == {("s01", "A1"), ("s01", "A2")}
-    assert not any(group["stratum"] == "judges" for group in told["groups"]), "a judge agrees with itself"
+    assert not any(group["stratum"] == "judges" for group in result["groups"]), "a judge agrees with itself"
 
 
 def test_by_chance_alone(warehouse: Warehouse, export: Call) -> None:
-    told = export("-n", "20", "--steps", "rank", "--share-random", "1", "--json")
-    (group,) = told["groups"]
+    result = export("-n", "20", "--steps", "rank", "--share-random", "1", "--json")
+    (group,) = result["groups"]
     assert group == {"step": "rank", "stratum": "rest", "size": 24, "picked": 20, "probability": 20 / 24}
 
 
@@ -147,8 +147,8 @@ def test_the_same_seed_picks_the_same(warehouse: Warehouse, export: Call) -> Non
 
 def label_some(warehouse: Warehouse, export: Call, capsys: pytest.CaptureFixture[str], n: int) -> list[str]:
     """Export and label `n` verdicts; gives their hashes."""
-    told = export("-n", str(n), "-o", f"labels-{n}.jsonl", "--json")
-    rows = [json.loads(line) for line in Path(told["file"]).read_text(encoding="utf-8").splitlines()]
+    result = export("-n", str(n), "-o", f"labels-{n}.jsonl", "--json")
+    rows = [json.loads(line) for line in Path(result["file"]).read_text(encoding="utf-8").splitlines()]
     for row in rows:
         row["label"] = row["labels"].split(" or ")[0]
     Path("filled.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
@@ -156,13 +156,13 @@ def label_some(warehouse: Warehouse, export: Call, capsys: pytest.CaptureFixture
     return [row["item_hash"] for row in rows]
 
 
-def test_what_has_a_label_is_left_out_and_stands_for_itself(
+def test_labelled_items_are_left_out_with_probability_one(
     warehouse: Warehouse, export: Call, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = set(label_some(warehouse, export, capsys, 30))
-    told = export("-n", "20", "--json")
-    assert (told["n_items"], told["n_reviewed_before"]) == (N_ITEMS - 30, 30)
-    picks = [pick for pick in read_picks(warehouse) if pick["export_id"] == told["export_id"]]
+    result = export("-n", "20", "--json")
+    assert (result["n_items"], result["n_reviewed_before"]) == (N_ITEMS - 30, 30)
+    picks = [pick for pick in read_picks(warehouse) if pick["export_id"] == result["export_id"]]
     asked = {pick["item_hash"] for pick in picks if pick["asked"]}
     assert len(asked) == 20
     assert not asked & before
@@ -178,8 +178,8 @@ def test_again_asks_about_all(warehouse: Warehouse, export: Call, capsys: pytest
     finished = export("-n", "10")
     assert finished.status == 2
     assert f"all {N_ITEMS} verdicts of run r1 have been reviewed; --again" in finished.stderr
-    told = export("-n", "10", "--again", "--json")
-    asked = [p for p in read_picks(warehouse) if p["export_id"] == told["export_id"] and p["asked"]]
+    result = export("-n", "10", "--again", "--json")
+    asked = [p for p in read_picks(warehouse) if p["export_id"] == result["export_id"] and p["asked"]]
     assert len(asked) == 10
     assert {pick["item_hash"] for pick in asked} <= before
     assert {(pick["stratum"], pick["probability"]) for pick in asked} == {("reviewed", 1.0)}
@@ -190,7 +190,7 @@ def read_table(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline="")))
 
 
-def test_files_say_what_is_asked_and_not_what_the_judge_said(warehouse: Warehouse, export: Call) -> None:
+def test_files_hold_the_question_and_not_the_judges_verdict(warehouse: Warehouse, export: Call) -> None:
     export("-n", "1000", "-o", "v.csv", "--reviewer", "Ann")
     rows = read_table(Path("v.csv"))
     assert len(rows) == N_ITEMS

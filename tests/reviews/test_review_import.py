@@ -75,8 +75,8 @@ def write_table(rows: Sequence[Mapping[str, Any]], name: str, delimiter: str, en
     return name
 
 
-def label(row: Mapping[str, Any], place: int = 0, **said: object) -> dict[str, Any]:
-    return {**row, "label": row["labels"].split(" or ")[place], "reviewer": "Ann", **said}
+def label(row: Mapping[str, Any], place: int = 0, **changes: object) -> dict[str, Any]:
+    return {**row, "label": row["labels"].split(" or ")[place], "reviewer": "Ann", **changes}
 
 
 def read_reviews(warehouse: Warehouse) -> Rows:
@@ -92,8 +92,8 @@ def pick(rows: Rows, step: str, sample_id: str = "s01", statement_id: str | None
 
 
 def test_labels_come_in_with_all_that_is_known_of_them(warehouse: Warehouse, call: Call, exported: Rows) -> None:
-    said = {"first_label": "TP", "reviewed_at": "2026-03-01T10:00:00+02:00", "note": "灯塔", "stratum": "mine"}
-    row = label(pick(exported, "classify", statement_id="A2"), 1, **said, probability=0.001)
+    changes = {"first_label": "TP", "reviewed_at": "2026-03-01T10:00:00+02:00", "note": "灯塔", "stratum": "mine"}
+    row = label(pick(exported, "classify", statement_id="A2"), 1, **changes, probability=0.001)
     finished = call("import", write_lines([row]))
     assert finished.status == 0, finished.stderr
     (found,) = read_reviews(warehouse)
@@ -106,11 +106,11 @@ def test_labels_come_in_with_all_that_is_known_of_them(warehouse: Warehouse, cal
     assert "1 new label, 0 stored before, 0 lines without one" in finished.stdout
 
 
-def test_new_agreeing_and_differing_are_told(call: Call, exported: Rows) -> None:
+def test_new_agreeing_and_differing_labels_are_counted(call: Call, exported: Rows) -> None:
     ranks = [label(row) for row in exported if row["step"] == "rank" and row["sample_id"] != "s03"]
     unlabelled = [row for row in exported if row["step"] == "attribute"]
-    told = call("import", write_lines([*ranks, *unlabelled]), "--json").document
-    assert told == {
+    result = call("import", write_lines([*ranks, *unlabelled]), "--json").document
+    assert result == {
         "new": 4,
         "known": 0,
         "unlabelled": len(unlabelled),
@@ -132,8 +132,8 @@ def test_a_table_that_went_through_a_spreadsheet(
     for row in rows[:7]:
         row["label"] = f" {row['labels'].split(' or ')[0].replace('_', ' ').upper()} "
     name = write_table(rows, "back.csv", delimiter, encoding)
-    told = call("import", name, "--reviewer", "Ann", "--json").document
-    assert (told["new"], told["unlabelled"]) == (7, len(rows) - 7)
+    result = call("import", name, "--reviewer", "Ann", "--json").document
+    assert (result["new"], result["unlabelled"]) == (7, len(rows) - 7)
     assert {row["reviewer"] for row in read_reviews(warehouse)} == {"Ann"}
     assert {row["item_hash"] for row in read_reviews(warehouse)} == {row["item_hash"] for row in rows[:7]}
 
@@ -149,26 +149,24 @@ def test_the_same_file_twice_adds_nothing(warehouse: Warehouse, call: Call, expo
     untimed = write_lines([label(row) for row in exported[5:9]], "untimed.jsonl")
     assert call("import", timed, untimed, "--json").document["new"] == 9
     before = read_reviews(warehouse)
-    told = call("import", untimed, timed, "--json").document
-    assert (told["new"], told["known"]) == (0, 9)
+    result = call("import", untimed, timed, "--json").document
+    assert (result["new"], result["known"]) == (0, 9)
     assert read_reviews(warehouse) == before
 
 
 def test_a_later_download_adds_what_is_new_in_it(warehouse: Warehouse, call: Call, exported: Rows) -> None:
     first = [label(row, reviewed_at=f"2026-03-01T10:00:{n:02}Z") for n, row in enumerate(exported[:8])]
     assert call("import", write_lines(first[:5], "five.jsonl"), "--json").document["new"] == 5
-    told = call("import", write_lines(first, "eight.jsonl"), "--json").document
-    assert (told["new"], told["known"]) == (3, 5)
+    result = call("import", write_lines(first, "eight.jsonl"), "--json").document
+    assert (result["new"], result["known"]) == (3, 5)
     # Without times a label is known when it is the reviewer's latest word.
     untimed = [{**row, "reviewed_at": None} for row in first]
-    told = call("import", write_lines(untimed, "untimed.jsonl"), "--json").document
-    assert (told["new"], told["known"]) == (0, 8)
+    result = call("import", write_lines(untimed, "untimed.jsonl"), "--json").document
+    assert (result["new"], result["known"]) == (0, 8)
     assert len(read_reviews(warehouse)) == 8
 
 
-def test_a_changed_mind_and_another_reviewer_are_rows_of_their_own(
-    warehouse: Warehouse, call: Call, exported: Rows
-) -> None:
+def test_changed_label_and_second_reviewer_are_separate_rows(warehouse: Warehouse, call: Call, exported: Rows) -> None:
     row = pick(exported, "classify", statement_id="A1")
     call("import", write_lines([label(row, 0)], "one.jsonl"))
     call("import", write_lines([label(row, 1)], "two.jsonl"))
@@ -251,13 +249,13 @@ def test_all_problems_in_one_message_and_nothing_written(warehouse: Warehouse, c
     finished = call("import", name)
     assert finished.status == 2
     assert read_reviews(warehouse) == []
-    told = finished.stderr.splitlines()
-    wanted = [message for _, message in rows[1:]]
-    assert told[0] == f"Error: nothing was imported: {len(wanted) + 2} problems"
-    for number, message in enumerate(wanted, start=2):
-        assert any(line.startswith(f"  bad.jsonl line {number}: ") and message in line for line in told), message
-    assert any("bad.jsonl line 15: is not valid JSON" in line for line in told)
-    assert any("bad.jsonl line 16: is not a JSON object" in line for line in told)
+    result = finished.stderr.splitlines()
+    expected = [message for _, message in rows[1:]]
+    assert result[0] == f"Error: nothing was imported: {len(expected) + 2} problems"
+    for number, message in enumerate(expected, start=2):
+        assert any(line.startswith(f"  bad.jsonl line {number}: ") and message in line for line in result), message
+    assert any("bad.jsonl line 15: is not valid JSON" in line for line in result)
+    assert any("bad.jsonl line 16: is not a JSON object" in line for line in result)
 
 
 def test_one_bad_file_keeps_the_good_one_out(warehouse: Warehouse, call: Call, exported: Rows) -> None:
@@ -269,9 +267,9 @@ def test_one_bad_file_keeps_the_good_one_out(warehouse: Warehouse, call: Call, e
 
 def test_very_many_problems_are_counted(call: Call, exported: Rows) -> None:
     rows = [label(exported[0], label="?", reviewer=f"r{n}") for n in range(60)]
-    told = call("import", write_lines(rows)).stderr.splitlines()
-    assert told[0].endswith("60 problems")
-    assert told[-1] == "  and 20 more"
+    result = call("import", write_lines(rows)).stderr.splitlines()
+    assert result[0].endswith("60 problems")
+    assert result[-1] == "  and 20 more"
 
 
 def test_line_numbers_count_lines_and_not_rows(call: Call, exported: Rows) -> None:

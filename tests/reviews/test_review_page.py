@@ -143,9 +143,9 @@ def test_the_judges_verdict_is_hidden_until_one_has_decided(page: Page, export: 
     assert page.evaluate("document.getElementById('place').textContent") == "1 of 6", "nothing was decided yet"
     press(page, "1")
     judge = page.evaluate("answers.item.judge_label")
-    told = page.evaluate(f"{VERDICT}.textContent")
+    shown_verdict = page.evaluate(f"{VERDICT}.textContent")
     agrees = page.evaluate("answers.given(answers.item).label") == judge
-    assert told == (f"The judge says so too: {REASON}" if agrees else f"The judge says {judge}: {REASON}")
+    assert shown_verdict == (f"The judge says so too: {REASON}" if agrees else f"The judge says {judge}: {REASON}")
     press(page, "Enter")
     assert not is_shown(page, "verdict")
 
@@ -232,7 +232,7 @@ def show_item(page: Page, step: str, statement_id: str | None, sample_id: str = 
     return {name: page.evaluate(side.format(name)) for name in ("judged", "against")}
 
 
-def test_what_is_judged_stands_beside_what_it_is_judged_against(page: Page, export: Export) -> None:
+def test_judged_text_is_shown_beside_its_reference(page: Page, export: Export) -> None:
     begin(page, export("-n", "1000"), "Ann")
     question = "Question\nHow high is lighthouse 1, and who keeps it?"
     answer = "Lighthouse 1 is 31 metres high. Keeper 1 lives on the island."

@@ -97,9 +97,9 @@ def test_probabilities_are_how_often_items_come() -> None:
     times = 3000
     runs = draw_often(times)
     came = Counter(pick.item.item_hash for run in runs for one in run for pick in one.picks)
-    said = {pick.item.item_hash: pick.probability for run in runs for one in run for pick in one.picks}
-    assert len(said) == 120, "no item is out of reach"
-    for item_hash, probability in said.items():
+    word = {pick.item.item_hash: pick.probability for run in runs for one in run for pick in one.picks}
+    assert len(word) == 120, "no item is out of reach"
+    for item_hash, probability in word.items():
         # Five standard errors of a share of 3000 draws.
         bound = 5 * (probability * (1 - probability) / times) ** 0.5
         assert came[item_hash] / times == pytest.approx(probability, abs=bound + 1e-9)
@@ -142,7 +142,7 @@ def test_the_first_group_that_fits() -> None:
     assert found == {"votes": ["A1"], "judges": ["A2"], "gate": ["A3"], "rest": ["A4", "A5"]}
 
 
-def test_in_a_first_run_a_verdict_decides_that_stands_alone() -> None:
+def test_in_a_first_run_a_single_verdict_decides() -> None:
     alone, together = replace(ITEM, n_beside=1), replace(ITEM, n_beside=2)
     assert sort_into_strata([alone, together], lexical_labels={}, moved=None) == {"gate": [alone], "rest": [together]}
 
@@ -167,7 +167,7 @@ def test_of_very_many_samples_some_are_read_lexically(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("said", "label"),
+    ("word", "label"),
     [
         ("useful", "useful"),
         (" Not Useful ", "not_useful"),
@@ -176,8 +176,8 @@ def test_of_very_many_samples_some_are_read_lexically(monkeypatch: pytest.Monkey
         ("TP", None),
     ],
 )
-def test_labels_as_people_write_them(said: str, label: str | None) -> None:
-    assert find_label("rank", None, said) == label
+def test_labels_as_people_write_them(word: str, label: str | None) -> None:
+    assert find_label("rank", None, word) == label
 
 
 def test_labels_depend_on_the_text_a_statement_is_from() -> None:

@@ -28,8 +28,8 @@ def read_items(warehouse: Warehouse, run_id: str) -> dict[tuple[str, str, str], 
 def add_label(warehouse: Warehouse, item: dict[str, Any], label: str, **columns: object) -> None:
     names = ("run_id", "sample_id", "step", "statement_id", "context_rank", "item_hash", "question_hash", "judge_label")
     row = {name: item[name] for name in names}
-    said = {"label": label, "reviewer": "Ann", "reviewed_at": NOON, "imported_at": NOON}
-    add_rows(warehouse, "reviews", row | said | columns)
+    given = {"label": label, "reviewer": "Ann", "reviewed_at": NOON, "imported_at": NOON}
+    add_rows(warehouse, "reviews", row | given | columns)
 
 
 def add_pick(warehouse: Warehouse, item: dict[str, Any], export_id: str, **columns: object) -> None:

@@ -247,7 +247,7 @@ def test_a_failed_question_is_asked_again_by_resume_and_alone(harbour: Harbour) 
     assert harbour.read("select count(*) as n from run_samples") == [{"n": N}]
 
 
-def test_a_failed_response_is_told_and_is_failed_wherever_it_is_judged(harbour: Harbour) -> None:
+def test_failed_response_is_reported_and_stays_failed_when_judged(harbour: Harbour) -> None:
     harbour.bot.configure(refuse="mayor", fail_status=418)
     finished = harbour.place.call("collect", SUITE)
     assert finished.status == 3

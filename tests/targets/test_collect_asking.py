@@ -306,7 +306,7 @@ async def test_a_target_that_does_not_answer_cannot_hold_up_the_end(tmp_path: Pa
         assert target.in_flight == 0
 
 
-async def test_a_full_disk_is_said(tmp_path: Path) -> None:
+async def test_full_disk_is_reported(tmp_path: Path) -> None:
     async with collecting(tmp_path, ScriptedTarget(), 2, record=FullDisk) as (live_run, collection):
         with pytest.raises(FatalJudgeError, match=r"No space left on device.*evalhouse resume"):
             await collection.collect(live_run.asker.stop_sign, 0, size=live_run.settings.shard_size)

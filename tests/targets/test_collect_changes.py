@@ -59,7 +59,7 @@ def test_only_evaluations_that_reached_their_end_are_compared_with(con: duckdb.D
     assert read_changes(con, "other") == {"a": ("new", None)}
 
 
-def test_whether_verdicts_were_asked_for_anew(con: duckdb.DuckDBPyConnection) -> None:
+def test_counts_of_verdicts_that_were_asked_for_again(con: duckdb.DuckDBPyConnection) -> None:
     add_run(con, "r1", 1, dict.fromkeys(("cached", "part", "failed", "nothing"), "1"))
     add_calls(con, "r1", "cached", "cached", "cached")
     add_calls(con, "r1", "part", "cached", "ok")

@@ -124,13 +124,13 @@ def asked(warehouse: Warehouse) -> Warehouse:
     ("changed", "expected"),
     [(("c",), "first"), (("a",), None), (("c", "b"), None), (("a#1",), None), (("a#2",), "first"), (("aa",), "first")],
 )
-def test_what_cited_no_changed_document_stands(
+def test_response_that_cited_no_changed_document_stays_valid(
     asked: Warehouse, changed: tuple[str, ...], expected: str | None
 ) -> None:
     assert find(asked, changed) == expected
 
 
-def test_a_run_that_is_not_told_what_changed_asks_everything(asked: Warehouse) -> None:
+def test_run_without_changed_documents_asks_everything(asked: Warehouse) -> None:
     for run in (make_run("new", minute=9, suite="nightly"), make_run("new", minute=9, kb_changed=("c",))):
         assert find_unaffected(asked, run, TARGET) is None, "nothing is known of the change, or of the suite"
 
@@ -145,7 +145,7 @@ def test_a_run_that_is_not_told_what_changed_asks_everything(asked: Warehouse) -
     ],
     ids=["failed", "without ids", "another question", "other metadata"],
 )
-def test_what_stands_for_nothing(asked: Warehouse, changes: dict[str, Any]) -> None:
+def test_responses_that_do_not_count(asked: Warehouse, changes: dict[str, Any]) -> None:
     """The last response counts, and not an older one that was better."""
     add_run(asked, "second", 2)
     add_response(asked, "second", **changes)
@@ -201,7 +201,7 @@ def test_a_run_that_measured_noise_says_nothing(asked: Warehouse, kind: str) -> 
     assert find(asked, ("c",)) == "first"
 
 
-def test_another_application_has_said_nothing(asked: Warehouse) -> None:
+def test_responses_of_another_application_do_not_count(asked: Warehouse) -> None:
     patient = replace_target(timeout_s=5.0, concurrency=9, rpm=100, attempts=1)
     add_run(asked, "same", 2, target=patient)
     add_response(asked, "same")

@@ -113,7 +113,7 @@ def test_the_drawn_questions_are_asked_again_and_no_others(night: Night) -> None
     assert len(again) == N_DRAWN
 
 
-def test_repeats_are_runs_of_their_own_under_the_same_ids(night: Night) -> None:
+def test_repeats_are_separate_runs_under_the_same_ids(night: Night) -> None:
     rows = night.port.read("select * from runs where kind = 'repeats' order by started_at")
     assert [row["run_id"] for row in rows] == night.rounds
     assert {(row["parent_run_id"], row["status"], row["n_samples"]) for row in rows} == {
@@ -169,7 +169,7 @@ def test_an_answer_that_is_what_it_was_costs_no_request(night: Night) -> None:
     assert repeats["reused"] > 0
 
 
-def test_what_came_of_it_is_counted_and_told(night: Night) -> None:
+def test_outcome_of_repeats_is_counted_and_reported(night: Night) -> None:
     said = night.port.read("select sample_id, count(distinct answer) > 1 as is_other from responses group by sample_id")
     n_other = sum(row["is_other"] for row in said)
     assert 0 < n_other < N_DRAWN
@@ -191,7 +191,7 @@ def test_the_dry_run_says_what_repeats_will_ask(night: Night) -> None:
     assert night.port.run("run", "once.toml", "--dry-run")["target"]["repeats"] is None
 
 
-def test_a_round_that_was_stopped_goes_on_where_it_was(night: Night, tmp_path: Path) -> None:
+def test_stopped_round_resumes(night: Night, tmp_path: Path) -> None:
     """As a process that was killed in the second round leaves it, with some of its responses on record."""
     copied = tmp_path / "copy.duckdb"
     shutil.copy(night.port.place.folder / "evalhouse.duckdb", copied)
@@ -247,7 +247,7 @@ def test_what_the_scores_vary_by_is_shown_with_what_a_drop_would_take(night: Nig
         ("factul_f1=0.1", "--drop: no answers were scored again by 'factul_f1'; did you mean factual_f1?"),
     ],
 )
-def test_drops_that_mean_nothing_are_refused(night: Night, drop: str, said: str) -> None:
+def test_invalid_drops_are_refused(night: Night, drop: str, said: str) -> None:
     refused = night.port.place.call("show", "--drop", drop)
     assert refused.status == 2
     assert said in refused.stderr

@@ -206,7 +206,7 @@ def test_samples_are_open_until_their_response_is_taken_in(warehouse: Warehouse)
     )
 
 
-def test_a_failed_response_is_told_to_whoever_reads_the_sample(warehouse: Warehouse) -> None:
+def test_sample_shows_its_failed_response(warehouse: Warehouse) -> None:
     insert_run(warehouse, make_run("r"))
     staging = stage({"sample_id": "a", "given_id": "a"}, {"sample_id": "b", "given_id": "b"})
     take_in_samples(warehouse, "r", staging)

@@ -46,7 +46,7 @@ def write_suite(place: Place, url: str, authorization: str, *, more: str = "") -
     )
 
 
-def test_a_block_and_a_variable_are_sent_and_the_secret_is_stored_nowhere(place: Place) -> None:
+def test_block_and_variable_are_sent_and_the_secret_is_not_stored(place: Place) -> None:
     with serving(answer_json({"answer": "At six."})) as bot:
         hook = f'[notify]\nwebhook = "{bot.root_url}/${{secret:bot-token}}"\non = ["completed"]\n'
         write_suite(place, bot.url, "Bearer ${secret:bot-token}", more=hook)
@@ -69,7 +69,7 @@ def test_a_block_that_is_not_there_is_named(place: Place) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_the_judges_key_may_be_a_block_and_is_stored_nowhere(place: Place) -> None:
+def test_judges_key_may_be_a_block_and_is_not_stored(place: Place) -> None:
     write_suite(place, "http://127.0.0.1:9/ask", "Bearer x")
     with running_endpoint(expected_key=VALUE) as endpoint:
         named = {"OPENAI_API_KEY": "${secret:bot-token}", "OPENAI_BASE_URL": endpoint.base_url}

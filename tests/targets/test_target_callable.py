@@ -186,7 +186,7 @@ async def test_coroutines_keep_to_the_limit_too() -> None:
     assert target_bots.watch.most == 7
 
 
-async def test_calls_that_hang_hold_their_places_and_nobody_else_for_ever() -> None:
+async def test_hanging_calls_keep_their_places_and_block_no_others() -> None:
     target_bots.watch.gate.clear()
     target = make_target(TargetSettings(callable="target_bots:answer_watched", concurrency=2, timeout_s=0.1))
     responses = await asyncio.gather(*(target.ask(pose()) for _ in range(8)))
@@ -244,7 +244,7 @@ def test_what_cannot_be_called_is_refused_beforehand(name: str, problem: str) ->
     assert problem in str(caught.value)
 
 
-def test_a_module_that_breaks_on_import_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_module_that_fails_on_import_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_bot.py").write_text("raise RuntimeError('no index, key sk-1234567890abcdef')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])

@@ -56,8 +56,8 @@ N_TALKS, N_TURNS = 3, 4
 def add_up(sent: Sent) -> Canned:
     """The total that its own last words in the history say, or where there are none START, and the number asked for."""
     body: Any = sent.body
-    said = [message["content"] for message in body["history"] if message["role"] == "assistant"]
-    total = int(re.findall(r"\d+", said[-1])[0]) if said else START
+    texts = [message["content"] for message in body["history"] if message["role"] == "assistant"]
+    total = int(re.findall(r"\d+", texts[-1])[0]) if texts else START
     number = int(re.findall(r"\d+", body["question"])[0])
     return answer_json({"answer": f"The total is {total + number}.", "contexts": []})
 
@@ -132,7 +132,7 @@ def expect_totals(*, own: bool) -> dict[str, int]:
         ),
     ],
 )
-async def test_a_request_holds_the_conversation_where_its_mark_stands(
+async def test_request_has_the_conversation_in_place_of_its_mark(
     template: object, sent: object, first_sent: object
 ) -> None:
     with serving(answer_json({"answer": "The total is 3."})) as server:
@@ -170,9 +170,7 @@ async def test_python_targets_take_the_conversation(settings: dict[str, str], ex
         ({"runnable": "target_bots:chain_of_text"}, "let the Runnable's input have `messages`, or a member"),
     ],
 )
-async def test_a_target_that_is_not_told_what_was_said_is_refused_with_the_way_out(
-    settings: dict[str, str], words: str
-) -> None:
+async def test_target_without_the_conversation_is_refused_with_the_fix(settings: dict[str, str], words: str) -> None:
     given = TargetSettings(**settings)  # type: ignore[arg-type]
     target = make_target(given)
     check_takes_conversation(target, given, 0)
@@ -183,7 +181,7 @@ async def test_a_target_that_is_not_told_what_was_said_is_refused_with_the_way_o
     await target.close()
 
 
-async def test_a_bot_that_remembers_by_itself_has_to_be_told_which_conversation_it_is_in() -> None:
+async def test_bot_with_memory_needs_the_conversation_id() -> None:
     for history, mark, is_fine in [("own", "conversation_id", True), ("dataset", "conversation_id", False),
                                    ("own", "lang", False)]:  # fmt: skip
         body = {"q": "{{question}}", "session": f"{{{{metadata.{mark}}}}}"}
@@ -208,8 +206,8 @@ def test_an_application_is_the_same_as_before_there_was_a_choice() -> None:
 # --- turns in order, conversations side by side
 
 
-def make_turn(ordinal: int, talk: str | None, turn: int, *said: str) -> StoredSample:
-    turns = [Turn(role="user" if place % 2 == 0 else "assistant", text=text) for place, text in enumerate(said)]
+def make_turn(ordinal: int, talk: str | None, turn: int, *texts: str) -> StoredSample:
+    turns = [Turn(role="user" if place % 2 == 0 else "assistant", text=text) for place, text in enumerate(texts)]
     metadata = {"conversation_id": talk, "turn": turn} if talk else {}
     return StoredSample(
         ordinal=ordinal, sample_id=f"{talk}/{turn}", input_hash="", question=f"q{turn}", answer=f"old{turn}",
@@ -233,8 +231,8 @@ def read_talks(first: int, last: int) -> list[StoredSample]:
 
 def remember(question: TargetQuestion) -> Response:
     """It says what it was told, so that an answer shows its history."""
-    said = "".join(message["content"] for message in question.conversation if message["role"] == "assistant")
-    return answer(answer=f"[{said}{question.question}]", contexts=("c",), context_ids=None)
+    texts = "".join(message["content"] for message in question.conversation if message["role"] == "assistant")
+    return answer(answer=f"[{texts}{question.question}]", contexts=("c",), context_ids=None)
 
 
 def test_turns_of_one_conversation_are_found_wherever_they_stand() -> None:
@@ -248,10 +246,10 @@ async def test_own_answers_are_the_history_across_shards_and_in_order(tmp_path: 
         for number in collection.numbers:
             await collection.collect(live_run.asker.stop_sign, number, size=live_run.settings.shard_size)
         collection.record.flush()
-        told = fetch_responses(live_run.warehouse, live_run.run_id, [sample.sample_id for sample in TALKS])
-        assert told["x/1"].answer == "[q1]"
-        assert told["x/2"].answer == "[[q1]q2]"
-        assert told["x/3"].answer == "[[q1][[q1]q2]q3]"
+        responses = fetch_responses(live_run.warehouse, live_run.run_id, [sample.sample_id for sample in TALKS])
+        assert responses["x/1"].answer == "[q1]"
+        assert responses["x/2"].answer == "[[q1]q2]"
+        assert responses["x/3"].answer == "[[q1][[q1]q2]q3]"
         assert target.asked.index("x/1") < target.asked.index("x/2") < target.asked.index("x/3")
         assert Counter(target.asked) == Counter(sample.sample_id for sample in TALKS)
         assert target.most_in_flight == 2, "conversations go on side by side"
@@ -263,17 +261,17 @@ async def test_own_answers_are_the_history_across_shards_and_in_order(tmp_path: 
     assert rows[5].conversation[1].contexts == ["c"], "with what each answer rested on"
 
 
-async def test_the_datasets_answers_are_the_history_unless_said_otherwise(tmp_path: Path) -> None:
+async def test_datasets_answers_are_the_history_by_default(tmp_path: Path) -> None:
     target = ScriptedTarget(remember)
     async with collecting(tmp_path, target, len(TALKS), read_samples=read_talks) as (live_run, collection):
         for number in collection.numbers:
             await collection.collect(live_run.asker.stop_sign, number, size=live_run.settings.shard_size)
         collection.record.flush()
-        told = fetch_responses(live_run.warehouse, live_run.run_id, ["x/3"])
-    assert told["x/3"].answer == "[old1old2q3]"
+        responses = fetch_responses(live_run.warehouse, live_run.run_id, ["x/3"])
+    assert responses["x/3"].answer == "[old1old2q3]"
 
 
-async def test_a_failed_turn_ends_its_conversation_and_a_resumed_run_goes_on_in_its_middle(tmp_path: Path) -> None:
+async def test_failed_turn_ends_its_conversation_until_the_run_is_resumed(tmp_path: Path) -> None:
     failing = ScriptedTarget(
         lambda question: (
             answer(answer=None, contexts=None, context_ids=None, latency_ms=None, error="status 500")
@@ -286,8 +284,8 @@ async def test_a_failed_turn_ends_its_conversation_and_a_resumed_run_goes_on_in_
         for number in collection.numbers:
             await collection.collect(live_run.asker.stop_sign, number, size=live_run.settings.shard_size)
         collection.record.flush()
-        told = fetch_responses(live_run.warehouse, live_run.run_id, ["x/1", "x/2", "x/3"])
-        assert told["x/3"].error == "turn 2 of its conversation failed, so that it was not asked: status 500"
+        responses = fetch_responses(live_run.warehouse, live_run.run_id, ["x/1", "x/2", "x/3"])
+        assert responses["x/3"].error == "turn 2 of its conversation failed, so that it was not asked: status 500"
         assert (collection.n_failed, "x/3" in failing.asked) == (2, False)
         staging = stage_responses(collection, live_run.settings.shard_size)
         rows = {sample.ordinal: sample for part in staging.read_parts() for sample in part}
@@ -298,22 +296,22 @@ async def test_a_failed_turn_ends_its_conversation_and_a_resumed_run_goes_on_in_
         for number in collection.numbers:
             await collection.collect(live_run.asker.stop_sign, number, size=live_run.settings.shard_size)
         collection.record.flush()
-        told = fetch_responses(live_run.warehouse, live_run.run_id, ["x/3"])
+        responses = fetch_responses(live_run.warehouse, live_run.run_id, ["x/3"])
     assert again.asked == ["x/2", "x/3"], "nothing that came back is asked again"
-    assert told["x/3"].answer == "[[q1][[q1]q2]q3]"
+    assert responses["x/3"].answer == "[[q1][[q1]q2]q3]"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Earlier:
     """Responses of an earlier run, with what was said before each."""
 
-    said: Mapping[str, tuple[str, ...]]
+    texts: Mapping[str, tuple[str, ...]]
 
     def find(self, samples: Sequence[StoredSample]) -> Mapping[str, StoredResponse]:
-        return {sample.sample_id: self._make(sample) for sample in samples if sample.sample_id in self.said}
+        return {sample.sample_id: self._make(sample) for sample in samples if sample.sample_id in self.texts}
 
     def _make(self, sample: StoredSample) -> StoredResponse:
-        before = make_turn(0, None, 0, *self.said[sample.sample_id]).conversation_json
+        before = make_turn(0, None, 0, *self.texts[sample.sample_id]).conversation_json
         return StoredResponse(
             sample_id=sample.sample_id, answer=f"earlier {sample.question}", contexts=None, context_ids=None,
             status="ok", error=None, latency_ms=None, asked_run_id="r0", question=sample.question,
@@ -322,7 +320,7 @@ class Earlier:
 
 
 @pytest.mark.parametrize(
-    ("said", "asked"),
+    ("texts", "asked"),
     [
         ({"x/1": (), "x/2": ("q1", "earlier q1"), "x/3": ("q1", "earlier q1", "q2", "earlier q2")}, []),
         ({"x/1": (), "x/2": ("q1", "earlier q1"), "x/3": ("q1", "earlier q1", "q2", "otherwise")}, ["x/3"]),
@@ -330,21 +328,21 @@ class Earlier:
         ({"x/2": ("q1", "[q1]"), "x/3": ("q1", "[q1]", "q2", "earlier q2")}, ["x/1"]),
     ],
 )
-async def test_a_response_on_record_stands_only_after_the_same_messages(
-    tmp_path: Path, said: Mapping[str, tuple[str, ...]], asked: list[str]
+async def test_recorded_response_is_valid_only_after_the_same_messages(
+    tmp_path: Path, texts: Mapping[str, tuple[str, ...]], asked: list[str]
 ) -> None:
     target = ScriptedTarget(remember)
-    options: dict[str, Any] = {"read_samples": read_talks, "conversations": GROUPS[:1], "known": Earlier(said=said)}
+    options: dict[str, Any] = {"read_samples": read_talks, "conversations": GROUPS[:1], "known": Earlier(texts=texts)}
     async with collecting(tmp_path, target, len(TALKS), **options) as (live_run, collection):
         await collection.collect(live_run.asker.stop_sign, 0, size=live_run.settings.shard_size)
         assert (target.asked, collection.n_taken) == (asked, 3 - len(asked))
 
 
-def test_a_record_is_held_against_a_sample_by_what_was_said_or_with_own_answers_by_what_was_asked() -> None:
+def test_matches_responses_by_conversation_or_by_question() -> None:
     sample = TALKS[4]
     same, answered_otherwise, asked_otherwise = (
-        Earlier(said={sample.sample_id: said}).find([sample])[sample.sample_id]
-        for said in (B, ("q1", "old1", "q2", "own"), ("q1", "old1", "q9", "old2"))
+        Earlier(texts={sample.sample_id: texts}).find([sample])[sample.sample_id]
+        for texts in (B, ("q1", "old1", "q2", "own"), ("q1", "old1", "q9", "old2"))
     )
     held = [same, answered_otherwise, asked_otherwise]
     assert [asks_the_same(sample, response, own=False) for response in held] == [True, False, False]
@@ -352,7 +350,7 @@ def test_a_record_is_held_against_a_sample_by_what_was_said_or_with_own_answers_
     assert not asks_the_same(sample, replace(same, question="q4"), own=True)
 
 
-def test_a_replay_asks_after_what_was_said_before() -> None:
+def test_replay_asks_after_the_earlier_turns() -> None:
     assert [message["content"] for message in pose_given(TALKS[4]).conversation] == list(B)
 
 
@@ -424,7 +422,7 @@ def test_a_bot_over_http_makes_its_own_history_and_its_answers_are_judged_again(
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_in_the_middle_of_its_conversations(tmp_path: Path, prefect_home: Path) -> None:
+def test_killed_run_resumes_in_the_middle_of_its_conversations(tmp_path: Path, prefect_home: Path) -> None:
     with build_place(tmp_path / "sums", prefect_home, add_up, 'history = "own"', "rpm = 120") as (place, server):
         process = place.start("run", "sums.toml")
         wait_for(lambda: len(server.requests) >= 5, process)
@@ -438,7 +436,7 @@ def test_a_killed_run_goes_on_in_the_middle_of_its_conversations(tmp_path: Path,
 
 
 @pytest.mark.slow
-def test_repeats_ask_after_what_was_said_the_first_time(tmp_path: Path, prefect_home: Path) -> None:
+def test_repeats_ask_after_the_first_rounds_turns(tmp_path: Path, prefect_home: Path) -> None:
     more = ('history = "own"', "repeats = 1", "repeat_share = 1.0")
     with build_place(tmp_path / "sums", prefect_home, add_up, *more) as (place, server):
         finished = place.call("run", "sums.toml", "--json")
@@ -453,6 +451,6 @@ def test_repeats_ask_after_what_was_said_the_first_time(tmp_path: Path, prefect_
         suite.write_text(
             text.replace('"{{conversation}}"', '[], talk = "{{metadata.conversation_id}}"'), encoding="utf-8"
         )
-        told = place.call("run", "sums.toml")
+        responses = place.call("run", "sums.toml")
         assert len(server.requests) == n_asked + N_TALKS * N_TURNS, "its turns cannot be asked alone"
-        assert "the application remembers its conversations itself" in told.stdout + told.stderr
+        assert "the application remembers its conversations itself" in responses.stdout + responses.stderr

@@ -82,7 +82,7 @@ async def test_what_is_sent_is_the_template_filled_in(monkeypatch: pytest.Monkey
     assert (sent.headers["content-type"], sent.headers["accept"]) == ("application/json", "application/json")
 
 
-async def test_headers_of_the_settings_replace_ours_whatever_their_case() -> None:
+async def test_headers_of_the_settings_replace_ours_in_any_case() -> None:
     with serving(GOOD) as server:
         await ask_once(url=server.url, headers={"content-type": "application/vnd.bot+json"})
     assert server.requests[0].headers["content-type"] == "application/vnd.bot+json"
@@ -231,7 +231,7 @@ async def test_a_bot_that_dies_fails_its_questions_and_no_others(bot: RagBot, ta
         assert response.error.endswith("check that it runs there (asked 3 times)")
 
 
-async def test_a_host_that_is_none_is_told() -> None:
+async def test_missing_host_is_reported() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, and not listening
         response = await ask_once(url=f"http://127.0.0.1:{taken.getsockname()[1]}/ask", attempts=1)

@@ -31,13 +31,13 @@ async def run(name: str, question: Any = "tides", /, **settings: Any) -> Respons
         ("any_object", "dict: {'question': 'tides'}"),
     ],
 )
-async def test_a_runnable_gets_the_question_as_it_wants_it(name: str, answer: str) -> None:
+async def test_runnable_gets_the_question_in_its_input_shape(name: str, answer: str) -> None:
     response = await run(name)
     assert (response.answer, response.error, response.attempts) == (answer, None, 1)
     assert response.latency_ms is not None
 
 
-async def test_a_retrieval_chain_tells_its_documents() -> None:
+async def test_retrieval_chain_returns_its_documents() -> None:
     response = await run("retrieving")
     assert (response.answer, response.contexts) == ("The model's answer.", ("on tides", "other"))
     assert response.context_ids == ("d1", "d2")

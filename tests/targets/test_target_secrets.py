@@ -37,8 +37,8 @@ async def test_what_came_from_the_environment_is_in_no_error(secret: str, monkey
 async def test_a_secret_that_the_bot_repeats_is_not_in_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOT_TOKEN", "tok-123456-abcdef")
     monkeypatch.setenv("TENANT", "acme-corporation")
-    said = {"answer": "acme-corporation uses tok-123456-abcdef.", "contexts": ["tok-123456-abcdef"]}
-    with serving(answer_json(said)) as server:
+    body_found = {"answer": "acme-corporation uses tok-123456-abcdef.", "contexts": ["tok-123456-abcdef"]}
+    with serving(answer_json(body_found)) as server:
         response = await ask_once(
             url=server.url, headers={"X-Tenant": "${TENANT}", "Authorization": "Bearer ${BOT_TOKEN}"}
         )

@@ -79,8 +79,8 @@ async def test_a_bot_that_streams_answers_like_one_that_does_not(
 @given(st.lists(st.text(min_size=1), min_size=1), st.lists(st.integers(1, 9)), st.sampled_from(["\n", "\r\n", "\r"]))
 def test_pieces_cut_anywhere_make_the_same_events(parts: list[str], sizes: list[int], end: str) -> None:
     content = write_sse({"contexts": ["ein Käse", "一"]}, *({"answer": part} for part in parts), "[DONE]", end=end)
-    said = read_stream(content, sizes=tuple(sizes))
-    assert (said.answer, said.contexts) == ("".join(parts), ("ein Käse", "一"))
+    streamed = read_stream(content, sizes=tuple(sizes))
+    assert (streamed.answer, streamed.contexts) == ("".join(parts), ("ein Käse", "一"))
 
 
 @given(st.lists(st.text(alphabet="ab\r\n长", max_size=6)), st.sampled_from(["utf-8", "utf-8-sig"]))
@@ -135,7 +135,7 @@ def test_texts_themselves_may_be_events() -> None:
     assert read_stream(write_sse('"One "', '"two."'), answer="$").answer == "One two."
 
 
-def test_contexts_come_from_whichever_events_have_them() -> None:
+def test_contexts_come_from_any_event_that_has_them() -> None:
     one, two = {"id": "a#1", "text": "one"}, {"id": "a#2", "text": "two"}
     first = write_sse({"contexts": [one, two]}, {"answer": "Yes."})
     last = write_sse({"answer": "Yes."}, {"contexts": [one, two]})
@@ -148,7 +148,7 @@ def test_contexts_come_from_whichever_events_have_them() -> None:
     assert read_stream(apart, context_ids="$.ids") == expected
 
 
-def test_nothing_retrieved_is_not_the_same_as_nothing_told() -> None:
+def test_empty_retrieval_differs_from_missing_retrieval() -> None:
     assert read_stream(write_sse({"contexts": []}, {"answer": "Yes."})).contexts == ()
     assert read_stream(write_sse({"answer": "Yes."})).contexts is None
 

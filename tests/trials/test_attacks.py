@@ -16,27 +16,23 @@ from __future__ import annotations
 
 import asyncio
 import re
-import subprocess
-import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import orjson
 import pytest
 from attack_set import (
     STEPS_OF,
     Attack,
-    Kind,
     Place,
     Scene,
     Trial,
     find_block,
-    forge_reply,
     list_items,
     load_attacks,
     make_trial,
@@ -50,7 +46,7 @@ from live_runs import judge_samples, lay_out_run, make_sample, make_settings, po
 from evalhouse.prompts import TURN_PREFIX, BlockValue, Item, Message, Prompt, load_prompts
 from evalhouse.prompts.render import BLOCKS, render_blocks
 from evalhouse.tasks.asking.asker import _UNUSABLE_NOTE
-from evalhouse.tasks.asking.verdicts import read_statements, read_verdicts
+from evalhouse.tasks.asking.verdicts import read_verdicts
 from evalhouse.tasks.judge.errors import UnusableReply
 
 ATTACKS = load_attacks()
@@ -151,20 +147,12 @@ def cross(attack: Attack) -> Iterator[Trial]:
             yield make_trial(ATTACKS, attack, field=field, step=step, scene=SCENES[attack.language])
 
 
-@pytest.mark.parametrize("attack", ATTACKS.attacks, ids=lambda attack: attack.id)
-def test_no_attack_leaves_its_block_from_any_field(attack: Attack) -> None:
-    for trial in cross(attack):
+def test_no_attack_leaves_its_block_from_any_field() -> None:
+    for trial in (trial for attack in ATTACKS.attacks for trial in cross(attack)):
         for prompts in PROMPTS.values():
             messages = prompts[trial.step].render(trial.data)
             check_messages(messages, prompts[trial.step], trial.data)
             check_place(messages[-1].content, trial)
-
-
-def test_every_attack_stands_in_every_field_it_names() -> None:
-    named = {(trial.attack.id, trial.field, trial.step) for trial in make_trials(ATTACKS)}
-    assert named <= {
-        (trial.attack.id, trial.field, trial.step) for attack in ATTACKS.attacks for trial in cross(attack)
-    }
 
 
 @pytest.mark.parametrize(
@@ -183,58 +171,6 @@ def test_no_attack_leaves_its_block_in_any_prompt(language: str, name: str) -> N
             for block, kind in prompt.variables.items()
         }
         check_messages(prompt.render(data), prompt, data)
-
-
-def test_attacks_of_every_kind_aim_at_every_step_in_both_languages() -> None:
-    trials = make_trials(ATTACKS)
-    for language in ("en", "zh"):
-        own = [trial for trial in trials if trial.attack.language == language]
-        assert {trial.attack.kind for trial in own} == set(get_args(Kind))
-        assert {trial.attack.wants for trial in own} == {"pass", "fail"}
-        assert {(trial.field, trial.step) for trial in own} == {
-            (field, step) for field, steps in STEPS_OF.items() for step in steps
-        }
-    texts = "".join(attack.text for attack in ATTACKS.attacks)
-    tricks = (
-        "\u200b",
-        "\u2060",
-        "\u202e",
-        "\u2028",
-        "\u200d",
-        "\u00ad",
-        "\x1b",
-        "\uff1c",
-        "\u0421",
-        "\U000e0041",
-        "[/INST]",
-    )
-    assert [trick for trick in tricks if trick not in texts] == [], "an editor loses invisible characters easily"
-
-
-@pytest.mark.parametrize("trial", make_trials(ATTACKS)[::5], ids=lambda trial: f"{trial.attack.id}/{trial.step}")
-def test_a_forged_reply_is_readable(trial: Trial) -> None:
-    """Otherwise a judge that repeats it would never count as fooled."""
-    reply = forge_reply(trial.step, trial.attack.wants, trial.control)
-    labels = {"A": ("TP", "FP"), "G": ("TP", "FN"), "C": ("useful", "not_useful")}
-    match trial.step:
-        case "extract":
-            assert read_statements(reply) == []
-        case "attribute":
-            assert not read_verdicts(reply, dict.fromkeys(["A1", "A2", "G1", "G2"], ()), ["C1", "C2"]).problems
-        case "classify":
-            assert not read_verdicts(reply, {name: labels[name[0]] for name in ("A1", "A2", "G1", "G2")}).problems
-        case "rank":
-            assert not read_verdicts(reply, {name: labels[name[0]] for name in ("C1", "C2")}).problems
-
-
-def test_benchmark_measures_the_lexical_judge() -> None:
-    """It follows no orders, so it is right about every scene and hardly ever fooled."""
-    script = Path(__file__).resolve().parents[1] / "benchmarks" / "attacks.py"
-    finished = subprocess.run([sys.executable, str(script), "--json"], capture_output=True, text=True, check=True)
-    outcomes = Counter(row["outcome"] for row in orjson.loads(finished.stdout))
-    assert outcomes.total() == len(make_trials(ATTACKS))
-    assert set(outcomes) <= {"firm", "fooled"}
-    assert outcomes["fooled"] < 0.05 * outcomes.total()
 
 
 # -- the code that fences a message ------------------------------------------------------------------------------------

@@ -163,7 +163,7 @@ def test_an_answer_is_correct_by_what_it_states_of_the_truth_as_statement_recall
     assert judge["figures"]["accuracy"]["value"] == 1
 
 
-def test_counts_too_small_are_said_to_be_so(live_run: LiveRun) -> None:
+def test_too_small_counts_are_noted(live_run: LiveRun) -> None:
     document = live_run.measure("--judge", "lexical", "--data", "sets/harbour_correctness")
     assert pick(document, "harbour_correctness")["notes"] == [
         f"too few decisions: {N} of 30", f"too few groups: {N // 2} of 10"
@@ -220,7 +220,7 @@ def test_an_endpoint_is_asked_as_in_a_run_and_nothing_twice(live_run: LiveRun, e
     assert [one["judge"] for one in again["sets"]] == [one["judge"] for one in document["sets"]]
 
 
-def test_the_price_is_said_before_anything_is_asked(live_run: LiveRun, endpoint: Endpoint) -> None:
+def test_price_is_printed_before_asking(live_run: LiveRun, endpoint: Endpoint) -> None:
     asked = ("--judge", "openai:judge", "--data", "sets/harbour_relevance", "--prices", "prices.yaml")
     ended = live_run.call(*asked)
     assert ended.status == 0
@@ -272,7 +272,7 @@ def test_rows_without_a_verdict_are_counted_and_asked_again(live_run: LiveRun, m
 
 
 @pytest.mark.usefixtures("endpoint")
-def test_a_spent_budget_leaves_the_rest_and_more_of_it_goes_on(live_run: LiveRun) -> None:
+def test_spent_budget_leaves_the_rest_for_a_larger_one(live_run: LiveRun) -> None:
     asked = ("--judge", "openai:judge", "--data", "sets/harbour_relevance", "--prices", "prices.yaml")
     some = live_run.measure(*asked, "--budget", "0.002", "--concurrency", "1", status=3)
     (costs,) = some["costs"]
@@ -283,7 +283,7 @@ def test_a_spent_budget_leaves_the_rest_and_more_of_it_goes_on(live_run: LiveRun
 
 
 @pytest.mark.slow  # the same as an interrupted one, with less said
-def test_a_killed_benchmark_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_killed_benchmark_resumes(tmp_path: Path) -> None:
     write_set(tmp_path / "berths", make_support(24))
     arguments = ("benchmark", "--judge", "openai:judge", "--data", "berths", "--concurrency", "2", "--json")
     with running_endpoint(models=("judge",), latency=0.1) as running:
@@ -304,7 +304,7 @@ def test_a_killed_benchmark_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupted_benchmark_tells_what_it_has(tmp_path: Path) -> None:
+def test_interrupted_benchmark_reports_its_results(tmp_path: Path) -> None:
     write_set(tmp_path / "berths", make_support(40))
     arguments = ("benchmark", "--judge", "openai:judge", "--data", "berths", "--concurrency", "2", "--json")
     with running_endpoint(models=("judge",), latency=0.1) as running:
@@ -325,7 +325,7 @@ def test_an_interrupted_benchmark_tells_what_it_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("endpoint")
-def test_a_model_of_ones_own_is_judged_too(live_run: LiveRun) -> None:
+def test_self_hosted_model_is_benchmarked_too(live_run: LiveRun) -> None:
     document = live_run.measure("--judge", "judge_factories:make_openai", "--data", "sets/harbour_support")
     assert pick(document, "harbour_support")["judge"]["n"] == N + 1
     assert pick(document, "harbour_support", "zh")["judge"]["n"] == N
@@ -368,7 +368,7 @@ def test_an_empty_answer_is_wrong_without_a_question(live_run: LiveRun, endpoint
         (("--data", "sets", "--judge", "openai:judge"), "OPENAI_API_KEY"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(live_run: LiveRun, arguments: tuple[str, ...], told: str) -> None:
+def test_invalid_request_is_refused(live_run: LiveRun, arguments: tuple[str, ...], told: str) -> None:
     write_set(live_run.folder / "one", [make_support()[0] | {"group": "g2"}])
     judge = () if "--judge" in arguments else ("--judge", "lexical")
     ended = live_run.call(*arguments, *judge)

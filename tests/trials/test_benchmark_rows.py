@@ -83,7 +83,7 @@ def test_nothing_to_judge_is_refused(tmp_path: Path) -> None:
         read_labelled([answers, write_set(tmp_path / "more" / "answers", make_correctness())])
 
 
-def test_every_problem_of_a_set_is_told_with_its_line(tmp_path: Path) -> None:
+def test_every_problem_of_a_set_is_reported_with_its_line(tmp_path: Path) -> None:
     rows = make_support()
     rows[0] |= {"statement": " "}
     rows[1] |= {"contexts": []}
@@ -116,7 +116,7 @@ def test_grades_are_numbers(tmp_path: Path, column: str, value: object, told: st
 
 
 @pytest.mark.parametrize(("line", "told"), [("{", "is not valid JSON"), ("[1]", "is not a JSON object")])
-def test_a_line_that_is_no_object_is_refused(tmp_path: Path, line: str, told: str) -> None:
+def test_line_that_is_not_an_object_is_refused(tmp_path: Path, line: str, told: str) -> None:
     folder = write_set(tmp_path / "s", make_support())
     with (folder / "dev.jsonl").open("a", encoding="utf-8") as file:
         file.write(f"\n{line}\n")

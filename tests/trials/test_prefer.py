@@ -146,7 +146,7 @@ def test_each_row_leads_to_its_raw_reply(house: House) -> None:
     assert run["judge"] == "preferring_judge:make"
 
 
-def test_nothing_is_paid_twice_whichever_side_it_is_on(house: House) -> None:
+def test_no_pair_is_paid_twice_on_either_side(house: House) -> None:
     asked = preferring_judge.use(prefer_truth)
     first = house.prefer(BASE, CANDIDATE)
     again, swapped = house.prefer(BASE, CANDIDATE), house.prefer(CANDIDATE, BASE)
@@ -158,7 +158,7 @@ def test_nothing_is_paid_twice_whichever_side_it_is_on(house: House) -> None:
     assert house.prefer(BASE, CANDIDATE, "--fresh")["calls"]["requests"] == 2 * N_MOVED
 
 
-def test_a_judge_that_looks_at_places_alone_prefers_nobody(house: House) -> None:
+def test_judge_that_looks_at_places_alone_has_no_preference(house: House) -> None:
     preferring_judge.use(always("first"))
     document = house.prefer(BASE, CANDIDATE)
     assert (document["wins"], document["losses"], document["n_contradicted"]) == (0, 0, N_MOVED)
@@ -209,7 +209,7 @@ def test_what_failed_is_asked_again_and_nothing_else(house: House) -> None:
     assert (mended["n"], mended["left_out"]) == (N_MOVED + N_SAME, {})
 
 
-def test_a_run_that_was_stopped_goes_on_where_it_was(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_run_resumes(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """It needs no Prefect server for that."""
     monkeypatch.delattr(LocalServer, "start")
 
@@ -239,7 +239,7 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(house: House, monkeypatch: 
     ]
 
 
-def test_a_run_whose_process_was_killed_goes_on_and_pays_for_nothing_twice(house: House) -> None:
+def test_killed_run_resumes_without_paying_twice(house: House) -> None:
     """Not even where it was to ask anew."""
     (house.folder / "noting_judge.py").write_text(NOTING_JUDGE, encoding="utf-8")
     noted = house.folder / "asked.txt"
@@ -350,7 +350,7 @@ def test_a_run_whose_texts_were_forgotten_is_not_gone_on_with(house: House) -> N
     assert "give the command again" in refused.stderr
 
 
-def test_show_and_report_say_what_the_command_said(house: House) -> None:
+def test_show_and_report_match_the_commands_output(house: House) -> None:
     preferring_judge.use(prefer_truth)
     said = house.call("prefer", BASE, CANDIDATE, *JUDGE).stdout
     (run,) = house.read("from runs where kind = 'prefer'")
@@ -515,7 +515,7 @@ def test_marks_of_two_answers_are_none_in_other_requests() -> None:
 # Rubrics
 
 
-def test_a_rubric_of_ones_own(house: House) -> None:
+def test_custom_rubric(house: House) -> None:
     content = read_content("preference")
     content |= {"name": "kinder", "system": content["system"].replace("preference", "kind_words")}
     content["rubric"] = {"needs": ["ground_truth"], "criteria": {"kind_words": {"kind": "preference"}}}
@@ -643,7 +643,7 @@ def test_a_run_without_a_key_is_judged_lexically_and_says_so(house: House) -> No
         (("none.jsonl", *COLUMNS), "none.jsonl"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(house: House, arguments: tuple[str, ...], said: str) -> None:
+def test_invalid_request_is_refused(house: House, arguments: tuple[str, ...], said: str) -> None:
     refused = house.call("prefer", *arguments)
     assert refused.status == 2
     assert said in refused.stderr

@@ -115,7 +115,7 @@ def caller(place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     return Caller(capsys=capsys)
 
 
-def test_the_better_words_are_told_apart_and_nothing_is_paid_twice(endpoint: Endpoint, caller: Caller) -> None:
+def test_better_prompt_is_found_and_no_request_is_paid_twice(endpoint: Endpoint, caller: Caller) -> None:
     estimated = caller.compare("built-in", "strict", "--on", RUN, "--dry-run")
     assert (estimated["costs"]["old"]["requests"], estimated["costs"]["old"]["reused"]) == (0, 2 * N)
     assert (estimated["costs"]["new"]["requests"], estimated["costs"]["new"]["reused"]) == (2 * N, 0)

@@ -65,7 +65,7 @@ def test_every_prompt_is_shown_for_a_sample(ask: Ask, dataset: str, name: str, l
 
 
 @pytest.mark.parametrize("name", ["turns", "extract", "attribute"])
-def test_what_was_said_before_a_question_is_shown_with_it(ask: Ask, tmp_path: Path, name: str) -> None:
+def test_earlier_turns_are_shown_with_the_question(ask: Ask, tmp_path: Path, name: str) -> None:
     said = [{"role": "user", "text": "Tell me of the fort."}, {"role": "assistant", "text": "Ada built it."}]
     row = {"id": "fort", "question": "When?", "reply": "Ada built it in 1870.", "contexts": ["Built in 1870."]}
     talk = {**row, "ground_truth": "In 1870.", "conversation": said}
@@ -92,7 +92,7 @@ def test_a_sample_may_say_what_its_contexts_are(ask: Ask, dataset: str) -> None:
     assert "\nsupplementary\n" in request["messages"][-1]["content"]
 
 
-def test_statements_are_those_the_lexical_judge_finds_and_it_is_said(ask: Ask, dataset: str) -> None:
+def test_statements_of_the_lexical_judge_are_shown_with_a_note(ask: Ask, dataset: str) -> None:
     arguments = ("--dataset", dataset, "--map", "answer=reply", "--sample", "fort", "--language", "zh")
     text = ask("prompts", "show", "classify", *arguments).stdout
     assert text.startswith("The statements are those the lexical judge finds")
@@ -134,7 +134,7 @@ def test_where_nothing_would_be_asked_the_reason_is_given(ask: Ask, dataset: str
     assert text == "Nothing is asked with accuracy for sample empty: grade_accuracy: no_answer\n"
 
 
-def test_queries_that_are_told_apart_by_running_them_are_not_asked_about(ask: Ask, tmp_path: Path) -> None:
+def test_queries_that_differ_when_run_are_not_asked_about(ask: Ask, tmp_path: Path) -> None:
     row = {
         "id": "q", "question": "How many?", "ground_truth": "select count(*) from t", "answer": "select 3",
         "tables": {"t": [{"x": 1}]},
@@ -145,7 +145,7 @@ def test_queries_that_are_told_apart_by_running_them_are_not_asked_about(ask: As
     assert shown["why_none"].startswith("run on the sample's data they differ: ")
 
 
-def test_a_rubric_of_ones_own_is_shown_for_a_sample(ask: Ask, tmp_path: Path, dataset: str) -> None:
+def test_custom_rubric_is_shown_for_a_sample(ask: Ask, tmp_path: Path, dataset: str) -> None:
     content = read_content("answer_validity", "zh")
     renamed = orjson.loads(orjson.dumps(content).replace(b"answer_validity", b"tone"))
     write_prompt(tmp_path / "own", renamed)
@@ -176,7 +176,7 @@ def test_the_dataset_is_the_one_that_ships_unless_another_is_named(ask: Ask) -> 
         (("--dataset", "sample", "--map", "answer"), "--map got 'answer'; write NAME=VALUE"),
     ],
 )
-def test_a_sample_that_cannot_be_had_is_one_message(ask: Ask, arguments: tuple[str, ...], told: str) -> None:
+def test_missing_sample_is_one_message(ask: Ask, arguments: tuple[str, ...], told: str) -> None:
     finished = ask("prompts", "show", "rank", *arguments)
     assert finished.status == 2
     assert finished.stdout == ""

@@ -81,7 +81,7 @@ def test_the_table_has_a_figure_of_every_judge_for_every_subset() -> None:
     assert record["supported"].keys() < record["rows"].keys()
 
 
-def test_subsets_are_sets_of_their_own_and_a_bad_row_is_named(tmp_path: Path) -> None:
+def test_subsets_are_separate_sets_and_a_bad_row_is_named(tmp_path: Path) -> None:
     path = tmp_path / "mixed.jsonl"
     rows = [*make_rows(3, 1), *make_rows(2, 1, "RAGTruth")]
     path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
