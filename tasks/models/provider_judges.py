@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote
@@ -193,7 +194,7 @@ class _Made:
 
     chat: BaseChatModel
     address: str
-    close: Callable[[], Awaitable[None]]
+    close: Callable[[], Awaitable[None]] | None
     structured: bool = True
     invoke: Invoke | None = None
 
@@ -316,9 +317,6 @@ def _make_bedrock(provider: Provider, model: str) -> _Made:
     other = {} if "inference-profile/" in model or "application-" in model else {"bedrock_client": client}
     chat = _init(provider, model, client=client, **other)
 
-    async def close() -> None:
-        client.close()
-
     async def invoke(messages: list[BaseMessage], options: Mapping[str, Any]) -> BaseMessage:
         # The call blocks. A daemon thread does not keep Python from ending when the run ends before it.
         future: Future[BaseMessage] = Future()
@@ -333,6 +331,7 @@ def _make_bedrock(provider: Provider, model: str) -> _Made:
         threading.Thread(target=work, daemon=True, name="bedrock").start()
         return await asyncio.wrap_future(future)
 
+    close = partial(asyncio.to_thread, client.close)
     return _Made(chat=chat, address=client.meta.endpoint_url, close=close, invoke=invoke)
 
 
@@ -343,17 +342,18 @@ def _make_other(provider: Provider, model: str) -> _Made:
     client = openai.DefaultAsyncHttpxClient(timeout=None) if "http_async_client" in known else None
     chat = _init(provider, model, **fields, **({"http_async_client": client} if client else {}))
 
-    async def close() -> None:
-        if client is not None:
-            await client.aclose()
-
     try:
         _bind_schema(chat, {"name": "reply", "schema": {"type": "object", "properties": {"a": {"type": "string"}}}})
         structured = True
     except (FatalJudgeError, NotImplementedError, ValueError, TypeError):
         structured = False
     base_url = getattr(getattr(chat, "root_async_client", None), "base_url", None)
-    return _Made(chat=chat, address=str(base_url or f"{provider.name}:"), close=close, structured=structured)
+    return _Made(
+        chat=chat,
+        address=str(base_url or f"{provider.name}:"),
+        close=client.aclose if client else None,
+        structured=structured,
+    )
 
 
 def _find_azure(provider: Provider, deployment: str, key: str, address: str) -> Access:

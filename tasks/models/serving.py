@@ -215,28 +215,17 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class _Answer:
-    """A reply with the request that was sent for it, and its end on the clock of the process."""
+    """A reply with the request that was sent for it, and its end on the clock of the process.
+
+    `is_held` if the label that the schema does not allow was kept out of the reply.
+    """
 
     sent: Mapping[str, Any]
     reply: ModelReply
     ended_at: float
-
-    @property
-    def is_readable(self) -> bool:
-        try:
-            return "verdicts" in parse_object(self.reply.text, "verdicts")
-        except UnusableReply:
-            return False
-
-    @property
-    def is_held(self) -> bool:
-        """True if the label that the schema does not allow was kept out of the reply."""
-        return self.is_readable and '"maybe"' not in self.reply.text
-
-    @property
-    def quoted(self) -> str:
-        text = " ".join(self.reply.text.split())
-        return repr(f"{text[:60]}…" if len(text) > 60 else text)
+    is_readable: bool
+    is_held: bool
+    quoted: str
 
     @property
     def reading(self) -> str:
@@ -315,7 +304,19 @@ class Probe:
             self._trial.n_answered += 1
             self._trial.prompt_tokens += reply.prompt_tokens or count_request(request.payload)
             self._trial.completion_tokens += reply.completion_tokens or 0
-            return _Answer(sent=request.payload, reply=reply, ended_at=time.monotonic())
+            ended_at, text = time.monotonic(), " ".join(reply.text.split())
+            try:
+                is_readable = "verdicts" in parse_object(reply.text, "verdicts")
+            except UnusableReply:
+                is_readable = False
+            return _Answer(
+                sent=request.payload,
+                reply=reply,
+                ended_at=ended_at,
+                is_readable=is_readable,
+                is_held=is_readable and '"maybe"' not in reply.text,
+                quoted=repr(f"{text[:60]}…" if len(text) > 60 else text),
+            )
         raise FatalJudgeError(
             f"one request was refused {_MAX_REFUSALS} times; the last: {[*self._trial.refused.values()][-1]}"
         )

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from pydantic.errors import PydanticUserError
 
@@ -238,14 +238,6 @@ class CallableTarget:
 # --- Runnables
 
 
-class _Runnable(Protocol):
-    """The part of LangChain's Runnable that is used here."""
-
-    async def ainvoke(self, input: Any) -> Any:  # noqa: ANN401  # LangChain's names
-        """Run it."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputShape:
     """The input of a Runnable: a text when `key` is None, else an object with the question under that name.
@@ -292,7 +284,7 @@ class RunnableTarget:
         value = find_object(self.name)
         if inspect.isclass(value) or not hasattr(value, "ainvoke"):
             value = self._make(value)
-        self._runnable = cast(_Runnable, value)
+        self._runnable: Any = value
         self._shape = shape = read_shape(self.name, self._runnable)
         self.takes_contexts = shape.contexts is not None
         self.takes_conversation = shape.takes_messages or shape.conversation is not None or shape.key == "messages"

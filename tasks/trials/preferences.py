@@ -7,7 +7,7 @@ any side. Equal answers are a tie without a request.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import orjson
 
@@ -49,21 +49,6 @@ class AnswerPair:
     candidate: str | None
     cluster: str | None = None
     problem: str | None = None
-
-
-class AnswerPairs(Protocol):
-    """A source of pairs. `cluster` is the metadata column that groups them, None if they are independent."""
-
-    @property
-    def n(self) -> int:
-        """The number of pairs."""
-
-    @property
-    def cluster(self) -> str | None:
-        """The metadata column that groups them."""
-
-    def read(self) -> Iterator[list[AnswerPair]]:
-        """Yield all pairs in batches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +141,9 @@ class PairsOfColumns:
                 )
                 for theirs, ours in zip(*sides, strict=True)
             ]
+
+
+AnswerPairs = PairsOfRuns | PairsOfColumns
 
 
 def _name_cluster(sample: StoredSample, column: str | None) -> str | None:

@@ -179,28 +179,6 @@ async def test_what_may_pass_is_tried_again(endpoint: Endpoint, tmp_path: Path, 
 
 
 @pytest.mark.usefixtures("quick_backoff")
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        (Raw(body="<html>Bad gateway</html>"), "sent what is not valid JSON"),
-        (Raw(body={"error": {"message": "overloaded"}}), "status 500: overloaded"),
-        (Raw(body={"choices": []}), "sent what is not a completion"),
-        (Raw(body={"choices": None}), "sent what is not a completion"),
-        (Raw(status=502, body="<html>Bad gateway</html>"), "status 502: Bad gateway"),
-        (Raw(status=500, body={"detail": "worker died"}), "status 500"),
-        (Raw(status=429, body={"error": "slow down"}, headers={"Retry-After": "0.01"}), "status 429: slow down"),
-        (Raw(status=429, body={"error": {"message": "soon"}}, headers={"retry-after-ms": "10"}), "status 429: soon"),
-    ],
-)
-async def test_unusual_answers_of_servers_are_read(
-    endpoint: Endpoint, tmp_path: Path, answer: Raw, expected: str
-) -> None:
-    endpoint.configure(script={"extract": [answer]})
-    assert await ask(tmp_path, make_question()) == [["It is red.", "Its number is 1."]]
-    assert expected in read_calls(tmp_path)[0]["error"]
-
-
-@pytest.mark.usefixtures("quick_backoff")
 async def test_a_request_that_hangs_is_given_up_and_sent_again(endpoint: Endpoint, tmp_path: Path) -> None:
     endpoint.configure(script={"extract": [Inject(fault="hang")]})
     started = time.monotonic()
@@ -238,59 +216,6 @@ async def test_what_will_never_work_is_not_sent_again(
     assert expected in call["error"]
     assert (call["prompt_tokens"] is not None) is (fault != "context_length_exceeded")  # a refusal is paid for as well
     assert endpoint.stats.requests[CHAT] == 1
-
-
-@pytest.mark.parametrize(
-    ("answer", "kind", "expected"),
-    [
-        (
-            Raw(status=403, body={"error": {"message": "Input was flagged by moderation"}}),
-            JudgeFailed,
-            "content filter",
-        ),
-        (Raw(status=413, body="too large"), JudgeFailed, "too long"),
-        (Raw(status=400, body={"object": "error", "message": "Input is too long"}), JudgeFailed, "too long"),
-        (Raw(status=400, body={"error": {"message": "bad", "code": "content_filter"}}), JudgeFailed, "content filter"),
-        (Raw(status=400, body={"error": {"message": "no such field"}}), JudgeFailed, "status 400: no such field"),
-        (Raw(status=400, body={"error": {"message": "x is not a valid model ID"}}), FatalJudgeError, "does not know"),
-        (Raw(status=403, body={"error": {"message": "Region not supported"}}), FatalJudgeError, "refused the key"),
-        (Raw(status=402, body={"error": {"message": "Insufficient Balance"}}), FatalJudgeError, "requires payment"),
-    ],
-)
-async def test_refusals_of_many_providers(
-    endpoint: Endpoint, tmp_path: Path, answer: Raw, kind: type[Exception], expected: str
-) -> None:
-    endpoint.configure(script={"extract": [answer]})
-    (error,) = await ask(tmp_path, make_question())
-    assert isinstance(error, kind)
-    assert expected in str(error)
-    assert endpoint.stats.requests[CHAT] == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"expected_key": "sk-another-key-99"}, "refused the key for openai:judge (status 401)"),
-        ({"models": ("gpt",)}, "does not know openai:judge (status 404)"),
-        ({"faults": {"insufficient_quota": 1.0}}, "quota for openai:judge is used up"),
-    ],
-)
-async def test_what_can_never_work_stops_everything_at_once_with_one_message(
-    tmp_path: Path, options: dict[str, Any], expected: str
-) -> None:
-    with running_endpoint(latency=0.02, **options) as endpoint:
-        point_to(endpoint.base_url, KEY)
-        started = time.monotonic()
-        questions = [make_question(number) for number in range(60)]
-        results = await ask(tmp_path, *questions, concurrency=4)
-        assert time.monotonic() - started < 5
-        assert endpoint.stats.requests[CHAT] <= 4
-        assert {type(result) for result in results} == {FatalJudgeError}
-        messages = {str(result) for result in results}
-        assert len(messages) == 1
-        assert expected in messages.pop()
-        assert endpoint.base_url in str(results[0])
-        assert KEY not in f"{results} {read_calls(tmp_path)}"
 
 
 async def test_an_endpoint_without_schemas_is_asked_for_text_once_for_all(tmp_path: Path) -> None:

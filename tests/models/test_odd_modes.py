@@ -30,8 +30,8 @@ def complete(content: object, **others: Any) -> Raw:  # noqa: ANN401
 
 
 MODES: dict[str, Any] = {
-    **{f"status {code}": Raw(status=code, body=f"no, {KEY}") for code in (301, 307, 400, 401, 403, 404, 408, 409, 413)},
-    **{f"status {code}": Raw(status=code, body="<html>" + "<script " * 100_000) for code in (418, 500, 502, 503, 529)},
+    **{f"status {code}": Raw(status=code, body=f"no, {KEY}") for code in (301, 400, 401, 404, 413)},
+    **{f"status {code}": Raw(status=code, body="<html>" + "<script " * 100_000) for code in (418, 503)},
     "refused for ten minutes": Raw(status=429, headers={"Retry-After": "600"}),
     "refused till tomorrow": Raw(status=429, headers={"Retry-After": "Tue, 01 Jan 2999 00:00:00 GMT"}),
     "refused without end": Raw(status=429, headers={"Retry-After": "inf"}),
@@ -63,7 +63,7 @@ MODES: dict[str, Any] = {
     "half a character": complete('{"statements": ["\\ud800"]}'),
     "a number of 5,000 digits": complete('so {"verdicts": [' + "1" * 5000 + "]}"),
     "the key repeated": complete(orjson.dumps({"statements": [f"The key is {KEY}."]}).decode()),
-    "verdicts of nobody": complete('{"verdicts": [{"id": "Z9", "label": "TP", "reason": ""}]}'),
+    "verdicts of an unknown statement": complete('{"verdicts": [{"id": "Z9", "label": "TP", "reason": ""}]}'),
     "usage of nonsense": Raw(body={"choices": [{"message": {"content": "{}"}}], "usage": [1], "model": {"a": 1}}),
     "a redirect": Raw(status=302, headers={"Location": f"http://example.invalid/?key={KEY}"}),
     "cookies": Raw(body="{}", headers={"Set-Cookie": f"key={KEY}"}),
@@ -86,12 +86,12 @@ BODIES = {"a bomb": lambda: gzip.compress(bytes(300_000_000), 1)}
 
 
 async def judge(folder: Path) -> str:
-    """How two samples ended, in one text; whatever is raised must be one of ours."""
+    """Return how two samples ended, in one text; any exception must be a JudgeError."""
     settings = make_settings(attempts=2, timeout_s=1.0, max_wait_s=1.0, concurrency=4)
     async with lay_out_run(folder, settings) as live_run:
         try:
             works = [make_work(make_sample(number)) for number in (1, 2)]
-            # The step that waits for no other: a run that is stopped wakes those who do in its shard.
+            # This step waits for no other one, so that a stopped run cannot keep it waiting.
             await gather_all([extract_statements(live_run, work) for work in works])
         except JudgeError as error:
             return f"stopped: {error}"

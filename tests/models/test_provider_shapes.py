@@ -71,6 +71,10 @@ PASSING: list[tuple[Raw, str]] = [
         "did not fit the schema: Failed to generate JSON.",
     ),
     (Raw(body=PAGE), "sent what is not valid JSON: '<!DOCTYPE html>"),
+    (Raw(body={"choices": []}), "sent what is not a completion"),
+    (Raw(body={"choices": None}), "sent what is not a completion"),
+    (Raw(status=429, body={"error": "slow down"}, headers={"Retry-After": "0.01"}), "status 429: slow down"),
+    (Raw(status=429, body={"error": {"message": "soon"}}, headers={"retry-after-ms": "10"}), "status 429: soon"),
     (Raw(body=""), "sent what is not valid JSON: ''"),
     (
         Raw(body='data: {"choices": []}\n\ndata: [DONE]\n\n', headers={"Content-Type": "text/event-stream"}),
@@ -174,6 +178,9 @@ LASTING: list[tuple[Raw, str]] = [
         "content filter: Your input was flagged",
     ),
     (Raw(body={"error": {"message": "requires moderation", "code": 403}}), "content filter: requires moderation"),
+    (Raw(status=400, body={"object": "error", "message": "Input is too long"}), "too long for the model"),
+    (Raw(status=400, body={"error": {"message": "bad", "code": "content_filter"}}), "content filter: bad"),
+    (Raw(status=400, body={"error": {"message": "no such field"}}), "status 400: no such field"),
     (write_page("Attention Required!", 403), "status 403: Attention Required!"),
     (Raw(status=422, body={"detail": [{"loc": ["body", "messages"], "msg": "bad"}]}), 'status 422: [{"loc":'),
 ]
@@ -250,6 +257,7 @@ HOPELESS: list[tuple[Raw, str, str]] = [
         "add credit",
     ),
     (Raw(body={"error": {"message": "No credits", "code": 402}}), "requires payment", "add credit"),
+    (Raw(status=400, body={"error": {"message": "x is not a valid model ID"}}), "does not know", "evalhouse doctor"),
     (Raw(status=401, body={"detail": "Unauthorized"}), "refused the key", "check OPENAI_API_KEY"),
     (
         Raw(status=403, body={"error": {"message": "Project has no access to it"}}),
