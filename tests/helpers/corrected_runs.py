@@ -1,6 +1,6 @@
 """Many runs whose verdicts are drawn, with a judge of known faults, and people's labels of a picked few.
 
-For simulations: what people would say of every verdict is known here, and the warehouse is told of the picked alone.
+For simulations: people's labels of every verdict are known here, and the warehouse has only the picked ones.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ AT = datetime(2026, 1, 1)
 
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """How runs are drawn.
+    """The parameters of the drawn runs.
 
     `sensitivity` is how often the judge calls supported what is, `specificity` how often it calls unsupported what is
     not; `truth` is the mean that people would give. With `hard_share` that part of the picks is from a group in which
@@ -126,7 +126,7 @@ def fill_drawn(con: duckdb.DuckDBPyConnection, drawn: Drawn) -> None:
 
 
 def _fill(con: duckdb.DuckDBPyConnection, table: str, rows: pl.DataFrame) -> None:
-    """As `rows.fill`, for frames that are large and complete."""
+    """Fill tables as `rows.fill` does, from frames that are large and complete."""
     con.register("drawn_rows", rows)
     con.execute(f"insert into {table} by name select * from drawn_rows")
     con.unregister("drawn_rows")

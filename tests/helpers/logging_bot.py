@@ -1,6 +1,6 @@
-"""A bot that captures content as events: its spans by one exporter of OpenTelemetry's SDK, what was said by another.
+"""A bot that captures content as events: its spans by one exporter of OpenTelemetry's SDK, the messages by another.
 
-A process of its own, as an application is: `python logging_bot.py RECEIVER TOKEN`.
+A separate process, as an application is: `python logging_bot.py RECEIVER TOKEN`.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def main(receiver: str, token: str) -> None:
         log("gen_ai.choice", body={"index": 0, "message": {"role": "assistant", "content": ANSWER}})
         log("", body="an ordinary line of the application")
     with tracer.start_as_current_span("chat m-1", attributes=attributes):
-        said = {"gen_ai.input.messages": ASKED, "gen_ai.output.messages": REPLIED}
-        log("gen_ai.client.inference.operation.details", attributes={**attributes, **said})
+        messages = {"gen_ai.input.messages": ASKED, "gen_ai.output.messages": REPLIED}
+        log("gen_ai.client.inference.operation.details", attributes={**attributes, **messages})
         log("gen_ai.evaluation.result", attributes={"gen_ai.evaluation.name": "relevance"})
     log("gen_ai.user.message", body={"content": "of no span"})
     logs.shutdown()

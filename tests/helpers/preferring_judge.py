@@ -18,7 +18,7 @@ asked: list[str] = []
 
 
 def prefer_truth(blocks: Blocks) -> str:
-    """Whichever answer holds the ground truth."""
+    """Prefer the answer that contains the ground truth."""
     truth = blocks["ground_truth"].strip()
     first, second = (truth in blocks[name] for name in ("first_answer", "second_answer"))
     return "tie" if first == second else "first" if first else "second"

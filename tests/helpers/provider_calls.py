@@ -1,4 +1,4 @@
-"""Questions to a judge one at a time, to see what comes of a provider's answer to each."""
+"""Questions to a judge one at a time, to see the result of a provider's answer to each."""
 
 from __future__ import annotations
 

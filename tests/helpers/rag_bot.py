@@ -40,12 +40,12 @@ _COMMON = frozenset(
     )
 )
 _PART_LENGTH = 9  # characters of an answer in one event of a stream
-_SECOND_BEST = 0.75  # share of the best sentence's score with which another one is said as well
+_SECOND_BEST = 0.75  # share of the best sentence's score from which a second sentence is added
 
 
 @dataclass(frozen=True, kw_only=True)
 class BotOptions:
-    """How the bot behaves; `_first` counts requests to /ask from the start or the last reset."""
+    """The bot's behaviour; `_first` counts requests to /ask from the start or the last reset."""
 
     token: str | None = None  # wanted as `Authorization: Bearer …`
     n_contexts: int = 3
@@ -64,7 +64,7 @@ class BotOptions:
 
 @dataclass(kw_only=True)
 class BotStats:
-    """What the bot was asked; exact at any time."""
+    """The questions that the bot was asked; exact at any time."""
 
     n_requests: int = 0
     in_flight: int = 0
@@ -83,7 +83,7 @@ class Paragraph:
 
 
 class RagBot:
-    """The server in a thread of its own; a context manager. `stats` may be read at any time."""
+    """The server in a separate thread; a context manager. `stats` may be read at any time."""
 
     def __init__(self, folder: Path, options: BotOptions, port: int = 0) -> None:
         self.folder = folder
@@ -99,7 +99,7 @@ class RagBot:
 
     @property
     def url(self) -> str:
-        """Where questions are asked."""
+        """The address for questions."""
         return f"{self.root_url}/ask"
 
     def __enter__(self) -> RagBot:
@@ -114,13 +114,13 @@ class RagBot:
         self._port = self._started.result(timeout=30)
 
     def stop(self) -> None:
-        """Close every connection, those of waiting requests too, and wait for the thread; again does nothing."""
+        """Close every connection, waiting requests included, and wait for the thread; again does nothing."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join(timeout=30)
 
     def configure(self, **changes: Any) -> None:  # noqa: ANN401  # BotOptions checks them
-        """Behave otherwise from here on, for requests that wait too; counters go on."""
+        """Change the behaviour from here on, for waiting requests too; counters continue."""
         self._call(lambda: self._configure(changes))
 
     def reset(self) -> None:
@@ -256,7 +256,7 @@ def start_rag_bot(folder: str | Path, *, port: int = 0, **options: Any) -> RagBo
 
 
 def answer_question(folder: Path, question: str, *, n_contexts: int = 3) -> dict[str, Any]:
-    """What the bot says: `answer` and `contexts`, the best first; no context shares nothing with the question."""
+    """Return `answer` and `contexts`, the best first; every context shares a word with the question."""
     paragraphs = read_paragraphs(folder)
     asked = find_words(question)
     weights = _weigh_words(asked, paragraphs)
@@ -289,7 +289,7 @@ def find_words(text: str) -> Set[str]:
 
 
 def _weigh_words(asked: Set[str], paragraphs: list[Paragraph]) -> dict[str, float]:
-    """What a shared word is worth: the fewer paragraphs have it, the more."""
+    """Return the weight of a shared word: the fewer paragraphs have it, the more."""
     counts = {word: sum(word in paragraph.words for paragraph in paragraphs) for word in asked}
     return {word: math.log(1 + len(paragraphs) / count) for word, count in counts.items() if count}
 
@@ -300,7 +300,7 @@ def _score(words: Set[str], weights: dict[str, float]) -> float:
 
 def _say(question: str, texts: list[str], weights: dict[str, float]) -> str:
     """The best sentence of the best paragraphs, and one more of the same paragraph where it is nearly as good."""
-    best_score, said = 0.0, ""
+    best_score, best_answer = 0.0, ""
     for text in texts:
         sentences = [sentence.strip() for sentence in _SENTENCES.split(text) if sentence.strip()]
         scores = [_score(find_words(sentence), weights) for sentence in sentences]
@@ -308,8 +308,8 @@ def _say(question: str, texts: list[str], weights: dict[str, float]) -> str:
             best_score = max(scores)
             enough = [at for at, score in enumerate(scores) if score >= _SECOND_BEST * best_score]
             at_most_two = sorted(sorted(enough, key=lambda at: -scores[at])[:2])
-            said = " ".join(sentences[at] for at in at_most_two)
-    return said or (UNKNOWN_CHINESE if re.search("[\u4e00-\u9fff]", question) else UNKNOWN)
+            best_answer = " ".join(sentences[at] for at in at_most_two)
+    return best_answer or (UNKNOWN_CHINESE if re.search("[\u4e00-\u9fff]", question) else UNKNOWN)
 
 
 async def _read_question(request: web.BaseRequest) -> str | None:

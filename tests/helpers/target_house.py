@@ -1,4 +1,4 @@
-"""What the tests of targets share: a folder of documents, and one question asked."""
+"""Shared by the tests of targets: a folder of documents, and one question asked."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ def pose(text: str = TALL, *, sample_id: str = "s1", **metadata: Any) -> TargetQ
 
 
 async def ask_once(question: TargetQuestion | str = TALL, /, **settings: Any) -> Response:  # noqa: ANN401
-    """One question to a target of its own."""
+    """Ask one question to a new target."""
     target = make_target(TargetSettings(**settings))
     try:
         return await target.ask(question if isinstance(question, TargetQuestion) else pose(question))

@@ -41,7 +41,7 @@ Answer = Canned | Callable[[Sent], Canned]
 
 
 class TargetServer:
-    """Answers in the order of `answers`, the last one again and again. In a thread of its own."""
+    """Answers in the order of `answers`, the last one again and again. In a separate thread."""
 
     def __init__(self, answers: Sequence[Answer]) -> None:
         self.requests: list[Sent] = []

@@ -1,5 +1,5 @@
 # ruff: noqa: PLC0415  # imports an extra, which takes seconds
-"""A classifier of document-claim support for tests: BERT of a few hundred kilobytes with a vocabulary of its own. It is
+"""A classifier of document-claim support for tests: BERT of a few hundred kilobytes with its vocabulary. It is
 taught by heart the pairs that it is given, and says the right thing of them only if it gets them as it was taught."""
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def cut_windows(tokenizer: Any, text: str, size: int, overlap: int) -> list[str]
 
 def make_lessons(taught: Sequence[tuple[str, str, str]], *, filler: str, size: int, overlap: int) -> list[Lesson]:
     """Of (text, supported, unsupported): both claims beside the text and beside the windows of the text behind much
-    filler, of which those that hold it support the first."""
+    filler; a window that contains it supports the first."""
     tokenizer = make_tokenizer([filler, *(part for texts in taught for part in texts)])
     lessons = []
     for text, yes, no in taught:

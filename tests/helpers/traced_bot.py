@@ -1,4 +1,4 @@
-"""A bot that is traced by real instrumentors and exports by the real OTLP exporter. A process of its own, because an
+"""A bot that is traced by real instrumentors and exports by the real OTLP exporter. A separate process, because an
 instrumentor changes the libraries it watches: `python traced_bot.py INSTRUMENTOR ENDPOINT RECEIVER TOKEN`."""
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def answer_with_openai(endpoint: str) -> None:
     ask_openai(openai, endpoint)
 
 
-def ask_openai(openai: Any, endpoint: str) -> None:  # noqa: ANN401  # the module, or one that stands for it
+def ask_openai(openai: Any, endpoint: str) -> None:  # noqa: ANN401  # the module, or a substitute
     client = openai.OpenAI(base_url=endpoint, api_key="none")
     messages: Any = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": QUESTION}]
     client.chat.completions.create(model="ferry-1", messages=messages)

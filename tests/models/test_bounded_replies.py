@@ -1,4 +1,4 @@
-"""What an endpoint may send at most: bodies, replies, statements, depth. Beyond it there is a reason, and quickly."""
+"""The limits of bodies, replies, statements and depth: anything larger fails quickly with a reason."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_reply_of_megabytes_fails_its_sample_and_its_beginning_is_recorded
     calls = read_calls(tmp_path)
     assert [call["status"] for call in calls] == ["error", "error"]
     assert {len(call["reply"]) for call in calls} == {30_000}
-    assert all(call["completion_tokens"] for call in calls)  # paid for all the same
+    assert all(call["completion_tokens"] for call in calls)  # they are paid for
 
 
 @pytest.mark.parametrize("status", [b"200 OK", b"500 Sorry"])

@@ -49,7 +49,7 @@ async def test_both_ways_send_and_read_the_same(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
     short = await ask(make_judge(**settings), make_question())
-    # As when a person has switched on LangSmith's traces, but with nobody there to send them to.
+    # As with LangSmith's traces enabled, but without a server for them.
     monkeypatch.setattr(chat_model, "tracing_is_enabled", lambda: True)
     long = await ask(make_judge(**settings), make_question())
     one, other = endpoint.stats.bodies

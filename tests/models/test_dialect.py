@@ -1,4 +1,4 @@
-"""What an endpoint refuses it is not sent again: asked once more without it, remembered for the run, said on record.
+"""A refused option is not sent again: asked once more without it, remembered for the run, and recorded.
 
 The refusals are in the words of providers and servers, from their documentation and from what their users report.
 """
@@ -95,7 +95,7 @@ async def test_refused_option_is_left_out_from_then_on_and_reported(
     refused, *good = read_calls(tmp_path)
     assert refused["error"].startswith("the endpoint does not take ")
     assert [call["status"] for call in (refused, *good)] == ["error", "ok", "ok"]
-    # The request of each stands on record as it was sent, under one key.
+    # Each request is recorded as it was sent, under one key.
     sent = [{**orjson.loads(call["request"])} for call in (refused, *good)]
     assert [{k: v for k, v in request.items() if k != "endpoint"} for request in sent] == endpoint.stats.bodies
     assert refused["request_hash"] == good[0]["request_hash"]
@@ -104,7 +104,7 @@ async def test_refused_option_is_left_out_from_then_on_and_reported(
 
 
 async def test_a_stubborn_endpoint_is_asked_for_words_alone(endpoint: Endpoint, tmp_path: Path) -> None:
-    """One refuses whatever it can, one thing after the other; each is asked for once more, and no attempt is lost."""
+    """An endpoint refuses one option after the other; each request is sent once more, and no attempt is lost."""
     words = {
         "temperature": "temperature is not supported", "reasoning_effort": "reasoning_effort is unknown",
         "max_completion_tokens": "max_completion_tokens is unknown", "max_tokens": "max_tokens is unknown",

@@ -1,4 +1,4 @@
-"""Texts embedded many at a time: how many requests it takes, what stands on record, and what of a request survives."""
+"""Texts embedded in batches: the number of requests, their records, and what survives of a failed batch."""
 
 import asyncio
 from collections import Counter
@@ -25,7 +25,7 @@ Embed = Callable[[Sequence[str]], list[str]]
 
 
 class Model:
-    """An embedding model that `says` what comes of some texts; `asked` are the requests that it got."""
+    """An embedding model that answers by `respond`; `asked` are the requests that it got."""
 
     def __init__(self, respond: Embed) -> None:
         self.respond, self.asked = respond, list[list[str]]()
@@ -36,13 +36,13 @@ class Model:
         return ModelReply(text="", parts=self.respond(texts), prompt_tokens=len(texts), completion_tokens=0)
 
     def count_answered(self) -> Counter[str]:
-        """How often each text was in a request that was answered."""
+        """Count how often each text was in an answered request."""
         return Counter(text for texts in self.asked if not self.refuses(texts) for text in texts)
 
     def refuses(self, texts: Sequence[str]) -> bool:
         try:
             self.respond(texts)
-        except Exception:  # whatever it is told to raise
+        except Exception:  # any error of the test
             return True
         return False
 
@@ -79,7 +79,7 @@ async def test_three_hundred_samples_take_three_requests_and_each_text_is_found_
     assert {call["reused_call_id"] for call in parts} == {call["call_id"] for call in sent}
     assert {call["sample_id"] for call in parts} == {f"s{number}" for number in range(300)}
     assert sum(call["prompt_tokens"] for call in sent) == prompt_tokens > 0
-    insert_run(open_warehouse(tmp_path), make_run("run-1"))  # costs are those of runs on record
+    insert_run(open_warehouse(tmp_path), make_run("run-1"))  # costs are of stored runs
     costs = open_warehouse(tmp_path).read_rows("select n_calls, n_requests, n_reused from run_costs")
     assert costs == [{"n_calls": 3 + 1 + 81, "n_requests": 4, "n_reused": 81}]
 

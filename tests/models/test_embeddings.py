@@ -1,4 +1,4 @@
-"""How close two texts are: hashed n-grams without a model, and vectors of a model through the call path."""
+"""The similarity of two texts: hashed n-grams without a model, and vectors of a model through the call path."""
 
 import asyncio
 from collections.abc import Iterator
@@ -227,7 +227,7 @@ def test_a_broken_vector_is_unusable(text: str) -> None:
 async def test_embeddings_may_have_a_separate_address_and_key(
     endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where none is given they are asked where the judge is; its key goes to no other address."""
+    """By default embeddings are asked at the judge's address; its key is sent to no other."""
     with running_endpoint(expected_key="own-key") as other:
         monkeypatch.setenv("OPENAI_EMBEDDINGS_BASE_URL", other.base_url)
         (refused,) = await compare(tmp_path / "without", ("red", "blue"))

@@ -1,5 +1,5 @@
 """Chat models that are asked pair by pair in the form they were made for: what is sent, what a yes means, that each
-pair is a call of its own on record, and that a text cannot be filled in for another."""
+pair is a separate recorded call, and that a text cannot be filled in for another."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from evalhouse.warehouse.store import Warehouse
 
 
 def answer(asked: Asked) -> str:
-    """As such a model would: the document holds the claim, or not. Guardians say yes to what is not grounded."""
+    """Answer as such a model: the document contains the claim, or not. Guardians answer yes to ungrounded claims."""
     documents = asked.body.get("documents")
     if documents is None:
         document, _, claim = asked.texts[-1].removeprefix("Document: ").partition("\nClaim: ")

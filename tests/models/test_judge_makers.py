@@ -1,4 +1,4 @@
-"""From a name to a judge: which one is made, whether it could be asked, and by which way its requests go."""
+"""The judge that a name makes, whether it can be reached, and the proxies of its requests."""
 
 import os
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
 """The judges of `local:` with a real classifier of a few hundred kilobytes: what is loaded, how texts are laid out and
-cut, what goes on record, and that golden pairs notice what is wrong with all this. Needs the extra `local`."""
+cut, what is recorded, and that golden pairs notice what is wrong with all this. Needs the extra `local`."""
 
 from __future__ import annotations
 

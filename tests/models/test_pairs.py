@@ -109,7 +109,7 @@ def test_a_reason_never_shows_a_score_on_the_other_side_and_can_be_read_back(sco
     assert shown is not None
     assert (shown >= 0.5) == (score >= 0.5)
     assert abs(shown - score) < 0.001
-    assert read_score("It says so.") is None
+    assert read_score("It is so.") is None
 
 
 @pytest.mark.parametrize(

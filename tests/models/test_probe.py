@@ -1,4 +1,4 @@
-"""What an endpoint can, found out with four requests: kinds of endpoints, and what a run will do with each."""
+"""The abilities of an endpoint, found with four requests: kinds of endpoints, and what a run does with each."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_kinds_of_endpoints(name: str) -> None:
     assert trial.problem is None
     found = {seen.ability: seen.status for seen in trial.seen if seen.status != "yes"}
     if "latency" not in kind.options:
-        found.pop("requests at once", None)  # nothing that can be told from so quick an answer
+        found.pop("requests at once", None)  # unknown after so quick an answer
     assert found == kind.cannot
     assert (trial.form, trial.is_held, tried.serving.window) == (kind.form, kind.is_held, kind.window)
     assert (trial.n_answered, trial.n_refused, len(bodies)) == (4, kind.refused, 4 + kind.refused)

@@ -1,4 +1,4 @@
-"""What requests of a prompt share stays with a provider that keeps what is marked, and is paid at its prices."""
+"""The shared beginning of a prompt's requests is marked for a provider's cache, and paid at its prices."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_all_but_the_data_is_written_once_and_then_read_at_their_prices(
     stats = endpoint.stats
     places = {(*list_marks(body), len(body["messages"])) for body in stats.bodies}
     assert {place for place in places if len(place) > 1} == {(n - 1, n) for n in {place[-1] for place in places}}
-    # Of each of four prompts the first request bears no mark, and the second has its beginning written.
+    # Of each of four prompts the first request has no mark, and the second has its beginning written.
     assert sum(not list_marks(body) for body in stats.bodies) == 4
     beginnings = {name: sum(map(len, read_shared(name))) for name in ("extract", "classify", "attribute", "rank")}
     assert stats.written_tokens == pytest.approx(sum(beginnings.values()) / 4, abs=4)

@@ -41,7 +41,7 @@ def write_page(title: str, status: int) -> Raw:
     return Raw(status=status, body=PAGE.replace("{}", title), headers={"Content-Type": "text/html; charset=utf-8"})
 
 
-# What passes: told on record, asked again, and no loss to the sample
+# Passing errors: recorded, asked again, and no loss to the sample
 
 
 PASSING: list[tuple[Raw, str]] = [
@@ -90,7 +90,7 @@ PASSING: list[tuple[Raw, str]] = [
 
 @pytest.mark.usefixtures("quick_backoff")
 async def test_what_passes_is_asked_again(endpoint: Endpoint, tmp_path: Path) -> None:
-    """Each in a run of its own, all in one warehouse."""
+    """Each in a separate run, all in one warehouse."""
     for number, (answer, expected) in enumerate(PASSING, 1):
         endpoint.reset()
         endpoint.configure(script={"extract": [answer]})
@@ -152,7 +152,7 @@ async def test_geminis_list_of_errors_is_a_rate_limit_with_its_wait(endpoint: En
     assert message in read_calls(tmp_path)[0]["error"]
 
 
-# What lasts of one request
+# Lasting errors of one request
 
 
 LASTING: list[tuple[Raw, str]] = [
@@ -189,7 +189,7 @@ LASTING: list[tuple[Raw, str]] = [
 async def test_what_lasts_fails_the_question_with_its_reason_and_is_sent_once(
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
-    """Each in a run of its own, all in one warehouse."""
+    """Each in a separate run, all in one warehouse."""
     for number, (answer, expected) in enumerate(LASTING, 1):
         endpoint.reset()
         endpoint.configure(script={"extract": [answer]})
@@ -222,7 +222,7 @@ async def test_an_option_refused_in_fastapis_words_is_left_out(tmp_path: Path) -
     ]  # simpler each time
 
 
-# What lasts of all requests
+# Lasting errors of all requests
 
 
 HOPELESS: list[tuple[Raw, str, str]] = [
@@ -291,7 +291,7 @@ HOPELESS: list[tuple[Raw, str, str]] = [
 
 
 async def test_what_can_never_work_stops_the_run_with_what_to_do(endpoint: Endpoint, tmp_path: Path) -> None:
-    """Each in a run of its own, all in one warehouse."""
+    """Each in a separate run, all in one warehouse."""
     for number, (answer, expected, hint) in enumerate(HOPELESS, 1):
         endpoint.reset()
         endpoint.configure(script={"extract": lambda _, answer=answer: answer}, latency=0.02)
@@ -311,7 +311,7 @@ async def test_what_can_never_work_stops_the_run_with_what_to_do(endpoint: Endpo
 async def test_an_endpoint_that_refuses_the_first_requests_all_alike_is_asked_no_more(
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
-    """As a model that only streams does, or an option of which nothing is known."""
+    """Such as a model that only streams, or an unknown required option."""
     answer = Raw(status=400, body={"error": {"message": "This model only supports stream mode"}})
     endpoint.configure(script={"extract": lambda _: answer}, latency=0.02)
     async with lay_out_run(tmp_path, make_settings(concurrency=4)) as live_run:

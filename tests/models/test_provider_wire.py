@@ -1,7 +1,7 @@
-"""What comes over the wire in odd dress, or does not come: readable replies are read, the rest is told and asked again.
+"""Unusual or missing answers on the wire: readable replies are read, others are recorded and asked for again.
 
-Below HTTP a server of plain bytes stands in for the endpoint: connections that end at the wrong moment, bodies that are
-zipped or marked, certificates that nobody trusts, addresses that are none.
+Below HTTP a server of plain bytes takes the endpoint's place: connections that end at the wrong moment, bodies that are
+zipped or marked, untrusted certificates, invalid addresses.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ async def test_bytes_that_no_client_can_read_are_asked_for_again(tmp_path: Path,
 
 
 def make_certificate(folder: Path) -> ssl.SSLContext:
-    """A server's side of TLS with a certificate that nobody has signed."""
+    """Make a server's side of TLS with an unsigned certificate."""
     key, certificate = folder / "key.pem", folder / "certificate.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
     subprocess.run([*command, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
@@ -185,7 +185,7 @@ def make_certificate(folder: Path) -> ssl.SSLContext:
 
 async def test_a_certificate_that_is_not_trusted_stops_the_run_at_once(tmp_path: Path) -> None:
     async def answer(_: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        raise AssertionError("nobody gets this far")
+        raise AssertionError("no request gets this far")
 
     async with serving(answer, context=make_certificate(tmp_path)) as port:
         point_to(f"https://127.0.0.1:{port}/v1", KEY)

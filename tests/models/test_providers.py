@@ -80,7 +80,7 @@ async def test_a_sample_goes_through_all_steps_and_each_request_is_a_row(
 
 
 def check_wire(endpoint: Endpoint) -> None:
-    """The last request has the schema in the provider's words, and no parameter that nobody set."""
+    """Check that the last request has the schema in the provider's words, and no parameter that was not set."""
     found = find_wire(next(iter(endpoint.stats.requests)))
     assert found is not None
     wire, model = found
@@ -224,7 +224,7 @@ def test_a_name_that_is_nearly_a_provider_is_asked_about(name: str, meant: str) 
 
 def test_every_provider_of_langchain_is_known_by_its_module() -> None:
     ours = {row.langchain: row.package for row in load_providers().values()}
-    # Bedrock's older API and Bedrock, OpenAI and LangSmith by ways of their own are left out.
+    # Bedrock's older API and Bedrock, OpenAI and LangSmith by other ways are left out.
     left_out = {
         "openai",
         "langsmith",

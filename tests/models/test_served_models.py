@@ -1,4 +1,4 @@
-"""Which model a server of one's own has under a name: what is read of it, and which replies on record are its own."""
+"""The model that a self-hosted server has under a name: how it is read, and which recorded replies are its."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_a_server_that_is_away_says_nothing() -> None:
 
 
 def begin(folder: Path, run_id: str, judge: str = "openai:judge") -> tuple[Judge, list[str]]:
-    """A run's judge once its server was asked, and what is said of it."""
+    """Return a run's judge after its server was asked, and the notices about it."""
     made = make_judge(make_settings(judge=judge))
     return made, ask_servers([made], run_id, open_warehouse(folder))
 
@@ -119,7 +119,7 @@ def test_the_first_model_of_a_name_has_the_keys_that_it_always_had_and_others_ha
         keys.append(read_key(judge))
         all_notices.append([" ".join(notice.split()) for notice in notices])
         assert find_window(judge) == fields["max_model_len"]
-        # Whoever asks for the run elsewhere, or only computes, has its keys from the record.
+        # A process elsewhere, or one that only computes, has the run's keys from the record.
         for run_id in (f"run-{number}", "dry-run"):
             again = make_judge(make_settings(judge="openai:judge"))
             recall_servers([again], run_id, open_warehouse(tmp_path))

@@ -1,4 +1,4 @@
-"""What a model says to itself stands on record apart from its reply, wherever it comes, and nothing is read from it."""
+"""A model's thoughts are recorded apart from its reply, in any place, and nothing is read from them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ QUOTING = '{"statements": ["The tag </think>\\n ends it.", "{<think>}"]}'
         (f"{DRAFT}</think>", "", DRAFT),
         ("<think></think>", "", None),
         (f"<think>\n\n</think>\n\n{REPLY}", REPLY, None),
-        # Marks that stand for themselves: a text under test speaks of them, in thoughts or in the reply.
+        # Marks that are quoted: a text under test mentions them, in thoughts or in the reply.
         (QUOTING, QUOTING, None),
         (f"```json\n{QUOTING}\n```", f"```json\n{QUOTING}\n```", None),
         (f"<think>{DRAFT}</think>{QUOTING}", QUOTING, DRAFT),

@@ -1,4 +1,4 @@
-"""How many tokens a model reads at once: as its provider's package has it, and only where that provider answers."""
+"""A model's context window: as its provider's package has it, and only at that provider."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ RUN = "r0000"
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
-    """Two reviewed runs and one that nobody looked at."""
+    """Make two reviewed runs and one without reviews."""
     found = lay_warehouse(tmp_path_factory.mktemp("reviewed") / "house.duckdb")
     for place, run_id in enumerate((RUN, "r0001", "unseen")):
         insert_run(found, make_run(run_id, minute=place, status="completed", metrics=("faithfulness", "factual_f1")))
@@ -56,7 +56,7 @@ def caller(store: Warehouse, capsys: pytest.CaptureFixture[str]) -> Caller:
 
 @pytest.fixture(scope="module")
 def of_run(store: Warehouse) -> dict[str, Any]:
-    """What the command tells of the first run."""
+    """Return the command's output on the first run."""
     ended = Place(folder=Path(store.location.path).parent).call(
         "review", "agreement", RUN, "--warehouse", store.location.url, "--json"
     )

@@ -1,4 +1,4 @@
-"""`evalhouse review export`: what is picked, what is put on record, what the files hold, and what is refused."""
+"""`evalhouse review export`: the picked items, their record, the files, and refused exports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from evalhouse.warehouse.store import Warehouse
 Call = Callable[..., Any]
 
 N_ITEMS = 11 * (VERDICTS_OF_SAMPLE - 1) + 8
-"""One sentence stands in both texts of a sample and is asked about once; the attack is an answer of one statement."""
+"""One sentence is in both texts of a sample and is asked about once; the attack is an answer of one statement."""
 
 
 @pytest.fixture
@@ -235,11 +235,11 @@ def test_verdicts_of_the_judge_are_in_a_file_on_request(warehouse: Warehouse, ex
 def test_wishes_that_cannot_be_met(
     warehouse: Warehouse, export: Call, arguments: tuple[str, ...], message: str
 ) -> None:
-    Path("there.csv").write_text("somebody's labels")
+    Path("there.csv").write_text("other labels")
     finished: Finished = export(*arguments)
     assert finished.status == 2
     assert message in finished.stderr
-    assert Path("there.csv").read_text() == "somebody's labels"
+    assert Path("there.csv").read_text() == "other labels"
 
 
 def test_runs_that_cannot_be_reviewed(warehouse: Warehouse, capsys: pytest.CaptureFixture[str]) -> None:
@@ -260,7 +260,7 @@ def test_runs_that_cannot_be_reviewed(warehouse: Warehouse, capsys: pytest.Captu
 
 
 def test_the_lexical_judge_is_asked_as_a_run_asks_it(house: House) -> None:
-    """On a run of its own it says of every verdict what the run says, statements made by rule left aside."""
+    """On its own run it repeats every verdict of the run, except statements labelled by rule."""
     store = Warehouse(str(house.path))
     rows = fetch_items(store, house.run_id, REVIEWED_PROMPTS)
     sample_ids = {row["sample_id"] for row in rows}

@@ -51,7 +51,7 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture
 def exported(warehouse: Warehouse, export: Callable[[str], Path]) -> Rows:
-    """The rows of an export of everything, to label: the judge's labels in `labels` first where it said yes."""
+    """The rows of an export of everything, to label: the label yes is first in `labels`."""
     folder = export("all.jsonl")
     shutil.copy(folder / "reviewed.duckdb", warehouse.location.path)
     return read_lines(folder / "all.jsonl")

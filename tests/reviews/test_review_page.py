@@ -27,7 +27,7 @@ def page(browser: Browser) -> Iterator[Page]:
     page = browser.open_page()
     page.show_as()
     yield page
-    page.evaluate("new Promise((done) => setTimeout(done, 50))")  # what goes wrong is told a moment later
+    page.evaluate("new Promise((done) => setTimeout(done, 50))")  # errors are reported a moment later
     assert page.problems == []
     asked = {re.sub(r"^file://.*/", "", url) for url in page.requests if not url.startswith("blob:")}
     assert asked <= {"review.html", "about:blank"}

@@ -1,4 +1,4 @@
-"""The draw: known probabilities, every group represented, estimates right whatever is picked more often."""
+"""The draw: known probabilities, every group represented, estimates right however the strata are weighted."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_probabilities_are_how_often_items_come() -> None:
 
 
 def test_weights_make_estimates_right_where_a_plain_mean_is_not() -> None:
-    # The judge is wrong on half of what it is asked about more often, and nowhere else.
+    # The judge is wrong on half of the items that are picked more often, and on no others.
     def is_wrong(item_hash: str) -> bool:
         return not item_hash.startswith("rest") and item_hash[-1] in "02468"
 

@@ -61,7 +61,7 @@ def test_every_verdict_is_an_item_in_the_judges_words(warehouse: Warehouse) -> N
 
 
 def list_same(warehouse: Warehouse, **texts: object) -> set[tuple[str, str]]:
-    """Which verdicts of a sample keep their hash in a second run whose texts differ so."""
+    """Verdicts of a sample that keep their hash in a second run with these differences."""
     add_run(warehouse, make_run("r2", 2), [make_sample(1, **{"sample_id": "other id"} | texts)])
     before, after = read_items(warehouse, "r1"), read_items(warehouse, "r2")
     hashes = {key[1:]: item["item_hash"] for key, item in before.items() if key[0] == "s01"}
@@ -79,7 +79,7 @@ ALL = {(step, f"{letter}{n}") for step in ("classify", "attribute") for letter i
     [
         ({}, ALL),
         ({"question": "Another question?"}, set()),
-        # The second statement of the answer is another one, and so is what the ground truth's are held against.
+        # The second statement of the answer differs, and so does the text that the ground truth's are compared with.
         (
             {"answer": "Lighthouse 1 is 31 metres high. It is red."},
             ALL - {("classify", "A2"), ("attribute", "A2"), ("classify", "G1"), ("classify", "G2")},
@@ -148,7 +148,7 @@ def test_the_design_is_that_of_the_last_answered_export_of_the_run(warehouse: Wa
     one, two = items["s01", "classify", "A1"], items["s01", "classify", "A2"]
     add_pick(warehouse, one, "first", stratum="rest", probability=0.1)
     add_label(warehouse, one, "TP", export_id="first")
-    # Nobody has answered the second export yet: it changes nothing.
+    # The second export has no answers yet: it changes nothing.
     later = datetime(2026, 2, 2)
     add_pick(warehouse, one, "second", stratum="reviewed", probability=1.0, asked=False, picked_at=later)
     add_pick(warehouse, two, "second", stratum="votes", probability=0.5, picked_at=later)

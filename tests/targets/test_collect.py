@@ -64,24 +64,24 @@ class History:
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Iterator[History]:
-    """Answers collected and judged twice, a run, and what came of two documents that changed."""
+    """Make nights: answers collected and judged twice, a run, and runs after two documents changed."""
     harbour = build_harbour(tmp_path_factory.mktemp("history") / "harbour", {"PREFECT_HOME": str(prefect_home)})
-    told = History(harbour=harbour, nights={})
+    nights = History(harbour=harbour, nights={})
     run_suite, collect = ("run", SUITE, "--json"), ("collect", SUITE, "--json")
     with harbour.bot:
-        collected = told.pass_night("collected", *collect, "--label", "asked")
-        judged = told.pass_night("judged", *run_suite, "--responses", collected.run_id)
-        told.pass_night("judged again", *run_suite, "--responses", judged.run_id)
-        told.pass_night("run", *run_suite)
+        collected = nights.pass_night("collected", *collect, "--label", "asked")
+        judged = nights.pass_night("judged", *run_suite, "--responses", collected.run_id)
+        nights.pass_night("judged again", *run_suite, "--responses", judged.run_id)
+        nights.pass_night("run", *run_suite)
         harbour.change_document("lock.txt", "The lock at Brankmouth is 9 metres deep. It opens at 6 in the morning.")
-        told.pass_night("updated", *run_suite)
+        nights.pass_night("updated", *run_suite)
         harbour.change_document(
             "light.txt", "The lighthouse stands 50 metres tall.\n\nThe lighthouse was built in 1890."
         )
-        affected = told.pass_night("affected", *collect, "--only-affected", "--changed", "light.txt")
-        told.pass_night("affected judged", *run_suite, "--responses", affected.run_id)
-        told.pass_night("nothing changed", *collect, "--only-affected")
-        yield told
+        affected = nights.pass_night("affected", *collect, "--only-affected", "--changed", "light.txt")
+        nights.pass_night("affected judged", *run_suite, "--responses", affected.run_id)
+        nights.pass_night("nothing changed", *collect, "--only-affected")
+        yield nights
 
 
 def run(harbour: Harbour, *arguments: str, status: int = 0) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def read_judged(harbour: Harbour, run_id: str) -> dict[str, str | None]:
 
 
 def read_loaded(harbour: Harbour, run_id: str) -> list[dict[str, Any]]:
-    """What was judged as the bot's answers, in the dataset's order."""
+    """Return the judged answers of the bot, in the dataset's order."""
     return harbour.read(
         "select sample_id, answer, contexts, context_ids from run_samples join samples using (sample_id, input_hash) "
         "where run_id = $run_id order by ordinal",
@@ -163,7 +163,7 @@ def test_the_bots_answers_are_judged_in_the_place_of_the_datasets(history: Histo
 
 def test_after_an_update_the_bot_is_asked_again_and_only_what_changed_is_judged(history: History) -> None:
     night = history["updated"]
-    assert len(night.asked) == N, "a run that is told of no documents is complete"
+    assert len(night.asked) == N, "a run without changed documents is complete"
     assert read_judged(history.harbour, night.run_id) == {
         "lock": "asked anew", "mayor": "reused", "light": "reused", "built": "reused"
     }  # fmt: skip
@@ -178,17 +178,17 @@ def test_after_an_update_the_bot_is_asked_again_and_only_what_changed_is_judged(
 
 
 def test_only_questions_whose_contexts_cited_a_changed_document_are_asked(history: History) -> None:
-    told, harbour = history["affected"], history.harbour
-    assert Counter(told.asked) == Counter(row["question"] for row in QUESTIONS[2:])
-    counts = told.document["responses"]
-    assert (told.document["status"], counts["n_ok"], counts["n_reused"]) == ("completed", 2, 2)
-    responses = read_responses(harbour, told.run_id)
+    night, harbour = history["affected"], history.harbour
+    assert Counter(night.asked) == Counter(row["question"] for row in QUESTIONS[2:])
+    counts = night.document["responses"]
+    assert (night.document["status"], counts["n_ok"], counts["n_reused"]) == ("completed", 2, 2)
+    responses = read_responses(harbour, night.run_id)
     assert responses["mayor"]["reused_run_id"] == history["updated"].run_id
     assert responses["mayor"]["answer"] == "The mayor is Maud Tregarthen."
     assert "50 metres" in responses["light"]["answer"]
     judged = history["affected judged"].document
     assert judged["metrics"]["factual_f1"]["n_scored"] == N, "complete, and so its means are comparable"
-    shown = run(harbour, "show", told.run_id)["run"]
+    shown = run(harbour, "show", night.run_id)["run"]
     assert (shown["kb_name"], shown["kb_changed"], shown["suite"]) == ("harbour", ["light.txt"], "harbour")
 
 
@@ -201,7 +201,7 @@ def test_without_changed_documents_every_question_is_asked(history: History) -> 
 def test_responses_that_lack_questions_are_refused_before_anything_is_on_record(history: History) -> None:
     harbour, collected = history.harbour, history["collected"].run_id
     n_runs = harbour.read("select count(*) as n from runs")
-    more = [{"id": name, "question": f"Who is the {name}?", "ground_truth": "Nobody."} for name in ("baker", "smith")]
+    more = [{"id": name, "question": f"Who is the {name}?", "ground_truth": "No one."} for name in ("baker", "smith")]
     judge = ("run", SUITE, "--responses")
     try:
         harbour.write_questions([*QUESTIONS, *more])
@@ -210,7 +210,7 @@ def test_responses_that_lack_questions_are_refused_before_anything_is_on_record(
         assert f"2 of 6 questions have no response in run {collected} (the first: baker)" in refused.stderr
         harbour.write_questions([{**QUESTIONS[0], "question": "What is the depth of the lock?"}, QUESTIONS[1]])
         refused = harbour.place.call(*judge, collected)
-        assert "1 of 2 questions has no response" in refused.stderr, "an answer to another question is none"
+        assert "1 of 2 questions has no response" in refused.stderr, "an answer to another question does not count"
         assert "the first: lock" in refused.stderr
     finally:
         harbour.write_questions(QUESTIONS)
@@ -277,11 +277,11 @@ def test_a_bot_that_is_down_ends_the_run_at_once_and_resume_asks_it_when_it_is_u
     harbour.bot.stop()
     stopped = harbour.place.call("run", SUITE)
     assert stopped.status == 3, stopped.stderr
-    told = f"no connection to {harbour.bot.url}"
-    assert told in stopped.stderr
+    problem = f"no connection to {harbour.bot.url}"
+    assert problem in stopped.stderr
     assert "none of the first 5 questions was answered" in " ".join(stopped.stderr.split())
     (run_row,) = harbour.read("select run_id, status, problem from runs")
-    assert told in run_row["problem"]
+    assert problem in run_row["problem"]
     assert harbour.read("select count(*) as n from responses")[0]["n"] < 10, "the others were not tried"
     with start_rag_bot(harbour.bot.folder, port=int(harbour.bot.root_url.rpartition(":")[2])) as bot:
         resumed = run(harbour, "resume", run_row["run_id"])
@@ -299,7 +299,7 @@ def test_the_samples_of_a_run_without_a_target_are_responses_too(harbour: Harbou
     assert again["calls"]["requests"] == 0
     hashes = "select run_id, list(input_hash order by ordinal) as hashes from run_samples group by run_id"
     first, second = harbour.read(hashes)
-    assert first["hashes"] == second["hashes"], "the same inputs, whichever way they came"
+    assert first["hashes"] == second["hashes"], "the same inputs by either way"
 
 
 @pytest.mark.parametrize("command", ["run", pytest.param("collect", marks=pytest.mark.slow)])
@@ -311,10 +311,10 @@ def test_a_run_has_its_suite_alone_and_after_a_signal_asks_what_it_has_not_heard
     first = harbour.place.start(command, SUITE)
     try:
         harbour.bot.wait_for(N)
-        (under_way,) = harbour.read("select run_id from runs")
+        (running,) = harbour.read("select run_id from runs")
         second = harbour.place.call("run", SUITE)
         assert second.status == 3
-        assert f"run {under_way['run_id']} of suite 'harbour' is running" in second.stderr
+        assert f"run {running['run_id']} of suite 'harbour' is running" in second.stderr
         assert harbour.place.call("collect", SUITE).status == 3
         with start_rag_bot(harbour.bot.folder) as bot:
             (folder / "other.toml").write_text(suite.replace(harbour.bot.url, bot.url), encoding="utf-8")
@@ -324,7 +324,7 @@ def test_a_run_has_its_suite_alone_and_after_a_signal_asks_what_it_has_not_heard
         ended: Finished = finish(first)
     assert ended.status == 130, ended.stderr
     (row,) = harbour.read("select run_id, status, problem from runs where suite = 'harbour'")
-    assert (row["run_id"], row["status"], row["problem"]) == (under_way["run_id"], "cancelled", "stopped by SIGINT")
+    assert (row["run_id"], row["status"], row["problem"]) == (running["run_id"], "cancelled", "stopped by SIGINT")
     assert len(read_responses(harbour, row["run_id"])) == 2
     harbour.bot.configure(hold_after=None)
     harbour.bot.reset()

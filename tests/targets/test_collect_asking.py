@@ -158,7 +158,7 @@ async def test_what_no_question_gets_past_stops_the_run(tmp_path: Path) -> None:
 
 @contextmanager
 def placing(bot: Answer | str) -> Iterator[dict[str, Any]]:
-    """Where a bot is to be asked, for as long as it stands there: `silent` takes questions and says nothing."""
+    """Yield the address of a bot while it runs: `silent` takes questions and does not answer."""
     if not isinstance(bot, str):
         with serving(bot) as server:
             yield {"url": server.url}
@@ -270,7 +270,7 @@ async def test_a_warehouse_that_takes_no_responses_stops_the_run(tmp_path: Path)
         for number in (0, 1):
             with pytest.raises(FatalJudgeError, match="responses cannot be taken into the warehouse: no space left"):
                 await collection.collect(live_run.asker.stop_sign, number, size=live_run.settings.shard_size)
-        assert target.asked == ["s1"], "and what came of it is on disk"
+        assert target.asked == ["s1"], "and its response is on disk"
         collection.record.flush()
         assert live_run.warehouse.fetch_row("responses/counts", run_id=live_run.run_id)["n_ok"] == 1
 
@@ -390,7 +390,7 @@ def stage_samples(folder: Path, n: int) -> Any:  # noqa: ANN401  # a StagedDatas
 
 
 async def test_a_sample_without_a_response_is_unscored_for_that(tmp_path: Path) -> None:
-    """What the sample itself lacks is told first: no resume can fix that."""
+    """What the sample itself lacks is reported first: a resume cannot fix that."""
     lost = make_sample(1, answer=None, contexts=None, target_error="status 500")
     bare = replace(lost, ordinal=2, sample_id="s2", ground_truth=None)
     silent = replace(lost, ordinal=3, sample_id="s3", target_error=None)
@@ -423,7 +423,7 @@ ANSWERED = answer(contexts=None, context_ids=None)
     ],
 )
 async def test_what_was_given_is_what_an_answer_rests_on(tmp_path: Path, returned: Response, is_held_to: bool) -> None:
-    """One that tells of other contexts is no answer from these."""
+    """A response with other contexts is not an answer from these."""
     async with collecting(tmp_path, ScriptedTarget(lambda _: returned), 1, pose=lambda _: GIVEN) as (live_run, asking):
         await asking.collect(live_run.asker.stop_sign, 0, size=SIZE)
         await asking.finish()

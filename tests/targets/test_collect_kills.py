@@ -1,7 +1,7 @@
 """`kill -9` while the bot is asked, and `evalhouse resume`: nothing that came back is asked for again.
 
 A response is on disk as soon as it came, long before it is in the warehouse. So after a kill the questions that were
-asked and have no response are at most those in flight, whenever it comes.
+asked and have no response are at most the ones in flight, at any time.
 """
 
 from __future__ import annotations

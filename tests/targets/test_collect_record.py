@@ -1,4 +1,4 @@
-"""Which responses on record stand for a question, and which questions have to be asked again."""
+"""The recorded responses that are valid for a question, and the questions that have to be asked again."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def add_run(warehouse: Warehouse, run_id: str, minute: int, **columns: Any) -> R
 
 
 def add_response(warehouse: Warehouse, run_id: str, **changes: Any) -> None:  # noqa: ANN401
-    """What the bot said in that run about the sample, which is loaded with it."""
+    """Add the bot's response of a run to the sample, which is loaded with it."""
     row: dict[str, Any] = {
         "sample_id": "s", "answer": f"Answer in {run_id}.", "contexts": ["One.", "Two."], "context_ids": ["a#1", "b#1"],
         "status": "ok",
@@ -99,7 +99,7 @@ def add_response(warehouse: Warehouse, run_id: str, **changes: Any) -> None:  # 
 
 
 def find(warehouse: Warehouse, changed: tuple[str, ...], sample: StoredSample = SAMPLE) -> str | None:
-    """The run whose response stands for the sample in a new run that is told of these documents; None: it is asked."""
+    """Return the run whose response stays valid after these documents changed; None if the sample is asked again."""
     run = make_run("new", minute=500, suite="nightly", kb_changed=changed)
     known = find_unaffected(warehouse, run, TARGET)
     assert isinstance(known, UnaffectedResponses)
@@ -162,7 +162,7 @@ def test_the_newest_response_that_was_asked_for_counts(asked: Warehouse) -> None
 
 
 def test_a_response_without_a_sample_counts_for_nothing(asked: Warehouse) -> None:
-    """Its run died before it was loaded, so that nobody knows what was asked."""
+    """Its run died before it was loaded, so that its question is unknown."""
     add_run(asked, "second", 2)
     record = Mover(asked, "responses")
     row = {
@@ -179,7 +179,7 @@ def test_a_response_without_a_sample_counts_for_nothing(asked: Warehouse) -> Non
 
 
 def test_documents_that_changed_in_between_count_too(asked: Warehouse) -> None:
-    """The run that was told of them stopped before it asked."""
+    """The run with these changes stopped before it asked."""
     add_run(asked, "stopped", 2, trigger="event", kb_changed=("b",), status="cancelled")
     assert find(asked, ("c",)) is None
     add_run(asked, "third", 3)

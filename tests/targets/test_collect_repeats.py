@@ -99,7 +99,7 @@ def night(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Itera
     port = build_port(tmp_path_factory.mktemp("port") / "port", prefect_home)
     with port.bot:
         once = port.run("run", "once.toml", "--warehouse", "once.duckdb")
-        port.bot.reset()  # so that it says the same the first time
+        port.bot.reset()  # so that its first answers are the same
         document = port.run("run", "port.toml")
         yield Night(port=port, document=document, asked=list(port.bot.stats.questions), once=once)
 
@@ -170,8 +170,8 @@ def test_an_answer_that_is_what_it_was_costs_no_request(night: Night) -> None:
 
 
 def test_outcome_of_repeats_is_counted_and_reported(night: Night) -> None:
-    said = night.port.read("select sample_id, count(distinct answer) > 1 as is_other from responses group by sample_id")
-    n_other = sum(row["is_other"] for row in said)
+    rows = night.port.read("select sample_id, count(distinct answer) > 1 as is_other from responses group by sample_id")
+    n_other = sum(row["is_other"] for row in rows)
     assert 0 < n_other < N_DRAWN
     repeats = night.document["repeats"]
     assert (repeats["n_questions"], repeats["n_answers"], repeats["n_otherwise"]) == (N_DRAWN, 2 * N_DRAWN, n_other)
@@ -192,7 +192,7 @@ def test_the_dry_run_says_what_repeats_will_ask(night: Night) -> None:
 
 
 def test_stopped_round_resumes(night: Night, tmp_path: Path) -> None:
-    """As a process that was killed in the second round leaves it, with some of its responses on record."""
+    """Leave the run as a process that was killed in the second round would, with some recorded responses."""
     copied = tmp_path / "copy.duckdb"
     shutil.copy(night.port.place.folder / "evalhouse.duckdb", copied)
     warehouse, stopped = Warehouse(str(copied)), night.rounds[1]
@@ -240,17 +240,17 @@ def test_what_the_scores_vary_by_is_shown_with_what_a_drop_would_take(night: Nig
 
 
 @pytest.mark.parametrize(
-    ("drop", "said"),
+    ("drop", "expected"),
     [
         ("factual_f1", "--drop got 'factual_f1'; write METRIC=NUMBER with a number above 0"),
         ("factual_f1=0", "--drop got 'factual_f1=0'; write METRIC=NUMBER with a number above 0"),
         ("factul_f1=0.1", "--drop: no answers were scored again by 'factul_f1'; did you mean factual_f1?"),
     ],
 )
-def test_invalid_drops_are_refused(night: Night, drop: str, said: str) -> None:
+def test_invalid_drops_are_refused(night: Night, drop: str, expected: str) -> None:
     refused = night.port.place.call("show", "--drop", drop)
     assert refused.status == 2
-    assert said in refused.stderr
+    assert expected in refused.stderr
 
 
 def test_a_run_without_repeats_has_no_components(night: Night) -> None:
@@ -265,8 +265,8 @@ def test_a_run_without_repeats_has_no_components(night: Night) -> None:
 TARGET = TargetSettings(url="http://127.0.0.1:9/ask", repeats=2, repeat_share=0.5)
 
 
-def ask_nobody(warehouse: Warehouse, run: RunRow, **settings: Any) -> RepeatsOutcome | None:  # noqa: ANN401
-    """What comes of asking again where nothing may be asked."""
+def repeat_unasked(warehouse: Warehouse, run: RunRow, **settings: Any) -> RepeatsOutcome | None:  # noqa: ANN401
+    """Return the outcome of repeats in a run that may ask nothing."""
 
     def refuse(*_: object) -> RunOutcome:
         raise AssertionError("a round was begun")
@@ -276,7 +276,7 @@ def ask_nobody(warehouse: Warehouse, run: RunRow, **settings: Any) -> RepeatsOut
 
 
 def add_asked_run(warehouse: Warehouse, *, status: str) -> RunRow:
-    """An evaluation of ten samples with responses of this status, whose calls and those of its noise run cost money."""
+    """Add an evaluation of ten samples with responses of this status, and its noise run, both with costs."""
     run = make_run("r", status="completed", judge="openai:judge")
     insert_run(warehouse, run)
     insert_run(warehouse, make_run("r-n", kind="noise", parent_run_id="r", status="completed", judge="openai:judge"))
@@ -295,11 +295,11 @@ def add_asked_run(warehouse: Warehouse, *, status: str) -> RunRow:
 def test_rounds_spend_what_is_left_of_the_runs_budget(tmp_path: Path) -> None:
     warehouse = make_warehouse(tmp_path)
     run = add_asked_run(warehouse, status="ok")
-    spent = ask_nobody(warehouse, run, budget_usd=1.1)
+    spent = repeat_unasked(warehouse, run, budget_usd=1.1)
     assert spent is not None
     assert spent.describe() == "bot's noise: not measured, nothing is left of the budget"
     with pytest.raises(AssertionError, match="a round was begun"):
-        ask_nobody(warehouse, run, budget_usd=1.2)
+        repeat_unasked(warehouse, run, budget_usd=1.2)
     (begun,) = list_repeats(warehouse, "r")
     assert begun.config["budget_usd"] == pytest.approx(0.1)
 
@@ -308,7 +308,7 @@ def test_rounds_spend_what_is_left_of_the_runs_budget(tmp_path: Path) -> None:
 def test_what_the_run_did_not_hear_itself_is_not_asked_again(tmp_path: Path, status: str) -> None:
     """A response of an earlier night may be of other documents."""
     warehouse = make_warehouse(tmp_path)
-    outcome = ask_nobody(warehouse, add_asked_run(warehouse, status=status))
+    outcome = repeat_unasked(warehouse, add_asked_run(warehouse, status=status))
     assert outcome is not None
     assert outcome.problem == "none of the questions drawn was answered in this run"
 
@@ -317,4 +317,4 @@ def test_a_run_that_did_not_come_to_its_end_asks_nothing_again(tmp_path: Path) -
     warehouse = make_warehouse(tmp_path)
     run = add_asked_run(warehouse, status="ok")
     for other in (replace(run, status="cancelled"), replace(run, kind="collection")):
-        assert ask_nobody(warehouse, other) is None
+        assert repeat_unasked(warehouse, other) is None

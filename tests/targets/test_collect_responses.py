@@ -1,4 +1,4 @@
-"""Responses on disk and in the warehouse: kept at once, moved in batches, one row a sample whatever happens."""
+"""Responses on disk and in the warehouse: stored at once, moved in batches, always one row a sample."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def stage(*rows: dict[str, Any], part: int = 2) -> Staging:
 
 
 def test_staged_questions_have_the_ids_that_they_are_loaded_under(warehouse: Warehouse) -> None:
-    """Read shard by shard, whatever the parts are, in the dataset's order."""
+    """They are read shard by shard in the dataset's order, in any parts."""
     same = {"sample_id": "same"}
     given = {"sample_id": "x", "given_id": "x", "metadata": '{"topic":"tide"}', "contexts": ["One."]}
     staging = stage(same, given, same, {"sample_id": "other"}, same, part=2)
@@ -213,5 +213,5 @@ def test_sample_shows_its_failed_response(warehouse: Warehouse) -> None:
     staging.discard()
     keep(warehouse, make_row("a", status="failed", error="status 500", answer=None), make_row("b", answer=None))
     keep(warehouse, make_row("b", status="failed", error="another run's", answer=None), run_id="other")
-    told = {sample.sample_id: sample.target_error for sample in read_samples_between(warehouse, "r", 1, 2)}
-    assert told == {"a": "status 500", "b": None}
+    errors = {sample.sample_id: sample.target_error for sample in read_samples_between(warehouse, "r", 1, 2)}
+    assert errors == {"a": "status 500", "b": None}

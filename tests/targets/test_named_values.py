@@ -1,4 +1,4 @@
-"""Headers, webhooks and keys that name what Prefect keeps, Secret blocks and variables: filled in, stored nowhere."""
+"""Headers, webhooks and keys that name Prefect's Secret blocks and variables: filled in, not stored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VALUE = "t0ken-of-the-block"
 
 @pytest.fixture(scope="module")
 def variables(prefect_home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What leads to a server that has a block and a variable."""
+    """Return the environment of a server that has a block and a variable."""
     from prefect.blocks.system import Secret  # noqa: PLC0415  # a second, for some tests only
     from prefect.variables import Variable  # noqa: PLC0415
 
@@ -52,9 +52,9 @@ def test_block_and_variable_are_sent_and_the_secret_is_not_stored(place: Place) 
         write_suite(place, bot.url, "Bearer ${secret:bot-token}", more=hook)
         done = place.call("run", "bot.toml", "--json")
     assert done.status == 0, done.stderr
-    asked, told = bot.requests
+    asked, notified = bot.requests
     assert (asked.headers["authorization"], asked.headers["x-tenant"]) == (f"Bearer {VALUE}", "north")
-    assert told.path == f"/{VALUE}"
+    assert notified.path == f"/{VALUE}"
     assert VALUE not in done.stdout + done.stderr
     let_go()
     kept = [path for path in place.folder.rglob("*") if path.is_file()]
@@ -62,10 +62,10 @@ def test_block_and_variable_are_sent_and_the_secret_is_not_stored(place: Place) 
 
 
 def test_a_block_that_is_not_there_is_named(place: Place) -> None:
-    write_suite(place, "http://127.0.0.1:9/ask", "Bearer ${secret:nobody}")
+    write_suite(place, "http://127.0.0.1:9/ask", "Bearer ${secret:missing}")
     done = place.call("run", "bot.toml")
     assert done.status == 2
-    assert "header Authorization needs Prefect's Secret block 'nobody', which is not set; set it" in done.stderr
+    assert "header Authorization needs Prefect's Secret block 'missing', which is not set; set it" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -87,14 +87,14 @@ def test_judges_key_may_be_a_block_and_is_not_stored(place: Place) -> None:
         away = keyed.with_variables(PREFECT_API_URL="http://127.0.0.1:9/api")
         dry = away.call(*command, "--dry-run")
         done = keyed.call(*command)
-        nobody = keyed.with_variables(OPENAI_API_KEY="${secret:nobody}").call(*command)
+        refused = keyed.with_variables(OPENAI_API_KEY="${secret:missing}").call(*command)
     assert (dry.status, done.status) == (0, 0), dry.stderr + done.stderr
     assert VALUE not in done.stdout + done.stderr
     let_go()
     kept = [path for path in place.folder.rglob("*") if path.is_file()]
     assert not [path for path in kept if VALUE.encode() in path.read_bytes()]
-    assert nobody.status == 2
-    assert "OPENAI_API_KEY requires Prefect's Secret block 'nobody', which is not set; set it" in nobody.stderr
+    assert refused.status == 2
+    assert "OPENAI_API_KEY requires Prefect's Secret block 'missing', which is not set; set it" in refused.stderr
 
 
 @pytest.mark.parametrize("name", ["OPENAI_API_KEY", "OPENAI_EMBEDDINGS_API_KEY", "ANTHROPIC_API_KEY"])

@@ -116,7 +116,7 @@ async def test_what_cannot_be_read_is_a_failed_response(
 
 @pytest.mark.parametrize("name", ["break_down", "break_down_async"])
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "expected"),
     [
         (ValueError("no index,\n key sk-1234567890abcdef"), "ValueError: no index, key [key]"),
         (KeyError(), "KeyError"),
@@ -126,12 +126,12 @@ async def test_what_cannot_be_read_is_a_failed_response(
     ],
 )
 async def test_an_exception_is_a_failed_response(
-    monkeypatch: pytest.MonkeyPatch, name: str, error: BaseException, told: str | None
+    monkeypatch: pytest.MonkeyPatch, name: str, error: BaseException, expected: str | None
 ) -> None:
     monkeypatch.setattr(target_bots, "failures", [error])
     response = await call(name)
     # Python itself makes another error of a StopIteration that leaves a coroutine.
-    assert response.error == told or (told is None and "StopIteration" in str(response.error))
+    assert response.error == expected or (expected is None and "StopIteration" in str(response.error))
     assert response.attempts == 1
 
 
@@ -195,7 +195,7 @@ async def test_hanging_calls_keep_their_places_and_block_no_others() -> None:
     assert sum(error.startswith("it was not called: all 2 calls at once that are allowed") for error in errors) == 6
     assert target_bots.watch.n == 2
     target_bots.watch.gate.set()
-    async with asyncio.timeout(60):  # once they have returned all goes on
+    async with asyncio.timeout(60):  # once they have returned, the others continue
         while (response := await target.ask(pose("tides"))).error:
             await asyncio.sleep(0)
     assert response.answer == "About tides"

@@ -1,4 +1,4 @@
-"""A bot asked turn by turn: it adds up what it is told, and only the right history gives the right sum."""
+"""A bot asked turn by turn: it adds up the numbers it gets, and only the right history gives the right sum."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ N_TALKS, N_TURNS = 3, 4
 
 
 def add_up(sent: Sent) -> Canned:
-    """The total that its own last words in the history say, or where there are none START, and the number asked for."""
+    """Return the total of its last answer in the history, or START, plus the number asked for."""
     body: Any = sent.body
     texts = [message["content"] for message in body["history"] if message["role"] == "assistant"]
     total = int(re.findall(r"\d+", texts[-1])[0]) if texts else START
@@ -104,7 +104,7 @@ def list_totals(place: Place, run_id: str) -> dict[str, int | None]:
 
 
 def expect_totals(*, own: bool) -> dict[str, int]:
-    """What the bot says with the dataset's answers before it, or with its own."""
+    """Return the bot's answers after the dataset's answers, or after its own."""
     totals = {}
     for talk in range(1, N_TALKS + 1):
         total = START
@@ -114,7 +114,7 @@ def expect_totals(*, own: bool) -> dict[str, int]:
     return totals
 
 
-# --- what a target is told
+# --- the request to a target
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def read_talks(first: int, last: int) -> list[StoredSample]:
 
 
 def remember(question: TargetQuestion) -> Response:
-    """It says what it was told, so that an answer shows its history."""
+    """Answer with the history, so that a test can read it."""
     texts = "".join(message["content"] for message in question.conversation if message["role"] == "assistant")
     return answer(answer=f"[{texts}{question.question}]", contexts=("c",), context_ids=None)
 
@@ -252,7 +252,7 @@ async def test_own_answers_are_the_history_across_shards_and_in_order(tmp_path: 
         assert responses["x/3"].answer == "[[q1][[q1]q2]q3]"
         assert target.asked.index("x/1") < target.asked.index("x/2") < target.asked.index("x/3")
         assert Counter(target.asked) == Counter(sample.sample_id for sample in TALKS)
-        assert target.most_in_flight == 2, "conversations go on side by side"
+        assert target.most_in_flight == 2, "conversations are asked side by side"
         staging = stage_responses(collection, live_run.settings.shard_size)
         rows = {sample.ordinal: sample for part in staging.read_parts() for sample in part}
         staging.discard()
@@ -303,7 +303,7 @@ async def test_failed_turn_ends_its_conversation_until_the_run_is_resumed(tmp_pa
 
 @dataclass(frozen=True, kw_only=True)
 class Earlier:
-    """Responses of an earlier run, with what was said before each."""
+    """The responses of an earlier run, with the messages before each."""
 
     texts: Mapping[str, tuple[str, ...]]
 

@@ -1,4 +1,4 @@
-"""Any LangChain Runnable is a target, asked in the way its input schema wants."""
+"""Any LangChain Runnable is a target, asked by its input schema."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ async def run(name: str, question: Any = "tides", /, **settings: Any) -> Respons
         ("model", "The model's answer."),  # a message
         ("make_model", "The model's answer."),  # a factory
         ("prompted", "The model's answer."),  # a prompt's only variable
-        ("parsed", "The model's answer."),  # the usual chain, whose retriever wants a text
+        ("parsed", "The model's answer."),  # the usual chain, whose retriever takes a text
         ("make_chain", "The model's answer."),
         ("blocks", "In blocks."),
         ("agent", "heard tides"),

@@ -1,4 +1,4 @@
-"""What a target is sent from the environment is seen by the application alone."""
+"""Values of the environment in a request are seen by the application alone."""
 
 import json
 

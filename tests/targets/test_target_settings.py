@@ -1,4 +1,4 @@
-"""What can be seen to be wrong with a target without asking anybody is refused when its settings are read."""
+"""Invalid settings of a target are refused when they are read, before anything is asked."""
 
 from typing import Any
 

@@ -106,7 +106,7 @@ def test_lines_are_those_of_the_whole(pieces: list[str], encoding: str) -> None:
         (b'data: {"answer": "No last line."}', "No last line."),
         (b'\xef\xbb\xbfdata: {"answer": "A mark first."}\r\n\r\n', "A mark first."),
         (b'data: {"answer": "Done."}\n\ndata: [DONE]\n\ndata: rubbish\n\n', "Done."),
-        (b'data: {"answer": "a\xe2\x80\xa8b\x0c"}\n\n', None),  # a raw form feed is no JSON
+        (b'data: {"answer": "a\xe2\x80\xa8b\x0c"}\n\n', None),  # a raw form feed is not valid JSON
         ('data: {"answer": "a\u2028b\u0085c"}\n\n'.encode(), "a\u2028b\u0085c"),  # these end no line
         (b'data: {"answer": null}\n\ndata: {"answer": "Null."}\n\ndata: {"usage": 3}\n\n', "Null."),
         (b'data: {"answer": 4}\n\ndata: {"answer": 2.5}\n\ndata: {"answer": true}\n\n', "42.5true"),

@@ -1,6 +1,6 @@
 """Marks that a tokenizer or an eye may put together again: NFKC, invisible characters, look-alikes, the code itself.
 
-Here single marks in every dress that Unicode has for them; in `test_attacks.py` the attack set as it is sent.
+Here single marks in all forms that Unicode has for them; in `test_attacks.py` the whole attack set.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ How a message is fenced (`prompts/render.py`): the last message alone holds data
 between `<name nonce>` and `</name nonce>`, each alone on its line. The nonce is eight hex digits of the SHA-256 of all
 data of the message, drawn again while it occurs in the data, also in capitals, in other forms of its digits or with
 invisible characters inside: a text that would repeat it changes it, and one that was written to hold it makes another
-be drawn. Ids (`[A1] `) stand at the start of a line, and lines of an item after its first are indented. Whatever looks
+be drawn. Ids (`[A1] `) are at the start of a line, and later lines of an item are indented. Anything that looks
 like a tag, like an id at the start of a line or like a control token of a chat template gets a backslash behind its
 opening bracket.
 
@@ -81,7 +81,7 @@ def fold(text: str) -> str:
 
 @cache
 def _fold_line(line: str) -> str:
-    """For itself, as nothing is put together across the end of a line; most lines stand in many messages."""
+    """Fold one line, as no mark crosses the end of a line; most lines are in many messages."""
     seen = "".join(char for char in line if unicodedata.category(char) not in {"Cf", "Cc", "Mn", "Me"})
     return unicodedata.normalize("NFKC", seen.translate(UNSEEN).translate(FOLDS)).casefold().translate(FOLDS)
 
@@ -100,8 +100,8 @@ def list_ids(data: Mapping[str, BlockValue]) -> dict[str, list[str]]:
 
 
 def check_last(content: str, ids: Mapping[str, list[str]], names: list[str]) -> None:
-    """The last message holds exactly our marks: by the nonce, and whatever a reader may take for one."""
-    blocks = read_blocks(content)  # every line stands in a block, no line within one has the nonce
+    """Check that the last message has exactly our marks, by the nonce and by anything that looks like one."""
+    blocks = read_blocks(content)  # every line is in a block, no line within one has the nonce
     assert list(blocks) == names
     assert {name: list(blocks[name].read_items()) for name in ids} == dict(ids)
     nonce = re.match(r"<\w+ ([0-9a-f]{8})>\n", content)
@@ -109,7 +109,7 @@ def check_last(content: str, ids: Mapping[str, list[str]], names: list[str]) -> 
     ours = [f"<{slash}{name} {nonce[1]}>" for name in names for slash in ("", "/")]
     assert content.count(nonce[1]) == len(ours)
     folded = fold(content)
-    assert folded.count(nonce[1]) == len(ours), "no form of the code stands in a text"
+    assert folded.count(nonce[1]) == len(ours), "no form of the code is in a text"
     assert TAG.findall(folded) == ours
     assert [re.sub(r"[\s\[\]]", "", mark) for mark in ID.findall(folded)] == [
         item.casefold() for name in names for item in ids.get(name, ())
@@ -118,7 +118,7 @@ def check_last(content: str, ids: Mapping[str, list[str]], names: list[str]) -> 
 
 
 def check_messages(messages: tuple[Message, ...], prompt: Prompt, data: Mapping[str, BlockValue]) -> None:
-    """What a request says: our own opening to the letter, then the data in their blocks."""
+    """Check a request: our own opening to the letter, then the data in their blocks."""
     assert messages[:-1] == prompt.opening
     assert [message.role for message in messages].count("system") == 1
     assert messages[-1].role == "human"
@@ -126,7 +126,7 @@ def check_messages(messages: tuple[Message, ...], prompt: Prompt, data: Mapping[
 
 
 def check_place(content: str, trial: Trial) -> None:
-    """The planted text stands whole in its own block, and every other block is as it is without it."""
+    """Check that the planted text is whole in its block, and every other block is unchanged."""
     name = find_block(trial.field, trial.step)
     planted, harmless = read_blocks(content), read_blocks(render_blocks(tuple(trial.control), trial.control))
     assert {other: block.lines for other, block in planted.items() if other != name} == {
@@ -159,7 +159,7 @@ def test_no_attack_leaves_its_block_from_any_field() -> None:
     ("language", "name"), [(language, name) for language, prompts in PROMPTS.items() for name in prompts]
 )
 def test_no_attack_leaves_its_block_in_any_prompt(language: str, name: str) -> None:
-    """Rubrics and whatever else is asked have blocks that no trial of a step fills."""
+    """Rubrics and other prompts have blocks that no trial of a step fills."""
     prompt = PROMPTS[language][name]
     for attack in ATTACKS.attacks:
         (trial, *_) = cross(attack)
@@ -177,7 +177,7 @@ def test_no_attack_leaves_its_block_in_any_prompt(language: str, name: str) -> N
 
 
 def test_the_code_cannot_be_known_beforehand() -> None:
-    """Who knows all else of a message, and the code it had, still writes the wrong one by writing anything."""
+    """An author who knows the rest of a message and its code changes the code by writing anything."""
     for trial in make_trials(ATTACKS):
         before, after = read_nonce(trial.control), read_nonce(trial.data)
         assert before != after
@@ -193,7 +193,7 @@ _NARROWED = r"Give verdicts for these ids only: [ACG]\d+(?:, [ACG]\d+)*\."
 
 
 def word_attack(attack: Attack, field: Place) -> str:
-    """The attack's text as it is planted in a field, aimed at the first step that reads it."""
+    """Return the attack's text as planted in a field, aimed at the first step that reads it."""
     trial = make_trial(ATTACKS, attack, field=field, step=STEPS_OF[field][0], scene=SCENES[attack.language])
     name = find_block(field, trial.step)
     value, control = trial.data[name], trial.control[name]
@@ -224,7 +224,7 @@ def list_plantings(attack: Attack) -> list[tuple[Place, ...]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Sent:
-    """What the real steps sent for planted samples: as the endpoint received it, and as it stands on record."""
+    """The requests of the real steps for planted samples: as the endpoint received them, and as recorded."""
 
     samples: dict[str, Any]
     bodies: list[dict[str, Any]]
@@ -272,7 +272,7 @@ def test_every_message_on_the_wire_holds_our_marks_alone(sent: Sent) -> None:
 
 
 def test_every_attack_reached_the_steps_it_was_planted_for(sent: Sent) -> None:
-    """Nothing was sent that is not on record, and what a sample holds stands in its own block."""
+    """Every request is recorded, and each text of a sample is in its own block."""
     on_record = [orjson.loads(call["request"])["messages"] for call in sent.calls if call["request"]]
     assert sorted(map(orjson.dumps, on_record)) == sorted(orjson.dumps(body["messages"]) for body in sent.bodies)
     asked: dict[str, set[str]] = {}
@@ -308,13 +308,13 @@ def test_every_attack_reached_the_steps_it_was_planted_for(sent: Sent) -> None:
 
 
 async def test_a_note_holds_nothing_of_a_reply_or_of_a_text(tmp_path: Path) -> None:
-    """Replies that repeat what was planted are refused, and what is asked again says so in our own words alone."""
+    """Replies that repeat the planted text are refused, and the next request states that in our own words alone."""
     hostile = [attack for attack in ATTACKS.attacks if "{reply}" in attack.text or attack.kind == "forged_item"]
     samples = [plant(attack, _SAMPLE_FIELDS, number) for number, attack in enumerate(hostile, start=1)]
     seen: Counter[str] = Counter()
 
     def repeat(asked: Asked) -> str | None:
-        """What was planted, as the reply to the first request of a sample, cut short to the second."""
+        """Reply with the planted text to the first request of a sample, and with a cut one to the second."""
         about = f"{asked.kind}/{asked.blocks['question'].split(chr(10))[0]}"
         seen[about] += 1
         planted = "\n".join(asked.blocks.values())

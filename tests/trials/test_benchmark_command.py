@@ -27,7 +27,7 @@ class LiveRun:
     def call(self, *arguments: str) -> Finished:
         return call_here(self._capsys, "benchmark", *arguments)
 
-    def measure(self, *arguments: str, status: int = 0) -> Any:  # noqa: ANN401  # whatever the command's JSON is
+    def measure(self, *arguments: str, status: int = 0) -> Any:  # noqa: ANN401  # any JSON
         ended = self.call(*arguments, "--json")
         assert ended.status == status, ended.stderr
         return ended.document
@@ -72,7 +72,7 @@ def others(one: Any) -> dict[str, Any]:  # noqa: ANN401
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Any:  # noqa: ANN401
-    """What the lexical judge's figures are on all sets, in a folder without a warehouse."""
+    """Return the lexical judge's figures on all sets, in a folder without a warehouse."""
     folder = tmp_path_factory.mktemp("judged")
     write_sets(folder / "sets")
     ended = Place(folder=folder).call("benchmark", "--judge", "lexical", "--data", "sets", "--json")
@@ -141,7 +141,7 @@ def test_a_mean_over_the_sets_of_a_kind_counts_each_the_same(live_run: LiveRun) 
 
 
 def test_an_answer_is_correct_by_what_it_states_of_the_truth_as_statement_recall_has_it(live_run: LiveRun) -> None:
-    """Half of the truth's statements make an answer correct, whatever it adds; of two statements none does not."""
+    """Half of the truth's statements make an answer correct, with any additions; of two statements none does not."""
     truth = "The ferry leaves at nine. The chapel has a green door."
     more = " ".join(f"Shop {number} sells ropes of length {number + 40}." for number in range(8))
     answers = {
@@ -174,7 +174,7 @@ def test_too_small_counts_are_noted(live_run: LiveRun) -> None:
 
 
 def check_run(live_run: LiveRun, run_id: str, n_asked: int) -> None:
-    """The calls are those of a run that is no night."""
+    """The calls belong to a run that is not a night."""
     (run,) = live_run.read("select run_id, kind, status, judge, n_samples from runs")
     assert run == {
         "run_id": run_id,
@@ -282,7 +282,7 @@ def test_spent_budget_leaves_the_rest_for_a_larger_one(live_run: LiveRun) -> Non
     assert (rest["calls"]["requests"], rest["calls"]["reused"]) == (N - costs["requests"], costs["requests"])
 
 
-@pytest.mark.slow  # the same as an interrupted one, with less said
+@pytest.mark.slow  # the same as an interrupted one, with less output
 def test_killed_benchmark_resumes(tmp_path: Path) -> None:
     write_set(tmp_path / "berths", make_support(24))
     arguments = ("benchmark", "--judge", "openai:judge", "--data", "berths", "--concurrency", "2", "--json")
@@ -297,7 +297,7 @@ def test_killed_benchmark_resumes(tmp_path: Path) -> None:
         running.configure(latency=0.0)
         ended = place.call(*arguments)
         assert ended.status == 0, ended.stderr
-        # What was in flight at the kill may have been answered to nobody.
+        # What was in flight at the kill may have lost its answer.
         assert running.stats.duplicates_answered <= 2
         assert ended.document["calls"]["reused"] >= 8 - 2
         assert pick(ended.document, "berths")["judge"]["n"] == 25
@@ -356,10 +356,10 @@ def test_an_empty_answer_is_wrong_without_a_question(live_run: LiveRun, endpoint
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         ((), "Missing option '--data'"),
-        (("--data", "nowhere"), "nowhere: there is no such folder"),
+        (("--data", "missing"), "missing: there is no such folder"),
         (("--data", "sets", "--judge", "lexcal"), "unknown judge 'lexcal'"),
         (("--data", "sets", "--half", "third"), "'third' is not one of 'choose', 'report', 'all'"),
         (("--data", "sets", "--limit", "0"), "0 is not in the range"),
@@ -368,17 +368,17 @@ def test_an_empty_answer_is_wrong_without_a_question(live_run: LiveRun, endpoint
         (("--data", "sets", "--judge", "openai:judge"), "OPENAI_API_KEY"),
     ],
 )
-def test_invalid_request_is_refused(live_run: LiveRun, arguments: tuple[str, ...], told: str) -> None:
+def test_invalid_request_is_refused(live_run: LiveRun, arguments: tuple[str, ...], expected: str) -> None:
     write_set(live_run.folder / "one", [make_support()[0] | {"group": "g2"}])
     judge = () if "--judge" in arguments else ("--judge", "lexical")
     ended = live_run.call(*arguments, *judge)
     assert ended.status == 2
-    assert told in ended.stderr
+    assert expected in ended.stderr
     assert ended.stdout == ""
 
 
 def test_two_plans_are_held_against_people_on_the_same_rows(live_run: LiveRun, judged: Any) -> None:  # noqa: ANN401
-    """The lexical judge says the same by both, and the command says so; the first line's figures are as before."""
+    """The lexical judge has the same verdicts by both, which is noted; the first line's figures are unchanged."""
     document = live_run.measure("--judge", "lexical", "--data", "sets", "--plan", "fused")
     assert [one["judge"] for one in document["sets"]] == [one["judge"] for one in judged["sets"]]
     compared = 0
@@ -400,7 +400,7 @@ def test_a_plan_that_judges_otherwise_has_its_difference_with_an_interval(
     live_run: LiveRun, endpoint: Endpoint
 ) -> None:
     def support_nothing(asked: Asked) -> dict[str, Any]:
-        return {"verdicts": [["A1", "-", "-", "none: no context says so"]]}
+        return {"verdicts": [["A1", "-", "-", "none: no context supports it"]]}
 
     endpoint.configure(script={"fused": support_nothing})
     write_set(live_run.folder / "one", make_support())

@@ -41,9 +41,9 @@ def test_only_rows_of_a_language_are_taken_when_one_is_named(tmp_path: Path) -> 
     (part,) = read_labelled([folder], language="zh").parts
     assert (part.name, part.language, len(part.rows)) == ("harbour_support", "zh", N)
     rows = [{key: value for key, value in row.items() if key != "lang"} for row in make_correctness()]
-    unsaid = write_set(tmp_path / "unsaid", rows)
-    assert {part.language for part in read_labelled([unsaid]).parts} == {"en"}
-    assert {part.language for part in read_labelled([unsaid], language="zh").parts} == {"zh"}
+    without_language = write_set(tmp_path / "plain", rows)
+    assert {part.language for part in read_labelled([without_language]).parts} == {"en"}
+    assert {part.language for part in read_labelled([without_language], language="zh").parts} == {"zh"}
 
 
 def test_a_set_may_be_named_by_its_folder_or_its_file_and_have_several_files(tmp_path: Path) -> None:
@@ -62,15 +62,15 @@ def test_sets_of_other_kinds_are_passed_over_in_a_folder_and_refused_by_name(tmp
     assert found.passed_over == ("tools (columns accepted_calls, functions, id, question)",)
     with pytest.raises(DatasetError) as refused:
         read_labelled([tmp_path / "all" / "tools"])
-    told = str(refused.value)
-    assert "columns accepted_calls, functions, id, question" in told
-    assert "support has statement, contexts, label" in told
-    assert "pairwise has question, ground_truth, answer_a, answer_b, preference" in told
+    message = str(refused.value)
+    assert "columns accepted_calls, functions, id, question" in message
+    assert "support has statement, contexts, label" in message
+    assert "pairwise has question, ground_truth, answer_a, answer_b, preference" in message
 
 
 def test_nothing_to_judge_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="there is no such folder"):
-        read_labelled([tmp_path / "nowhere"])
+        read_labelled([tmp_path / "missing"])
     with pytest.raises(DatasetError, match="holds no labelled set"):
         read_labelled([tmp_path])
     write_sets(tmp_path, {"tools": STRANGE})
@@ -91,36 +91,36 @@ def test_every_problem_of_a_set_is_reported_with_its_line(tmp_path: Path) -> Non
     rows[3] |= {"id": rows[4]["id"]}
     with pytest.raises(DatasetError) as refused:
         read_labelled([write_set(tmp_path / "s", rows)])
-    told = str(refused.value)
-    assert "s, taken for support" in told
-    assert "dev.jsonl line 1: statement is ' ', allowed: a text" in told
-    assert "dev.jsonl line 2: contexts is [], allowed: a list of texts" in told
-    assert "dev.jsonl line 3: lang is 'fr', allowed: en, zh" in told
-    assert "dev.jsonl line 5: id 's5' came before" in told
+    message = str(refused.value)
+    assert "s, taken for support" in message
+    assert "dev.jsonl line 1: statement is ' ', allowed: a text" in message
+    assert "dev.jsonl line 2: contexts is [], allowed: a list of texts" in message
+    assert "dev.jsonl line 3: lang is 'fr', allowed: en, zh" in message
+    assert "dev.jsonl line 5: id 's5' came before" in message
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "told"),
+    ("column", "value", "message"),
     [
         ("contexts", [{"id": "0", "text": "x", "grade": "high"}], "has the grade 'high', allowed: a number"),
         ("contexts", ["no grade"], "has the grade 'nothing', allowed: a number"),
         ("grade_scale", 2, "grade_scale is 2, allowed: a text"),
     ],
 )
-def test_grades_are_numbers(tmp_path: Path, column: str, value: object, told: str) -> None:
+def test_grades_are_numbers(tmp_path: Path, column: str, value: object, message: str) -> None:
     rows = make_relevance()
     rows[0] |= {column: value}
     with pytest.raises(DatasetError) as refused:
         read_labelled([write_set(tmp_path / "r", rows)])
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
-@pytest.mark.parametrize(("line", "told"), [("{", "is not valid JSON"), ("[1]", "is not a JSON object")])
-def test_line_that_is_not_an_object_is_refused(tmp_path: Path, line: str, told: str) -> None:
+@pytest.mark.parametrize(("line", "message"), [("{", "is not valid JSON"), ("[1]", "is not a JSON object")])
+def test_line_that_is_not_an_object_is_refused(tmp_path: Path, line: str, message: str) -> None:
     folder = write_set(tmp_path / "s", make_support())
     with (folder / "dev.jsonl").open("a", encoding="utf-8") as file:
         file.write(f"\n{line}\n")
-    with pytest.raises(DatasetError, match=told) as refused:
+    with pytest.raises(DatasetError, match=message) as refused:
         read_labelled([folder])
     assert f"line {N + 4}" in str(refused.value)
 

@@ -20,7 +20,7 @@ from evalhouse.tasks.comparing.intervals import Estimate, Groups, average
 
 
 def draw_rows(seed: int, n: int = 200) -> tuple[list[bool], list[float]]:
-    """What people said, and scores with ties that go with it."""
+    """People's labels, and scores with ties that agree with them."""
     rng = np.random.default_rng(seed)
     yes = rng.random(n) < 0.4
     scores = np.round(rng.normal(size=n) + yes, 1)
@@ -30,14 +30,14 @@ def draw_rows(seed: int, n: int = 200) -> tuple[list[bool], list[float]]:
 @pytest.mark.parametrize("seed", range(5))
 def test_figures_are_those_of_the_libraries(seed: int) -> None:
     yes, scores = draw_rows(seed)
-    said = [score > 0.5 for score in scores]
+    labelled = [score > 0.5 for score in scores]
     names = ("yes", "no")
-    labels = Labels(names=names, first=[names[not one] for one in said], second=[names[not one] for one in yes])
+    labels = Labels(names=names, first=[names[not one] for one in labelled], second=[names[not one] for one in yes])
     groups = Groups([str(place) for place in range(len(yes))], resamples=10)
-    assert groups.measure(labels.agree).value == pytest.approx(np.mean(np.array(said) == np.array(yes)))
-    assert groups.measure(labels.balance).value == pytest.approx(balanced_accuracy_score(yes, said))
-    assert groups.measure(labels.kappa).value == pytest.approx(cohen_kappa_score(yes, said))
-    assert groups.measure(labels.f1).value == pytest.approx(f1_score(yes, said))
+    assert groups.measure(labels.agree).value == pytest.approx(np.mean(np.array(labelled) == np.array(yes)))
+    assert groups.measure(labels.balance).value == pytest.approx(balanced_accuracy_score(yes, labelled))
+    assert groups.measure(labels.kappa).value == pytest.approx(cohen_kappa_score(yes, labelled))
+    assert groups.measure(labels.f1).value == pytest.approx(f1_score(yes, labelled))
     assert groups.measure(weigh_auc(scores, yes)).value == pytest.approx(roc_auc_score(yes, scores))
     other = np.random.default_rng(seed + 100).integers(0, 5, len(yes)).tolist()
     assert groups.measure(weigh_spearman(scores, other)).value == pytest.approx(spearmanr(scores, other).statistic)

@@ -25,15 +25,15 @@ RUN = "the-run"
 
 
 def attribute_loosely(asked: Asked) -> dict[str, Any]:
-    """Everything is supported by the first context; told to be strict, only what says where the ship lies.
+    """Everything is supported by the first context; with the strict prompt, only the statement about the ship's place.
 
-    Of the first sample it then denies that as well, which people do not. Told to take its time it says nothing.
+    Of the first sample it then denies that as well, unlike people. With the slow prompt it does not answer.
     """
     if SILENT in asked.texts[0]:
         return {"verdicts": []}
     strict = STRICT in asked.texts[0]
     items = asked.items("answer_statements") | asked.items("ground_truth_statements")
-    said = [
+    verdicts = [
         {
             "id": item_id,
             "reason": "as read",
@@ -41,7 +41,7 @@ def attribute_loosely(asked: Asked) -> dict[str, Any]:
         }
         for item_id, text in items.items()
     ]
-    return {"verdicts": said}
+    return {"verdicts": verdicts}
 
 
 def make_rows() -> list[dict[str, Any]]:
@@ -101,7 +101,7 @@ class Caller:
     def call(self, *arguments: str) -> Finished:
         return call_here(self.capsys, "prompts", "compare", *arguments)
 
-    def compare(self, *arguments: str) -> Any:  # noqa: ANN401  # whatever the command's JSON is
+    def compare(self, *arguments: str) -> Any:  # noqa: ANN401  # any JSON
         ended = self.call(*arguments, "--json")
         assert ended.status == 0, ended.stderr
         return ended.document
@@ -167,12 +167,12 @@ def test_what_one_request_asked_is_asked_so_again_in_other_words(
     document = caller.compare("built-in", "joined", "--on", "joined")
     assert [endpoint.stats.bodies[before + n]["messages"][0]["content"].count(STRICT) for n in range(3)] == [1, 1, 1]
     assert len(endpoint.stats.bodies) == before + 3
-    # What was said of the same statements in the other run counts here as well.
+    # Labels of the same statements in the other run count here as well.
     assert (document["steps"], document["costs"]["old"]["reused"]) == (["attribute", "rank"], 3)
     assert document["new"]["prompts"].keys() == {"fused"}
     assert ("rank", 6) in [(change["step"], change["n_verdicts"]) for change in document["changes"]]
-    told = caller.call("built-in", "joined", "--on", RUN).stderr
-    assert "no verdict that was asked for with fused has been reviewed" in told
+    expected = caller.call("built-in", "joined", "--on", RUN).stderr
+    assert "no verdict that was asked for with fused has been reviewed" in expected
 
 
 def test_words_on_record_are_found_by_hash_and_version(place: Place, caller: Caller) -> None:
@@ -195,21 +195,21 @@ def test_a_person_reads_what_changed(caller: Caller) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (("built-in", "strict", "--on", RUN, "--judge", "lexical"), "the lexical judge reads no prompt"),
         (("built-in", "built-in", "--on", RUN), "ask in the same words"),
         (("built-in", "no-such", "--on", RUN), "'no-such' is not a folder"),
-        (("built-in", "strict", "--on", "nowhere"), "no run fits 'nowhere'"),
+        (("built-in", "strict", "--on", "missing"), "no run fits 'missing'"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(
-    caller: Caller, endpoint: Endpoint, arguments: tuple[str, ...], told: str
+    caller: Caller, endpoint: Endpoint, arguments: tuple[str, ...], expected: str
 ) -> None:
     before = len(endpoint.stats.bodies)
     ended = caller.call(*arguments)
     assert ended.status == 2
-    assert told in ended.stderr
+    assert expected in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
     assert len(endpoint.stats.bodies) == before
 

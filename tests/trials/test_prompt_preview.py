@@ -66,9 +66,9 @@ def test_every_prompt_is_shown_for_a_sample(ask: Ask, dataset: str, name: str, l
 
 @pytest.mark.parametrize("name", ["turns", "extract", "attribute"])
 def test_earlier_turns_are_shown_with_the_question(ask: Ask, tmp_path: Path, name: str) -> None:
-    said = [{"role": "user", "text": "Tell me of the fort."}, {"role": "assistant", "text": "Ada built it."}]
+    turns = [{"role": "user", "text": "Tell me of the fort."}, {"role": "assistant", "text": "Ada built it."}]
     row = {"id": "fort", "question": "When?", "reply": "Ada built it in 1870.", "contexts": ["Built in 1870."]}
-    talk = {**row, "ground_truth": "In 1870.", "conversation": said}
+    talk = {**row, "ground_truth": "In 1870.", "conversation": turns}
     requests = show(ask, name, str(write_dataset(tmp_path, [talk], "talk.jsonl")))["requests"]
     assert requests
     for request in requests:
@@ -169,18 +169,18 @@ def test_the_dataset_is_the_one_that_ships_unless_another_is_named(ask: Ask) -> 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
-        (("--sample", "nobody"), "dataset sample has no sample 'nobody'; it has: en-warranty-01, "),
-        (("--dataset", "nowhere.jsonl"), "nowhere.jsonl"),
+        (("--sample", "missing"), "dataset sample has no sample 'missing'; it has: en-warranty-01, "),
+        (("--dataset", "missing.jsonl"), "missing.jsonl"),
         (("--dataset", "sample", "--map", "answer"), "--map got 'answer'; write NAME=VALUE"),
     ],
 )
-def test_missing_sample_is_one_message(ask: Ask, arguments: tuple[str, ...], told: str) -> None:
+def test_missing_sample_is_one_message(ask: Ask, arguments: tuple[str, ...], expected: str) -> None:
     finished = ask("prompts", "show", "rank", *arguments)
     assert finished.status == 2
     assert finished.stdout == ""
-    assert told in finished.stderr
+    assert expected in finished.stderr
     assert len(finished.stderr.splitlines()) == 1
 
 

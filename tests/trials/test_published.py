@@ -36,7 +36,7 @@ def make_rows(n: int, n_supported: int, subset: str = "Wice") -> list[dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("rows", "others", "said"),
+    ("rows", "others", "expected"),
     [
         (make_rows(358, 111), 6, "Published figures: "),
         (
@@ -49,11 +49,11 @@ def make_rows(n: int, n_supported: int, subset: str = "Wice") -> list[dict[str, 
     ],
 )
 def test_they_stand_beside_the_same_rows_alone(
-    rows: list[dict[str, Any]], others: int, said: str, tmp_path: Path
+    rows: list[dict[str, Any]], others: int, expected: str, tmp_path: Path
 ) -> None:
     (part,) = read_labelled([write_rows(tmp_path, rows)]).parts
     assert len(list_published(part)) == others
-    assert said in " ".join(explain_published([part]))
+    assert expected in " ".join(explain_published([part]))
     half = pick_rows(part, half="choose", limit=None, seed=0)
     assert list_published(half) == []
     assert len({row.group for row in part.rows}) == (len(rows) + 1) // 2
