@@ -1,6 +1,5 @@
 """The short way to an endpoint: what it sends and reads is what LangChain's longer way would have sent and read."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import judge_factories
 import orjson
 import pytest
-from aiohttp import web
 from endpoint import Endpoint, Raw, running_endpoint
 from live_runs import PROMPTS, lay_out_run, make_settings, point_to, read_calls
 
@@ -165,26 +163,3 @@ def test_a_factorys_model_that_can_only_repeat_itself_cannot_vote(monkeypatch: p
     monkeypatch.setattr(judge_factories, "make_odd", judge_factories.ColdChatModel)
     with pytest.raises(FatalJudgeError, match=r"temperature 0, whose votes would all be equal"):
         make_factory_judge("judge_factories:make_odd", make_settings(votes=3))
-
-
-async def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
-
-    async def forward(request: web.BaseRequest) -> web.Response:
-        seen.append(str(request.url))
-        content = orjson.dumps({"statements": ["It is red."]}).decode()
-        return web.json_response({"choices": [{"message": {"content": content}, "finish_reason": "stop"}]})
-
-    runner = web.ServerRunner(web.Server(forward))
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{runner.addresses[0][1]}")
-    monkeypatch.delenv("NO_PROXY", raising=False)
-    monkeypatch.delenv("no_proxy", raising=False)
-    point_to("http://models.example/v1")
-    try:
-        reply = await asyncio.wait_for(ask(make_judge(), make_question()), 30)
-    finally:
-        await runner.cleanup()
-    assert reply.text == '{"statements":["It is red."]}'
-    assert seen == ["http://models.example/v1/chat/completions"]

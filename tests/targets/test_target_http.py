@@ -4,16 +4,13 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from multidict import CIMultiDict
 from rag_bot import RagBot, start_rag_bot
 from target_house import TALL, TALL_ANSWER, ask_once, pose, write_documents
 from target_server import Canned, answer_json, serving
 
-from evalhouse.tasks.judge.errors import parse_retry_after
 from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.tasks.targets.collection import make_target
 from evalhouse.tasks.targets.protocol import Target, TargetError
@@ -158,21 +155,6 @@ async def test_who_asks_to_come_back_tomorrow_is_not_waited_for(bot: RagBot) -> 
     assert response.attempts == 1
 
 
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        ({"Retry-After": "7"}, 7.0),
-        ({"Retry-After": "-7"}, 0.0),
-        ({"Retry-After": "Sat, 21 Nov 2026 10:00:30 GMT", "Date": "Sat, 21 Nov 2026 10:00:00 GMT"}, 30.0),
-        ({"Retry-After": "soon"}, None),
-        ({"Retry-After": "inf"}, None),
-        ({}, None),
-    ],
-)
-def test_retry_after_is_a_number_or_a_date(headers: dict[str, str], seconds: float | None) -> None:
-    assert parse_retry_after(CIMultiDict(headers)) == seconds
-
-
 async def test_a_slow_bot_is_given_up(bot: RagBot) -> None:
     bot.configure(hold_after=0)
     response = await ask_once(url=bot.url, timeout_s=0.2, attempts=2)
@@ -192,28 +174,6 @@ async def test_connections_that_break_are_made_again(bot: RagBot) -> None:
     bot.configure(hang_up_first=2)
     response = await ask_once(url=bot.url)
     assert (response.answer, response.attempts) == (TALL_ANSWER, 3)
-
-
-async def test_a_connection_closed_while_idle_costs_no_attempt() -> None:
-    n_connections = 0
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answers once a connection and closes it in the moment in which it is used again."""
-        nonlocal n_connections
-        n_connections += 1
-        await reader.readuntil(b"}")
-        writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 17\r\n\r\n{"answer":"Yes."}')
-        with suppress(asyncio.IncompleteReadError):  # of the connection that is not used again
-            await reader.readuntil(b"}")
-        writer.close()
-
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        target = make_target(TargetSettings(url=f"http://127.0.0.1:{port}/ask", attempts=1, rpm=600))
-        responses = [await target.ask(pose()) for _ in range(2)]
-        await target.close()
-    assert [(response.answer, response.attempts) for response in responses] == [("Yes.", 1), ("Yes.", 1)]
-    assert n_connections == 2
 
 
 async def test_a_bot_that_dies_fails_its_questions_and_no_others(bot: RagBot, target: Target) -> None:
