@@ -1,7 +1,6 @@
-"""sample_causes and run_causes: each rule by literal verdicts, their order, and the shares with their intervals."""
+"""The views sample_causes and run_causes: rules by literal verdicts, their order, and shares with their intervals."""
 
 from dataclasses import replace
-from functools import cache
 from math import sqrt
 from typing import Any, get_args
 
@@ -22,22 +21,8 @@ LEFT_OUT = replace(GOOD, answer=["TP"], answer_support=[[1]], ground_truth=["TP"
 ABSENT = replace(LEFT_OUT, ground_truth_support=[[1], []])
 
 
-def diagnose(*samples: Sample, **columns: object) -> list[dict[str, Any]]:
-    """The causes of a run of these samples, in their order; `columns` are set in `samples`."""
-    with open_rows() as con:
-        add_stated(con, *samples)
-        for name, value in columns.items():
-            con.execute(f"update samples set {name} = $value", {"value": value})
-        return read(con, "from sample_causes order by sample_id")
-
-
-def diagnose_one(sample: Sample, **columns: object) -> dict[str, Any]:
-    (row,) = diagnose(sample, **columns)
-    return row
-
-
 def diagnose_each(*samples: Sample) -> list[dict[str, Any]]:
-    """The cause of each of these samples, each in a run of its own: to read the causes takes as long for one."""
+    """Return the cause of each of these samples, each in a separate run; it takes as long as for one."""
     with open_rows() as con:
         add_stated_runs(con, {f"r{n}": [sample] for n, sample in enumerate(samples)})
         found = {row["run_id"]: row for row in read(con, "from sample_causes")}
@@ -99,15 +84,145 @@ EVIDENCE = {
 }
 
 
-@cache
-def diagnose_rules() -> dict[str, dict[str, Any]]:
-    return dict(zip(RULES, diagnose_each(*RULES.values()), strict=True))
+SILENT = dict.fromkeys(("classify", "attribute_answer", "attribute_ground_truth"), "no_statements")
+MADE_UP = Sample(answer=["FP", "FP"], answer_support=[[], []], reasons={"attribute_ground_truth": "no_statements"})
+NOTHING_FOUND = Sample(
+    ground_truth=["FN"], reasons=dict.fromkeys(("attribute_answer", "attribute_ground_truth"), "no_contexts")
+)
+HEDGED = replace(
+    GOOD, answer=["FP"], answer_support=[[]], ground_truth=["FN", "FN"], grades={("relevancy", "noncommittal"): 1.0}
+)
+BY_TURNS = replace(GOOD, answer_support=[[], []], ground_truth_support=[[], []], useful=[False, False])
+LOW = Sample(
+    answer=["TP"] * 3,
+    answer_support=[[1], [2], [3]],
+    ground_truth=["TP", "TP", "TP", "FN"],
+    ground_truth_support=[[1], [2], [3], [4]],
+    useful=[True] * 4,
+)
+TIED = Sample(
+    answer=["TP"],
+    answer_support=[[1]],
+    ground_truth=["TP", "FN", "FN", "FN", "FN"],
+    ground_truth_support=[[1], [], [1], [1], []],
+    useful=[True],
+)
+ADDED = {"answer": ["TP", "FP"], "answer_support": [[1], []]}
+FAULTS = (("FP", [], "hallucinated"), ("FP", [3], "misled_by_contexts"), ("TP", [], "own_knowledge"))
+CASES: dict[str, tuple[Sample, dict[str, object]]] = {
+    **{f"the rule {rule}": (sample, {"rule": rule, "evidence": EVIDENCE[rule]}) for rule, sample in RULES.items()},
+    **{
+        f"{step} gave {reason}": (
+            replace(LEFT_OUT, reasons={step: reason}),
+            {"cause": "not_judged", "reason": reason, "evidence": f"{reason}: {step}", "other_rules": []},
+        )
+        for step, reason in [
+            ("classify", "no_ground_truth"),
+            ("attribute_answer", "no_contexts"),
+            ("attribute_ground_truth", "budget_exhausted"),
+        ]
+    },
+    "the first of several reasons": (
+        replace(GOOD, reasons={"classify": "no_answer", "attribute_answer": "judge_failed"}), {"reason": "no_answer"},
+    ),
+    "a step was never asked for": (
+        replace(GOOD, missing=["classify"]), {"cause": "not_judged", "reason": "cancelled"},
+    ),
+    "steps that do not matter were not asked for": (
+        replace(GOOD, missing=["rank", "similarity"], useful=[]), {"cause": "fine"},
+    ),
+    "neither text states anything": (Sample(reasons=SILENT), {"cause": "refused_rightly", "evidence": None}),
+    "an answer where nothing is true": (
+        MADE_UP, {"cause": "answered_unanswerable", "evidence": "2 of 2: A1, A2", "other_rules": ["invented"]},
+    ),
+    "an evasive answer where nothing is true": (
+        replace(MADE_UP, answer_support=[[1], []], grades={("relevancy", "noncommittal"): 1.0}),
+        {"cause": "refused_rightly", "other_rules": ["truth_silent", "answered_anyway", "invented", "distracted"]},
+    ),
+    "no contexts at all": (NOTHING_FOUND, {"cause": "not_judged"}),
+    "the retrieval found nothing": (replace(NOTHING_FOUND, contexts=[]), {"cause": "not_in_contexts"}),
+    "the retrieval found no reference": (
+        replace(NOTHING_FOUND, contexts=[], context_ids=[], reference_ids=["a"]), {"cause": "retrieval_missed"},
+    ),
+    "a non-committal answer": (HEDGED, {"cause": "refused_wrongly"}),
+    "a committed one": (replace(HEDGED, grades={("relevancy", "noncommittal"): 0.0}), {"cause": "hallucinated"}),
+    "a non-committal answer with something true": (
+        replace(HEDGED, answer=["TP"], answer_support=[[1]], ground_truth=["TP", "FN"]), {"cause": "contexts_ignored"},
+    ),
+    "a refusal without support": (
+        replace(RULES["refused"], ground_truth_support=[[], []]), {"cause": "not_in_contexts"},
+    ),
+    # The rank of contexts: what needs two contexts together needs the lower one.
+    "low behind contexts that help": (LOW, {"rule": "passed_over"}),
+    **{
+        f"low, support in {ranks}": (replace(LOW, ground_truth_support=[[1], [1], [1], ranks]), {"rule": rule})
+        for ranks, rule in [
+            ((4,), "ranked_low"),
+            ((3,), "passed_over"),
+            (Together((1, 4)), "ranked_low"),
+            (Together((1, 3)), "passed_over"),
+        ]
+    },
+    # What is left out: the largest part decides, and then the earlier stage.
+    "as much not found as passed over": (
+        TIED, {"rule": "nowhere", "statement_ids": ["G2", "G5"], "other_rules": ["passed_over"]},
+    ),
+    "more passed over than not found": (
+        replace(TIED, ground_truth_support=[[1], [], [1], [1], [1]]),
+        {"rule": "passed_over", "statement_ids": ["G3", "G4", "G5"]},
+    ),
+    "not retrieved, and made up": (replace(ABSENT, **ADDED), {"rule": "nowhere", "other_rules": ["invented"]}),
+    "passed over, and made up": (replace(LEFT_OUT, **ADDED), {"rule": "invented", "other_rules": ["passed_over"]}),
+    "contradicting verdicts come first": (
+        replace(GOOD, answer=["FP", "FP"], answer_support=[[], []]),
+        {"cause": "judge_suspect", "other_rules": ["invented"]},
+    ),
+    # One fault in five is tolerated, one in four is not.
+    **{
+        f"one of {n}: {cause}": (
+            replace(GOOD, answer=[label] + ["TP"] * (n - 1), answer_support=[ranks] + [[1]] * (n - 1)),
+            {"cause": "fine" if n == 5 else cause},
+        )
+        for n in (4, 5)
+        for label, ranks, cause in FAULTS
+    },
+    "an answer without all of the truth leaves it complete": (
+        replace(LEFT_OUT, answer=["TP", "FP", "FP"], answer_support=[[1], [1], [2]]),
+        {"rule": "passed_over", "other_rules": []},
+    ),
+    **{
+        f"the right context is {right}": (
+            replace(RULES["truth_unborne"], context_ids=["a", "b"], reference_ids=[right]), {"rule": rule},
+        )
+        for right, rule in [("b", "truth_unborne"), ("a", "references_lack_it")]
+    },
+    # Turns are no evidence about the retriever.
+    "turns have it all, contexts nothing": (
+        replace(BY_TURNS, said={"A1": [2], "A2": [2], "G1": [2], "G2": [2]}), {"cause": "fine"},
+    ),
+    "useless contexts beside turns": (
+        replace(RULES["usefulness_contradicts"], said={"G1": [2], "G2": [2]}), {"cause": "judge_suspect"},
+    ),
+    "a context that needs a turn was retrieved": (
+        replace(LEFT_OUT, ground_truth_support=[[1], Together([2])], said={"G2": [1]}), {"cause": "contexts_ignored"},
+    ),
+    "a low context is not to blame where a turn has it": (
+        replace(RULES["ranked_low"], said={"G2": [3]}), {"cause": "turns_ignored"},
+    ),
+    "turns answer what the truth does not": (
+        Sample(answer=["FP", "FP"], answer_support=[[], []], said={"A1": [1], "A2": [1]}),
+        {"cause": "answered_unanswerable"},
+    ),
+    "a refusal of what a turn answers": (
+        Sample(ground_truth=["FN"], ground_truth_support=[[]], said={"G1": [2]}), {"cause": "refused_wrongly"},
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_each_rule_decides_and_says_what_it_saw(rule: str) -> None:
-    row = diagnose_rules()[rule]
-    assert (row["rule"], row["evidence"]) == (rule, EVIDENCE[rule])
+def test_causes() -> None:
+    rows = diagnose_each(*(sample for sample, _ in CASES.values()))
+    found = {name: {key: row[key] for key in CASES[name][1]} for name, row in zip(CASES, rows, strict=True)}
+    assert found == {name: expected for name, (_, expected) in CASES.items()}
 
 
 def test_every_rule_has_a_test_and_every_cause_its_words_in_both_languages() -> None:
@@ -159,22 +274,6 @@ def test_a_short_statement_follows_from_what_the_contexts_hold(text: str, rule: 
         assert [row["rule"] for row in read(con, "from sample_causes")] == [rule]
 
 
-def test_what_turns_hold_is_no_evidence_of_the_retriever() -> None:
-    """Contexts that are of no use beside a turn that has it all contradict nothing; a context that needs a turn was
-    retrieved; one that stands low is not to blame where a turn says the same."""
-    low = replace(RULES["ranked_low"], said={"G2": [3]})
-    by_turns = replace(GOOD, answer_support=[[], []], ground_truth_support=[[], []], useful=[False, False])
-    samples = {
-        "fine": replace(by_turns, said={"A1": [2], "A2": [2], "G1": [2], "G2": [2]}),
-        "judge_suspect": replace(RULES["usefulness_contradicts"], said={"G1": [2], "G2": [2]}),
-        "contexts_ignored": replace(LEFT_OUT, ground_truth_support=[[1], Together([2])], said={"G2": [1]}),
-        "turns_ignored": low,
-        "answered_unanswerable": Sample(answer=["FP", "FP"], answer_support=[[], []], said={"A1": [1], "A2": [1]}),
-        "refused_wrongly": Sample(ground_truth=["FN"], ground_truth_support=[[]], said={"G1": [2]}),
-    }
-    assert [row["cause"] for row in diagnose_each(*samples.values())] == list(samples)
-
-
 def test_a_statement_that_was_said_in_another_conversation_was_not_retrieved_there() -> None:
     other = replace(GOOD, sample_id="other", ground_truth_support=[[1], []], said={"G2": [2]})
     with open_rows() as con:
@@ -218,127 +317,6 @@ def test_split_votes_make_the_judge_suspect() -> None:
         assert [row["cause"] for row in read(con, "from sample_causes")] == ["fine", "fine"]
 
 
-@pytest.mark.parametrize(
-    ("step", "reason", "steps"),
-    [
-        ("classify", "no_ground_truth", "classify"),
-        ("attribute_answer", "no_contexts", "attribute_answer"),
-        ("attribute_ground_truth", "budget_exhausted", "attribute_ground_truth"),
-    ],
-)
-def test_a_missing_verdict_is_told_with_its_reason(step: str, reason: str, steps: str) -> None:
-    row = diagnose_one(replace(LEFT_OUT, reasons={step: reason}))
-    assert (row["cause"], row["reason"], row["evidence"]) == ("not_judged", reason, f"{reason}: {steps}")
-    assert row["other_rules"] == []
-
-
-def test_of_several_reasons_the_usual_one_is_told_and_a_step_never_asked_for_is_missing() -> None:
-    several, row, whole = diagnose_each(
-        replace(GOOD, reasons={"classify": "no_answer", "attribute_answer": "judge_failed"}),
-        replace(GOOD, missing=["classify"]),
-        replace(GOOD, missing=["rank", "similarity"], useful=[]),
-    )
-    assert several["reason"] == "no_answer"
-    assert (row["cause"], row["reason"]) == ("not_judged", "cancelled")
-    assert whole["cause"] == "fine"
-
-
-def test_texts_without_statements_are_judged() -> None:
-    silent = dict.fromkeys(("classify", "attribute_answer", "attribute_ground_truth"), "no_statements")
-    made_up = Sample(answer=["FP", "FP"], answer_support=[[], []], reasons={"attribute_ground_truth": "no_statements"})
-    evasive = replace(made_up, answer_support=[[1], []], grades={("relevancy", "noncommittal"): 1.0})
-    refused, row, evaded = diagnose_each(Sample(reasons=silent), made_up, evasive)
-    assert (refused["cause"], refused["evidence"]) == ("refused_rightly", None), "nothing to say, and nothing said"
-    assert (row["cause"], row["evidence"]) == ("answered_unanswerable", "2 of 2: A1, A2")
-    assert row["other_rules"] == ["invented"]
-    assert (evaded["cause"], evaded["other_rules"]) == (
-        "refused_rightly",
-        ["truth_silent", "answered_anyway", "invented", "distracted"],
-    )
-
-
-def test_a_retrieval_that_found_nothing_is_a_finding_and_no_contexts_at_all_are_none() -> None:
-    sample = Sample(
-        ground_truth=["FN"], reasons=dict.fromkeys(("attribute_answer", "attribute_ground_truth"), "no_contexts")
-    )
-    assert diagnose_one(sample)["cause"] == "not_judged"
-    assert diagnose_one(sample, contexts=[])["cause"] == "not_in_contexts"
-    row = diagnose_one(replace(sample, context_ids=[], reference_ids=["a"]), contexts=[])
-    assert row["cause"] == "retrieval_missed"
-
-
-def test_a_non_committal_answer_is_a_refusal_unless_it_says_something_true() -> None:
-    hedged = replace(
-        GOOD,
-        answer=["FP"],
-        answer_support=[[]],
-        ground_truth=["FN", "FN"],
-        grades={("relevancy", "noncommittal"): 1.0},
-    )
-    committed = replace(hedged, grades={("relevancy", "noncommittal"): 0.0})
-    partly = replace(hedged, answer=["TP"], answer_support=[[1]], ground_truth=["TP", "FN"])
-    causes = [row["cause"] for row in diagnose_each(hedged, committed, partly)]
-    assert causes == ["refused_wrongly", "hallucinated", "contexts_ignored"]
-
-
-def test_a_refusal_without_support_is_the_fault_of_retrieval() -> None:
-    assert diagnose_one(replace(RULES["refused"], ground_truth_support=[[], []]))["cause"] == "not_in_contexts"
-
-
-def test_what_stands_low_behind_contexts_that_help_was_not_ranked_too_low() -> None:
-    support = [[1], [2], [3], [4]]
-    low = Sample(
-        answer=["TP"] * 3,
-        answer_support=support[:3],
-        ground_truth=["TP", "TP", "TP", "FN"],
-        ground_truth_support=support,
-        useful=[True] * 4,
-    )
-    # What stands in two contexts together takes reading down to the lower one.
-    last = {(4,): "ranked_low", (3,): "passed_over", Together((1, 4)): "ranked_low", Together((1, 3)): "passed_over"}
-    rows = diagnose_each(low, *(replace(low, ground_truth_support=[[1], [1], [1], ranks]) for ranks in last))
-    assert [row["rule"] for row in rows] == ["passed_over", *last.values()]
-
-
-def test_of_what_is_left_out_the_largest_part_decides_and_then_the_earlier_stage() -> None:
-    sample = Sample(
-        answer=["TP"],
-        answer_support=[[1]],
-        ground_truth=["TP", "FN", "FN", "FN", "FN"],
-        ground_truth_support=[[1], [], [1], [1], []],
-        useful=[True],
-    )
-    tied, more = diagnose_each(sample, replace(sample, ground_truth_support=[[1], [], [1], [1], [1]]))
-    assert (tied["rule"], tied["statement_ids"], tied["other_rules"]) == ("nowhere", ["G2", "G5"], ["passed_over"])
-    assert (more["rule"], more["statement_ids"]) == ("passed_over", ["G3", "G4", "G5"])
-
-
-def test_what_retrieval_failed_to_bring_comes_before_what_was_made_up_in_its_place() -> None:
-    rows = diagnose_each(*(replace(left, answer=["TP", "FP"], answer_support=[[1], []]) for left in (ABSENT, LEFT_OUT)))
-    rules = [(row["rule"], row["other_rules"]) for row in rows]
-    assert rules == [("nowhere", ["invented"]), ("invented", ["passed_over"])]
-
-
-def test_verdicts_that_contradict_each_other_come_before_what_they_say() -> None:
-    row = diagnose_one(replace(GOOD, answer=["FP", "FP"], answer_support=[[], []]))
-    assert (row["cause"], row["other_rules"]) == ("judge_suspect", ["invented"])
-
-
-def test_one_fault_in_five_is_let_pass_and_one_in_four_is_not() -> None:
-    faults = (("FP", [], "hallucinated"), ("FP", [3], "misled_by_contexts"), ("TP", [], "own_knowledge"))
-    for n, is_fine in ((5, True), (4, False)):
-        rows = diagnose_each(*(
-            replace(GOOD, answer=[label] + ["TP"] * (n - 1), answer_support=[ranks] + [[1]] * (n - 1))
-            for label, ranks, _ in faults
-        ))  # fmt: skip
-        assert [row["cause"] for row in rows] == ["fine" if is_fine else cause for *_, cause in faults]
-
-
-def test_a_ground_truth_is_called_incomplete_only_where_the_answer_says_all_of_it() -> None:
-    row = diagnose_one(replace(LEFT_OUT, answer=["TP", "FP", "FP"], answer_support=[[1], [1], [2]]))
-    assert (row["rule"], row["other_rules"]) == ("passed_over", [])
-
-
 def test_another_threshold_gives_another_cause() -> None:
     with open_rows() as con:
         add_stated(con, LEFT_OUT)
@@ -348,12 +326,6 @@ def test_another_threshold_gives_another_cause() -> None:
             sql[0].replace("CREATE VIEW", "CREATE OR REPLACE VIEW").replace("'minor_share', 0.2", "'minor_share', 0.5")
         )
         assert [row["cause"] for row in read(con, "from sample_causes")] == ["fine"]
-
-
-def test_right_contexts_are_those_of_the_reference_ids_when_all_were_retrieved() -> None:
-    unborne = RULES["truth_unborne"]
-    rows = diagnose_each(*(replace(unborne, context_ids=["a", "b"], reference_ids=[right]) for right in ("b", "a")))
-    assert [row["rule"] for row in rows] == ["truth_unborne", "references_lack_it"]
 
 
 @pytest.fixture(scope="module")
