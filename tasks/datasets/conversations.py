@@ -201,32 +201,33 @@ def _read_message(item: Mapping[str, Any], role: Role, place: int) -> Message:
         came = f"message {place} has {name_kind(content)} for its content, not text: {quote_value(content)}"
         raise UnreadableConversation(came)
     text = "\n".join(texts)
+    contexts = _pick(item, _CONTEXTS)
+    if role == "tool":
+        # The result of a tool counts as contexts if it is documents and nothing else; an artifact takes precedence.
+        contexts = None
+        for returned in (open_value(text), item.get("artifact")):
+            inner = returned if isinstance(returned, Mapping) else {}
+            listed = next((inner[name] for name in _DOCUMENT_LISTS if isinstance(inner.get(name), list)), returned)
+            if not isinstance(listed, list) or not listed or not all(isinstance(value, Mapping) for value in listed):
+                continue
+            # LangChain serialises a document with its class.
+            documents = [
+                value["kwargs"] if isinstance(value.get("kwargs"), Mapping) else dict(value) for value in listed
+            ]
+            bodies = [_pick(document, ("page_content", "text", "content")) for document in documents]
+            has_marks = all(any(mark in document for mark in _DOCUMENT_MARKS) for document in documents)
+            if has_marks and all(isinstance(body, str) and body.strip() for body in bodies):
+                contexts = documents
     return Message(
         role=role,
         text=text,
-        contexts=_pick(item, _CONTEXTS) if role != "tool" else _find_documents(item, text),
+        contexts=contexts,
         context_ids=item.get("context_ids"),
         ground_truth=_pick(item, _TRUTHS),
         tool_calls=(list(calls) if isinstance(calls, list) else [calls]) if calls else calls_inside,
         parts=parts,
         rest={name: item[name] for name in ("name", "tool_call_id") if item.get(name) is not None},
     )
-
-
-def _find_documents(item: Mapping[str, Any], text: str) -> list[object] | None:
-    """Return what a tool returned, if it is documents and nothing else."""
-    for returned in (item.get("artifact"), open_value(text)):
-        inner = returned if isinstance(returned, Mapping) else {}
-        listed = next((inner[name] for name in _DOCUMENT_LISTS if isinstance(inner.get(name), list)), returned)
-        if not isinstance(listed, list) or not listed or not all(isinstance(value, Mapping) for value in listed):
-            continue
-        # LangChain serialises a document with its class.
-        documents = [value["kwargs"] if isinstance(value.get("kwargs"), Mapping) else dict(value) for value in listed]
-        texts = [_pick(document, ("page_content", "text", "content")) for document in documents]
-        has_marks = all(any(mark in document for mark in _DOCUMENT_MARKS) for document in documents)
-        if has_marks and all(isinstance(content, str) and content.strip() for content in texts):
-            return documents
-    return None
 
 
 # --- turns
@@ -251,7 +252,36 @@ def cut_turns(messages: Sequence[Message]) -> list[CutTurn]:
             history.append({"role": role, "text": text, **given})
 
     def close_turn(asked: Message) -> None:
-        turn = _make_turn(len(turns) + 1, asked, replies, list(history))
+        """Add the turn of a question and the replies so far."""
+        after_tools = max(
+            (place + 1 for place, reply in enumerate(replies) if reply.role == "tool" or reply.tool_calls), default=0
+        )
+        answers = [reply.text for reply in replies[after_tools:] if reply.role == "assistant" and reply.text.strip()]
+        if not answers and after_tools:  # it called tools with its last words
+            answers = [reply.text for reply in replies[-1:] if reply.role == "assistant" and reply.text.strip()]
+        sources = [
+            message
+            for message in (*reversed(replies), asked)
+            if message.contexts is not None and message.role != "tool"
+        ]
+        tools = [reply for reply in replies if reply.role == "tool"]
+        returned = [document for reply in tools if isinstance(reply.contexts, list) for document in reply.contexts]
+        named = {
+            "tool_calls": [call for reply in replies for call in reply.tool_calls],
+            "tool_results": [{**reply.rest, "content": reply.text} for reply in tools if reply.contexts is None],
+            "content_parts": [part for message in (asked, *replies) for part in message.parts],
+        }
+        beside: dict[str, object] = {name: member for name, member in asked.rest.items() if name != "name"}
+        turn = CutTurn(
+            number=len(turns) + 1,
+            question=asked.text,
+            conversation=list(history),
+            answer="\n".join(answers) or None,
+            contexts=sources[0].contexts if sources else returned or None,
+            context_ids=sources[0].context_ids if sources else None,
+            ground_truth=next((item.ground_truth for item in (*replies, asked) if item.ground_truth is not None), None),
+            beside=beside | {name: values for name, values in named.items() if values},
+        )
         turns.append(turn)
         remember("user", turn.question)
         remember("assistant", turn.answer or "", contexts=turn.contexts, context_ids=turn.context_ids)
@@ -276,36 +306,6 @@ def cut_turns(messages: Sequence[Message]) -> list[CutTurn]:
         for turn in turns:
             turn.beside["system"] = "\n".join(system)
     return turns
-
-
-def _make_turn(number: int, asked: Message, replies: Sequence[Message], history: list[dict[str, object]]) -> CutTurn:
-    after_tools = max(
-        (place + 1 for place, reply in enumerate(replies) if reply.role == "tool" or reply.tool_calls), default=0
-    )
-    answers = [reply.text for reply in replies[after_tools:] if reply.role == "assistant" and reply.text.strip()]
-    if not answers and after_tools:  # it called tools with its last words
-        answers = [reply.text for reply in replies[-1:] if reply.role == "assistant" and reply.text.strip()]
-    sources = [
-        message for message in (*reversed(replies), asked) if message.contexts is not None and message.role != "tool"
-    ]
-    tools = [reply for reply in replies if reply.role == "tool"]
-    returned = [document for reply in tools if isinstance(reply.contexts, list) for document in reply.contexts]
-    named = {
-        "tool_calls": [call for reply in replies for call in reply.tool_calls],
-        "tool_results": [{**reply.rest, "content": reply.text} for reply in tools if reply.contexts is None],
-        "content_parts": [part for message in (asked, *replies) for part in message.parts],
-    }
-    beside: dict[str, object] = {name: member for name, member in asked.rest.items() if name != "name"}
-    return CutTurn(
-        number=number,
-        question=asked.text,
-        conversation=history,
-        answer="\n".join(answers) or None,
-        contexts=sources[0].contexts if sources else returned or None,
-        context_ids=sources[0].context_ids if sources else None,
-        ground_truth=next((item.ground_truth for item in (*replies, asked) if item.ground_truth is not None), None),
-        beside=beside | {name: values for name, values in named.items() if values},
-    )
 
 
 # --- rows

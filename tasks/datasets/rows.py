@@ -30,11 +30,11 @@ from evalhouse.tasks.datasets.values import (
     is_recorded,
     list_texts,
     open_cell,
-    read_accepted,
     read_contexts,
     read_conversation,
     read_id,
     read_ids,
+    read_list,
     read_metadata,
     read_text,
 )
@@ -454,7 +454,10 @@ def normalise_row(
     elif question is None and row.is_sound:
         row.say("no_question", "the question is empty")
     answer, ground_truth = row.take_text("answer"), row.take_text("ground_truth")
-    accepted = read_accepted(row.take("ground_truths"), ground_truth, row.say, tabular=tabular)
+    # All accepted answers, each once, with the ground truth of a separate column as the first.
+    items = read_list(row.take("ground_truths"), "ground_truths", "not_text", row.say, tabular=tabular) or []
+    texts = [read_text(item, f"accepted answer {place}", row.say) for place, item in enumerate(items, start=1)]
+    accepted = list(dict.fromkeys(text for text in (ground_truth, *texts) if text is not None))
     ground_truth = accepted[0] if accepted else None
     given_id = read_id(row.take("id"), "id", row.say)
     contexts = read_contexts(row.take("contexts"), row.say, tabular=tabular)

@@ -12,6 +12,7 @@ sample.
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
@@ -249,6 +250,7 @@ class Tally:
 
     n_spans: int = 0
     n_traces: int = 0
+    n_samples: int = 0
     n_unplaced: int = 0
     forgotten: str | None = None
     left_out: dict[Reason, list[LeftOut]] = field(default_factory=dict)
@@ -256,7 +258,7 @@ class Tally:
 
     def begin(self) -> None:
         """Count from zero: a dataset may be read more than once."""
-        self.n_spans = self.n_traces = self.n_unplaced = 0
+        self.n_spans = self.n_traces = self.n_samples = self.n_unplaced = 0
         self.left_out, self._n = {}, Counter()
 
     def count(self, spans: Sized, row: object) -> None:
@@ -268,11 +270,8 @@ class Tally:
             listed = self.left_out.setdefault(row.reason, [])
             if len(listed) < _MAX_NAMED:
                 listed.append(row)
-
-    @property
-    def n_samples(self) -> int:
-        """The number of traces that became samples."""
-        return self.n_traces - self._n.total()
+        else:
+            self.n_samples += 1
 
     def describe(self) -> str:
         """Return all of it in a line."""
@@ -289,7 +288,23 @@ def read_traces(source: DatasetSource, form: TraceFormat, tally: Tally) -> Datas
     """Return a source of spans as one of samples, a row a trace; the tally counts what the traces became."""
 
     def read_items(complain: Complain) -> Iterator[Item | Unplaced]:
-        for raw in _read_rows(source, complain):
+        # A file that is a single JSON object, such as a downloaded trace, is one row or has them.
+        document: object = None
+        if source.file is not None and source.place == "element":
+            with open_text(source.file) as opened:
+                start = opened.read(2**16)
+                text = start + opened.read(_MAX_DOCUMENT) if start.lstrip().startswith(b"{") else b""
+            with suppress(orjson.JSONDecodeError):  # the reader of rows reports where it is broken
+                document = orjson.loads(text)
+        rows: Iterable[RawRow] = source.read(complain)
+        if isinstance(document, dict):
+            data = document.get("data")
+            items = data if isinstance(data, list) else [document]
+            rows = [RawRow(row=number, values=item) for number, item in enumerate(items, start=1)]
+        for raw in rows:
+            if not isinstance(raw.values, dict):
+                complain(raw.row, "not_an_object", f"{raw.values!r:.40}, not a JSON object")
+                continue
 
             def blame(text: str, row: int = raw.row) -> None:
                 complain(row, "no_span", f"{text} ({name_setting('format', form)})")
@@ -344,28 +359,6 @@ def make_samples(traces: Iterable[tuple[list[Span], bool]], tally: Tally, *, are
         yield RawRow(row=number, values=row)
     if (tally.n_traces or tally.n_unplaced) and not tally.n_samples:
         raise ReadingStopped(None, "no_rows", tally.describe())
-
-
-def _read_rows(source: DatasetSource, complain: Complain) -> Iterator[RawRow]:
-    """Yield the rows of a file; one that is a single JSON object, as a downloaded trace, is one row or has them."""
-    document: object = None
-    if source.file is not None and source.place == "element":
-        with open_text(source.file) as opened:
-            start = opened.read(2**16)
-            text = start + opened.read(_MAX_DOCUMENT) if start.lstrip().startswith(b"{") else b""
-        try:
-            document = orjson.loads(text)
-        except orjson.JSONDecodeError:
-            document = None  # the reader of rows reports where it is broken
-    if not isinstance(document, dict):
-        yield from source.read(complain)
-        return
-    data = document.get("data")
-    for number, row in enumerate(data if isinstance(data, list) else [document], start=1):
-        if isinstance(row, dict):
-            yield RawRow(row=number, values=row)
-        else:
-            complain(number, "not_an_object", f"{row!r:.40}, not a JSON object")
 
 
 # --- the choice of received spans
@@ -479,7 +472,7 @@ def to_row(item: Recorded | Logged, received_at: datetime) -> dict[str, Any]:
     return row | {"attributes": write(item.attributes).decode(), "received_at": received_us}
 
 
-def from_row(row: dict[str, Any]) -> Recorded | Logged:
+def from_row(row: dict[str, Any]) -> Item:
     """Return the span of a row of `spans`, or the event of a row of `span_events`."""
     common = {name: row[name] for name in ("trace_id", "span_id", "service")}
     attributes = orjson.loads(row["attributes"])
@@ -488,7 +481,7 @@ def from_row(row: dict[str, Any]) -> Recorded | Logged:
         return Logged(**common, name=row["name"], logged_at=logged_at, attributes=attributes)
     started_at = row["started_at"].replace(tzinfo=UTC)
     ended_at = None if row["duration_ms"] is None else started_at + timedelta(milliseconds=row["duration_ms"])
-    return Recorded(
+    recorded = Recorded(
         **common,
         parent_id=row["parent_id"],
         name=row["name"] or "",
@@ -499,22 +492,21 @@ def from_row(row: dict[str, Any]) -> Recorded | Logged:
         attributes=attributes,
         events=tuple(orjson.loads(row["events"])) if row["events"] else (),
     )
+    return read_span(recorded)
 
 
 def open_stored(warehouse: Warehouse, window: TraceWindow, tally: Tally) -> DatasetSource:
     """Return the traces of a window as a dataset; the tally counts what they became."""
     since, until = window.find_bounds(now_utc())
 
-    def read_stored() -> Iterator[tuple[list[Span], bool]]:
-        for rows in read_trace_rows(warehouse, since, until, window.service):
-            items = map(from_row, (*rows.spans, *rows.events))
-            spans = join_logged(read_span(item) if isinstance(item, Recorded) else item for item in items)
-            yield spans, rows.is_earlier
-
     def read(_: Complain) -> Iterator[RawRow]:
         forgotten = find_forgotten_traces(warehouse, since, until)
         tally.forgotten = None if forgotten is None else forgotten.words
-        yield from make_samples(read_stored(), tally, are_in_order=True)
+        traces = (
+            (join_logged(map(from_row, (*rows.spans, *rows.events))), rows.is_earlier)
+            for rows in read_trace_rows(warehouse, since, until, window.service)
+        )
+        yield from make_samples(traces, tally, are_in_order=True)
         if not tally.n_traces:
             of_service = f" of service {window.service!r}" if window.service else ""
             bounds = f"from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} UTC (last = {window.last!r})"

@@ -105,13 +105,6 @@ def read_text(value: object, name: str, say: Say) -> str | None:
     return None
 
 
-def read_accepted(value: object, first: str | None, say: Say, *, tabular: bool) -> list[str]:
-    """Return all accepted answers, each once, with the ground truth of a separate column as the first."""
-    items = _read_list(value, "ground_truths", "not_text", say, tabular=tabular) or []
-    texts = [read_text(item, f"accepted answer {place}", say) for place, item in enumerate(items, start=1)]
-    return list(dict.fromkeys(text for text in (first, *texts) if text is not None))
-
-
 def read_id(value: object, name: str, say: Say) -> str | None:
     """Return an id as text. A whole number that a table stores as a float (7.0, beside empty cells) is that number."""
     if isinstance(value, bool) or not (is_absent(value) or isinstance(value, str | int | float | Decimal)):
@@ -127,7 +120,7 @@ def read_id(value: object, name: str, say: Say) -> str | None:
 
 def read_ids(value: object, name: str, say: Say, *, tabular: bool) -> list[str] | None:
     """Return a list of ids, None for nothing."""
-    items = _read_list(value, name, "ids", say, tabular=tabular)
+    items = read_list(value, name, "ids", say, tabular=tabular)
     if items is None:
         return None
     ids = [read_id(item, f"id {rank} of {name}", say) for rank, item in enumerate(items, start=1)]
@@ -137,7 +130,8 @@ def read_ids(value: object, name: str, say: Say, *, tabular: bool) -> list[str] 
     return [an_id or "" for an_id in ids]
 
 
-def _read_list(value: object, name: str, kind: ProblemKind, say: Say, *, tabular: bool) -> list[object] | None:
+def read_list(value: object, name: str, kind: ProblemKind, say: Say, *, tabular: bool) -> list[object] | None:
+    """Return a list, in a table also one that a cell holds as text; None for nothing."""
     value = open_list(value) if tabular else value
     if isinstance(value, list):
         return value
@@ -163,7 +157,7 @@ class ContextList:
 
 def read_contexts(value: object, say: Say, *, tabular: bool) -> ContextList:
     """Return the texts by rank, with the ids and the other members of each. An empty list stays an empty list."""
-    items = _read_list(value, "contexts", "contexts", say, tabular=tabular)
+    items = read_list(value, "contexts", "contexts", say, tabular=tabular)
     if items is None:
         return ContextList(texts=None, ids=None, rest=None)
     if all(isinstance(item, str) for item in items):

@@ -5,9 +5,9 @@ come as objects, as JSON text, or as JSON text of JSON text, depending on the wa
 OpenTelemetry and has no field there is in the metadata, by its attribute's name.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, Final
 
 import orjson
@@ -38,6 +38,7 @@ from evalhouse.tasks.datasets.spans import (
 )
 from evalhouse.tasks.datasets.values import open_value
 
+_CAPITAL: Final = re.compile("([A-Z])")
 _ATTRIBUTES: Final = "attributes"
 _RESOURCE: Final = "resourceAttributes"
 _UNNAMED: Final = "unknown_service"  # OpenTelemetry's name of a service without one
@@ -85,13 +86,8 @@ def read_langfuse(row: Tree, blame: Blame) -> Iterator[Span]:
 
 
 def _rename(row: Tree) -> dict[str, Any]:
-    return {to_snake(name): value for name, value in row.items()}
-
-
-@lru_cache(maxsize=1024)  # bounded: rows may have any names
-def to_snake(name: str) -> str:
-    """Return a name such as `traceId` as `trace_id`."""
-    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
+    """Return a row with names such as `traceId` as `trace_id`."""
+    return {_CAPITAL.sub(r"_\1", name).lstrip("_").lower(): value for name, value in row.items()}
 
 
 def _read_trace(row: Tree, trace_id: str) -> Iterator[Span]:

@@ -431,11 +431,6 @@ def score_contexts(statements: Sequence[str], texts: Sequence[str], question: st
     return scored
 
 
-def read_answer(statement: AnalysedText, question: AnalysedText) -> Claim:
-    """Return a statement of an answer or ground truth as a claim in which the words of the question hardly count."""
-    return read_claim(statement, question, given_share=_GIVEN_SHARE)
-
-
 def rate_support(claim: Claim, text: AnalysedText) -> float:
     """Return how near a text comes to a claim, 0 to 1, whether it affirms or denies it."""
     evidence = weigh_evidence(claim, text, contrasts=False)
@@ -488,12 +483,14 @@ def compare_statements(question: str, answer: Sequence[str], ground_truth: Seque
         return Comparison(answer=(nothing,) * len(answers), ground_truth=(nothing,) * len(truths))
     whole_answer = join_texts(answers)
     whole_truth = join_texts([spelling for spellings in truths for spelling in spellings])
-    truth_claims = [[read_answer(spelling, asked) for spelling in spellings] for spellings in truths]
+    truth_claims = [
+        [read_claim(spelling, asked, given_share=_GIVEN_SHARE) for spelling in spellings] for spellings in truths
+    ]
     conveyed = [_best(claims, whole_answer) for claims in truth_claims]
     reached = [claims for claims, support in zip(truth_claims, conveyed, strict=True) if support.supported]
     supports: list[Support] = []
     for statement in answers:
-        support = _best([read_answer(statement, asked)], whole_truth)
+        support = _best([read_claim(statement, asked, given_share=_GIVEN_SHARE)], whole_truth)
         if not support.supported and not (support.evidence and support.evidence.is_contradicted):
             alone = max((_best(claims, statement) for claims in reached), key=attrgetter("score"), default=support)
             support = replace(alone, conveys=True) if alone.supported else support
@@ -554,8 +551,8 @@ def rate_contexts(question: str, ground_truth: str, contexts: Sequence[str]) -> 
     if not truth_weights:  # the ground truth is in the question: a choice, or yes and no
         truth_weights = _weigh_keys(truth, texts)
     truth_parts = [make_text(truth.text, (sentence,)) for sentence in truth.sentences]
-    claims = [read_answer(part, asked) for part in truth_parts] if len(truth_parts) > 1 else []
-    asked_claim, truth_claim = read_claim(asked), read_answer(truth, asked)
+    claims = [read_claim(part, asked, given_share=_GIVEN_SHARE) for part in truth_parts] if len(truth_parts) > 1 else []
+    asked_claim, truth_claim = read_claim(asked), read_claim(truth, asked, given_share=_GIVEN_SHARE)
     rated: list[Relevance] = []
     for text in texts:
         question_share = 0.5 * (_share_found(question_weights, text) + rate_support(asked_claim, text))

@@ -13,65 +13,49 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-_FILE = Path(__file__).with_name("words.yaml")
 # Every value is a string, `no` and `on` too; the parser in C, where it is installed, takes a tenth of the time.
-_LISTS: Mapping[str, object] = yaml.load(
-    _FILE.read_text(encoding="utf-8"), getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+_LISTS: Mapping[str, Any] = yaml.load(
+    Path(__file__).with_name("words.yaml").read_text(encoding="utf-8"), getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 )
-
-
-def _read_text(name: str) -> str:
-    text = _LISTS.get(name)
-    if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"{_FILE}: '{name}' must be a text that is not empty")
-    return text
-
-
-def _read_mapping(name: str) -> dict[str, str]:
-    mapping = _LISTS.get(name)
-    if not isinstance(mapping, dict) or not mapping or not all(isinstance(text, str) for text in mapping.values()):
-        raise ValueError(f"{_FILE}: '{name}' must be a mapping of texts that is not empty")
-    return mapping
 
 
 def read_words(name: str) -> list[str]:
     """Return the words of a list, in order."""
-    return _read_text(name).split()
+    words: list[str] = _LISTS[name].split()
+    return words
 
 
 def _read_pairs(name: str) -> list[tuple[str, str]]:
-    pairs = [pair.split() for pair in _read_text(name).split(",")]
-    if any(len(pair) != 2 for pair in pairs):
-        raise ValueError(f"{_FILE}: '{name}' must hold two words between commas")
+    pairs = [pair.split() for pair in _LISTS[name].split(",")]
     return [(left, right) for left, right in pairs]
 
 
 def read_numbers(name: str) -> dict[str, float]:
     """Return a mapping of words to numbers."""
-    return {word: float(number) for word, number in _read_mapping(name).items()}
+    return {word: float(number) for word, number in _LISTS[name].items()}
 
 
 def read_pattern(name: str) -> str:
-    """Return a regular expression."""
-    return _join_lines(_read_text(name))
+    """Return a regular expression, whose lines are joined."""
+    return "".join([line.strip() for line in _LISTS[name].splitlines()])
 
 
 def read_patterns(name: str, sources: str = "") -> dict[str, str]:
     """Return several regular expressions by name, with a pattern in the place of `{sources}`."""
-    return {key: _join_lines(text).replace("{sources}", sources) for key, text in _read_mapping(name).items()}
-
-
-def _join_lines(text: str) -> str:
-    return "".join([line.strip() for line in text.splitlines()])
+    return {
+        key: "".join([line.strip() for line in text.splitlines()]).replace("{sources}", sources)
+        for key, text in _LISTS[name].items()
+    }
 
 
 FUNCTION_WORDS = frozenset(read_words("function_words"))
 DIRECTION_WORDS = frozenset(read_words("direction_words"))
 NEGATIONS = frozenset(read_words("negations"))
-CHINESE_STOP_CHARACTERS = frozenset(_read_text("chinese_stop_characters").strip())
+CHINESE_STOP_CHARACTERS = frozenset(_LISTS["chinese_stop_characters"].strip())
 CHINESE_STOP_WORDS = frozenset(read_words("chinese_stop_words"))
 CHINESE_NEGATIONS = frozenset(read_words("chinese_negations"))
 CHINESE_NOT_NEGATIONS = frozenset(read_words("chinese_not_negations"))
@@ -85,7 +69,7 @@ _VOWELS = frozenset("aeiouy")
 
 # By last letter the endings and the shortest stem each may leave; the longest ending wins.
 _ENDINGS_BY_LAST: dict[str, list[tuple[str, int]]] = {}
-for _shortest, _endings in _read_mapping("endings").items():
+for _shortest, _endings in _LISTS["endings"].items():
     for _ending in _endings.split():
         _ENDINGS_BY_LAST.setdefault(_ending[-1], []).append((_ending, int(_shortest)))
 for _candidates in _ENDINGS_BY_LAST.values():
@@ -134,7 +118,7 @@ def _oppose(pairs: Iterable[tuple[str, str]], exclusive: str) -> dict[str, froze
     """Return a two-way table of opposites: pairs, and each two words of a line of exclusive ones."""
     stems = [(stem_word(left), stem_word(right)) for left, right in pairs]
     table: dict[str, set[str]] = {}
-    lines = [line.split() for line in _read_text(exclusive).splitlines()]
+    lines = [line.split() for line in _LISTS[exclusive].splitlines()]
     for left, right in [*stems, *(pair for line in lines for pair in combinations(map(stem_word, line), 2))]:
         table.setdefault(left, set()).add(right)
         table.setdefault(right, set()).add(left)
@@ -145,13 +129,13 @@ ANTONYMS = _oppose(_read_pairs("antonyms"), "exclusive")
 CHINESE_ANTONYMS = _oppose(_read_pairs("chinese_antonyms"), "chinese_exclusive")
 # Stem to the other stems of its groups.
 SYNONYMS: dict[str, frozenset[str]] = {}
-for _line in _read_text("synonyms").splitlines():
+for _line in _LISTS["synonyms"].splitlines():
     _group = frozenset(stem_word(word) for word in _line.split())
     for _stem in _group:
         SYNONYMS[_stem] = SYNONYMS.get(_stem, frozenset()) | _group - {_stem}
 # Each form of a unit to the first names of its lines: `g` to `g`, `pounds` to `gbp|lb`.
 UNITS: dict[str, str] = {}
-for _name, *_forms in map(str.split, _read_text("units").splitlines()):
+for _name, *_forms in map(str.split, _LISTS["units"].splitlines()):
     for _form in _forms:
         UNITS[_form] = "|".join(sorted({*UNITS.get(_form, _name).split("|"), _name}))
 

@@ -1,6 +1,6 @@
-"""The cookbook: each query runs as it stands and gives the columns and the rows it promises.
+"""The cookbook: every query runs unchanged and gives the columns and the rows it promises.
 
-It runs on the house, where lexical runs leave many tables empty, and on three nights made so that each finds something.
+It runs on the house, where lexical runs leave many tables empty, and on three nights in which every query finds rows.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import polars as pl
 import pytest
 from cli_house import House
 from cookbook_house import N_NIGHTS, build_nights
 from rows import fill, open_rows, read
 
-from evalhouse.flows.ui.sql import Recipe, read_recipes
+from evalhouse.flows.ui.sql import read_recipes
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.sandbox.query import run_query
 
-LEAST = 15
+MIN_RECIPES = 15
 Row = dict[str, Any]
 RECIPES = read_recipes()
 
@@ -32,38 +33,42 @@ def nights(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Path
     return build_nights(tmp_path_factory.mktemp("nights"), prefect_home)
 
 
-@pytest.fixture
-def cook(nights: Path) -> Callable[[str], list[Row]]:
-    """The rows of the one query whose title begins like that."""
+@pytest.fixture(scope="module")
+def frames(nights: Path) -> dict[str, pl.DataFrame]:
+    """The rows of every query, by its title."""
+    return {recipe.title: run_query(parse_location(str(nights)), recipe.sql) for recipe in RECIPES}
+
+
+@pytest.fixture(scope="module")
+def cook(frames: dict[str, pl.DataFrame]) -> Callable[[str], list[Row]]:
+    """Return the rows of the one query whose title begins with a text."""
 
     def rows(begin: str) -> list[Row]:
-        (recipe,) = [recipe for recipe in RECIPES if recipe.title.startswith(begin)]
-        found: list[Row] = run_query(parse_location(str(nights)), recipe.sql).to_dicts()
-        return found
+        (frame,) = [frame for title, frame in frames.items() if title.startswith(begin)]
+        return frame.to_dicts()
 
     return rows
 
 
 def test_every_query_of_the_cookbook_is_read_and_there_are_enough() -> None:
-    assert len(RECIPES) >= LEAST
+    assert len(RECIPES) >= MIN_RECIPES
     assert len({recipe.title for recipe in RECIPES}) == len(RECIPES)
     for recipe in RECIPES:
         assert len(duckdb.extract_statements(recipe.sql)) == 1, recipe.title
         assert recipe.sql.endswith(";\n"), recipe.title
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.title[:30])
-def test_a_query_gives_the_columns_it_promises(recipe: Recipe, house: House) -> None:
-    assert run_query(parse_location(str(house.path)), recipe.sql).columns == list(recipe.columns)
+def test_every_query_gives_the_columns_it_promises(house: House) -> None:
+    for recipe in RECIPES:
+        assert run_query(parse_location(str(house.path)), recipe.sql).columns == list(recipe.columns), recipe.title
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.title[:30])
-def test_a_query_finds_what_it_looks_for(recipe: Recipe, nights: Path) -> None:
-    frame = run_query(parse_location(str(nights)), recipe.sql)
-    assert frame.height > 0
-    empty = [name for name in frame.columns if frame[name].null_count() == frame.height]
-    # Three nights are too few for the trend, and the sample with a history has all its scores.
-    assert set(empty) <= {"earlier", "difference", "unscored_reason"}
+def test_every_query_finds_rows(frames: dict[str, pl.DataFrame]) -> None:
+    for title, frame in frames.items():
+        assert frame.height > 0, title
+        empty = {name for name in frame.columns if frame[name].null_count() == frame.height}
+        # Three nights are too few for the trend, and the sample with a history has all its scores.
+        assert empty <= {"earlier", "difference", "unscored_reason"}, title
 
 
 def test_the_score_by_night_has_every_night(cook: Callable[[str], list[Row]]) -> None:
@@ -73,7 +78,7 @@ def test_the_score_by_night_has_every_night(cook: Callable[[str], list[Row]]) ->
     assert rows[2]["change"] == pytest.approx(rows[2]["mean"] - rows[1]["mean"])
 
 
-def test_what_got_worse_is_the_answer_that_was_changed(cook: Callable[[str], list[Row]]) -> None:
+def test_worse_samples_are_those_with_a_changed_answer(cook: Callable[[str], list[Row]]) -> None:
     rows = cook("Which samples got worse")
     assert {(row["sample_id"], row["metric"]) for row in rows} >= {("tide-2", "factual_f1"), ("tide-2", "faithfulness")}
     assert {row["sample_id"] for row in rows} == {"tide-2"}
@@ -90,7 +95,7 @@ def test_the_flaky_sample_is_the_one_whose_judge_changed_its_mind(cook: Callable
 
 
 @pytest.mark.parametrize(("moved", "flaky_by"), [({}, []), ({"night 3": 0.9}, ["judge 1"]), ({"night 2": 0.2}, [])])
-def test_judges_that_take_turns_make_no_sample_flaky_and_no_trend(moved: dict[str, float], flaky_by: list[str]) -> None:
+def test_alternating_judges_make_no_sample_flaky_and_no_trend(moved: dict[str, float], flaky_by: list[str]) -> None:
     recipes = {recipe.title.split()[1]: recipe.sql for recipe in RECIPES}
     page = read_query("history/flaky")
     with open_rows() as con:
@@ -122,7 +127,7 @@ def test_the_shares_of_the_metrics_add_up_to_what_their_steps_cost(
     assert total["usd"] > 0
 
 
-def test_no_recipe_takes_a_price_that_is_not_known_for_nothing() -> None:
+def test_no_recipe_counts_an_unknown_price_as_zero() -> None:
     recipes = {recipe.title: recipe.sql for recipe in RECIPES if "cost_usd" in recipe.sql or "priced_usd" in recipe.sql}
     assert len(recipes) == 3
     run = {"run_id": "r", "metrics": ["factual_precision"], "started_at": datetime(2026, 1, 1)}
@@ -136,14 +141,14 @@ def test_no_recipe_takes_a_price_that_is_not_known_for_nothing() -> None:
                  call | {"call_id": "c", "step": "extract_answer", "cost_usd": 0.0})  # fmt: skip
             for sql in recipes.values():
                 rows = read(con, sql)
-                told = [
+                priced = [
                     row.get("cost_usd", row.get("priced_usd")) is not None and not row.get("n_unpriced") for row in rows
                 ]
                 assert rows
-                assert all(told) == (cost is not None), sql
+                assert all(priced) == (cost is not None), sql
 
 
-def test_the_slow_night_stands_out(cook: Callable[[str], list[Row]]) -> None:
+def test_slow_night_is_visible(cook: Callable[[str], list[Row]]) -> None:
     rows = cook("How long the application")
     assert [row["latency_p95_ms"] for row in rows] == [100, 100, 1000]
     assert [row["change_p95_ms"] for row in rows] == [None, 0, 900]
@@ -162,7 +167,7 @@ def test_the_unscored_have_their_reasons(cook: Callable[[str], list[Row]]) -> No
     assert "no complete JSON" in rows["judge_failed"]["detail"]
 
 
-def test_misleading_documents_are_told_by_their_ids(cook: Callable[[str], list[Row]]) -> None:
+def test_misleading_documents_are_listed_by_id(cook: Callable[[str], list[Row]]) -> None:
     rows = cook("Which documents mislead")
     by_id = {row["context_id"]: row for row in rows}
     assert set(by_id) == {"gulls", "tables"}
@@ -178,7 +183,7 @@ def test_a_query_with_its_comments_is_taken_as_an_argument(house: House) -> None
     assert (refused.status, "--fromat" in refused.stderr) == (2, True)
 
 
-def test_the_rules_word_stands_beside_the_judges(cook: Callable[[str], list[Row]]) -> None:
+def test_rating_of_the_rule_is_beside_the_judges(cook: Callable[[str], list[Row]]) -> None:
     rows = cook("Where a rubric's rule")
     assert {(row["criterion"], row["said"], row["rating"]) for row in rows} == {
         ("comprehensiveness", 9.0, 4.0),
@@ -186,7 +191,7 @@ def test_the_rules_word_stands_beside_the_judges(cook: Callable[[str], list[Row]
     }
 
 
-def test_split_votes_are_told_with_each_vote(cook: Callable[[str], list[Row]]) -> None:
+def test_split_votes_list_each_vote(cook: Callable[[str], list[Row]]) -> None:
     rows = cook("On which statements")
     assert all(len(set(row["verdicts"])) > 1 for row in rows)
     assert {row["step"] for row in rows} == {"classify"}
@@ -196,12 +201,12 @@ def test_lineage_ends_at_the_raw_reply(cook: Callable[[str], list[Row]]) -> None
     rows = cook("The lineage of one score")
     assert {row["statement_id"] for row in rows} == {"A1", "A2", "G1"}
     for row in rows:
-        said = {verdict["id"]: verdict["label"] for verdict in json.loads(row["reply"])["verdicts"]}
+        labels = {verdict["id"]: verdict["label"] for verdict in json.loads(row["reply"])["verdicts"]}
         assert row["label"] in {"TP", "FP", "FN"}
-        assert row["statement_id"] in said
+        assert row["statement_id"] in labels
 
 
-def test_ones_own_columns_can_be_grouped_by(cook: Callable[[str], list[Row]]) -> None:
+def test_metadata_columns_can_be_grouped_by(cook: Callable[[str], list[Row]]) -> None:
     rows = cook("The score by a column")
     assert {row["harbour"] for row in rows} == {"north", "south", None}
     assert sum(row["n_scored"] + row["n_unscored"] for row in rows if row["metric"] == "factual_f1") == 5

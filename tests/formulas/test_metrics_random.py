@@ -3,7 +3,6 @@
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import pytest
 from rows import Sample, Score, Together, add_samples, open_rows, read_metrics, score
@@ -274,33 +273,20 @@ def test_every_metric_has_a_reference() -> None:
     assert set(REFERENCE) == set(read_metrics()) - passed_on - rated
 
 
-@dataclass(frozen=True, kw_only=True)
-class Judged:
-    """Samples and their scores by metric and sample."""
-
-    samples: list[Sample]
-    scores: dict[str, dict[str, Score]]
-
-
-@pytest.fixture(scope="module")
-def judged() -> Judged:
-    """Random samples and what the SQL makes of them, among those of another run."""
+def test_sql_agrees_with_the_reference() -> None:
+    """Score random samples, beside the samples of another run."""
     rng = random.Random(20250101)
     samples = [make_sample(number, rng) for number in range(N_SAMPLES)]
     with open_rows() as con:
         add_samples(con, *(make_sample(number, rng) for number in range(50)), run_id="another")
         add_samples(con, *samples)
-        return Judged(samples=samples, scores={metric: score(con, metric) for metric in REFERENCE})
-
-
-@pytest.mark.parametrize("metric", sorted(REFERENCE))
-def test_sql_agrees(metric: str, judged: Judged) -> None:
-    expected = {sample.sample_id: compute(metric, sample) for sample in judged.samples}
-    found = judged.scores[metric]
-    assert {key: row.unscored_reason for key, row in found.items()} == {
-        key: row.unscored_reason for key, row in expected.items()
-    }
-    assert {key: row.value for key, row in found.items() if row.value is not None} == pytest.approx(
-        {key: row.value for key, row in expected.items() if row.value is not None}
-    )
-    assert 50 < sum(row.value is not None for row in found.values()) < N_SAMPLES
+        scores = {metric: score(con, metric) for metric in REFERENCE}
+    for metric, found in scores.items():
+        expected = {sample.sample_id: compute(metric, sample) for sample in samples}
+        assert {key: row.unscored_reason for key, row in found.items()} == {
+            key: row.unscored_reason for key, row in expected.items()
+        }, metric
+        assert {key: row.value for key, row in found.items() if row.value is not None} == pytest.approx(
+            {key: row.value for key, row in expected.items() if row.value is not None}
+        ), metric
+        assert 50 < sum(row.value is not None for row in found.values()) < N_SAMPLES, metric

@@ -1,14 +1,10 @@
-"""What every metric owes: one row per sample of the run, a value or a reason and never both, and the right reason."""
+"""The duties of every metric: one row per sample of the run, a value or a reason, never both, and the right reason."""
 
 import math
-from collections.abc import Iterator
-from functools import cache
 from itertools import product
 
-import pytest
 from rows import (
     Sample,
-    Score,
     add_runs,
     add_samples,
     fill,
@@ -56,96 +52,84 @@ def fully_judged(sample_id: str = "s", **changes: object) -> Sample:
     return Sample(**given)  # type: ignore[arg-type]
 
 
-def test_needs_cover_all_metrics_but_those_by_ids() -> None:
+def test_needs_cover_all_metrics_except_ranking_by_ids() -> None:
     by_ids = {"precision_at_k", "recall_at_k", "hit_at_k", "mrr", "ndcg_at_k"}
     assert {metric for metric, _ in NEEDING} == set(METRICS) - by_ids
 
 
-def list_by_reason(step: str) -> Iterator[Sample]:
-    """A sample for each reason of the step, and one without an outcome of it."""
-    yield from (fully_judged(reason, reasons={step: reason}) for reason in REASONS)
-    yield fully_judged("cut short", missing=[step])
-
-
-@cache
-def score_by_reason() -> dict[str, dict[str, dict[str, Score]]]:
-    """By step and by metric that needs it; rows of all steps are written at once, as in the functions below."""
+def test_each_reason_of_a_step_is_given_by_every_metric_that_needs_it() -> None:
+    samples = {
+        step: [fully_judged(reason, reasons={step: reason}) for reason in REASONS]
+        + [fully_judged("cut short", missing=[step])]
+        for step in NEEDED
+    }
+    expected = {**{reason: (None, reason) for reason in REASONS}, "cut short": (None, "cancelled")}
     with open_rows() as con:
-        add_runs(con, {step: list_by_reason(step) for step in NEEDED})
-        return {step: {metric: score(con, metric, step) for metric, needed in NEEDING if needed == step}
-                for step in NEEDED}  # fmt: skip
+        add_runs(con, samples)
+        for metric, step in NEEDING:
+            found = {name: (row.value, row.unscored_reason) for name, row in score(con, metric, step).items()}
+            assert found == expected, (metric, step)
 
 
-@pytest.mark.parametrize("step", NEEDED)
-def test_each_reason_of_a_step_is_given_by_every_metric_that_needs_it(step: str) -> None:
-    found = score_by_reason()[step]
-    assert found
-    for metric, scores in found.items():
-        reasons = {sample: score.unscored_reason for sample, score in scores.items()}
-        assert reasons == {**{reason: reason for reason in REASONS}, "cut short": "cancelled"}, metric
-        assert all(score.value is None for score in scores.values()), metric
-
-
-def list_beside_failures(metric: str) -> Iterator[Sample]:
-    """A sample whole, and without a verdict of any step that the metric does not need."""
-    file = read_metrics()[metric]
-    others = [step for step in list_steps() if step not in file.needs + file.optional_needs]
-    # refusal_rate counts the samples whose ground truth states nothing.
-    texts = {"ground_truth": [], "ground_truth_support": []} if metric == "refusal_rate" else {}
-    yield fully_judged("failed", reasons=dict.fromkeys(others, "judge_failed"), **texts)
-    yield fully_judged("missing", missing=others, **texts)
-    yield fully_judged("whole", **texts)
-
-
-@cache
-def score_beside_failures() -> dict[str, dict[str, Score]]:
+def test_steps_that_are_not_needed_do_not_matter() -> None:
+    runs = {}
+    for metric in METRICS:
+        file = read_metrics()[metric]
+        others = [step for step in list_steps() if step not in file.needs + file.optional_needs]
+        # refusal_rate counts the samples whose ground truth states nothing.
+        texts = {"ground_truth": [], "ground_truth_support": []} if metric == "refusal_rate" else {}
+        runs[metric] = [
+            fully_judged("failed", reasons=dict.fromkeys(others, "judge_failed"), **texts),
+            fully_judged("missing", missing=others, **texts),
+            fully_judged("whole", **texts),
+        ]
     with open_rows() as con:
-        add_runs(con, {metric: list_beside_failures(metric) for metric in METRICS})
-        return {metric: score(con, metric, metric) for metric in METRICS}
+        add_runs(con, runs)
+        for metric in METRICS:
+            found = score(con, metric, metric)
+            assert found["whole"].value is not None, metric
+            assert found["failed"] == found["missing"] == found["whole"], metric
 
 
-@pytest.mark.parametrize("metric", METRICS)
-def test_steps_that_are_not_needed_do_not_matter(metric: str) -> None:
-    found = score_beside_failures()[metric]
-    assert found["whole"].value is not None
-    assert found["failed"] == found["missing"] == found["whole"]
-
-
-@pytest.mark.parametrize("metric", [metric for metric in METRICS if len(read_metrics()[metric].needs) > 1])
-def test_precedence_of_reasons(metric: str) -> None:
+def test_precedence_of_reasons() -> None:
     """Missing inputs come first, then failures, then the lack of statements; whichever step has which."""
-    first, second = read_metrics()[metric].needs[:2]
-    pairs = [(a, b) for a, b in product(REASONS, REASONS)]
-    with open_rows() as con:
-        add_samples(con, *(fully_judged(f"{a} {b}", reasons={first: a, second: b}) for a, b in pairs))
-        found = score(con, metric)
-    for a, b in pairs:
-        assert found[f"{a} {b}"].unscored_reason == min(a, b, key=REASONS.index)
+    pairs = list(product(REASONS, REASONS))
+    for metric in METRICS:
+        needs = read_metrics()[metric].needs[:2]
+        if len(needs) < 2:
+            continue
+        with open_rows() as con:
+            samples = (fully_judged(f"{a} {b}", reasons=dict(zip(needs, (a, b), strict=True))) for a, b in pairs)
+            add_samples(con, *samples)
+            found = score(con, metric)
+        for a, b in pairs:
+            assert found[f"{a} {b}"].unscored_reason == min(a, b, key=REASONS.index), metric
 
 
 def test_reason_that_is_not_on_the_list_still_leaves_the_score_missing() -> None:
-    unheard = fully_judged(reasons={"classify": "moon_phase"})
-    assert reason_of("factual_f1", unheard) == "moon_phase"
+    assert reason_of("factual_f1", fully_judged(reasons={"classify": "moon_phase"})) == "moon_phase"
     both = fully_judged(reasons={"classify": "moon_phase", "attribute_answer": "no_statements"})
     assert reason_of("hallucination", both) == "no_statements"
 
 
-@cache
-def score_nothing() -> dict[str, dict[str, Score]]:
-    """The scores of a run that has no samples, beside one that has."""
+def test_run_without_samples_has_no_rows_and_columns_are_those_of_scores() -> None:
+    columns = [("run_id", "VARCHAR"), ("sample_id", "VARCHAR"), ("value", "DOUBLE"), ("unscored_reason", "VARCHAR")]
     with open_rows() as con:
         add_samples(con, fully_judged(), run_id="other")
-        return {metric: score(con, metric) for metric in METRICS}
+        for metric in METRICS:
+            file = read_metrics()[metric]
+            described = con.execute(f"describe {file.sql}", {"run_id": "r", **file.parameters}).fetchall()
+            assert [(row[0], row[1]) for row in described] == columns, metric
+            assert score(con, metric) == {}, metric
 
 
-@pytest.mark.parametrize("metric", METRICS)
-def test_run_without_samples_has_no_rows(metric: str) -> None:
-    assert score_nothing()[metric] == {}
-
-
-@cache
-def score_claims() -> dict[str, dict[str, Score]]:
-    """The scores of samples whose steps claim verdicts that are not there."""
+def test_verdicts_without_their_rows_never_make_a_nan() -> None:
+    """Steps that claim verdicts that are missing: no metric may answer with NaN, nor with nothing at all."""
+    common = {"run_id": "r", "sample_id": "unlabelled", "ordinal": 1, "text": "It is so."}
+    statements = [
+        {**common, "statement_id": statement_id, "source": source}
+        for statement_id, source in (("A1", "answer"), ("G1", "ground_truth"))
+    ]
     with open_rows() as con:
         add_samples(
             con,
@@ -153,42 +137,10 @@ def score_claims() -> dict[str, dict[str, Score]]:
             Sample(sample_id="unlabelled", answer_support=[[1]], ground_truth_support=[[]], similarity=math.nan),
             Sample(sample_id="by ids", reference_ids=["a"], context_ids=[None]),
         )
-        fill(
-            con,
-            "statements",
-            *(
-                {
-                    "run_id": "r",
-                    "sample_id": "unlabelled",
-                    "statement_id": f"{letter}1",
-                    "source": source,
-                    "ordinal": 1,
-                    "text": "It is so.",
-                }
-                for letter, source in (("A", "answer"), ("G", "ground_truth"))
-            ),
-        )
-        return {metric: score(con, metric) for metric in METRICS}
-
-
-@pytest.mark.parametrize("metric", METRICS)
-def test_verdicts_without_their_rows_never_make_a_nan(metric: str) -> None:
-    """Steps that claim verdicts that are not there: no metric may answer with NaN, nor with nothing at all."""
-    found = score_claims()[metric]
-    assert set(found) == {"bare", "unlabelled", "by ids"}
-    for sample_score in found.values():
-        assert (sample_score.value is None) == (sample_score.unscored_reason is not None)
-        assert sample_score.value is None or 0 <= sample_score.value <= 1
-
-
-@pytest.mark.parametrize("metric", METRICS)
-def test_columns_are_those_of_scores(metric: str) -> None:
-    file = read_metrics()[metric]
-    with open_rows() as con:
-        described = con.execute(f"describe {file.sql}", {"run_id": "r", **file.parameters}).fetchall()
-    assert [(row[0], row[1]) for row in described] == [
-        ("run_id", "VARCHAR"),
-        ("sample_id", "VARCHAR"),
-        ("value", "DOUBLE"),
-        ("unscored_reason", "VARCHAR"),
-    ]
+        fill(con, "statements", *statements)
+        for metric in METRICS:
+            found = score(con, metric)
+            assert set(found) == {"bare", "unlabelled", "by ids"}, metric
+            for row in found.values():
+                assert (row.value is None) == (row.unscored_reason is not None), metric
+                assert row.value is None or 0 <= row.value <= 1, metric

@@ -1,4 +1,4 @@
-"""run_costs, run_latencies and unscored: what a run spent and waited for, and what it could not score and why."""
+"""The views run_costs, run_latencies and unscored: money, waiting, and missing scores with their reasons."""
 
 from datetime import datetime
 
@@ -14,30 +14,58 @@ def costs_of(*calls: Row) -> list[dict[str, object]]:
         return read(con, "from run_costs order by run_id, step")
 
 
-def test_reused_replies_are_not_paid_again() -> None:
-    spent = {"prompt_tokens": 100, "completion_tokens": 10, "cost_usd": 0.5}
-    (row,) = costs_of(spent, spent, {"status": "cached", "reused_call_id": "c0", **spent})
-    assert (row["n_calls"], row["n_requests"], row["n_reused"], row["n_failed"]) == (3, 2, 1, 0)
-    assert (row["prompt_tokens"], row["completion_tokens"], row["cost_usd"]) == (200, 20, 1.0)
+SPENT = {"prompt_tokens": 100, "completion_tokens": 10, "cost_usd": 0.5}
+CACHED = {"status": "cached", "reused_call_id": "c0"}
+COSTS: dict[str, tuple[list[Row], Row]] = {
+    "reused replies are not paid again": (
+        [SPENT, SPENT, CACHED | SPENT],
+        {"n_calls": 3, "n_requests": 2, "n_reused": 1, "n_failed": 0, "prompt_tokens": 200, "completion_tokens": 20,
+         "cost_usd": 1.0},
+    ),
+    "failed calls count, and so does their cost": (
+        [{"status": "error", "prompt_tokens": 7, "cost_usd": 0.25}, {"status": "refused"}, {"cost_usd": 0.5}],
+        {"n_requests": 3, "n_failed": 2, "prompt_tokens": 7, "cost_usd": 0.75, "n_unpriced": 0},
+    ),
+    "one unknown price": (
+        [{"cost_usd": None}, {"cost_usd": 0.5}], {"cost_usd": None, "priced_usd": 0.5, "n_unpriced": 1},
+    ),
+    "two unknown prices": (
+        [{"cost_usd": None}, {"cost_usd": None}], {"cost_usd": None, "priced_usd": 0, "n_unpriced": 2},
+    ),
+    "stored replies cost nothing": (
+        [{"status": "cached"}, {"status": "cached"}], {"n_requests": 0, "prompt_tokens": 0, "cost_usd": 0},
+    ),
+    "cached tokens are part of the prompt": (
+        [SPENT | {"cached_tokens": 64}, {"prompt_tokens": 50}, CACHED | SPENT | {"cached_tokens": 64}],
+        {"prompt_tokens": 150, "cached_tokens": 64},
+    ),
+    "no cached tokens": ([{"prompt_tokens": 50}, {"status": "cached"}], {"cached_tokens": 0}),
+    **{
+        f"a cost with {tokens} tokens is an estimate": (
+            [{"prompt_tokens": tokens, "cost_usd": 0.25}] * 2 + [{"prompt_tokens": 9, "cost_usd": 0.5}],
+            {"n_estimated": 2, "cost_usd": 1.0, "n_unpriced": 0},
+        )
+        for tokens in (None, 0)
+    },
+    "a free call or one without a price is not an estimate": (
+        [{"prompt_tokens": 0, "cost_usd": 0.0}, {"cost_usd": None}, {"status": "error"}],
+        {"n_estimated": 0, "n_unpriced": 1},
+    ),
+}  # fmt: skip
 
 
-def test_failed_calls_are_counted_and_what_they_cost_too() -> None:
-    (row,) = costs_of(
-        {"status": "error", "prompt_tokens": 7, "cost_usd": 0.25}, {"status": "refused"}, {"cost_usd": 0.5}
-    )
-    assert (row["n_requests"], row["n_failed"], row["prompt_tokens"], row["cost_usd"]) == (3, 2, 7, 0.75)
-    assert row["n_unpriced"] == 0
-
-
-def test_unknown_prices_are_told() -> None:
-    (row,) = costs_of({"cost_usd": None}, {"cost_usd": 0.5})
-    assert (row["cost_usd"], row["priced_usd"], row["n_unpriced"]) == (None, 0.5, 1)
-    (row,) = costs_of({"cost_usd": None}, {"cost_usd": None})
-    assert (row["cost_usd"], row["priced_usd"], row["n_unpriced"]) == (None, 0, 2)
+def test_costs_of_a_step() -> None:
+    with open_rows() as con:
+        for run_id, (calls, _) in COSTS.items():
+            common = {"run_id": run_id, "step": "classify"}
+            fill(con, "llm_calls", *({"call_id": f"c{n}", **common, **call} for n, call in enumerate(calls)))
+        rows = {row["run_id"]: row for row in read(con, "from run_costs")}
+    found = {name: {key: rows[name][key] for key in expected} for name, (_, expected) in COSTS.items()}
+    assert found == {name: expected for name, (_, expected) in COSTS.items()}
 
 
 @pytest.mark.parametrize("other", [{"cost_usd": 0.5}, {"cost_usd": 0.0}, {"status": "cached"}, {"status": "error"}])
-def test_no_sum_over_a_run_passes_over_a_price_that_is_not_known(other: Row) -> None:
+def test_sum_over_a_run_never_passes_over_an_unknown_price(other: Row) -> None:
     with open_rows() as con:
         calls = [{"cost_usd": None}, {"step": "rank", **other}, {"run_id": "priced", "cost_usd": 0.25}]
         rows = [{"call_id": f"c{n}", "run_id": "r", "step": "classify", **call} for n, call in enumerate(calls)]
@@ -46,31 +74,6 @@ def test_no_sum_over_a_run_passes_over_a_price_that_is_not_known(other: Row) -> 
             con, "select run_id, sum(cost_usd) as usd, sum(n_unpriced) as n from run_costs group by all order by all"
         )
     assert sums == [{"run_id": "priced", "usd": 0.25, "n": 0}, {"run_id": "r", "usd": None, "n": 1}]
-
-
-def test_run_answered_from_the_record_costs_nothing() -> None:
-    (row,) = costs_of({"status": "cached"}, {"status": "cached"})
-    assert (row["n_requests"], row["prompt_tokens"], row["cost_usd"]) == (0, 0, 0)
-
-
-def test_cached_tokens_are_part_of_the_prompt_and_not_added_to_it() -> None:
-    spent = {"prompt_tokens": 100, "cached_tokens": 64, "cost_usd": 0.5}
-    (row,) = costs_of(spent, {"prompt_tokens": 50}, {"status": "cached", "reused_call_id": "c0", **spent})
-    assert (row["prompt_tokens"], row["cached_tokens"]) == (150, 64)
-    (row,) = costs_of({"prompt_tokens": 50}, {"status": "cached"})
-    assert row["cached_tokens"] == 0
-
-
-@pytest.mark.parametrize("prompt_tokens", [None, 0])
-def test_a_cost_without_tokens_is_told_to_be_an_estimate(prompt_tokens: int | None) -> None:
-    estimated = {"prompt_tokens": prompt_tokens, "cost_usd": 0.25}
-    (row,) = costs_of(estimated, estimated, {"prompt_tokens": 9, "cost_usd": 0.5})
-    assert (row["n_estimated"], row["cost_usd"], row["n_unpriced"]) == (2, 1.0, 0)
-
-
-def test_what_is_free_or_has_no_price_is_no_estimate() -> None:
-    (row,) = costs_of({"prompt_tokens": 0, "cost_usd": 0.0}, {"cost_usd": None}, {"status": "error"})
-    assert (row["n_estimated"], row["n_unpriced"]) == (0, 1)
 
 
 def test_one_row_per_step() -> None:
@@ -82,7 +85,7 @@ def test_one_row_per_step() -> None:
     ]
 
 
-def test_latencies_are_of_what_the_run_itself_asked() -> None:
+def test_latencies_count_only_answers_that_the_run_asked_for() -> None:
     started = {"started_at": datetime(2026, 1, 1), "status": "completed", "kind": "evaluation"}
     answered = [{"status": "ok", "latency_ms": float(n)} for n in range(1, 102)]
     reused = {"status": "reused", "latency_ms": 9e9, "reused_run_id": "r"}
@@ -148,15 +151,17 @@ def test_ranking_without_ids_waits_for_no_step() -> None:
     assert (row["reason"], row["steps"], row["detail"]) == ("no_reference_ids", None, None)
 
 
-@pytest.mark.parametrize("sample", [Sample(missing=["classify", "rank"]), Sample(), FAILED])
-def test_every_missing_score_has_exactly_one_row(sample: Sample) -> None:
+def test_every_missing_score_has_exactly_one_row() -> None:
+    samples = [Sample(sample_id="missing", missing=["classify", "rank"]), Sample(), FAILED]
     with open_rows() as con:
-        add_samples(con, sample)
-        n_missing = 0
-        for metric in read_metrics():
-            (found,) = score(con, metric).values()
-            n_missing += found.value is None
-            fill(con, "scores", {"run_id": "r", "sample_id": sample.sample_id, "metric": metric,
-                                 "value": found.value, "unscored_reason": found.unscored_reason})  # fmt: skip
+        add_samples(con, *samples)
+        scores = [
+            {"run_id": "r", "sample_id": sample_id, "metric": metric, "value": found.value,
+             "unscored_reason": found.unscored_reason}
+            for metric in read_metrics()
+            for sample_id, found in score(con, metric).items()
+        ]  # fmt: skip
+        fill(con, "scores", *scores)
         rows = read(con, "from unscored")
-    assert len(rows) == len({row["metric"] for row in rows}) == n_missing
+    missing = sorted((row["sample_id"], row["metric"]) for row in scores if row["value"] is None)
+    assert sorted((row["sample_id"], row["metric"]) for row in rows) == missing
