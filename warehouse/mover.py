@@ -140,7 +140,7 @@ def find_orphans(folder: Path) -> Iterator[Segment]:
             for path in sorted(folder.glob(f"{owner}-*{_SEGMENT}")):
                 segment = Segment(path=path, rows=[])
                 for line in path.read_bytes().split(b"\n")[:-1]:
-                    row = _parse_line(line)
+                    row = parse_line(line)
                     if row is None:
                         segment.damaged.append(line)
                     else:
@@ -152,7 +152,7 @@ def find_orphans(folder: Path) -> Iterator[Segment]:
             lock.release()
 
 
-def _parse_line(line: bytes) -> dict[str, object] | None:
+def parse_line(line: bytes) -> dict[str, object] | None:
     """Return the row of a line; None for a line that a failing disk or a text of invalid UTF-8 has damaged."""
     try:
         row = orjson.loads(line)
@@ -335,7 +335,7 @@ def delete_refused(
     for path in sorted(location.refused_path.glob(f"*/*{_SEGMENT}")):
         table = path.parent.name
         lines = path.read_bytes().splitlines(keepends=True)
-        rows = [_parse_line(line) for line in lines]
+        rows = [parse_line(line) for line in lines]
         kept = [line for line, row in zip(lines, rows, strict=True) if row is None or not is_deleted(table, row)]
         if None in rows:
             logger.warning("%s holds lines that cannot be read; they may hold texts: delete them if so", path)
@@ -360,11 +360,6 @@ def take_in_orphans(warehouse: Warehouse, *, patience_s: float = 30.0) -> int:
             take_in_segment(warehouse, table, segment, patience_s=patience_s)
             number += len(segment.rows)
     return number
-
-
-def list_journals(location: Location) -> list[Path]:
-    """Return the folders of all tables' journals."""
-    return [find_journal(location, table) for table in FLUSH_POLICIES]
 
 
 def find_journal(location: Location, table: JournalledTable) -> Path:

@@ -38,9 +38,9 @@ from evalhouse.warehouse.rows.pages import (
 )
 from evalhouse.warehouse.rows.progress import (
     RunProgress,
+    fetch_means_so_far,
+    fetch_progress,
     list_metric_files,
-    read_means_so_far,
-    read_progress,
 )
 from evalhouse.warehouse.rows.runs import RunRow, find_run, now_utc
 from evalhouse.warehouse.rows.scores import fetch_derived, fetch_histories
@@ -58,7 +58,7 @@ _QUIET: Final = timedelta(minutes=10)
 
 def read_run_progress(request: Request, run: RunRow) -> RunProgress:
     """Read how far a run is, once a second for all requests."""
-    read = partial(read_progress, find_warehouse(request), run, request.app.state.journal)
+    read = partial(fetch_progress, find_warehouse(request), run, request.app.state.journal)
     return use_cached(request, ("progress", run.run_id), time.monotonic() // _PROGRESS_CACHED_S, read)
 
 
@@ -134,7 +134,7 @@ def describe_live(request: Request, run: RunRow) -> dict[str, Any]:
     names = [file.name for file in list_metric_files(run)]
     metrics = [name for name in HEADLINE if name in names] or names[:1]
     if any(step.n_done for step in progress.steps):
-        read = partial(read_means_so_far, find_warehouse(request), run, metrics)
+        read = partial(fetch_means_so_far, find_warehouse(request), run, metrics)
         for mean in use_cached(request, ("means", run.run_id), time.monotonic() // _MEANS_CACHED_S, read):
             n_scored = write_count(mean.n_scored, "sample")
             texts[f"mean-{mean.metric}"] = f"{write_value(mean.mean)} of {n_scored}" if mean.n_scored else "none yet"

@@ -34,8 +34,8 @@ from evalhouse.warehouse.rows.pages import (
     fetch_sample,
     find_samples,
 )
-from evalhouse.warehouse.rows.reviews import find_previous
 from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.rows.scores import find_previous
 from evalhouse.warehouse.store import Warehouse
 
 SORTS: Final = {"score": "its score", "change": "its change", "order": "order of the dataset", "id": "id"}

@@ -221,7 +221,7 @@ TROUBLES = {
     ),
     "newer": Trouble(expected=("newer evalhouse", "update evalhouse"), spoil=write_newer),
     "new on a full disk": Trouble(
-        expected=("no room to lay out the dataset", "TMPDIR"),
+        expected=("no room to stage the dataset", "TMPDIR"),
         is_old=False,
         spoil=lambda _: None,
         limits=FULL_DISK.format(size=1000),

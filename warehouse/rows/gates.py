@@ -1,8 +1,8 @@
-"""What gates decided and what people accepted: writes of both, and the runs that later ones are held against.
+"""Decisions of gates and acceptances by people, and the runs that later ones are compared with.
 
 A decision is never overwritten. A run counts as good when the latest decision on it is that it passed, or when a person
-accepted it; an acceptance counts from the moment it was made, so that the level it stands for is the baseline until a
-later run passes.
+accepted it; an acceptance counts from the moment it was made, so that its level is the baseline until a later run
+passes.
 """
 
 import getpass
@@ -30,8 +30,8 @@ class Acceptance:
 
 @dataclass(frozen=True, kw_only=True)
 class Night:
-    """A run that counts as good. `is_baseline` is False when it went through its gate with a drop beyond chance that
-    may keep its limit: it is part of a trend, but nothing is held against it."""
+    """A run that counts as good. `is_baseline` is False when it passed its gate with a drop beyond chance that may be
+    within its limit: it is part of a trend, but no run is compared with it."""
 
     run: RunRow
     is_baseline: bool
@@ -40,7 +40,7 @@ class Night:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What a gate decided on a run, with a row for each check; see the columns of `gate_decisions`."""
+    """The decision of a gate on a run, with a row for each check; see the columns of `gate_decisions`."""
 
     run_id: str
     origin: Origin
@@ -53,7 +53,7 @@ class Decision:
 
 
 def record_decision(warehouse: Warehouse, decision: Decision, *, patience_s: float = FLUSH_PATIENCE_S) -> None:
-    """Put a decision on record; that of a suite's gate also as `gate` of its run. Raises WarehouseError."""
+    """Write a decision, for a suite's gate also into `gate` of its run; raises WarehouseError."""
     now = now_utc()
     decision_id = make_run_id(now)
     head = {name: value for name, value in vars(decision).items() if name != "checks"}
@@ -71,7 +71,7 @@ def record_decision(warehouse: Warehouse, decision: Decision, *, patience_s: flo
 
 
 def accept_run(warehouse: Warehouse, run_id: str, *, accepted_by: str, why: str) -> Acceptance:
-    """Put on record that a person takes this run for the baseline of its series."""
+    """Record that a person accepts this run as the baseline of its series."""
     acceptance = Acceptance(run_id=run_id, why=why, accepted_by=accepted_by, accepted_at=now_utc())
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
         insert_frame(connection, "gate_acceptances", build_frame("gate_acceptances", [vars(acceptance)]))
@@ -79,29 +79,28 @@ def accept_run(warehouse: Warehouse, run_id: str, *, accepted_by: str, why: str)
 
 
 def list_acceptances(warehouse: Warehouse, run_id: str) -> list[Acceptance]:
-    """The acceptances of a run, oldest first."""
+    """Return the acceptances of a run, oldest first."""
     rows: list[dict[str, Any]] = warehouse.fetch_rows("gate/acceptances", run_id=run_id)
     return [Acceptance(**row) for row in rows]
 
 
 def list_nights(warehouse: Warehouse, run: RunRow) -> list[Night]:
-    """The runs of a run's series before it that count as good, since the last acceptance and with that run first."""
+    """Return the earlier runs of a run's series that count as good, from the last accepted one on."""
     rows: list[dict[str, Any]] = warehouse.fetch_rows("gate/nights", run_id=run.run_id)
     accepted = [place for place, row in enumerate(rows) if row["accepted_at"] is not None]
     rows = rows[accepted[-1] :] if accepted else rows
     runs = {other.run_id: other for other in list_runs(warehouse)} if rows else {}
-    return [_to_night(runs[row["run_id"]], row) for row in rows]
+    nights = []
+    for row in rows:
+        given = {name: row[name] for name in ("run_id", "why", "accepted_by", "accepted_at")}
+        acceptance = Acceptance(**given) if row["accepted_at"] is not None else None
+        nights.append(Night(run=runs[row["run_id"]], is_baseline=bool(row["is_baseline"]), accepted=acceptance))
+    return nights
 
 
 def find_user() -> str:
-    """Who runs this process, as the system calls them."""
+    """Return the name of the user of this process."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name
         return "unknown"
-
-
-def _to_night(run: RunRow, row: Mapping[str, Any]) -> Night:
-    given = {name: row[name] for name in ("run_id", "why", "accepted_by", "accepted_at")}
-    accepted = Acceptance(**given) if row["accepted_at"] is not None else None
-    return Night(run=run, is_baseline=bool(row["is_baseline"]), accepted=accepted)

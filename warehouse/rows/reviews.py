@@ -14,6 +14,7 @@ import polars as pl
 
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.samples import StoredSample
+from evalhouse.warehouse.rows.scores import find_previous
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, enter_batch, insert_frame
 from evalhouse.warehouse.tables import Batch, build_frame
 
@@ -77,12 +78,6 @@ def fetch_moved(warehouse: Warehouse, run_id: str) -> frozenset[tuple[str, str]]
         return None
     rows = warehouse.fetch_rows("reviews/moved", run_id=run_id, previous=previous)
     return frozenset((row["sample_id"], row["step"]) for row in rows)
-
-
-def find_previous(warehouse: Warehouse, run_id: str) -> str | None:
-    """Return the run before this one in its series; None for the first."""
-    rows = warehouse.fetch_rows("reviews/previous", run_id=run_id)
-    return rows[0]["run_id"] if rows else None
 
 
 def write_picks(warehouse: Warehouse, run_id: str, export_id: str, rows: Sequence[Mapping[str, object]]) -> None:

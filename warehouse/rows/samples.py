@@ -1,7 +1,7 @@
 """Samples: staged from a dataset into Parquet, then taken into `samples` and `run_samples` by SQL.
 
 Staging first means that a dataset with a problem in its last row leaves nothing in the warehouse, and that
-numbering repeated ids and finding what is already on record are set operations that need no memory of ours.
+numbering repeated ids and finding stored samples are set operations that take little memory of this process.
 """
 
 import shutil
@@ -25,7 +25,7 @@ from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, write_batch
 from evalhouse.warehouse.tables import Batch, build_frame
 
 CLUSTER_COLUMNS: Final = ("conversation_id", "thread_id", "session_id", "document_id", "doc_id", "group_id")
-"""Metadata columns that are taken for groups of samples without being named, when every sample has one."""
+"""Metadata columns that group samples without being named, when every sample has one."""
 NO_CLUSTER: Final = "none"
 _PICKS: Final = "sample_picks"
 # Reasons that a resumed run tries to fix; the others follow from the dataset.
@@ -37,7 +37,7 @@ Role = Literal["user", "assistant"]
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """One earlier turn of a conversation; `contexts` are what an assistant's rests on, None where nobody says."""
+    """One earlier turn of a conversation; `contexts` are those of an assistant's turn, None where they are unknown."""
 
     role: Role
     text: str
@@ -46,17 +46,17 @@ class Turn:
 
 
 def plain_turns(turns: Sequence[Turn]) -> list[dict[str, object]]:
-    """Turns as JSON has them; what a turn does not have is left out."""
+    """Return turns as JSON values; a field that a turn does not have is left out."""
     return [{name: value for name, value in vars(turn).items() if value is not None} for turn in turns]
 
 
 def dump_turns(turns: Sequence[Turn] | None) -> str | None:
-    """Turns as the column `conversation` has them; None for none."""
+    """Return turns as the column `conversation` has them; None for none."""
     return orjson.dumps(plain_turns(turns)).decode() if turns else None
 
 
 def load_turns(text: str | None) -> list[Turn]:
-    """The turns of the column `conversation`; none where they were forgotten."""
+    """Return the turns of the column `conversation`; none where they were forgotten."""
     turns = orjson.loads(text) if text else []
     return [Turn(**turn) for turn in turns] if isinstance(turns, list) else []
 
@@ -80,7 +80,7 @@ class StoredSample:
 
     @cached_property
     def metadata(self) -> Mapping[str, Any]:
-        """Whatever else stood in the sample's row."""
+        """The other columns of the sample's row."""
         members: Mapping[str, Any] = orjson.loads(self.metadata_json) if self.metadata_json else {}
         return members
 
@@ -100,7 +100,7 @@ class StoredSample:
 
 @dataclass(frozen=True, kw_only=True)
 class EarlierScore:
-    """What the latest of some runs said of a sample, by one metric, and how far these runs lay apart."""
+    """A sample's score in the latest of some runs, by one metric, and the spread of its scores over these runs."""
 
     run_id: str
     value: float
@@ -120,15 +120,15 @@ class Staging:
         frame = build_frame("staged_samples", rows)
         try:
             frame.write_parquet(self._folder / f"{self.n_rows:012d}.parquet", compression="lz4")
-        except (OSError, pl.exceptions.ComputeError) as error:  # Polars has its own error for a full disk
+        except (OSError, pl.exceptions.ComputeError) as error:  # Polars raises ComputeError for a full disk
             raise WarehouseUnwritable(
-                f"there is no room to lay out the dataset in {self._folder.parent} ({error}); make room, or name "
+                f"there is no room to stage the dataset in {self._folder.parent} ({error}); make room, or name "
                 "another folder in TMPDIR"
             ) from None
         self.n_rows += len(rows)
 
     def read_parts(self) -> Iterator[list["StoredSample"]]:
-        """The staged samples, a part at a time, before repeated ids are told apart."""
+        """Yield the staged samples, a part at a time, before repeated ids are numbered."""
         as_json = {"metadata": "metadata_json", "conversation": "conversation_json"}
         others = {*as_json.values(), "target_error"}
         names = [name for name in StoredSample.__dataclass_fields__ if name not in others]
@@ -137,33 +137,29 @@ class Staging:
             yield [StoredSample(**row) for row in rows]
 
     def has_conversations(self) -> bool:
-        """Whether any staged question was asked in a conversation."""
+        """Return whether any staged question was asked in a conversation."""
         return any(pl.read_parquet(path, columns=["conversation"])["conversation"].count() for path in self.parts)
 
     def read_between(self, first: int, last: int) -> list["StoredSample"]:
-        """The staged samples with ordinals from `first` to `last`, repeated ids told apart as in `run_samples`."""
+        """Return the staged samples with ordinals from `first` to `last`, repeated ids numbered as in `run_samples`."""
         begins = [int(Path(path).stem) for path in self.parts]  # of each part the number of rows before it
         parts = self.parts[max(bisect_left(begins, first) - 1, 0) : bisect_left(begins, last)]
         if not parts:
             return []
-        with self._open() as connection:
-            parameters = {"parts": parts, "ids": str(self._lay_ids(connection)), "first": first, "last": last}
+        ids = self._folder / "ids"  # ordinals and ids, written once, when all rows are staged
+        # Sorting the ids of a large dataset goes to disk, as it does when they are written into the warehouse.
+        config: dict[str, str | bool | int | float | list[str]] = {
+            "threads": 1, "memory_limit": "192MB", "temp_directory": str(self._folder),
+        }  # fmt: skip
+        with duckdb.connect(config=config) as connection:
+            if not ids.exists():
+                connection.execute(read_query("samples/staged_ids"), {"parts": self.parts})
+                connection.execute(
+                    f"copy (select ordinal, sample_id from staged_ids order by ordinal) to '{ids}' (format parquet)"
+                )
+            parameters = {"parts": parts, "ids": str(ids), "first": first, "last": last}
             rows: pl.DataFrame = connection.sql(read_query("samples/staged_between"), params=parameters).pl()
         return [StoredSample(**row) for row in rows.iter_rows(named=True)]
-
-    def _lay_ids(self, connection: duckdb.DuckDBPyConnection) -> Path:
-        """The file of ordinals and ids; made once, when all rows are staged."""
-        path = self._folder / "ids"
-        if not path.exists():
-            connection.execute(read_query("samples/staged_ids"), {"parts": self.parts})
-            connection.execute(
-                f"copy (select ordinal, sample_id from staged_ids order by ordinal) to '{path}' (format parquet)"
-            )
-        return path
-
-    def _open(self) -> duckdb.DuckDBPyConnection:
-        # Sorting the ids of a large dataset goes to disk, as it does when they enter the warehouse.
-        return duckdb.connect(config={"threads": 1, "memory_limit": "192MB", "temp_directory": str(self._folder)})
 
     @property
     def parts(self) -> list[str]:
@@ -178,9 +174,9 @@ class Staging:
 def take_in_samples(
     warehouse: Warehouse, run_id: str, staging: Staging, *, cluster: str | None = None, beside: Batch | None = None
 ) -> int:
-    """Write the staged rows for a run, and a batch `beside` them, in one transaction; returns how many there are.
+    """Write the staged rows for a run, and a batch `beside` them, in one transaction; returns their number.
 
-    With `sample_picks` among what is beside only samples that are picked become the run's.
+    With `sample_picks` in that batch only picked samples become the run's.
 
     `cluster` is the metadata column whose values group samples that are not independent, NO_CLUSTER for none, or None
     to look for one of CLUSTER_COLUMNS. Does nothing when the run has its samples already, so that a repeated load is
@@ -205,7 +201,7 @@ def take_in_samples(
 def read_earlier_scores(
     warehouse: Warehouse, run_id: str, *, suite: str | None, dataset: str | None, metrics: Sequence[str]
 ) -> dict[str, dict[str, EarlierScore]]:
-    """By sample and metric what earlier runs of a suite said, or of a dataset where the run belongs to none."""
+    """Return by sample and metric the scores in earlier runs of a suite, or of a dataset where the run has none."""
     parameters = {"run_id": run_id, "suite": suite, "dataset": dataset, "metrics": list(metrics)}
     found: dict[str, dict[str, EarlierScore]] = {}
     for row in warehouse.fetch("samples/earlier_scores", **parameters).iter_rows(named=True):
@@ -215,7 +211,7 @@ def read_earlier_scores(
 
 
 def renew_samples(warehouse: Warehouse, run_id: str, staging: Staging, *, cluster: str | None = None) -> None:
-    """Put staged rows in the place of those that a run has under the same ids, in one transaction."""
+    """Replace the rows that a run has under the same ids by staged ones, in one transaction."""
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
         connection.execute(
             "delete from run_samples where run_id = $run_id and ordinal in (select ordinal from read_parquet($parts))",
@@ -238,7 +234,7 @@ def _insert_staged(connection: duckdb.DuckDBPyConnection, run_id: str, staging: 
 
 
 def read_samples_between(warehouse: Warehouse, run_id: str, first: int, last: int) -> list[StoredSample]:
-    """The samples of a run whose ordinals lie between `first` and `last`, both included."""
+    """Return the samples of a run with ordinals from `first` to `last`, both included."""
     frame: pl.DataFrame = warehouse.fetch("samples/shard", run_id=run_id, first=first, last=last)
     return [StoredSample(**row) for row in frame.to_dicts()]
 
@@ -246,13 +242,13 @@ def read_samples_between(warehouse: Warehouse, run_id: str, first: int, last: in
 def list_unfinished_shards(
     warehouse: Warehouse, run_id: str, shard_size: int, failures: Sequence[str] = FAILURE_REASONS
 ) -> list[int]:
-    """Numbers (from 0) of the shards with a sample that has no verdicts yet or failed for one of `failures`."""
+    """Return the numbers (from 0) of shards with a sample that has no verdicts yet or failed for one of `failures`."""
     parameters = {"run_id": run_id, "shard_size": shard_size, "failures": list(failures)}
     return [int(number) for number in warehouse.fetch("samples/unfinished", **parameters)["number"]]
 
 
 def count_samples(warehouse: Warehouse, run_id: str) -> int:
-    """How many samples a run has in the warehouse."""
+    """Return the number of samples that a run has in the warehouse."""
     frame = warehouse.read("select count(*) as n from run_samples where run_id = $run_id", {"run_id": run_id})
     return int(frame["n"][0])
 
@@ -263,39 +259,31 @@ _PREFIX: Final = "evalhouse-staging-"
 class Scratch:
     """A temporary folder that its process alone may read; `remove` it when done.
 
-    A lock beside the folder, taken before there is one, tells the next process whether anybody still works in it.
+    A lock beside the folder, taken before the folder is made, shows the next process whether it is still in use.
     """
 
     def __init__(self) -> None:
-        _sweep()
+        for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/"):  # of ended processes
+            lock = FileLock(folder.with_name(f"{folder.name}.lock"))
+            try:
+                lock.acquire(timeout=0)
+            except (Timeout, OSError):  # in use, or another user's
+                continue
+            _remove_folder(folder, lock)
         self.folder = Path(tempfile.gettempdir()) / f"{_PREFIX}{uuid.uuid4().hex}"
-        # Not bound to a thread: another thread may end the run and let go of it.
-        self._lock = FileLock(_find_lock(self.folder), thread_local=False)
+        # Not bound to a thread: another thread may end the run and release it.
+        self._lock = FileLock(self.folder.with_name(f"{self.folder.name}.lock"), thread_local=False)
         self._lock.acquire()
         self.folder.mkdir(mode=0o700)
 
     def remove(self) -> None:
-        """The folder with all that is in it; doing so again is harmless."""
+        """Remove the folder with its files; a second time it does nothing."""
         if self._lock.is_locked:
-            _remove(self.folder, self._lock)
+            _remove_folder(self.folder, self._lock)
 
 
-def _sweep() -> None:
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/"):
-        lock = FileLock(_find_lock(folder))
-        try:
-            lock.acquire(timeout=0)
-        except (Timeout, OSError):  # in use, or another person's
-            continue
-        _remove(folder, lock)
-
-
-def _find_lock(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.lock")
-
-
-def _remove(folder: Path, lock: FileLock) -> None:
+def _remove_folder(folder: Path, lock: FileLock) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    # While it is still held: nobody else can have begun to use it.
+    # While it is still held: no other process can have begun to use it.
     Path(lock.lock_file).unlink(missing_ok=True)
     lock.release()

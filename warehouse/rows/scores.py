@@ -27,7 +27,7 @@ def write_no_noise(warehouse: Warehouse, run_id: str) -> None:
 
 def find_previous(warehouse: Warehouse, run_id: str) -> str | None:
     """Return the evaluation before this one in its series that came to an end."""
-    rows = warehouse.fetch_rows("noise/previous", run_id=run_id)
+    rows = warehouse.fetch_rows("history/previous", run_id=run_id)
     return rows[0]["run_id"] if rows else None
 
 

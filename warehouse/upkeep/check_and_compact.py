@@ -16,7 +16,7 @@ from evalhouse.warehouse.engine.connection import explain_failure, open_reader, 
 from evalhouse.warehouse.engine.lake import FORGETTING, NAME
 from evalhouse.warehouse.engine.migrate import load_migrations
 from evalhouse.warehouse.errors import WarehouseError, first_line
-from evalhouse.warehouse.mover import count_refused, find_orphans, list_journals
+from evalhouse.warehouse.mover import FLUSH_POLICIES, count_refused, find_journal, find_orphans
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, list_spooled
 from evalhouse.warehouse.tables import VERDICT_TABLES
@@ -63,7 +63,8 @@ def check_warehouse(warehouse: Warehouse) -> Iterator[Finding]:
 
     # The files beside the warehouse.
     waiting = len(list_spooled(location.spool_path))
-    orphans = sum(len(segment.rows) for folder in list_journals(location) for segment in find_orphans(folder))
+    journals = [find_journal(location, table) for table in FLUSH_POLICIES]
+    orphans = sum(len(segment.rows) for folder in journals for segment in find_orphans(folder))
     refused = count_refused(location)
     for what, n, advice in (
         ("batches that wait beside it", waiting, f"in {location.spool_path}, taken in by the next write"),
