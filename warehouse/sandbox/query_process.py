@@ -209,14 +209,7 @@ def run_apart(
     if not _turns.acquire(timeout=patience_s):
         raise WarehouseBusy(f"{_MOST_AT_ONCE} queries are under way; try again when one has ended", who="own thread")
     try:
-        process = None
-        with _guard:
-            while _idle and process is None:
-                process = _idle.pop()
-                if process.process.poll() is not None:
-                    process.close()
-                    process = None
-        process = process or _start()
+        process = _take()
         try:
             reply = process.ask(question, stop or threading.Event())
             frame = None
@@ -239,6 +232,17 @@ def run_apart(
         vars(error).update(reply["more"])
         raise error
     return frame
+
+
+def _take() -> _Process:
+    """Return an idle process, or else a new one."""
+    with _guard:
+        while _idle:
+            process = _idle.pop()
+            if process.process.poll() is None:
+                return process
+            process.close()
+    return _start()
 
 
 def _start() -> _Process:
