@@ -4,11 +4,12 @@ A run that a gate has refused is never a baseline, until the drop is fixed or a 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rows import derive_all
+from kept_open import kept_open
 from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 
@@ -19,7 +20,7 @@ from evalhouse.tasks.settings.suite import SuiteGate
 from evalhouse.warehouse.metric_files import load_metrics, plan_run
 from evalhouse.warehouse.rows.gates import accept_run, find_user
 from evalhouse.warehouse.rows.runs import RunRow, find_run, insert_run
-from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.store import Warehouse, derive
 
 # Acceptances are made now and the nights of a test long before: what comes after an acceptance is far in the future.
 TOMORROW = 60 * 24 * 365 * 50
@@ -28,8 +29,9 @@ N_SAMPLES = 40
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Warehouse:
-    return make_warehouse(tmp_path)
+def store(tmp_path: Path) -> Iterator[Warehouse]:
+    with kept_open(tmp_path):
+        yield make_warehouse(tmp_path)
 
 
 def add_night(store: Warehouse, run_id: str, minute: int, value: str = "0.9", **columns: object) -> RunRow:
@@ -48,7 +50,7 @@ def add_night(store: Warehouse, run_id: str, minute: int, value: str = "0.9", **
             f"select '{run_id}', 's' || n, metric, {value}, '1' from {numbers}, unnest($metrics) as of (metric)",
             {"metrics": list(METRICS)},
         )
-        derive_all(connection)
+        derive(connection, [run_id])
     return find_run(store, run_id)
 
 
