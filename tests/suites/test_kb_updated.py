@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import base64
-import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from cli_process import Place
+from target_server import Canned, Sent, answer_json, serving
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.suites import make_kb_source
@@ -23,75 +21,43 @@ from evalhouse.flows.serving.flow_runs import WINDOW, fetch_updates, make_event,
 
 
 @dataclass(kw_only=True)
-class Events:
-    """The state of a server of events: its events, the requests to it, and its answers."""
-
-    kept: list[dict[str, Any]] = field(default_factory=list)
-    headers: list[dict[str, str]] = field(default_factory=list)
-    asked: list[dict[str, Any]] = field(default_factory=list)
-    requires_token: bool = False
-    status: int = 204
-    answer: bytes = b""
-    page_size: int = 50
-
-
-class Handler(BaseHTTPRequestHandler):
+class EventServer:
     """The parts of Prefect's event API that are used here, with pages and CSRF tokens."""
 
-    events: ClassVar[Events]
+    url: str = ""
+    events: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    asked: list[Any] = field(default_factory=list)
+    requires_token: bool = False
+    refusal: Canned | None = None
+    page_size: int = 50
 
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.events.headers.append({name.lower(): value for name, value in self.headers.items()})
-        if self.events.requires_token and self.headers.get("Prefect-Csrf-Token") != "the token":
-            self._send(403, b'{"detail": "Missing CSRF token."}')
-        elif self.path.endswith("/events"):
-            if self.events.status == 204:
-                self.events.kept += body
-            self._send(self.events.status, self.events.answer)
-        else:
-            self.events.asked.append(body)
-            self._send_page(0)
-
-    def do_GET(self) -> None:
-        address = urlsplit(self.path)
+    def answer(self, sent: Sent) -> Canned:
+        address, start = urlsplit(sent.path), 0
         if address.path.endswith("/csrf-token"):
-            self._send(200, b'{"token": "the token", "client": "c", "expiration": "2999-01-01T00:00:00Z"}')
-            return
-        self._send_page(int(parse_qs(address.query)["page-token"][0]))
-
-    def _send_page(self, start: int) -> None:
-        end = start + self.events.page_size
+            return answer_json({"token": "the token", "client": "c", "expiration": "2999-01-01T00:00:00Z"})
+        if sent.method == "GET":
+            start = int(parse_qs(address.query)["page-token"][0])
+        elif self.requires_token and sent.headers.get("prefect-csrf-token") != "the token":
+            return answer_json({"detail": "Missing CSRF token."}, status=403)
+        elif address.path.endswith("/events"):
+            self.headers.append(sent.headers)
+            self.events += sent.body if self.refusal is None else []  # type: ignore[operator]
+            return self.refusal or Canned(status=204)
+        else:
+            self.asked.append(sent.body)
+        end = start + self.page_size
         # The server names itself by an address that is not reachable from outside.
-        more = f"http://inside:4200/api/events/filter/next?page-token={end}" if end < len(self.events.kept) else None
-        self._send(200, json.dumps({"events": self.events.kept[start:end], "total": 0, "next_page": more}).encode())
-
-    def _send(self, status: int, content: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *_: object) -> None:
-        """Print nothing."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EventServer:
-    url: str
-    events: Events
+        more = f"http://inside:4200/api/events/filter/next?page-token={end}" if end < len(self.events) else None
+        return answer_json({"events": self.events[start:end], "total": 0, "next_page": more})
 
 
 @pytest.fixture
 def server() -> Iterator[EventServer]:
-    events = Events()
-    handler = type("OwnHandler", (Handler,), {"events": events})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
-        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield EventServer(url=f"http://127.0.0.1:{http.server_address[1]}/api", events=events)
-        http.shutdown()
-        thread.join()
+    events = EventServer()
+    with serving(events.answer) as http:
+        events.url = f"{http.root_url}/api"
+        yield events
 
 
 @pytest.fixture
@@ -102,14 +68,14 @@ def place(server: EventServer, tmp_path: Path) -> Place:
 def test_update_is_announced_as_prefect_requires(server: EventServer, place: Place) -> None:
     done = place.call("kb-updated", "docs", "--version", "2026-11-21", "--changed", "a.md#1", "--changed", "b.md#2")
     assert done.status == 0, done.stderr
-    (event,) = server.events.kept
+    (event,) = server.events
     assert event["event"] == "knowledge-base.updated"
     assert event["resource"]["prefect.resource.id"] == "knowledge-base.docs"
     assert event["payload"] == {"version": "2026-11-21", "changed": ["a.md#1", "b.md#2"]}
     assert abs(datetime.now(UTC) - datetime.fromisoformat(event["occurred"])) < timedelta(minutes=5)
     assert event["id"] in done.stdout
     document = place.call("kb-updated", "docs", "--json").document
-    bare = server.events.kept[1]
+    bare = server.events[1]
     assert document == {"event_id": bare["id"], "knowledge_base": "docs", "version": None, "changed": []}
     assert bare["payload"] == {}
 
@@ -126,17 +92,17 @@ def test_server_gets_key_that_prefect_would_send(
 ) -> None:
     done = place.with_variables(**variables).call("kb-updated", "docs")
     assert done.status == 0, done.stderr
-    assert server.events.headers[0]["authorization"] == header
+    assert server.headers[0]["authorization"] == header
 
 
 def test_prefects_own_settings_apply_in_a_new_process(server: EventServer, place: Place) -> None:
     """Custom headers, and the token by which a server guards against foreign browsers."""
-    server.events.requires_token = True
+    server.requires_token = True
     own = place.with_variables(PREFECT_CLIENT_CUSTOM_HEADERS='{"Authorization": "Own 1"}')
     done = own.call_process("kb-updated", "docs")
     assert done.status == 0, done.stderr
-    assert server.events.headers[0]["authorization"] == "Own 1"
-    assert len(server.events.kept) == 1
+    assert server.headers[0]["authorization"] == "Own 1"
+    assert len(server.events) == 1
 
 
 def test_server_and_key_of_prefects_profile_are_used(server: EventServer, place: Place) -> None:
@@ -146,7 +112,7 @@ def test_server_and_key_of_prefects_profile_are_used(server: EventServer, place:
     (home / "profiles.toml").write_text(f'active = "mine"\n[profiles.mine]\n{profile}')
     done = Place(folder=place.folder, variables={"PREFECT_HOME": str(home)}).call("kb-updated", "docs")
     assert done.status == 0, done.stderr
-    assert server.events.headers[0]["authorization"] == "Bearer pnu_2"
+    assert server.headers[0]["authorization"] == "Bearer pnu_2"
 
 
 def test_missing_server_is_reported_with_a_way_to_start_one(tmp_path: Path) -> None:
@@ -177,7 +143,7 @@ def test_server_that_is_down_is_named_without_its_secrets(tmp_path: Path) -> Non
 def test_refusal_is_reported_in_one_line(
     server: EventServer, place: Place, status: int, answer: bytes, message: str
 ) -> None:
-    server.events.status, server.events.answer = status, answer
+    server.refusal = Canned(status=status, body=[answer])
     done = place.call("kb-updated", "docs")
     assert done.status == 2
     assert message in done.stderr
@@ -199,12 +165,12 @@ def test_other_names_are_accepted(name: str) -> None:
 
 def test_all_pages_are_read_oldest_first_and_each_update_once(server: EventServer) -> None:
     events = [make_event("docs", version=f"v{number}", changed=[]) for number in range(7)]
-    server.events.kept += [*events[3:], *events[:3], events[0]]
-    server.events.page_size = 2
+    server.events += [*events[3:], *events[:3], events[0]]
+    server.page_size = 2
     api = PrefectApi({"PREFECT_API_URL": server.url})
     announced = fetch_updates(api, make_kb_source("docs"))
     assert [update.version for update in announced.updates] == [f"v{number}" for number in range(7)]
-    (asked,) = server.events.asked
+    (asked,) = server.asked
     assert asked["filter"]["resource"] == {"id": ["knowledge-base.docs"]}
     since = datetime.fromisoformat(asked["filter"]["occurred"]["since"])
     assert timedelta() <= datetime.now(UTC) - since - WINDOW < timedelta(minutes=5)
@@ -214,7 +180,7 @@ def test_older_events_are_not_requested(server: EventServer) -> None:
     api = PrefectApi({"PREFECT_API_URL": server.url})
     yesterday = datetime.now(UTC).replace(tzinfo=None) - timedelta(days=1)
     fetch_updates(api, make_kb_source("docs"), since=yesterday)
-    assert server.events.asked[0]["filter"]["occurred"]["since"] == yesterday.replace(tzinfo=UTC).isoformat()
+    assert server.asked[0]["filter"]["occurred"]["since"] == yesterday.replace(tzinfo=UTC).isoformat()
 
 
 @pytest.mark.parametrize(
