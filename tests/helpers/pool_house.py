@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 
 from cli_process import Place, finish
 from kill_runs import NotingEndpoint
-from prefect_holder import copy_database, find_free_port, find_server
+from prefect_holder import copy_database, find_free_port, find_server, list_family, running_server
 
 from evalhouse.flows.server.api import PrefectApi
 from evalhouse.warehouse.store import Warehouse
@@ -156,35 +155,19 @@ def open_pool_house(
         if not is_shared:
             port = find_free_port()
             house.server["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
-            stack.enter_context(_prefect_server(house, port, database))
+            environment = house.place.environment() | {"PREFECT_SERVER_UI_ENABLED": "false"}
+            if database is None:
+                copy_database(folder / "prefect")
+            else:
+                url = database.replace("postgresql:", "postgresql+asyncpg:")
+                environment["PREFECT_API_DATABASE_CONNECTION_URL"] = url
+            stack.enter_context(running_server(folder, port, environment))
         house.make_pool()
         try:
             yield house
         finally:
             for worker in house.workers:
                 worker.stop()
-
-
-@contextlib.contextmanager
-def _prefect_server(house: PoolHouse, port: int, database: str | None) -> Iterator[None]:
-    environment = {name: value for name, value in house.place.environment().items() if name != "PREFECT_API_URL"}
-    environment |= {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PREFECT_SERVER_UI_ENABLED": "false"}
-    if database is None:
-        copy_database(house.folder / "prefect")
-    else:
-        environment["PREFECT_API_DATABASE_CONNECTION_URL"] = database.replace("postgresql:", "postgresql+asyncpg:")
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    with (house.folder / "server.log").open("wb") as output:
-        process = subprocess.Popen(command, cwd=house.folder, env=environment, stdout=output, stderr=output)
-    try:
-        house.wait_until(lambda: _is_up(port) or process.poll() is not None)
-        assert process.poll() is None, house.read_logs()
-        yield
-    finally:
-        for pid in list_family(process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.wait()
 
 
 def write_samples(path: Path, n_samples: int, *, first: int = 0) -> None:
@@ -201,26 +184,3 @@ def write_samples(path: Path, n_samples: int, *, first: int = 0) -> None:
                 "contexts": [f"On item {number}: {facts[0]}", f"Also known of item {number}: {facts[1]}"],
             }
             file.write(f"{json.dumps(row)}\n")
-
-
-def list_family(pid: int) -> list[int]:
-    """A process and all its descendants."""
-    parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                stat = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-                parents.setdefault(int(stat[1]), []).append(int(entry.name))
-    family = [pid]
-    for one in family:
-        family += parents.get(one, [])
-    return family
-
-
-def _is_up(port: int) -> bool:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(f"http://127.0.0.1:{port}/api/health", timeout=5) as response:
-            return bool(response.read() == b"true")
-    except OSError:
-        return False

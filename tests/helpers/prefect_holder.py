@@ -10,13 +10,17 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import socket
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import closing
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock
@@ -126,10 +130,6 @@ def _keep_empty(folder: Path) -> None:
         (folder / "empty.db").write_bytes(kept.serialize())
 
 
-if __name__ == "__main__":
-    main()
-
-
 # Below the range from which the system takes the ports of clients, and of servers that do not care: in between one
 # of those would be given the port of a server that is just not running.
 _RANGE = range(20_000, 32_000)
@@ -145,3 +145,52 @@ def find_free_port() -> int:
             except OSError:
                 continue
             return port
+
+
+@contextmanager
+def running_server(folder: Path, port: int, environment: dict[str, str]) -> Iterator[None]:
+    """Run `prefect server start`, with all of Prefect's services, for the block."""
+    environment = {name: value for name, value in environment.items() if name != "PREFECT_API_URL"}
+    environment |= {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"}
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    log, health = folder / "server.log", f"http://127.0.0.1:{port}/api/health"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        deadline, is_up = time.monotonic() + _WAIT_S, False
+        while not is_up:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+            try:
+                with opener.open(health, timeout=5) as response:
+                    is_up = response.read() == b"true"
+            except urllib.error.HTTPError:
+                is_up = True  # it requires a key
+            except OSError:
+                pass
+        yield
+    finally:
+        for pid in list_family(process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+def list_family(pid: int) -> list[int]:
+    """A process and all its descendants."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                stat = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+                parents.setdefault(int(stat[1]), []).append(int(entry.name))
+    family = [pid]
+    for one in family:
+        family += parents.get(one, [])
+    return family
+
+
+if __name__ == "__main__":
+    main()

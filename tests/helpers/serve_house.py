@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,10 +17,10 @@ from typing import Any
 
 import duckdb
 from cli_process import COMMAND, Place
-from prefect_holder import copy_database, find_free_port
+from prefect_holder import copy_database, find_free_port, running_server
 from rag_bot import RagBot, start_rag_bot
 
-from evalhouse.flows.server.api import PrefectApi, PrefectApiError
+from evalhouse.flows.server.api import PrefectApi
 from evalhouse.flows.serving.flow_runs import make_event
 
 TIMEOUT_S = 240.0
@@ -199,33 +198,9 @@ class ServeHouse:
 def start_prefect_server(house: ServeHouse, *, requires_key: bool = True) -> Iterator[None]:
     """Run a server as the user would start it, with a key or without, for the block."""
     house.auth = "admin:sesame" if requires_key else None
-    environment = house.place.environment() | {
-        **({"PREFECT_SERVER_API_AUTH_STRING": house.auth} if house.auth else {}),
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "DO_NOT_TRACK": "1",
-    }
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(house.port)]
-    log = house.folder / "server.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, cwd=house.folder, env=environment, stdout=output, stderr=output)
-    try:
-        deadline = time.monotonic() + TIMEOUT_S
-        while not _is_up(house):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.2)
+    keys = {"PREFECT_SERVER_API_AUTH_STRING": house.auth} if house.auth else {}
+    with running_server(house.folder, house.port, house.place.environment() | keys):
         yield
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
-
-
-def _is_up(house: ServeHouse) -> bool:
-    try:
-        house.post("/flow_runs/filter", {})
-    except PrefectApiError:
-        return False
-    return True
 
 
 def soon(seconds: float) -> str:
