@@ -68,7 +68,7 @@ def note(place, name):
         return function(*arguments, **options)
     setattr(place, name, noted)
 
-note(local.LocalServer, "_start_child"), note(read, "open_source"), note(duckdb, "connect")
+note(local.LocalServer, "_start_child"), note(read, "stage_of"), note(duckdb, "connect")
 """
 UNUSED = {
     "langchain_core",
@@ -88,7 +88,7 @@ def test_a_polars_frame_is_a_dataset_and_the_file_is_free_afterwards(place: Plac
     end = textwrap.dedent("""
         outcome = start_run(RunRequest(settings=settings, source=frame))
         print(outcome.status, outcome.run.dataset, outcome.run.n_samples)
-        print(begun.index("_start_child") < begun.index("open_source"), begun.count("connect"))
+        print(begun.index("_start_child") < begun.index("stage_of"), begun.count("connect"))
         print(*sorted({name.partition(".")[0] for name in sys.modules}))
         # The file is free when the run has ended, for any mode of opening it.
         print(connect("w.duckdb").execute("select count(*) from scores").fetchone()[0] > 0)
