@@ -110,9 +110,13 @@ def questions(
         raise SettingsError(f"{written} exists and may hold decisions; name another file with -o")
     reviewer = (reviewer or "").strip()
     if kind == "html":
-        from evalhouse.flows.report.page import build_question_page  # noqa: PLC0415  # the chart library
+        from evalhouse.flows.report.page import build_review_page, collect_questions  # noqa: PLC0415  # SciPy
 
-        content = build_question_page(asked, reviewer).encode()
+        page = build_review_page(
+            collect_questions(asked), about="questions", title=f"Questions of {asked.path.name}",
+            origin=f"version {asked.test_set.set_hash}", reviewer=reviewer,
+        )  # fmt: skip
+        content = page.encode()
     else:
         rows = list_question_rows(asked, reviewer=reviewer)
         content = write_csv(rows, rows[0]) if kind == "csv" else write_lines(rows)
@@ -297,9 +301,14 @@ def export_verdicts(
     path = Path(output or f"review-{export.export_id}.{kind}")
     reviewer = (reviewer or "").strip()
     if kind == "html":
-        from evalhouse.flows.report.page import build_review_page  # noqa: PLC0415  # imports the chart library
+        from evalhouse.flows.report.page import build_review_page, collect_verdicts  # noqa: PLC0415  # SciPy
 
-        content = build_review_page(export, reviewer).encode()
+        page = build_review_page(
+            collect_verdicts(export.export_id, export.run.run_id, export.picks, export.texts), about="verdicts",
+            title=f"Review of {export.run.label or export.run.dataset or 'a run'}", origin=f"run {export.run.run_id}",
+            reviewer=reviewer,
+        )  # fmt: skip
+        content = page.encode()
     else:
         rows = list_rows(export, reviewer=reviewer, with_verdicts=with_verdicts)
         content = write_csv(rows, rows[0]) if kind == "csv" else write_lines(rows)

@@ -1,8 +1,8 @@
 """The charts of a page as data: `assets/charts.js` draws them, in the report and in `evalhouse ui`.
 
-A chart prints itself into a page as its data beside a sentence that says what it shows. The sentence is what stands
-there without a script, and what a screen reader reads of the drawing. Points come with their texts, written here, so
-that a number reads alike wherever it stands.
+A chart prints itself into a page as its data beside a sentence that describes it. The sentence is shown without a
+script, and read by a screen reader. Points come with their texts, written here, so that a number has the same form
+everywhere.
 """
 
 import math
@@ -30,10 +30,10 @@ Kind = Literal["trend", "distribution", "interval", "amounts", "shares", "parts"
 N_BINS: Final = 20
 """Bars of a distribution."""
 ALL_PARTS: Final = "all together"
-MOST_POINTS: Final = 2000
-"""Of a result of SQL no more rows than this are drawn."""
-MOST_SERIES: Final = 8
-_MOST_STEPS: Final = 4  # of an axis whose labels must stand beside each other
+MAX_POINTS: Final = 2000
+"""Rows of a result of SQL that are drawn."""
+MAX_SERIES: Final = 8
+_MAX_STEPS: Final = 4  # of an axis whose labels must fit beside each other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +47,14 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """A chart to be drawn; `data` are what the function of its kind in `charts.js` reads."""
+    """A chart to be drawn; the function of its kind in `charts.js` reads `data`."""
 
     kind: Kind
     label: str
     data: Mapping[str, Any]
 
     def __html__(self) -> str:
-        """The chart's place in a page. Nothing in the data can end their element."""
+        """Return the chart's place in a page. Nothing in the data can end their element."""
         data = embed_data(_clean({**self.data, "kind": self.kind, "label": self.label}))
         place = Markup(
             '<div class="drawing {}-chart"><script type="application/json">{}</script>'
@@ -64,27 +64,38 @@ class Chart:
 
 
 def embed_data(data: object) -> Markup:
-    """Data of a page as JSON that cannot end its element."""
+    """Return data of a page as JSON that cannot end its element."""
     return Markup(orjson.dumps(data).decode().replace("<", "\\u003c"))
 
 
-def draw_history(rows: Sequence[Row], *, of: str, link: str | None = None) -> Chart:
-    """Draw what `of` names over the runs of a series, with intervals, on the whole scale; rows of `score_history` in
-    time order. A point leads to `link` with the run's id behind it.
+def draw_trend(
+    rows: Sequence[Row], of: str, *, marks: Sequence[Mark] = (), is_zoomed: bool = False, link: str | None = None
+) -> Chart:
+    """Draw means over the runs of a series with their intervals; rows of `score_history` in time order.
 
-    Where another judge, language or formula was used a new line begins: means on either side are not comparable.
+    A new line begins where another judge, language or formula was used: means on either side are not comparable. The
+    axis has the whole scale, or with `is_zoomed` only the tenths around the values. A point leads to `link` followed by
+    the run's id.
     """
     label = f"{of} over {len(rows)} runs, from {rows[0]['run_id']} to {rows[-1]['run_id']}"
-    return _make_trend(rows, (), _find_range(_list_ends(rows)), label, link)
-
-
-def draw_trend(rows: Sequence[Row], of: str, marks: Sequence[Mark], *, link: str | None = None) -> Chart:
-    """The history of metric `of` from close by, with marks of what changed."""
-    return _make_trend(rows, marks, _find_tenths(_list_ends(rows)), f"Mean of {of} over {len(rows)} runs", link)
+    ends = [row[name] for row in rows for name in ("mean", "ci_low", "ci_high")]
+    judges = list(dict.fromkeys(row["judge"] for row in rows))
+    data = _describe_runs(rows, link) | {
+        "mean": _round([row["mean"] for row in rows]),
+        "low": _round([row["ci_low"] for row in rows]),
+        "high": _round([row["ci_high"] for row in rows]),
+        "n": [row["n_scored"] for row in rows],
+        "judges": judges,
+        "judge": [judges.index(row["judge"]) for row in rows],
+        "lines": _number_lines(rows),
+        "marks": [{"place": mark.place, "text": mark.text, "is_break": mark.is_break} for mark in marks],
+        "y": list(_find_tenths(ends) if is_zoomed else _find_range(ends)),
+    }
+    return Chart(kind="trend", label=label, data=data)
 
 
 def draw_spark(rows: Sequence[Row]) -> Chart:
-    """A trend so small that only its shape is seen."""
+    """Draw a trend so small that only its shape is seen."""
     values = [row["mean"] for row in rows]
     low, high = _find_tenths(values)
     scored = [value for value in values if value is not None]
@@ -95,7 +106,7 @@ def draw_spark(rows: Sequence[Row]) -> Chart:
 
 
 def draw_distribution(values: Sequence[float], *, of: str = "score", unit: str = "sample") -> Chart:
-    """Draw how many samples have which score: bars over equal parts of the range, 0 to 1 where no value leaves it."""
+    """Draw the number of samples by score: bars over equal parts of the range, 0 to 1 unless a value is outside."""
     low, high = _find_range(values)
     counts = [0] * N_BINS
     for value in values:
@@ -106,7 +117,7 @@ def draw_distribution(values: Sequence[float], *, of: str = "score", unit: str =
 
 
 def draw_interval(row: Row, base_mean: float | None) -> Chart:
-    """The mean of a metric and its interval on the scale from 0 to 1, and the other run's mean where there is one."""
+    """Draw the mean of a metric and its interval on the scale from 0 to 1, and another run's mean if it is given."""
     has_interval = row["ci_low"] is not None
     interval = f", 95 % interval {write_interval(row['ci_low'], row['ci_high'])}" if has_interval else ""
     base = f", base {write_value(base_mean)}" if base_mean is not None else ""
@@ -136,13 +147,13 @@ def draw_shares(rows: Sequence[Row], shares: Mapping[str, Sequence[float]], *, l
 
 
 def draw_parts(parts: Sequence[Part], *, low_is_good: bool) -> Chart:
-    """Why a mean moved: a bar for each part, which begins where the one above ends, and one for the sum, from 0."""
+    """Draw why a mean moved: a bar for each part, which begins where the one above ends, and one for the sum."""
     ends = [0.0]
     for part in parts:
         ends.append(ends[-1] + part.value)
     names = [name_part(part.name) for part in parts]
     # Round numbers hold all bars: whole steps of 1, 2 or 5 times a power of ten.
-    size = (max(ends) - min(ends)) / _MOST_STEPS or 0.01
+    size = (max(ends) - min(ends)) / _MAX_STEPS or 0.01
     power = 10.0 ** math.floor(math.log10(size))
     step = next(times * power for times in (1, 2, 5, 10) if times * power >= size * (1 - ROUNDING))
     first, last = math.floor(min(ends) / step + ROUNDING), math.ceil(max(ends) / step - ROUNDING)
@@ -163,12 +174,12 @@ def draw_parts(parts: Sequence[Part], *, low_is_good: bool) -> Chart:
 
 
 def draw_result(columns: Mapping[str, Sequence[Any]]) -> Chart | None:
-    """A chart of what a query gave, by column: numbers over time, over a number or by name; None if there is none.
+    """Draw the result of a query, given by column: numbers over time, over a number or by name; None if impossible.
 
-    Over time or a number there is a line for each column of numbers, or, where one column of numbers stands beside one
-    of few names, for each name. By name there is a bar a row, as long as the first column of numbers says.
+    Over time or a number there is a line for each column of numbers, or, for one column of numbers beside one of few
+    names, for each name. By name there is a bar a row, as long as the number in the first column of numbers.
     """
-    # Columns hold numbers, times, texts, or something that is not drawn.
+    # Columns have numbers, times, texts, or values that are not drawn.
     drawable: dict[str, tuple[type, ...]] = {"number": (int, float, Decimal), "time": (date,), "text": (str,)}
     kinds: dict[str, str] = {}
     for name, values in columns.items():
@@ -178,16 +189,16 @@ def draw_result(columns: Mapping[str, Sequence[Any]]) -> Chart | None:
         kinds[name] = "other" if is_flag or not given else next(fitting, "other")
     times, texts, numbers = ([name for name in kinds if kinds[name] == kind] for kind in ("time", "text", "number"))
     x = next(iter(times or texts or numbers[: len(numbers) > 1]), None)
-    ys = [name for name in numbers if name != x][:MOST_SERIES]
+    ys = [name for name in numbers if name != x][:MAX_SERIES]
     if x is None or not ys or max(map(len, columns.values())) < 2:
         return None
-    by = [name for name in texts if name != x and 1 < len(set(columns[name])) <= MOST_SERIES]
+    by = [name for name in texts if name != x and 1 < len(set(columns[name])) <= MAX_SERIES]
     split = by[0] if by and len(ys) == 1 else None
     shown: dict[str, list[Any]] = {}
     for name in (x, *ys, *([split] if split else [])):
         # Values as JSON has them; a time in ISO form, as UTC.
         shown[name] = []
-        for value in columns[name][:MOST_POINTS]:
+        for value in columns[name][:MAX_POINTS]:
             if isinstance(value, datetime):
                 shown[name].append(value.isoformat())
             elif isinstance(value, date):
@@ -201,32 +212,14 @@ def draw_result(columns: Mapping[str, Sequence[Any]]) -> Chart | None:
 
 
 def write_change(change: float | None) -> str:
-    """A difference with its sign."""
+    """Write a difference with its sign."""
     if change is None:
         return "–"
     return f"{change:+.3f}" if abs(change) >= 0.0005 else "±0.000"
 
 
-def _make_trend(
-    rows: Sequence[Row], marks: Sequence[Mark], y: tuple[float, float], label: str, link: str | None
-) -> Chart:
-    judges = list(dict.fromkeys(row["judge"] for row in rows))
-    data = _describe_runs(rows, link) | {
-        "mean": _round([row["mean"] for row in rows]),
-        "low": _round([row["ci_low"] for row in rows]),
-        "high": _round([row["ci_high"] for row in rows]),
-        "n": [row["n_scored"] for row in rows],
-        "judges": judges,
-        "judge": [judges.index(row["judge"]) for row in rows],
-        "lines": _number_lines(rows),
-        "marks": [{"place": mark.place, "text": mark.text, "is_break": mark.is_break} for mark in marks],
-        "y": list(y),
-    }
-    return Chart(kind="trend", label=label, data=data)
-
-
 def _describe_runs(rows: Sequence[Row], link: str | None) -> dict[str, Any]:
-    """The runs of a chart with a run at every place, and at some places when they began."""
+    """Describe the runs of a chart with one run at each place, and the times when some of them began."""
     starts = [row["started_at"] for row in rows]
     form = "%H:%M" if starts[0].date() == starts[-1].date() else "%Y-%m-%d"
     last = len(rows) - 1
@@ -236,7 +229,7 @@ def _describe_runs(rows: Sequence[Row], link: str | None) -> dict[str, Any]:
 
 
 def _number_lines(rows: Sequence[Row]) -> list[int]:
-    """For each run the number of its line: what has the same was measured alike."""
+    """Number the line of each run: runs on the same line were measured in the same way."""
     numbers, number = [], 0
     for place, row in enumerate(rows):
         number += place > 0 and row["same_yardstick"] is False
@@ -249,12 +242,8 @@ def _round(values: Sequence[float | None]) -> list[float | None]:
     return [None if value is None else float(f"{value:.6g}") for value in values]
 
 
-def _list_ends(rows: Sequence[Row]) -> list[float | None]:
-    return [row[name] for row in rows for name in ("mean", "ci_low", "ci_high")]
-
-
 def _find_range(values: Sequence[float | None]) -> tuple[float, float]:
-    """Return 0 and 1 where all values are between them, else the range of the values with 0 or 1."""
+    """Return 0 and 1 if all values are between them, else the range of the values with 0 or 1."""
     scored = [value for value in values if value is not None]
     return min(0.0, *scored, 0.0), max(1.0, *scored, 1.0)
 
@@ -265,8 +254,8 @@ def _find_tenths(values: Sequence[float | None]) -> tuple[float, float]:
     return low / 10, max(high, low + 2) / 10
 
 
-def _clean(value: Any) -> Any:  # noqa: ANN401  # whatever is to become JSON
-    """Control characters and direction marks of all texts as escapes."""
+def _clean(value: Any) -> Any:  # noqa: ANN401  # any value of JSON
+    """Write control characters and direction marks of all texts as escapes."""
     if isinstance(value, str):
         return clean_text(value)
     if isinstance(value, Mapping):

@@ -1,10 +1,9 @@
-"""The pages that stand alone: a run's report, and those of a review, a review's questions and a test set.
+"""The HTML files: reports of a run and of a series, pages for reviewers, and the check of a test set.
 
-Their texts come from datasets and models, so none of them may become markup or script. What is written into a page
-itself is escaped by Jinja; the data of samples is gzipped JSON in base64, whose letters cannot end an element, and the
-page's script makes nodes and texts of it, never markup. A Content-Security-Policy allows the one script and the one
-style sheet by their hashes, and nothing to be loaded or sent. Samples come in blocks that a browser unpacks when one of
-them is opened.
+Their texts come from datasets and models, so none of them may become markup or script. Texts in the page itself are
+escaped by Jinja; the data of samples is gzipped JSON in base64, whose letters cannot end an element, and the page's
+script makes nodes and texts of it, never markup. A Content-Security-Policy allows the script and the style sheet by
+their hashes, and nothing to be loaded or sent. Samples come in blocks that a browser unpacks when one is opened.
 """
 
 import base64
@@ -17,14 +16,14 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import jinja2
 import orjson
 from markupsafe import Markup
 
 from evalhouse.flows.report.charts import Mark, draw_amounts, draw_shares, draw_trend, write_change
-from evalhouse.flows.report.samples import SampleRecord, SharedTexts, build_samples
+from evalhouse.flows.report.samples import SampleRecord, build_samples
 from evalhouse.flows.report.sections import (
     Addresses,
     Compare,
@@ -48,7 +47,7 @@ from evalhouse.flows.results.output import (
     write_value,
 )
 from evalhouse.flows.results.run_facts import CAUSES, HEADLINE, load_advice
-from evalhouse.tasks.reviews.export import Export, Pick
+from evalhouse.tasks.reviews.export import Pick
 from evalhouse.tasks.reviews.labels import list_choices
 from evalhouse.tasks.testsets.decisions import LABELS, AskedQuestions
 from evalhouse.tasks.testsets.passages import Passage
@@ -70,8 +69,8 @@ from evalhouse.warehouse.store import Warehouse
 
 BLOCK_SAMPLES: Final = 50
 """Samples in a block: under a megabyte to unpack when one of them is opened."""
-MOST_VALUES: Final = 30
-"""Metadata with more values than this, or nearly as many as samples, are no help in choosing among samples."""
+MAX_VALUES: Final = 30
+"""Metadata with more values, or nearly as many as samples, do not help to choose samples."""
 
 _ASSETS = Path(__file__).with_name("assets")
 
@@ -86,7 +85,7 @@ class Block:
 
 @dataclass(kw_only=True)
 class _Index:
-    """The table's data of all samples, by column in the run's order; the script reads it under these names."""
+    """The table of all samples by column, in the run's order; the script reads it by these names."""
 
     metrics: list[str]
     low_is_good: list[bool]
@@ -110,7 +109,7 @@ class _Index:
     verdicts_changed: list[int] = field(default_factory=list)
 
     def add(self, record: SampleRecord) -> None:
-        """The next sample."""
+        """Add the next sample."""
         of_answer = [statement for statement in record.statements if statement.source == "answer"]
         self.ids.append(record.sample_id)
         self.questions.append(record.question)
@@ -134,16 +133,16 @@ class _Index:
 def build_page(
     warehouse: Warehouse, run: RunRow, base: RunRow | None, slices: Iterable[SampleSlice], *, with_calls: bool
 ) -> str:
-    """The page as text; `base` is the run to compare with, None for a report of one run alone, `slices` its samples.
+    """Build the report of a run; `base` is the run to compare with, None for one run alone, `slices` its samples.
 
-    Raises WarehouseError, in words, for a warehouse of another version.
+    Raises WarehouseError for a warehouse of another version.
     """
     summary = fetch_summary(warehouse, run)
     samples = fetch_sample_scores(warehouse, run, base)
     sections = describe_run(warehouse, run, base, summary)
     metrics = sort_by_metric(summary.metrics, run.metrics)
     names = [str(row["metric"]) for row in metrics]
-    # The index begins with the scores, by column and by place of the sample; `add` adds the rest of each sample.
+    # The index begins with the scores, by column and by place of the sample; `add` adds the other data of a sample.
     sample_ids = dict.fromkeys(row["sample_id"] for row in samples.scores)
     places = {sample_id: place for place, sample_id in enumerate(sample_ids)}
     columns = {name: column for column, name in enumerate(names)}
@@ -163,9 +162,9 @@ def build_page(
     for row in samples.base_scores:
         if index.base is not None and row["metric"] in columns:
             index.base[columns[row["metric"]]][places[row["sample_id"]]] = row["value"]
-    shared = SharedTexts()
+    shared: dict[str, str] = {}
     records = (record for rows in slices for record in build_samples(rows, shared))
-    # Compressing leaves this thread the time to make the next records.
+    # While one block is compressed this thread makes the next records.
     with ThreadPoolExecutor(max_workers=1) as other:
         packed = []
         while block := list(islice(records, BLOCK_SAMPLES)):
@@ -173,10 +172,10 @@ def build_page(
                 index.add(record)
             packed.append(other.submit(pack, block))
         blocks = [Block(id=f"block-{number}", packed=future.result()) for number, future in enumerate(packed)]
-    # Of the metadata only columns with few values are of help in choosing among samples.
+    # Only metadata with few values help to choose samples.
     n = len(index.ids)
     filled = {key: [*column, *[None] * (n - len(column))] for key, column in index.metadata.items()}
-    most = min(MOST_VALUES, max(2, n // 2))
+    most = min(MAX_VALUES, max(2, n // 2))
     index.metadata = {
         key: column for key, column in filled.items() if len(set(column)) > 1 and len(set(column) - {None}) <= most
     }
@@ -190,7 +189,7 @@ def build_page(
         index_metrics=names,
         first_metric=next((name for name in sort_headline(names) if name in scored), None),
         charts=draw_charts(dict(zip(names, index.scores, strict=True)), summary.history),
-        blocks=[Block(id="index", packed=pack(index)), Block(id="fixed", packed=pack(shared.texts)), *blocks],
+        blocks=[Block(id="index", packed=pack(index)), Block(id="fixed", packed=pack(shared)), *blocks],
         with_calls=with_calls,
         warehouse=warehouse.location.path.name,
         **sections,
@@ -198,59 +197,71 @@ def build_page(
 
 
 def pack(value: object) -> Markup:
-    """Data of a page as letters of base64, which cannot end an element; without a time stamp, so that equal data give
-    equal pages."""
+    """Pack data of a page into letters of base64, which cannot end an element; equal data give equal pages."""
     return Markup(base64.b64encode(gzip.compress(orjson.dumps(value), compresslevel=9, mtime=0)).decode())
 
 
 def render_page(template: str, *, styles: Sequence[str], scripts: Sequence[str], **values: object) -> str:
-    """A page with these style sheets and scripts in it.
+    """Render a page with these style sheets and scripts in it.
 
     Its Content-Security-Policy allows them by their hashes, and nothing else.
     """
-    style, script = _read_assets(*styles), _read_assets(*scripts)
+    style, script = _load_assets(*styles), _load_assets(*scripts)
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, style)]
     policy = (
-        f"default-src 'none'; script-src {_write_hash(script)}; style-src {_write_hash(style)}; base-uri 'none'; "
+        f"default-src 'none'; script-src 'sha256-{digests[0]}'; style-src 'sha256-{digests[1]}'; base-uri 'none'; "
         "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
-    return _load_template(template).render(policy=policy, style=Markup(style), script=Markup(script), **values)
-
-
-def _write_hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    page = make_environment(_ASSETS).get_template(template)
+    return page.render(policy=policy, style=Markup(style), script=Markup(script), **values)
 
 
 @cache
-def _load_template(name: str) -> jinja2.Template:
-    """A template of the assets."""
-    return make_environment(_ASSETS).get_template(name)
-
-
 def make_environment(*folders: Path) -> jinja2.Environment:
-    """Templates in these folders; every text they print is escaped, and cleaned as at the terminal."""
+    """Return the templates in these folders; every text they print is escaped, and cleaned as at the terminal."""
     return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folders), autoescape=True, undefined=jinja2.StrictUndefined, finalize=_show,
+        loader=jinja2.FileSystemLoader(folders), autoescape=True, undefined=jinja2.StrictUndefined, finalize=_clean,
         trim_blocks=True,
     )  # fmt: skip
 
 
-def _show(value: Any) -> Any:  # noqa: ANN401  # whatever a template prints
-    """Control characters and direction marks as escapes, as at the terminal."""
+def _clean(value: Any) -> Any:  # noqa: ANN401  # any value in a template
+    """Write control characters and direction marks as escapes, as at the terminal."""
     return clean_text(value) if type(value) is str else value
 
 
 @cache
-def _read_assets(*names: str) -> str:
-    """Style sheets or scripts as one."""
+def _load_assets(*names: str) -> str:
+    """Load style sheets or scripts as one text."""
     return "".join((_ASSETS / name).read_text(encoding="utf-8") for name in names)
 
 
 _MEANINGS: Final = ("right, and worth asking", "nearly: write it as it should be", "not worth asking, or wrong")
 
 
-def build_question_page(asked: AskedQuestions, reviewer: str) -> str:
-    """The page as text; `reviewer` is the name it begins with, empty for none."""
-    # What the script reads.
+def build_review_page(
+    data: Mapping[str, Any], *, about: Literal["verdicts", "questions"], title: str, origin: str, reviewer: str
+) -> str:
+    """Build the page on which a person labels verdicts or decides on questions.
+
+    `data` are what its script reads, `reviewer` the name in its form, empty for none.
+    """
+    return render_page(
+        "review.html",
+        styles=("report.css", "review.css"),
+        scripts=("data.js", "answers.js", "items.js" if about == "verdicts" else "questions.js", "review.js"),
+        title=title,
+        origin=origin,
+        about=about,
+        n=len(data["items"]),
+        reviewer=reviewer,
+        is_sent=False,
+        packed=pack(data),
+    )
+
+
+def collect_questions(asked: AskedQuestions) -> dict[str, Any]:
+    """Return the data of the page for questions: each with its passages, and a proposal with the question before."""
     items = []
     for subject in asked.subjects:
         question, before = subject.question, subject.before
@@ -274,37 +285,26 @@ def build_question_page(asked: AskedQuestions, reviewer: str) -> str:
                 "origin": subject.proposal.change if subject.proposal else "new",
                 "why": subject.proposal.detail if subject.proposal else None,
                 "before": old,
-                "passages": list(light_spans(question.spans, asked.passages)),
+                "passages": list(_split_passages(question.spans, asked.passages)),
                 "choices": [
                     {"label": label, "meaning": meaning} for label, meaning in zip(LABELS, _MEANINGS, strict=True)
                 ],
             }
         )
-    return render_page(
-        "review.html",
-        styles=("report.css", "review.css"),
-        scripts=("data.js", "answers.js", "questions.js", "review.js"),
-        title=f"Questions of {asked.path.name}",
-        origin=f"version {asked.test_set.set_hash}",
-        about="questions",
-        n=len(asked.subjects),
-        reviewer=reviewer,
-        is_sent=False,
-        packed=pack(
-            {
-                "export_id": f"questions-{asked.test_set.set_hash}",
-                "set": str(asked.path),
-                "set_hash": asked.test_set.set_hash,
-                "samples": [],
-                "items": items,
-            }
-        ),
-    )
+    return {
+        "export_id": f"questions-{asked.test_set.set_hash}",
+        "set": str(asked.path),
+        "set_hash": asked.test_set.set_hash,
+        "samples": [],
+        "items": items,
+    }
 
 
-def light_spans(spans: Iterable[Span], passages: Mapping[str, Passage]) -> Iterator[dict[str, Any]]:
-    """Yield each passage that has spans: its name, and its text in parts of which every second one is a span. Of a
-    passage that is not at hand, or reads otherwise now, the spans alone."""
+def _split_passages(spans: Iterable[Span], passages: Mapping[str, Passage]) -> Iterator[dict[str, Any]]:
+    """Yield each passage that has spans: its name, and its text in parts of which every second one is a span.
+
+    For a passage that is missing, or has changed since, only the spans are given.
+    """
     by_passage: dict[str, list[Span]] = {}
     for span in sorted(spans, key=lambda span: span.start):
         by_passage.setdefault(span.passage_id, []).append(span)
@@ -334,7 +334,11 @@ _TONES: Final = {"error": "is-fp", "warning": "is-fn"}
 
 
 def build_check_page(document: Mapping[str, Any]) -> str:
-    """The page as text, from what `testset check --json` prints."""
+    """Build the page of a checked test set from the document of `testset check --json`."""
+    n_all = write_count(document["n_questions"], "question")
+    result = f"Nothing was found in {n_all}."
+    if document["n_with_findings"]:
+        result = f"Something was found in {document['n_with_findings']:,} of {n_all}."
     coverage = document["coverage"]
     # Counts with their share of the whole.
     counts = coverage["kinds"]
@@ -354,7 +358,7 @@ def build_check_page(document: Mapping[str, Any]) -> str:
         styles=("report.css",),
         scripts=(),
         title=f"Check of {document['set']}",
-        result=_describe_result(document),
+        result=result,
         is_clean=not document["findings"],
         document=document,
         groups=groups,
@@ -365,38 +369,15 @@ def build_check_page(document: Mapping[str, Any]) -> str:
     )
 
 
-def _describe_result(document: Mapping[str, Any]) -> str:
-    n, n_with = document["n_questions"], document["n_with_findings"]
-    if not n_with:
-        return f"Nothing was found of {write_count(n, 'question')}."
-    return f"Something was found of {n_with:,} of {write_count(n, 'question')}."
-
-
 _ITEM: Final = (
     "item_hash", "sample_id", "step", "statement_id", "context_rank", "source", "text", "judge_label", "reason",
 )  # fmt: skip
 
 
-def build_review_page(export: Export, reviewer: str) -> str:
-    """The page as text; `reviewer` is the name it begins with, empty for none."""
-    return render_page(
-        "review.html",
-        styles=("report.css", "review.css"),
-        scripts=("data.js", "answers.js", "items.js", "review.js"),
-        title=f"Review of {export.run.label or export.run.dataset or 'a run'}",
-        origin=f"run {export.run.run_id}",
-        about="verdicts",
-        n=len(export.picks),
-        reviewer=reviewer,
-        is_sent=False,
-        packed=pack(collect_asked(export.export_id, export.run.run_id, export.picks, export.texts)),
-    )
-
-
-def collect_asked(
+def collect_verdicts(
     export_id: str, run_id: str, picks: Sequence[Pick], of_samples: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return what the script reads: texts once a sample, and the items in the order of asking."""
+    """Return the data of the page for verdicts: texts once a sample, and the items in the order of asking."""
     sample_ids = list(dict.fromkeys(pick.item.sample_id for pick in picks))
     places = {sample_id: place for place, sample_id in enumerate(sample_ids)}
     names = ("question", "answer", "ground_truth", "contexts")
@@ -416,12 +397,12 @@ def collect_asked(
 
 
 _BLANK: Final = {"mean": None, "ci_low": None, "ci_high": None, "n_scored": 0, "same_yardstick": None}
-_SHORT: Final = 160
-_MOST_MOVES: Final = 4
+_MAX_LETTERS: Final = 160
+_MAX_MOVES: Final = 4
 
 
 def build_history(warehouse: Warehouse, data: SeriesData) -> str:
-    """The page as text."""
+    """Build the report of a series."""
     return render_page(
         "history.html",
         styles=("report.css",),
@@ -435,9 +416,9 @@ def build_history(warehouse: Warehouse, data: SeriesData) -> str:
 def describe_series(
     warehouse: Warehouse, data: SeriesData, addresses: Addresses, compare: Compare = compare_plainly
 ) -> dict[str, Any]:
-    """Return what the sections of a series show; `compare` is how runs are compared."""
+    """Return the sections of a series; `compare` compares two runs."""
     runs, files = data.runs, load_metrics()
-    # By metric a row for every run of the series, blank where the run has none; those that say most come first.
+    # A row for every run of the series by metric, blank if the run has no score; the main metrics come first.
     places = {run["run_id"]: place for place, run in enumerate(runs)}
     by_metric: dict[str, list[Row]] = {}
     for row in data.means:
@@ -485,7 +466,7 @@ def describe_series(
         )
     else:
         total_cost = f"cost {total_cost} in all"
-    # The newest run's result, laid against the run a week before.
+    # The newest run's result, compared with the run a week before.
     newest = str(data.newest["run_id"])
     against = None
     if data.since is not None:
@@ -497,7 +478,7 @@ def describe_series(
     )
     worse = []
     for row in data.worse:
-        reasons = ("what is judged is another", row["input_changed"]), ("a formula is another", row["formula_changed"])
+        reasons = ("the judged texts differ", row["input_changed"]), ("a formula differs", row["formula_changed"])
         moves = [
             {"metric": move["metric"], "before": write_value(move["before"]), "after": write_value(move["after"])}
             for move in row["moves"]
@@ -505,12 +486,14 @@ def describe_series(
         worse.append(
             {
                 **row,
-                "moves": moves[:_MOST_MOVES],
-                "n_more": max(0, len(moves) - _MOST_MOVES),
-                "why": ", ".join(text for text, holds in reasons if holds) or "nothing that is judged has changed",
-                "question": shorten(row["question"], _SHORT),
-                "old_answer": shorten(row["old_answer"], _SHORT) if row["old_answer"] != row["new_answer"] else None,
-                "new_answer": shorten(row["new_answer"], _SHORT),
+                "moves": moves[:_MAX_MOVES],
+                "n_more": max(0, len(moves) - _MAX_MOVES),
+                "why": ", ".join(text for text, holds in reasons if holds) or "the judged texts are the same",
+                "question": shorten(row["question"], _MAX_LETTERS),
+                "old_answer": shorten(row["old_answer"], _MAX_LETTERS)
+                if row["old_answer"] != row["new_answer"]
+                else None,
+                "new_answer": shorten(row["new_answer"], _MAX_LETTERS),
             }
         )
     return {
@@ -553,8 +536,8 @@ def describe_series(
 
 
 def _list_changes(data: SeriesData, means: Mapping[str, Sequence[Row]]) -> list[tuple[str | None, Mark]]:
-    """List what changed in the order of the runs, each with the only metric that it is about, or None."""
-    # By run and name of a prompt its versions by hash.
+    """List the changes in the order of the runs, each with the only metric it concerns, or None."""
+    # The versions of prompts by run, name and hash.
     prompts: defaultdict[str, dict[str, dict[str, str]]] = defaultdict(dict)
     for row in data.prompts:
         prompts[str(row["run_id"])].setdefault(str(row["prompt"]), {})[str(row["prompt_hash"])] = str(row["version"])
@@ -594,7 +577,7 @@ def _draw_metric(
         )
         for place, here in by_place.items()
     ]
-    # How far the mean is from that of the run a week before, over the samples that both scored.
+    # The change of the mean since the run a week before, over the samples that both scored.
     change = None
     if data.since is not None:
         run_ids = [run["run_id"] for run in data.runs]
@@ -602,7 +585,7 @@ def _draw_metric(
         if rows[start]["mean"] is None or rows[end]["mean"] is None:
             change = None
         elif any(row["same_yardstick"] is False for row in rows[start + 1 : end + 1]):
-            change = "measured otherwise"
+            change = "measured differently"
         else:
             counts = {"previous_n_scored": rows[start]["n_scored"], "n_scored": rows[end]["n_scored"]}
             shared = data.shared.get(metric, {"n_shared": 0, "change": None})
@@ -611,7 +594,7 @@ def _draw_metric(
     scored = [row for row in rows if row["mean"] is not None]
     return {
         "name": metric,
-        "history": draw_trend(rows, metric, marks, link=link),
+        "history": draw_trend(rows, f"Mean of {metric}", marks=marks, is_zoomed=True, link=link),
         "last": write_value(scored[-1]["mean"]),
         "interval": write_interval(scored[-1]["ci_low"], scored[-1]["ci_high"]),
         "n_runs": len(scored),
@@ -625,13 +608,13 @@ def _count(runs: Sequence[Row], column: str) -> dict[str, int]:
 
 
 def _describe_causes(data: SeriesData, link: str) -> dict[str, Any] | None:
-    """Shares of all samples by cause in the newest runs: a chart, and the newest run's numbers as its key."""
+    """Describe the shares of samples by cause in the newest runs: a chart, and the newest run's numbers as its key."""
     runs = [run for run in data.runs if data.causes.get(str(run["run_id"]))]
     if not runs:
         return None
     counted = [{row["cause"]: row["n_samples"] for row in data.causes[str(run["run_id"])]} for run in runs]
     advice = load_advice("en")
-    # What is fine stands at the bottom, so that the failures are what rises above it.
+    # Fine samples are at the bottom of the chart, and failures rise above them.
     causes = [cause for cause in reversed(list(advice)) if any(of_run.get(cause) for of_run in counted)]
     totals = [sum(of_run.values()) or 1 for of_run in counted]
     shares = {

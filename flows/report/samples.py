@@ -1,12 +1,12 @@
-"""The samples of a report as records: what the page shows when a sample is opened, made of the warehouse's rows.
+"""The samples of a report as records: the data of a sample's page, made of the warehouse's rows.
 
-A record holds texts, verdicts with their reasons, where in the texts they stand, and the calls they came from, by their
-places in its own list of calls, which the warehouse writes as JSON. What every request of a prompt repeats
-(instructions, worked examples, the reply's schema) is kept once for all samples, in `SharedTexts`.
+A record has texts, verdicts with their reasons and their places in the texts, and the calls they came from, by their
+places in its list of calls, which the warehouse writes as JSON. The part that all requests of a prompt share
+(instructions, worked examples, the reply's schema) is stored once for all samples.
 
-Where in a text a statement stands is a help to the eye and no verdict. A statement is in the judge's words, not always
-in those of the text it was split from or of the context that supports it: where the words are the same the place is
-exact, else it is the stretch of text that is most alike, from rapidfuzz's alignment, if it is alike enough.
+The place of a statement in a text helps the eye and is not a verdict. The judge may word a statement differently from
+the text it was split from or the context that supports it: with the same words the place is exact, else it is the most
+similar part of the text by rapidfuzz's alignment, if it is similar enough.
 
 Against another run, `tasks/comparing/changes.py` matches statements, contexts and ratings; here its rows become the
 words of the page.
@@ -14,7 +14,7 @@ words of the page.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeVar
 
@@ -27,9 +27,9 @@ from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.rows.pages import Row, SampleSlice
 from evalhouse.warehouse.rows.samples import load_turns, plain_turns
 
-_ALIKE = 62.0  # of 100; below this the stretch found in a context about something else is mostly chance
-_LEAST_LETTERS = 3
-_MOST_LETTERS = 20_000  # aligning takes time in proportion to both lengths
+_SIMILARITY = 62.0  # of 100; below this the stretch found in a context about something else is mostly chance
+_MIN_LETTERS = 3
+_MAX_LETTERS = 20_000  # aligning takes time in proportion to both lengths
 _KINDS: Final = {
     "answer": "the answer says",
     "ground_truth": "the ground truth says",
@@ -37,12 +37,12 @@ _KINDS: Final = {
     "rating": "rating",
 }
 _KINDS_OF_CALLS: Final = ("extract", "classify", "attribute")
-_MOST_CONTEXT: Final = 300  # letters; a context stands whole with its own sample
+_MAX_CONTEXT: Final = 300  # letters; the sample's own contexts are shown whole
 
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """A stretch of a text, in characters (code points) from 0; `end` is the first one after it."""
+    """A part of a text, in characters (code points) from 0; `end` is the first one after it."""
 
     start: int
     end: int
@@ -84,8 +84,8 @@ class ContextRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class StatementRecord:
-    """A statement with its verdicts; `span` is its place in its text, `evidence` those in the contexts, by rank.
-    `cited` are the ranks of the contexts that it cites, `cited_in_vain` the marks that name none."""
+    """A statement with its verdicts; `span` is its place in its text, `evidence` its places in contexts, by rank.
+    `cited` are the ranks of the contexts that it cites, `cited_in_vain` the marks that name no context."""
 
     id: str
     source: Source
@@ -158,24 +158,13 @@ class SampleRecord:
     flips: tuple[FlipRecord, ...]
 
 
-@dataclass(kw_only=True)
-class SharedTexts:
-    """Texts that requests of a prompt share, kept once each under the name that they have in calls."""
+def build_samples(rows: SampleSlice, shared: dict[str, str]) -> Iterator[SampleRecord]:
+    """Yield the records of a slice, in its order, with the differences from the other run, if there is one.
 
-    texts: dict[str, str] = field(default_factory=dict)
-
-    def add(self, rows: Sequence[Row]) -> None:
-        """Those that rows of calls name, each with one of the requests that share it."""
-        for row in rows:
-            if row["fixed"] is not None and row["fixed"] not in self.texts:
-                request = orjson.loads(row["request"])
-                self.texts[row["fixed"]] = write_json({**request, "messages": request["messages"][:-1]})
-
-
-def build_samples(rows: SampleSlice, shared: SharedTexts) -> Iterator[SampleRecord]:
-    """Yield the records of a slice, in its order, with what differs from the other run, where there is one."""
-    # By sample what flipped, was reworded, appeared or vanished. A context with the same verdict at another rank does
-    # not count as a flip here.
+    Texts that requests share are added to `shared`.
+    """
+    # The verdicts that flipped, were reworded, appeared or vanished, by sample. A context with the same verdict at
+    # another rank does not count here.
     flips: defaultdict[str, list[FlipRecord]] = defaultdict(list)
     for sample_id, of_sample in (find_flips(**rows.of_both) if rows.of_both else {}).items():
         for flip in of_sample:
@@ -183,7 +172,11 @@ def build_samples(rows: SampleSlice, shared: SharedTexts) -> Iterator[SampleReco
                 base, candidate = (_describe_side(flip.kind, side) for side in (flip.base, flip.candidate))
                 record = FlipRecord(kind=_KINDS[flip.kind], change=flip.change, base=base, candidate=candidate)
                 flips[sample_id].append(record)
-    shared.add(rows.calls)
+    # The text that requests share, under its name in calls, from one of these requests.
+    for row in rows.calls:
+        if row["fixed"] is not None and row["fixed"] not in shared:
+            request = orjson.loads(row["request"])
+            shared[row["fixed"]] = write_json({**request, "messages": request["messages"][:-1]})
 
     def group(table: Iterable[Row]) -> defaultdict[str, list[Row]]:
         by_sample: defaultdict[str, list[Row]] = defaultdict(list)
@@ -244,8 +237,8 @@ def build_samples(rows: SampleSlice, shared: SharedTexts) -> Iterator[SampleReco
         )
 
 
-def _make(kind: type[_Record], row: Row, **others: Any) -> _Record:  # noqa: ANN401  # what the other fields hold
-    """A record of the row's columns that have the names of its fields, and of others."""
+def _make(kind: type[_Record], row: Row, **others: Any) -> _Record:  # noqa: ANN401  # values of other fields
+    """Make a record of the columns with the names of its fields, and of other values."""
     columns: dict[str, Any] = {name: row[name] for name in kind.__dataclass_fields__ if name not in others}
     return kind(**columns, **others)
 
@@ -276,20 +269,20 @@ def _build_statement(row: Row, sample: Row, places: Mapping[str, int]) -> Statem
 
 
 def find_span(statement: str, text: str) -> Span | None:
-    """The stretch of `text` that says the statement; None when nothing there is alike enough."""
+    """Find the part of `text` that states the statement; None if no part is similar enough."""
     words, folded = _fold(statement.strip().rstrip(".。!！?？")), _fold(text)
-    if len(words) < _LEAST_LETTERS or not folded:
+    if len(words) < _MIN_LETTERS or not folded:
         return None
     start = folded.find(words)
     if start >= 0:
         return Span(start=start, end=start + len(words))
-    if max(len(words), len(folded)) > _MOST_LETTERS:
+    if max(len(words), len(folded)) > _MAX_LETTERS:
         return None
-    alignment = fuzz.partial_ratio_alignment(words, folded, score_cutoff=_ALIKE)
+    alignment = fuzz.partial_ratio_alignment(words, folded, score_cutoff=_SIMILARITY)
     if alignment is None or len(words) > len(folded):
-        # Of a text shorter than the statement the alignment says where in the statement it stands.
+        # For a text shorter than the statement the alignment is its place in the statement.
         return None if alignment is None else Span(start=0, end=len(text))
-    # To whole words, where words have ends that can be seen, and without blanks around them.
+    # Extend to whole words, in scripts with visible word ends, and leave out blanks around them.
     start, end = alignment.dest_start, alignment.dest_end
     while start > 0 and _is_word(text[start - 1]) and _is_word(text[start]):
         start -= 1
@@ -303,13 +296,13 @@ def find_span(statement: str, text: str) -> Span | None:
 
 @lru_cache(maxsize=64)
 def _fold(text: str) -> str:
-    """The text in small letters, unless that moves its characters (İ becomes two)."""
+    """Return the text in small letters, unless that moves its characters (İ becomes two)."""
     folded = text.lower()
     return folded if len(folded) == len(text) else text
 
 
 def _is_word(character: str) -> bool:
-    """Letters of scripts that put blanks between words; Chinese would widen to the whole sentence."""
+    """Return True for letters of scripts with blanks between words; Chinese would extend to the whole sentence."""
     return character.isalnum() and character < "\u2e80"
 
 
@@ -321,7 +314,7 @@ def _describe_side(kind: str, item: Mapping[str, Any] | None) -> SideRecord | No
         return SideRecord(text=text, verdict=f"{item['rating']:g} of {item['scale_max']:g}", reason=item["reason"])
     if kind == "context":
         verdict = f"C{item['context_rank']} {'useful' if item['useful'] else 'not useful'}"
-        return SideRecord(text=shorten(text, _MOST_CONTEXT), verdict=verdict, reason=item["reason"])
+        return SideRecord(text=shorten(text, _MAX_CONTEXT), verdict=verdict, reason=item["reason"])
     reasons = filter(None, (item["label_reason"], explain_support(item, item["support_reason"])))
     verdicts = [str(item["label"])] if item["label"] else []
     if item["supported"] is not None:

@@ -1,4 +1,4 @@
-"""The sections of a run above and below its samples, as values of the templates in `assets/sections`.
+"""The sections of a run above and below its samples, as values for the templates in `assets/sections`.
 
 The report shows them, and so does the run's page of `evalhouse ui`.
 """
@@ -11,9 +11,9 @@ from typing import Any, Final, Literal
 from evalhouse.flows.report.charts import (
     ALL_PARTS,
     draw_distribution,
-    draw_history,
     draw_interval,
     draw_parts,
+    draw_trend,
     write_change,
 )
 from evalhouse.flows.results.comparison import (
@@ -57,12 +57,12 @@ FINE: Final = ("fine", "refused_rightly")
 """Causes of samples in which nothing is wrong."""
 _UNJUDGED: Final = "not_judged"
 _FEW: Final = 20
-"""With fewer judged answers than this, the page says that they are few."""
-_MOST_NAMED: Final = 3
+"""With fewer judged answers, the page warns that they are few."""
+_MAX_NAMED: Final = 3
 _SAYS: Final = "One row per sample of the run: "
 _CLEAR: Final = ("worse", "better")
 _MEASURING: Final = ("judge", "formula")
-"""Parts of a change that are no change of what is measured."""
+"""Parts of a change that come from the measurement."""
 
 
 Tone = Literal["good", "bad", "unclear"]
@@ -80,8 +80,7 @@ class Head:
 
 @dataclass(frozen=True, kw_only=True)
 class Against:
-    """The run that another is held against: how it is called among others and by its id, and the comparison, or why
-    there is none."""
+    """The run that another is compared with: a short name, one with its id, and the comparison or why it is missing."""
 
     called: str
     name: str
@@ -114,7 +113,7 @@ def build_head(
         result = f"No problem was found in {write_count(n_judged, 'judged answer')}"
     else:
         # Without a sample that has the verdicts which causes rest on, a metric is named.
-        result = "Nothing can be said of the answers: no sample was judged"
+        result = "No result yet: no sample was judged"
         scored = {str(row["metric"]): row for row in metrics if row["mean"] is not None}
         for name in sort_headline(list(scored))[:1]:
             n_scored = write_count(scored[name]["n_scored"], "sample")
@@ -123,15 +122,15 @@ def build_head(
     if outcome is not None:
         failed = [check for check in gate if check["outcome"] == "failed"] or [check for check in gate if check["kind"]]
         named = [f"{name_check(check)}, found {write_amount(check['kind'], check['value'])}" for check in failed]
-        more = f"; and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
-        why = f": {'; '.join(named[:_MOST_NAMED])}{more}" if outcome != "passed" and named else ""
+        more = f"; and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
+        why = f": {'; '.join(named[:_MAX_NAMED])}{more}" if outcome != "passed" and named else ""
         further.append(f"The gate {outcome}{why}.")
     for row in rank_causes([row for row in causes if _place_cause(row) == 0], ())[:1]:
         further.append(f"Most often, in {write_count(row['n_samples'], 'sample')}: {row['name']}. {row['meaning']}")
     further.extend(_describe_moves(moves, against))
     # How far the result can be relied on.
     if 0 < n_judged < _FEW:
-        further.append("So few answers tell little: as many others may look different.")
+        further.append("So few answers show little: as many others may look different.")
     if n_unjudged := sum(row["n_samples"] for row in causes if row["cause"] == _UNJUDGED):
         lack = "lacks" if n_unjudged == 1 else "lack"
         further.append(f"{write_count(n_unjudged, 'sample')} {lack} verdicts that a cause rests on.")
@@ -157,21 +156,21 @@ def compare_plainly(pair: RunPair) -> Comparison:
 
 
 def lay_against(pair: RunPair, called: str, compare: Compare = compare_plainly) -> Against:
-    """The run of a pair that the other is held against, by the comparison that `compare` makes."""
+    """Compare the second run of a pair with the first by `compare`, unless they were measured differently."""
     label = f" ({pair.base.label})" if pair.base.label else ""
     name = f"{called}, {pair.base.run_id}{label}"
-    # That two runs were measured with something else, in half a sentence; empty where they were not.
+    # The differences of the measurement, in half a sentence; empty without any.
     pairs = ((name, getattr(pair.base, name), getattr(pair.candidate, name)) for name in YARDSTICKS)
     changed = ", ".join(f"{name} {old or 'none'} → {new or 'none'}" for name, old, new in pairs if old != new)
     if changed:
-        otherwise = f"measured otherwise ({changed}), so what differs may be no change of the bot"
+        otherwise = f"measured differently ({changed}), so a difference may not be a change of the bot"
         return Against(called=called, name=name, otherwise=otherwise)
     return Against(called=called, name=name, comparison=compare(pair))
 
 
 def rank_causes(counted: Sequence[Row], before: Sequence[Row]) -> list[dict[str, Any]]:
-    """The causes that samples have, as the page's rows: what is wrong by size, then what was not judged, then what is
-    fine. `before` are those of the other run, empty without one."""
+    """Return the causes of samples as rows of the page: faults by size, then samples that were not judged, then fine
+    ones. `before` are the causes of the other run, empty without one."""
     advice = {str(cause): entry for cause, entry in load_advice("en").items()}
     earlier = {row["cause"]: row["n_samples"] for row in before}
     rows = []
@@ -195,7 +194,7 @@ def rank_causes(counted: Sequence[Row], before: Sequence[Row]) -> list[dict[str,
 
 
 def write_share(share: float | None) -> str:
-    """A share as per cent; with a decimal where whole ones would say 0 or 100."""
+    """Write a share as per cent, with a decimal between 0 and 1 and between 99 and 100."""
     if share is None:
         return "–"
     percent = 100 * share
@@ -213,7 +212,7 @@ def explain_metrics(names: Sequence[str], files: Mapping[str, MetricFile]) -> di
 
 
 def sort_headline(names: Sequence[str]) -> list[str]:
-    """The metrics that say most, first; the others as they come."""
+    """Sort the main metrics first; the others keep their order."""
     return sorted(names, key=lambda name: HEADLINE.index(name) if name in HEADLINE else len(HEADLINE))
 
 
@@ -235,7 +234,7 @@ def _sort_moves(against: Against | None) -> dict[str, list[MetricComparison]]:
 
 
 def _sum_up_moves(moves: Mapping[str, Sequence[MetricComparison]], against: Against | None) -> str:
-    """Return how many metrics are better or worse, for the end of the result; empty where that is unknown."""
+    """Return the number of better or worse metrics, for the end of the result; empty if it is unknown."""
     if against is None or not any(way in moves for way in (*_CLEAR, "same", "undecided")):
         return ""
     n = write_count(sum(map(len, moves.values())), "score")
@@ -258,7 +257,7 @@ def _describe_moves(moves: Mapping[str, Sequence[MetricComparison]], against: Ag
 def _join_moves(moves: Mapping[str, Sequence[MetricComparison]]) -> str:
     """Return the result of a comparison in half a sentence."""
     if not moves:
-        return "no sample has a score in both, so that nothing can be said of better or worse"
+        return "no sample has a score in both, so better or worse is unknown"
     if moves.keys() == {"same"}:
         return "no score differs"
     summary = "no metric is better or worse beyond chance"
@@ -266,7 +265,7 @@ def _join_moves(moves: Mapping[str, Sequence[MetricComparison]]) -> str:
         by_way = []
         for way in _CLEAR:
             metrics = moves.get(way, ())
-            named = [f"{metric.metric} ({write_change(metric.paired.difference)})" for metric in metrics[:_MOST_NAMED]]
+            named = [f"{metric.metric} ({write_change(metric.paired.difference)})" for metric in metrics[:_MAX_NAMED]]
             n_more = len(metrics) - len(named)
             more = f" and {write_count(n_more, 'more metric')}" if n_more else ""
             by_way.append(f"{way} in {', '.join(named) or 'none'}{more}")
@@ -274,11 +273,11 @@ def _join_moves(moves: Mapping[str, Sequence[MetricComparison]]) -> str:
     n_otherwise = len(moves.get("otherwise", ()))
     if not n_otherwise:
         return summary
-    return f"{summary}; not said of {write_count(n_otherwise, 'metric')} with another judge, prompt or formula"
+    return f"{summary}; unknown for {write_count(n_otherwise, 'metric')} with another judge, prompt or formula"
 
 
 def _find_tone(moves: Mapping[str, Sequence[MetricComparison]], gate: str | None) -> Tone:
-    """The gate's word where there is one, else that of the metrics that say most, else that of all."""
+    """Return the tone by the gate if it decided, else by the main metrics, else by all."""
     if gate in ("passed", "failed"):
         return "good" if gate == "passed" else "bad"
     main = [way for way in _CLEAR if any(compared.metric in HEADLINE for compared in moves.get(way, ()))]
@@ -286,13 +285,13 @@ def _find_tone(moves: Mapping[str, Sequence[MetricComparison]], gate: str | None
     return "unclear" if len(ways) != 1 else "bad" if ways == ["worse"] else "good"
 
 
-_LEAST_SHOWN: Final = 0.0005
+_MIN_SHOWN: Final = 0.0005
 
 
 @dataclass(frozen=True, kw_only=True)
 class Addresses:
-    """Where links of a page lead: what stands before a run's id, what between it and a sample's, and the address of two
-    runs side by side; None where there is no such page."""
+    """The addresses that links of a page begin with: of a run, of a sample, and of two runs side by side; None without
+    such a page."""
 
     run: str
     sample: str | None = None
@@ -312,7 +311,6 @@ def describe_run(
     `base` is the run to compare with, None for one alone; `compare` compares two runs.
     """
     preferences = describe_preferences(warehouse, run, with_samples=False)
-    # What its head says, its causes and scores, and why they moved.
     metrics = sort_by_metric(summary.metrics, run.metrics)
     # Without a base, the run before this one in its series; None for the first.
     previous = max((row["previous_run_id"] for row in metrics if row["previous_run_id"]), default=None)
@@ -327,9 +325,11 @@ def describe_run(
         name, mean = str(row["metric"]), row["mean"]
         compared = compared_by_name.get(name)
         base_mean = compared.mean_base if compared else None
+        if base_mean is not None and not 0 <= base_mean <= 1:
+            base_mean = None
         cells = {
             "name": name,
-            "strip": draw_interval(row, base_mean if _is_share(base_mean) else None) if _is_share(mean) else None,
+            "strip": draw_interval(row, base_mean) if mean is not None and 0 <= mean <= 1 else None,
             "mean": write_value(mean),
             "interval": write_interval(row["ci_low"], row["ci_high"]),
             "n_scored": row["n_scored"],
@@ -353,7 +353,7 @@ def describe_run(
             is_alike = row["same_yardstick"] is not False
             cells |= {
                 "change": write_change(row["change"]),
-                "note": write_shared(row) if is_alike else "measured otherwise",
+                "note": write_shared(row) if is_alike else "measured differently",
             }
         rows[name] = cells
     unscored: dict[str, list[Row]] = {}
@@ -424,7 +424,7 @@ def draw_charts(
                     "name": name,
                     "is_main": name in HEADLINE,
                     "distribution": draw_distribution(scored, of=name),
-                    "history": draw_history(rows, of=f"Mean of {name}", link=link) if len(rows) > 1 else None,
+                    "history": draw_trend(rows, f"Mean of {name}", link=link) if len(rows) > 1 else None,
                     "n_runs": len(rows),
                     "n_yardsticks": 1 + sum(row["same_yardstick"] is False for row in rows[1:]),
                 }
@@ -442,7 +442,7 @@ def describe_about(run: RunRow) -> dict[str, Any]:
 
 
 def describe_parts(comparison: Comparison, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return why the means moved, by metric in the order of the names; those that nothing moved are left out.
+    """Return why the means moved, by metric in the order of the names; unmoved metrics are left out.
 
     A chart shows the parts of a mean's change; of their numbers the last row is the sum.
     """
@@ -469,13 +469,9 @@ def describe_parts(comparison: Comparison, names: Sequence[str]) -> list[dict[st
                 "base": write_value(compared.mean_base),
                 "candidate": write_value(compared.mean_candidate),
                 "change": write_change(compared.change),
-                "floor": write_value(compared.noise_floor) if (compared.noise_floor or 0) >= _LEAST_SHOWN else None,
+                "floor": write_value(compared.noise_floor) if (compared.noise_floor or 0) >= _MIN_SHOWN else None,
                 "chart": draw_parts(parts, low_is_good=compared.better == "low"),
                 "rows": [*rows, total],
             }
         )
     return described
-
-
-def _is_share(value: float | None) -> bool:
-    return value is not None and 0 <= value <= 1

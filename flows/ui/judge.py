@@ -16,7 +16,7 @@ from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 
 from evalhouse.flows.report.charts import draw_amounts
-from evalhouse.flows.report.page import collect_asked, pack
+from evalhouse.flows.report.page import collect_verdicts, pack
 from evalhouse.flows.report.sections import sort_headline, write_share
 from evalhouse.flows.results.run_facts import HEADLINE
 from evalhouse.flows.ui.pages import check_choice, find_warehouse, link, render, use_cached
@@ -356,7 +356,7 @@ def show_review(request: Request, run: str, export: str = "", reviewer: str = ""
     except ReviewError as error:
         raise HTTPException(404, str(error)) from None
     # As in the file, with what the reviewer has answered before and where to send the answers.
-    data = collect_asked(export, row.run_id, picks, texts)
+    data = collect_verdicts(export, row.run_id, picks, texts)
     items = [{**item, "own": answers.get(item["item_hash"])} for item in data["items"]]
     address = link(f"/runs/{row.run_id}/labels")
     data = {**data, "items": items, "reviewer": reviewer.strip(), "address": address}

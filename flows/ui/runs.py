@@ -320,7 +320,7 @@ def show_all_series(request: Request) -> Response:
             if last["previous_run_id"] is None:
                 change = ""
             elif last["same_yardstick"] is False:
-                change = "measured otherwise"
+                change = "measured differently"
             else:
                 shared = write_shared(last)
                 change = f"{write_change(last['change'])}{f', {shared}' if shared else ''}"

@@ -17,8 +17,8 @@ from urllib.parse import parse_qsl, urlencode
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import RedirectResponse, Response
 
-from evalhouse.flows.report.charts import draw_history, embed_data, write_change
-from evalhouse.flows.report.samples import SharedTexts, build_samples
+from evalhouse.flows.report.charts import draw_trend, embed_data, write_change
+from evalhouse.flows.report.samples import build_samples
 from evalhouse.flows.report.sections import sort_headline
 from evalhouse.flows.results.output import write_value
 from evalhouse.flows.results.run_facts import CAUSES, HEADLINE, load_advice
@@ -403,7 +403,7 @@ def show_sample(request: Request, run: str, id: str, list: str = "", reviewer: s
         {
             "name": metric,
             "value": write_value(nights[metric][-1]["mean"]),
-            "chart": draw_history(nights[metric], of=f"{metric} of sample {id}", link=to_run),
+            "chart": draw_trend(nights[metric], f"{metric} of sample {id}", link=to_run),
         }
         for metric in found.columns
         if len(nights.get(metric, ())) > 1 and any(night["mean"] is not None for night in nights[metric])
@@ -446,7 +446,8 @@ def show_sample(request: Request, run: str, id: str, list: str = "", reviewer: s
 
 def collect(warehouse: Warehouse, found: SampleList, base: RunRow | None, sample_id: str) -> dict[str, Any]:
     """Return the data for the script: the record, the index of a report for this one sample, and shared texts."""
-    run, shared = found.run, SharedTexts()
+    run = found.run
+    shared: dict[str, str] = {}
     rows = fetch_sample(warehouse, run, base, sample_id)
     (record,) = build_samples(rows, shared)
     (summary,) = warehouse.fetch_rows("ui/found_samples", {"sample_id": [sample_id]}, run_id=run.run_id)
@@ -467,7 +468,7 @@ def collect(warehouse: Warehouse, found: SampleList, base: RunRow | None, sample
             "causes": [summary["cause"]],
             "cause_names": {cause: advice.name for cause, advice in load_advice(_LANGUAGE).items()},
         },
-        "fixed": shared.texts,
+        "fixed": shared,
     }
 
 

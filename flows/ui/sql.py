@@ -23,7 +23,7 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 
-from evalhouse.flows.report.charts import MOST_POINTS, MOST_SERIES, Chart, draw_distribution, draw_result
+from evalhouse.flows.report.charts import MAX_POINTS, MAX_SERIES, Chart, draw_distribution, draw_result
 from evalhouse.flows.results.output import (
     write_cell,
     write_json,
@@ -77,10 +77,10 @@ def chart_result(frame: pl.DataFrame, x: str, y: str) -> ResultChart | None:
         names = [across, *drawn]
         if across in times and frame[across].is_duplicated().any():
             # If a time comes once for each of a few names, lines of all numbers would jump from name to name.
-            few = (name for name in texts if frame[name].n_unique() <= MOST_SERIES)
+            few = (name for name in texts if frame[name].n_unique() <= MAX_SERIES)
             by = next((name for name in few if not frame.select(across, name).is_duplicated().any()), None)
             names = [across, drawn[0], by] if by else names
-        n_drawn = min(n_drawn, _MAX_BARS if frame[across].dtype == pl.String else MOST_POINTS)
+        n_drawn = min(n_drawn, _MAX_BARS if frame[across].dtype == pl.String else MAX_POINTS)
         # Numbers as a browser has them, and times as UTC.
         shown = frame.select(names).head(n_drawn)
         shown = shown.with_columns(

@@ -24,7 +24,6 @@ from evalhouse.flows.report.charts import (
     Mark,
     draw_amounts,
     draw_distribution,
-    draw_history,
     draw_interval,
     draw_parts,
     draw_result,
@@ -58,22 +57,20 @@ def read(chart: Chart) -> dict[str, Any]:
 
 
 def test_a_history_has_each_run_and_a_line_for_each_yardstick() -> None:
-    data = read(draw_history(history(0.5, 0.6, 0.7, 0.8, other_from=2), of="Mean of mrr"))
+    data = read(draw_trend(history(0.5, 0.6, 0.7, 0.8, other_from=2), "Mean of mrr"))
     assert data["runs"] == [f"run-{n}" for n in range(4)]
     assert data["mean"] == [0.5, 0.6, 0.7, 0.8]
     assert data["lines"] == [0, 0, 1, 1]
     assert data["y"] == [0, 1]
     assert data["label"] == "Mean of mrr over 4 runs, from run-0 to run-3"
-    assert read(draw_history(history(3.0, 5.0), of="Mean of mrr"))["y"] == [0, 5.1], (
-        "scores off the usual scale stretch it"
-    )
+    assert read(draw_trend(history(3.0, 5.0), "Mean of mrr"))["y"] == [0, 5.1], "scores off the usual scale stretch it"
 
 
 def test_runs_of_one_day_are_named_by_the_hour() -> None:
     rows = [
         row | {"started_at": datetime(2026, 1, 1, hour)} for row, hour in zip(history(0.5, 0.6), (3, 15), strict=True)
     ]
-    assert read(draw_history(rows, of="Mean of mrr"))["ticks"] == [[0, "03:00"], [1, "15:00"]]
+    assert read(draw_trend(rows, "Mean of mrr"))["ticks"] == [[0, "03:00"], [1, "15:00"]]
 
 
 def test_a_distribution_counts_every_score_once() -> None:
@@ -92,7 +89,7 @@ def test_an_interval_states_its_mean_and_the_other_run_s() -> None:
 
 
 def test_a_text_in_a_chart_neither_ends_its_element_nor_hides() -> None:
-    chart = draw_trend(history(0.5, 0.6, judge=ATTACK), ATTACK, [Mark(place=1, text=ATTACK, is_break=True)])
+    chart = draw_trend(history(0.5, 0.6, judge=ATTACK), ATTACK, marks=[Mark(place=1, text=ATTACK, is_break=True)])
     written = chart.__html__()
     assert re.findall(r"<(\w+)", written) == ["div", "script", "p"]
     assert "\x1b" not in written
@@ -144,9 +141,9 @@ def list_charts() -> dict[str, Chart]:
         "result-text": {"metric": [f"a metric with quite a long name {n}" for n in range(12)], "mean": range(-2, 10)},
     }
     return {
-        "trend-few": draw_trend(few, "faithfulness", marks, link="#run/"),
-        "trend-many": draw_trend(many, "mrr", marks),
-        "history": draw_history(history(0.2), of="Mean of mrr"),
+        "trend-few": draw_trend(few, "faithfulness", marks=marks, is_zoomed=True, link="#run/"),
+        "trend-many": draw_trend(many, "mrr", marks=marks, is_zoomed=True),
+        "history": draw_trend(history(0.2), "Mean of mrr"),
         "distribution": draw_distribution([0.0, 0.04, 0.5, 1.0]),
         "interval": draw_interval(few[0], 0.7),
         "amounts": draw_amounts(few, [1234567, 2, None, 0, 9], what="Requests", form="{:,.0f}"),
@@ -172,7 +169,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     figures = "".join(f'<figure class="chart" id="{name}">{chart.__html__()}</figure>'
                       for name, chart in list_charts().items())  # fmt: skip
-    far = f'<figure class="chart" id="far">{draw_history(history(0.5, 0.6), of="Mean of mrr").__html__()}</figure>'
+    far = f'<figure class="chart" id="far">{draw_trend(history(0.5, 0.6), "Mean of mrr").__html__()}</figure>'
     path = tmp_path_factory.mktemp("charts") / "charts.html"
     path.write_text(
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Charts</title>'

@@ -75,12 +75,12 @@ def test_the_result_counts_what_is_wrong_and_states_what_is_so_most_often() -> N
             (),
             "1 of 6 judged answers has a problem (17 %).",
             [
-                "So few answers tell little: as many others may look different.",
+                "So few answers show little: as many others may look different.",
                 "1 sample lacks verdicts that a cause rests on.",
             ],
         ),
-        (count(0, n_unjudged=9), (), "Nothing can be said of the answers: no sample was judged.", []),
-        ([], (), "Nothing can be said of the answers: no sample was judged.", []),
+        (count(0, n_unjudged=9), (), "No result yet: no sample was judged.", []),
+        ([], (), "No result yet: no sample was judged.", []),
         (
             count(0, n_unjudged=9),
             ({"metric": "bleu", "mean": None, "n_scored": 0}, {"metric": "exact_match", "mean": 0.75, "n_scored": 8}),
@@ -122,7 +122,7 @@ def test_without_verdicts_the_result_claims_nothing(causes: Any, metrics: Any, r
         (
             [move("mrr", "worse", "formula"), move("chrf", "same")],
             UNCLEAR,
-            "not said of 1 metric with another judge, prompt or formula.",
+            "unknown for 1 metric with another judge, prompt or formula.",
             "unclear",
         ),
         (
@@ -144,10 +144,10 @@ def test_better_or_worse_is_reported_only_beyond_chance(
 
 
 def test_runs_that_were_measured_otherwise_are_not_held_against_each_other() -> None:
-    against = Against(called="the base", name="the base, r1", otherwise="measured otherwise (judge a → b)")
+    against = Against(called="the base", name="the base, r1", otherwise="measured differently (judge a → b)")
     head = build_head(count(hallucinated=4), metrics=(), against=against, gate=())
     assert head.result == "4 of 40 judged answers have a problem (10 %)."
-    assert "Compared with the base, r1: measured otherwise (judge a → b)." in head.further
+    assert "Compared with the base, r1: measured differently (judge a → b)." in head.further
     assert head.tone == "unclear"
 
 

@@ -121,7 +121,7 @@ def test_page_shows_findings_and_escapes_markup(check: Check, tmp_path: Path) ->
     row = {"id": "<b>own</b>", "question": "Who cleans the <i>pool</i>?", "ground_truth": "Hansen Ltd cleans the pool."}
     _, report = check(row, options=("--html", str(path)))
     page = path.read_text(encoding="utf-8")
-    assert "Something was found of 1 of 1 question." in page
+    assert "Something was found in 1 of 1 question." in page
     assert report["findings"][0]["finding"] == "unsupported"
     assert "&lt;b&gt;own&lt;/b&gt;" in page
     assert "<i>pool</i>" not in page
