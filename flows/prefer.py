@@ -1,9 +1,9 @@
-"""`prefer`: which of two answers a judge prefers, over the samples of two runs or two columns of a dataset.
+"""`prefer`: ask a judge which of two answers it prefers, over the samples of two runs or two columns of a dataset.
 
-The requests go the way a run's requests go. They belong to a run of kind `prefer`, which has preferences and no scores,
-and which `latest`, `previous` and labels never select; of two runs the candidate is its parent. A pair is asked about
-once: the same command again, or another that brings the same pair, finds its replies on record. So does a run that is
-resumed: it goes over all its pairs again, and what it writes takes the place of what it had written.
+The requests are sent like the requests of a run. They belong to a run of kind `prefer`, which has preferences and no
+scores, and which `latest`, `previous` and labels never select; of two runs the candidate is its parent. A pair is asked
+about once: a later command with the same pair reuses its stored replies. A run that is resumed goes over all its pairs
+again, and its new rows replace the earlier ones.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ class PreferenceGate:
 
 @dataclass(frozen=True, kw_only=True)
 class PreferPlan:
-    """What is to be asked: which pairs, by which rubric of `settings.prompts`, with what kept from the judge.
+    """The plan of asking: the pairs, the rubric of `settings.prompts`, and the parts that the judge does not see.
 
     `base` and `candidate` are what the sides are called: runs by their ids, or columns. `row` has the columns of the
     run that say where its pairs are from. `resumed` is a run of this plan that was stopped and is continued.
@@ -103,7 +103,7 @@ class PreferOutcome:
 
 
 def prepare_asking(settings: RunSettings, rubric: str | None) -> tuple[RunSettings, str]:
-    """The settings with the folder and the one judge that are asked by, and the rubric's name; raises SettingsError.
+    """Return the settings with the rubric's folder and the judge to ask, and the rubric's name; raises SettingsError.
 
     A rubric is the name of one in the folder of prompts, or a file, whose folder is then read.
     """
@@ -178,7 +178,7 @@ def prefer(plan: PreferPlan, watch: Watch) -> PreferOutcome:
 
 
 def estimate_preferences(plan: PreferPlan) -> Usage:
-    """Return what asking would take, less what is on record; nothing is asked or written."""
+    """Return the usage of asking, without stored replies; nothing is asked or written."""
 
     async def ask(session: Session) -> Usage:
         await _ask_all(session, plan)
@@ -188,9 +188,9 @@ def estimate_preferences(plan: PreferPlan) -> Usage:
 
 
 async def _ask_all(session: Session, plan: PreferPlan) -> bool:
-    """Ask about the pairs and write what comes, some at a time; returns whether something has failed.
+    """Ask about the pairs and write the verdicts, some at a time; returns True if something has failed.
 
-    Where it is stopped, what came is written before.
+    Verdicts that came before a stop are written.
     """
     session.expect(plan.pairs.n, "pairs")
     live_run = await session.fit(session.live_run, [plan.rubric])
@@ -233,7 +233,7 @@ async def _ask_all(session: Session, plan: PreferPlan) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class PreferOptions:
-    """What the command line says besides what is held against what; `flags` are those of settings."""
+    """The options of the command line except the two sides; `flags` are settings."""
 
     rubric: str | None
     without: tuple[str, ...]
@@ -243,7 +243,7 @@ class PreferOptions:
 
 
 def plan_runs(base: str, candidate: str, options: PreferOptions) -> PreferPlan:
-    """Hold the answers of two runs against each other, asking as the candidate's judge was where nothing else is said.
+    """Plan the comparison of the answers of two runs; by default the candidate's judge is asked as it was.
 
     Raises SettingsError, and WarehouseError for runs that are not there.
     """
@@ -274,7 +274,7 @@ def plan_runs(base: str, candidate: str, options: PreferOptions) -> PreferPlan:
 def plan_columns(
     held: ExitStack, dataset: str, columns: str, maps: tuple[str, ...], options: PreferOptions
 ) -> PreferPlan:
-    """Hold the answers in two columns of a dataset against each other; what is staged of it goes when `held` closes.
+    """Plan the comparison of the answers in two columns of a dataset; its staged files are removed when `held` closes.
 
     Raises SettingsError, and DatasetError for a dataset that `run` would refuse.
     """
@@ -313,7 +313,7 @@ def plan_again(held: ExitStack, run: RunRow, changes: Mapping[str, Any], url: st
         if pairs.candidate.content_hash != run.dataset_hash:
             raise SettingsError(
                 f"{settings.dataset} has changed since run {run.run_id} began; give the command again: what was "
-                "answered about the pairs that are still there is on record"
+                "answered about unchanged pairs is stored"
             )
     else:
         sides = (find_run(warehouse, asked[side]) for side in ("base", "candidate"))
@@ -331,7 +331,7 @@ def plan_again(held: ExitStack, run: RunRow, changes: Mapping[str, Any], url: st
 
 
 def _pick_known(run: RunRow) -> dict[str, Any]:
-    """The settings of a run; what another version of evalhouse knew besides shapes no request of this one."""
+    """Return the known settings of a run; settings of another version of evalhouse change no request."""
     return {name: value for name, value in run.config.items() if name in RunSettings.model_fields}
 
 

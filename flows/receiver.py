@@ -3,7 +3,7 @@
 A request is answered when each of its spans or events is on disk. What an exporter should send again is answered with
 429 or 503 and Retry-After; what it should not, with another status, as OTLP has it. Accepted spans are redacted and
 wait in the journal of their table, from where a mover takes them to the warehouse, or, while it is not known whether
-their trace is kept, in a journal of those that wait.
+their trace is kept, in a separate journal.
 """
 
 import asyncio
@@ -71,8 +71,8 @@ class _OpenTrace:
 
 @dataclass(kw_only=True)
 class Counts:
-    """What accepted items became; `n_logged` of them are events about spans. `n_unplaced` are events about none, which
-    are not accepted."""
+    """The numbers of accepted items; `n_logged` of them are events about spans. `n_unplaced` events belong to no span,
+    and are not accepted."""
 
     n_accepted: int = 0
     n_logged: int = 0
@@ -262,17 +262,17 @@ def has_protobuf() -> bool:
 
 @dataclass(kw_only=True)
 class Receiver:
-    """Answers requests. `n_under_way` are being read or written."""
+    """Answers requests. `n_open` are being read or written."""
 
     keeper: SpanKeeper
     settings: ReceiverSettings
     token: str = field(repr=False)
-    n_under_way: int = 0
+    n_open: int = 0
 
     async def receive(self, signal: _Signal, request: Request) -> Response:
         """Store the items of one request, and answer in its encoding."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        self.n_under_way += 1
+        self.n_open += 1
         try:
             self._check(request, kind)
             body = await asyncio.wait_for(self._read_body(request), _PATIENCE_S)
@@ -286,7 +286,7 @@ class Receiver:
                 return Response(_write_text(2, str(refused)), refused.status, headers, media_type=_PROTOBUF)
             return Response(orjson.dumps({"message": str(refused)}), refused.status, headers, media_type=_JSON)
         finally:
-            self.n_under_way -= 1
+            self.n_open -= 1
         # All were stored, or, as OTLP's partial success, how many were not, and why the first.
         if kind == _JSON:
             partial_success = {signal.rejected: str(len(problems)), "errorMessage": problems[0] if problems else ""}
@@ -319,7 +319,7 @@ class Receiver:
             raise Refused(415, f"content-encoding {request.headers['content-encoding']!r}; allowed: gzip")
         if self.keeper.failure is not None:
             raise Refused(503, f"spans cannot be stored: {self.keeper.failure}", again=True)
-        if self.n_under_way > _MAX_REQUESTS or self.keeper.n_on_disk >= self.settings.waiting_spans:
+        if self.n_open > _MAX_REQUESTS or self.keeper.n_on_disk >= self.settings.waiting_spans:
             raise Refused(429, "more spans wait on disk, or requests at once, than this receiver takes", again=True)
 
     async def _read_body(self, request: Request) -> bytes:
@@ -392,21 +392,18 @@ def _write_varint(number: int) -> bytes:
 def make_app(receiver: Receiver, report: Callable[[str], None]) -> Starlette:
     """Return the app; when it ends the received spans are moved into the warehouse, and counted in a line."""
 
-    def close() -> None:
+    @asynccontextmanager
+    async def close_at_end(_: Starlette) -> AsyncIterator[None]:
+        yield
         keeper = receiver.keeper
         with suppress(WarehouseBusy):
-            keeper.close()
+            await asyncio.to_thread(keeper.close)
         counts, n_waiting = keeper.counts, keeper.n_on_disk
         waiting = f", {n_waiting:,} wait on disk for the next receiver or run" if n_waiting else ""
         unplaced = f"; {describe_unplaced(counts.n_unplaced)}" if counts.n_unplaced else ""
         spans = f"{counts.n_accepted - counts.n_logged:,} spans"
         events = f" and {counts.n_logged:,} events about them" if counts.n_logged else ""
         report(f"{spans}{events} received, {counts.n_kept:,} kept, {counts.n_dropped:,} not sampled{waiting}{unplaced}")
-
-    @asynccontextmanager
-    async def close_at_end(_: Starlette) -> AsyncIterator[None]:
-        yield
-        await asyncio.to_thread(close)
 
     routes = [Route(path, partial(receiver.receive, signal), methods=["POST"]) for path, signal in _PATHS.items()]
     return Starlette(routes=routes, lifespan=close_at_end)
@@ -426,18 +423,18 @@ def serve_receiver(
         receiver = Receiver(keeper=SpanKeeper(warehouse, settings), settings=settings, token=token)
         address = f"{write_address(host, listening)}v1/traces"
         sampling, redaction = settings.sampling, settings.redaction
-        rules = f"{sampling.share:.4g} of all traces, and those that a rule names"
+        rules = f"{sampling.share:.4g} of all traces, and traces that a rule names"
         patterns = [*redaction.patterns, *(f"/{item.pattern}/" for item in redaction.own)]
         header = f"Bearer%20${TOKEN_VARIABLE}" if is_given else quote(f"Bearer {token}")
         report(f"evalhouse receive takes traces for {warehouse.location.name} at {address}; Ctrl-C ends it")
         report(f"kept: {'all traces' if sampling.share == 1 else rules}; redacted: {', '.join(patterns) or 'nothing'}")
-        report("what to tell an application, with http/protobuf or http/json:")
+        report("settings for an application, with http/protobuf or http/json:")
         report(f"  OTEL_EXPORTER_OTLP_TRACES_ENDPOINT={address}")
         report(f"  OTEL_EXPORTER_OTLP_TRACES_HEADERS=authorization={header}")
         logs = f"{address.removesuffix('traces')}logs"
         report(f"one that captures content as events: both for LOGS as well, with {logs}")
         if not has_protobuf():
-            report(f"JSON alone is read here; {INSTALL} reads protobuf, which exporters send unless told otherwise")
+            report(f"this receiver accepts only JSON; {INSTALL} accepts protobuf, the exporters' default")
         server = uvicorn.Server(
             uvicorn.Config(
                 make_app(receiver, report), log_level="critical", access_log=False, server_header=False,

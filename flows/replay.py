@@ -1,14 +1,13 @@
-"""Replay: the bot of a run is asked again with the contexts of an earlier run and with its own, on samples that moved.
+"""Replay: ask the bot of a run again about samples that moved, with the contexts of an earlier run and with its own.
 
-The old bot is usually gone, and its answers are on record, so of the four combinations of bot and contexts three are
-looked at: the old bot with the old contexts (recorded), the new bot with the new ones (recorded, and asked again to see
-whether it says so each time), and the new bot with the old ones (asked). `tasks/comparing/replay.py` says what follows.
+The old bot usually no longer exists, and its answers are stored, so three of the four combinations of bot and contexts
+are compared: the old bot with the old contexts (stored), the new bot with the new ones (stored, and asked again to see
+if it answers the same each time), and the new bot with the old ones (asked). `tasks/comparing/replay.py` decides.
 
 Answers are runs of kind `replay`, children of the second run, with their own responses, calls, verdicts and scores:
 first one run for the two sets of contexts, then one with one document undone at a time, for the samples in which
-retrieval did it. They are judged by the settings of the second run, through the record. Whatever an earlier replay of
-the same two runs was answered is taken from there, and what it scored is not judged again: the same command goes on
-where one stopped.
+retrieval moved the score. They are judged by the settings of the second run, and stored replies are reused. Answers and
+scores of earlier replays of the same two runs are reused too, so the same command resumes a stopped replay.
 """
 
 import asyncio
@@ -62,7 +61,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaySample:
-    """A sample of both runs. `changes` are the documents that differ; `same_answer` says whether the answers do not."""
+    """A sample of both runs. `changes` are the documents that differ; `same_answer` is True for equal answers."""
 
     sample: StoredSample
     old: Contexts
@@ -108,8 +107,8 @@ class ReplayRun:
         request = RunRequest(settings=self.settings, kind="replay", holds=parent)
         with open_run(request, load_flow, watch=watch) as opened:
             for run in self.earlier:
-                if run.status == "running":  # which no process does any more while this one holds their parent
-                    problem = "its process ended before its end; the same command took up what was answered"
+                if run.status == "running":  # which is no longer true while this process holds their parent
+                    problem = "its process ended early; the same command reused its answers"
                     update_run(self.pair.warehouse, run.run_id, status="failed", problem=problem)
             row = begin_run(
                 "replay", self.settings, parent=parent, tags=(f"{REPLAY_TAG}{self.pair.base.run_id}", self.what),
@@ -125,7 +124,7 @@ class ReplayRun:
                 live_run.progress.what = "answers to given contexts"
                 live_run.collection = make_collection(live_run, run, target, None, known=known, pose=pose_given)
                 insert_run(opened.warehouse, run)
-            except BaseException:  # whatever stops it, Ctrl-C too: the record is closed
+            except BaseException:  # after any error, and Ctrl-C, the record is closed
                 live_run.asker.record.close()
                 raise
             return asyncio.run(opened.carry_out(live_run, run))
@@ -156,7 +155,7 @@ class ReplayRun:
         staging = Staging()
         try:
             staging.add(rows)
-        except BaseException:  # whatever stops it, Ctrl-C too: the file of what was staged goes
+        except BaseException:  # after any error, and Ctrl-C, the staged file is removed
             staging.discard()
             raise
         return StagedDataset(staging=staging, n_samples=len(rows), content_hash="", use=ColumnUse())
@@ -170,7 +169,7 @@ class EarlierAnswers:
     run_ids: tuple[str, ...]
 
     def find(self, samples: Sequence[StoredSample]) -> Mapping[str, StoredResponse]:
-        """The responses that stand for some of these samples; the others are asked for."""
+        """Find the responses to these samples in earlier replays; the other samples are asked."""
         wanted = [sample.sample_id for sample in samples]
         answered: dict[str, StoredResponse] = {}
         for run_id in reversed(self.run_ids):
@@ -180,7 +179,7 @@ class EarlierAnswers:
 
 
 def pose_given(sample: StoredSample) -> TargetQuestion:
-    """The question of a staged sample, with the contexts to answer it from, under the id that its sample has."""
+    """Return the question of a staged sample with the contexts to answer from, under the id of its sample."""
     ids = sample.context_ids
     return TargetQuestion(
         sample_id=sample.sample_id.rsplit(MARK, 2)[0],
@@ -193,15 +192,15 @@ def pose_given(sample: StoredSample) -> TargetQuestion:
 
 
 USUAL_METRICS: Final = ("factual_f1", "answer_correctness", "accuracy", "relevance_final", "exact_match", "token_f1")
-"""The first of these that both runs have is looked into where no metric is named."""
+"""By default the first of these metrics that both runs have is looked into."""
 LEAST: Final = 0.1
-"""A difference of a score below which nothing is looked into, where the judge's noise is smaller or not known."""
+"""Smaller differences of a score are ignored, even if the judge's noise is smaller or unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions:
-    """What is looked into, and how hard. `least` None leaves that to the judge's noise; `documents` is the most that
-    are undone one at a time in a sample."""
+    """The samples to look into, and the effort. With `least` None the judge's noise sets the smallest difference;
+    `documents` is the largest number that are undone one at a time in a sample."""
 
     metrics: tuple[str, ...] = ()
     sample_ids: tuple[str, ...] = ()
@@ -214,7 +213,7 @@ class ReplayOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayPlan:
-    """What would be asked: questions now, and then at most so many with one document undone; judging them at most."""
+    """The estimate: questions to ask first, then at most so many with one document undone, and the judging of all."""
 
     n_moves: int
     n_samples: int
@@ -239,7 +238,7 @@ class Replay:
     def __post_init__(self) -> None:
         self.warehouse: Warehouse = self.pair.warehouse
         self.ids = {"base": self.pair.base.run_id, "candidate": self.pair.candidate.run_id}
-        for name in YARDSTICKS:  # measured otherwise a score may have moved by that alone
+        for name in YARDSTICKS:  # a different measurement alone may have moved a score
             was, now = getattr(self.pair.base, name), getattr(self.pair.candidate, name)
             if was != now:
                 raise SettingsError(
@@ -268,7 +267,7 @@ class Replay:
         )  # fmt: skip
 
     def carry_out(self, watch: Watch | None) -> None:
-        """Ask and judge whatever is not on record, within the budget."""
+        """Ask and judge the missing answers, within the budget."""
         phases = ((self.list_asks, "contexts exchanged"), (self.list_document_asks, "one document undone"))
         with ExitStack() as held:
             for list_asks, what in phases:
@@ -288,11 +287,11 @@ class Replay:
         """The reason why asking stopped early; None otherwise."""
         left = self._find_budget()
         if left is not None and left <= 0:
-            return "nothing is left of the budget; give a higher one with --budget"
+            return "the budget is spent; give a higher one with --budget"
         return next((one.problem or one.status for one in self.outcomes if one.status in ("failed", "cancelled")), None)
 
     def list_asks(self) -> Iterator[Ask]:
-        """The questions with the old contexts and the new ones, some times each."""
+        """Yield the questions with the old contexts and the new ones, several times each."""
         for sample_id, one in self.samples.items():
             if one.same_contexts and one.same_answer:
                 continue
@@ -302,14 +301,14 @@ class Replay:
                         yield Ask(ask_id=_name_ask(sample_id, arm, time), of=one, contexts=contexts)
 
     def list_document_asks(self) -> Iterator[Ask]:
-        """The questions with one document undone, of samples in which retrieval did it in some metric."""
+        """Yield the questions with one document undone, for samples whose move was caused by retrieval."""
         decided = {finding.move.sample_id for finding in self.list_findings() if finding.verdict == "retrieval"}
         for sample_id, one in self.samples.items():
             for change in one.changes[: self.options.documents] if sample_id in decided else ():
                 yield Ask(ask_id=_name_ask(sample_id, change.arm, 1), of=one, contexts=change.contexts)
 
     def list_findings(self) -> list[Finding]:
-        """Return what did it, for each move, by what is on record."""
+        """Return the cause of each move, by the stored answers and scores."""
         findings = []
         for move in self.moves:
             sample = self.samples[move.sample_id]
@@ -326,8 +325,8 @@ class Replay:
         return findings
 
     def _list_times(self, one: ReplaySample) -> range:
-        """The times that a sample is asked with the same contexts: twice as many where both runs had the same ones, so
-        that a bot which wavers is found as surely."""
+        """Number the repetitions with the same contexts: twice as many if both runs had the same ones, so that a bot
+        which varies is found as reliably."""
         return range(1, self.options.times * (2 if one.same_contexts else 1) + 1)
 
     def _read_arm(self, move: Move, arm: str) -> list[float | None]:
@@ -335,7 +334,7 @@ class Replay:
         return [self.values.get((_name_ask(move.sample_id, arm, time), move.metric)) for time in times]
 
     def read_scores(self) -> None:
-        """Read what earlier replays of the same application scored."""
+        """Read the scores of earlier replays of the same application."""
         application = describe_application(self.target.model_dump(mode="json"))
         self.replays = [
             run for run in list_replays(self.warehouse, **self.ids)
@@ -351,13 +350,13 @@ class Replay:
         self.settled = {row["ask_id"] for row in rows} - failed
 
     def _choose_moves(self) -> list[Move]:
-        """The moves that are looked into, those of the widest first, of as many samples as the limit says."""
+        """Choose the moves to look into, the largest first, up to the limit of samples."""
         scores = self.pair.fetch("scores").drop_nulls(["base", "candidate"])
         known = sorted(set(scores["metric"]))
         usual = [name for name in (*USUAL_METRICS, *self.pair.candidate.metrics) if name in known][:1]
         metrics = self.options.metrics or tuple(usual)
         if not metrics:
-            raise SettingsError("the runs have no score in common, so that nothing can have moved")
+            raise SettingsError("the runs have no score in common, so nothing can have moved")
         for name in metrics:
             if name not in known:
                 raise SettingsError(f"--metric: the runs have no scores of {name!r} in common; {suggest(name, known)}")
@@ -392,7 +391,7 @@ class Replay:
         return [move for move in moves if move.sample_id in kept]
 
     def find_least(self, metric: str) -> float:
-        """The difference from which a score is looked into: what the judge alone stays below in 95 of 100 samples."""
+        """Find the smallest difference to look into: the judge's noise stays below it in 95 of 100 samples."""
         if self.options.least is not None:
             return self.options.least
         noise_runs = list(self.warehouse.fetch("noise/noise_runs", run_id=self.pair.candidate.run_id)["noise_run_id"])
@@ -403,7 +402,7 @@ class Replay:
         return max(LEAST, float(np.quantile(differences, 0.95)) + 1e-9) if differences else LEAST
 
     def _read_samples(self) -> dict[str, ReplaySample]:
-        """The chosen samples with the same question and ground truth in both runs, and contexts on record in both."""
+        """Read the chosen samples that have the same question and ground truth in both runs, and stored contexts."""
         wanted = list(dict.fromkeys(move.sample_id for move in self.moves))
         sides: dict[str, dict[bool, dict[str, Any]]] = {name: {} for name in wanted}
         for row in self.warehouse.fetch_rows("replay/samples", {"sample_id": wanted}, **self.ids):
@@ -418,7 +417,7 @@ class Replay:
             elif old["conversation_json"] != new["conversation_json"]:
                 why = "asked after other turns now"
             elif old["contexts"] is None or new["contexts"] is None:
-                why = "without contexts on record"
+                why = "without stored contexts"
             else:
                 contexts = []
                 for row in (old, new):
@@ -442,9 +441,9 @@ class Replay:
 
 
 def make_replay(pair: RunPair, options: ReplayOptions, target: TargetSettings | None) -> Replay:
-    """The replay of two runs; `target` is asked in place of the one that the second run asked.
+    """Prepare the replay of two runs; `target` is asked in place of the second run's target.
 
-    Raises SettingsError where there is none, or it cannot be given contexts, and TargetError where it cannot be asked.
+    Raises SettingsError without a target, or if it does not accept contexts, and TargetError if it cannot be asked.
     """
     candidate = pair.candidate
     settings = read_settings({**candidate.config, "warehouse": pair.warehouse.location.url})
@@ -462,8 +461,8 @@ def make_replay(pair: RunPair, options: ReplayOptions, target: TargetSettings | 
         }
         how = next(words for name, words in where.items() if getattr(target, name) is not None)
         raise SettingsError(
-            f"the target cannot be given contexts, so that nothing can be told apart: {how}, or name a suite whose "
-            "[target] does so with --suite SUITE.toml"
+            f"the target does not accept contexts, so retrieval and generation cannot be separated: {how}, or name a "
+            "suite whose [target] does so with --suite SUITE.toml"
         )
     target = target.model_copy(update={"repeats": 0, "history": "dataset"})
     budget_usd = options.budget_usd if options.budget_usd is not None else settings.budget_usd

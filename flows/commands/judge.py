@@ -318,7 +318,9 @@ def benchmark(
     # Help must not import everything that asks.
     from evalhouse.flows.preparing.settings import resolve_settings  # noqa: PLC0415
     from evalhouse.flows.results.progress import show_run  # noqa: PLC0415
+    from evalhouse.flows.run.estimate import usage_table  # noqa: PLC0415
     from evalhouse.flows.trials import benchmark as trials  # noqa: PLC0415
+    from evalhouse.tasks.asking.usage import Usage  # noqa: PLC0415
     from evalhouse.tasks.judge.names import LEXICAL  # noqa: PLC0415
     from evalhouse.tasks.models.make import make_judges  # noqa: PLC0415
     from evalhouse.tasks.trials.labelled import pick_rows, read_labelled  # noqa: PLC0415
@@ -328,10 +330,22 @@ def benchmark(
     parts = [pick_rows(part, half=half, limit=limit, seed=seed) for part in labelled.parts]
     if dry_run:
         costs = trials.estimate_benchmark(settings, parts)
+        names = ("requests", "reused", "failed", "unreadable", "prompt_tokens", "completion_tokens", "cost_usd")
         if as_json:
-            print_json(trials.describe_plainly(settings.judge, parts, costs))
+            sets = [
+                {"set": part.name, "kind": part.kind, "language": part.language, "rows": len(part.rows)}
+                | usage.pick(*names)
+                for part, usage in zip(parts, costs, strict=True)
+            ]
+            calls = sum(costs, start=Usage()).pick(*names)
+            print_json({"judge": settings.judge, "sets": sets, "calls": calls})
         else:
-            trials.print_estimate(parts, costs)
+            rows = [
+                ((part.name, part.kind, part.language, len(part.rows)), usage)
+                for part, usage in zip(parts, costs, strict=True)
+            ]
+            shown = [name for name in names if name not in ("failed", "unreadable")]
+            print_table(usage_table(["set", "kind", "language", "#rows"], rows, shown))
             print_line()
             print_line(f"{trials.describe_estimate(settings.judge, parts, costs)}. Nothing was asked.")
         return 0

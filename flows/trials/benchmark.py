@@ -1,7 +1,7 @@
-"""`benchmark`: a judge asked about labelled rows, the way a run asks it.
+"""`benchmark`: ask a judge about labelled rows, as a run would, and measure its agreement with the labels.
 
-A benchmark that was stopped goes on where it was when the same command is given again, for its replies are on record,
-and with more rows only these are paid for. Its calls belong to a run of kind `benchmark`, which has no samples.
+The same command resumes a benchmark that was stopped, since its replies are stored, and with more rows only these are
+paid for. Its calls belong to a run of kind `benchmark`, which has no samples.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,7 +57,7 @@ _NAMES: Final[Mapping[Figure, str]] = {
     "match": "match",
 }
 _TOTAL: Final = "all sets"
-_MOST_FAILURES: Final = 5
+_MAX_FAILURES: Final = 5
 _USED: Final = ("requests", "reused", "failed", "unreadable", "prompt_tokens", "completion_tokens", "cost_usd")
 
 
@@ -97,13 +97,13 @@ def run_benchmark(settings: RunSettings, parts: Sequence[Part], watch: Watch) ->
 
 
 def estimate_benchmark(settings: RunSettings, parts: Sequence[Part]) -> list[Usage]:
-    """Return what asking about each part would take, less what is on record; nothing is asked or written."""
+    """Return the usage of asking about each part, without stored replies; nothing is asked or written."""
     judged = rehearse(settings, plan_parts(parts, settings.plan), partial(_ask_in_turn, parts=parts))
     return [sum((one.usage for one in judged if one.part is part), start=Usage()) for part in parts]
 
 
 async def _ask_in_turn(session: Session, parts: Sequence[Part]) -> list[JudgedPart]:
-    """Ask about all parts, one after the other, by the separate plan and by another one that the settings name."""
+    """Ask about all parts, one after the other, by the separate plan and by the plan of the settings."""
     other = session.live_run.settings.plan
     turns: list[tuple[Part, str]] = []
     for part in parts:
@@ -131,7 +131,7 @@ async def _ask_in_turn(session: Session, parts: Sequence[Part]) -> list[JudgedPa
 
 
 def plan_parts(parts: Sequence[Part], plan: str) -> Plan:
-    """The steps of all kinds there are, asked by this plan; refuses what these cannot be asked with."""
+    """Plan the steps of all kinds of parts, asked by this plan; raises SettingsError without rows."""
     if not any(part.rows for part in parts):
         raise SettingsError("no row is left to judge; take another --half, or more folders")
     steps = frozenset(step for part in parts for step in list_steps(part.kind, plan))
@@ -163,7 +163,7 @@ class Report:
 
     @property
     def totals(self) -> list[Total]:
-        """One for each kind, and one for each thing that people rated; where two plans asked, of either and between."""
+        """The means for each kind and each dimension that people rated; with two plans for both and for the difference."""
         groups: dict[tuple[str, str], list[Line]] = {}
         for result in self.sets:
             kind = f"{result.part.kind}: {result.about}" if result.about else result.part.kind
@@ -181,7 +181,7 @@ class Report:
 
     @property
     def usage(self) -> Usage:
-        """Of all sets together."""
+        """The usage for all sets together."""
         return sum((part.usage for part in self.outcome.parts), start=Usage())
 
     @property
@@ -240,7 +240,7 @@ class Report:
         print_line()
         for kind in dict.fromkeys(result.part.kind for result in self.sets):
             sets = [result for result in self.sets if result.part.kind == kind]
-            # The judge's line of each set, then under it those of others.
+            # The judge's line of each set, then the lines of others.
             totals = [total for total in self.totals if total.kind.partition(":")[0] == kind]
             lines = [line for result in sets for line in (result.judge, *result.others)]
             shown = [name for name in _FIGURES if any(name in line.figures for line in lines)]
@@ -282,23 +282,21 @@ class Report:
     def _print_notes(self) -> None:
         if self.settings.plan != SEPARATE and self.settings.judge == LEXICAL:
             print_line(
-                "The lexical judge decides on each thing by itself, so that another plan changes nothing: the "
-                "difference says nothing of a model."
+                "The lexical judge decides on each item separately, so another plan changes nothing: the difference "
+                "shows nothing about a model."
             )
         for name, dimensions in {judged.part.name: list_unrated(judged.part) for judged in self.outcome.parts}.items():
             if dimensions:
-                print_line(f"{name}: nothing here measures {', '.join(dimensions)}, which people rated as well.")
+                print_line(f"{name}: people also rated {', '.join(dimensions)}, which is not measured here.")
         for line in explain_published([judged.part for judged in self.outcome.parts]):
             print_line(line)
         if self.passed_over:
-            print_line(
-                f"Passed over, for their columns make no kind: {len(self.passed_over)} sets (--json names them)."
-            )
-        print_line(f"The calls are those of run {self.outcome.run_id}.")
+            print_line(f"Skipped, since their columns match no kind: {len(self.passed_over)} sets (--json names them).")
+        print_line(f"The calls are stored under run {self.outcome.run_id}.")
         failures = dict.fromkeys(
             row.failure for part in self.outcome.parts for row in part.judged if row.failure is not None
         )
-        for failure in list(failures)[:_MOST_FAILURES]:
+        for failure in list(failures)[:_MAX_FAILURES]:
             print_notice(f"without a verdict: {shorten(failure, 200)}")
         if self.n_failed:
             print_notice(
@@ -317,7 +315,7 @@ def make_report(
     seed: int,
 ) -> Report:
     """Measure how far the verdicts agree with people."""
-    # Another seed for each set, so that the draws of two have nothing to do with each other.
+    # A different seed for each set, so that the draws of two sets are independent.
     others = {id(judged.part): judged for judged in outcome.parts if judged.plan != SEPARATE}
     sets = [
         result
@@ -336,7 +334,7 @@ def make_report(
 
 
 def _measure_plans(judged: JudgedPart, other: JudgedPart | None, *, seed: int) -> list[SetAgreement]:
-    """The agreement on one set, with that by another plan and their difference, on the rows that have both."""
+    """Measure the agreement on one set; with another plan also its agreement and the difference, on rows with both."""
     results = _measure_part(judged.part, judged.judged, seed=seed)
     if other is None:
         return results
@@ -359,7 +357,7 @@ def _measure_plans(judged: JudgedPart, other: JudgedPart | None, *, seed: int) -
 
 
 def _measure_part(part: Part, judged: Sequence[Judged], *, seed: int) -> list[SetAgreement]:
-    """The agreement on one set in one language, one for each dimension that people rated."""
+    """Measure the agreement on one set in one language, for each dimension that people rated."""
     if part.kind == "decomposition":
         return [measure_splits(part, judged, seed=seed)]
     if part.kind == "rubric":
@@ -369,35 +367,13 @@ def _measure_part(part: Part, judged: Sequence[Judged], *, seed: int) -> list[Se
 
 
 def describe_estimate(judge: str, parts: Sequence[Part], costs: Sequence[Usage]) -> str:
-    """A sentence for the person who is about to pay for it."""
+    """Describe the estimate in a sentence."""
     whole, n_rows = sum(costs, start=Usage()), sum(len(part.rows) for part in parts)
     return (
         f"{n_rows:,} rows of {len({part.name for part in parts})} sets: {whole.requests:,} requests to {judge}, "
         f"{whole.reused:,} replies on record; about {whole.prompt_tokens:,} + {whole.completion_tokens:,} tokens, "
         f"cost {write_dollars(whole.cost_usd)}"
     )
-
-
-def print_estimate(parts: Sequence[Part], costs: Sequence[Usage]) -> None:
-    """What each set would take."""
-    rows = [
-        ((part.name, part.kind, part.language, len(part.rows)), usage) for part, usage in zip(parts, costs, strict=True)
-    ]
-    names = ("requests", "reused", "prompt_tokens", "completion_tokens", "cost_usd")
-    print_table(usage_table(["set", "kind", "language", "#rows"], rows, names))
-
-
-def describe_plainly(judge: str, parts: Sequence[Part], costs: Sequence[Usage]) -> dict[str, Any]:
-    """An estimate as JSON has it."""
-    return {
-        "judge": judge,
-        "sets": [
-            {"set": part.name, "kind": part.kind, "language": part.language, "rows": len(part.rows)}
-            | usage.pick(*_USED)
-            for part, usage in zip(parts, costs, strict=True)
-        ],
-        "calls": sum(costs, start=Usage()).pick(*_USED),
-    }
 
 
 def _describe_line(line: Line) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`doctor --try`: what a judge's endpoint can, by four small requests, and what a run will therefore do with it.
+"""`doctor --try`: the abilities of a judge's endpoint, by four small requests, and their consequences for a run.
 
 The requests, and what the server reports about itself, are in `tasks/models/serving.py`; here both are put into words.
 The price is printed before anything is asked, and nothing is written to a warehouse.
@@ -21,8 +21,8 @@ from evalhouse.tasks.settings.run import RunSettings
 
 # Instructions, worked examples and a reply take so much of a window beside the data; data are counted by a quick rule.
 _BESIDE_DATA = 2_500
-_SURE_SHARE = 0.7
-_LEAST_DATA = 500
+_SAFE_SHARE = 0.7
+_MIN_DATA = 500
 _LOCAL_SLOTS = 2
 
 _FORM_WORDS: dict[Form, str] = {
@@ -35,7 +35,7 @@ _FORM_WORDS: dict[Form, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeTrial:
-    """What is known of one judge after its trial, with the settings of the run that would ask it."""
+    """The result of trying one judge, with the settings of the run that would ask it."""
 
     settings: RunSettings
     endpoint: str
@@ -65,7 +65,7 @@ class TrialPlan:
         }
 
     def describe(self) -> str:
-        """A sentence for the person who is about to pay for it."""
+        """Describe the requests and their cost in a sentence."""
         if not self.judges:
             return f"--try: {self.settings.judge} is built in or a classifier, so there is nothing to find out"
         estimate = self.estimate()
@@ -113,7 +113,7 @@ def _make_probe(settings: RunSettings, judge: Judge) -> Probe:
 
 
 def to_document(tried: Sequence[JudgeTrial]) -> list[dict[str, object]]:
-    """Each judge as JSON has it."""
+    """Describe each judge, as in JSON."""
     return [
         {
             "judge": item.settings.judge,
@@ -126,7 +126,7 @@ def to_document(tried: Sequence[JudgeTrial]) -> list[dict[str, object]]:
 
 
 def print_report(tried: Sequence[JudgeTrial]) -> None:
-    """For each judge a table of what was seen, and what a run will do."""
+    """Print for each judge a table of its abilities, and what a run will do."""
     for item in tried:
         trial = item.trial
         if trial.problem is not None:
@@ -167,7 +167,7 @@ def list_consequences(item: JudgeTrial) -> list[str]:
         lines.append(f"Temperature: {settings.temperature:g} is sent.")
     cannot = {seen.ability for seen in trial.seen if seen.status == "no"}
     if "seed" in cannot:
-        lines.append("Seeds are left out: votes (--votes) are taken all the same, and cannot be repeated exactly.")
+        lines.append("Seeds are left out: votes (--votes) still work, and cannot be repeated exactly.")
     if "log-probabilities" in cannot:
         lines.append("Log-probabilities are left out: with --logprobs grades are the ratings as the model says them.")
     return [*lines, _describe_pace(item), _describe_window(item)]
@@ -197,10 +197,10 @@ def _describe_window(item: JudgeTrial) -> str:
             else ""
         )
         return f"Length: up to {most:,} tokens of data go into one request; the window is not known{silent}."
-    fitting = int((window - _BESIDE_DATA) * _SURE_SHARE)
+    fitting = int((window - _BESIDE_DATA) * _SAFE_SHARE)
     if fitting >= most:
         return f"Length: up to {most:,} tokens of data go into one request, which the window holds."
-    if fitting < _LEAST_DATA:
+    if fitting < _MIN_DATA:
         return (
             f"Length: a window of {window:,} tokens is too small for the prompts; serve the model with 8,192 or more."
         )

@@ -1,8 +1,12 @@
-"""`prompts compare`: the judge asked again about verdicts that people have reviewed, in the old words and in the new.
+"""Prompts tried outside a run: the requests of a prompt for one sample, and two sets of prompts on reviewed verdicts.
 
-Both sets of prompts go the way a run's requests go, over the samples and statements of the reviewed runs and by the
-plan of each, so that what was asked before is found on record. The calls belong to a run of their own, of kind
-`prompts`, with the reviewed run as its parent; it has no scores, and `latest`, `previous` and labels never select it.
+`prompts compare` asks the judge again about verdicts that people have reviewed, by old and new prompts. The requests
+are sent like the requests of a run, over the samples and statements of the reviewed runs and by the plan of each, so
+stored replies are reused. The calls belong to a separate run of kind `prompts`, whose parent is the reviewed run; it has no
+scores, and `latest`, `previous` and labels never select it.
+
+`prompts show --sample` sends and writes nothing: the real steps run over the sample, and their questions are collected
+in place of replies. Statements are from the built-in lexical judge (`tasks/models/stand_ins.py`).
 """
 
 import asyncio
@@ -62,14 +66,14 @@ BUILT_IN = "built-in"
 _COMPARED = (*REVIEWED_PROMPTS, *(str(plan.prompt) for plan in PLANS.values()))
 _ITEM = ("run_id", "sample_id", "step", "item_id")
 ALL = "all"
-_MOST_MOVES = 20
+_MAX_MOVES = 20
 _SIDES = ("old", "new")
 _USED = ("requests", "reused", "failed", "prompt_tokens", "completion_tokens", "cost_usd")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PromptSet:
-    """The prompts of one side: where they are from, and those that ask for reviewed verdicts by name."""
+    """The prompts of one side: their source, and by name the prompts that ask for reviewed verdicts."""
 
     source: str
     prompts: Mapping[str, Prompt]
@@ -77,7 +81,7 @@ class PromptSet:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonPlan:
-    """What is to be asked: with which prompts, for which steps' reviewed verdicts, and the texts of their samples.
+    """The plan of a comparison: the prompts, the steps whose reviewed verdicts are asked for, and the samples' texts.
 
     `asked` are the prompts by reviewed run: a run by a plan was asked with that of the plan.
     """
@@ -110,7 +114,7 @@ class ItemVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class PromptComparison:
-    """What came of it. `n_unjudged` reviewed verdicts have no verdict on one side, where the judge failed."""
+    """The result of a comparison. `n_unjudged` reviewed verdicts have no verdict on one side: the judge failed."""
 
     run_id: str
     changes: Sequence[Change]
@@ -120,9 +124,9 @@ class PromptComparison:
 
 
 def find_prompt_set(warehouse: Warehouse, source: str, language: str) -> PromptSet:
-    """The prompts that OLD or NEW means: `built-in`, a folder as `--prompts` takes it, or a hash or version on record.
+    """Find the prompts that OLD or NEW means: `built-in`, a folder as for `--prompts`, or a stored hash or version.
 
-    Raises SettingsError for a source that is none of these, and PromptError for a folder that would be refused.
+    Raises SettingsError for any other source, and PromptError for a folder that would be refused.
     """
     if source == BUILT_IN or Path(source).is_dir():
         prompts = load_prompts(language, None if source == BUILT_IN else Path(source))
@@ -136,8 +140,8 @@ def find_prompt_set(warehouse: Warehouse, source: str, language: str) -> PromptS
     names = [row["prompt"] for row in rows]
     if not rows:
         raise SettingsError(
-            f"{source!r} is not a folder, and no prompt of {', '.join(_COMPARED)} in language {language} on "
-            f"record has such a hash or version; give {BUILT_IN}, a folder, or the start of a hash "
+            f"{source!r} is not a folder, and no prompt of {', '.join(_COMPARED)} in language {language} is "
+            f"stored with such a hash or version; give {BUILT_IN}, a folder, or the start of a hash "
             "(`evalhouse query 'select prompt, version, prompt_hash from prompts'`)"
         )
     if len(set(names)) < len(names):
@@ -153,7 +157,7 @@ def find_prompt_set(warehouse: Warehouse, source: str, language: str) -> PromptS
 def plan_comparison(
     warehouse: Warehouse, runs: Sequence[RunRow], settings: RunSettings, old: PromptSet, new: PromptSet
 ) -> ComparisonPlan:
-    """Everything there is to ask; raises SettingsError when there is nothing.
+    """Plan the comparison; raises SettingsError if there is nothing to ask.
 
     A content that several runs have verdicts on is asked about in the newest of them.
     """
@@ -162,7 +166,7 @@ def plan_comparison(
     configs: dict[str, RunSettings] = {}
     asked: dict[str, dict[str, str]] = {}  # by run and reviewed step the prompt that asks for its verdicts
     for run in newest:
-        # The run's own settings for what its requests hold, and those of this comparison for how they are asked.
+        # The content of requests follows the run's settings, and how they are asked those of this comparison.
         own = read_settings(run.config)
         names = ("metrics", "metric_files", "votes", "contexts_alone", "request_tokens", "plan")
         changes = {name: getattr(own, name) for name in names}
@@ -209,7 +213,7 @@ def plan_comparison(
 
 
 def _find_differing(settings: RunSettings, old: PromptSet, new: PromptSet) -> tuple[str, ...]:
-    """The prompts whose words differ and are read by a judge; raises SettingsError where there is none."""
+    """Find the prompts that differ and are read by a judge; raises SettingsError if there is none."""
     differing = [name for name in _COMPARED if old.prompts[name].prompt_hash != new.prompts[name].prompt_hash]
     if not differing:
         raise SettingsError(
@@ -243,7 +247,7 @@ def compare_prompts(plan: ComparisonPlan, *, seed: int) -> PromptComparison:
         with open_session(plan.settings, _plan(plan), run=run) as session:
             sides = session.carry_out(partial(_ask_both, plan=plan))
     except RunCancelled as error:
-        raise RunCancelled(f"{error}; what came is kept") from None
+        raise RunCancelled(f"{error}; the replies so far are stored") from None
     # The reviewed verdicts with the labels of both sides; NULL where the judge failed.
     frame = plan.reviewed.with_columns(item_id=pl.coalesce("statement_id", pl.format("C{}", "context_rank")))
     for name, side in zip(("old_label", "new_label"), sides, strict=True):
@@ -265,21 +269,16 @@ def compare_prompts(plan: ComparisonPlan, *, seed: int) -> PromptComparison:
     )
 
 
-def estimate_comparison(plan: ComparisonPlan) -> list[Usage]:
-    """What asking would take on each side, less what is on record, with nothing asked and nothing written."""
-    return [side.usage for side in rehearse(plan.settings, _plan(plan), partial(_ask_both, plan=plan))]
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Side:
-    """What the judge says with the prompts of one side, by reviewed run, and what that took."""
+    """The verdicts with the prompts of one side, by reviewed run, and the usage."""
 
     usage: Usage
     verdicts: Mapping[str, Sequence[ItemVerdict]]
 
 
 async def _ask_both(session: Session, plan: ComparisonPlan) -> list[_Side]:
-    """The old side and the new one."""
+    """Ask with the old prompts, then with the new ones."""
     sides: list[_Side] = []
     for words in (plan.old, plan.new):
         before = session.usage
@@ -301,13 +300,13 @@ async def _ask_both(session: Session, plan: ComparisonPlan) -> list[_Side]:
 
 
 async def judge_again(live_run: LiveRun, texts: Sequence[JudgedTexts], steps: Sequence[str]) -> list[ItemVerdict]:
-    """All verdicts of these samples by the live run's judge and prompts; a step that failed has none.
+    """Return all verdicts on these samples by the live run's judge and prompts; a step that failed has none.
 
     `steps` are files in `tasks/`, which are named like what they ask with.
     """
     works: list[SampleWork] = []
     for of_sample in texts:
-        # A sample whose statements are those of its run.
+        # A sample with the statements of its run.
         work = make_work(of_sample.sample)
         for source in work.extractions:
             rows = [row for row in of_sample.splits if row["source"] == source]
@@ -348,10 +347,9 @@ class ComparisonReport:
     comparison: PromptComparison | None
 
     def to_plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the report as in JSON."""
         plain: dict[str, Any] = {
-            "old": _describe_prompt_set(self.plan, "old"),
-            "new": _describe_prompt_set(self.plan, "new"),
+            **{side: _describe_prompt_set(self.plan, side) for side in _SIDES},
             "judge": self.plan.settings.judge,
             "language": self.plan.settings.language,
             "steps": list(self.plan.steps),
@@ -369,7 +367,7 @@ class ComparisonReport:
         }
 
     def print(self) -> None:
-        """As a person reads it."""
+        """Print the report for a person."""
         plan = self.plan
         n_samples = sum(len(texts) for texts in plan.texts.values())
         print_line(
@@ -389,8 +387,8 @@ class ComparisonReport:
                     change.accuracy_old.value,
                     change.accuracy_new.value,
                     _write_change(change.accuracy_difference),
-                    _value(change.kappa_old),
-                    _value(change.kappa_new),
+                    change.kappa_old.value if change.kappa_old else None,
+                    change.kappa_new.value if change.kappa_new else None,
                     _write_change(change.kappa_difference),
                     change.n_changed,
                     change.n_better,
@@ -413,9 +411,9 @@ class ComparisonReport:
                         ", ".join(move["people"]),
                         "better" if move["moved"] > 0 else "worse" if move["moved"] < 0 else "no nearer",
                     ]
-                    for move in moves[:_MOST_MOVES]
+                    for move in moves[:_MAX_MOVES]
                 ]  # fmt: skip
-                more = f", {_MOST_MOVES} of {len(moves)} (--json has all)" if len(moves) > _MOST_MOVES else ""
+                more = f", {_MAX_MOVES} of {len(moves)} (--json has all)" if len(moves) > _MAX_MOVES else ""
                 columns = ["step", "sample", "item", "old", "new", "people", "which is"]
                 print_table(make_table(columns, shown, title=f"Verdicts that changed, worst first{more}"))
                 print_line()
@@ -426,7 +424,7 @@ class ComparisonReport:
             return
         if self.comparison.n_unjudged:
             print_line(f"{self.comparison.n_unjudged} verdicts are left out: the judge failed on one side or both.")
-        print_line(f"The calls are those of run {self.comparison.run_id}.")
+        print_line(f"The calls are stored under run {self.comparison.run_id}.")
 
 
 def compare_prompt_sets(
@@ -445,13 +443,14 @@ def compare_prompt_sets(
     words = [find_prompt_set(warehouse, source, settings.language) for source in (old, new)]
     plan = plan_comparison(warehouse, runs, settings, *words)
     if dry_run:
-        return ComparisonReport(plan=plan, costs=estimate_comparison(plan), comparison=None)
+        sides = rehearse(plan.settings, _plan(plan), partial(_ask_both, plan=plan))
+        return ComparisonReport(plan=plan, costs=[side.usage for side in sides], comparison=None)
     comparison = compare_prompts(plan, seed=seed)
     return ComparisonReport(plan=plan, costs=comparison.usages, comparison=comparison)
 
 
 def derive_settings(resolved: Resolved, run: RunRow, url: str) -> RunSettings:
-    """A run's settings, with what was named for asking again."""
+    """Return a run's settings with the given changes for asking again."""
     settable = list_settings(lambda where: where.compares == "given")
     chosen = {name for name in settable if not resolved.origins[name].startswith("default")}
     always = list_settings(lambda where: where.compares == "always")
@@ -465,10 +464,6 @@ def _describe_prompt_set(plan: ComparisonPlan, side: str) -> dict[str, Any]:
     hashes = {name: {"version": words.prompts[name].version, "prompt_hash": words.prompts[name].prompt_hash}
               for name in plan.prompts}  # fmt: skip
     return {"source": words.source, "prompts": hashes}
-
-
-def _value(measure: Measure | None) -> float | None:
-    return measure.value if measure else None
 
 
 def _write_change(measure: Measure | None) -> str | None:
@@ -489,7 +484,7 @@ class PreviewedRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Preview:
-    """All requests a prompt takes for one sample; `why_none` says why there are none."""
+    """All requests of a prompt for one sample; `why_none` explains why there is none."""
 
     sample_id: str
     requests: tuple[PreviewedRequest, ...]
@@ -498,7 +493,7 @@ class Preview:
 
 
 def preview_prompt(prompt: Prompt, settings: RunSettings, sample_id: str | None) -> Preview:
-    """What `prompt` asks of a sample of the settings' dataset, its first one without an id.
+    """Collect the requests of `prompt` for a sample of the settings' dataset, by default its first one.
 
     Raises SettingsError for a prompt of test sets and for an id the dataset does not have, and DatasetError for a
     dataset that would be refused.
@@ -516,13 +511,13 @@ def preview_prompt(prompt: Prompt, settings: RunSettings, sample_id: str | None)
     sample = _find_sample(settings, sample_id)
     questions: dict[str, Question] = {}
     way = find_plan(prompt.name)
-    # What limits or repeats the asking changes no message.
+    # Limits and votes change no message.
     quiet = settings.model_copy(
         update={"rpm": None, "tpm": None, "budget_usd": None, "votes": 1, "embeddings": "hashing", "plan": way}
     )
     asking = find_asking_steps(prompt.name) if way == SEPARATE else PLANS[way].joins
     plan = Plan(metrics=(), steps=add_earlier(asking))
-    # The judge sends nothing: what it is asked is put into `questions`.
+    # The judge sends nothing: its questions are put into `questions`.
     judges = Judges(default=StandInJudge(None, heard=questions))
     live_run = make_live_run("preview", quiet, plan, judges, Warehouse(settings.warehouse), record=NoRecord())
 
@@ -539,7 +534,7 @@ def preview_prompt(prompt: Prompt, settings: RunSettings, sample_id: str | None)
     )
     why_none = None
     if not requests:
-        # How the steps ended that had nothing to ask, or what settled the matter without a judge.
+        # The outcomes of steps without a question, or rows that needed no judge.
         outcomes = [row for row in work.rows["outcomes"] if row["reason"]]
         ended = [f"{row['step']}: {row['reason']} {row['detail'] or ''}".strip() for row in outcomes]
         settled = [str(row["reason"]).strip() for table in ("grades", "classifications") for row in work.rows[table]]

@@ -1,9 +1,8 @@
-"""Asking a judge outside of an evaluation: what `benchmark`, `prefer`, `prompts compare` and `testset` have in common.
+"""Sessions that ask a judge outside an evaluation, for `benchmark`, `prefer`, `prompts compare` and `testset`.
 
-The requests go the way a run's requests go, so that a reply on record is used again. The calls belong to a run of
-their own, which has no scores, and which `latest`, `previous` and labels never select; or they are kept nowhere. Ctrl-C
-and SIGTERM stop the asking: what is under way may still finish for a few seconds. What a session would ask is counted
-by the same code in a dry one.
+The requests are sent like the requests of a run, so stored replies are reused. The calls belong to a separate run
+without scores, which `latest`, `previous` and labels never select; or they are not stored. Ctrl-C and SIGTERM stop the
+asking: open requests may still finish for a few seconds. A dry session counts its requests by the same code.
 """
 
 import asyncio
@@ -38,9 +37,9 @@ T = TypeVar("T")
 
 @dataclass(kw_only=True)
 class Session:
-    """What asks and what that took. `dry` is the record of a dry session, in which nothing is sent or written.
+    """A session and its usage. `dry` is the record of a dry session, in which nothing is sent or written.
 
-    `has_failures` says that something was left without a verdict; the run's row then says `incomplete`.
+    With `has_failures` something has no verdict, and the run ends as `incomplete`.
     """
 
     live_run: LiveRun
@@ -49,12 +48,12 @@ class Session:
 
     @property
     def usage(self) -> Usage:
-        """What the asking took so far, or would take."""
+        """The usage so far, or the estimated usage of a dry session."""
         return self.dry.usage if self.dry else replace(self.live_run.asker.counts)
 
     @property
     def problem(self) -> str | None:
-        """What ended the asking early, if anything did."""
+        """The error that ended the asking early, if any."""
         try:
             self.live_run.asker.raise_if_stopped()
         except FatalJudgeError as error:
@@ -62,17 +61,16 @@ class Session:
         return None
 
     def note_done(self) -> None:
-        """Let the display know that one more of the things that are asked about is done."""
+        """Count one more thing as done, for the display of progress."""
         self.live_run.progress.n_done += 1
 
     def expect(self, number: int, what: str) -> None:
-        """Let the display know how many of `what` there are to ask about."""
+        """Set the number of things to ask about, for the display of progress."""
         self.live_run.progress.n_samples, self.live_run.progress.what = number, what
 
     async def fit(self, live_run: LiveRun, prompts: Sequence[str] = ()) -> LiveRun:
-        """A variant of the session's live run, with other prompts or steps, ready to ask: its prompts are on record,
-        with others of these names."""
-        # One asker for all variants: what they ask is counted, limited, stopped and put on record as one.
+        """Return a variant of the session's live run with other prompts or steps; they are stored, with `prompts`."""
+        # All variants share one asker, so their requests are counted, limited, stopped and stored together.
         asking = Asking(asker=self.live_run.asker, embedder=self.live_run.embedder)
         fitted = replace(live_run, session=secrets.token_hex(4), open_asking=lambda: asking)
         if self.dry is None and (batch := make_prompt_batch(fitted, prompts)) is not None:
@@ -103,12 +101,12 @@ class Session:
 def open_session(
     settings: RunSettings, plan: Plan, *, run: RunRow | None = None, resumes: bool = False
 ) -> Iterator[Session]:
-    """A session whose calls are those of `run`; its row says after the block how it ended. Without one nothing is kept.
+    """Open a session whose calls belong to `run`, and store how it ended. Without a run nothing is stored.
 
-    The warehouse of a run is made ready first and takes in what others left behind. `resumes` says that the run is on
-    record, and was stopped.
+    The warehouse is made ready first and takes in rows that other processes left behind. With `resumes` the run is
+    stored already, and was stopped.
 
-    Raises FatalJudgeError for what cannot be asked; nothing is on record then.
+    Raises FatalJudgeError if the judge cannot be asked; nothing is stored then.
     """
     warehouse, judges = Warehouse(settings.warehouse), make_judges(settings, plan)
     if run is None:
@@ -139,5 +137,5 @@ def open_session(
 
 
 def rehearse(settings: RunSettings, plan: Plan, ask: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
-    """Let `ask` go its way in a dry session, which counts what it would take less what is on record."""
+    """Run `ask` in a dry session, which counts the requests without a stored reply."""
     return ask_dry(settings, plan, lambda live_run, record: ask(Session(live_run=live_run, dry=record)))

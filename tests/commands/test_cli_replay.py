@@ -136,7 +136,10 @@ def test_samples_and_metrics_are_chosen_by_name(replayed: Replayed) -> None:
         (("--sample", "berth-x"), "--sample: 'berth-x' has no score in both runs; did you mean"),
         (("--sample", "berth-15"), "'berth-15' scores the same in both runs, in factual_f1, so there is nothing"),
         (("--metric", "factual_f"), "have no scores of 'factual_f' in common; did you mean factual_f1?"),
-        (("--suite", "deaf.toml"), "the target cannot be given contexts, so that nothing can be told apart: let the"),
+        (
+            ("--suite", "deaf.toml"),
+            "the target does not accept contexts, so retrieval and generation cannot be separated: let the",
+        ),
         (("--suite", "mute.toml"), "has no [target], so there is nothing to ask"),
     ],
 )

@@ -341,8 +341,8 @@ def test_the_tables_hold_it_all(live_run: LiveRun) -> None:
     (support,) = [line for line in ended.lines if line.split()[:3] == ["harbour_support", "en", "the"]]
     assert "1.00 (0." in support
     assert any(line.startswith("mean of 2") for line in ended.lines)
-    assert "harbour_rubric: nothing here measures tone, which people rated as well." in ended.lines
-    assert "Passed over, for their columns make no kind: 1 sets (--json names them)." in ended.lines
+    assert "harbour_rubric: people also rated tone, which is not measured here." in ended.lines
+    assert "Skipped, since their columns match no kind: 1 sets (--json names them)." in ended.lines
     half = live_run.call("--judge", "lexical", "--data", "sets", "--half", "report")
     assert half.lines[0].startswith("lexical-3 against people, half `report` of each set;")
 
