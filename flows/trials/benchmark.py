@@ -163,7 +163,7 @@ class Report:
 
     @property
     def totals(self) -> list[Total]:
-        """The means for each kind and each dimension that people rated; with two plans for both and for the difference."""
+        """The means for each kind and each dimension that people rated; with two plans also the difference."""
         groups: dict[tuple[str, str], list[Line]] = {}
         for result in self.sets:
             kind = f"{result.part.kind}: {result.about}" if result.about else result.part.kind

@@ -2,8 +2,8 @@
 
 `prompts compare` asks the judge again about verdicts that people have reviewed, by old and new prompts. The requests
 are sent like the requests of a run, over the samples and statements of the reviewed runs and by the plan of each, so
-stored replies are reused. The calls belong to a separate run of kind `prompts`, whose parent is the reviewed run; it has no
-scores, and `latest`, `previous` and labels never select it.
+stored replies are reused. The calls belong to a separate run of kind `prompts`, whose parent is the reviewed run; it
+has no scores, and `latest`, `previous` and labels never select it.
 
 `prompts show --sample` sends and writes nothing: the real steps run over the sample, and their questions are collected
 in place of replies. Statements are from the built-in lexical judge (`tasks/models/stand_ins.py`).
