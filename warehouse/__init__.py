@@ -1,1 +1,1 @@
-"""Where everything is kept: the tables, and the words that describe what is in it."""
+"""The warehouse: its tables, views and queries, and the code that writes and reads them."""

@@ -2,7 +2,7 @@
 
 `duckdb:///relative/or//absolute/path.duckdb` or simply a path is one DuckDB file. `ducklake:sqlite:/a/catalog?data=/a`
 and `ducklake:postgresql://user@host/db?data=s3://bucket/prefix` are lakes: a catalogue and a place for Parquet files.
-After `sqlite:` follows a path as it is, `/absolute` or `relative`; four slashes are absolute as well, and after three
+After `sqlite:` follows a plain path, `/absolute` or `relative`; four slashes are absolute as well, and after three
 only a name is allowed, because people read `sqlite:///a/b` both as /a/b and as ./a/b.
 Everything beside the warehouse (its lock, journal and spool) is named after it, so that one `ls` shows what belongs
 together; for a lake with a server that is a folder of the user on this machine.
@@ -127,7 +127,7 @@ def _locate(url: str, path: str) -> Location:
     try:
         return Location(path=Path(path).expanduser().resolve())
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, an unknown home, a NUL
-        raise WarehouseUrlError(f"{url!r} leads nowhere: {error}; name the warehouse by a plain path") from None
+        raise WarehouseUrlError(f"{url!r} cannot be followed: {error}; name the warehouse by a plain path") from None
 
 
 def _locate_lake(url: str, rest: str) -> Location:

@@ -1,9 +1,9 @@
-"""How what is stored or said is made safe and short: secrets hidden, texts cut, names listed, values quoted.
+"""Safe and short texts for the warehouse and for messages: secrets hidden, texts cut, names listed, values quoted.
 
-Secrets of this process stand in nothing that is stored, whoever repeats them: a judge's reply, an error, an answer of
+Secrets of this process are not stored, whichever text repeats them: a judge's reply, an error, an answer of
 the application under test. What is known to be one is noted where it is read (`note_secret`); keys, tokens and
 passwords of the environment are found by the names of their variables. Rows lose them where rows are made (`tables`,
-`mover`). A secret is found as it is and as JSON, an address, a page or base64 would spell it.
+`mover`). A secret is found in plain form and as JSON, an address, a page or base64 would spell it.
 """
 
 import base64
@@ -22,20 +22,20 @@ from typing import Final
 from urllib.parse import quote, urlsplit, urlunsplit
 
 SHOWN = "[key]"
-# A shorter value is no secret, and taking it out would take out parts of words.
+# A shorter value is unlikely to be a secret, and hiding it would hide parts of words.
 _SHORTEST = 8
-# A value without a digit is often a word that stands where a local endpoint wants no key.
+# A value without a digit is often a placeholder for a local endpoint that needs no key.
 _SHORTEST_WITHOUT_DIGIT = 12
 _NAME_ENDS = ("API_KEY", "ACCESS_KEY", "SECRET_KEY", "PRIVATE_KEY", "TOKEN", "SECRET", "PASSWORD", "AUTH_STRING")
-# Any ASCII character but quote and backslash may stand in JSON like this.
+# Any ASCII character but quote and backslash may be written in JSON like this.
 _ESCAPED = re.compile(r"\\u00((?!22|5[cC])[2-7][0-9a-fA-F])")
 
 noted: set[str] = set()
-"""The secrets that are known; where there are none nothing has to be hidden."""
+"""The known secrets; where the set is empty no text has to be searched."""
 
 
 def note_secret(value: str) -> None:
-    """Take this out of whatever is stored from now on."""
+    """Hide this value in all rows that are stored from now on."""
     if len(value) >= _SHORTEST and value.isprintable():
         noted.add(value)
 
@@ -50,7 +50,7 @@ def note_environment(environ: Mapping[str, str] | None = None) -> None:
 
 
 def hide_secrets(text: str) -> str:
-    """The text without any secret. Costs some microseconds for what has none."""
+    """Return the text without any secret, within some microseconds where it has none."""
     if not noted:
         return text
     spellings = _spell_all(frozenset(noted))
@@ -64,26 +64,26 @@ def hide_secrets(text: str) -> str:
 
 
 def hide_in(value: object) -> object:
-    """A column's value without any secret: a text, a list of texts, or whatever else it is."""
+    """Return a column's value without any secret, be it a text, a list of texts, or another value."""
     if isinstance(value, str):
         return hide_secrets(value)
     return [hide_in(item) for item in value] if isinstance(value, list | tuple) and noted else value
 
 
 def hide_in_rows(rows: Sequence[Mapping[str, object]]) -> Sequence[Mapping[str, object]]:
-    """Rows whose values have lost every secret."""
+    """Return rows without any secret in their values."""
     return [{name: hide_in(value) for name, value in row.items()} for row in rows]
 
 
 @functools.lru_cache(maxsize=4)
 def _spell_all(secrets: frozenset[str]) -> tuple[str, ...]:
-    """All spellings, the longest first, so that of two of which one holds the other nothing is left."""
+    """Return all spellings, the longest first, so that no part of a longer one is left."""
     spellings = {spelling for secret in secrets for spelling in spell_secret(secret)}
     return tuple(sorted(spellings, key=lambda spelling: (-len(spelling), spelling)))
 
 
 def spell_secret(value: str) -> set[str]:
-    """A value as it is and as JSON, an address, a page, Python or base64 would have it."""
+    """Return a value in plain form and as JSON, an address, a page, Python or base64 would spell it."""
     import orjson  # noqa: PLC0415  # --help does without
 
     plain, escaped = orjson.dumps(value).decode()[1:-1], json.dumps(value)[1:-1]
@@ -118,18 +118,18 @@ def clean_text(text: str) -> str:
     )
 
 
-def shorten(text: str | None, most: int = 400) -> str:
-    """A text on one line, cut with an ellipsis where it has more letters than that; nothing for None."""
-    return cut(" ".join((text or "").split()), most)
+def shorten(text: str | None, max_length: int = 400) -> str:
+    """Return a text on one line, cut with an ellipsis after `max_length` characters; empty for None."""
+    return cut(" ".join((text or "").split()), max_length)
 
 
-def cut(text: str, most: int) -> str:
-    """A text as it is, cut with an ellipsis where it has more letters than that."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def cut(text: str, max_length: int) -> str:
+    """Return a text, cut with an ellipsis after `max_length` characters."""
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
 
 
 def list_names(names: Sequence[str], at_most: int = 30) -> str:
-    """Names for a message: `a, b, c`, cut short with a count after `at_most`."""
+    """Return names for a message: `a, b, c`, cut short with a count after `at_most`."""
     if not names:
         return "(none)"
     left = len(names) - at_most
@@ -137,7 +137,7 @@ def list_names(names: Sequence[str], at_most: int = 30) -> str:
 
 
 def name_kind(value: object) -> str:
-    """What a value is, in words of the file rather than of Python."""
+    """Return the kind of a value, in words of the file rather than of Python."""
     kinds = {str: "text", bool: "true or false", list: "a list", dict: "an object", bytes: "binary data"}
     if value is None:
         return "null"
@@ -145,12 +145,12 @@ def name_kind(value: object) -> str:
 
 
 def quote_value(value: object, at_most: int = 60) -> str:
-    """A value for a message, on one line and cut short."""
+    """Return a value for a message, on one line and cut short."""
     return cut(repr(value), at_most)
 
 
 def hide_credentials(address: str) -> str:
-    """An address without user, password and query, which may hold a key."""
+    """Return an address without user, password and query, which may hold a key."""
     try:
         parts = urlsplit(address)
     except ValueError:
@@ -167,7 +167,7 @@ _LIKENESS: Final = 0.6
 
 
 def suggest(name: str, known: Collection[str], *, otherwise: str = "known") -> str:
-    """`did you mean a or b?`, else `known: a, b, …`: the first dozen, and how many more there are."""
+    """Return `did you mean a or b?`, else `known: a, b, …`: the first dozen, and the number of others."""
     by_small = {other.lower(): other for other in known}
     close = difflib.get_close_matches(name.lower(), by_small, n=_MOST_CLOSE, cutoff=_LIKENESS)
     if close:

@@ -57,7 +57,7 @@ class MetricFile:
 
     `minimum` is the lowest possible value. `default_place` is its place among the metrics of a run that names none;
     None where it is not one of them.
-    `correctable` tells whether labels of a part of its verdicts can correct its mean, or what is in the way: `ratio`,
+    `correctable` is `yes` where labels of a part of its verdicts can correct its mean, or else the obstacle: `ratio`,
     a quotient of counts; `joined`, two verdicts on a statement; `ranks`, all verdicts of a ranking. It is None for a
     metric that rests on no verdict that people review. `embeddings` is the kind that it has a value with; None where
     any kind will do. `meaning` is a phrase for a reader who does not know the formula, None where the file has none;
@@ -81,7 +81,7 @@ class MetricFile:
     is_own: bool = True
 
     def fits(self, embeddings: str | None) -> bool:
-        """Return whether it has a value in a run with these embeddings; None stands for any."""
+        """Return whether it has a value in a run with these embeddings; None means any."""
         return embeddings is None or self.embeddings in (None, "hashing" if embeddings == "hashing" else "model")
 
 
@@ -94,7 +94,7 @@ class ViewScript:
 
 
 def load_metrics(folder: Path | None = None) -> dict[str, MetricFile]:
-    """Load all built-in metrics and those of the user's folder, by name in alphabetical order.
+    """Load the built-in metrics and the files of the user's folder, by name in alphabetical order.
 
     Raises MetricFileError for a missing folder, a file that breaks the rules, or the name of a built-in metric: one
     name must mean one formula wherever a score is read.
@@ -234,8 +234,8 @@ def write_rubric_metric(
 ) -> str:
     """Return a metric file for a rubric's criterion or total: its rating as a share of the scale's maximum.
 
-    `stand_in` is a sentence on the rating where a text is missing. The built-in rubrics have such files; those of
-    users' rubrics are made while a run is planned.
+    `stand_in` is a sentence on the rating where a text is missing. The built-in rubrics have such files; for
+    users' rubrics they are made while a run is planned.
     """
     further = ("-- better: low\n" if better == "low" else "") + (f"-- minimum: {minimum!r}\n" if minimum else "")
     text = read_query("rubric_metric")

@@ -176,7 +176,7 @@ _PATIENCE_S = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class FlushPolicy:
-    """When rows are moved into a table: after a time, or earlier after a number of rows; `folder` holds its journal.
+    """The policy for moving rows into a table: after a time, or after a number of rows; `folder` holds its journal.
 
     A move costs 70 ms of CPU however few rows it has, so it waits for some.
     """
@@ -186,7 +186,7 @@ class FlushPolicy:
     max_rows: int
 
 
-# Responses have a folder of their own, because segments beside it are calls.
+# Responses have a separate folder, because segments beside it are calls.
 FLUSH_POLICIES: Final[dict[JournalledTable, FlushPolicy]] = {
     "llm_calls": FlushPolicy(folder="", every_s=20.0, max_rows=2000),
     "responses": FlushPolicy(folder="responses", every_s=5.0, max_rows=500),

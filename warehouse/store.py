@@ -45,7 +45,7 @@ RESTS_ON: Final[Mapping[Part, frozenset[str]]] = {
     "causes": frozenset({*VERDICT_TABLES, "run_samples", "kb_updates"}),
     "costs": frozenset({"llm_calls"}),
 }
-"""By part the tables that it is computed from; causes also from those of earlier runs of the series."""
+"""The tables that each part is computed from; causes also look at earlier runs of the series."""
 _SAMPLES_AT_ONCE: Final = 20_000
 _BYTES_PER_SAMPLE: Final = 25_000  # twice what 30,000 samples of 7 statements each took
 _WRITER_MIB: Final = 180
@@ -174,7 +174,7 @@ class Warehouse:
         *,
         replaces: Sequence[str] = (),
     ) -> None:
-        """Write rows by table as one batch under a key; those of `replaces`, samples of the run, are deleted first."""
+        """Write rows by table as one batch under a key, in place of the rows of the run's samples `replaces`."""
         frames = {table: build_frame(table, rows) for table, rows in tables.items() if rows or replaces}
         if frames:
             self.append(Batch(key=key, run_id=run_id, tables=frames, replaces=tuple(replaces)))

@@ -1,8 +1,8 @@
 """A batch of rows that are written together or not at all, and the columns of its tables as Polars types.
 
-The migrations are the truth; a test holds `tables.toml` to them. It exists so that a batch has the right types
-before any DuckDB file is open, even when a column is all NULL or the batch goes to the spool. The tables of verdicts
-stand with the steps that write them (`steps`).
+The migrations define the tables; a test keeps `tables.toml` equal to them. It exists so that a batch has the right
+types before any DuckDB file is open, even when a column is all NULL or the batch goes to the spool. The tables of
+verdicts are defined with the steps that write them (`steps`).
 """
 
 import tomllib
@@ -35,7 +35,7 @@ Frames = Mapping[str, pl.DataFrame]
 
 
 def build_frame(table: str, rows: Sequence[Mapping[str, object]]) -> pl.DataFrame:
-    """Rows as a frame with the table's columns, without secrets; keys that are no column of the table are refused."""
+    """Return rows as a frame with the table's columns, without secrets; raises KeyError for an unknown column."""
     return _frame(table, messages.hide_in_rows(rows) if rows and messages.noted else rows)
 
 
@@ -50,7 +50,7 @@ def _frame(table: str, rows: Sequence[Mapping[str, object]]) -> pl.DataFrame:
 
 
 def build_verdict_frames(run_id: str, rows: Sequence[Mapping[str, Sequence[Mapping[str, object]]]]) -> Frames:
-    """A frame for each of VERDICT_TABLES; `rows` has those of each sample by table."""
+    """Return a frame for each of VERDICT_TABLES; `rows` has the rows of each sample by table."""
     of_tables: dict[str, Sequence[Mapping[str, object]]] = {
         table: [{"run_id": run_id, **row} for of_sample in rows for row in of_sample[table]] for table in VERDICT_TABLES
     }

@@ -79,7 +79,7 @@ def test_what_takes_too_much_memory_is_refused(warehouse: Warehouse, sql: str) -
 def test_no_more_than_two_are_at_work(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query_process, "_PATIENCE_S", 0.0)
     monkeypatch.setattr(query_process, "_turns", threading.BoundedSemaphore(1))
-    with query_process._turns, pytest.raises(WarehouseBusy, match="queries are under way"):
+    with query_process._turns, pytest.raises(WarehouseBusy, match="queries are running"):
         answer_apart(warehouse.location, "from runs")
 
 

@@ -1,1 +1,1 @@
-"""How the warehouse is opened, locked, migrated and written, be it a DuckDB file or a lake."""
+"""Opening, locking and migrating a warehouse, be it a DuckDB file or a lake."""

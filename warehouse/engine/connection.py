@@ -123,7 +123,7 @@ def _close_kept() -> None:
 
 @contextmanager
 def open_writer(location: Location, *, patience_s: float, waits: bool = True) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open the file for one transaction and make it where there is none.
+    """Open the file for one transaction and make it where it is missing.
 
     Raises WarehouseBusy when others keep it longer than `patience_s` and the caller's run does not wait for them
     (`waiting_for_others`; with `waits` false none does), WarehouseUnwritable, or WarehouseError for another kind of
@@ -264,7 +264,7 @@ def _thread_lock(location: Location, deadline: float) -> Iterator[None]:
 
 
 def _connect_reader(location: Location, deadline: float) -> duckdb.DuckDBPyConnection:
-    """Open the file for reading once the writer at the lock file has closed it, or has waited for it in vain."""
+    """Open the file for reading once the writer at the lock file has closed it, or has waited too long for it."""
     lock = FileLock(location.lock_path, thread_local=False)
     try:
         if not location.lock_path.exists():

@@ -40,7 +40,7 @@ class StoredResponse:
 def fetch_responses(
     warehouse: Warehouse, run_id: str, sample_ids: Collection[str], *, source: Literal["own", "brought"] = "own"
 ) -> dict[str, StoredResponse]:
-    """Return the responses of a run to some samples by sample; `brought` are those that its dataset had."""
+    """Return the responses of a run to some samples by sample; `brought` came with its dataset."""
     rows = warehouse.fetch_rows(f"responses/{source}", {"sample_id": sample_ids}, run_id=run_id)
     return {row["sample_id"]: StoredResponse(**row) for row in rows}
 
@@ -90,7 +90,7 @@ def find_replies(
 
 
 def sum_cost(warehouse: Warehouse, run_id: str) -> float:
-    """Return the dollars of a run's calls so far, as far as they are in the warehouse and have a price.
+    """Return the dollars of a run's calls so far: of the calls in the warehouse that have a price.
 
     A reused reply was paid for by the call that first received it.
     """
@@ -149,7 +149,7 @@ class StoredBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchLedger:
-    """The batches of one judge at one endpoint, written for a run; `only_run` lists those of this run alone."""
+    """The batches of one judge at one endpoint, written for a run; `only_run` lists the batches of this run alone."""
 
     warehouse: Warehouse
     run_id: str

@@ -93,7 +93,7 @@ class SampleSlice:
     """All rows about some samples in the run's order; all but `samples` have a `sample_id` to join by.
 
     `calls` has one row per call, as JSON, and one per text that requests share: see `report/slice_calls.sql`. `of_both`
-    are the verdicts of both runs where there is another one, as `RunPair.fetch_verdicts` returns them.
+    are the verdicts of both runs where a base is given, as `RunPair.fetch_verdicts` returns them.
     """
 
     samples: Rows
@@ -184,7 +184,7 @@ def find_runs(warehouse: Warehouse, wanted: Mapping[str, str | None], *, order: 
 
 
 Scores = Mapping[tuple[str, str], Mapping[str, Any]]
-"""By sample and metric: value, unscored_reason and change."""
+"""The value, unscored_reason and change by sample and metric."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,7 +270,7 @@ class SeriesData:
     """A series as rows, runs oldest first.
 
     `means` has a row per metric and run, in time order within the metric; `causes` is by run id, of the newest runs,
-    and `latencies` of those that asked a target. `worse` lists samples that are worse in the newest run with
+    and `latencies` of runs that asked a target. `worse` lists samples that are worse in the newest run with
     scores than in run `since` (None with only one run).
     """
 

@@ -136,7 +136,7 @@ class JudgedTexts:
 def fetch_reviewed(warehouse: Warehouse, run_ids: Sequence[str]) -> pl.DataFrame:
     """Return one row per reviewed verdict of these runs and reviewer.
 
-    `weight` is the number of verdicts it stands for, NULL where chance did not pick it; `prompt_version` is version and
+    `weight` is the number of verdicts it represents, NULL where chance did not pick it; `prompt_version` is version and
     hash of the prompt, NULL where no request was needed; `language` is that of the question.
     """
     # One run at a time: then a filter on it reaches every table below the views.

@@ -137,7 +137,7 @@ def list_runs(
     kinds: Sequence[RunKind] | None = None,
     limit: int | None = None,
 ) -> list[RunRow]:
-    """Return runs, newest first: one by its id, those of some kinds, or all."""
+    """Return runs, newest first: one by its id, all of some kinds, or all."""
     columns = ", ".join(f'"{field.name}"' for field in fields(RunRow))
     sql = f"""
         select {columns} from runs
@@ -168,7 +168,7 @@ def find_run(warehouse: Warehouse, wanted: str) -> RunRow:
     if gone := warehouse.fetch_rows("forget/gone_run", run_id=wanted):
         raise WarehouseError(
             f"run {wanted} was forgotten with all its rows on {gone[0]['forgotten_at']:%Y-%m-%d}, by "
-            f"{gone[0]['forgotten_by']}; `evalhouse runs` lists those that are there"
+            f"{gone[0]['forgotten_by']}; `evalhouse runs` lists the stored ones"
         )
     runs = list_runs(warehouse)
     if not runs:
@@ -224,7 +224,7 @@ def hold_suite(warehouse: Warehouse, suite: str, *, wait_s: float = 0.0) -> Iter
 
     def name_holder() -> str:
         # A run that is starting has no row yet.
-        rows = warehouse.fetch_rows("runs/under_way", suite=suite) if warehouse.exists() else []
+        rows = warehouse.fetch_rows("runs/running", suite=suite) if warehouse.exists() else []
         which = f"run {rows[0]['run_id']} of suite {suite!r}" if rows else f"another run of suite {suite!r}"
         return f"{which} is running, and runs of one suite never overlap; wait for its end, or stop it there"
 

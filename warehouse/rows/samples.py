@@ -37,7 +37,7 @@ Role = Literal["user", "assistant"]
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """One earlier turn of a conversation; `contexts` are those of an assistant's turn, None where they are unknown."""
+    """One earlier turn of a conversation; `contexts` belong to an assistant's turn, None where they are unknown."""
 
     role: Role
     text: str

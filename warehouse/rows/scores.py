@@ -161,7 +161,7 @@ def fetch_score_history(warehouse: Warehouse, run_id: str | None = None, *, seri
 def fetch_histories(warehouse: Warehouse, run_ids: Collection[str]) -> pl.DataFrame:
     """Return the rows of `score_history` of these runs, each with the run before it.
 
-    `change` and `n_shared` are those of the newest run of each series and metric, and NULL elsewhere: they rest on the
+    `change` and `n_shared` are given for the newest run of each series and metric, NULL elsewhere: they rest on the
     scores of single samples, and no page shows more of them.
     """
     chain = warehouse.fetch("history/chain", {"run_id": run_ids})
@@ -171,7 +171,7 @@ def fetch_histories(warehouse: Warehouse, run_ids: Collection[str]) -> pl.DataFr
 
 def fetch_shared(warehouse: Warehouse, pairs: pl.DataFrame) -> pl.DataFrame:
     """Return for each `run_id`, `metric` and `previous_run_id` the `change` of the mean over the samples that both runs
-    scored, and how many these are (`n_shared`); no row where there are none."""
+    scored, and their number (`n_shared`); no row without such samples."""
     sql = read_query("history/shared").replace("from score_chain\n", "from wanted_pairs as score_chain\n")
     wanted = pairs.select(pl.col("run_id", "metric", "previous_run_id").cast(pl.String))
     return warehouse.read(sql, frames={"wanted_pairs": wanted.drop_nulls()})

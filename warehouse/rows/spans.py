@@ -1,4 +1,4 @@
-"""Reads of the spans that were received, and of what was logged about them."""
+"""Received spans and logged events, read by trace."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class TraceRows:
-    """A trace as rows of `spans` and of `span_events`; `is_earlier` where it is an earlier one of a wanted session."""
+    """A trace as rows of `spans` and `span_events`; `is_earlier` where it is an earlier one of a wanted session."""
 
     spans: list[Row]
     events: list[Row]
@@ -27,9 +27,9 @@ class TraceRows:
 
 
 def read_trace_rows(warehouse: Warehouse, since: datetime, until: datetime, service: str | None) -> Iterator[TraceRows]:
-    """The traces that began in [since, until), and the earlier ones of their sessions.
+    """Yield the traces that began in [since, until), and earlier ones of their sessions.
 
-    Those of a session follow each other in the order in time. Nothing of a warehouse that is not there yet.
+    Traces of a session follow each other in the order in time. A warehouse that does not exist yet has none.
     """
     if not warehouse.exists():
         return
@@ -47,7 +47,7 @@ def read_trace_rows(warehouse: Warehouse, since: datetime, until: datetime, serv
 
 @dataclass(frozen=True, kw_only=True)
 class ForgottenTraces:
-    """Traces that are no longer there: how many, when they began, and by which rules they were forgotten."""
+    """Deleted traces: how many, when they began, and the rules by which they were forgotten."""
 
     n_traces: int
     first_began_at: datetime
@@ -57,20 +57,20 @@ class ForgottenTraces:
 
     @property
     def words(self) -> str:
-        """What a person reads who looks for them."""
+        """The sentence for a person who looks for them."""
         began = write_began(self.first_began_at, self.last_began_at)
         rules = list_names(self.rules, _NAMED)
         return f"forgotten by {self.forgotten_at:%Y-%m-%d}: {self.n_traces:,} that began {began} ({rules})"
 
 
 def write_began(first: datetime, last: datetime) -> str:
-    """When traces began, to the minute."""
+    """Return the time at which traces began, to the minute."""
     since, until = f"{first:%Y-%m-%d %H:%M}", f"{last:%Y-%m-%d %H:%M}"
     return f"at {since} UTC" if since == until else f"from {since} to {until} UTC"
 
 
 def find_forgotten_traces(warehouse: Warehouse, since: datetime, until: datetime) -> ForgottenTraces | None:
-    """What was forgotten by whatever reached into [since, until), in whole; None where nothing did."""
+    """Return the forgotten traces of every forgetting that reached into [since, until); None without one."""
     if not warehouse.exists():
         return None
     rows = warehouse.fetch("spans/forgotten_between", since=since, until=until).to_dicts()

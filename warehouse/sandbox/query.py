@@ -66,7 +66,7 @@ class Catalog:
 
 def read_catalog(location: Location) -> Catalog:
     """Read the catalogue; raises WarehouseMissing, WarehouseBusy, or WarehouseError for what is not a warehouse."""
-    # A lake keeps no comments on the columns of its views; they are those of the files the views are laid from.
+    # A lake keeps no comments on the columns of its views; they come from the files that make the views.
     written = {}
     if location.lake is not None:
         for script in view_scripts():
@@ -116,7 +116,7 @@ def suggest_words(before: str, after: str, catalog: Catalog) -> list[Suggestion]
         tokens = duckdb.tokenize(f"{before}x")
         if not tokens or tokens[-1][0] < len(before.encode()) - len(word.encode()):
             return []
-    # The tables and views that the text names, by their own names and by their aliases.
+    # The tables and views that the text names, by name and by alias.
     by_name = {relation.name.lower(): relation for relation in catalog.relations}
     named: list[tuple[str, Relation]] = []
     for match in _NAMED.finditer(f"{before} {after}"):
@@ -152,7 +152,7 @@ def suggest_words(before: str, after: str, catalog: Catalog) -> list[Suggestion]
 
 
 def write_name(name: str, catalog: Catalog) -> str:
-    """Return the name of a table, view or column as it is written in SQL, in quotes where it needs them."""
+    """Return the name of a table, view or column as SQL spells it, in quotes where it needs them."""
     if _PLAIN_NAME.fullmatch(name) and name not in catalog.keywords:
         return name
     return '"' + name.replace('"', '""') + '"'
@@ -167,7 +167,7 @@ _SANDBOX = (
 )
 _NEWEST = "select max_by(run_id, (started_at, run_id), 2) from runs where kind = 'evaluation'"
 # Table functions that change settings past the lock (in DuckDB 1.5 logging to a forbidden place ends the process),
-# and those that run a text as SQL, in which the others could hide.
+# and functions that run a text as SQL, in which the others could hide.
 _FORBIDDEN = re.compile(
     r"(enable|disable)_\w+|(force_)?checkpoint|truncate_duckdb_logs|write_log|\w+_external_resource(_type)?"
     r"|query|json_execute_serialized_sql"
@@ -332,7 +332,7 @@ def _describe(error: duckdb.Error) -> dict[str, str]:
     try:
         details = json.loads(text)
         return {**details, "text": f"{kind}: {details['exception_message']}"}
-    except (ValueError, TypeError, KeyError):  # some errors come as they are, and the function error() says anything
+    except (ValueError, TypeError, KeyError):  # some errors are plain text, and the function error() raises any text
         return {"text": str(error)}
 
 
@@ -358,7 +358,7 @@ def answer_statement(
     most_rows: int | None = None,
     spill: Path | None = None,
 ) -> pl.DataFrame:
-    r"""The rows of a SELECT, no more than `most_rows`, or of `\d`; raises what `run_query` and `read_catalog` raise."""
+    r"""Return the rows of a SELECT, no more than `most_rows`, or of `\d`; raises as `run_query` and `read_catalog`."""
     if match := _DESCRIBE.fullmatch(text):
         # A row per table and view, or per column of the one that is named, each with its comment.
         catalog = read_catalog(location)
@@ -413,7 +413,7 @@ MOST_COMPARED = 100_000
 def query_tables(
     sql: str, tables: Mapping[str, Any], setup: str, *, timeout_s: float, memory_mb: int, spill: Path
 ) -> pl.DataFrame:
-    """The rows that `sql` returns in a DuckDB that holds nothing but `tables` and what the script `setup` has made.
+    """Return the rows of `sql` in a DuckDB that holds nothing but `tables` and what the script `setup` has made.
 
     A table is {"columns": [...], "rows": [[...], ...]}, or a path to CSV, Parquet or JSON. The script holds CREATE and
     INSERT statements. Raises QueryError when the query fails, is refused or takes too long or returns more than

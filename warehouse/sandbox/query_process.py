@@ -43,7 +43,7 @@ if sys.platform != "win32":
 TIMEOUT_S: Final = 30.0
 MEMORY_MB: Final = 1000
 MOST_BYTES: Final = 256 * 2**20
-"""The largest result: beyond that it is no page and hardly a download."""
+"""The largest result: more would not fit a page, and hardly a download."""
 _MOST_AT_ONCE: Final = 2
 _PATIENCE_S: Final = 10.0
 _LOOK_S: Final = 0.02
@@ -84,7 +84,7 @@ class _Process:
         """Send a question and wait for the reply; raises QueryStopped when the process is killed or ends."""
         timeout_s = question["timeout_s"]
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # the process has ended, which its status tells
+        with contextlib.suppress(BrokenPipeError):  # the process has ended, as its status shows
             self.process.stdin.write(json.dumps(question).encode() + b"\n")
             self.process.stdin.flush()
         if not self.is_ready:  # the time of a query begins when its process has loaded what it needs
@@ -121,7 +121,7 @@ class _Process:
         return lines[0]
 
     def close(self) -> None:
-        """End the process, whatever it is doing."""
+        """End the process, even in the middle of a query."""
         self.process.kill()
         self.process.communicate()
         self.folder.cleanup()
@@ -207,7 +207,7 @@ def run_apart(
         "max_bytes": max_bytes,
     }
     if not _turns.acquire(timeout=patience_s):
-        raise WarehouseBusy(f"{_MOST_AT_ONCE} queries are under way; try again when one has ended", who="own thread")
+        raise WarehouseBusy(f"{_MOST_AT_ONCE} queries are running; try again when one has ended", who="own thread")
     try:
         process = _take()
         try:
@@ -217,7 +217,7 @@ def run_apart(
                 path = Path(process.folder.name) / reply["file"]
                 frame = pl.read_ipc(path)  # mapped, so that the file can be removed
                 path.unlink()
-        except BaseException:  # also when interrupted: the process must not go on with a query that no one waits for
+        except BaseException:  # also when interrupted: the process must not continue a query that no one waits for
             process.close()
             raise
         if reply["is_last"]:
@@ -307,7 +307,7 @@ def _answer(question: dict[str, Any], folder: Path, name: str) -> dict[str, Any]
         error = failure
     except MemoryError:
         error = QueryStopped("Out of Memory Error: narrow the query")
-    except BaseException as failure:  # whatever Polars or Arrow cannot represent, panics included
+    except BaseException as failure:  # any result that Polars or Arrow cannot represent, panics included
         error = QueryError(f"the result cannot be read: {first_line(str(failure))}")
     return {"kind": type(error).__name__, "text": str(error), "more": vars(error)}
 

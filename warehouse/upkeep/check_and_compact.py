@@ -78,7 +78,7 @@ def check_warehouse(warehouse: Warehouse) -> Iterator[Finding]:
         yield Finding(what=what, verdict="note" if n else "ok", detail=f"{n} {advice}" if n else "none")
 
     if location.lake is not None:
-        # Every column of every file is read: a missing or broken file says so.
+        # Every column of every file is read: a missing or broken file raises an error.
         names = warehouse.fetch("upkeep/table_names")["table_name"]
         for name in names:
             try:
@@ -149,7 +149,7 @@ GROUPS: Final[Mapping[Group, frozenset[str]]] = {
     "scores": frozenset({"scores", "noise", "stored_scores", "stored_costs"}),
     "other": frozenset(),
 }
-"""By group its tables; the last one has all others."""
+"""The tables of each group; the last one has all others."""
 PER_SAMPLES: Final = 1000
 
 

@@ -128,7 +128,7 @@ def _copy_tables(warehouse: Warehouse, path: Path) -> dict[str, int]:
 
 
 Sums = Mapping[str | None, tuple[int, int]]
-"""By run, or None, the number of a table's rows and the sum of their hashes."""
+"""The number of a table's rows and the sum of their hashes, by run or None."""
 
 
 def move_warehouse(source: Warehouse, target: Warehouse, report: Callable[[str, int], None]) -> dict[str, int]:

@@ -98,7 +98,7 @@ _TEMPORARY: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What to forget: runs by their ids, those that began before a time (of a suite), or one sample."""
+    """A rule for forgetting: runs by their ids, runs that began before a time (of a suite), or one sample."""
 
     words: str
     run_ids: tuple[str, ...] = ()
@@ -431,7 +431,7 @@ def _forget_rows(warehouse: Warehouse, pending: _Pending, run_ids: Sequence[str]
 
 
 def _mark_shared(warehouse: Warehouse, day: datetime) -> bool:
-    """Mark some of the texts and replies that no kept row rests on; returns False where there were none."""
+    """Mark some of the texts and replies that no kept row rests on; returns False when no more are left."""
     with _writing(warehouse) as connection:
         connection.begin()
         _prepare(connection, warehouse, day, [], limit=_AT_ONCE)
