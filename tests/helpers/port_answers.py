@@ -2,7 +2,7 @@
 holds: `PortAnswers(...).compose` is an endpoint's `compose`, `port_endpoint` an endpoint that has it.
 
 It writes, answers and renews questions of test sets and does the steps of a run. Where a request is about something
-else, the endpoint's own rule replies. `port_mischief` makes it spoil a share of the questions it writes.
+else, the endpoint's own rule replies. `spoil` may change the questions that it writes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 from endpoint import Asked, Endpoint, running_endpoint
 from endpoint_replies import Kind, collect_content_words, compose_reply, share_words
 from port_handbook import LANGUAGES, find_entity, load_handbook
-from port_mischief import Mischief, Spoilt
 from port_questions import (
     Quote,
     Written,
@@ -34,6 +33,7 @@ KNOWN: tuple[str, ...] = tuple(
     if entity.type.name == "unit"
 )
 """The facts that this model knows without any document: the length of a mile."""
+Spoil = Callable[[Sequence[Written], Mapping[str, str]], Iterable[Written]]
 _INDENT = "\n    "
 # Between two quotations of a passage; taken for a line break of the same length.
 _GAP, _BREAK = " … ", " \n "
@@ -50,16 +50,11 @@ class Found:
 
 
 class PortAnswers:
-    """A model that knows how to read. `spoilt` lists the questions it spoilt on purpose, in the order of requests.
+    """A model that knows how to read. The same request gets the same questions again, as after a fault."""
 
-    The same request gets the same questions again, as after a fault, and they are listed once.
-    """
-
-    def __init__(self, *, mischief: Mischief | None = None, knowledge: Sequence[str] = KNOWN) -> None:
-        self.mischief = mischief or Mischief()
+    def __init__(self, *, spoil: Spoil | None = None, knowledge: Sequence[str] = KNOWN) -> None:
+        self.spoil = spoil
         self.knowledge = frozenset(knowledge)
-        self.spoilt: list[Spoilt] = []
-        self._asked: dict[str, str] = {}
         self._written: dict[str, dict[str, Any]] = {}
         self._replies: Mapping[Kind, Callable[[Asked], dict[str, Any] | str]] = {
             "write_question": self._write,
@@ -85,8 +80,7 @@ class PortAnswers:
         contexts = read_contexts(asked)
         count = int(asked.blocks["count"])
         written = write_questions(asked.blocks["question_kind"].strip(), count, contexts)
-        questions, spoilt = self.mischief.spoil(written, contexts, self._asked)
-        self.spoilt += spoilt
+        questions = self.spoil(written, contexts) if self.spoil else written
         reason = f"They hold {len(written)} of the {count} asked for." if written else "They hold nothing of the kind."
         return {"reason": reason, "questions": [_show(question) for question in questions]}
 
@@ -109,12 +103,12 @@ class PortAnswers:
 @contextlib.contextmanager
 def port_endpoint(
     *,
-    mischief: Mischief | None = None,
+    spoil: Spoil | None = None,
     knowledge: Sequence[str] = KNOWN,
     **options: Any,  # noqa: ANN401
 ) -> Iterator[tuple[Endpoint, PortAnswers]]:
     """An endpoint that answers from the documents; `options` go to `running_endpoint`, faults too."""
-    answers = PortAnswers(mischief=mischief, knowledge=knowledge)
+    answers = PortAnswers(spoil=spoil, knowledge=knowledge)
     with running_endpoint(compose=answers.compose, **options) as endpoint:
         yield endpoint, answers
 

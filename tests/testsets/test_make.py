@@ -1,66 +1,298 @@
-"""`testset make` with the lexical judge: the set, its rows in the warehouse, and the cost of a second time."""
+"""`testset make`: with the lexical judge, with a model that answers from the documents, with faults, and with a model
+that spoils a share of what it writes."""
 
-import json
+from __future__ import annotations
+
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from cli_process import call_here
+from cli_process import Finished, call_here
+from live_runs import point_to
+from port_answers import port_endpoint
 from port_base import write_base
+from port_expected import list_facts
+from port_handbook import draw, find_entity
+from port_questions import Quote, Stated, Written, ask, ask_for, join_sentences, list_stated, say
+from port_reading import find_claims, find_language, find_steps
 
 from evalhouse.tasks.testsets.documents import load_documents
 from evalhouse.tasks.testsets.questions import load_set
 from evalhouse.warehouse.store import Warehouse
 
-N = 14
+LEXICAL = ("--judge", "lexical")
+MODEL = ("--judge", "openai:judge", "--embeddings", "hashing")
+
+
+class House:
+    """A folder with the documents, a set and a warehouse, and the commands on them."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.docs, self.path, self._capsys = folder / "docs", folder / "questions.jsonl", capsys
+        self.url = f"duckdb:///{folder / 'own.duckdb'}"
+        write_base(self.docs, version=1)
+
+    def call(self, *command: str) -> Finished:
+        return call_here(self._capsys, *command, "--warehouse", self.url)
+
+    def make(self, n: int, *options: str) -> Finished:
+        return self.call("testset", "make", str(self.docs), "-n", str(n), "-o", str(self.path), "--json", *options)
+
+    def read(self, sql: str, **parameters: Any) -> list[dict[str, Any]]:  # noqa: ANN401
+        return Warehouse(self.url).read_rows(sql, parameters)
 
 
 @pytest.fixture
-def documents(tmp_path: Path) -> Path:
-    write_base(tmp_path / "docs", version=1)
-    return tmp_path / "docs"
+def house(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> House:
+    return House(tmp_path, capsys)
 
 
-def test_set_is_made_written_and_recorded(capsys: pytest.CaptureFixture[str], documents: Path, tmp_path: Path) -> None:
-    path, url = tmp_path / "questions.jsonl", f"duckdb:///{tmp_path / 'own.duckdb'}"
-    command = ("testset", "make", str(documents), "-n", str(N), "-o", str(path), "--warehouse", url, "--json")
-    made = json.loads(call_here(capsys, *command).stdout)
-    assert made["n_questions"] == N
-    test_set = load_set(path)
+def test_set_is_made_written_and_recorded(house: House) -> None:
+    made = house.make(14, *LEXICAL).document
+    assert made["n_questions"] == 14
+    test_set = load_set(house.path)
     assert Counter(question.kind for question in test_set.questions) == made["kinds"]
     assert {question.language for question in test_set.questions} == {"en", "zh"}
-    texts = {document.document_id: document.text for document in load_documents(documents)}
+    texts = {document.document_id: document.text for document in load_documents(house.docs)}
     for question in test_set.questions:
         assert (question.ground_truth is None) == (question.kind == "unanswerable") == (not question.spans)
         for span in question.spans:
             assert texts[span.document_id][span.start : span.start + len(span.text)] == span.text
             assert span.document_id in question.reference_context_ids
-    warehouse = Warehouse(url)
-    outcomes = warehouse.read_rows("select outcome, count(*) as n from testset_candidates group by all")
+    outcomes = house.read("select outcome, count(*) as n from testset_candidates group by all")
     assert {row["outcome"]: row["n"] for row in outcomes} == made["outcomes"]
-    failed = warehouse.read_rows(
+    failed = house.read(
         "select candidate_id from testset_candidates join testset_checks using (run_id, candidate_id) "
         "where outcome = 'kept' and not passed"
     )
     assert failed == []
-    ids = [row["question_id"] for row in warehouse.read_rows("select question_id from testset_questions")]
+    ids = [row["question_id"] for row in house.read("select question_id from testset_questions")]
     assert sorted(ids) == sorted(question.id for question in test_set.questions)
     assert made["set_hash"] == test_set.set_hash == test_set.manifest.versions[-1].hash
 
-    again = call_here(capsys, *command)
+    run = house.call("run", str(house.path), "--dry-run", "--judge", "lexical")
+    assert (run.status, "14 samples" in run.stdout) == (0, True), "a set is a dataset"
+    again = house.make(14, *LEXICAL)
     assert again.status == 2
-    assert f"{path} exists already; --force replaces it" in again.stderr
-    repeated = json.loads(call_here(capsys, *command, "--force").stdout)
+    assert f"{house.path} exists already; --force replaces it" in again.stderr
+    repeated = house.make(14, *LEXICAL, "--force").document
     assert repeated["set_hash"] == made["set_hash"]
-    assert repeated["calls"] == made["calls"] | {
-        "requests": 0,
-        "reused": made["calls"]["requests"] + made["calls"]["reused"],
-    }
+    n_reused = made["calls"]["requests"] + made["calls"]["reused"]
+    assert repeated["calls"] == made["calls"] | {"requests": 0, "reused": n_reused}
 
 
-def test_a_made_set_is_a_dataset(capsys: pytest.CaptureFixture[str], documents: Path, tmp_path: Path) -> None:
-    path, url = tmp_path / "questions.jsonl", f"duckdb:///{tmp_path / 'own.duckdb'}"
-    call_here(capsys, "testset", "make", str(documents), "-n", "7", "-o", str(path), "--warehouse", url)
-    run = call_here(capsys, "run", str(path), "--dry-run", "--judge", "lexical", "--warehouse", url)
-    assert run.status == 0
-    assert "7 samples" in run.stdout
+@pytest.mark.usefixtures("quick_backoff")
+def test_requests_after_faults_come_later_and_nothing_is_asked_twice(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evalhouse.tasks.asking.limits._PAUSE_S", 0.01)
+    faults = {"rate_limit": 0.1, "server_error": 0.1, "reset": 0.1}
+    with port_endpoint(faults=faults, seed=5, retry_after=0.01) as (endpoint, _):
+        point_to(endpoint.base_url)
+        first, second = (house.make(6, *MODEL, "--attempts", "20", "--force").document for _ in range(2))
+    assert first["n_questions"] == second["n_questions"] == 6
+    assert (first["n_failed"], first["set_hash"]) == (0, second["set_hash"])
+    assert first["calls"]["failed"] > 0
+    assert second["calls"]["requests"] == 0
+    sql = "select count(*) as n, count(distinct request_hash) as n_different from llm_calls where status = 'ok'"
+    (calls,) = house.read(sql)
+    assert calls["n"] == calls["n_different"] > 30
+
+
+LANGUAGES = """
+with texts as (
+    select candidate_id as id, language from testset_candidates
+    union select question_id as id, language from testset_questions
+)
+select distinct texts.language as spoken, prompts.language as asked
+from llm_calls
+inner join prompts on prompts.prompt_hash = llm_calls.prompt_hash
+inner join texts on texts.id = llm_calls.sample_id
+where llm_calls.run_id = $run_id
+"""
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [((), {("en", "en"), ("zh", "zh")}), (("--language", "en"), {("en", "en"), ("zh", "en")})],
+)
+def test_requests_are_in_the_language_of_their_text(
+    house: House, named: tuple[str, ...], expected: set[tuple[str, str]]
+) -> None:
+    def list_languages(done: Finished) -> set[tuple[str, str]]:
+        assert done.status in (0, 1, 3), done.stderr
+        rows = house.read(LANGUAGES, run_id=done.document["run_id"])
+        return {(row["spoken"], row["asked"]) for row in rows}
+
+    options = (str(house.docs), *MODEL, *named, "--json")
+    with port_endpoint() as (endpoint, _):
+        point_to(endpoint.base_url)
+        assert list_languages(house.make(10, *MODEL, *named)) == expected
+        assert list_languages(house.call("testset", "check", str(house.path), *options)) == expected
+        write_base(house.docs, version=2)
+        refreshed = house.call("testset", "refresh", str(house.path), *options, "--no-new")
+        assert list_languages(refreshed) <= expected
+
+
+@dataclass(kw_only=True)
+class Spoiler:
+    """Spoils a share of the questions that a model writes, each in one way, and lists them in `spoilt`.
+
+    The way follows from the question alone. `written` has the good questions about one fact by fact.
+    """
+
+    share: float
+    spoilt: dict[tuple[str, str], str] = field(default_factory=dict)
+    written: dict[str, str] = field(default_factory=dict)
+    contexts: Mapping[str, str] = field(default_factory=dict)
+
+    def spoil(self, questions: Sequence[Written], contexts: Mapping[str, str]) -> Iterator[Written]:
+        self.contexts = contexts
+        ways = list(WAYS)
+        for question in questions:
+            place = draw(f"0\n{question.question}\n{question.turns}", 10**6) / 10**6 / self.share
+            bad = WAYS[ways[int(place)]][1](self, question) if place < len(ways) else None
+            if bad:
+                self.spoilt[squeeze(bad.question), squeeze(bad.ground_truth)] = ways[int(place)]
+            elif question.is_plain:
+                self.written.setdefault(question.facts[0], question.question)
+            yield bad or question
+
+    def find_other(self, question: Written) -> Stated | None:
+        """Return a fact in the contexts that was not asked for, in other words."""
+        quoted = {quote.text for quote in question.quotes}
+        others = (one for one in list_stated(self.contexts) if one.fact not in question.facts)
+        return next((one for one in others if one.quotes[-1].text not in quoted), None)
+
+    def translate(self, question: Written) -> Written:
+        name = find_entity(question.facts[0]).name
+        asked = pick(
+            question,
+            f"What is it that the people who wrote this have to say of {name}?",
+            f"关于{name}，这里是怎么规定的？",
+        )
+        return replace(question, question=asked)
+
+    def name_passage(self, question: Written) -> Written:
+        start = pick(question, "根据上述段落，", "According to the passage above: ")
+        return replace(question, question=start + question.question)
+
+    def misquote(self, question: Written) -> Written | None:
+        if not question.quotes:
+            return None
+        first, *rest = question.quotes
+        middle = len(first.text) // 2
+        words = pick(question, "（大致）", " (more or less) ")
+        bad = Quote(context_id=first.context_id, text=f"{first.text[:middle]}{words}{first.text[middle:]}")
+        return replace(question, quotes=(bad, *rest))
+
+    def leak(self, question: Written) -> Written | None:
+        truth = question.ground_truth
+        leaked = pick(question, f"{truth}那么，", f"{truth} So: ")
+        return replace(question, question=leaked + question.question) if truth else None
+
+    def repeat(self, question: Written, *, reworded: bool = False) -> Written | None:
+        before = [one for one in list_stated(self.contexts) if one.fact in self.written]
+        if not before or not question.ground_truth:
+            return None
+        again = before[draw(question.question, len(before))]
+        wording = asked = self.written[again.fact]
+        if reworded:
+            wordings = (ask(again, number) for number in range(len(again.attribute.ask)))
+            wording = next((other for other in wordings if other != asked), asked)
+        return Written(question=wording, ground_truth=say(again), facts=(again.fact,), quotes=again.quotes)
+
+    def reword(self, question: Written) -> Written | None:
+        return self.repeat(question, reworded=True)
+
+    def embroider(self, question: Written) -> Written | None:
+        more = pick(question, "市长曾两次到那里合影留念。", "The mayor had two photographs taken there.")
+        truth = question.ground_truth
+        return replace(question, ground_truth=join_sentences([truth, more])) if truth else None
+
+    def ask_missing(self, question: Written) -> Written | None:
+        entity = find_entity(question.facts[0])
+        missing = next((one for one in entity.type.attributes.values() if one.name not in entity.values), None)
+        return replace(question, question=ask_for(entity, missing)) if missing and question.is_plain else None
+
+    def ask_other(self, question: Written) -> Written | None:
+        other = self.find_other(question)
+        if not (other and question.is_plain):
+            return None
+        return replace(question, question=ask(other), quotes=(*question.quotes, *other.quotes))
+
+    def make_answerable(self, question: Written) -> Written | None:
+        other = self.find_other(question)
+        if question.ground_truth or other is None:
+            return None
+        return replace(question, question=ask(other), facts=(other.fact,))
+
+    def empty(self, question: Written) -> Written:
+        return replace(question, question="")
+
+
+# The check that has to turn each down, unless one before it does, and the way it is spoilt.
+WAYS: dict[str, tuple[str, Callable[[Spoiler, Written], Written | None]]] = {
+    "empty": ("form", Spoiler.empty),
+    "other_language": ("form", Spoiler.translate),
+    "names_the_passage": ("form", Spoiler.name_passage),
+    "not_verbatim": ("span", Spoiler.misquote),
+    "leak": ("leak", Spoiler.leak),
+    "duplicate": ("duplicate", Spoiler.repeat),
+    "reworded_duplicate": ("duplicate", Spoiler.reword),
+    "unsupported": ("unsupported", Spoiler.embroider),
+    "unanswered": ("unanswered", Spoiler.ask_missing),
+    "wrong_answer": ("wrong_answer", Spoiler.ask_other),
+    "answerable": ("answerable", Spoiler.make_answerable),
+}
+# Checks before the expected one; a question that was asked already is a duplicate first.
+EARLIER = {"duplicate", "contradicted"}
+SHARES = "fact=3,number=2,several=2,comparison=1,conversational=2,unanswerable=2"
+
+
+def pick(question: Written, chinese: str, other: str) -> str:
+    return chinese if find_language(question.question) == "zh" else other
+
+
+def squeeze(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_spoilt_questions_are_turned_down_and_kept_ones_are_good(house: House) -> None:
+    spoiler = Spoiler(share=0.04)
+    with port_endpoint(spoil=spoiler.spoil) as (endpoint, _):
+        point_to(endpoint.base_url)
+        done = house.make(40, "--kinds", SHARES, *MODEL)
+        assert done.status in (0, 3), done.stderr
+        assert endpoint.stats.duplicates_answered == 0
+    made = done.document
+    assert made["n_questions"] > 32
+    assert (done.status == 0) == (made["n_questions"] == 40)
+    reasons: dict[str, set[str | None]] = {way: set() for way in WAYS}
+    for row in house.read("select question, coalesce(ground_truth, '') as truth, reason from testset_candidates"):
+        way = spoiler.spoilt.get((row["question"], row["truth"]))
+        if way is not None:
+            reasons[way].add(row["reason"])
+    for way, found in reasons.items():
+        # Of two that ask the same one may stay.
+        assert found <= {WAYS[way][0], *EARLIER} | ({None} if WAYS[way][0] == "duplicate" else set()), way
+    assert sum(WAYS[way][0] in found for way, found in reasons.items()) >= 5
+    test_set = load_set(house.path)
+    for question in test_set.questions:
+        assert list_facts(question.to_row())
+        stated, quoted = (
+            state(text) for text in (question.ground_truth or "", "\n".join(one.text for one in question.spans))
+        )
+        assert stated <= quoted
+        assert (question.ground_truth is None) == (not quoted)
+    rested_on = {fact for question in test_set.questions if question.spans for fact in list_facts(question.to_row())}
+    assert len(rested_on) > 20
+    assert not {"pewter.closing", "yinhe.closing"} & rested_on, "documents disagree about these"
+
+
+def state(text: str) -> set[tuple[str, str]]:
+    """Return the facts of a text with their values, and for steps the entity they are for."""
+    return {(one.fact, one.value) for one in find_claims(text)} | {(one.fact, "") for one in find_steps(text)}

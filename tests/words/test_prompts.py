@@ -120,42 +120,42 @@ def test_a_verdict_is_written_as_id_then_reason_then_label() -> None:
     assert load_prompts()["extract"].reply_schema["properties"]["statements"]["items"] == {"type": "string"}
 
 
-@pytest.mark.parametrize(("language", "name"), BUILT_IN)
-def test_the_instructions_state_the_reply_as_json(language: str, name: str) -> None:
+def test_the_instructions_state_the_reply_as_json() -> None:
     """Some endpoints have no structured output, so the text alone must do, and the shape is the last it says."""
-    prompt = load_prompts(language)[name]
-    shape = json.loads(prompt.opening[0].content.splitlines()[-1])
-    assert list(shape) == list(prompt.reply_schema["properties"])
-    for key, verdicts in pick_verdict_lists(shape, prompt.variables).items():
-        properties = prompt.reply_schema["properties"][key]["items"].get("properties", {})
-        for verdict in verdicts:
-            assert read_id(verdict)[0] in prompt.labels
-            if isinstance(verdict, list):
-                assert len(verdict) == (3 if read_id(verdict)[0] == "C" else 4)
-            else:
-                assert list(verdict) == list(properties)
-    listed = pick_verdict_lists(shape, prompt.variables).values()
-    ids = {read_id(verdict) for verdicts in listed for verdict in verdicts}
-    assert set(walk_texts(shape)) - ids == {"…"}, "small models copy the shape"
-    assert not re.search(r": ?(?:\d|true|false)", json.dumps(shape)), "and ratings"
+    for language, name in BUILT_IN:
+        prompt = load_prompts(language)[name]
+        shape = json.loads(prompt.opening[0].content.splitlines()[-1])
+        assert list(shape) == list(prompt.reply_schema["properties"])
+        for key, verdicts in pick_verdict_lists(shape, prompt.variables).items():
+            properties = prompt.reply_schema["properties"][key]["items"].get("properties", {})
+            for verdict in verdicts:
+                assert read_id(verdict)[0] in prompt.labels
+                if isinstance(verdict, list):
+                    assert len(verdict) == (3 if read_id(verdict)[0] == "C" else 4)
+                else:
+                    assert list(verdict) == list(properties)
+        listed = pick_verdict_lists(shape, prompt.variables).values()
+        ids = {read_id(verdict) for verdicts in listed for verdict in verdicts}
+        assert set(walk_texts(shape)) - ids == {"…"}, "small models copy the shape"
+        assert not re.search(r": ?(?:\d|true|false)", json.dumps(shape)), "and ratings"
 
 
 def read_id(verdict: Any) -> str:  # noqa: ANN401  # an object or a row
     return str(verdict[0] if isinstance(verdict, list) else verdict["id"])
 
 
-@pytest.mark.parametrize(("language", "name"), BUILT_IN)
-def test_worked_examples_come_in_pairs_in_the_wire_shape(language: str, name: str) -> None:
-    prompt = load_prompts(language)[name]
-    examples = read_content(name, language)["examples"]
-    assert 1 <= len(examples) <= 9
-    assert [message.role for message in prompt.opening] == ["system"] + ["human", "ai"] * len(examples)
-    for position, example in enumerate(examples):
-        human, ai = prompt.opening[1 + 2 * position : 3 + 2 * position]
-        blocks = {name: (value if isinstance(value, str) else [Item(**item) for item in value])
-                  for name, value in example["data"].items()}  # fmt: skip
-        assert human == prompt.render(blocks)[-1]
-        assert json.loads(ai.content) == example["reply"]
+def test_worked_examples_come_in_pairs_in_the_wire_shape() -> None:
+    for language, name in BUILT_IN:
+        prompt = load_prompts(language)[name]
+        examples = read_content(name, language)["examples"]
+        assert 1 <= len(examples) <= 9
+        assert [message.role for message in prompt.opening] == ["system"] + ["human", "ai"] * len(examples)
+        for position, example in enumerate(examples):
+            human, ai = prompt.opening[1 + 2 * position : 3 + 2 * position]
+            blocks = {name: (value if isinstance(value, str) else [Item(**item) for item in value])
+                      for name, value in example["data"].items()}  # fmt: skip
+            assert human == prompt.render(blocks)[-1]
+            assert json.loads(ai.content) == example["reply"]
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -200,16 +200,16 @@ def list_verdicts(reply: dict[str, Any]) -> list[dict[str, Any]]:
     return [verdict for one in listed for verdict in (unfold_row(one) if isinstance(one, list) else [one])]
 
 
-@pytest.mark.parametrize(("language", "name"), BUILT_IN)
-def test_every_reason_is_one_short_sentence(language: str, name: str) -> None:
-    for example in read_content(name, language)["examples"]:
-        explained = [verdict for verdict in list_verdicts(example["reply"]) if not list_ids(verdict["reason"])]
-        for verdict in explained:
-            assert len(verdict["reason"]) <= 90
-            # What speaks against the answer or the retrieval is all that rows explain.
-            against = verdict.get("label") in ("FP", "FN", "not_useful") or verdict.get("contexts") == []
-            assert name != "fused" or against
-            assert len(re.findall(r"[.。!！?？]", verdict["reason"])) == 1
+def test_every_reason_is_one_short_sentence() -> None:
+    for language, name in BUILT_IN:
+        for example in read_content(name, language)["examples"]:
+            explained = [verdict for verdict in list_verdicts(example["reply"]) if not list_ids(verdict["reason"])]
+            for verdict in explained:
+                assert len(verdict["reason"]) <= 90
+                # What speaks against the answer or the retrieval is all that rows explain.
+                against = verdict.get("label") in ("FP", "FN", "not_useful") or verdict.get("contexts") == []
+                assert name != "fused" or against
+                assert len(re.findall(r"[.。!！?？]", verdict["reason"])) == 1
 
 
 @pytest.mark.parametrize("name", [*NAMES, "extract_both", "fused"])
@@ -398,130 +398,8 @@ def test_the_hash_is_that_of_canonical_json() -> None:
 
 # --- releases
 
-# A released version never changes: to change a word, raise the version and add a line.
-RELEASED = {
-    "en/accuracy/1": "c0783c747c518d7e",
-    "en/accuracy/2": "3475e2c1cf955adc",
-    "en/accuracy/3": "b9f92be6875b6bbc",
-    "en/accuracy_3/1": "8eb7d8debdff6475",
-    "en/accuracy_3/2": "ffb45bde0adfd8e3",
-    "en/accuracy_3/3": "b77c37f0d746e316",
-    "en/accuracy_5/1": "d116fdc7d440f5b0",
-    "en/accuracy_5/2": "8f5b4dd4542f69e2",
-    "en/accuracy_5/3": "dbce90d6b89d5a1f",
-    "en/accuracy_binary/1": "36194ae35e3334b1",
-    "en/accuracy_binary/2": "f39d2908ce4c7100",
-    "en/accuracy_binary/3": "f2e9151e80fe7e3f",
-    "en/answer_question/1": "0ebbcc1c0547117d",
-    "en/answer_validity/1": "cd4e14628fd75f66",
-    "en/answer_validity/2": "1d327597670b1b0f",
-    "en/answer_validity/3": "c474816ac2a29e2a",
-    "en/attribute/1": "85a337e4fd5a6cee",
-    "en/attribute/2": "109d515011d2ab0e",
-    "en/attribute/3": "296b17d10f01505c",
-    "en/classify/1": "715ebdc12b3a6a41",
-    "en/classify/2": "8258ceea2cbefda0",
-    "en/classify/3": "24d8548468047d93",
-    "en/contexts_usefulness/1": "8f4cad7d64a1b0cc",
-    "en/contexts_usefulness/2": "deb9f0a753bc4af0",
-    "en/contexts_usefulness/3": "3e48309ec57a9581",
-    "en/extract/1": "94f308414400cdb9",
-    "en/extract/2": "fa5643ae240e4edf",
-    "en/extract/3": "72e3dda8672c9b8c",
-    "en/extract_both/1": "9928512bd50adc1b",
-    "en/extract_both/2": "674bab329a832b31",
-    "en/fused/1": "129df1d36d179a27",
-    "en/fused/2": "680229559ec41ad6",
-    "en/fused/3": "258ba854744ec254",
-    "en/passage_precision/1": "48723b65a558d847",
-    "en/passage_precision/2": "a30fbc6e288fea8c",
-    "en/passage_precision/3": "dd4d3fbdca436136",
-    "en/passage_precision/4": "d31ebd7219979b8b",
-    "en/passage_recall/1": "2dd90c7bb5380565",
-    "en/passage_recall/2": "5f7cbd4059d467e8",
-    "en/passage_recall/3": "2bf0ac1a3ec3d703",
-    "en/passage_recall/4": "97e706286d8c3e5f",
-    "en/preference/1": "d0004fd7780a8b81",
-    "en/questions/1": "281d1c62663612e4",
-    "en/questions/2": "da198ec953ed219d",
-    "en/questions/3": "75e2e46a8da88c08",
-    "en/rank/1": "29c22f8a73d05d45",
-    "en/rank/2": "ba1decdbbb088c12",
-    "en/rank/3": "f0e5e12cccf8b088",
-    "en/rank/4": "dc57d87a943a4299",
-    "en/relevance/1": "d9396ee0e86f725e",
-    "en/relevance/2": "89a609fcd81f4421",
-    "en/relevance/3": "21e0b5739acfc113",
-    "en/renew_question/1": "22e3d1db865b3db9",
-    "en/renew_question/2": "27e513d1de0ccbcf",
-    "en/sql_equivalence/1": "9cb57f2b14fce450",
-    "en/sql_equivalence/2": "68b9763ae052c114",
-    "en/sql_equivalence/3": "7a1feff68719cff6",
-    "en/turns/1": "7a22c6fdafd37514",
-    "en/turns/2": "fe3fa4218b43ae30",
-    "en/write_question/1": "cafca0851d76dce0",
-    "zh/accuracy/1": "d7a18dc2d2726431",
-    "zh/accuracy/2": "a9739bb134be71f5",
-    "zh/accuracy/3": "903fd7a2b413169b",
-    "zh/accuracy_3/1": "03c2834712ef4e90",
-    "zh/accuracy_3/2": "2c77871581847bdb",
-    "zh/accuracy_3/3": "29b073f7440ccda9",
-    "zh/accuracy_5/1": "55fe865baff8241f",
-    "zh/accuracy_5/2": "98a1f0ed36220d4a",
-    "zh/accuracy_5/3": "112ec959002ef318",
-    "zh/accuracy_binary/1": "a201fdcda2d07ee1",
-    "zh/accuracy_binary/2": "b706f7702243df73",
-    "zh/accuracy_binary/3": "65939dca3b25b1d0",
-    "zh/answer_question/1": "4582b1bc8c3aa28d",
-    "zh/answer_validity/1": "d482b9399a8bc382",
-    "zh/answer_validity/2": "dce9fa1d9dd0ec07",
-    "zh/answer_validity/3": "1ec48767d0d103c1",
-    "zh/attribute/1": "005082709a7d6884",
-    "zh/attribute/2": "59327a923af41d5a",
-    "zh/attribute/3": "eaa0ae0c13806b9b",
-    "zh/attribute/4": "a03a2b83603e37b0",
-    "zh/classify/1": "15facb3c8ce9338d",
-    "zh/classify/2": "3906adc3a685dbca",
-    "zh/classify/3": "5ee35d68a014464f",
-    "zh/classify/4": "0b04faf8be8aff42",
-    "zh/contexts_usefulness/1": "5eff3dee24b9b574",
-    "zh/contexts_usefulness/2": "c96e8cea827ea09b",
-    "zh/contexts_usefulness/3": "a6fc3b252372c4ac",
-    "zh/extract/1": "7690b9fcf222bfa9",
-    "zh/extract/2": "f039c750e651ad31",
-    "zh/extract/3": "665a86f270ea16b5",
-    "zh/extract_both/1": "ed986627bedfb944",
-    "zh/extract_both/2": "358e9dc3dcc1b23e",
-    "zh/fused/1": "1901ee6ea6d0432f",
-    "zh/fused/2": "7d416af6b4e95645",
-    "zh/fused/3": "b96d2fe85d1f2b6a",
-    "zh/passage_precision/1": "ab4d17da6b9a0915",
-    "zh/passage_precision/2": "38aa70ffa452bc40",
-    "zh/passage_precision/3": "1c1a0431b954ea7c",
-    "zh/passage_recall/1": "ae27479cc8907ce0",
-    "zh/passage_recall/2": "38b16fd7953878e9",
-    "zh/passage_recall/3": "b0cc5541124f6c62",
-    "zh/passage_recall/4": "e93efe7e3fdc1fdd",
-    "zh/preference/1": "858d203f23177650",
-    "zh/questions/1": "617e8fe6a2c262e4",
-    "zh/questions/2": "94570dc8dfd3aa9e",
-    "zh/questions/3": "b07720b0abb81bb9",
-    "zh/questions/4": "9223d923cd4ca0a6",
-    "zh/rank/1": "b13de2202214b7ce",
-    "zh/rank/2": "9e6d9dcae5c8f4dc",
-    "zh/rank/3": "fe5525ad91053d54",
-    "zh/relevance/1": "6d7d29404f5b8a01",
-    "zh/relevance/2": "f4d67d5057b6c5be",
-    "zh/relevance/3": "459ad9292f3d6949",
-    "zh/renew_question/1": "cd81151ea24bd2ae",
-    "zh/renew_question/2": "5ca6809ff6b13f9e",
-    "zh/sql_equivalence/1": "5515c766b0309696",
-    "zh/sql_equivalence/2": "3767133331b0cac0",
-    "zh/sql_equivalence/3": "e97783824a01d408",
-    "zh/turns/1": "33c64dc6b0b8690a",
-    "zh/turns/2": "ddc8ad1f69c04c74",
-    "zh/write_question/1": "b5c993b14ab3e7e9",
-}
+# A released version never changes: to change a word, raise the version and add its hash to the file.
+RELEASED: dict[str, str] = json.loads(Path(__file__).with_name("released.json").read_text(encoding="utf-8"))
 
 
 def identify(prompt: Prompt) -> str:
@@ -533,12 +411,12 @@ LEAST_CACHED = 1024
 COUNTED = json.loads(Path(__file__).with_name("prompt_tokens.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize(("language", "name"), BUILT_IN)
-def test_text_before_the_data_is_long_enough_for_a_providers_cache(language: str, name: str) -> None:
-    counted = COUNTED[f"{language}/{name}"]
-    prompt = load_prompts(language)[name]
-    assert counted["prompt_hash"] == prompt.prompt_hash[:16], "count again: python tests/benchmarks/prompt_tokens.py"
-    assert counted["tokens"] > LEAST_CACHED
+def test_text_before_the_data_is_long_enough_for_a_providers_cache() -> None:
+    for language, name in BUILT_IN:
+        counted = COUNTED[f"{language}/{name}"]
+        prompt = load_prompts(language)[name]
+        assert counted["prompt_hash"] == prompt.prompt_hash[:16], "run prompt_tokens.py again"
+        assert counted["tokens"] > LEAST_CACHED
 
 
 @pytest.mark.parametrize(("language", "most"), [("en", 3_000), ("zh", 3_450)])
@@ -549,12 +427,12 @@ def test_text_before_the_data_of_a_fused_night_stays_within_its_price(language: 
         assert len(json.dumps(load_prompts(language)[name].reply_schema)) < 350
 
 
-@pytest.mark.parametrize(("language", "name"), BUILT_IN)
-def test_a_released_version_is_as_it_was_released(language: str, name: str) -> None:
-    prompt = load_prompts(language)[name]
-    assert RELEASED.get(identify(prompt)) == prompt.prompt_hash[:16], (
-        f"{identify(prompt)} now has the hash {prompt.prompt_hash[:16]}: raise its version and list it here"
-    )
+def test_a_released_version_is_as_it_was_released() -> None:
+    for language, name in BUILT_IN:
+        prompt = load_prompts(language)[name]
+        assert RELEASED.get(identify(prompt)) == prompt.prompt_hash[:16], (
+            f"{identify(prompt)} now has the hash {prompt.prompt_hash[:16]}: raise its version and list it here"
+        )
 
 
 RENDERED: dict[str, str] = json.loads(Path(__file__).with_name("rendered.json").read_text(encoding="utf-8"))
@@ -569,13 +447,13 @@ def fill_block(name: str) -> BlockValue:
     return [Item(id=f"{prefix}{place}", text=text) for place, text in enumerate(texts, start=1)]
 
 
-@pytest.mark.parametrize(("language", "name"), BUILT_IN)
-def test_requests_without_a_conversation_are_unchanged(language: str, name: str) -> None:
-    prompt = load_prompts(language)[name]
-    if identify(prompt) in RENDERED:
-        messages = prompt.render({block: fill_block(block) for block in prompt.variables})
-        text = "\0".join(f"{message.role}\1{message.content}" for message in messages)
-        assert hashlib.sha256(text.encode()).hexdigest()[:16] == RENDERED[identify(prompt)]
+def test_requests_without_a_conversation_are_unchanged() -> None:
+    for language, name in BUILT_IN:
+        prompt = load_prompts(language)[name]
+        if identify(prompt) in RENDERED:
+            messages = prompt.render({block: fill_block(block) for block in prompt.variables})
+            text = "\0".join(f"{message.role}\1{message.content}" for message in messages)
+            assert hashlib.sha256(text.encode()).hexdigest()[:16] == RENDERED[identify(prompt)]
 
 
 def test_the_requests_that_must_stay_as_they_were_are_those_of_prompts_there_are() -> None:
