@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -37,7 +38,7 @@ from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.mover import Mover
 from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run, now_utc, refuse_forgotten
-from evalhouse.warehouse.rows.samples import count_samples
+from evalhouse.warehouse.rows.samples import count_samples, read_samples_between
 from evalhouse.warehouse.steps import (
     LEXICAL_PROMPTS,
     SEPARATE,
@@ -401,10 +402,7 @@ def make_collection(
         ReadSamples,
         find_unaffected,
         group_turns,
-        list_missing,
         pose_question,
-        read_own_samples,
-        refuse_missing,
     )
     from evalhouse.tasks.targets.protocol import FirstQuestions  # noqa: PLC0415
 
@@ -422,14 +420,10 @@ def make_collection(
         if target is not None and live_run.staged.n_answered:
             live_run.notices.append(_IGNORED.format(live_run.staged.n_answered, n_samples))
         if isinstance(responses, ParentResponses):
-            missing: list[str] = []
-            for first in range(1, n_samples + 1, size):
-                missing += list_missing(responses, read(first, first + size - 1))
-            if missing:
-                raise refuse_missing(responses.parent, len(missing), missing[0], n_samples)
+            responses.check_complete(read, n_samples, size)
     else:
         # Whole shards, in which samples that have their response are skipped.
-        read = read_own_samples(warehouse, run.run_id)
+        read = partial(read_samples_between, warehouse, run.run_id)
         numbers = sorted(
             {(ordinal - 1) // size for ordinal in list(warehouse.fetch("responses/open", run_id=run.run_id)["ordinal"])}
         )

@@ -403,12 +403,6 @@ class LocalJudge:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def make_local_judge(name: str) -> LocalJudge:
-    """Load `local:MODEL`; raises FatalJudgeError."""
-    classifier = parse_classifier(name)
-    return LocalJudge(name, classifier, PairModel(classifier))
-
-
 def check_golden_pairs(name: str) -> str:
     """Load a classifier and try pairs that any classifier gets right; raises FatalJudgeError with the wrong ones.
 

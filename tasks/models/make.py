@@ -229,9 +229,10 @@ def make_judge(settings: RunSettings) -> Judge:
     if form is not None:
         return FormJudge(settings.judge, form, make_judge(name_judge(settings, settings.judge.partition(JOIN)[2])))
     if settings.judge.startswith(f"{LOCAL}:"):
-        from evalhouse.tasks.models.local import make_local_judge  # noqa: PLC0415
+        from evalhouse.tasks.models.local import LocalJudge, PairModel, parse_classifier  # noqa: PLC0415
 
-        return make_local_judge(settings.judge)
+        classifier = parse_classifier(settings.judge)
+        return LocalJudge(settings.judge, classifier, PairModel(classifier))
     from evalhouse.tasks.models.chat import make_factory_judge, make_openai_judge  # noqa: PLC0415  # takes a second
     from evalhouse.tasks.models.providers import find_provider  # noqa: PLC0415
 

@@ -38,7 +38,6 @@ from evalhouse.warehouse.rows.samples import (
     Turn,
     dump_turns,
     load_turns,
-    read_samples_between,
 )
 from evalhouse.warehouse.store import Warehouse
 
@@ -207,6 +206,21 @@ class ParentResponses:
             name: response for name, response in responses.items() if asks_the_same(by_id[name], response, own=self.own)
         }
 
+    def check_complete(self, read_samples: ReadSamples, n_samples: int, size: int) -> None:
+        """Raise FatalJudgeError for questions that have no response, read `size` samples at a time."""
+        missing: list[str] = []
+        for first in range(1, n_samples + 1, size):
+            samples = read_samples(first, first + size - 1)
+            responses = self.find(samples)
+            missing += [sample.sample_id for sample in samples if sample.sample_id not in responses]
+        if missing:
+            run_id, have = self.parent.run_id, "has" if len(missing) == 1 else "have"
+            raise FatalJudgeError(
+                f"{len(missing)} of {n_samples} questions {have} no response in run {run_id} (first: {missing[0]}); "
+                f"resume it with `evalhouse resume {run_id}` if it did not finish, or run without "
+                f"{name_setting('responses')} to ask them"
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class UnaffectedResponses:
@@ -288,22 +302,6 @@ def list_cited_documents(response: StoredResponse) -> set[str] | None:
         return None
     beginnings = {name[:place] for name in ids for place, letter in enumerate(name) if letter in SEPARATORS}
     return beginnings | set(ids)
-
-
-def list_missing(parent: ParentResponses, samples: Sequence[StoredSample]) -> list[str]:
-    """Return the ids of samples to whose questions the parent has no response."""
-    responses = parent.find(samples)
-    return [sample.sample_id for sample in samples if sample.sample_id not in responses]
-
-
-def refuse_missing(parent: RunRow, n_missing: int, first: str, n_samples: int) -> FatalJudgeError:
-    """Return the error for questions that a run to be judged again has no response to."""
-    have = "has" if n_missing == 1 else "have"
-    return FatalJudgeError(
-        f"{n_missing} of {n_samples} questions {have} no response in run {parent.run_id} (the first: {first}); "
-        f"resume it with `evalhouse resume {parent.run_id}` if it did not finish, or run without "
-        f"{name_setting('responses')} to ask them"
-    )
 
 
 # --- the asking
@@ -553,11 +551,6 @@ def check_contexts(question: TargetQuestion, response: Response) -> Response:
 
 
 # --- loading
-
-
-def read_own_samples(warehouse: Warehouse, run_id: str) -> ReadSamples:
-    """Return the reader of a run's loaded samples, which replaces the dataset's."""
-    return lambda first, last: read_samples_between(warehouse, run_id, first, last)
 
 
 def stage_responses(collection: Collection, shard_size: int) -> Staging:

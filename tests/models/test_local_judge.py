@@ -27,7 +27,6 @@ from evalhouse.tasks.models.local import (
     PairModel,
     check_golden_pairs,
     load_table,
-    make_local_judge,
     parse_classifier,
 )
 
@@ -76,7 +75,9 @@ def load(folder: Path, settings: str = WINDOWS) -> PairModel:
 
 
 def make(folder: Path, settings: str = WINDOWS) -> LocalJudge:
-    return make_local_judge(f"local:{folder}?{settings}")
+    name = f"local:{folder}?{settings}"
+    classifier = parse_classifier(name)
+    return LocalJudge(name, classifier, PairModel(classifier))
 
 
 def make_question(contexts: Sequence[str], statements: Sequence[str]) -> Question:

@@ -219,7 +219,7 @@ def test_what_was_shown_is_what_was_labelled(warehouse: Warehouse, call: Call, e
     assert warehouse.read_rows("from reviewed_verdicts where run_id = 'r1'") == []
     by_name = {name: value for name, value in row.items() if name != "export_id"}
     finished = call("import", write_lines([by_name], "by-name.jsonl"))
-    assert "what was labelled is not what the run has there" in finished.stderr
+    assert "the labelled text is not the run's" in finished.stderr
     add_run(warehouse, make_run("r2", 2), [make_sample(1)])
     assert len(warehouse.read_rows("from reviewed_verdicts where run_id = 'r2'")) == 1
 
@@ -233,14 +233,14 @@ def test_all_problems_in_one_message_and_nothing_written(warehouse: Warehouse, c
         (label(good, label="TP", reviewer="Bo"), "label is 'TP'; for rank on"),
         (label(good, first_label="maybe", reviewer="Cy"), "first_label is 'maybe'"),
         ({**label(good), "reviewer": " "}, "has no reviewer; fill in the column, or give --reviewer NAME"),
-        (label(good, export_id="20200101-000000-aaaa"), "export 20200101-000000-aaaa is not on record"),
+        (label(good, export_id="20200101-000000-aaaa"), "export 20200101-000000-aaaa is not in this warehouse"),
         (label(good, item_hash="f" * 64), "item ffffffffffff… is not one of export"),
         (label(good, reviewed_at="yesterday", reviewer="Di"), "reviewed_at is 'yesterday'; write it like"),
         (label(good, reviewed_at="2999-01-01", reviewer="Ed"), "which is in the future"),
         ({**key, "step": "classify"}, "does not name its verdict; name it by export_id and item_hash, or"),
         ({**key, "step": "score", "statement_id": "A1"}, "step is 'score'; it must be one of classify, attribute"),
         ({**key, "step": "classify", "statement_id": "A9"}, "run r1 has no verdict of classify on A9 of sample 's01'"),
-        ({**key, "run_id": "r9", "step": "classify", "statement_id": "A1"}, "run r9 is not on record"),
+        ({**key, "run_id": "r9", "step": "classify", "statement_id": "A1"}, "run r9 is not in this warehouse"),
         ({**key, "step": "classify", "statement_id": "G1", "label": "FP"}, "must be TP or FN"),
     ]
     name = write_lines([row for row, _ in rows], "bad.jsonl")

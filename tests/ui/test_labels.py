@@ -109,11 +109,11 @@ def test_nothing_is_overwritten(client: TestClient, warehouse: Warehouse) -> Non
         ({"reviewer": "x" * 101}, "at most 100 printable letters"),
         ({"reviewer": "a\u202eb"}, "at most 100 printable letters"),
         ({"note": "x" * 2001}, "the note has 2001 letters"),
-        ({"item_hash": "0"}, "what was labelled is not what the run has there"),
+        ({"item_hash": "0"}, "the labelled text is not the run's"),
         ({"statement_id": "A9"}, "has no verdict of classify on A9"),
-        ({"sample_id": "none"}, "is not on record"),
+        ({"sample_id": "none"}, "is not in this warehouse"),
         ({"step": "extract"}, "step is 'extract'"),
-        ({"export_id": "none"}, "export none is not on record"),
+        ({"export_id": "none"}, "export none is not in this warehouse"),
     ],
 )
 @pytest.mark.usefixtures("opened_once")
