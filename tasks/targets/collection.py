@@ -214,9 +214,9 @@ class ParentResponses:
             responses = self.find(samples)
             missing += [sample.sample_id for sample in samples if sample.sample_id not in responses]
         if missing:
-            run_id, have = self.parent.run_id, "has" if len(missing) == 1 else "have"
+            run_id, n, have = self.parent.run_id, len(missing), "has" if len(missing) == 1 else "have"
             raise FatalJudgeError(
-                f"{len(missing)} of {n_samples} questions {have} no response in run {run_id} (first: {missing[0]}); "
+                f"{n} of {n_samples} questions {have} no response in run {run_id} (the first: {missing[0]}); "
                 f"resume it with `evalhouse resume {run_id}` if it did not finish, or run without "
                 f"{name_setting('responses')} to ask them"
             )
