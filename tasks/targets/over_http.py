@@ -13,6 +13,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
@@ -60,12 +61,13 @@ def fill_json(template: object, question: TargetQuestion) -> Any:  # noqa: ANN40
     A member that is the mark of contexts is left out if none are given, so that one template serves both kinds of run.
     An item that is the mark of the conversation becomes all of its messages, so that others may come before and after.
     """
+    find_text = partial(_find_text, question=question)
     if isinstance(template, str):
         alone = MARK.fullmatch(template)
-        return _find_value(alone[1], question) if alone else _fill_text(template, question)
+        return _find_value(alone[1], question) if alone else MARK.sub(find_text, template)
     if isinstance(template, dict):
         return {
-            _fill_text(name, question): fill_json(member, question)
+            MARK.sub(find_text, name): fill_json(member, question)
             for name, member in template.items()
             if not _is_left_out(member, question)
         }
@@ -91,7 +93,7 @@ def fill_url(template: str, question: TargetQuestion) -> str:
 
     def encode(mark: re.Match[str]) -> str:
         try:
-            encoded = quote(_find_text(mark[1], question), safe="")
+            encoded = quote(_find_text(mark, question), safe="")
         except UnicodeEncodeError as error:
             raise QuestionFailed(f"the question cannot be sent: {error}", unasked=True) from None
         # A segment of dots alone would be read as a step up.
@@ -100,14 +102,10 @@ def fill_url(template: str, question: TargetQuestion) -> str:
     return MARK.sub(encode, template)
 
 
-def _fill_text(template: str, question: TargetQuestion) -> str:
-    return MARK.sub(lambda mark: _find_text(mark[1], question), template)
-
-
-def _find_text(name: str, question: TargetQuestion) -> str:
-    value = _find_value(name, question)
+def _find_text(mark: re.Match[str], question: TargetQuestion) -> str:
+    value = _find_value(mark[1], question)
     if value is None:
-        raise QuestionFailed(f"this sample's {name} is null but is used inside a text", unasked=True)
+        raise QuestionFailed(f"this sample's {mark[1]} is null but is used inside a text", unasked=True)
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 

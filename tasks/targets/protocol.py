@@ -11,7 +11,6 @@ Answers are read here from the forms that applications return, and `Attempts` as
 import asyncio
 import random
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -296,29 +295,25 @@ class FirstQuestions:
     """Watches the first questions of a run until one is answered: if they fail, the others would most likely too."""
 
     def __init__(self) -> None:
-        self._failures: list[Response] = []
+        self._failures: dict[str, list[Response]] = {}  # by kind
         self._is_over = False
 
     def note(self, response: Response) -> None:
         """Count a response; raises TargetError when enough questions have failed."""
-
-        def find_kind(failed: Response) -> str:
-            # A message begins with the kind of failure.
-            return (failed.error or "").partition(":")[0]
-
         self._is_over = self._is_over or response.error is None
         if self._is_over:
             return
-        self._failures.append(response)
-        alike = [failed for failed in self._failures if failed.lasts and find_kind(failed) == find_kind(response)]
-        if len(alike) < _MAX_LASTING and len(self._failures) < _MAX_FAILED:
+        # A message begins with the kind of failure.
+        alike = self._failures.setdefault((response.error or "").partition(":")[0], [])
+        alike.append(response)
+        n_failed = sum(map(len, self._failures.values()))
+        if sum(failed.lasts for failed in alike) < _MAX_LASTING and n_failed < _MAX_FAILED:
             return
         self._is_over = True  # questions that are still in flight are not counted
-        kinds = Counter(map(find_kind, self._failures)).most_common()
-        examples = {find_kind(failed): failed.error for failed in self._failures}
-        shown = "; ".join(f"{n} times {examples[kind]}" for kind, n in kinds[:_SHOWN_KINDS])
+        kinds = sorted(self._failures.values(), key=len, reverse=True)
+        shown = "; ".join(f"{len(failures)} times {failures[-1].error}" for failures in kinds[:_SHOWN_KINDS])
         more = f"; and {len(kinds) - _SHOWN_KINDS} other kinds of failure" if len(kinds) > _SHOWN_KINDS else ""
         raise TargetError(
-            f"none of the first {len(self._failures)} questions was answered, so the others were not asked: "
+            f"none of the first {n_failed} questions was answered, so the others were not asked: "
             f"{shown}{more}; fix the application or [target] (stop_early = false there keeps asking)"
         )

@@ -252,9 +252,8 @@ def test_killed_run_resumes_without_paying_twice(house: House) -> None:
     before = noted.read_text().splitlines()
     (run,) = house.read("from runs where kind = 'prefer'")
     assert run["status"] == "running"
-    done = place.call_process("resume", run["run_id"], "--json")
-    assert done.status == 0, done.stderr
-    assert (done.document["run_id"], done.document["losses"]) == (run["run_id"], N_MOVED)
+    done = house.resume(run["run_id"])
+    assert (done["run_id"], done["losses"]) == (run["run_id"], N_MOVED)
     after = noted.read_text().splitlines()[len(before) :]
     assert len({*before, *after}) == 2 * N_MOVED
     assert len(set(before).intersection(after)) <= 2, "more than was in flight"
