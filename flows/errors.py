@@ -18,7 +18,7 @@ _FOR_PEOPLE: dict[str, str] = {
     "evalhouse.flows.serving.notify": "NotifyError",
     "evalhouse.prompts.render": "PromptError",
     "evalhouse.tasks.comparing.runs": "ComparisonError",
-    "evalhouse.tasks.datasets.errors": "DatasetError",
+    "evalhouse.tasks.datasets.values": "DatasetError",
     "evalhouse.tasks.judge.errors": "JudgeError",
     "evalhouse.warehouse.metric_files": "UnknownMetric",
     "evalhouse.tasks.reviews.labels": "ReviewError",

@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 
-from evalhouse.tasks.datasets.errors import Complain
 from evalhouse.tasks.datasets.rows import RUN_MARKS, ColumnPath, Columns, ColumnUse, Field, RawRow, Turns, hash_json
 from evalhouse.tasks.datasets.values import (
     MISSING,
     RECORDED_COLUMNS,
+    Complain,
     find_text,
     is_absent,
     is_recorded,

@@ -30,8 +30,8 @@ import ijson
 import orjson
 import polars as pl
 
-from evalhouse.tasks.datasets.errors import Complain, Place, ReadingStopped, refuse_dataset
 from evalhouse.tasks.datasets.rows import ALIASES, RawRow
+from evalhouse.tasks.datasets.values import Complain, Place, ReadingStopped, refuse_dataset
 from evalhouse.warehouse.errors import WarehouseUrlError
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.messages import list_names, name_kind, name_setting, quote_value

@@ -19,7 +19,6 @@ import numpy as np
 import orjson
 import polars as pl
 
-from evalhouse.tasks.datasets.errors import Complain, DatasetError, Problems, ReadingStopped, name_row, refuse_dataset
 from evalhouse.tasks.datasets.formats import DatasetSource, find_encoding, is_utf8, open_source, show_readings
 from evalhouse.tasks.datasets.rows import (
     Columns,
@@ -31,6 +30,7 @@ from evalhouse.tasks.datasets.rows import (
     read_given_id,
     suggest_columns,
 )
+from evalhouse.tasks.datasets.values import Complain, DatasetError, Problems, ReadingStopped, name_row, refuse_dataset
 from evalhouse.tasks.settings.run import RunSettings, is_sample, is_traces
 from evalhouse.tasks.settings.suite import TRACES, TraceWindow
 from evalhouse.warehouse.messages import list_names, name_setting

@@ -22,10 +22,12 @@ from typing import Final, Literal, get_args
 
 import orjson
 
-from evalhouse.tasks.datasets.errors import Complain, ProblemKind, ReadingStopped, refuse_dataset
 from evalhouse.tasks.datasets.values import (
     MISSING,
     RECORDED_COLUMNS,
+    Complain,
+    ProblemKind,
+    ReadingStopped,
     find_text,
     is_recorded,
     list_texts,
@@ -37,6 +39,7 @@ from evalhouse.tasks.datasets.values import (
     read_list,
     read_metadata,
     read_text,
+    refuse_dataset,
 )
 from evalhouse.warehouse.messages import list_names, name_kind, name_setting, quote_value, suggest
 from evalhouse.warehouse.rows.samples import Turn, plain_turns

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from evalhouse.tasks.datasets.errors import ReadingStopped, refuse_dataset
+from evalhouse.tasks.datasets.values import ReadingStopped, refuse_dataset
 from evalhouse.warehouse.messages import list_names
 
 if sys.platform != "win32":

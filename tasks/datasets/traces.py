@@ -21,7 +21,6 @@ from typing import Any, Final, Literal, TypeVar
 
 import orjson
 
-from evalhouse.tasks.datasets.errors import Complain, ReadingStopped
 from evalhouse.tasks.datasets.formats import DatasetSource, open_text
 from evalhouse.tasks.datasets.otel import (
     Logged,
@@ -37,7 +36,7 @@ from evalhouse.tasks.datasets.otel import (
 )
 from evalhouse.tasks.datasets.rows import RawRow
 from evalhouse.tasks.datasets.spans import Blame, Document, Kind, Span, Tree
-from evalhouse.tasks.datasets.values import open_cell
+from evalhouse.tasks.datasets.values import Complain, ReadingStopped, open_cell
 from evalhouse.tasks.datasets.vendors import read_langfuse, read_langsmith
 from evalhouse.tasks.settings.suite import PATTERNS, TRACES, Redaction, Sampling, TraceFormat, TraceWindow
 from evalhouse.warehouse.messages import name_setting

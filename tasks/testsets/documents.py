@@ -15,7 +15,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal
 
-from evalhouse.tasks.datasets.errors import ProblemKind, ReadingStopped, advise
 from evalhouse.tasks.datasets.formats import (
     DatasetSource,
     check_known,
@@ -26,7 +25,7 @@ from evalhouse.tasks.datasets.formats import (
     show_readings,
 )
 from evalhouse.tasks.datasets.rows import ColumnPath
-from evalhouse.tasks.datasets.values import MISSING, is_empty, read_id, read_text
+from evalhouse.tasks.datasets.values import MISSING, ProblemKind, ReadingStopped, advise, is_empty, read_id, read_text
 from evalhouse.tasks.testsets import TestsetError, UnreadableFile, refuse
 from evalhouse.tasks.testsets.passages import Document, Language, Passage, cut_markdown, cut_plain, find_language
 from evalhouse.warehouse.messages import list_names

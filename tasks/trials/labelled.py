@@ -31,7 +31,7 @@ from evalhouse.prompts import Item
 from evalhouse.tasks.asking.pairs import read_score as read_pair_score
 from evalhouse.tasks.attribute import attribute_statements
 from evalhouse.tasks.classify import classify_statements
-from evalhouse.tasks.datasets.errors import DatasetError
+from evalhouse.tasks.datasets.values import DatasetError
 from evalhouse.tasks.extract import extract_answer, extract_ground_truth, extract_statements
 from evalhouse.tasks.fused import judge_together
 from evalhouse.tasks.grade import grade_sample

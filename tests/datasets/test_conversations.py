@@ -11,9 +11,9 @@ from dataset_files import read_all, write_json_lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evalhouse.tasks.datasets.errors import DatasetError
 from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.datasets.rows import hash_inputs
+from evalhouse.tasks.datasets.values import DatasetError
 from evalhouse.warehouse.rows.samples import Turn, dump_turns, load_turns
 
 OURS = [

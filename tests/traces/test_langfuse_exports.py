@@ -25,7 +25,7 @@ from trace_files import (
     write_lines,
 )
 
-from evalhouse.tasks.datasets.errors import DatasetError
+from evalhouse.tasks.datasets.values import DatasetError
 
 Row = dict[str, Any]
 

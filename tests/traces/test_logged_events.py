@@ -29,8 +29,8 @@ from trace_files import (
 )
 
 from evalhouse.flows.receiver import Counts, SpanKeeper
-from evalhouse.tasks.datasets.errors import DatasetError
 from evalhouse.tasks.datasets.read import stage_of
+from evalhouse.tasks.datasets.values import DatasetError
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import TraceWindow
 from evalhouse.warehouse.mover import take_in_orphans

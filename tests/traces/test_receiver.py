@@ -24,9 +24,9 @@ from trace_files import ANSWER, NOON_NS, QUESTION, make_bot_trace, make_request,
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.suites import load_receiver, load_suite
 from evalhouse.flows.receiver import TOKEN_VARIABLE, SpanKeeper
-from evalhouse.tasks.datasets.errors import DatasetError
 from evalhouse.tasks.datasets.otel import read_otlp
 from evalhouse.tasks.datasets.read import stage_of
+from evalhouse.tasks.datasets.values import DatasetError
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import TraceWindow
 from evalhouse.warehouse.engine.connection import open_reader

@@ -30,11 +30,10 @@ from trace_files import (
     write_lines,
 )
 
-from evalhouse.tasks.datasets.errors import DatasetError
 from evalhouse.tasks.datasets.read import stage_of
 from evalhouse.tasks.datasets.spans import Span, read_time
 from evalhouse.tasks.datasets.traces import make_row
-from evalhouse.tasks.datasets.values import open_value
+from evalhouse.tasks.datasets.values import DatasetError, open_value
 from evalhouse.tasks.settings.run import RunSettings
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from benchmark_data import EVERY_KIND, STRANGE, N, make_correctness, make_relevance, make_support, write_set, write_sets
 
-from evalhouse.tasks.datasets.errors import DatasetError
+from evalhouse.tasks.datasets.values import DatasetError
 from evalhouse.tasks.trials.labelled import Part, pick_half, pick_rows, read_labelled
 
 

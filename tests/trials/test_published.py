@@ -11,7 +11,7 @@ import pytest
 from cli_process import call_here
 from warehouse_runs import lay_warehouse
 
-from evalhouse.tasks.datasets.errors import DatasetError
+from evalhouse.tasks.datasets.values import DatasetError
 from evalhouse.tasks.trials.label_agreement import explain_published, list_published, load_published
 from evalhouse.tasks.trials.labelled import pick_rows, read_labelled
 
