@@ -173,7 +173,7 @@ def test_retried_flow_run_resumes_its_run(deployed: Deployed) -> None:
     assert len(deployed.query("from runs")) == 1
 
 
-def test_what_is_wrong_with_parameters_is_the_message_of_the_flow_run(deployed: Deployed) -> None:
+def test_refused_parameters_are_the_message_of_the_flow_run(deployed: Deployed) -> None:
     failed = deployed.work(deployed.queue(dataset="missing.jsonl"))
     assert failed["state_type"] == "FAILED"
     assert "missing.jsonl" in failed["state"]["message"]

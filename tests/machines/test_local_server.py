@@ -368,7 +368,7 @@ def test_a_server_of_the_users_own_keeps_its_settings(clean_environ: Path) -> No
     assert "NO_PROXY" not in os.environ
 
 
-def test_what_the_user_has_set_stays(clean_environ: Path) -> None:
+def test_settings_of_the_user_stay(clean_environ: Path) -> None:
     os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "DEBUG"
     os.environ["NO_PROXY"] = "intranet"
     (clean_environ / "prefect.toml").write_text(

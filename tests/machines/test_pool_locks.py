@@ -87,7 +87,7 @@ def test_a_lock_is_free_when_its_holder_is_killed(location: Location) -> None:
         assert list_held(location, ["part-r1-1"]) == {"part-r1-1"}
 
 
-def test_nothing_is_left_beside_a_catalogue_in_a_file(tmp_path: Path) -> None:
+def test_lock_files_beside_a_catalogue_are_removed(tmp_path: Path) -> None:
     location = parse_location(f"ducklake:sqlite:///{tmp_path / 'catalogue.sqlite'}?data={tmp_path / 'files'}")
     with hold(location, "part-r1-1", patience_s=5, busy="taken"):
         assert list(tmp_path.glob("*part-r1-1*"))

@@ -184,7 +184,7 @@ def test_a_server_that_refuses_is_spoken_of_once_a_day(records: Records) -> None
     assert limit.step() == []
 
 
-def test_what_is_gone_already_hinders_nothing(records: Records) -> None:
+def test_deletion_continues_after_missing_rows(records: Records) -> None:
     suite = records.make_suite()
     roots = [records.add(age=OLD, deployment_id=suite.deployment_id) for _ in range(2)]
 

@@ -71,7 +71,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
         ([], {}, ["SUITE.toml"]),
     ],
 )
-def test_what_cannot_be_served_is_refused_in_words(
+def test_suites_that_cannot_be_served_are_refused(
     *,
     place: Place,
     arguments: list[str],
@@ -153,7 +153,7 @@ def test_runs_by_hand_and_of_other_suites_are_not_resumed(warehouse: Warehouse) 
     assert api.created == []
 
 
-def test_what_another_machine_may_be_at_is_left_to_its_heartbeats(warehouse: Warehouse) -> None:
+def test_flow_run_that_may_be_on_another_machine_is_left_alone(warehouse: Warehouse) -> None:
     api = Api(make_flow_run("out", "RUNNING"))
     assert sweep_crashed(api, [make_served(warehouse)], alone=False) == []
     assert api.flow_runs[0]["state_type"] == "RUNNING"
@@ -200,7 +200,7 @@ def test_a_run_that_was_on_record_before_its_flow_run_was_named_is_resumed_and_n
     assert [one["parameters"] for one in api.created] == [{"resume": "r1"}]
 
 
-def test_what_prefect_calls_crashed_before_its_run_was_on_record_is_queued_again_ten_times(
+def test_flow_run_that_crashed_before_its_run_was_stored_is_queued_again_ten_times(
     warehouse: Warehouse,
 ) -> None:
     """The runner that started a process marks it so when it is killed, sooner than the next look."""
@@ -409,7 +409,7 @@ def test_a_log_is_kept_over_starts_and_put_aside_when_it_is_large(tmp_path: Path
     assert [line[8:] for line in printed[:2]] == [" one", " two"]
 
 
-def test_nothing_from_outside_marks_up_a_page(warehouse: Warehouse) -> None:
+def test_text_from_outside_is_escaped_on_a_page(warehouse: Warehouse) -> None:
     run = make_run(
         run_id="r1",
         suite="a|b",

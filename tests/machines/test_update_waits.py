@@ -175,7 +175,7 @@ def test_a_stream_whose_runs_fail_is_tried_once_in_a_longest_wait(suite: ServedS
 @pytest.mark.parametrize(
     ("debounce_s", "max_total_wait_s"), [(60, 1_800), (180, 1_800), (600, 6_000), (86_400, 604_800)]
 )
-def test_what_no_suite_says_is_ten_times_the_quiet_and_at_least_half_an_hour(
+def test_default_wait_is_ten_times_the_quiet_and_at_least_half_an_hour(
     debounce_s: float, max_total_wait_s: float
 ) -> None:
     assert make_waits(debounce_s).max_total_wait_s == max_total_wait_s

@@ -70,7 +70,7 @@ def test_the_run_is_on_record_as_any_other(result: Evaluation) -> None:
     assert run == {"run_id": result.run_id, "label": "from Python", "judge": "lexical"}
 
 
-def test_what_has_no_score_is_an_error_and_no_number(result: Evaluation) -> None:
+def test_mean_without_scores_is_an_error(result: Evaluation) -> None:
     with pytest.raises(EvaluationError, match=r"has no metric 'mrr'; it has context_recall, faithfulness"):
         result.mean("mrr")
 
@@ -159,7 +159,7 @@ def _interval(result: Evaluation, metric: str) -> list[str]:
     return [f"{row['ci_low'][0]:.3f}", "to", f"{row['ci_high'][0]:.3f}"]
 
 
-def test_what_a_dataset_says_is_text_in_a_notebook(result: Evaluation) -> None:
+def test_text_of_a_dataset_is_escaped_in_a_notebook(result: Evaluation) -> None:
     hostile = Evaluation(run_id=result.run_id, status="failed", problem="<img src=x>", warehouse=result.warehouse)
     assert "<img" not in hostile._repr_html_()
     assert "&lt;img src=x&gt;" in hostile._repr_html_()

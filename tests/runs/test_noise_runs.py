@@ -131,7 +131,7 @@ def test_the_run_is_on_record_as_what_it_is(nights: Nights) -> None:
     assert picked == [one for one in of_parent if one in picked]
 
 
-def test_what_was_measured_is_what_the_judge_does(nights: Nights) -> None:
+def test_measured_noise_is_the_noise_of_the_judge(nights: Nights) -> None:
     """Two answers to one question differ when one of them was flipped: in 2 · q · (1 - q) of the cases."""
     run_id = nights.second.document["run_id"]
     compared = nights.place.call("compare", "previous", "latest", "--json")
@@ -170,7 +170,7 @@ def test_the_rows_are_those_that_the_scores_say(nights: Nights) -> None:
         )
 
 
-def test_no_word_and_no_history_has_it_as_a_night(nights: Nights) -> None:
+def test_latest_previous_and_history_leave_the_noise_run_out(nights: Nights) -> None:
     latest = nights.place.call("show", "latest", "--json").document
     previous = nights.place.call("show", "previous", "--json").document
     expected = [nights.second.document["run_id"], nights.first.document["run_id"]]
@@ -210,7 +210,7 @@ def test_stopping_the_noise_run_keeps_the_run_itself(nights: Nights, tmp_path: P
     assert (document["noise"]["status"], document["noise"]["problem"]) == ("cancelled", "stopped by SIGINT")
 
 
-def test_it_is_not_resumed(nights: Nights) -> None:
+def test_noise_run_is_not_resumed(nights: Nights) -> None:
     finished = nights.place.call("resume", nights.noise["run_id"])
     assert finished.status == 2
     assert "the next run measures it again" in finished.stderr

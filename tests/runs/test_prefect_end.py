@@ -54,7 +54,7 @@ def wait_for_timeout(place: Place, run_id: str, *, of_task: bool) -> None:
         ("--task-timeout", "task_timeout_s"),
     ],
 )
-def test_what_takes_too_long_is_ended_by_prefect_and_can_be_resumed(place: Place, option: str, name: str) -> None:
+def test_run_over_its_time_limit_is_ended_by_prefect_and_can_be_resumed(place: Place, option: str, name: str) -> None:
     with running_endpoint(latency=60.0) as endpoint:
         own = place.with_variables(OPENAI_API_KEY="sk-any", OPENAI_BASE_URL=endpoint.base_url)
         judged = ("--judge", "openai:gpt-4.1-mini", "--embeddings", "hashing", "--limit", "2", option, "3")

@@ -87,7 +87,7 @@ def test_a_server_that_has_died_is_started_again(tmp_path: Path, own_server: Non
 
 
 @pytest.mark.slow
-def test_one_that_was_killed_is_replaced_and_two_at_once_have_one_each(tmp_path: Path) -> None:
+def test_killed_process_is_replaced_and_two_calls_at_once_have_one_each(tmp_path: Path) -> None:
     call_process.end_runners()
     assert judge(tmp_path) == 0.5
     (killed,) = list_family()

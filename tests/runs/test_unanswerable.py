@@ -65,7 +65,7 @@ def test_diagnose_distinguishes_the_two(nights: tuple[Place, str, str]) -> None:
     assert {cause: n for cause, n in causes.items() if n} == {"refused_rightly": 6, "answered_unanswerable": 6}
 
 
-def test_what_no_sample_has_anything_for_is_named_below_the_table_and_not_in_it(
+def test_metrics_that_scored_no_sample_are_named_below_the_table(
     nights: tuple[Place, str, str],
 ) -> None:
     place, base, _ = nights

@@ -64,7 +64,7 @@ def test_doctor_and_collect_say_the_same_of_a_suite(place: Place) -> None:
     assert [line for line in printed if line not in collected and "metrics" not in line] == []
 
 
-def test_what_scored_nothing_is_named_at_the_end_with_why(place: Place, ended: Finished) -> None:
+def test_metrics_without_scores_are_named_at_the_end_with_reasons(place: Place, ended: Finished) -> None:
     assert ended.status == 0
     run_id = ended.stdout.split()[1]
     for shown in (ended.stdout, place.call("show", run_id).stdout):

@@ -69,7 +69,7 @@ def test_a_bot_that_does_not_answer_is_shown_with_its_whole_error(place: Place) 
     ("arguments", "printed"),
     [(("--url", "nonsense"), "is not an address"), (("--judge", "unknown"), "judge")],
 )
-def test_what_cannot_be_is_refused_and_leaves_no_file(place: Place, arguments: tuple[str, ...], printed: str) -> None:
+def test_invalid_values_are_refused_and_leave_no_file(place: Place, arguments: tuple[str, ...], printed: str) -> None:
     refused = place.call("init", "new.toml", *arguments)
     assert refused.status == 2
     assert printed in refused.stderr

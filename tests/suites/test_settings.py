@@ -151,7 +151,7 @@ def test_named_judge_is_taken_with_any_key(monkeypatch: pytest.MonkeyPatch) -> N
     assert (named.settings.judge, named.judge_was_chosen) == ("openai:other", True)
 
 
-def test_what_a_run_is_about_is_not_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_subject_of_a_run_is_not_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("DATASET", "MAPPING", "MAP", "SUITE", "SET"):
         monkeypatch.setenv(f"EVALHOUSE_{name}", "x")
     assert resolve_settings({}).settings == RunSettings()

@@ -125,7 +125,7 @@ def test_unknown_key_gets_a_suggestion_or_the_allowed_keys() -> None:
         ),
     ],
 )
-def test_what_is_no_suite_at_all_is_refused_with_its_place(tmp_path: Path, content: bytes, message: str) -> None:
+def test_invalid_file_is_refused_with_its_place(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "suite.toml"
     path.write_bytes(content)
     with pytest.raises(SettingsError) as refused:

@@ -132,7 +132,7 @@ def test_refused_drop_is_refused_every_night_until_it_is_fixed(store: Warehouse)
     assert decide(store, add_night(store, "next", 50, GOOD, gate_limits=DROP))["against"]["run_id"] == "fixed"
 
 
-def test_what_was_accepted_is_the_baseline_until_a_later_run_passes(store: Warehouse) -> None:
+def test_accepted_run_is_the_baseline_until_a_later_run_passes(store: Warehouse) -> None:
     pass_night(store, "good", 0, GOOD)
     assert decide(store, add_night(store, "broken", 10, WORSE, gate_limits=DROP))["outcome"] == "failed"
     accept_run(store, "broken", accepted_by="ann", why="the new corpus is harder")
@@ -163,7 +163,7 @@ def test_an_old_run_can_be_accepted_over_newer_ones_that_passed(store: Warehouse
         (f"if(n % 6 = 0, 0.4, {GOOD})", "good"),
     ],
 )
-def test_what_is_worse_beyond_chance_may_pass_but_is_no_baseline(store: Warehouse, value: str, base: str) -> None:
+def test_significantly_worse_run_may_pass_but_is_not_a_baseline(store: Warehouse, value: str, base: str) -> None:
     """Were it the baseline, a second one like it would be forgotten."""
     limits = {"max_drop": {"factual_f1": 0.05}}
     pass_night(store, "good", 0, GOOD)
@@ -286,7 +286,7 @@ def test_a_baseline_may_be_a_label_and_is_missed_without_an_error(store: Warehou
     assert own["checks"][0]["detail"] == "the baseline 'night-3' is this run itself"
 
 
-def test_what_cannot_be_compared_is_undecided_and_the_rest_decided(store: Warehouse) -> None:
+def test_incomparable_limits_are_undecided_and_the_rest_decided(store: Warehouse) -> None:
     limits = {"cluster": "no_such_column", "max_drop": {"factual_f1": 0.02}, "max": {"factual_f1": 0.5}}
     pass_night(store, "before", 0)
     document = decide(store, add_night(store, "night", 60, gate_limits=limits))
@@ -299,7 +299,7 @@ def test_what_cannot_be_compared_is_undecided_and_the_rest_decided(store: Wareho
 @pytest.mark.parametrize(
     "columns", [{"status": "failed"}, {"status": "cancelled"}, {"kind": "collection"}, {"gate_limits": None}]
 )
-def test_there_are_runs_without_a_verdict(store: Warehouse, columns: dict[str, object]) -> None:
+def test_failed_runs_and_runs_without_a_gate_get_no_verdict(store: Warehouse, columns: dict[str, object]) -> None:
     run = add_night(store, "night", 0, **{"gate_limits": {"max_cost": 1.0}, **columns})
     assert decide_suite_gate(store, run) is None
     assert find_run(store, "night").gate is None

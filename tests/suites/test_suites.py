@@ -354,7 +354,7 @@ def test_flags_win_over_variables_over_the_suite_over_defaults(
     }  # fmt: skip
 
 
-def test_what_is_given_by_name_adds_to_the_suites(load: Callable[..., Suite]) -> None:
+def test_named_values_of_flags_add_to_those_of_the_suite(load: Callable[..., Suite]) -> None:
     suite = load(
         'dataset = "sample"\n[map]\nanswer = "a"\nquestion = "q"\n[metric_settings.m]\nx = 1\ny = 2\n'
         "[metric_settings.n]\nz = 3\n"
