@@ -9,17 +9,21 @@ from __future__ import annotations
 import itertools
 import random
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
 from cli_process import Finished, finish
 from kill_runs import NotingEndpoint, noting_endpoint
 from pool_house import POOL, TIMEOUT_S, PoolHouse, Worker, open_pool_house, write_samples
-from pool_readers import Seen, read_seen, reading
 from postgres_server import PostgresServer, start_postgres
+
+from evalhouse.warehouse.store import Warehouse
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descendants of a worker are found in /proc")
 
@@ -27,6 +31,34 @@ N_CALLS = 6  # of a sample: two splits, classify, two attributions, rank
 IN_FLIGHT = 12
 # What was answered so long before a kill may not have been read by the process that died.
 _UNREAD_S = 1.0
+
+
+# To read takes a tenth of a second of CPU and more, of two cores that are shared with everything else here: the longer
+# it takes, the less often it is done.
+_READ_PAUSE_S = 0.5
+_OFTEN = 5
+
+_COUNTS = """
+select
+    (select count(*) from llm_calls) as n_calls,
+    (select count(*) from run_samples) as n_samples,
+    (select count(distinct sample_id) from outcomes) as n_judged,
+    (select count(*) from scores) as n_scores
+"""
+# Every sample of the dataset has as many rows of each kind as any other.
+_KINDS = """
+select table_name, count(distinct n_rows) as n_sizes
+from (
+    select 'outcomes' as table_name, sample_id, count(*) as n_rows from outcomes group by all
+    union all by name
+    select 'statements' as table_name, sample_id, count(*) as n_rows from statements group by all
+    union all by name
+    select 'classifications' as table_name, sample_id, count(*) as n_rows from classifications group by all
+    union all by name
+    select 'attributions' as table_name, sample_id, count(*) as n_rows from attributions group by all
+)
+group by table_name
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +74,52 @@ class Size:
 SMALL = Size(n_samples=16, n_workers=1, at_a_time=2, n_kills=0, part_size=8, n_readers=1)
 LARGE = Size(n_samples=300, n_workers=4, at_a_time=1, n_kills=3, part_size=75, n_readers=2)
 SLOW_LARGE = pytest.param(LARGE, marks=pytest.mark.slow, id="large")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """The report of an analyst: how often it read, what was wrong, and its last counts."""
+
+    n_reads: int
+    wrong: list[str]
+    last: dict[str, int]
+
+
+@contextmanager
+def reading(url: str, *, n_readers: int) -> Iterator[list[Future[Seen]]]:
+    """Analysts who query all the time within the block, and note everything that must not be.
+
+    A torn batch would show as a sample with some of its rows, a lost one as a count that falls.
+    """
+    stop = threading.Event()
+    with ThreadPoolExecutor(n_readers) as threads:
+        try:
+            yield [threads.submit(read_on, url, stop) for _ in range(n_readers)]
+        finally:
+            stop.set()
+
+
+def read_on(url: str, stop: threading.Event) -> Seen:
+    """Read until the order to stop, and once after it: the last batch may have come since the read before."""
+    warehouse = Warehouse(url)
+    last: dict[str, int] = {}
+    wrong: list[str] = []
+    n_reads = 0
+    tables = "select table_name from duckdb_tables() where table_name = 'outcomes'"
+    while not (warehouse.exists() and warehouse.read_rows(tables)) and not stop.is_set():
+        time.sleep(0.5)
+    is_over = False
+    while not is_over:
+        is_over = stop.is_set()
+        counts = {name: int(str(value)) for name, value in warehouse.read_rows(_COUNTS)[0].items()}
+        fallen = {name: (before, counts[name]) for name, before in last.items() if counts[name] < before}
+        torn = [row for row in warehouse.read_rows(_KINDS) if row["n_sizes"] != 1]
+        wrong += [f"fallen: {fallen}"] if fallen else []
+        wrong += [f"torn: {torn}"] if torn else []
+        last, n_reads = counts, n_reads + 1
+        if not is_over:
+            time.sleep(_READ_PAUSE_S * (1 + n_reads // _OFTEN))
+    return Seen(n_reads=n_reads, wrong=wrong, last=last)
 
 
 @dataclass(kw_only=True)
@@ -78,10 +156,10 @@ def pool_run(
         with open_pool_house(folder, url, endpoint, is_shared=size is SMALL, database=database) as house:
             for _ in range(size.n_workers):
                 house.start_worker(at_a_time=size.at_a_time)
-            with reading(url, folder, n_readers=size.n_readers) as paths:
+            with reading(url, n_readers=size.n_readers) as readers:
                 killed_at, ended = _run_and_kill(house, size)
-            readers = [read_seen(path) for path in paths]
-            yield PoolRun(size=size, house=house, ended=ended, endpoint=endpoint, readers=readers, killed_at=killed_at)
+            seen = [reader.result() for reader in readers]
+            yield PoolRun(size=size, house=house, ended=ended, endpoint=endpoint, readers=seen, killed_at=killed_at)
 
 
 def _run_and_kill(house: PoolHouse, size: Size) -> tuple[list[float], Finished]:
