@@ -79,7 +79,7 @@ def create_app_faster(pipe_fd: int) -> Any:  # noqa: ANN401  # FastAPI's applica
         app = create_app(ephemeral=True)
         route: Any = flow_runs.router.routes[0]
         route.endpoint.build()  # as its first request would
-    except Exception as error:  # whatever does not fit: the plain start has to do
+    except Exception as error:  # on any misfit the plain start has to do
         print(f"started again with {PLAIN_SERVER}=1: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         os.dup2(pipe_fd, 1)
         os.execve(sys.executable, sys.orig_argv, {**os.environ, PLAIN_SERVER: "1"})

@@ -99,7 +99,7 @@ def test_a_port_that_is_taken_is_named(place: Place, monkeypatch: pytest.MonkeyP
 
 
 def test_prefect_is_not_imported_before_its_server_is_known(tmp_path: Path) -> None:
-    """By announcing an update, which imports little at all, by serving, and by loading a suite."""
+    """Announce an update, which imports little at all, serve, and load a suite."""
     (tmp_path / "nightly.toml").write_text(SCHEDULED)
     script = (
         "import sys, evalhouse.flows.commands.serve; print(sorted({name.split('.')[0] for name in sys.modules}))\n"
