@@ -37,6 +37,7 @@ from scipy.special import stdtr, stdtrit
 from evalhouse.tasks.comparing.intervals import (
     ALPHA,
     FEW_MOVED,
+    NORMAL,
     TIE,
     Floats,
     GroupSums,
@@ -281,6 +282,42 @@ def decide(paired: Paired, row: Mapping[str, Any], *, better: Better, scale: flo
         is_exact=False,
         verdict=verdict,
     )
+
+
+def adjust_estimates(
+    results: Sequence[Paired], terms: Floats, *, family: Sequence[bool], seed: int = 0, resamples: int = RESAMPLES
+) -> list[Paired]:
+    """Return the estimated differences of all metrics with p adjusted over the family, and their verdicts.
+
+    `terms` is independent parts × metrics: what each adds to the difference about its true value, so that the squares
+    of a metric's terms sum to its variance. Were both runs alike, each part could as well have had the other sign, in
+    all metrics at once: flipped so, the terms show how large the largest |z| of metrics that depend on each other is by
+    chance. p is adjusted by step-down maxT as in `compare_paired`; z is the normal quantile of a metric's own p. The
+    metrics outside of the family are not adjusted, and undecided.
+    """
+    lengths = np.sqrt((terms**2).sum(axis=0))
+    scaled = np.divide(terms, lengths, out=np.zeros_like(terms), where=lengths > 0)
+    scaled = scaled[scaled.any(axis=1)]
+    p_values = np.array([1.0 if result.p is None else result.p for result in results])
+    found = np.array([-NORMAL.inv_cdf(max(p, 1e-300) / 2) for p in p_values])
+    is_tested = np.array([result.p is not None for result in results], dtype=bool) & np.asarray(family, dtype=bool)
+    order = np.flatnonzero(is_tested)
+    order = order[np.argsort(-found[order], kind="stable")]
+    n_largest, n_patterns = np.zeros(len(order), dtype=np.int64), 0
+    # Estimates without variance have no part that chance could flip.
+    for stays in _make_signs(len(scaled), seed, resamples) if len(scaled) else ():
+        moved = np.abs((2.0 * stays - 1.0) @ scaled)
+        largest = np.maximum.accumulate(moved[:, order[::-1]], axis=1)[:, ::-1]
+        n_largest += (largest >= found[order] * (1 - TIE)).sum(axis=0)
+        n_patterns += len(stays)
+    shares = np.maximum.accumulate((1 + n_largest) / (1 + n_patterns)) if n_patterns else np.zeros(len(order))
+    adjusted = dict(zip(order.tolist(), shares.tolist(), strict=True))
+    decided = []
+    for place, result in enumerate(results):
+        p = max(adjusted[place], p_values[place]) if place in adjusted else None
+        is_found = p is not None and p <= ALPHA
+        decided.append(replace(result, p_adjusted=p, verdict=result.verdict if is_found else "undecided"))
+    return decided
 
 
 Rows = Sequence[Mapping[str, Any]]

@@ -40,6 +40,7 @@ from evalhouse.tasks.comparing.paired import (
     RESAMPLES,
     ROUNDING,
     Paired,
+    adjust_estimates,
     compare_paired,
     decide,
     is_sampled,
@@ -179,27 +180,26 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         seed=settings.seed,
         resamples=settings.resamples,
     )
-    noise = PairNoise(pair)
-    estimates: dict[str, Mapping[str, Any]] | None = None
-    if is_sampled(pair.base) or is_sampled(pair.candidate):
+    estimates: dict[str, Mapping[str, Any]] = {}
+    if has_part := is_sampled(pair.base) or is_sampled(pair.candidate):
         estimates = {str(row["metric"]): row for row in pair.fetch_estimates()}
+        results = _estimate_differences(pair, columns, results, scales=scales, estimates=estimates, settings=settings)
+    noise = PairNoise(pair)
     metrics = []
-    for column, paired, scale in zip(columns, results, scales, strict=True):
+    for column, paired in zip(columns, results, strict=True):
         compared = _compare_column(samples, column, paired, noise=noise, clusters=clusters, changed=changed)
-        if estimates is not None:  # a run judged a part of its dataset: estimates replace plain means
+        if has_part:  # a run judged a part of its dataset: estimates replace plain means
             compared = replace(compared, parts=(), noise=None)
-            if row := estimates.get(column.metric):
-                base, candidate = row["base"], row["candidate"]
-                estimated = decide(paired, row, better=column.better, scale=scale)
-                compared = replace(
-                    compared,
-                    mean_base=base,
-                    mean_candidate=candidate,
-                    common_base=base,
-                    common_candidate=candidate,
-                    paired=estimated,
-                    change=estimated.difference,
-                )
+        if row := estimates.get(column.metric):
+            base, candidate = row["base"], row["candidate"]
+            compared = replace(
+                compared,
+                mean_base=base,
+                mean_candidate=candidate,
+                common_base=base,
+                common_candidate=candidate,
+                change=paired.difference,
+            )
         metrics.append(compared)
     shifts = noise.find_shifts()
     moves = [
@@ -220,6 +220,36 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         retrieval_moves=tuple(list_retrieval_moves(moves, contexts=changed["contexts"])),
         changed={cause: int((flags & samples.common).sum()) for cause, flags in changed.items()},
     )
+
+
+def _estimate_differences(
+    pair: RunPair,
+    columns: Sequence[_Column],
+    results: Sequence[Paired],
+    *,
+    scales: Sequence[float],
+    estimates: Mapping[str, Mapping[str, Any]],
+    settings: ComparisonSettings,
+) -> list[Paired]:
+    """Return the differences of estimates where both runs have one, with p adjusted over all of them."""
+    estimated = {
+        column.metric: decide(paired, estimates[column.metric], better=column.better, scale=scale)
+        for column, paired, scale in zip(columns, results, scales, strict=True)
+        if column.metric in estimates
+    }
+    terms = pair.fetch_estimate_terms().pivot("metric", index=["side", "sample_id"], values="term")
+    names = list(estimated)
+    adjusted = adjust_estimates(
+        list(estimated.values()),
+        terms.select(pl.col(name) if name in terms.columns else pl.lit(0.0).alias(name) for name in names)
+        .fill_null(0.0)
+        .to_numpy(),
+        family=[settings.metrics is None or name in settings.metrics for name in names],
+        seed=settings.seed,
+        resamples=settings.resamples,
+    )
+    estimated = dict(zip(names, adjusted, strict=True))
+    return [estimated.get(column.metric, paired) for column, paired in zip(columns, results, strict=True)]
 
 
 def _build_columns(

@@ -14,17 +14,19 @@ import pytest
 from rows import open_rows, read
 from sampled_rows import put_run, rate_doubts
 
-from evalhouse.tasks.comparing.paired import Paired, decide
+from evalhouse.tasks.comparing.paired import Paired, adjust_estimates, decide
 from evalhouse.tasks.pipeline.sampling import draw, make_dice, spread
 from evalhouse.warehouse.metric_files import fill_in_sampled
 from evalhouse.warehouse.queries import read_query
 
 QUERY = fill_in_sampled(read_query("run_pairs/sampled"))
+TERMS = fill_in_sampled(read_query("run_pairs/sampled_terms"))
 TABLES = ("runs", "scores", "sample_picks", "sample_signals")
 MANY = Paired(
     n=100, n_clusters=100, n_higher=10, n_lower=10, difference=0.0, ci_low=0.0, ci_high=0.0, p=0.5, p_adjusted=0.5,
     is_exact=False, verdict="undecided",
 )  # fmt: skip
+ROW = {"base": 0.0, "candidate": 0.0, "variance": 0.0, "spread": 0.0, "is_paired": False, "unseen": 0.0}
 N, BUDGET = 400, 160
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -156,6 +158,57 @@ def test_other_picks_have_the_sum_of_both_variances_and_a_whole_run_adds_none() 
             con.execute(f"delete from {table} where run_id = 'candidate'")
         row = read_pair(con)
         assert (row["is_paired"], row["variance"]) == (False, pytest.approx(variances["base"]))
+
+
+@pytest.mark.parametrize("seeds", [(1, 1), (1, 2)])
+def test_squares_of_the_terms_of_a_difference_sum_to_its_variance(seeds: tuple[int, int]) -> None:
+    town = Town(moved=0.0)
+    with open_rows() as con:
+        put_two(con, town.base.tolist(), (town.base * 0.5 + 0.3 * town.signals).tolist(), seeds)
+        row = read_pair(con)
+        terms = con.sql(TERMS, params={"base": "base", "candidate": "candidate"}).pl()
+    assert row["is_paired"] == (len(set(seeds)) == 1)
+    assert (terms["term"] ** 2).sum() == pytest.approx(row["variance"])
+
+
+def draw_estimates(rng: np.random.Generator, lifts: Sequence[float]) -> tuple[list[Paired], Numbers]:
+    """Differences of a metric for each lift, as two runs estimate them from 120 samples each, and their terms."""
+    sides = []
+    for shift in (0.0, 1.0):
+        shared = rng.normal(size=(120, 1))
+        sides.append(0.3 * shared + 0.4 * rng.normal(size=(120, len(lifts))) + shift * np.array(lifts))
+    terms = np.vstack([sign * (side - side.mean(axis=0)) / 120 for sign, side in zip((-1, 1), sides, strict=True)])
+    results = []
+    for place, difference in enumerate(sides[1].mean(axis=0) - sides[0].mean(axis=0)):
+        row = {**ROW, "candidate": difference, "variance": (terms[:, place] ** 2).sum()}
+        results.append(decide(MANY, row, better="high", scale=1.0))
+    return results, terms
+
+
+def test_over_all_estimates_there_is_seldom_one_false_finding() -> None:
+    """Twelve metrics of equal runs: each by itself, at least one is called better or worse in a third of the pairs."""
+    rng, n_pairs = np.random.default_rng(5), 200
+    n_alone = n_adjusted = 0
+    for seed in range(n_pairs):
+        results, terms = draw_estimates(rng, [0.0] * 12)
+        n_alone += any(result.verdict != "undecided" for result in results)
+        adjusted = adjust_estimates(results, terms, family=[True] * 12, seed=seed, resamples=500)
+        n_adjusted += any(result.verdict != "undecided" for result in adjusted)
+        assert all((one.p_adjusted or 0.0) >= (one.p or 0.0) for one in adjusted)
+    print(f"pairs with a false finding: {n_alone / n_pairs} alone, {n_adjusted / n_pairs} adjusted")
+    assert n_alone / n_pairs > 0.2
+    assert n_adjusted / n_pairs <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / n_pairs)
+
+
+def test_a_true_change_is_found_among_estimates_and_only_in_the_family() -> None:
+    results, terms = draw_estimates(np.random.default_rng(6), [0.0, 0.6, 0.0, 0.6])
+    found = adjust_estimates(results, terms, family=[True, True, True, False])
+    assert [one.verdict for one in found] == ["undecided", "better", "undecided", "undecided"]
+    assert found[3].p_adjusted is None
+    copies = adjust_estimates([results[1]] * 6, np.hstack([terms[:, 1:2]] * 6), family=[True] * 6)
+    assert copies[0].p_adjusted == pytest.approx(results[1].p or 0.0, abs=0.001), "copies of a metric cost nothing"
+    certain = [decide(MANY, {**ROW, "candidate": 0.5}, better="high", scale=1.0)]
+    assert adjust_estimates(certain, np.zeros((0, 1)), family=[True])[0].verdict == "better"
 
 
 def test_a_run_with_too_few_judged_leaves_the_difference_open() -> None:

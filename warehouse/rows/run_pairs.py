@@ -41,6 +41,10 @@ class RunPair:
         """Return the rows of `run_pairs/sampled.sql`, for runs of which one judged a part of its dataset."""
         return self.warehouse.read(fill_in_sampled(read_query("run_pairs/sampled")), self._ids).to_dicts()
 
+    def fetch_estimate_terms(self) -> pl.DataFrame:
+        """Return the rows of `run_pairs/sampled_terms.sql`, for runs of which one judged a part of its dataset."""
+        return self.warehouse.read(fill_in_sampled(read_query("run_pairs/sampled_terms")), self._ids)
+
     def fetch_changed_inputs(self, metadata_names: Sequence[str]) -> pl.DataFrame:
         """Return one row per sample of both runs in which something may differ.
 
