@@ -1,4 +1,4 @@
-"""What was said before a question, as datasets spell it, and what it does to a sample's id and hash."""
+"""Earlier turns in the spellings of datasets, and their effect on a sample's id and hash."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_cell_of_a_table_holds_a_conversation_as_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("conversation", "said"),
+    ("conversation", "problem"),
     [
         ("c-17", "conversation is not a list of turns but text"),
         (["Hello"], "turn 1 of the conversation: it is text, not an object"),
@@ -83,15 +83,15 @@ def test_a_cell_of_a_table_holds_a_conversation_as_json(tmp_path: Path) -> None:
         ([{"role": "ai", "text": {"a": 1}}], "its text is an object, not text"),
     ],
 )
-def test_what_is_no_conversation_is_refused_with_its_row(tmp_path: Path, conversation: object, said: str) -> None:
+def test_invalid_conversation_is_refused_with_its_row(tmp_path: Path, conversation: object, problem: str) -> None:
     with pytest.raises(DatasetError) as raised:
         read_one(tmp_path, conversation)
-    assert said in str(raised.value)
+    assert problem in str(raised.value)
     assert "line 1" in str(raised.value)
     assert '{"role": "user", "text": "…"}' in str(raised.value)
 
 
-def test_ids_of_follow_up_questions_hang_on_what_the_user_said_alone(tmp_path: Path) -> None:
+def test_ids_of_follow_up_questions_depend_on_the_users_turns_alone(tmp_path: Path) -> None:
     first = read_one(tmp_path, OURS)
     otherwise = read_one(tmp_path, [OURS[0], {"role": "assistant", "text": "An hour."}])
     another = read_one(tmp_path, [{"role": "user", "text": "How long is the ride?"}, OURS[1]])
@@ -101,7 +101,7 @@ def test_ids_of_follow_up_questions_hang_on_what_the_user_said_alone(tmp_path: P
     assert len({row.input_hash for row in (first, otherwise, another, alone)}) == 4
 
 
-def test_a_sample_that_stands_alone_has_the_hash_that_it_always_had(tmp_path: Path) -> None:
+def test_sample_without_turns_keeps_its_hash(tmp_path: Path) -> None:
     assert hash_inputs(**NOTHING) == "66c105536fb746356173729251715cc2"
     assert (
         hash_inputs(**NOTHING, conversation=None) == hash_inputs(**NOTHING, conversation=[]) == hash_inputs(**NOTHING)

@@ -54,8 +54,8 @@ def read_rows(folder: Path, *rows: Row, turns: Turns = "all", **mapping: str) ->
 
 
 def describe(sample: SampleRow) -> tuple[object, ...]:
-    said = [turn.text for turn in sample.conversation or ()]
-    return sample.metadata["turn"], said, sample.question, sample.answer, sample.ground_truth
+    spoken = [turn.text for turn in sample.conversation or ()]
+    return sample.metadata["turn"], spoken, sample.question, sample.answer, sample.ground_truth
 
 
 OPENAI = {
@@ -155,7 +155,7 @@ def test_the_same_conversation_in_other_words(tmp_path: Path, messages: list[Row
     assert [describe(sample) for sample in samples] == TWO
 
 
-def test_whole_turns_have_contexts_and_ground_truths_of_their_own(tmp_path: Path) -> None:
+def test_whole_turns_have_separate_contexts_and_ground_truths(tmp_path: Path) -> None:
     (first, second), _ = read_rows(tmp_path, TURNS)
     assert [describe(first), describe(second)] == [(*TWO[0][:4], "Six."), TWO[1]]
     assert (first.sample_id, first.context_ids, second.contexts) == ("7/1", ["chart#4"], None)
@@ -225,7 +225,7 @@ def test_a_graph_that_gives_all_messages_back_says_only_what_is_new(tmp_path: Pa
         {"id": "r", "run_type": "chain", "inputs": {"question": TIDE}, "outputs": {"answer": SIX}},
         run_of("r", [tell("user", TIDE)], SIX),
     ],
-    ids=["one question", "a question of its own", "a run", "a run of messages"],
+    ids=["one question", "a separate question", "a run", "a run of messages"],
 )
 def test_single_turns_stay_as_they_are(tmp_path: Path, row: Row) -> None:
     (sample,), use = read_rows(tmp_path, row)
@@ -262,7 +262,7 @@ def test_single_turns_stay_as_they_are(tmp_path: Path, row: Row) -> None:
         ({"messages": [tell("user", [{"type": "image_url"}])]}, "the question is empty"),
     ],
 )
-def test_what_cannot_be_told_is_refused_with_its_place(tmp_path: Path, row: Row, message: str) -> None:
+def test_ambiguous_conversation_is_refused_with_its_place(tmp_path: Path, row: Row, message: str) -> None:
     with pytest.raises(DatasetError) as caught:
         read_rows(tmp_path, row)
     place = "" if message == "the question is empty" else "the conversation in 'messages': "
@@ -274,11 +274,11 @@ ROLES: list[Role] = ["user", "assistant", "tool", "system"]
 
 
 @given(st.lists(st.tuples(st.sampled_from(ROLES), st.text(alphabet="ab é", max_size=3)), max_size=12))
-def test_every_turn_has_what_was_said_before_it(said: Sequence[tuple[Role, str]]) -> None:
-    messages = [Message(role=role, text=text) for role, text in said]
+def test_every_turn_has_the_turns_before_it(spoken: Sequence[tuple[Role, str]]) -> None:
+    messages = [Message(role=role, text=text) for role, text in spoken]
     turns = cut_turns(messages)
     assert [turn.number for turn in turns] == list(range(1, len(turns) + 1))
-    assert bool(turns) == any(role == "user" for role, _ in said)
+    assert bool(turns) == any(role == "user" for role, _ in spoken)
     for turn in turns:
         assert all(entry["role"] in ("user", "assistant") and str(entry["text"]).strip() for entry in turn.conversation)
     for earlier, later in itertools.pairwise(turns):

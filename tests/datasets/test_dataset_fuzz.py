@@ -1,4 +1,4 @@
-"""Whatever a file holds, it is read or refused with a DatasetError; and what is read fits where it goes."""
+"""Any file is read or refused with a DatasetError; and the samples read fit into the warehouse."""
 
 import json
 from pathlib import Path

@@ -139,7 +139,7 @@ def test_missing_files_suggest_others(tmp_path: Path) -> None:
     assert f"did you mean {tmp_path}/nightly.jsonl?" in message
     assert "\n" not in message
     assert "datasets in that folder: nightly.jsonl, other.jsonl" in str(refuse(tmp_path / "zzz.parquet"))
-    assert f"the folder {tmp_path}/nowhere is not there either" in str(refuse(tmp_path / "nowhere" / "qa.jsonl"))
+    assert f"the folder {tmp_path}/missing is not there either" in str(refuse(tmp_path / "missing" / "qa.jsonl"))
     first = f"{tmp_path} is a directory; allowed: one dataset file; name a file: {tmp_path}/nightly.jsonl"
     assert first in str(refuse(tmp_path))
 

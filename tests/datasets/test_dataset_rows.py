@@ -66,7 +66,7 @@ SAMPLES: dict[str, tuple[Row, dict[str, str], Row]] = {
         {**Q, "answer": "the gold one", "response": "the bot's"}, {"ground_truth": "answer"},
         {"ground_truth": "the gold one", "answer": "the bot's", "metadata": {}},
     ),
-    "a mapped column is no answer": (
+    "a mapped column is not the answer": (
         {**Q, "answer": "the gold one"}, {"ground_truth": "answer"}, {"ground_truth": "the gold one", "answer": None},
     ),
     "one column for two fields": (

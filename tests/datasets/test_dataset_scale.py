@@ -69,7 +69,7 @@ def test_ten_times_the_rows_need_the_same_memory(
     small, large = tmp_path / f"small{ending}", tmp_path / f"large{ending}"
     write(small, n_rows)
     write(large, n_rows * 10)
-    measure_peak(small)  # whatever is imported or cached on first use
+    measure_peak(small)  # all that is imported or cached on first use
     peaks = measure_peak(small), measure_peak(large)
     # Eight bytes a row for the ids, doubled while the array grows and is sorted, are the one thing that grows.
     assert peaks[1] < peaks[0] * 1.2 + n_rows * 9 * 24

@@ -1,4 +1,4 @@
-"""A retriever that finds nothing: `contexts: []` from whatever file it comes, scored as 0, held against last night."""
+"""A retriever that finds nothing: `contexts: []` in any format, scored as 0, compared with the night before."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ METRICS = ("context_recall", "context_precision", "faithfulness", "recall_at_k",
 CONTEXTS: list[list[str] | None] = [["The pier is red."], [], None]
 
 
-def write_rows(folder: Path, suffix: str) -> Any:  # noqa: ANN401  # whatever a dataset may be
+def write_rows(folder: Path, suffix: str) -> Any:  # noqa: ANN401  # any dataset
     """Three rows, with a context, with none found and with none known, in a file of this kind or as a frame."""
     rows: list[Row] = [{"id": f"q{n}", "question": "Which?", "contexts": found} for n, found in enumerate(CONTEXTS)]
     path, frame = folder / f"rows.{suffix}", pl.DataFrame(rows)

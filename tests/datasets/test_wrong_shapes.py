@@ -31,7 +31,7 @@ Write = Callable[[Path], object]
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A file's name, what writes it, and what its rows become: `samples` by field, `columns` as they are announced."""
+    """A file's name, what writes it, its `samples` by field, and the line that describes its `columns`."""
 
     name: str
     write: Write
@@ -74,7 +74,7 @@ def write_sheets(**sheets: list[list[object]]) -> Write:
 
 
 def write_far_note(path: Path) -> None:
-    """For every cell up to that one it would take 550 GB."""
+    """Write a workbook that would take 550 GB: memory for every cell up to that one."""
     import xlsxwriter  # noqa: PLC0415
 
     with xlsxwriter.Workbook(path) as workbook:
@@ -365,7 +365,7 @@ CASES = {
         write=write_sheets(One=[["question"], [TIDE]]),
         message="has no sheet 'Three'; allowed: its sheets: One; write ",
     ),
-    "an excel file that is none": Case(
+    "an invalid excel file": Case(
         name="qa.xlsx",
         write=write_text("question\n", "utf-8"),
         message="{path}: cannot be read as .xlsx: invalid Zip archive: Could not find EOCD; the file must be readable "
@@ -437,7 +437,7 @@ CASES = {
         encoding="ascii",
         message="{path}: the file is not ascii: ordinal not in range(128) (0xb5); text files are read as UTF-8",
     ),
-    "an encoding that is none": Case(
+    "an unknown encoding": Case(
         name="qa.csv",
         write=write_text("question\nq\n", "utf-8"),
         encoding="utf-88",
@@ -534,7 +534,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("encoding", OTHERS)
 def test_an_encoding_that_is_not_certain_is_never_guessed(encoding: str) -> None:
-    """A guess would be another text, of which nobody is told."""
+    """A guess would silently be another text."""
     assert find_encoding([OTHERS[encoding].encode(encoding) + b"\n"]) is None
 
 

@@ -33,7 +33,9 @@ def add_scores(con: duckdb.DuckDBPyConnection, metric: str) -> None:
 
 def test_statements_are_listed_by_label_in_their_order() -> None:
     row = read_lists(Sample(answer=["TP", "FP", "TP"], ground_truth=["FN", "TP", "FN"]))["s"]
-    assert row["tp"] == ["Statement A1.", "Statement A3."], "a ground-truth statement that was found is no second TP"
+    assert row["tp"] == ["Statement A1.", "Statement A3."], (
+        "a ground-truth statement that was found does not count as a second TP"
+    )
     assert row["fp"] == ["Statement A2."]
     assert row["fn"] == ["Statement G1.", "Statement G3."]
     assert (row["n_tp"], row["n_fp"], row["n_fn"]) == (2, 1, 2)

@@ -30,12 +30,12 @@ SAMPLE = {
 QUESTIONS = ["Which river turns it?", "What turns the Helm mill?", "Where is the mill?"]
 RELEVANCE = {
     "unrelated": {"reason": "It is about the mill.", "verdict": False},
-    "accuracy": {"reason": "The river is another one.", "rating": 2},
-    "comprehensiveness": {"reason": "All is said.", "rating": 9},
-    "context_precision": {"reason": "It stands in C1.", "rating": 3},
+    "accuracy": {"reason": "The river is a different one.", "rating": 2},
+    "comprehensiveness": {"reason": "All is there.", "rating": 9},
+    "context_precision": {"reason": "It is in C1.", "rating": 3},
     "final": 0.9,
 }
-SAID: dict[str, dict[str, Any]] = {
+GRADED: dict[str, dict[str, Any]] = {
     "relevance": RELEVANCE,
     "questions": {"reason": "It names a river.", "noncommittal": False, "questions": QUESTIONS},
     "tone": {"friendly": {"reason": "Curt.", "rating": 2}},
@@ -44,7 +44,7 @@ METRICS = "relevance_final,answer_relevancy,bleu,tool_call_accuracy,result_set_m
 
 
 def reply(asked: Asked) -> dict[str, Any]:
-    return SAID[asked.body["response_format"]["json_schema"]["name"]]
+    return GRADED[asked.body["response_format"]["json_schema"]["name"]]
 
 
 @pytest.fixture(scope="module")
@@ -79,15 +79,15 @@ def show(place: Place, monkeypatch: pytest.MonkeyPatch, ask: Callable[..., Finis
     return lines
 
 
-def test_a_rubrics_score_leads_to_what_was_said_what_rules_made_of_it_and_the_reply(show: Show) -> None:
+def test_score_of_a_rubric_leads_to_the_ratings_the_rules_and_the_reply(show: Show) -> None:
     lines = show("relevance_final")
-    # The judge said 2 + 9 + 3, the cap makes it 2 + 4 + 3, and 9 / 30 is 0.3.
+    # The judge gave 2 + 9 + 3, the cap makes it 2 + 4 + 3, and 9 / 30 is 0.3.
     assert "relevance_final = 0.300  (from grade_relevance; formula version 1)" in lines
     at = lines.index("grade_relevance")
     assert lines[at + 1 : at + 6] == [
-        "accuracy 2 of 10  — The river is another one.",
-        "comprehensiveness 4 of 10, said 9 (capped at 4: accuracy is 2, at most 2)  — All is said.",
-        "context_precision 3 of 10  — It stands in C1.",
+        "accuracy 2 of 10  — The river is a different one.",
+        "comprehensiveness 4 of 10, said 9 (capped at 4: accuracy is 2, at most 2)  — All is there.",
+        "context_precision 3 of 10  — It is in C1.",
         "final 0.3 of 1, said 0.9 (recomputed: the judge gave 0.9)  — (2 + 4 + 3) / 30",
         "unrelated 0 of 1  — It is about the mill.",
     ]
@@ -110,9 +110,11 @@ def test_a_program_gets_the_same(place: Place, ask: Callable[..., Finished], mon
 def test_answer_relevancy_leads_to_the_questions_that_were_written(show: Show) -> None:
     lines = show("answer_relevancy")
     at = lines.index("relevancy")
-    told = lines[at + 1 : at + 5]
-    assert "noncommittal 0 of 1  — It names a river." in told
-    shown = {text: float(cosine) for line in told for cosine, text in re.findall(r"^cosine ([0-9.]+)  (.*)", line)}
+    shown_lines = lines[at + 1 : at + 5]
+    assert "noncommittal 0 of 1  — It names a river." in shown_lines
+    shown = {
+        text: float(cosine) for line in shown_lines for cosine, text in re.findall(r"^cosine ([0-9.]+)  (.*)", line)
+    }
     assert sorted(shown) == sorted(QUESTIONS)
     (score,) = re.findall(r"^answer_relevancy = ([0-9.]+)", "\n".join(lines), re.MULTILINE)
     assert float(score) == pytest.approx(sum(shown.values()) / 3, abs=0.001)
@@ -155,7 +157,7 @@ def test_what_was_settled_without_the_judge_says_so(show: Show) -> None:
     assert "run on the sample's data they differ: " in settled
 
 
-def test_a_rubric_of_ones_own_leads_down_as_well(show: Show) -> None:
+def test_score_of_a_users_rubric_leads_down_as_well(show: Show) -> None:
     lines = show("tone")
     assert "tone = 0.400  (from grade_tone; formula version 1)" in lines
     at = lines.index("grade_tone")

@@ -10,7 +10,7 @@ import pytest
 from rows import Sample, Together, add_samples, fill, open_rows, read, score, score_together, value_of
 
 Expected = Mapping[str, float | str]
-"""By metric the value of a sample, or the reason why it has none."""
+"""The value of a sample by metric, or the reason why it has none."""
 Cases = Mapping[str, tuple[Sample, Expected]]
 
 FACTUAL = ("factual_precision", "factual_recall", "factual_f1")
@@ -232,7 +232,7 @@ SUPPORT: Cases = {
     "a retrieval that found nothing": (Sample(contexts=[]), {"context_precision": 0}),
     "an unknown retrieval": (Sample(), {"context_precision": "no_contexts"}),
     "a retrieval that failed": (Sample(reasons={"rank": "no_contexts"}), {"context_precision": "no_contexts"}),
-    "reference ids are no verdicts": (
+    "reference ids do not replace verdicts": (
         Sample(context_ids=["a"], reference_ids=["a"], reasons={"rank": "no_ground_truth"}),
         {"context_precision": "no_ground_truth"},
     ),
@@ -330,7 +330,7 @@ RANKING: Cases = {
     "repeated ids keep their first rank": (
         REPEATED, {"recall_at_k": 1, "ndcg_at_k": sum_gains(1, 3) / sum_gains(1, 2)},
     ),
-    "pieces of one document are no repeats": (PIECES, dict.fromkeys(BY_JUDGE, 1)),
+    "pieces of one document do not repeat each other": (PIECES, dict.fromkeys(BY_JUDGE, 1)),
     "equal texts are repeats": (
         replace(PIECES, contexts=["One.", "One.", "Three."]),
         {"precision_retrieved": 2 / 3, "context_precision": (1 + 2 / 3) / 2,

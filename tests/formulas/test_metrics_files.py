@@ -146,7 +146,7 @@ def test_users_folder_adds_metrics(tmp_path: Path) -> None:
 
 def test_users_folder_is_as_strict(tmp_path: Path) -> None:
     with pytest.raises(MetricFileError, match="no folder of metric files at "):
-        load_metrics(tmp_path / "nowhere")
+        load_metrics(tmp_path / "missing")
     (tmp_path / "faithfulness.sql").write_text(WHOLE)
     with pytest.raises(MetricFileError, match="metric 'faithfulness' is built in; give yours another name"):
         load_metrics(tmp_path)

@@ -53,7 +53,7 @@ class Missing(Exception):
 
 
 def demand(sample: Sample, *steps: str) -> None:
-    """Raise the most telling reason among these steps."""
+    """Raise the reason that comes first among these steps."""
     reasons = ["cancelled" if step in sample.missing else sample.reasons.get(step) for step in steps]
     given = [reason for reason in reasons if reason is not None]
     if given:
@@ -250,7 +250,7 @@ def compute(metric: str, sample: Sample) -> Score:
 
 
 def test_every_metric_has_a_reference() -> None:
-    """But for those that only pass on what a judge or a library gave."""
+    """Only metrics that pass on the number of a judge or a library have none."""
     passed_on = {
         "answer_relevancy",
         "surface_similarity",
@@ -261,7 +261,7 @@ def test_every_metric_has_a_reference() -> None:
         "token_f1",
         "tool_call_accuracy",
         "result_set_match",
-        # Shares of labels of their own, in tests/steps/test_turns.py.
+        # Shares of labels, tested in tests/steps/test_turns.py.
         "turn_consistency",
         "context_retention",
         # Theirs is ALCE's definition, in tests/steps/test_citations.py.

@@ -77,7 +77,7 @@ def test_steps_that_are_not_needed_do_not_matter() -> None:
         file = read_metrics()[metric]
         others = [step for step in list_steps() if step not in file.needs + file.optional_needs]
         # refusal_rate counts the samples whose ground truth states nothing.
-        texts = {"ground_truth": [], "ground_truth_support": []} if metric == "refusal_rate" else {}
+        texts: dict[str, object] = {"ground_truth": [], "ground_truth_support": []} if metric == "refusal_rate" else {}
         runs[metric] = [
             fully_judged("failed", reasons=dict.fromkeys(others, "judge_failed"), **texts),
             fully_judged("missing", missing=others, **texts),
@@ -92,7 +92,7 @@ def test_steps_that_are_not_needed_do_not_matter() -> None:
 
 
 def test_precedence_of_reasons() -> None:
-    """Missing inputs come first, then failures, then the lack of statements; whichever step has which."""
+    """Missing inputs come first, then failures, then the lack of statements; in any order of steps."""
     pairs = list(product(REASONS, REASONS))
     for metric in METRICS:
         needs = read_metrics()[metric].needs[:2]

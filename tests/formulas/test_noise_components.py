@@ -40,7 +40,7 @@ def measure_coverage(world: World, size: Size, *, n_runs: int, seed: int = 1) ->
 
 @pytest.mark.parametrize("name", ["normal", "zeros and ones", "two texts a question"])
 def test_known_components_are_within_their_intervals(name: str) -> None:
-    """In 95 of 100 runs; of 100 runs 89 or more are within three standard errors of that."""
+    """The aim is 95 of 100 runs; 89 or more are within three standard errors of that."""
     held = measure_coverage(WORLDS[name], SIZES["usual"], n_runs=100)
     assert min(held.values()) >= 0.89, held
 
@@ -141,7 +141,7 @@ def test_the_lexical_judge_has_no_part_in_it() -> None:
 
 
 def test_noise_runs_of_earlier_nights_count_up_to_ten() -> None:
-    """Those of the same series and judge; each night has measured the judge on 20 answers."""
+    """The nights of the same series and judge; each night has measured the judge on 20 answers."""
     with open_rows() as con:
         write_runs(con, WORLDS["zeros and ones"], SMALL, n_runs=13, seed=3, missing=0)
         con.execute(

@@ -196,7 +196,7 @@ CASES: dict[str, tuple[Sample, dict[str, object]]] = {
         )
         for right, rule in [("b", "truth_unborne"), ("a", "references_lack_it")]
     },
-    # Turns are no evidence about the retriever.
+    # Turns show nothing about the retriever.
     "turns have it all, contexts nothing": (
         replace(BY_TURNS, said={"A1": [2], "A2": [2], "G1": [2], "G2": [2]}), {"cause": "fine"},
     ),
@@ -250,7 +250,7 @@ def test_a_statement_that_another_sample_found_was_missed() -> None:
     assert (rows["s"]["cause"], rows["s"]["rule"]) == ("retrieval_missed", "retrieved_elsewhere")
     assert rows["s"]["evidence"] == "1 of 2: G2; found for other"
     assert rows["other"]["cause"] == "fine"
-    assert rows["alone"]["rule"] == "nowhere", "what another run found is no evidence in this one"
+    assert rows["alone"]["rule"] == "nowhere", "another run shows nothing about this one"
 
 
 def test_a_short_statement_is_not_looked_for_elsewhere() -> None:
@@ -274,7 +274,7 @@ def test_a_short_statement_follows_from_what_the_contexts_hold(text: str, rule: 
         assert [row["rule"] for row in read(con, "from sample_causes")] == [rule]
 
 
-def test_a_statement_that_was_said_in_another_conversation_was_not_retrieved_there() -> None:
+def test_statement_of_another_conversation_was_not_retrieved_there() -> None:
     other = replace(GOOD, sample_id="other", ground_truth_support=[[1], []], said={"G2": [2]})
     with open_rows() as con:
         add_stated(con, ABSENT, other)
@@ -291,7 +291,7 @@ def test_a_short_statement_follows_from_what_the_turns_hold() -> None:
     assert (row["rule"], row["evidence"]) == ("turn_passed_over", "1 of 2: G2")
 
 
-def test_a_statement_of_its_own_sample_is_no_other_sample() -> None:
+def test_statement_of_the_same_sample_is_not_found_elsewhere() -> None:
     with open_rows() as con:
         add_stated(con, ABSENT)
         con.execute("update statements set text = $text", {"text": FACT})
@@ -353,7 +353,7 @@ def test_shares_of_a_run_add_up_and_have_wilsons_interval(counted: list[dict[str
 
 
 def find_wilson_ends(hits: int, n: int) -> tuple[float, float]:
-    """Where the normal test of the share p just gives 1.96: n(p̂-p)² = 1.96² p(1-p), solved as a quadratic."""
+    """Return where the normal test of the share p just gives 1.96: n(p̂-p)² = 1.96² p(1-p), solved as a quadratic."""
     z2, share = 1.96**2, hits / n
     a, b, c = n + z2, -(2 * n * share + z2), n * share**2
     root = sqrt(max(b * b - 4 * a * c, 0))

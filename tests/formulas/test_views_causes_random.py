@@ -1,4 +1,4 @@
-"""sample_causes for whatever verdicts a run may leave: one cause a sample, as a second computation in Python has it."""
+"""The view sample_causes for random verdicts: one cause a sample, the same as a second computation in Python."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rows import Labels, Sample, Support, open_rows, read
 
 Verdicts = Sequence[tuple[bool, set[int], bool]]
-"""Of each statement: is it in the other text, which contexts support it, and does a turn?"""
+"""Each statement: is it in the other text, which contexts support it, and does a turn?"""
 
 
 def find_rule(s: Sample) -> str:
@@ -19,23 +19,23 @@ def find_rule(s: Sample) -> str:
     steps = ("classify", "attribute_answer", "attribute_ground_truth")
     if any(step in s.missing or s.reasons.get(step) not in (None, "no_statements") for step in steps):
         return "verdicts_missing"
-    said = list_verdicts(s, "A", s.answer, s.answer_support)
+    stated = list_verdicts(s, "A", s.answer, s.answer_support)
     wanted = list_verdicts(s, "G", s.ground_truth, s.ground_truth_support)
     relevant = set().union(*(ranks for _, ranks, _ in wanted))
     useful = {rank for rank, is_useful in enumerate(s.useful, start=1) if is_useful}
-    suspect = find_contradiction(said, wanted, useful)
+    suspect = find_contradiction(stated, wanted, useful)
     if suspect:
         return suspect
     if not wanted:
-        supported = is_most([bool(ranks) for _, ranks, _ in said])
-        return ("truth_silent" if supported else "answered_anyway") if said else "truth_not_to_be_had"
-    borne = [bool(ranks) or in_turn for _, ranks, in_turn in wanted]
-    if said and not any(borne) and not any(true for true, _, _ in wanted + said):
-        if is_most([bool(ranks & useful) for _, ranks, _ in said]):
+        supported = is_most([bool(ranks) for _, ranks, _ in stated])
+        return ("truth_silent" if supported else "answered_anyway") if stated else "truth_not_to_be_had"
+    supported_parts = [bool(ranks) or in_turn for _, ranks, in_turn in wanted]
+    if stated and not any(supported_parts) and not any(true for true, _, _ in wanted + stated):
+        if is_most([bool(ranks & useful) for _, ranks, _ in stated]):
             return "truth_unborne"
-    elif not said and any(borne) and is_most(borne):
+    elif not stated and any(supported_parts) and is_most(supported_parts):
         return "refused"
-    return find_fault(said, wanted, relevant)
+    return find_fault(stated, wanted, relevant)
 
 
 def list_verdicts(s: Sample, letter: str, labels: Labels, support: Support) -> list[tuple[bool, set[int], bool]]:
@@ -43,14 +43,14 @@ def list_verdicts(s: Sample, letter: str, labels: Labels, support: Support) -> l
     return [(label == "TP", set(ranks), bool(s.said.get(f"{letter}{n}"))) for n, (label, ranks) in pairs]
 
 
-def find_contradiction(said: Verdicts, wanted: Verdicts, useful: set[int]) -> str | None:
-    if said and wanted:
-        answer_true, truth_found = {true for true, _, _ in said}, {found for found, _, _ in wanted}
+def find_contradiction(stated: Verdicts, wanted: Verdicts, useful: set[int]) -> str | None:
+    if stated and wanted:
+        answer_true, truth_found = {true for true, _, _ in stated}, {found for found, _, _ in wanted}
         if len(answer_true) == len(truth_found) == 1 and answer_true != truth_found:
             return "labels_contradict"
         if answer_true == truth_found == {True}:
-            borne = [{bool(ranks) or in_turn for _, ranks, in_turn in side} for side in (said, wanted)]
-            if len(borne[0]) == len(borne[1]) == 1 and borne[0] != borne[1]:
+            supported_parts = [{bool(ranks) or in_turn for _, ranks, in_turn in side} for side in (stated, wanted)]
+            if len(supported_parts[0]) == len(supported_parts[1]) == 1 and supported_parts[0] != supported_parts[1]:
                 return "support_contradicts"
     retrieved = [bool(ranks) for _, ranks, _ in wanted]
     if any(retrieved) and is_most(retrieved) and not any(ranks & useful for _, ranks, _ in wanted):
@@ -58,7 +58,7 @@ def find_contradiction(said: Verdicts, wanted: Verdicts, useful: set[int]) -> st
     return None
 
 
-def find_fault(said: Verdicts, wanted: Verdicts, relevant: set[int]) -> str:
+def find_fault(stated: Verdicts, wanted: Verdicts, relevant: set[int]) -> str:
     left_out = [(ranks, in_turn) for found, ranks, in_turn in wanted if not found]
     parts = dict.fromkeys(("nowhere", "ranked_low", "passed_over", "turn_passed_over"), 0)
     for ranks, in_turn in left_out:
@@ -71,21 +71,21 @@ def find_fault(said: Verdicts, wanted: Verdicts, relevant: set[int]) -> str:
     most = [rule for rule, n in parts.items() if incomplete and n == max(parts.values())]
     if most and most[0] in ("nowhere", "ranked_low"):
         return most[0]
-    return find_overstatement(said, relevant, most)
+    return find_overstatement(stated, relevant, most)
 
 
-def find_overstatement(said: Verdicts, relevant: set[int], most_left_out: Sequence[str]) -> str:
-    wrong = [(ranks, in_turn) for true, ranks, in_turn in said if not true]
-    beyond = [not true and bool(ranks & relevant) for true, ranks, _ in said]
-    n_unsupported = sum(true and not ranks and not in_turn for true, ranks, in_turn in said)
+def find_overstatement(stated: Verdicts, relevant: set[int], most_left_out: Sequence[str]) -> str:
+    wrong = [(ranks, in_turn) for true, ranks, in_turn in stated if not true]
+    beyond = [not true and bool(ranks & relevant) for true, ranks, _ in stated]
+    n_unsupported = sum(true and not ranks and not in_turn for true, ranks, in_turn in stated)
     holds = {
-        "invented": is_more_than_minor(sum(not ranks and not in_turn for ranks, in_turn in wrong), len(said)),
-        "distracted": is_more_than_minor(sum(bool(ranks) and not ranks & relevant for ranks, _ in wrong), len(said)),
-        "turn_repeated": is_more_than_minor(sum(not ranks and in_turn for ranks, in_turn in wrong), len(said)),
+        "invented": is_more_than_minor(sum(not ranks and not in_turn for ranks, in_turn in wrong), len(stated)),
+        "distracted": is_more_than_minor(sum(bool(ranks) and not ranks & relevant for ranks, _ in wrong), len(stated)),
+        "turn_repeated": is_more_than_minor(sum(not ranks and in_turn for ranks, in_turn in wrong), len(stated)),
         "passed_over": "passed_over" in most_left_out,
         "turn_passed_over": "turn_passed_over" in most_left_out,
         "truth_incomplete": any(beyond) and is_most(beyond),
-        "unsupported_but_true": is_more_than_minor(n_unsupported, len(said)),
+        "unsupported_but_true": is_more_than_minor(n_unsupported, len(stated)),
         "within_tolerance": True,
     }
     return next(rule for rule, does in holds.items() if does)
@@ -101,7 +101,7 @@ def is_more_than_minor(part: int, whole: int) -> bool:
 
 N_CONTEXTS = 5
 RANKS = st.lists(st.integers(1, N_CONTEXTS), unique=True, max_size=2).map(sorted)
-SAID = st.dictionaries(
+TURNS = st.dictionaries(
     st.sampled_from([f"{letter}{n}" for letter in "AG" for n in range(1, 5)]), st.just([2]), max_size=8
 )
 STEP_REASONS = st.dictionaries(
@@ -123,7 +123,7 @@ def draw_sample(draw: st.DrawFn) -> Sample:
         useful=draw(st.lists(st.booleans(), min_size=N_CONTEXTS, max_size=N_CONTEXTS)),
         reasons=draw(st.one_of(st.just({}), st.just({}), STEP_REASONS)),
         missing=draw(st.sampled_from([(), (), (), ("classify",)])),
-        said=draw(st.one_of(st.just({}), SAID)),
+        said=draw(st.one_of(st.just({}), TURNS)),
     )
 
 

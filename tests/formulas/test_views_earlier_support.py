@@ -51,7 +51,7 @@ def tell_update(version: str | None, *changed: str) -> Mapping[str, Any]:
 
 
 def diagnose_last(*histories: tuple[Night, ...]) -> list[dict[str, Any]]:
-    """The cause that the sample has in the last run of each of these histories, which are series of their own."""
+    """The cause that the sample has in the last run of each of these histories, which are separate series."""
     runs: dict[str, Sample] = {}
     with open_rows() as con:
         for place, nights in enumerate(histories):
@@ -85,7 +85,7 @@ HISTORIES = {
     "the run before held it": ((BEFORE, Night()), UNCHANGED),
     "a run long before held it": ((BEFORE, *[Night()] * 29, Night()), UNCHANGED),
     "a run beyond the limit held it": ((BEFORE, *[Night()] * 30, Night()), UNKNOWN),
-    "nobody ever held it": ((Night(), Night()), UNKNOWN),
+    "no run ever held it": ((Night(), Night()), UNKNOWN),
     "another suite held it": ((replace(BEFORE, row={"suite": "other"}), Night()), UNKNOWN),
     "another judge found it": ((replace(BEFORE, row={"judge": "openai:m"}), Night()), UNKNOWN),
     "another language found it": ((replace(BEFORE, row={"language": "zh"}), Night()), UNKNOWN),
@@ -143,12 +143,12 @@ def diagnose_histories() -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("history", HISTORIES)
-def test_what_is_on_record_tells_where_the_fault_is(history: str) -> None:
+def test_stored_history_shows_where_the_fault_is(history: str) -> None:
     row = diagnose_histories()[history]
     assert (row["cause"], row["rule"], row["evidence"]) == HISTORIES[history][1]
 
 
-def test_each_update_of_a_burst_is_named_by_its_own_version() -> None:
+def test_each_update_of_a_burst_is_named_by_its_version() -> None:
     night = Night(row=tell_update("v3", "lamps.md", "ships.md"))
     with open_rows() as con:
         fill(con, "runs", {"run_id": "a", "started_at": datetime(2026, 1, 1)})

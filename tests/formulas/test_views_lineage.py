@@ -42,7 +42,7 @@ def test_every_label_behind_a_score() -> None:
 
 @cache
 def count_verdicts() -> dict[str, dict[str | None, int]]:
-    """How many rows of each step the score of each metric leads to, read once for all of them."""
+    """The number of rows of each step that the score of each metric leads to, read once for all of them."""
     with open_rows() as con:
         everything = replace(JUDGED, **rate_everything(5))
         add_samples(con, everything, Sample(sample_id="other", answer=["TP"], useful=[True]))
@@ -64,7 +64,7 @@ def test_every_metric_rests_on_the_steps_it_names(metric: str) -> None:
     rated = rate_everything(5)
     for rubric, _ in rated["grades"]:
         n_verdicts.setdefault(f"grade_{rubric}", sum(name == rubric for name, _ in rated["grades"]))
-    # A score that rests on no step, such as one by reference ids, keeps a row of its own.
+    # A score that rests on no step, such as one by reference ids, keeps a separate row.
     expected = {step: n_verdicts[step] for step in file.needs} or {None: 1}
     assert count_verdicts()[metric] == expected
 
@@ -136,7 +136,7 @@ def test_ranking_by_ids_rests_on_no_verdict() -> None:
     ]
 
 
-def test_score_of_a_metric_no_file_tells_of_is_still_found() -> None:
+def test_score_of_a_metric_without_a_file_is_still_found() -> None:
     with open_rows() as con:
         add_samples(con, JUDGED)
         add_score(con, "users_own")
@@ -160,8 +160,8 @@ def test_verdicts_hold_the_split_itself() -> None:
     ("rating", "least", "most", "share"),
     [(1, 1, 3, 0), (2, 1, 3, 0.5), (3, 1, 3, 1), (1, 1, 10, 0), (10, 1, 10, 1), (3.7, 1, 5, 0.675), (5, 0, 10, 0.5)],
 )
-def test_a_rating_is_told_as_its_place_on_the_scale_too(rating: float, least: int, most: int, share: float) -> None:
-    """So that scales compare: rating / maximum is 0.33 on three points and 0.1 on ten for what is wrong."""
+def test_rating_is_shown_as_its_place_on_the_scale_too(rating: float, least: int, most: int, share: float) -> None:
+    """Scales compare: rating / maximum is 0.33 on three points and 0.1 on ten for what is wrong."""
     graded = {"rubric": "accuracy", "criterion": "accuracy", "rating": rating, "scale_min": least, "scale_max": most}
     sample = {"run_id": "r", "sample_id": "s"}
     with open_rows() as con:

@@ -106,7 +106,7 @@ def test_nothing_scored_has_no_mean_and_no_interval() -> None:
 
 @pytest.mark.parametrize(("value", "n"), [(0.2, 20), (0.5, 1), (0.75, 200), (1.0, 1), (0.0, 74)])
 def test_equal_values_are_no_certainty(value: float, n: int) -> None:
-    """That none of n is another leaves a share that may be, by as far as to 0 or to 1."""
+    """None of n values differs, so a share that does may still exist, as far as to 0 or to 1."""
     unseen = stats.binomtest(0, n).proportion_ci(method="exact").high
     low, high = ends(summarise([value] * n))
     assert (low, high) == pytest.approx((value * (1 - unseen), value + (1 - value) * unseen))
@@ -122,7 +122,7 @@ def test_metric_on_another_scale_has_students_interval() -> None:
 
 
 def test_ratings_have_an_interval_that_ends_at_the_lowest_one() -> None:
-    """Of ratings from 1 to 10 the lowest score is 0.1; what lies between it and 1 is what shares lie in."""
+    """The lowest score of ratings from 1 to 10 is 0.1; shares lie between it and 1."""
     values = [0.1, 0.1, 0.4, 0.1, 0.7, 0.1]
     moved = ends(summarise([(value - 0.1) / 0.9 for value in values]))
     low, high = ends(summarise(values, minimum=0.1))
@@ -227,7 +227,7 @@ def draw_values(rng: np.random.Generator, kind: int, n: int) -> list[float]:
 
 
 def test_sql_and_python_have_one_interval() -> None:
-    """Of 160 runs with and without clusters: what `gate --cluster` works out and what stands in the view."""
+    """Compare the intervals of `gate --cluster` and of the view for 160 runs with and without clusters."""
     rng = np.random.default_rng(5)
     theirs, scores, members = {}, [], []
     for number in range(160):

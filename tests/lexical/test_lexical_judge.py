@@ -113,7 +113,7 @@ def test_rank_labels_every_context() -> None:
 
 
 def test_a_context_ahead_of_the_others_is_useful_where_it_would_not_be_alone() -> None:
-    """The words of the subject stand in all contexts; what one of them has beyond the others tells it apart."""
+    """The words of the subject are in all contexts; the other words of one distinguish it."""
     question, truth = "When is high tide at Brankmouth?", "High tide at Brankmouth is at 6 in the morning, says Maud."
     near, far = "High tide comes early at Brankmouth on this day.", "Gulls nest on the pier."
     alone = rate_contexts(question, truth, [near])[0]

@@ -1,4 +1,4 @@
-"""Statements that differ in one thing from what a text says, and refusals: what the lexical judge tells apart.
+"""Statements that differ in one thing from a text, and refusals: the pairs that the lexical judge distinguishes.
 
 `minimal_pairs.jsonl` has 200 pairs of our own in twenties of a language and a kind (negation, number, unit, date,
 entity): a statement that `reference` supports and one that differs in only that kind of thing and is not supported.
@@ -20,7 +20,7 @@ Way = Literal["classify", "attribute"]
 
 
 def accepts(way: Way, reference: str, statement: str, question: str = "") -> bool:
-    """Whether a statement of an answer is a TP beside the reference as ground truth, or supported by it as context."""
+    """Return True if a statement is a TP beside the reference as ground truth, or supported by it as context."""
     data: dict[str, Any] = {"question": question, "answer_statements": [{"id": "A1", "text": statement}]}
     truths = [{"id": f"G{number}", "text": text} for number, text in enumerate(split_statements(reference), 1)]
     if way == "classify":
@@ -42,7 +42,7 @@ def measure_share(way: Way, start: str = "", kind: str = "") -> float:
     return sum(tell_apart(way, pair) for pair in chosen) / len(chosen)
 
 
-def test_the_pairs_are_what_they_are_said_to_be() -> None:
+def test_pairs_have_the_form_they_claim() -> None:
     counts = {(language, kind): 0 for language in ("en", "zh") for kind in KINDS}
     for pair in PAIRS:
         language, kind, _ = pair["id"].split("-")
@@ -55,7 +55,7 @@ def test_the_pairs_are_what_they_are_said_to_be() -> None:
 
 @pytest.mark.parametrize("way", ["classify", "attribute"])
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_nine_in_ten_pairs_are_told_apart(way: Way, language: str) -> None:
+def test_nine_in_ten_pairs_are_distinguished(way: Way, language: str) -> None:
     assert measure_share(way, language) >= 0.9
 
 

@@ -11,7 +11,7 @@ from evalhouse.tasks.lexical import contrast, split, texts
 FILE = Path(split.__file__).with_name("words.yaml")
 
 
-def test_every_list_is_used_and_stands_once() -> None:
+def test_every_list_is_used_and_defined_once() -> None:
     names = re.findall(r"^(\w+):", FILE.read_text(encoding="utf-8"), re.MULTILINE)
     code = "".join(Path(str(module.__file__)).read_text(encoding="utf-8") for module in (split, texts, contrast))
     assert len(names) > 20

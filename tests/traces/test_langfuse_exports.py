@@ -35,7 +35,7 @@ def _read(tmp_path: Path, *rows: Row) -> Any:  # noqa: ANN401  # a StoredSample,
 
 
 def _write_texts(row: Row, names: tuple[str, ...] = ("input", "output", "metadata")) -> Row:
-    """What was recorded as the JSON text as which Langfuse stores it; a text of it too."""
+    """Return recorded data as the JSON text in which Langfuse stores it, also for a text."""
     return {key: json.dumps(value) if key in names and value is not None else value for key, value in row.items()}
 
 
@@ -89,7 +89,7 @@ def test_a_trace_is_the_same_by_each_way_out(tmp_path: Path, shape: Callable[[Ro
 
 
 def test_a_download_without_the_trace_is_read_by_its_observations(tmp_path: Path) -> None:
-    """As newer versions write it: observations with the trace's name and session, and scores beside them."""
+    """Return the export of newer versions: observations with the trace's name and session, and scores beside them."""
     observations = [{**_write_texts(row), "traceName": "answer", "tags": []} for row in _make_rows()]
     score = {"id": "x", "traceId": TRACE, "name": "liked", "value": 1, "dataType": "NUMERIC"}
     sample = _read(tmp_path, {"observations": observations, "scores": [score]})
@@ -97,7 +97,7 @@ def test_a_download_without_the_trace_is_read_by_its_observations(tmp_path: Path
 
 
 def _write_table(path: Path, rows: list[Row]) -> Path:
-    """As an export of a table: texts as they are, all else as JSON."""
+    """Return the export of a table: texts unchanged, all else as JSON."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")

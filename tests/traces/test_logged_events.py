@@ -45,7 +45,7 @@ TIMETABLE = {"type": "function", "id": "c1", "function": {"name": "timetable", "
 
 
 def _make_call(trace: str = TRACE, **beside: Any) -> dict[str, Any]:  # noqa: ANN401  # as make_span
-    """A model's call whose span says what it cost and nothing of what was said."""
+    """A model's call whose span has the cost and no messages."""
     attributes = {
         "gen_ai.operation.name": "chat", "gen_ai.request.model": "m-1", "gen_ai.usage.input_tokens": 61,
         "gen_ai.usage.output_tokens": 6,
@@ -54,8 +54,8 @@ def _make_call(trace: str = TRACE, **beside: Any) -> dict[str, Any]:  # noqa: AN
 
 
 def _make_messages(trace: str = TRACE, question: str = QUESTION) -> list[dict[str, Any]]:
-    """An event a message, as conventions before 1.37 have it; what was said stands in the bodies."""
-    said: list[tuple[str, Any]] = [
+    """An event a message, as conventions before 1.37 have it, with the messages in the bodies."""
+    messages: list[tuple[str, Any]] = [
         ("gen_ai.system.message", {"content": "Be brief."}),
         ("gen_ai.user.message", {"content": "Who are you?"}),
         ("gen_ai.assistant.message", {"content": "A bot."}),
@@ -65,7 +65,7 @@ def _make_messages(trace: str = TRACE, question: str = QUESTION) -> list[dict[st
     system = {"gen_ai.system": "openai"}
     return [
         make_log(1, name, body=body, attributes=system, trace=trace, at_s=place / 10)
-        for place, (name, body) in enumerate(said)
+        for place, (name, body) in enumerate(messages)
     ]
 
 
@@ -105,7 +105,7 @@ def _read_stored(path: Path) -> StoredSample:
 
 @pytest.mark.parametrize("logs", [_make_messages(), _make_details()], ids=["messages", "details"])
 @pytest.mark.parametrize("are_logs_first", [True, False])
-def test_events_are_joined_to_their_spans_whichever_came_first(
+def test_events_are_joined_to_their_spans_in_any_order(
     tmp_path: Path, logs: list[dict[str, Any]], are_logs_first: bool
 ) -> None:
     sent = [("/v1/traces", make_request([_make_call()])), *((LOGS, make_logs_request([log])) for log in reversed(logs))]
@@ -129,7 +129,7 @@ def test_events_of_one_moment_stay_in_the_order_in_which_they_came(tmp_path: Pat
 
 
 def test_a_file_of_one_request_and_lines_of_an_sdk_are_read(tmp_path: Path) -> None:
-    """As the console's exporters write them: one object a span, and one a log record."""
+    """Write the output of the console's exporters: one object a span, and one a log record."""
     both = tmp_path / "both.json"
     both.write_text(json.dumps({**make_logs_request(_make_details()), **make_request([_make_call()])}))
     _check(read_one(both, "otel"))
@@ -157,7 +157,7 @@ def test_tool_calls_are_read_from_events(tmp_path: Path) -> None:
     assert sample.metadata["tool_calls"] == [{"name": "timetable", "arguments": {"pier": 4}}]
 
 
-def test_what_a_span_says_itself_stands(tmp_path: Path) -> None:
+def test_events_do_not_replace_what_a_span_has(tmp_path: Path) -> None:
     outer = make_span(1, {"openinference.span.kind": "CHAIN", "input.value": "Mine?", "output.value": "Mine."})
     lines = [make_request([outer]), make_logs_request(_make_details())]
     sample = read_one(write_lines(tmp_path / "t.jsonl", lines), "otel")
@@ -209,8 +209,8 @@ def test_events_that_name_no_span_are_counted_in_files(tmp_path: Path) -> None:
     _check(sample)
     assert staged.notes == ("traces: 1 of 1 spans, 1 became samples; 3 events that name no span left out",)
     # As the console's exporter writes one that was logged outside of any span.
-    nowhere = {"trace_id": f"0x{'0' * 32}", "span_id": f"0x{'0' * 16}", "event_name": "gen_ai.choice"}
-    record = {**nowhere, "body": "Who?", "attributes": {}, "observed_timestamp": "2026-03-14T12:00:00Z"}
+    unplaced = {"trace_id": f"0x{'0' * 32}", "span_id": f"0x{'0' * 16}", "event_name": "gen_ai.choice"}
+    record = {**unplaced, "body": "Who?", "attributes": {}, "observed_timestamp": "2026-03-14T12:00:00Z"}
     with pytest.raises(DatasetError, match="0 of 0 spans, 0 became samples; 1 event that names no span left out"):
         read_traces_of(write_lines(tmp_path / "alone.jsonl", [record]), "otel")
 
@@ -267,7 +267,7 @@ def test_events_are_kept_and_dropped_with_their_trace(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_receiver_acknowledged_is_in_the_warehouse_of_the_next(tmp_path: Path) -> None:
-    """Events that were kept, and those that waited for their trace."""
+    """Stored events, and events that waited for their trace."""
     script = (
         "import sys, os, signal, orjson; sys.path[:0] = [sys.argv[4]]; from receiving import make_settings\n"
         "from evalhouse.flows.receiver import SpanKeeper; from evalhouse.warehouse.store import Warehouse\n"

@@ -64,7 +64,7 @@ def _as_basic(user: str, password: str) -> str:
 
 
 def test_the_address_and_keys_of_langfuses_sdks_are_taken(tmp_path: Path) -> None:
-    """They add a path of their own, and send the two keys as user and password."""
+    """Their exporters add a path, and send the two keys as user and password."""
     outer = {"langfuse.observation.type": "span", "langfuse.observation.input": f'{{"args": ["{QUESTION}"]}}'}
     answered = make_span(1, {**outer, "langfuse.observation.output": ANSWER, "session.id": "s-7"})
     with receiving(tmp_path / "w.duckdb") as house:
@@ -176,7 +176,7 @@ def pack_odd(body: object) -> bytes:
 
 
 @pytest.mark.parametrize("patterns", [[], ["email", "card", "key"]], ids=["as it came", "redacted"])
-def test_whatever_one_span_or_event_holds_the_others_are_taken_and_read(tmp_path: Path, patterns: list[str]) -> None:
+def test_odd_span_or_event_does_not_keep_the_others_from_being_read(tmp_path: Path, patterns: list[str]) -> None:
     ids = {"traceId": "ab" * 16, "spanId": "cd" * 8}
     with receiving(tmp_path / "w.duckdb", redaction={"patterns": patterns}) as house:
         for odd in ODD:
@@ -211,7 +211,7 @@ def test_too_many_spans_on_disk_are_sent_again_later(tmp_path: Path) -> None:
         assert house.post(make_request(_ids(4))).status_code == 429
 
 
-def test_a_full_disk_is_said_and_the_spans_are_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported_and_the_spans_are_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -258,7 +258,7 @@ def test_no_byte_of_what_is_redacted_reaches_the_disk(tmp_path: Path) -> None:
 
 
 def test_a_trace_is_kept_whole_for_one_of_its_spans(tmp_path: Path) -> None:
-    """Its children come before the span that keeps it, in requests of their own."""
+    """Its children come before the span that keeps it, in separate requests."""
     sampling = {"share": 0.0, "wait_s": 0.4, "slower_than_ms": 2000}
     with receiving(tmp_path / "w.duckdb", sampling=sampling) as house:
         slow = make_span(1, {"input.value": QUESTION}, trace=number_trace(2), took_s=3.0)
@@ -298,7 +298,7 @@ def test_what_waited_in_a_killed_receiver_waits_in_the_next(tmp_path: Path) -> N
 
 
 def test_a_killed_receiver_loses_nothing_that_it_acknowledged(tmp_path: Path, prefect_home: Path) -> None:
-    """By the command itself: its lines, its token, kill -9 in the middle, and an orderly end."""
+    """Run the command itself: its lines, its token, kill -9 in the middle, and an orderly end."""
     place = Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home), TOKEN_VARIABLE: TOKEN})
     (tmp_path / "receiver.toml").write_text('[redaction]\npatterns = ["email"]\n', encoding="utf-8")
     acknowledged = 0
@@ -357,14 +357,14 @@ def test_traces_are_forgotten_by_age_and_by_sample_and_that_is_on_record(tmp_pat
     assert warehouse.read_rows("from forgotten") == []
 
 
-def test_who_looks_for_forgotten_traces_is_told_of_them(tmp_path: Path, prefect_home: Path) -> None:
+def test_reading_deleted_traces_reports_the_deletion(tmp_path: Path, prefect_home: Path) -> None:
     place = Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home)})
     with receiving(tmp_path / "w.duckdb") as house:
         for number in (1, 2, 3):
             house.post(make_request(make_bot_trace(trace=number_trace(number), at_s=number * 60)))
-    told = place.call("warehouse", "forget", "--sample", number_trace(1), "--warehouse", "w.duckdb", "--json")
+    forgotten = place.call("warehouse", "forget", "--sample", number_trace(1), "--warehouse", "w.duckdb", "--json")
     traces = {"n_traces": 1, "first_began_at": "2026-03-14T12:01:00", "last_began_at": "2026-03-14T12:01:00"}
-    assert (told.document["traces"], told.document["rows"]) == (traces, {"spans": 3})
+    assert (forgotten.document["traces"], forgotten.document["rows"]) == (traces, {"spans": 3})
     forget(house.warehouse, Rule(words="--older-than 9d", before=_minute(3)))
     settings = RunSettings(dataset="traces", traces=ALWAYS, warehouse=str(tmp_path / "w.duckdb"))
     (note,) = stage_of(settings).notes
@@ -396,7 +396,7 @@ def test_a_receivers_file_is_refused_with_lines_and_keys(tmp_path: Path) -> None
     assert load_receiver(None).sampling.share == 1
 
 
-def test_spans_in_the_journal_are_taken_in_by_whatever_runs_next(tmp_path: Path) -> None:
+def test_spans_in_the_journal_are_imported_by_the_next_command(tmp_path: Path) -> None:
     warehouse = Warehouse(str(tmp_path / "w.duckdb"))
     warehouse.make_ready()
     keeper = SpanKeeper(warehouse, make_settings())

@@ -1,4 +1,4 @@
-"""What is read of a span by the conventions of GenAI, OpenInference and OpenLLMetry."""
+"""The reading of spans by the conventions of GenAI, OpenInference and OpenLLMetry."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_what_a_reranker_left_are_the_contexts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "field", "said"),
+    ("value", "field", "text"),
     [
         (QUESTION, "question", QUESTION),
         ({"messages": [["human", QUESTION]]}, "question", QUESTION),
@@ -212,10 +212,10 @@ def test_what_a_reranker_left_are_the_contexts() -> None:
         ([{"role": "user", "content": QUESTION}], "answer", None),
     ],
 )  # fmt: skip
-def test_what_was_said_is_found_in_what_tracers_record(value: object, field: Any, said: str | None) -> None:  # noqa: ANN401
-    assert find_message(value, field) == said
+def test_messages_are_found_in_recorded_values(value: object, field: Any, text: str | None) -> None:  # noqa: ANN401
+    assert find_message(value, field) == text
     if isinstance(value, list | dict):
-        assert find_message(json.dumps(value), field) == said
+        assert find_message(json.dumps(value), field) == text
 
 
 def test_values_nested_without_end_hold_no_text() -> None:

@@ -49,7 +49,7 @@ def test_otlp_as_the_collector_writes_it_is_read(tmp_path: Path) -> None:
     assert read_one(whole, "openinference").input_hash == sample.input_hash
 
 
-def _write_as_in_proto(value: object) -> Any:  # noqa: ANN401  # whatever JSON holds
+def _write_as_in_proto(value: object) -> Any:  # noqa: ANN401  # any JSON
     """A message of OTLP with the names of its .proto file, and null for the other kinds of an attribute's value."""
     if isinstance(value, list):
         return [_write_as_in_proto(item) for item in value]
@@ -124,7 +124,7 @@ def test_a_frame_of_phoenix_is_read_however_it_was_saved(tmp_path: Path, ending:
             {name: repr(value) if isinstance(value, list) else value for name, value in row.items()} for row in rows
         ]
         frame = pl.DataFrame(cells, infer_schema_length=None)
-        # As pandas writes it: the index, which is a column too, stands before all others.
+        # As pandas writes it: the index, which is a column too, comes first.
         index = ["context.span_id", *frame["context.span_id"]]
         lines = frame.write_csv().splitlines()
         path.write_text("".join(f"{own},{line}\n" for own, line in zip(index, lines, strict=True)), encoding="utf-8")
@@ -197,7 +197,7 @@ def test_documents_that_a_graph_gave_out_with_its_answer_are_contexts_where_no_s
     outputs = {**graph["outputs"], "chunks": [], "retrieved_chunks": []}
     nothing = write_lines(tmp_path / "none.jsonl", [{**graph, "outputs": outputs}])
     assert read_one(nothing, "langsmith").contexts == []
-    # What a retriever of the trace gave is what it retrieved, whatever the chain gave out.
+    # The documents of a retriever of the trace come before the output of the chain.
     retriever = {
         "id": "r1", "trace_id": TRACE, "run_type": "retriever", "parent_run_id": TRACE, "start_time": NOON.format(0),
         "end_time": NOON.format(1), "inputs": {"query": QUESTION}, "outputs": {"documents": [{"page_content": "One."}]},
@@ -268,16 +268,16 @@ def test_earlier_traces_of_a_session_are_its_earlier_turns(tmp_path: Path) -> No
     by_id = {sample.sample_id[-1]: sample for sample in samples}
     assert [by_id[number].metadata.get("turn") for number in "123"] == [1, 2, None]
     assert not by_id["1"].conversation
-    told = by_id["2"].conversation or []
-    assert [(turn.role, turn.text) for turn in told] == [("user", QUESTION), ("assistant", ANSWER)]
-    assert told[1].contexts == TEXTS
+    turns = by_id["2"].conversation or []
+    assert [(turn.role, turn.text) for turn in turns] == [("user", QUESTION), ("assistant", ANSWER)]
+    assert turns[1].contexts == TEXTS
 
 
 @pytest.mark.parametrize(
     ("row", "form"),
     [(make_request([]), "otel"), (make_langfuse_trace(), "langfuse"), (_make_langsmith()[0], "langsmith")],
 )
-def test_who_forgets_the_format_is_told_it(tmp_path: Path, row: dict[str, Any], form: str) -> None:
+def test_missing_format_is_named(tmp_path: Path, row: dict[str, Any], form: str) -> None:
     row = {name: value for name, value in row.items() if name not in ("input", "inputs")}
     with pytest.raises(DatasetError, match=f"are these traces. --format {form} reads them"):
         stage_of(RunSettings(dataset=str(write_lines(tmp_path / "t.jsonl", [row]))))

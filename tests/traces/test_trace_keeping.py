@@ -1,4 +1,4 @@
-"""What is taken out of received spans, and which of them are kept."""
+"""The redaction of received spans, and the choice of spans that are kept."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PRIVATE = {
 HARMLESS = ["The ferry leaves at 22:40.", "v1.2.3", "2026-03-14T12:00:00", "pier 4, seat 117", "0.9312", "$1,250.00"]
 
 
-def _redact(value: Any, redaction: Redaction) -> Any:  # noqa: ANN401  # whatever an attribute holds
+def _redact(value: Any, redaction: Redaction) -> Any:  # noqa: ANN401  # any value of an attribute
     recorded = Recorded(trace_id="t", span_id="s", attributes={"input.value": value})
     return Redactor(redaction).redact(recorded).attributes["input.value"]
 
@@ -55,7 +55,7 @@ def test_built_in_patterns_leave_the_rest_alone() -> None:
     ),
     where=st.sampled_from(["value", "key", "event", "name", "message", "service"]),
 )
-def test_no_text_is_left_however_deep_and_escaped_it_stands(around: object, where: str) -> None:
+def test_no_text_is_left_at_any_depth_and_escape(around: object, where: str) -> None:
     """JSON within JSON writes letters that are not ASCII as escapes, in which no pattern would find them."""
     private = f"{NAME} <ada@mail.example.org>"
     value = json.loads(json.dumps(around).replace("@", private)) if where == "value" else private
@@ -127,7 +127,7 @@ def test_errors_slow_spans_and_attributes_keep_a_trace() -> None:
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_no_text_keeps_a_built_in_pattern_busy(name: str) -> None:
-    """What is received may be anything: twice the text takes about twice the time, and not four times."""
+    """Received values may be anything: twice the text takes about twice the time, and not four times."""
     redaction = Redaction(patterns=(name,))
     for pump in ("a", "a.", "-eyJ", "0", "0 ", "+1-", "(1)", "@", "a@b", "sk-", "bearer ", "AA00", "1.", "é-"):
         started = time.process_time()
