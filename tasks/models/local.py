@@ -159,22 +159,18 @@ class PairModel:
         self.threshold = classifier.threshold
         self.device = str(self._device)
         self.identity = _identify(classifier, config)
-        self.n_tokens = 0
-        self.is_closed = False
-
-    @property
-    def settings(self) -> dict[str, object]:
-        """The settings that may change a score, beside the weights and the texts."""
-        chosen = self._classifier
-        return {
-            "form": chosen.form,
+        # The settings that may change a score, beside the weights and the texts.
+        self.settings: dict[str, object] = {
+            "form": classifier.form,
             "support": self._support,
-            "window": chosen.window,
-            "overlap": chosen.overlap,
+            "window": classifier.window,
+            "overlap": classifier.overlap,
             "max_tokens": self._max_tokens,
-            "threshold": chosen.threshold,
+            "threshold": classifier.threshold,
             "backend": self.backend,
         }
+        self.n_tokens = 0
+        self.is_closed = False
 
     def score(self, pairs: Sequence[Pair], *, whole: bool = False) -> list[Scored]:
         """Return the best window of each pair; an empty document supports nothing."""

@@ -16,7 +16,6 @@ from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.names import DEFAULT, LEXICAL, LOCAL, LOCAL_TASKS, find_judge, list_judges
 from evalhouse.tasks.judge.protocol import (
     Judge,
-    ModelReply,
     ModelRequest,
     Question,
     find_window,
@@ -38,18 +37,15 @@ class FormJudge:
         self.name = name
         self.model = judge.model
         self.endpoint = judge.endpoint
+        self.made = judge  # the judge of the model
+        self.reply = judge.reply
+        self.close = judge.close
         self._form = form
-        self._judge = judge
 
     @property
     def window(self) -> int | None:
         """The model's context window."""
-        return find_window(self._judge)
-
-    @property
-    def made(self) -> Judge:
-        """The judge of the model."""
-        return self._judge
+        return find_window(self.made)
 
     def prepare(self, question: Question) -> ModelRequest:
         """Return the form's messages with the model's own parameters; no schema, for the reply is one word."""
@@ -58,19 +54,11 @@ class FormJudge:
             raise FatalJudgeError(f"{self.name} answers whether a document supports a claim, not {question.step!r}")
         prompt = require_prompt(question)
         prompt = FormPrompt(form=self._form, **{item.name: getattr(prompt, item.name) for item in fields(Prompt)})
-        request = self._judge.prepare(replace(question, prompt=prompt))
+        request = self.made.prepare(replace(question, prompt=prompt))
         payload = {key: value for key, value in request.payload.items() if key != "response_format"}
         payload |= self._form.fill_body(pair)
         keyed = [request.request_hash, self._form.name, pair["document"], pair["claim"]]
         return ModelRequest(request_hash=hash_canonical(keyed), payload=payload)
-
-    async def reply(self, request: ModelRequest) -> ModelReply:
-        """Return the model's reply."""
-        return await self._judge.reply(request)
-
-    async def close(self) -> None:
-        """Close the model's client."""
-        await self._judge.close()
 
 
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")

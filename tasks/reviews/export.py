@@ -467,10 +467,20 @@ class CorrectedPair:
 def list_corrected(warehouse: Warehouse, run_id: str) -> list[CorrectedMean]:
     """Return the corrected means of a run, by metric; none if no verdict was reviewed."""
     names = [name for name in CorrectedMean.__dataclass_fields__ if name != "note"]
-    return [
-        CorrectedMean(**{name: row[name] for name in names}, note=_note(row))
-        for row in fetch_corrected(warehouse, run_id)
-    ]
+    means = []
+    for row in fetch_corrected(warehouse, run_id):
+        note = None
+        if row["coverage"] < MIN_COVERAGE:
+            share = f"{row['coverage']:.0%} of the run's verdicts"
+            note = f"the reviewed verdicts represent {share}; {MIN_COVERAGE:.0%} are needed"
+        elif row["n_effective"] < MIN_EFFECTIVE:
+            note = f"{row['n_effective']:.0f} reviewed verdicts by weight; {MIN_EFFECTIVE} are needed"
+        elif row["n_samples_effective"] < MIN_SAMPLES:
+            note = f"reviewed in {row['n_samples_effective']:.0f} samples by weight; {MIN_SAMPLES} are needed"
+        elif row["n_carried"]:
+            note = f"{row['n_carried']} of the labels are from reviews of other runs"
+        means.append(CorrectedMean(**{name: row[name] for name in names}, note=note))
+    return means
 
 
 def pair_corrected(warehouse: Warehouse, base: str, candidate: str) -> list[CorrectedPair]:
@@ -492,16 +502,3 @@ def explain_uncorrected(metrics: Sequence[str]) -> list[str]:
         if obstacle is not None and obstacle in _OBSTACLES:
             by_obstacle.setdefault(obstacle, []).append(metric)
     return [f"no corrected mean: {', '.join(names)}, {_OBSTACLES[why]}" for why, names in by_obstacle.items()]
-
-
-def _note(row: Mapping[str, Any]) -> str | None:
-    if row["coverage"] < MIN_COVERAGE:
-        share = f"{row['coverage']:.0%} of the run's verdicts"
-        return f"the reviewed verdicts represent {share}; {MIN_COVERAGE:.0%} are needed"
-    if row["n_effective"] < MIN_EFFECTIVE:
-        return f"{row['n_effective']:.0f} reviewed verdicts by weight; {MIN_EFFECTIVE} are needed"
-    if row["n_samples_effective"] < MIN_SAMPLES:
-        return f"reviewed in {row['n_samples_effective']:.0f} samples by weight; {MIN_SAMPLES} are needed"
-    if row["n_carried"]:
-        return f"{row['n_carried']} of the labels are from reviews of other runs"
-    return None
