@@ -66,9 +66,7 @@ async def test_the_wire_shape(endpoint: Endpoint, tmp_path: Path) -> None:
     assert "temperature" not in body, "none was set"
 
 
-async def test_what_was_sent_and_what_came_stand_on_record_without_key_or_header(
-    endpoint: Endpoint, tmp_path: Path
-) -> None:
+async def test_request_and_reply_are_recorded_without_key_or_header(endpoint: Endpoint, tmp_path: Path) -> None:
     await ask(tmp_path, make_question())
     (call,) = read_calls(tmp_path)
     (body,) = endpoint.stats.bodies

@@ -112,9 +112,7 @@ async def test_failing_comparisons_fail_without_hanging(monkeypatch: pytest.Monk
 # Of a model
 
 
-async def test_a_models_vectors_are_asked_for_once_a_text_and_stand_on_record(
-    endpoint: Endpoint, tmp_path: Path
-) -> None:
+async def test_models_vectors_are_asked_for_once_a_text_and_recorded(endpoint: Endpoint, tmp_path: Path) -> None:
     pairs = [("the tower is red", "the tower is red"), ("the tower is red", "fish soup on friday")]
     same, other = await compare(tmp_path, *pairs)
     assert same == pytest.approx(1.0, abs=1e-6)
@@ -197,7 +195,7 @@ async def test_a_wrong_key_for_embeddings_stops_the_judge_as_well(tmp_path: Path
                 live_run.asker.raise_if_stopped()
 
 
-async def test_any_langchain_embeddings_do(tmp_path: Path) -> None:
+async def test_any_langchain_embeddings_are_accepted(tmp_path: Path) -> None:
     point_to("http://nowhere.example/v1")
     same, other = await compare(tmp_path, ("a", "a"), ("a", "b"), embeddings="judge_factories:make_embeddings")
     assert same == pytest.approx(1.0)

@@ -128,7 +128,7 @@ def test_a_model_that_is_not_there_is_one_clear_message(tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_model_that_is_no_classifier_is_not_given_a_random_head(named: Path, tmp_path: Path) -> None:
+def test_model_that_is_not_a_classifier_is_refused(named: Path, tmp_path: Path) -> None:
     for path in named.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
@@ -212,7 +212,7 @@ def test_other_weights_other_settings_and_other_texts_are_other_requests(named: 
         judges[0].prepare(Question(step="extract_answer", sample_id="s", prompt=PROMPTS["extract"], data={}))
 
 
-def test_doctor_and_benchmark_know_it_and_put_it_on_record(
+def test_doctor_and_benchmark_use_it_and_record_it(
     named: Path, unnamed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

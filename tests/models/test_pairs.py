@@ -69,7 +69,7 @@ def test_nothing_is_put_together_unasked_or_beyond_what_the_model_reads(joint: b
     assert judge("attribute", ATTRIBUTE, joint=joint, most=most)["A2"]["together"] == []
 
 
-def test_each_side_is_held_against_all_of_the_other() -> None:
+def test_each_side_is_compared_with_all_of_the_other() -> None:
     data = {
         "question": "?",
         "answer_statements": items("A", "the pass costs 48", "children enter free"),

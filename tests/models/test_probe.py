@@ -176,9 +176,7 @@ def test_kinds_of_endpoints(name: str) -> None:
         ({"script": dict.fromkeys(ASKED, lambda _: refuse(400, "seed: not permitted"))}, "seed: not permitted", 1),
     ],
 )
-def test_an_endpoint_that_cannot_be_tried_says_why_and_is_asked_no_more(
-    options: dict[str, Any], expected: str, n_sent: int
-) -> None:
+def test_failed_probe_reports_why_and_asks_no_more(options: dict[str, Any], expected: str, n_sent: int) -> None:
     with running_endpoint(**options) as endpoint:
         tried = try_endpoint(endpoint, timeout_s=0.3)
         assert endpoint.stats.requests == {"/v1/chat/completions": n_sent}

@@ -91,7 +91,7 @@ async def test_a_beginning_below_the_least_size_is_not_marked_nor_counted_as_cac
         await judge.close()
 
 
-async def test_a_mark_is_no_part_of_the_key_nor_of_the_record(endpoint: Endpoint, tmp_path: Path) -> None:
+async def test_cache_mark_is_not_part_of_key_or_record(endpoint: Endpoint, tmp_path: Path) -> None:
     judge = make_judge(make_settings(judge=f"anthropic:{NEWEST}"))
     before = judge.prepare(make_question())
     for _ in range(2):

@@ -217,7 +217,7 @@ async def test_unreachable_address_stops_the_run(
 
 
 @pytest.mark.parametrize("address", ["localhost:8000/v1", "foo", "http://", "http://h:x/v1", "ftp://me:pw-99@host/v1"])
-def test_what_is_no_address_is_refused_before_anything_is_asked(address: str) -> None:
+def test_invalid_address_is_refused_before_asking(address: str) -> None:
     point_to(address, KEY)
     complaint = "which is not an address; write it like http://localhost:8000/v1"
     with pytest.raises(FatalJudgeError, match=complaint) as refused:

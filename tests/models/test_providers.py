@@ -207,7 +207,7 @@ def test_a_missing_package_is_named_with_the_line_that_installs_it(
     assert line in str(refused.value)
 
 
-def test_an_address_that_is_none_is_refused_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_address_is_reported_with_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_BASE_URL", "claude.example")
     with pytest.raises(FatalJudgeError, match=r"ANTHROPIC_BASE_URL is 'claude.example', which is not an address"):
         make_judge(make_settings(judge="anthropic:claude-test"))

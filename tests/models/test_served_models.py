@@ -81,7 +81,7 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
 
 
 @pytest.mark.parametrize("server", SERVERS)
-async def test_what_a_server_says_is_read_with_as_few_requests_as_it_takes(endpoint: Endpoint, server: str) -> None:
+async def test_server_is_read_with_the_fewest_requests(endpoint: Endpoint, server: str) -> None:
     kind, options, expected, looked_at = SERVERS[server]
     endpoint.configure(**options)
     judge = make_judge(make_settings(judge=f"{kind}:judge"))
@@ -91,7 +91,7 @@ async def test_what_a_server_says_is_read_with_as_few_requests_as_it_takes(endpo
     await judge.close()
 
 
-async def test_a_server_that_is_away_says_nothing() -> None:
+async def test_unreachable_server_reports_nothing() -> None:
     point_to("http://127.0.0.1:9/v1")
     judge = make_judge(make_settings(judge="openai:judge"))
     assert (await read_serving(judge, at_start=True)).identity is None
@@ -108,9 +108,7 @@ def read_key(judge: Judge) -> str:
     return judge.prepare(make_question()).request_hash
 
 
-def test_the_first_model_of_a_name_has_the_keys_that_it_always_had_and_others_have_their_own(
-    endpoint: Endpoint, tmp_path: Path
-) -> None:
+def test_first_model_of_a_name_keeps_its_keys_and_others_have_separate_ones(endpoint: Endpoint, tmp_path: Path) -> None:
     unasked = read_key(make_judge(make_settings(judge="openai:judge")))
     keys, all_notices = [], []
     for number, fields in enumerate((OURS, {**OURS, "max_model_len": 4096}, OTHER, OTHER, OURS)):
@@ -134,7 +132,7 @@ def test_the_first_model_of_a_name_has_the_keys_that_it_always_had_and_others_ha
     assert endpoint.stats.looked_at == {"/v1/models": 5}
 
 
-def test_a_name_at_another_address_is_another_matter(endpoint: Endpoint, tmp_path: Path) -> None:
+def test_same_name_at_another_address_is_a_different_model(endpoint: Endpoint, tmp_path: Path) -> None:
     endpoint.configure(model_fields=OURS)
     first, _ = begin(tmp_path, "run-1")
     with running_endpoint(model_fields=OTHER) as elsewhere:

@@ -77,7 +77,7 @@ def complete(message: dict[str, Any], finish: str = "stop") -> Raw:
         {"content": [{"type": "thinking", "thinking": [{"text": DRAFT}]}, {"type": "text", "text": REPLY}]},  # Mistral
     ],
 )
-async def test_thoughts_stand_apart_on_record_and_are_paid_for(tmp_path: Path, message: dict[str, Any]) -> None:
+async def test_thoughts_are_recorded_apart_and_paid_for(tmp_path: Path, message: dict[str, Any]) -> None:
     with running_endpoint(script={"extract": [complete(message)]}) as endpoint:
         point_to(endpoint.base_url, KEY)
         assert await ask(tmp_path) == [GOOD]
@@ -120,7 +120,9 @@ TEXT = {"type": "text", "text": REPLY}
         AIMessage(content=f"<think>{DRAFT}</think>{REPLY}"),
     ],
 )  # fmt: skip
-async def test_thoughts_of_a_langchain_model_stand_apart(monkeypatch: pytest.MonkeyPatch, message: AIMessage) -> None:
+async def test_thoughts_of_a_langchain_model_are_kept_apart(
+    monkeypatch: pytest.MonkeyPatch, message: AIMessage
+) -> None:
     monkeypatch.setattr(judge_factories, "make_odd", lambda: judge_factories.SayingChatModel(message=message))
     name = "judge_factories:make_odd"
     judge = make_factory_judge(name, make_settings(judge=name))

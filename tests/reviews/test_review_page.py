@@ -201,7 +201,7 @@ def test_two_people_at_one_browser_have_their_own_labels(page: Page, export: Exp
     assert read_progress(page) == "2 labelled, 0 skipped, 4 to go"
 
 
-def test_without_a_name_there_is_no_start(page: Page, export: Export) -> None:
+def test_review_requires_a_name(page: Page, export: Export) -> None:
     page.open(export("-n", "3"))
     page.evaluate("document.getElementById('reviewer').value = '  '; document.querySelector('#who button').click()")
     assert is_shown(page, "start")

@@ -303,9 +303,7 @@ def test_the_samples_of_a_run_without_a_target_are_responses_too(harbour: Harbou
 
 
 @pytest.mark.parametrize("command", ["run", pytest.param("collect", marks=pytest.mark.slow)])
-def test_a_run_has_its_suite_alone_and_after_a_signal_asks_what_it_has_not_heard(
-    harbour: Harbour, command: str
-) -> None:
+def test_run_locks_its_suite_and_resumes_after_a_signal(harbour: Harbour, command: str) -> None:
     folder, suite = harbour.place.folder, (harbour.place.folder / SUITE).read_text(encoding="utf-8")
     harbour.bot.configure(hold_after=2)
     first = harbour.place.start(command, SUITE)

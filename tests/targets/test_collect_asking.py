@@ -142,7 +142,7 @@ async def test_a_resumed_collection_asks_for_what_failed_or_never_came(tmp_path:
         assert collection.n_to_ask == 3
 
 
-async def test_what_no_question_gets_past_stops_the_run(tmp_path: Path) -> None:
+async def test_error_of_the_target_stops_the_run(tmp_path: Path) -> None:
     def refuse(_: TargetQuestion) -> Response:
         raise TargetError("the environment variable BOT_TOKEN is not set")
 

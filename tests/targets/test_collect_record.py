@@ -187,7 +187,7 @@ def test_documents_that_changed_in_between_count_too(asked: Warehouse) -> None:
     assert find(asked, ("c",)) == "third", "it was asked since"
 
 
-def test_an_update_that_did_not_say_what_changed_makes_all_before_it_old(asked: Warehouse) -> None:
+def test_update_without_documents_invalidates_all_earlier_responses(asked: Warehouse) -> None:
     add_run(asked, "second", 2, trigger="event", kb_changed=None)
     assert find(asked, ("c",)) is None
     add_response(asked, "second")
@@ -195,7 +195,7 @@ def test_an_update_that_did_not_say_what_changed_makes_all_before_it_old(asked: 
 
 
 @pytest.mark.parametrize("kind", ["noise", "repeats"])
-def test_a_run_that_measured_noise_says_nothing(asked: Warehouse, kind: str) -> None:
+def test_noise_runs_do_not_count(asked: Warehouse, kind: str) -> None:
     add_run(asked, "measured", 2, kind=kind, trigger="event", kb_changed=None)
     add_response(asked, "measured")
     assert find(asked, ("c",)) == "first"

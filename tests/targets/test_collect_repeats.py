@@ -137,7 +137,7 @@ def test_the_runs_own_numbers_are_those_of_the_first_answers(night: Night) -> No
     assert night.port.read(order, run_id=night.run_id) == first
 
 
-def test_no_word_and_no_history_has_a_round_as_a_night(night: Night) -> None:
+def test_rounds_are_not_nights_in_output_and_history(night: Night) -> None:
     assert night.port.run("show", "latest")["run"]["run_id"] == night.run_id
     assert night.port.read("select distinct run_id from score_history") == [{"run_id": night.run_id}]
     listed = [run["run_id"] for run in night.port.run("runs")]
@@ -305,7 +305,7 @@ def test_rounds_spend_what_is_left_of_the_runs_budget(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", ["failed", "reused"])
-def test_what_the_run_did_not_hear_itself_is_not_asked_again(tmp_path: Path, status: str) -> None:
+def test_responses_of_other_runs_are_not_asked_again(tmp_path: Path, status: str) -> None:
     """A response of an earlier night may be of other documents."""
     warehouse = make_warehouse(tmp_path)
     outcome = repeat_unasked(warehouse, add_asked_run(warehouse, status=status))
@@ -313,7 +313,7 @@ def test_what_the_run_did_not_hear_itself_is_not_asked_again(tmp_path: Path, sta
     assert outcome.problem == "none of the questions drawn was answered in this run"
 
 
-def test_a_run_that_did_not_come_to_its_end_asks_nothing_again(tmp_path: Path) -> None:
+def test_unfinished_run_asks_nothing_again(tmp_path: Path) -> None:
     warehouse = make_warehouse(tmp_path)
     run = add_asked_run(warehouse, status="ok")
     for other in (replace(run, status="cancelled"), replace(run, kind="collection")):

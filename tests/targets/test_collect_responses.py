@@ -106,7 +106,7 @@ kill_self()
     assert list((warehouse.location.journal_path / "responses").iterdir()) == []
 
 
-def test_those_of_a_living_process_are_left_to_it(warehouse: Warehouse) -> None:
+def test_responses_of_a_running_process_are_left_to_it(warehouse: Warehouse) -> None:
     record = Mover(warehouse, "responses")
     record.keep(make_row("a"))
     take_in_orphans(warehouse)

@@ -40,7 +40,7 @@ async def call(name: str, question: Any = "tides", /, **settings: Any) -> Respon
         ("answer_with_anything", "tides () {}"),
     ],
 )
-async def test_any_function_of_a_question_will_do(name: str, answer: str) -> None:
+async def test_any_function_of_a_question_is_accepted(name: str, answer: str) -> None:
     response = await call(name)
     assert (response.answer, response.error, response.attempts) == (answer, None, 1)
     assert response.latency_ms is not None

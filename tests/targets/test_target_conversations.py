@@ -235,7 +235,7 @@ def remember(question: TargetQuestion) -> Response:
     return answer(answer=f"[{texts}{question.question}]", contexts=("c",), context_ids=None)
 
 
-def test_turns_of_one_conversation_are_found_wherever_they_stand() -> None:
+def test_turns_of_one_conversation_are_found_in_any_order() -> None:
     assert group_turns(read_talks, len(TALKS), 3) == GROUPS
 
 

@@ -146,7 +146,7 @@ async def test_retry_after_is_waited_for(bot: RagBot) -> None:
     assert response.latency_ms < (time.monotonic() - clock) * 1000 - 400  # of the attempt that succeeded alone
 
 
-async def test_who_asks_to_come_back_tomorrow_is_not_waited_for(bot: RagBot) -> None:
+async def test_long_retry_after_is_not_waited_for(bot: RagBot) -> None:
     bot.configure(limit_first=9, retry_after="86400")
     response = await ask_once(url=bot.url)
     assert response.error == (
@@ -217,7 +217,7 @@ async def test_no_more_questions_start_in_a_minute_than_allowed(bot: RagBot) -> 
     assert time.monotonic() - clock >= 8 * 60 / 1200
 
 
-async def test_who_is_limited_is_asked_less_at_once(bot: RagBot) -> None:
+async def test_rate_limited_target_gets_fewer_requests_at_once(bot: RagBot) -> None:
     bot.configure(limit_first=3, retry_after="0")
     target = make_target(TargetSettings(url=bot.url, concurrency=8))
     responses = await asyncio.gather(*(target.ask(pose()) for _ in range(20)))
@@ -236,7 +236,7 @@ async def test_a_redirect_to_the_same_host_is_followed_with_the_question(status:
     assert server.requests[1].body == {"question": TALL}
 
 
-async def test_an_answer_that_lies_elsewhere_is_fetched() -> None:
+async def test_answer_at_another_address_is_fetched() -> None:
     with serving(Canned(status=303, headers={"Location": "/answers/7"}), GOOD) as server:
         response = await ask_once(url=server.url)
     assert response.answer == "Yes."
@@ -336,7 +336,7 @@ async def test_no_cookie_goes_from_one_question_to_the_next() -> None:
 
 @pytest.mark.parametrize("key", ["answer", "contexts", "context_ids"])
 @pytest.mark.parametrize("path", ["answer", "$.a[", "", "$.a | $.b", "$.a[?nothing(@.b)]"])
-def test_a_path_that_is_none_is_refused_beforehand(key: str, path: str) -> None:
+def test_invalid_path_is_refused_beforehand(key: str, path: str) -> None:
     with pytest.raises(TargetError, match=f"^{key} = .* is not a valid JSONPath: "):
         make_target(TargetSettings(url="http://localhost:1/ask", **{key: path}))
 
@@ -346,7 +346,7 @@ def test_the_name_shows_no_query() -> None:
     assert target.name == "https://bot.example:8443/ask"
 
 
-async def test_a_question_that_no_wire_can_take_fails_alone() -> None:
+async def test_question_that_cannot_be_encoded_fails_alone() -> None:
     with serving(GOOD) as server:
         half = await ask_once("half \ud800", url=server.url)
         in_address = await ask_once("half \ud800", url=f"{server.url}?q={{{{question}}}}", method="GET")

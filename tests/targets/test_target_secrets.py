@@ -19,7 +19,7 @@ def _echo(sent: Sent) -> Canned:
 
 
 @pytest.mark.parametrize("secret", ["tok-123456-abcdef", 'q"uo\\te/d+sec ret&<x>', "密钥密钥密钥密钥", "s" * 3000])
-async def test_what_came_from_the_environment_is_in_no_error(secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_values_of_the_environment_are_in_no_error(secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOT_TOKEN", secret)
     monkeypatch.setenv("TENANT", "acme-corporation")
     headers = {"X-Session": "${TENANT}", "Authorization": "Token ${BOT_TOKEN}"}

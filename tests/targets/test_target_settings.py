@@ -58,7 +58,7 @@ def test_a_body_of_text_is_json() -> None:
         "",
     ],
 )
-def test_an_address_without_scheme_or_host_is_none(url: str) -> None:
+def test_address_without_scheme_or_host_is_invalid(url: str) -> None:
     assert find_problem(url=url) == f"url: {url!r} is not an address; write it like http://localhost:8000/ask"
 
 

@@ -107,5 +107,5 @@ def test_these_get_a_backslash(text: str) -> None:
 @pytest.mark.parametrize(
     "text", [*ORDINARY, "x² [²] and a₁", "《ノート》", "f(x) ⟨a|b⟩ ⦑x⦒", "[IN] [ST]", "List<S>", "甲｜乙＜丙＞"]
 )
-def test_what_means_no_harm_is_left_alone(text: str) -> None:
+def test_harmless_text_is_left_unchanged(text: str) -> None:
     assert show(text) == text.splitlines()

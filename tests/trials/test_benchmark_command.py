@@ -104,7 +104,7 @@ def test_every_kind_is_judged_without_a_key(judged: Any) -> None:  # noqa: ANN40
     assert document["calls"]["cost_usd"] == 0
 
 
-def test_people_recorded_judges_and_simple_rules_stand_beside_the_judge(judged: Any) -> None:  # noqa: ANN401
+def test_people_recorded_judges_and_simple_rules_are_measured_beside_the_judge(judged: Any) -> None:  # noqa: ANN401
     document = judged
     answers = others(pick(document, "harbour_correctness"))
     # The third opinion on the second row was asked for because the first two differ, and is left out.
@@ -377,7 +377,7 @@ def test_invalid_request_is_refused(live_run: LiveRun, arguments: tuple[str, ...
     assert ended.stdout == ""
 
 
-def test_two_plans_are_held_against_people_on_the_same_rows(live_run: LiveRun, judged: Any) -> None:  # noqa: ANN401
+def test_two_plans_are_compared_with_people_on_the_same_rows(live_run: LiveRun, judged: Any) -> None:  # noqa: ANN401
     """The lexical judge has the same verdicts by both, which is noted; the first line's figures are unchanged."""
     document = live_run.measure("--judge", "lexical", "--data", "sets", "--plan", "fused")
     assert [one["judge"] for one in document["sets"]] == [one["judge"] for one in judged["sets"]]

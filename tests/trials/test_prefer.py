@@ -104,7 +104,7 @@ def always(verdict: str) -> Callable[[Blocks], str]:
 # Two runs
 
 
-def test_two_runs_are_held_against_each_other_in_both_orders(house: House) -> None:
+def test_two_runs_are_compared_in_both_orders(house: House) -> None:
     asked = preferring_judge.use(prefer_truth)
     document = house.prefer(BASE, CANDIDATE)
     assert len(asked) == 2 * N_MOVED
@@ -321,7 +321,7 @@ def test_a_resumed_run_spends_what_its_budget_has_left(house: House) -> None:
     assert len(asked) == 2 * N_MOVED, "nothing was paid twice"
 
 
-def test_what_cannot_be_gone_on_with_is_refused(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_that_cannot_be_resumed_is_refused(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(LocalServer, "start")
     preferring_judge.use(always("neither"))
     run_id = house.prefer("two.jsonl", *COLUMNS, "--attempts", "1", status=3)["run_id"]
@@ -338,7 +338,7 @@ def test_what_cannot_be_gone_on_with_is_refused(house: House, monkeypatch: pytes
     assert "give its command again" in house.call("resume", run_id).stderr
 
 
-def test_a_run_whose_texts_were_forgotten_is_not_gone_on_with(house: House) -> None:
+def test_run_with_forgotten_texts_is_not_resumed(house: House) -> None:
     preferring_judge.use(always("neither"))
     run_id = house.prefer("two.jsonl", *COLUMNS, "--attempts", "1", status=3)["run_id"]
     assert house.call("warehouse", "forget", "--run", run_id).status == 0
@@ -373,7 +373,7 @@ def test_show_and_report_match_the_commands_output(house: House) -> None:
     assert "Which of two answers" not in (house.folder / "other.html").read_text(encoding="utf-8")
 
 
-def test_it_is_none_of_the_nights(house: House) -> None:
+def test_run_of_prefer_is_not_a_night(house: House) -> None:
     preferring_judge.use(prefer_truth)
     run_id = house.prefer(BASE, CANDIDATE)["run_id"]
     assert house.call("show", "latest", "--json").document["run"]["run_id"] == CANDIDATE
@@ -413,7 +413,7 @@ def test_the_judge_is_shown_the_contexts_of_both_sides_once(house: House) -> Non
         ("0.15", ("--undecided", "fail"), 1, "gate failed: preference: mean at least 0.150; undecided, found 0.167 ("),
     ],
 )
-def test_a_win_rate_is_held_against_the_least_one_allowed(
+def test_win_rate_is_compared_with_its_minimum(
     house: House, lowest: str, options: tuple[str, ...], status: int, expected: str
 ) -> None:
     preferring_judge.use(prefer_truth)
@@ -503,7 +503,7 @@ def test_a_hostile_answer_stays_in_its_block(house: House) -> None:
         assert "<\\|im_end|>" in text
 
 
-def test_marks_of_two_answers_are_none_in_other_requests() -> None:
+def test_marks_of_two_answers_are_not_marks_in_other_requests() -> None:
     """Requests from before there were such blocks are found in the record."""
     text = "See <first_answer> and </second answer>."
     assert text in render_blocks(("question",), {"question": text})
@@ -596,7 +596,7 @@ def test_a_reply_without_a_preference_is_refused(text: str, expected: str) -> No
         ("", [], "tie", "nothing to measure them by"),
     ],
 )
-def test_the_lexical_judge_says_that_it_is_a_stand_in(truth: str, contexts: list[Item], verdict: str, by: str) -> None:
+def test_lexical_judge_notes_that_it_is_a_substitute(truth: str, contexts: list[Item], verdict: str, by: str) -> None:
     answers = {"first_answer": "It has a red roof.", "second_answer": "Ode Varn built the lighthouse in 1871."}
     data = {
         "question": "Who built the lighthouse?",

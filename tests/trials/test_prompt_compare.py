@@ -138,7 +138,7 @@ def test_better_prompt_is_found_and_no_request_is_paid_twice(endpoint: Endpoint,
     assert {(move["sample_id"], move["statement_id"]) for move in worse} == {("berth-1", "A1"), ("berth-1", "G1")}
 
 
-def test_calls_are_those_of_a_run_that_is_no_night(place: Place, caller: Caller) -> None:
+def test_calls_belong_to_a_run_that_is_not_a_night(place: Place, caller: Caller) -> None:
     caller.call("built-in", "strict", "--on", "all")
     runs = read(place, "select run_id, kind, status, judge, parent_run_id from runs where kind = 'prompts'")
     (reviewed,) = read(place, f"select run_id from runs where label = '{RUN}'")

@@ -155,7 +155,7 @@ def test_custom_rubric_is_shown_for_a_sample(ask: Ask, tmp_path: Path, dataset: 
     assert "共有十二门炮。" in request["messages"][-1]["content"]
 
 
-def test_texts_under_test_are_shown_disarmed_and_obeyed_by_no_terminal(ask: Ask) -> None:
+def test_texts_are_shown_escaped_for_the_terminal(ask: Ask) -> None:
     arguments = ("--dataset", "harbour.jsonl", "--map", "answer=bot_reply", "--sample", HOSTILE_ID)
     finished = ask("prompts", "show", "answer_validity", *arguments)
     assert finished.status == 0

@@ -48,7 +48,7 @@ def make_rows(n: int, n_supported: int, subset: str = "Wice") -> list[dict[str, 
         (make_rows(12, 6, "Own"), 0, "Own: 12 rows; published figures are for no subset of this name"),
     ],
 )
-def test_they_stand_beside_the_same_rows_alone(
+def test_published_figures_are_shown_beside_the_same_rows_only(
     rows: list[dict[str, Any]], others: int, expected: str, tmp_path: Path
 ) -> None:
     (part,) = read_labelled([write_rows(tmp_path, rows)]).parts
