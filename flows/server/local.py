@@ -39,7 +39,6 @@ from evalhouse.flows.server.environment import (
     make_server_environment,
     prefect_home,
 )
-from evalhouse.flows.server.faster_start import create_app_faster, is_plain
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -423,6 +422,8 @@ async def _serve(listener: socket.socket, order: StopOrder, pipe_fd: int, *, is_
     """
     import uvicorn  # noqa: PLC0415  # these take two seconds, in which the order is watched for
     from filelock import FileLock  # noqa: PLC0415
+
+    from evalhouse.flows.server.faster_start import create_app_faster, is_plain  # noqa: PLC0415
 
     if is_lasting or is_plain():
         from prefect.server.api.server import create_app  # noqa: PLC0415
