@@ -2,30 +2,147 @@
 
 A deployment calls `evaluate_run` with its parameters, and the flow opens the run. Commands, suites and `evaluate()`
 have opened theirs before, because there is something to do while Prefect's server comes up.
+
+A flow run that opens its run belongs together with it: when it is tried again, by Prefect or by a person in its UI, it
+resumes the run that it had begun, and so does a copy of it while the run has not completed, because the flow run's
+parameters name the run from the moment it is stored.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
-from typing import Any
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
+from typing import Annotated, Any, Final, Literal
+from uuid import UUID
 
+import httpx
 from prefect import flow, tags
+from prefect.artifacts import acreate_link_artifact, acreate_progress_artifact, aupdate_progress_artifact
+from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.context import TagsContext
+from prefect.exceptions import PrefectException
+from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
+from prefect.states import Cancelled, Completed, Failed
+from pydantic import BaseModel, ConfigDict, Field
 
-from evalhouse.flows.preparing.plan import EvaluateParameters, describe_settings
-from evalhouse.flows.server.interrupts import take_signals_back
+from evalhouse.flows.errors import explain
+from evalhouse.flows.preparing.request import RunRequest, Trigger, find_unfinished
+from evalhouse.flows.preparing.settings import Resolved, resolve_settings
+from evalhouse.flows.results.progress import count_all_steps, count_steps, describe_progress
+from evalhouse.flows.run.open_run import RunFlow, open_run
+from evalhouse.flows.run.outcome import explain_incomplete
+from evalhouse.flows.server.interrupts import take_signals_back, wait_for_warehouse
 from evalhouse.flows.shards import collect_shards, judge_shards
 from evalhouse.tasks.load import load
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import FLOW_OPTIONS, find_live_run, is_open
 from evalhouse.tasks.score import pick_score_task, publish
-from evalhouse.warehouse.rows.runs import RunKind, update_run
+from evalhouse.tasks.settings.run import Effort, RunSettings
+from evalhouse.warehouse.metric_files import load_metrics
+from evalhouse.warehouse.rows.runs import RunKind, find_run, list_runs, update_run
+from evalhouse.warehouse.store import Warehouse
 
-_DEFAULTS = EvaluateParameters()
 # For a run that takes too long to give back its shares of limits and to store its results.
 _TIDYING_S = 30.0
+_EVERY_S: Final = 5.0
+_BETWEEN_WAITS_S: Final = 60.0
+
+Metric = Annotated[str, Field(json_schema_extra={"enum": sorted(load_metrics())})]
+"""A built-in metric; a form offers these as choices."""
+
+
+class EvaluateParameters(BaseModel):
+    """The parameters of the flow `evaluate`, for a form in Prefect's UI, a deployment and a call from Python.
+
+    They are the settings of a run that make sense without a suite, by their names. Missing ones come from the
+    `EVALHOUSE_*` variables of the process that runs the flow, then from the defaults, as for `evalhouse run`. Unknown
+    keys are refused. Prefect stores parameters in plain text, so none of them takes a secret: keys are in the
+    environment of that process.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    dataset: str = Field(
+        default="sample",
+        description="a file or table that the worker can read, or `sample`, the dataset that ships with evalhouse",
+    )
+    judge: str | None = Field(
+        default=None,
+        description="lexical, openai:MODEL, PROVIDER:MODEL, local:MODEL, or module:factory; `J,classify=K` asks K in "
+        "one step",
+        examples=["lexical", "openai:gpt-4.1-mini"],
+    )
+    metrics: tuple[Metric, ...] = Field(default=(), description="what is scored; none given: the usual metrics")
+    own_metrics: tuple[str, ...] = Field(default=(), description="metrics of your own to be scored, from metric_files")
+    embeddings: str | None = Field(default=None, description="hashing, openai:MODEL, or module:factory")
+    language: Literal["en", "zh"] | None = Field(default=None, description="language of the prompts")
+    limit: int | None = Field(default=None, ge=1, description="judge only the first N samples")
+    label: str | None = Field(default=None, description="a name for the run")
+    href: str | None = Field(default=None, description="a link to what was evaluated: a commit, a build")
+    tags: tuple[str, ...] = Field(default=(), description="tags of the run and of its flow and task runs")
+    plan: Literal["separate", "fused"] | None = Field(
+        default=None, description="whether classify, attribute and rank ask by themselves or in one request"
+    )
+    votes: int | None = Field(default=None, ge=1, le=99, description="votes on each verdict, an odd number")
+    reasoning_effort: Effort | None = Field(default=None, description="how long a model thinks before it replies")
+    contexts_role: Literal["authoritative", "supplementary"] | None = Field(
+        default=None, description="whether contexts hold the truth or add to it"
+    )
+    noise_share: float | None = Field(
+        default=None, ge=0, le=1, description="share of unchanged samples that are judged again to measure noise"
+    )
+    budget_usd: float | None = Field(default=None, gt=0, description="dollars that the run may spend")
+    concurrency: int | None = Field(default=None, ge=1, le=4096, description="requests in flight at once")
+    rpm: int | None = Field(default=None, ge=1, description="requests per minute")
+    tpm: int | None = Field(default=None, ge=1, description="tokens per minute")
+    timeout_s: float | None = Field(default=None, gt=0, description="seconds one request may take")
+    run_timeout_s: float | None = Field(default=None, gt=0, description="seconds the run may take; it can be resumed")
+    task_timeout_s: float | None = Field(default=None, gt=0, description="seconds one step may take for a shard")
+    attempts: int | None = Field(default=None, ge=1, le=50, description="times one question is asked at most")
+    fresh: bool | None = Field(default=None, description="ask again although a reply is stored")
+    batch: bool | None = Field(default=None, description="send requests through the provider's batch API")
+    pool: str | None = Field(default=None, description="Prefect work pool whose workers judge the samples")
+    mapping: dict[str, str] = Field(
+        default={}, description="columns of the dataset by the name of the field they are for"
+    )
+    prompts: str | None = Field(default=None, description="folder whose prompt files override ours")
+    metric_files: str | None = Field(default=None, description="folder with metric SQL files of your own")
+    prices: str | None = Field(default=None, description="file with prices of your own")
+    warehouse: str | None = Field(
+        default=None, description="URL of the warehouse, in which a password has no place, or path of a DuckDB file"
+    )
+    run_id: str | None = Field(
+        default=None, description="a run to resume, which keeps its settings; none given: a new run"
+    )
+
+    def resolve(self) -> Resolved:
+        """Return the settings by these parameters, the environment and the defaults; raises SettingsError."""
+        given: dict[str, Any] = self.model_dump(exclude_none=True, exclude={"run_id", "own_metrics"})
+        return resolve_settings({**given, "metrics": (*self.metrics, *self.own_metrics)})
+
+
+def describe_settings(settings: RunSettings, *, run_id: str) -> EvaluateParameters:
+    """Return the parameters of an open run as Prefect shows them: its settings without the defaults."""
+    built_in, values = load_metrics(), {}
+    for name in EvaluateParameters.model_fields.keys() & RunSettings.model_fields.keys():
+        value = getattr(settings, name)
+        if name in ("dataset", "judge") or value != RunSettings.model_fields[name].get_default():
+            values[name] = value
+    values["metrics"] = tuple(name for name in settings.metrics if name in built_in)
+    own_metrics = tuple(name for name in settings.metrics if name not in built_in)
+    return EvaluateParameters(**values, own_metrics=own_metrics, run_id=run_id)
+
+
+_DEFAULTS = EvaluateParameters()
 
 
 @flow(name="evaluate", **FLOW_OPTIONS)
@@ -37,8 +154,6 @@ async def evaluate_run(parameters: EvaluateParameters = _DEFAULTS) -> "State[Any
     if is_open(parameters.run_id):  # by a command, a suite or a call from Python
         await judge_run(find_live_run(str(parameters.run_id)))
         return None
-    from evalhouse.flows.run.within_flow import run_within_flow  # noqa: PLC0415  # a deployment opens its run here
-
     return await run_within_flow(parameters, take_to_end)
 
 
@@ -104,8 +219,6 @@ async def within_flow_run(live_run: LiveRun) -> AsyncIterator[None]:
     # Of each task run that has tags Prefect asks the server for limits by that name, which our own has none of.
     task_tags: AbstractContextManager[object] = TagsContext(current_tags=set())
     if live_run.across_machines:
-        from evalhouse.flows.run.within_flow import progress_shown  # noqa: PLC0415  # imports what shows it
-
         progress, task_tags = progress_shown(live_run), tags(*live_run.settings.prefect_tags)
     limit_s = live_run.settings.run_timeout_s
     limit = asyncio.timeout(limit_s)
@@ -117,3 +230,117 @@ async def within_flow_run(live_run: LiveRun) -> AsyncIterator[None]:
         if limit.expired():
             raise TimeoutError(f"the run took longer than {limit_s:g} seconds (run_timeout_s)") from None
         raise
+
+
+async def run_within_flow(parameters: EvaluateParameters, run_flow: RunFlow) -> "State[Any]":
+    """Evaluate by these parameters in the flow run that calls this, and return the state that it ends in.
+
+    A flow run that has begun a run resumes it, and so does one that names a run; others begin a new run.
+    """
+
+    @contextmanager
+    def name_after_run(live_run: LiveRun) -> Iterator[None]:
+        """Name the flow run after its run as soon as that is stored."""
+        if live_run.flow_run_id == str(flow_run.id):  # noise and repeats have separate flow runs
+            for notice in live_run.notices:
+                get_run_logger().info(notice)
+            _update_flow_run(
+                name=live_run.run_id,
+                tags=sorted({*flow_run.tags, *live_run.settings.prefect_tags}),
+                parameters={"parameters": {**written, "run_id": live_run.run_id}},
+            )
+        yield
+
+    written = parameters.model_dump(mode="json", exclude_unset=True, exclude={"run_id"})
+    try:
+        settings = parameters.resolve().settings
+        warehouse, begun = Warehouse(settings.warehouse), None
+        if parameters.run_id is not None:
+            begun = find_run(warehouse, parameters.run_id)
+        elif warehouse.location.lake is not None or warehouse.location.path.exists():
+            runs = list_runs(warehouse, kinds=("evaluation", "collection"))
+            begun = next((run for run in runs if run.flow_run_id == str(flow_run.id)), None)
+        if begun is not None and begun.status == "completed":
+            return Completed(
+                name="NothingNew",
+                message=f"Run {begun.run_id} has completed. For another run leave the parameter run_id empty.",
+            )
+        with wait_for_warehouse():
+            if begun is not None:
+                request = find_unfinished(begun.run_id, warehouse_url=settings.warehouse)
+                get_run_logger().info("Resuming run %s, which was %s.", begun.run_id, begun.status)
+            else:
+                request = RunRequest(settings=settings, trigger=Trigger(flow_run_id=str(flow_run.id)))
+            # The state that the flow returns has the reason why a run is not a success, so `finish` returns none.
+            with open_run(
+                request, lambda: run_flow, watch=name_after_run, finish=lambda _: None, in_flow=True
+            ) as opened:
+                outcome = await opened.run_to_end()
+    except Exception as error:  # the flow run ends with the message of an error that has one for a person
+        message = explain(error)
+        if message is None:
+            raise
+        return Failed(message=message)
+    run = outcome.run
+    if outcome.status == "completed":
+        _update_flow_run(parameters={"parameters": written})
+        return Completed(message=f"Run {run.run_id} completed: {run.n_samples} samples, judged by {run.judge}.")
+    if outcome.status == "cancelled":
+        return Cancelled(message=f"Run {run.run_id} was stopped; a retry resumes it.")
+    return Failed(message=outcome.problem or explain_incomplete(outcome) or f"Run {run.run_id} {outcome.status}.")
+
+
+def _update_flow_run(**columns: Any) -> None:  # noqa: ANN401  # as Prefect's API has them
+    """Change columns of the flow run; a server that does not take them is logged, and the run is the same without."""
+    try:
+        with get_client(sync_client=True) as client:
+            client.update_flow_run(UUID(str(flow_run.id)), **columns)
+    except (httpx.HTTPError, PrefectException) as error:
+        get_run_logger().warning("Prefect's page of this flow run lacks its run: %s", error)
+
+
+@asynccontextmanager
+async def progress_shown(live_run: LiveRun) -> AsyncIterator[None]:
+    """Within the block, show the progress on the flow run's page in Prefect: an artifact updated every few seconds, a
+    line in its log about what requests wait for, and a link to what is evaluated.
+
+    A server that does not take them is logged, and the run is the same without.
+    """
+
+    async def update(artifact_id: UUID, text: str) -> None:
+        n_all = count_all_steps(live_run)
+        progress = 100.0 * count_steps(live_run) / n_all if n_all else 0.0
+        await aupdate_progress_artifact(artifact_id, progress=min(progress, 100.0), description=text)
+
+    async def show() -> None:
+        key, last = f"evalhouse-{live_run.run_id.lower()}", ""
+        try:
+            if href := live_run.settings.href:
+                await acreate_link_artifact(link=href, link_text="what is evaluated", key=f"{key}-link")
+            artifact_id = await acreate_progress_artifact(progress=0.0, key=f"{key}-progress", description="begun")
+            try:
+                logged_at = -_BETWEEN_WAITS_S
+                while True:
+                    await asyncio.sleep(_EVERY_S)
+                    text = describe_progress(live_run).replace("\n", ", ")
+                    if text != last:
+                        await update(artifact_id, text)
+                    last = text
+                    waits = [queue.describe() for queue in live_run.batch_queues]
+                    waits += [asker.limit.describe_wait(time.monotonic()) for asker in live_run.askers]
+                    waiting = "; ".join(wait for wait in waits if wait)
+                    if waiting and time.monotonic() - logged_at >= _BETWEEN_WAITS_S:
+                        logged_at = time.monotonic()
+                        get_run_logger().info("Waiting: %s.", waiting)
+            finally:
+                await update(artifact_id, describe_progress(live_run).replace("\n", ", "))
+        except (httpx.HTTPError, PrefectException) as error:
+            get_run_logger().warning("Prefect's page of this run lacks its progress: %s", error)
+
+    showing = asyncio.create_task(show())
+    try:
+        yield
+    finally:
+        showing.cancel()
+        with suppress(asyncio.CancelledError):
+            await showing

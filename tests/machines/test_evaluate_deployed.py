@@ -25,7 +25,7 @@ KEY = "sk-right"
 # For each line, a module to run, its arguments and variables: a process that does so; answered when that has ended.
 FORKING = """
 import json, os, runpy, sys
-import evalhouse.flows.evaluation, evalhouse.flows.preparing.live_run, evalhouse.flows.run.within_flow
+import evalhouse.flows.evaluation, evalhouse.flows.preparing.live_run
 import langchain_openai
 import prefect.cli, prefect.flow_engine
 answers = os.fdopen(os.dup(1), "w")
