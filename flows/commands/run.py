@@ -134,7 +134,7 @@ def run(
             print_notice(f"{name} is set, which is not a setting; did you mean {meant}? It is ignored.")
     if dry_run:
         # These import what asks.
-        from evalhouse.flows.preparing.plan import make_plan, try_own_metrics  # noqa: PLC0415
+        from evalhouse.flows.preparing.live_run import make_plan, try_own_metrics  # noqa: PLC0415
         from evalhouse.flows.run.estimate import estimate_run, print_estimate, print_target_estimate  # noqa: PLC0415
         from evalhouse.flows.serving.suite_checks import describe_estimate  # noqa: PLC0415
         from evalhouse.tasks.testsets import TestsetError  # noqa: PLC0415

@@ -17,12 +17,13 @@ from typing import Any, TypeVar
 
 from evalhouse.flows.preparing.live_run import (
     check_history,
+    describe_columns,
     explain_cold,
     find_parent_responses,
     make_live_run,
+    make_plan,
     refuse_budget_of_answers,
 )
-from evalhouse.flows.preparing.plan import describe_columns, make_plan
 from evalhouse.flows.preparing.request import count_judged
 from evalhouse.flows.preparing.settings import show_target
 from evalhouse.flows.results.output import (

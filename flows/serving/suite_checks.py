@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.live_run import check_history
-from evalhouse.flows.preparing.plan import describe_columns, make_plan
+from evalhouse.flows.preparing.live_run import check_history, describe_columns, make_plan
 from evalhouse.flows.preparing.settings import CheckResult, Finding, count_limits, make_finding, show_target
 from evalhouse.flows.preparing.suites import LivingSet, Suite, list_fires
 from evalhouse.flows.results.output import print_notice, write_count, write_dollars

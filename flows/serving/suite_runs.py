@@ -119,7 +119,7 @@ def run_suite(
         settings = settings.model_copy(update={"refreshed": refreshed})
     try:
         if settings.gate is not None:  # one on metrics that are not scored is refused before anything is asked
-            from evalhouse.flows.preparing.plan import make_plan  # noqa: PLC0415  # imports what judges
+            from evalhouse.flows.preparing.live_run import make_plan  # noqa: PLC0415  # imports what judges
             from evalhouse.flows.serving.suite_checks import check_suite_gate  # noqa: PLC0415
 
             check_suite_gate(settings.gate, make_plan(settings))

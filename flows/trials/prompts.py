@@ -20,8 +20,7 @@ from typing import Any
 import polars as pl
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.live_run import make_live_run
-from evalhouse.flows.preparing.plan import make_plan
+from evalhouse.flows.preparing.live_run import make_live_run, make_plan
 from evalhouse.flows.preparing.request import begin_run
 from evalhouse.flows.preparing.settings import Resolved, resolve_settings
 from evalhouse.flows.results.output import make_table, print_line, print_table, write_interval

@@ -14,8 +14,7 @@ from endpoint import Endpoint, running_endpoint
 from live_runs import judge_samples, make_sample, make_settings, open_warehouse, point_to, read_outcomes
 from realistic_judge import make_script
 
-from evalhouse.flows.preparing.live_run import make_live_run
-from evalhouse.flows.preparing.plan import make_plan
+from evalhouse.flows.preparing.live_run import make_live_run, make_plan
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.pipeline.live_run import SampleWork

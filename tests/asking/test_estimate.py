@@ -10,8 +10,7 @@ from endpoint import running_endpoint
 from live_runs import SAMPLE_STEPS
 from realistic_judge import make_script
 
-from evalhouse.flows.preparing.live_run import make_live_run
-from evalhouse.flows.preparing.plan import make_plan
+from evalhouse.flows.preparing.live_run import make_live_run, make_plan
 from evalhouse.flows.run.estimate import Estimate, estimate_run, print_estimate
 from evalhouse.prompts import BlockValue, Item, load_prompts
 from evalhouse.tasks.asking.usage import Usage

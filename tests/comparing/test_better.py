@@ -12,7 +12,7 @@ from report_pages import ReportPage
 from rows import fill
 from warehouse_runs import make_run
 
-from evalhouse.flows.preparing.plan import make_rubric_metrics
+from evalhouse.flows.preparing.live_run import make_rubric_metrics
 from evalhouse.prompts import load_prompts
 from evalhouse.prompts.rubric import Criterion, Rubric
 from evalhouse.warehouse.engine.connection import open_writer

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from live_runs import make_settings, open_warehouse, point_to
 
-from evalhouse.flows.preparing.live_run import make_live_run
-from evalhouse.flows.preparing.plan import make_plan
+from evalhouse.flows.preparing.live_run import make_live_run, make_plan
 from evalhouse.tasks.judge.protocol import find_window
 from evalhouse.tasks.models.make import make_judge, make_judges
 

@@ -37,8 +37,7 @@ from realistic_judge import make_script
 from rows import fill, open_rows, read
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.live_run import make_live_run
-from evalhouse.flows.preparing.plan import make_plan
+from evalhouse.flows.preparing.live_run import make_live_run, make_plan
 from evalhouse.flows.preparing.settings import resolve_settings
 from evalhouse.tasks.judge.errors import FatalJudgeError, RefusedRequest
 from evalhouse.tasks.judge.names import find_judge, list_judges, parse_judges

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from evalhouse.flows.preparing.plan import find_taken_scores, make_rubric_metrics
+from evalhouse.flows.preparing.live_run import find_taken_scores, make_rubric_metrics
 from evalhouse.prompts import Prompt, load_prompts
 from evalhouse.prompts.rubric import Criterion, Rubric
 from evalhouse.warehouse.metric_files import MetricFileError, load_metrics
