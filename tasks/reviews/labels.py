@@ -229,7 +229,7 @@ def import_reviews(warehouse: Warehouse, files: Sequence[LabelFile], reviewer: s
 
 
 def take_label(warehouse: Warehouse, values: Mapping[str, str]) -> Review:
-    """Import one label as it is given; `values` are as in a line of a file. Repeating the last label adds nothing.
+    """Import one label; `values` are as in a line of a file. Repeating the last label adds nothing.
 
     With `export_id` and `item_hash` it is the answer to that draw; otherwise the reviewer has chosen the verdict, and
     the label has no probability, even if the verdict was drawn. Raises ReviewError.

@@ -196,7 +196,7 @@ async def test_a_wrong_key_for_embeddings_stops_the_judge_as_well(tmp_path: Path
 
 
 async def test_any_langchain_embeddings_are_accepted(tmp_path: Path) -> None:
-    point_to("http://nowhere.example/v1")
+    point_to("http://missing.example/v1")
     same, other = await compare(tmp_path, ("a", "a"), ("a", "b"), embeddings="judge_factories:make_embeddings")
     assert same == pytest.approx(1.0)
     assert 0.0 <= other < 1.0
@@ -225,7 +225,7 @@ def test_a_broken_vector_is_unusable(text: str) -> None:
 async def test_embeddings_may_have_a_separate_address_and_key(
     endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By default embeddings are asked at the judge's address; its key is sent to no other."""
+    """Embeddings by default are asked at the judge's address; its key is sent to no other."""
     with running_endpoint(expected_key="own-key") as other:
         monkeypatch.setenv("OPENAI_EMBEDDINGS_BASE_URL", other.base_url)
         (refused,) = await compare(tmp_path / "without", ("red", "blue"))
@@ -235,6 +235,6 @@ async def test_embeddings_may_have_a_separate_address_and_key(
         assert isinstance(value, float)
         assert other.stats.requests[EMBEDDINGS] >= 2
     assert endpoint.stats.requests[EMBEDDINGS] == 0
-    monkeypatch.setenv("OPENAI_EMBEDDINGS_BASE_URL", "nowhere")
-    with pytest.raises(FatalJudgeError, match="OPENAI_EMBEDDINGS_BASE_URL is 'nowhere', which is not an address"):
+    monkeypatch.setenv("OPENAI_EMBEDDINGS_BASE_URL", "missing")
+    with pytest.raises(FatalJudgeError, match="OPENAI_EMBEDDINGS_BASE_URL is 'missing', which is not an address"):
         make_embedding_model("openai:embedder")

@@ -190,7 +190,7 @@ def placing(bot: Answer | str) -> Iterator[dict[str, Any]]:
         ("silent", "20 times no whole response within 0.05 s", 20),
         ("target_bots:break_down", "5 times KeyError: 'lang'", 5),
         ("target_bots:hang", "20 times it did not return within 0.05 s", 20),
-        ("nobody", "5 times no connection to http://127.0.0.1", 5),
+        ("missing", "5 times no connection to http://127.0.0.1", 5),
     ],
 )
 async def test_first_questions_that_all_fail_end_the_asking(
@@ -390,7 +390,7 @@ def stage_samples(folder: Path, n: int) -> Any:  # noqa: ANN401  # a StagedDatas
 
 
 async def test_a_sample_without_a_response_is_unscored_for_that(tmp_path: Path) -> None:
-    """What the sample itself lacks is reported first: a resume cannot fix that."""
+    """Missing texts of the sample itself are reported first: a resume cannot fix that."""
     lost = make_sample(1, answer=None, contexts=None, target_error="status 500")
     bare = replace(lost, ordinal=2, sample_id="s2", ground_truth=None)
     silent = replace(lost, ordinal=3, sample_id="s3", target_error=None)

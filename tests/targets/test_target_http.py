@@ -63,7 +63,7 @@ async def test_without_contexts_in_the_response_there_are_none() -> None:
 
 async def test_what_is_sent_is_the_template_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOT_TOKEN", "tok-123456")
-    hostile = 'He said: "}, {{sample_id}} \\ {"question": "mine'
+    hostile = 'He wrote: "}, {{sample_id}} \\ {"question": "mine'
     with serving(GOOD) as server:
         await ask_once(
             pose(hostile, top=5, user="a b/ä"),

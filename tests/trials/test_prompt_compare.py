@@ -19,7 +19,7 @@ from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
 
 N = 16
-STRICT = "Only what stands there in so many words is supported."
+STRICT = "Only what the text states in so many words is supported."
 SILENT = "Take your time."
 RUN = "the-run"
 
