@@ -7,13 +7,21 @@ the reply is in the prompt's `reply_schema` and `labels`.
 from pathlib import Path
 
 from evalhouse.prompts.loader import (
+    VERDICTS,
     Prompt,
     Prompts,
+    collect_words,
     list_built_in,
+    list_ids,
     list_languages,
+    list_row_reasons,
     list_rubric_columns,
     list_rubric_metrics,
     load_built_in,
+    name_support,
+    pick_verdict_lists,
+    unfold_row,
+    word_row,
 )
 from evalhouse.prompts.render import (
     CONVERSATION,
@@ -25,16 +33,6 @@ from evalhouse.prompts.render import (
     PromptError,
     PromptProblem,
     list_texts,
-)
-from evalhouse.prompts.replies import (
-    VERDICTS,
-    collect_words,
-    list_ids,
-    list_row_reasons,
-    name_support,
-    pick_verdict_lists,
-    unfold_row,
-    word_row,
 )
 from evalhouse.prompts.rubric import PREFERENCES, Criterion, Grade, Rating, Rubric
 

@@ -17,25 +17,23 @@ from pydantic import JsonValue, ValidationError
 from evalhouse.prompts.loader import (
     BUILT_IN,
     REFERENCE_LANGUAGE,
-    Prompt,
-    PromptContent,
-    build_prompt,
-    list_built_in,
-    list_languages,
-    load_built_in,
-    load_yaml,
-)
-from evalhouse.prompts.render import BLOCKS, CONVERSATION, TURN_PREFIX, PromptError, PromptProblem
-from evalhouse.prompts.replies import (
     VERDICTS,
     ExampleContent,
+    Prompt,
+    PromptContent,
     Schema,
+    build_prompt,
+    list_built_in,
     list_ids,
+    list_languages,
     list_verdict_labels,
+    load_built_in,
+    load_yaml,
     pick_prefixes,
     pick_verdict_lists,
     unfold_row,
 )
+from evalhouse.prompts.render import BLOCKS, CONVERSATION, TURN_PREFIX, PromptError, PromptProblem
 from evalhouse.prompts.rubric import SAMPLE_COLUMNS, Criterion, RubricContent, Rule
 
 # A language must have these; the other prompts are only missed if a metric needs them.

@@ -29,9 +29,8 @@ from evalhouse.prompts import (
     loader,
     unfold_row,
 )
-from evalhouse.prompts.loader import load_yaml
+from evalhouse.prompts.loader import load_yaml, pick_verdict_lists
 from evalhouse.prompts.render import BLOCKS, derive_nonce
-from evalhouse.prompts.replies import pick_verdict_lists
 
 BUILT_IN = [(language, name) for language in ("en", "zh") for name in ALL_NAMES]
 HAN = re.compile(r"[\u4e00-\u9fff]")
