@@ -86,8 +86,8 @@ def test_a_metric_may_end_in_a_comment_and_leave_samples_unscored(warehouse: War
 @pytest.mark.parametrize(
     ("value", "reason", "join", "fault"),
     [
-        ("'nan'::double", "null", "", "2 values that are no finite number"),
-        ("'inf'::double", "null", "", "2 values that are no finite number"),
+        ("'nan'::double", "null", "", "2 values that are not finite numbers"),
+        ("'inf'::double", "null", "", "2 values that are not finite numbers"),
         ("null", "null", "", "2 rows without either a value or an unscored_reason"),
         ("1", "'no_answer'", "", "2 rows without either a value or an unscored_reason"),
         ("1", "null", "cross join range(2)", "2 rows for a sample that has one"),

@@ -29,7 +29,7 @@ _FAULTS = {
     "samples of a run whose texts are missing": "delete from samples where sample_id = 'tide-1'",
     "scores of a sample that the run has not": "delete from run_samples where sample_id = 'tide-1'",
     "scores that are there twice": "insert into scores select * from scores limit 1",
-    "stored means that are not those of the scores": ("update stored_scores set mean = mean / 2"),
+    "stored means that differ from the scores": ("update stored_scores set mean = mean / 2"),
     "statements that are there twice": "insert into statements select * from statements limit 1",
     "calls that are there twice": "insert into llm_calls select * from llm_calls limit 1",
     "verdicts whose call is not on record": "delete from llm_calls where step = 'rank'",

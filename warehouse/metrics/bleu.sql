@@ -1,7 +1,7 @@
 -- metric: bleu
 -- version: 1
 -- needs: overlap
--- meaning: How many words and phrases of the answer stand in the ground truth too
+-- meaning: How many words and phrases of the answer are in the ground truth too
 -- One row per sample of the run: sentence BLEU of the answer against the ground truth (sacrebleu), 0 to 1.
 with steps as (
     select run_id, sample_id, reason

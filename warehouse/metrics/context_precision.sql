@@ -3,7 +3,7 @@
 -- needs: rank
 -- default: yes, place 7
 -- correctable: no, ranks
--- meaning: Whether the useful contexts stand first among those that were retrieved
+-- meaning: Whether the useful contexts come first in the retrieved ones
 -- One row per sample of the run: the mean, over the useful contexts, of the share of useful contexts down to
 -- their rank k, sum(useful_k * useful in the top k / k) / sum(useful_k); 0 when none is useful, or none was retrieved. A
 -- repeat of an earlier text is not useful once more.

@@ -2,7 +2,7 @@
 -- version: 1
 -- needs: turns
 -- correctable: no, ratio
--- meaning: How much of what the user said earlier, and what matters for the question, the answer heeds
+-- meaning: How much the answer heeds of the user's earlier turns that matter for the question
 -- One row per sample of the run: the share of the points that the user made in earlier turns, and that matter for this
 -- question, which the answer heeds; NULL where no turn came before the question, and where none of it matters.
 with steps as (

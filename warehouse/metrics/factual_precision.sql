@@ -4,7 +4,7 @@
 -- default: yes, place 1
 -- correctable: yes
 -- meaning: How much of what the answer states is right
--- One row per sample of the run: the share of answer statements that the ground truth bears out, TP / (TP + FP);
+-- One row per sample of the run: the share of answer statements that the ground truth supports, TP / (TP + FP);
 -- NULL when the answer has no statements.
 with steps as (
     select run_id, sample_id, arg_min(reason, precedence) as reason

@@ -3,7 +3,7 @@
 -- needs: classify
 -- default: yes, place 2
 -- correctable: no, ratio
--- meaning: How complete the answer is: its right statements, set against those it leaves out
+-- meaning: How complete the answer is: its right statements, compared with the ones it leaves out
 -- One row per sample of the run: TP / (TP + FN), where TP counts answer statements and FN the ground-truth
 -- statements the answer leaves out; NULL when the ground truth has no statements. It is 0, as factual_f1
 -- is, where there are such statements and the verdicts contradict each other: none is left out (no FN), though no

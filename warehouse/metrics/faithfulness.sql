@@ -3,7 +3,7 @@
 -- needs: attribute_answer
 -- default: yes, place 8
 -- correctable: yes
--- meaning: How much of what the answer states stands in the retrieved contexts
+-- meaning: How much of what the answer states is in the retrieved contexts
 -- One row per sample of the run: the share of answer statements that the retrieved contexts support, one alone
 -- or several together, or earlier turns of its conversation; NULL when the answer has no statements.
 with steps as (

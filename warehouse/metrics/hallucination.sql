@@ -3,7 +3,7 @@
 -- needs: classify, attribute_answer
 -- better: low
 -- correctable: no, joined
--- meaning: How much of what the answer states is wrong and stands in no retrieved context
+-- meaning: How much of what the answer states is wrong and in no retrieved context
 -- One row per sample of the run: the share of answer statements that are FP and supported by no retrieved
 -- context, nor by several together, nor by an earlier turn of its conversation; NULL when the answer has no statements. Source: RAGChecker (Ru et al. 2024,
 -- arXiv:2408.08067), which knows each context alone.

@@ -1,9 +1,9 @@
 -- metric: mrr
 -- version: 3
 -- needs: rank?
--- meaning: How near to the top the first right document stands: 1 is first, 0.5 second, 0 nowhere
+-- meaning: How near to the top the first right document is: 1 is first, 0.5 second, 0 not found
 -- One row per sample of the run: 1 / rank of the first relevant context, by reference ids, in the whole list; 0 when
--- there is none. Its mean over the run is the mean reciprocal rank.
+-- it is missing. Its mean over the run is the mean reciprocal rank.
 select
     run_id,
     sample_id,

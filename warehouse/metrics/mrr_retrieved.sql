@@ -2,8 +2,8 @@
 -- version: 1
 -- needs: rank
 -- correctable: no, ranks
--- meaning: How near to the top the first useful context stands: 1 is first, 0.5 second, 0 nowhere
--- One row per sample of the run: 1 / rank of the first context that the judge finds useful; 0 when there is none.
+-- meaning: How near to the top the first useful context is: 1 is first, 0.5 second, 0 not found
+-- One row per sample of the run: 1 / rank of the first context that the judge finds useful; 0 without one.
 select
     run_id,
     sample_id,

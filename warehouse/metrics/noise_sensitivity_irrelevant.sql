@@ -5,7 +5,7 @@
 -- correctable: no, joined
 -- meaning: How much of what the answer states is wrong and taken from contexts beside the point
 -- One row per sample of the run: the share of answer statements that are FP and supported by irrelevant contexts
--- only, those that support no ground-truth statement, in both alone or with others. A statement counts here or
+-- only, which support no ground-truth statement, in both alone or with others. A statement counts here or
 -- in noise_sensitivity_relevant, never in both. NULL when either text has no statements. Source: RAGChecker (Ru et al. 2024,
 -- arXiv:2408.08067), which knows each context alone.
 with steps as (

@@ -6,7 +6,7 @@
 -- meaning: How much of what the answer states is wrong and taken from contexts that matter
 -- One row per sample of the run: the share of answer statements that are FP and supported by at least one
 -- relevant context, one that also supports a ground-truth statement, in both alone or with others; NULL when either
--- text has no statements, for without ground-truth statements no context can be told relevant. Source: RAGChecker
+-- text has no statements, for without ground-truth statements no context can be relevant. Source: RAGChecker
 -- (Ru et al. 2024, arXiv:2408.08067), which knows each context alone.
 with steps as (
     select run_id, sample_id, arg_min(reason, precedence) as reason

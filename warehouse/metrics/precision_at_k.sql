@@ -5,7 +5,7 @@
 -- parameter: padded = 0
 -- meaning: How many of the first few retrieved contexts are right ones; low where most are beside the point
 -- One row per sample of the run: relevant contexts among the first k, by reference ids, divided by k or by the number
--- retrieved, whichever is less; 0 when none was retrieved. With padded = 1 always divided by k, as trec_eval does: one
+-- retrieved, the smaller number; 0 when none was retrieved. With padded = 1 always divided by k, as trec_eval does: one
 -- right context alone is then 0.2 at k = 5, and most of the score is how many contexts the retriever returns.
 with checked as (
     select

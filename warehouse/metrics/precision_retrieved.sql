@@ -5,7 +5,7 @@
 -- correctable: yes
 -- meaning: How many of the first few retrieved contexts are useful
 -- One row per sample of the run: contexts among the first k that the judge finds useful, divided by k or by the number
--- retrieved, whichever is less; 0 when none was retrieved. A repeat of an earlier text is not useful once more.
+-- retrieved, the smaller number; 0 when none was retrieved. A repeat of an earlier text is not useful once more.
 with checked as (
     select
         case

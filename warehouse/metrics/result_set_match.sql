@@ -3,7 +3,7 @@
 -- needs: result_sets
 -- parameter: ordered = 0
 -- meaning: How far the bot's query returns the rows that were expected
--- One row per sample of the run: F1 of the cells that the bot's query returned against those of the expected one, over
+-- One row per sample of the run: F1 of the cells that the bot's query returned against the expected one's cells, over
 -- rows and columns; times the share of rows in the expected order when ordered is 1.
 with steps as (
     select run_id, sample_id, reason

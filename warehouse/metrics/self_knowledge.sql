@@ -2,7 +2,7 @@
 -- version: 3
 -- needs: classify, attribute_answer
 -- correctable: no, joined
--- meaning: How much of what the answer states is right though it stands in no retrieved context
+-- meaning: How much of what the answer states is right though in no retrieved context
 -- One row per sample of the run: the share of answer statements that are TP and supported by no retrieved
 -- context, nor by several together, nor by an earlier turn: what the model knew by itself; NULL when the answer has no statements. Source:
 -- RAGChecker (Ru et al. 2024, arXiv:2408.08067), which knows each context alone.

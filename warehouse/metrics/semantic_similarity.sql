@@ -5,7 +5,7 @@
 -- meaning: How alike the answer and the ground truth are in meaning
 -- One row per sample of the run: cosine of the embeddings of answer and ground truth, clipped to 0 to 1; an
 -- embedding without a direction has no cosine, so NaN counts as embedding_failed. Of a run that named no embedding
--- model, whose n-grams see spelling and not meaning, there is none: surface_similarity is what they give.
+-- model, whose n-grams see spelling and not meaning, it has no value: surface_similarity is their metric.
 with steps as (
     select
         run_id,

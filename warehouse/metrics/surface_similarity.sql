@@ -2,10 +2,10 @@
 -- version: 1
 -- needs: similarity
 -- embeddings: hashing
--- meaning: How alike the answer and the ground truth are in spelling, whatever they mean
+-- meaning: How alike the answer and the ground truth are in spelling, not in meaning
 -- One row per sample of the run: cosine of the counted character n-grams (2 to 4, within words) of answer and ground
 -- truth, 0 to 1. It sees spelling and not meaning: high for a sentence and its negation, low for a paraphrase. Where a
--- run named an embedding model there is none: semantic_similarity is what that gives.
+-- run named an embedding model it has no value: semantic_similarity is its metric.
 with steps as (
     select
         run_id,

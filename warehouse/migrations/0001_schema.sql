@@ -52,13 +52,13 @@ comment on column runs.started_at is 'Start, UTC.';
 comment on column runs.finished_at is 'End, UTC; NULL while it runs.';
 comment on column runs.n_samples is 'Samples of the run; NULL before they are loaded.';
 comment on column runs.config is 'All settings of the run, without keys.';
-comment on column runs.kind is 'evaluation; collection, which asked the application and judged nothing; noise, which judged unchanged samples of its parent again; repeats, which asked the application of its parent again; replay, which asked it with contexts of two runs; prompts, which asked about reviewed verdicts of its parent in other words; benchmark, which asked about labelled data; prefer, which asked which of two answers is better, those of its parent or those of another run; testset, which made, refreshed, checked or decided on a test set.';
-comment on column runs.parent_run_id is 'Run whose responses are judged here, or judged again to measure noise; NULL for a run of its own.';
+comment on column runs.kind is 'evaluation; collection, which asked the application and judged nothing; noise, which judged unchanged samples of its parent again; repeats, which asked the application of its parent again; replay, which asked it with contexts of two runs; prompts, which asked about reviewed verdicts of its parent in other words; benchmark, which asked about labelled data; prefer, which asked which of two answers is better, its parent''s or another run''s; testset, which made, refreshed, checked or decided on a test set.';
+comment on column runs.parent_run_id is 'Run whose responses are judged here, or judged again to measure noise; NULL for a run without a parent.';
 comment on column runs.suite_hash is 'Hash of the suite''s file; NULL outside a suite.';
 comment on column runs.code_version is 'Version of evalhouse, with a hash of its source; NULL for runs older than this column.';
 comment on column runs.kb_changed is 'Ids of documents that were announced as changed; NULL when none were.';
-comment on column runs.problem is 'Why the run did not complete; NULL when it did, or is under way.';
-comment on column runs.gate is 'How the suite''s gate ended: passed or failed; NULL when there is none.';
+comment on column runs.problem is 'Why the run did not complete; NULL when it did, or is running.';
+comment on column runs.gate is 'How the suite''s gate ended: passed or failed; NULL without one.';
 
 -- One row per batch that was written: its key makes a repeated write harmless.
 create table batches (
@@ -87,13 +87,13 @@ comment on table samples is 'One row per distinct content of a sample.';
 comment on column samples.input_hash is 'Hash of everything that is judged.';
 comment on column samples.sample_id is 'Sample: the same one in every run.';
 comment on column samples.question is 'Question.';
-comment on column samples.answer is 'Answer of the application under test; NULL when there was none.';
-comment on column samples.ground_truth is 'What is right; NULL when there was none.';
-comment on column samples.contexts is 'Retrieved contexts in rank order; NULL when there were none.';
+comment on column samples.answer is 'Answer of the application under test; NULL without one.';
+comment on column samples.ground_truth is 'What is right; NULL without one.';
+comment on column samples.contexts is 'Retrieved contexts in rank order; NULL without any.';
 comment on column samples.context_ids is 'Their ids, in the same order; NULL when they had none.';
 comment on column samples.reference_context_ids is 'Ids of the right contexts; NULL when they are not known.';
-comment on column samples.metadata is 'All other columns of the dataset''s row; NULL when there were none.';
-comment on column samples.conversation is 'The turns before the question, the oldest first, as objects with role (user or assistant), text, and contexts and context_ids of an assistant''s turn where they are known; NULL for a question that begins its conversation, or stands alone.';
+comment on column samples.metadata is 'All other columns of the dataset''s row; NULL without any.';
+comment on column samples.conversation is 'The turns before the question, the oldest first, as objects with role (user or assistant), text, and contexts and context_ids of an assistant''s turn where they are known; NULL for a question that begins its conversation, or has none.';
 
 -- One row per sample of a run. metadata is NULL where it equals that of the samples row.
 create table run_samples (
@@ -168,10 +168,10 @@ comment on column llm_calls.reused_call_id is 'Call whose reply was used again; 
 comment on column llm_calls.flow_run_id is 'Prefect flow run.';
 comment on column llm_calls.task_run_id is 'Prefect task run.';
 comment on column llm_calls.started_at is 'When it was sent, UTC.';
-comment on column llm_calls.cached_tokens is 'Those of them that the provider still had; NULL when it does not say.';
-comment on column llm_calls.logprobs is 'Of the log-probabilities what a grade may rest on, as JSON; NULL when there were none.';
+comment on column llm_calls.cached_tokens is 'Prompt tokens that the provider still had; NULL when it does not report them.';
+comment on column llm_calls.logprobs is 'Of the log-probabilities what a grade may rest on, as JSON; NULL without any.';
 comment on column llm_calls.batch_id is 'Batch in which the request was sent, at the batch''s price; NULL for one that was sent by itself.';
-comment on column llm_calls.thoughts is 'What the model said to itself before its reply, no part of it; NULL when nothing came. Its tokens are among completion_tokens.';
+comment on column llm_calls.thoughts is 'The model''s reasoning before its reply, no part of it; NULL when nothing came. Its tokens are among completion_tokens.';
 
 -- One row per prompt text that was ever used.
 create table prompts (
@@ -247,7 +247,7 @@ comment on column attributions.statement_id is 'Statement.';
 comment on column attributions.supported is 'Whether the retrieved contexts support it, one alone or several together, or earlier turns of its conversation do.';
 comment on column attributions.context_ranks is 'Ranks, from 1, of the contexts that support it alone.';
 comment on column attributions.reason is 'The judge''s reason in words; where contexts support it, by the fused plan their ids.';
-comment on column attributions.call_id is 'Call that said so; NULL when no request was needed.';
+comment on column attributions.call_id is 'Call with this verdict; NULL when no request was needed.';
 comment on column attributions.joint_ranks is 'Ranks, from 1, of contexts that support it together where none does alone, else empty; NULL for what was judged before this was asked.';
 comment on column attributions.turn_ranks is 'Places, from 1 for the oldest, of the earlier turns that support it, alone or together with the contexts of joint_ranks; empty where none does, NULL where there was no conversation and for what was judged before this was asked.';
 
@@ -267,7 +267,7 @@ comment on column context_verdicts.sample_id is 'Sample.';
 comment on column context_verdicts.context_rank is 'Rank of the context, from 1.';
 comment on column context_verdicts.useful is 'Whether it is useful for reaching the ground truth.';
 comment on column context_verdicts.reason is 'The judge''s reason in words; of a useful one by the fused plan the ids of the ground truth''s statements that it helps to reach, or words of the ground truth.';
-comment on column context_verdicts.call_id is 'Call that said so; NULL when no request was needed.';
+comment on column context_verdicts.call_id is 'Call with this verdict; NULL when no request was needed.';
 
 -- One row per sample and kind of similarity.
 create table similarities (
@@ -284,7 +284,7 @@ comment on column similarities.run_id is 'Run.';
 comment on column similarities.sample_id is 'Sample.';
 comment on column similarities.kind is 'Which texts, or which measure: answer_ground_truth, regenerated_question, bleu, …';
 comment on column similarities.value is 'Similarity, 0 to 1.';
-comment on column similarities.text is 'Text that a judge wrote for it, such as a regenerated question; NULL when there is none.';
+comment on column similarities.text is 'Text that a judge wrote for it, such as a regenerated question; NULL without one.';
 comment on column similarities.call_id is 'Call that wrote it; NULL as text.';
 
 -- One row per sample and step that was asked for: how the step ended there. reason is NULL when it has its verdicts.
@@ -325,9 +325,9 @@ comment on column scores.metric_version is 'Version of the metric, with the para
 comment on column scores.better is 'Which way is better: high or low. NULL for what was scored before this was kept; then it is high.';
 comment on column scores.minimum is 'The lowest value that the metric can have; NULL where that is 0.';
 
--- One row per vote on an item: which statement or context was judged, the how manieth vote said what, and in which call.
--- `verdict` is the label, or the ranks of the supporting contexts as '1,3', 'none' where there are none; `agrees` says
--- whether the majority said just that. An item that was judged in parts of long texts has its votes once per part.
+-- One row per vote on an item: the judged statement or context, the number of the vote, its verdict, and its call.
+-- `verdict` is the label, or the ranks of the supporting contexts as '1,3', 'none' without any; `agrees` is
+-- true where the majority has the same verdict. An item that was judged in parts of long texts has its votes once per part.
 create table votes (
     run_id     varchar not null,
     sample_id  varchar not null,
@@ -347,12 +347,12 @@ comment on column votes.step is 'Step that was voted on: classify, attribute or 
 comment on column votes.item_id is 'Statement or context.';
 comment on column votes.vote is 'Number of the vote, from 1.';
 comment on column votes.verdict is 'What the vote says: a label, or in attribute the ranks of the contexts that support the statement alone (1,3) or together (1+3), or none.';
-comment on column votes.agrees is 'Whether the majority said just that.';
+comment on column votes.agrees is 'Whether the majority has the same verdict.';
 comment on column votes.reason is 'The judge''s reason, as in the table of the step.';
 comment on column votes.call_id is 'Call of the vote.';
 
--- One row per sample, rubric and criterion, and per total that follows from them. `rating` is what the rules made of
--- what the judge `said`; `rule` tells which one changed it.
+-- One row per sample, rubric and criterion, and per total that follows from them. `rating` is the judge's rating
+-- `said` after the rules; `rule` names the rule that changed it.
 create table grades (
     run_id     varchar not null,
     sample_id  varchar not null,
@@ -375,9 +375,9 @@ comment on column grades.criterion is 'Criterion or total.';
 comment on column grades.rating is 'Rating after the rubric''s rules.';
 comment on column grades.scale_min is 'Lowest rating of the scale.';
 comment on column grades.scale_max is 'Highest rating of the scale.';
-comment on column grades.said is 'Rating as the judge gave it; NULL when it was not asked.';
+comment on column grades.said is 'Rating as the judge gave it; NULL when the judge was not asked.';
 comment on column grades.rule is 'Rule that changed the rating; NULL when none did.';
-comment on column grades.reason is 'The judge''s reason; NULL when there is none.';
+comment on column grades.reason is 'The judge''s reason; NULL without one.';
 comment on column grades.call_id is 'Call that gave the rating; NULL when no request was needed.';
 
 -- One row per sample that the application under test was asked about.
@@ -399,8 +399,8 @@ comment on table responses is 'One row per sample of a run that the application 
 comment on column responses.run_id is 'Run.';
 comment on column responses.sample_id is 'Sample.';
 comment on column responses.answer is 'What the application answered; NULL when it gave no answer.';
-comment on column responses.contexts is 'The contexts it retrieved, in its order; NULL when it told none.';
-comment on column responses.context_ids is 'Their ids; NULL when it told none.';
+comment on column responses.contexts is 'The contexts it retrieved, in its order; NULL when it reported none.';
+comment on column responses.context_ids is 'Their ids; NULL when it reported none.';
 comment on column responses.latency_ms is 'Milliseconds from the request to the whole response; NULL when it was not asked.';
 comment on column responses.status is 'ok, failed, or reused: not asked, because the response of an earlier run was taken.';
 comment on column responses.error is 'Why it failed; NULL when it did not.';
@@ -421,8 +421,8 @@ create table kb_updates (
 comment on table kb_updates is 'One row per announced update of a knowledge base and the run that answered it.';
 comment on column kb_updates.event_id is 'Id of the event in Prefect.';
 comment on column kb_updates.kb_name is 'Knowledge base.';
-comment on column kb_updates.kb_version is 'Version it was updated to; NULL when it was not told.';
-comment on column kb_updates.kb_changed is 'Ids of changed documents; NULL when they were not told.';
+comment on column kb_updates.kb_version is 'Version it was updated to; NULL when it was not announced.';
+comment on column kb_updates.kb_changed is 'Ids of changed documents; NULL when they were not announced.';
 comment on column kb_updates.occurred_at is 'When it was announced, UTC.';
 comment on column kb_updates.run_id is 'Run that answered it.';
 
@@ -442,7 +442,7 @@ comment on column noise.run_id is 'Run whose samples were judged again.';
 comment on column noise.noise_run_id is 'Run that judged them again, with its own verdicts and calls.';
 comment on column noise.metric is 'Metric.';
 comment on column noise.n_samples is 'Samples that both scored.';
-comment on column noise.n_changed is 'Those of them with another score.';
+comment on column noise.n_changed is 'Samples of these with another score.';
 comment on column noise.mean_difference is 'Mean of second score less first; NULL without a sample.';
 comment on column noise.sd_difference is 'Standard deviation of that difference over the samples; NULL with fewer than two.';
 
@@ -472,8 +472,8 @@ comment on column review_picks.statement_id is 'Statement the verdict is about; 
 comment on column review_picks.context_rank is 'Rank, from 1, of the context the verdict is about; NULL but in step rank.';
 comment on column review_picks.item_hash is 'Hash of what is judged and all it is judged against, as in review_items.';
 comment on column review_picks.question_hash is 'Hash of the question, as in review_items.';
-comment on column review_picks.judge_label is 'What the judge said when it was picked.';
-comment on column review_picks.stratum is 'Group it was picked from at random: votes, judges, gate or rest; reviewed for what had been reviewed before and stands for itself.';
+comment on column review_picks.judge_label is 'The judge''s label when it was picked.';
+comment on column review_picks.stratum is 'Group it was picked from at random: votes, judges, gate or rest; reviewed for items that were reviewed before and represent themselves.';
 comment on column review_picks.probability is 'Probability of being picked, over 0 to 1: picked of the group / size of the group.';
 comment on column review_picks.asked is 'Whether it is in the file; false for what had been reviewed before and was left out.';
 comment on column review_picks.picked_at is 'When it was picked, UTC.';
@@ -506,14 +506,14 @@ comment on column reviews.step is 'Step that gave the verdict: classify, attribu
 comment on column reviews.statement_id is 'Statement the verdict is about; NULL in step rank.';
 comment on column reviews.context_rank is 'Rank, from 1, of the context the verdict is about; NULL but in step rank.';
 comment on column reviews.label is 'What the person says: TP, FP or FN; supported or unsupported; useful or not_useful.';
-comment on column reviews.reviewer is 'Who says so.';
+comment on column reviews.reviewer is 'The reviewer.';
 comment on column reviews.reviewed_at is 'When, UTC.';
 comment on column reviews.probability is 'Probability of being picked, as in review_picks; NULL when it was never picked.';
 comment on column reviews.stratum is 'Group it was picked from, as in review_picks; NULL when it was never picked.';
 comment on column reviews.item_hash is 'Hash of what is judged and all it is judged against, as in review_items.';
 comment on column reviews.question_hash is 'Hash of the question, as in review_items.';
-comment on column reviews.first_label is 'What the person said before the judge''s verdict was shown; NULL when it is not known.';
-comment on column reviews.judge_label is 'What the judge had said: when it was picked, or when the label came in if it never was.';
+comment on column reviews.first_label is 'The person''s label before the judge''s verdict was shown; NULL when unknown.';
+comment on column reviews.judge_label is 'The judge''s label: when it was picked, or when the label was imported if it never was.';
 comment on column reviews.export_id is 'Export it was picked in; NULL when it was never picked.';
 comment on column reviews.note is 'The person''s note; NULL without one.';
 comment on column reviews.imported_at is 'When the label came in, UTC.';
@@ -537,10 +537,10 @@ comment on column gate_decisions.decision_id is 'Decision: when it was made, UTC
 comment on column gate_decisions.run_id is 'Run that was decided on.';
 comment on column gate_decisions.origin is 'suite: the gate of the run''s suite; hand: `evalhouse gate`.';
 comment on column gate_decisions.outcome is 'passed or failed.';
-comment on column gate_decisions.is_baseline is 'Whether later runs are held against this one: it passed, and no drop that was left undecided is a worsening beyond chance.';
+comment on column gate_decisions.is_baseline is 'Whether later runs are compared with this one: it passed, and no undecided drop is beyond chance.';
 comment on column gate_decisions.undecided is 'What an undecided check did to the gate: pass or fail; NULL for what was decided before this was kept.';
 comment on column gate_decisions.against is 'What the drops were measured against: passed, mean_of_passed, previous_any, or a run as it was named; NULL without a drop.';
-comment on column gate_decisions.base_run_ids is 'Runs that the drops were measured against; empty where there was none.';
+comment on column gate_decisions.base_run_ids is 'Runs that the drops were measured against; empty without one.';
 comment on column gate_decisions.decided_by is 'User whose process decided; NULL when it is not known.';
 comment on column gate_decisions.decided_at is 'When it was decided, UTC.';
 
@@ -586,7 +586,7 @@ create table gate_acceptances (
     accepted_at  timestamp not null
 );
 
-comment on table gate_acceptances is 'One row per acceptance of a run as the baseline of its series, whatever its gate had decided.';
+comment on table gate_acceptances is 'One row per acceptance of a run as the baseline of its series, independent of its gate''s decision.';
 comment on column gate_acceptances.run_id is 'Run that was accepted.';
 comment on column gate_acceptances.why is 'Why, in the person''s words.';
 comment on column gate_acceptances.accepted_by is 'Who accepted it.';
@@ -606,13 +606,13 @@ create table provider_batches (
 );
 
 comment on table provider_batches is 'One row per batch and change of it: when it was planned, sent, and over.';
-comment on column provider_batches.batch_id is 'Batch, by the tag that it bears at the provider.';
+comment on column provider_batches.batch_id is 'Batch, by its tag at the provider.';
 comment on column provider_batches.run_id is 'Run that sent it.';
 comment on column provider_batches.judge is 'Judge whose requests it holds.';
 comment on column provider_batches.endpoint is 'Address it was sent to.';
-comment on column provider_batches.status is 'planned: about to be sent; sent; over: all that comes of it was fetched; never_sent.';
-comment on column provider_batches.provider_batch_id is 'The provider''s id of it; NULL as long as it is only planned.';
-comment on column provider_batches.provider_status is 'The provider''s own word for how it is; NULL as long as it is only planned.';
+comment on column provider_batches.status is 'planned: about to be sent; sent; over: all its answers were fetched; never_sent.';
+comment on column provider_batches.provider_batch_id is 'The provider''s id of it; NULL while it is only planned.';
+comment on column provider_batches.provider_status is 'The provider''s word for its status; NULL while it is only planned.';
 comment on column provider_batches.n_requests is 'Requests in it.';
 comment on column provider_batches.noted_at is 'When this was noted, UTC.';
 
@@ -718,7 +718,7 @@ comment on column stored_costs.cached_tokens is 'As in run_costs.';
 comment on column stored_costs.n_estimated is 'As in run_costs.';
 comment on column stored_costs.priced_usd is 'As in run_costs.';
 
--- One row per run and model that a server of one's own serves, where the server says what that is.
+-- One row per run and model on a server of the user, where the server reports the model.
 create table served_models (
     run_id          varchar not null,
     judge           varchar not null,
@@ -765,14 +765,14 @@ comment on column testset_candidates.language is 'Language of its first passage:
 comment on column testset_candidates.passage_ids is 'Passages that it was written from.';
 comment on column testset_candidates.question is 'The question.';
 comment on column testset_candidates.ground_truth is 'Its ground truth; NULL where it was to have none.';
-comment on column testset_candidates.conversation is 'What was said before it, as JSON; NULL where nothing was.';
+comment on column testset_candidates.conversation is 'The conversation before it, as JSON; NULL without one.';
 comment on column testset_candidates.spans is 'Words of documents that it rests on, as JSON; NULL where none were found.';
-comment on column testset_candidates.reference_ids is 'Passages that bear out its ground truth.';
+comment on column testset_candidates.reference_ids is 'Passages that support its ground truth.';
 comment on column testset_candidates.outcome is 'kept, rejected, surplus (good, and not needed) or failed (the judge gave no usable reply).';
-comment on column testset_candidates.reason is 'Check that it did not stand; NULL where it stood all.';
-comment on column testset_candidates.detail is 'Why, in a sentence; NULL where it stood all.';
+comment on column testset_candidates.reason is 'Check that it failed; NULL where it passed all.';
+comment on column testset_candidates.detail is 'Reason, in a sentence; NULL where it passed all.';
 comment on column testset_candidates.question_id is 'Id that it has in the set; NULL where it is not in it.';
-comment on column testset_candidates.call_id is 'Call whose reply it stands in.';
+comment on column testset_candidates.call_id is 'Call whose reply contains it.';
 
 -- One row per check that a candidate, or a question of a set, was put to.
 create table testset_checks (
@@ -790,9 +790,9 @@ comment on column testset_checks.run_id is 'Run, of kind testset.';
 comment on column testset_checks.candidate_id is 'Candidate, as in testset_candidates; of a set that is refreshed or checked the id of its question.';
 comment on column testset_checks.ordinal is 'Place among its checks, from 1; of a candidate none follow the first that it did not stand.';
 comment on column testset_checks.name is 'What is found where it does not stand the check, such as form, span, leak, duplicate, unsupported, unanswered, wrong_answer, without_spans, contradicted or answerable.';
-comment on column testset_checks.passed is 'Whether it stood the check.';
+comment on column testset_checks.passed is 'Whether it passed the check.';
 comment on column testset_checks.detail is 'Why, in a sentence.';
-comment on column testset_checks.call_id is 'Call that says so; NULL where none was needed.';
+comment on column testset_checks.call_id is 'Call with this verdict; NULL where none was needed.';
 
 -- One row per version of a test set and run that made it.
 create table testset_versions (
@@ -838,7 +838,7 @@ comment on column testset_questions.kind is 'fact, number, procedure, several, c
 comment on column testset_questions.language is 'en or zh.';
 comment on column testset_questions.question is 'The question.';
 comment on column testset_questions.ground_truth is 'Its ground truth; NULL where the documents do not answer it.';
-comment on column testset_questions.conversation is 'What was said before it, as JSON; NULL where nothing was.';
+comment on column testset_questions.conversation is 'The conversation before it, as JSON; NULL without one.';
 comment on column testset_questions.spans is 'Words of documents that it rests on, as JSON.';
 comment on column testset_questions.reference_ids is 'Documents or passages that a retriever should find.';
 
@@ -858,11 +858,11 @@ comment on table testset_changes is 'One row per change between a version of a t
 comment on column testset_changes.set_hash is 'The newer version, as in testset_versions.';
 comment on column testset_changes.run_id is 'Run that found it, of kind testset.';
 comment on column testset_changes.question_id is 'Question, as in testset_questions.';
-comment on column testset_changes.change is 'new, repointed, still_true, changed, void, contradicted or answerable; what a person decided on a proposal: accepted, mended or dropped.';
+comment on column testset_changes.change is 'new, repointed, still_true, changed, void, contradicted or answerable; what a person decided on a proposal: accepted, fixed or dropped.';
 comment on column testset_changes.detail is 'Why, in a sentence; NULL where there is nothing to say.';
-comment on column testset_changes.before is 'Fields that differ, as they were, as JSON; NULL where there are none.';
-comment on column testset_changes.after is 'Fields that differ, as they are or should be, as JSON; NULL where there are none.';
-comment on column testset_changes.call_id is 'Call that says so; NULL where none was needed.';
+comment on column testset_changes.before is 'Fields that differ, as they were, as JSON; NULL without any.';
+comment on column testset_changes.after is 'Fields that differ, now or as proposed, as JSON; NULL without any.';
+comment on column testset_changes.call_id is 'Call with this verdict; NULL where none was needed.';
 
 -- One row per forgetting, run and table of which rows were forgotten. Nothing is overwritten but `forgotten_at`.
 create table forgotten (
@@ -885,11 +885,11 @@ comment on column forgotten.run_id is 'Run.';
 comment on column forgotten.sample_id is 'Sample that was forgotten; NULL when all of the run''s were.';
 comment on column forgotten.rule is 'What was asked for, as it was written.';
 comment on column forgotten.with_scores is 'Whether verdicts and scores went too, and so the rows altogether.';
-comment on column forgotten.table_name is 'Table; run_samples stands for the samples themselves.';
+comment on column forgotten.table_name is 'Table; run_samples for the samples themselves.';
 comment on column forgotten.n_rows is 'How many rows it was.';
 comment on column forgotten.n_bytes is 'Bytes of the texts in these rows.';
 comment on column forgotten.forgotten_by is 'Who ran the command, as the system calls them.';
-comment on column forgotten.decided_at is 'When it was decided, UTC: the day that stands where a text was.';
+comment on column forgotten.decided_at is 'When it was decided, UTC: the day in the marks of the texts.';
 comment on column forgotten.forgotten_at is 'When the rows of the run were gone, UTC; NULL when that was cut short.';
 
 -- One row per verdict that people were asked about, or have labelled, whose texts were forgotten.
@@ -902,7 +902,7 @@ create table forgotten_items (
     question_hash  varchar not null
 );
 
-comment on table forgotten_items is 'One row per reviewed verdict whose texts were forgotten: under which hash its labels are on record.';
+comment on table forgotten_items is 'One row per reviewed verdict whose texts were forgotten: the hash under which its labels are stored.';
 comment on column forgotten_items.run_id is 'Run.';
 comment on column forgotten_items.sample_id is 'Sample.';
 comment on column forgotten_items.step is 'classify, attribute or rank.';
@@ -922,7 +922,7 @@ create table turn_verdicts (
     call_id       varchar
 );
 
-comment on table turn_verdicts is 'One row per statement of an answer that was held against the turns before it, and per point that the user made in them.';
+comment on table turn_verdicts is 'One row per statement of an answer that was checked against the turns before it, and per point that the user made in them.';
 comment on column turn_verdicts.run_id is 'Run.';
 comment on column turn_verdicts.sample_id is 'Sample.';
 comment on column turn_verdicts.statement_id is 'A1, A2, … a statement of the answer, as in statements; U1, U2, … a point that the user made earlier and that matters for the question.';
@@ -946,10 +946,10 @@ create table preferences (
 comment on table preferences is 'One row per sample and order in which its two answers were shown: which the judge prefers.';
 comment on column preferences.run_id is 'Run, of kind prefer.';
 comment on column preferences.sample_id is 'Sample.';
-comment on column preferences.shown_first is 'The answer that stood first: base or candidate.';
-comment on column preferences.verdict is 'first, second or tie, by the places in which they stood.';
+comment on column preferences.shown_first is 'The answer in first place: base or candidate.';
+comment on column preferences.verdict is 'first, second or tie, by place.';
 comment on column preferences.reason is 'The judge''s reason.';
-comment on column preferences.cluster is 'Group of samples that are not independent; NULL where each stands for itself.';
+comment on column preferences.cluster is 'Group of samples that are not independent; NULL where samples are independent.';
 comment on column preferences.call_id is 'Call in llm_calls that gave the verdict; NULL where the answers are the same and nothing was asked.';
 
 -- One row per span and time that it was received; a tracer that sends one again makes a second row.
@@ -981,7 +981,7 @@ comment on column spans.duration_ms is 'Milliseconds it took; NULL where the tra
 comment on column spans.status is 'unset, ok or error.';
 comment on column spans.message is 'What the tracer says of an error; NULL where it says nothing.';
 comment on column spans.attributes is 'Attributes by their full names, as JSON.';
-comment on column spans.events is 'Events with their attributes, as JSON; NULL where there were none.';
+comment on column spans.events is 'Events with their attributes, as JSON; NULL without any.';
 comment on column spans.received_at is 'When it was received, UTC.';
 
 -- One row per run with a budget of samples and sample of its dataset.
@@ -995,7 +995,7 @@ create table sample_picks (
 
 comment on table sample_picks is 'One row per run with a budget of samples and sample of its dataset, judged or not.';
 comment on column sample_picks.run_id is 'Run.';
-comment on column sample_picks.sample_id is 'Sample; only those that were picked are in run_samples.';
+comment on column sample_picks.sample_id is 'Sample; only picked samples are in run_samples.';
 comment on column sample_picks.ordinal is 'Place in the dataset, from 1.';
 comment on column sample_picks.probability is 'How probable it was that the sample be judged.';
 comment on column sample_picks.picked is 'Whether it is judged.';
@@ -1032,8 +1032,8 @@ create table citations (
 comment on table citations is 'One row per citation in an answer, statement it belongs to and context it names: most have one of each.';
 comment on column citations.run_id is 'Run.';
 comment on column citations.sample_id is 'Sample.';
-comment on column citations.ordinal is 'Place of the citation among those of the answer, from 1; a mark with several numbers makes several.';
-comment on column citations.marker is 'The mark as it is written, such as [1], [2, 3] or an address.';
+comment on column citations.ordinal is 'Place of the citation in the answer, from 1; a mark with several numbers makes several.';
+comment on column citations.marker is 'The mark as written, such as [1], [2, 3] or an address.';
 comment on column citations.text_start is 'Where in the answer the mark begins, in characters from 0.';
 comment on column citations.text_end is 'The first character after it.';
 comment on column citations.statement_id is 'Statement of the answer that it belongs to, A1, A2, …; NULL when no statement was split from its sentence, or none were asked for.';
@@ -1051,7 +1051,7 @@ create table span_events (
     received_at  timestamp not null
 );
 
-comment on table span_events is 'One row per event that was received about a span, in a log record of its own: what was said to a model and by it.';
+comment on table span_events is 'One row per event that was received about a span, in a separate log record: the messages to and from a model.';
 comment on column span_events.trace_id is 'Trace, in hex.';
 comment on column span_events.span_id is 'Span that it is about, in hex; it may come before that one.';
 comment on column span_events.name is 'Name, such as gen_ai.choice.';

@@ -1,6 +1,6 @@
 -- One row per rule that gives a sample its cause. Of the rules that hold, the one with the lowest precedence decides: first
--- whether the verdicts can be trusted at all, then what was to be said and why it was not, in the order in which a bot works
--- (knowledge, retrieval, ranking, generation), last what was said and should not have been.
+-- whether the verdicts can be trusted at all, then why a fact is missing, in the order in which a bot works
+-- (knowledge, retrieval, ranking, generation), last why a fact is wrong.
 create or replace view cause_rules as
 with rules (precedence, rule, cause, meaning) as (
     values
@@ -12,15 +12,15 @@ with rules (precedence, rule, cause, meaning) as (
         (6, 'truth_not_to_be_had', 'refused_rightly', 'the ground truth states nothing, and the answer states nothing either, or is non-committal'),
         (7, 'truth_silent', 'ground_truth_doubtful', 'the ground truth states nothing, yet contexts support most of the answer'),
         (8, 'answered_anyway', 'answered_unanswerable', 'the ground truth states nothing, yet the answer does, and contexts do not support most of it'),
-        (9, 'truth_unborne', 'ground_truth_doubtful', 'no context supports the ground truth and the answer states nothing of it, yet the right contexts (those of the reference ids, when all were retrieved, else the useful ones) support most of the answer'),
+        (9, 'truth_unborne', 'ground_truth_doubtful', 'no context supports the ground truth and the answer states nothing of it, yet the right contexts (the ones with the reference ids, when all were retrieved, else the useful ones) support most of the answer'),
         (10, 'refused', 'refused_wrongly', 'the answer states nothing, or is non-committal with no TP, yet contexts or earlier turns support most of the ground truth'),
         (11, 'reference_not_retrieved', 'retrieval_missed', 'the largest part of what the answer leaves out (more than a minor share of the ground truth) is supported by no context, and a reference context was not retrieved'),
         (12, 'retrieved_elsewhere', 'retrieval_missed', 'the largest part of what the answer leaves out (more than a minor share of the ground truth) is supported by no context of the sample, but by one that was retrieved for another sample of the run'),
         (13, 'truth_outdated', 'ground_truth_outdated', 'the largest part of what the answer leaves out (more than a minor share of the ground truth) is supported by no context, and the document that supported it in an earlier run was changed by an update since'),
         (14, 'retrieved_before', 'retrieval_missed', 'the largest part of what the answer leaves out (more than a minor share of the ground truth) is supported by no context of the sample, but by one that an earlier run of the series retrieved for it, and no update on record has changed that document since'),
         (15, 'references_lack_it', 'knowledge_base_lacks', 'the largest part of what the answer leaves out (more than a minor share of the ground truth) is supported by no context, although every reference context was retrieved'),
-        (16, 'nowhere', 'not_in_contexts', 'the largest part of what the answer leaves out (more than a minor share of the ground truth) is supported by no context, and no evidence tells whether the knowledge base lacks it or retrieval missed it'),
-        (17, 'ranked_low', 'ranked_too_low', 'the largest part of what the answer leaves out (more than a minor share of the ground truth) is supported, but by no context in the top ranks, and a context that supports nothing of the ground truth stands before'),
+        (16, 'nowhere', 'not_in_contexts', 'the largest part of what the answer leaves out (more than a minor share of the ground truth) is supported by no context, and no evidence shows whether the knowledge base lacks it or retrieval missed it'),
+        (17, 'ranked_low', 'ranked_too_low', 'the largest part of what the answer leaves out (more than a minor share of the ground truth) is supported, but by no context in the top ranks, and a context that supports nothing of the ground truth ranks before it'),
         (18, 'invented', 'hallucinated', 'more than a minor share of the answer is FP and supported by no context and no earlier turn'),
         (19, 'distracted', 'misled_by_contexts', 'more than a minor share of the answer is FP and supported only by contexts that support nothing of the ground truth'),
         (20, 'turn_repeated', 'misled_by_turns', 'more than a minor share of the answer is FP and supported by earlier turns of the conversation alone'),

@@ -6,7 +6,7 @@ with thresholds (threshold, value, meaning) as (
         ('minor_share', 0.2, 'a fault that touches no more than this share of a text''s statements is let pass: of the ground truth, a statement_recall of 0.8 or more'),
         ('most_share', 0.5, 'from this share on most of a text''s statements are meant'),
         ('top_ranks', 3, 'contexts from rank 1 to this one stand high enough'),
-        ('least_bytes', 24, 'a statement shorter than this (in UTF-8: 24 Latin letters, 8 Chinese characters) is no knowledge by itself, such as "No.": it is not looked for in other samples, and where a context supports another statement of the same ground truth it is taken to follow from that'),
+        ('least_bytes', 24, 'a statement shorter than this (in UTF-8: 24 Latin letters, 8 Chinese characters) holds no fact by itself, such as "No.": it is not looked for in other samples, and where a context supports another statement of the same ground truth it is taken to follow from that'),
         ('split_share', 0.5, 'from this share of a sample''s verdicts with split votes on the judge is not trusted there'),
         ('earlier_runs', 30, 'how many runs of the series before this one are looked through for contexts that supported what no context supports now')
 )

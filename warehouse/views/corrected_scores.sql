@@ -1,17 +1,17 @@
 -- One row per run and metric that is a mean over single verdicts and has reviewed ones: the mean as the judge has it, and
--- corrected by what people said of the reviewed few.
+-- corrected by people's labels of the reviewed few.
 --
 -- The estimate is that of prediction-powered inference with a tuned weight of the judge (PPI++, Angelopoulos, Duchi and
 -- Zrnic 2023, arXiv:2311.01453), for verdicts that were picked with known probabilities and that come in samples:
 --   people's mean of the reviewed + judge_weight * (judge's mean of all - judge's mean of the reviewed),
--- where a reviewed verdict counts for its share of its sample's score times the verdicts it stands for. The variance is that
+-- where a reviewed verdict counts for its share of its sample's score times the verdicts it represents. The variance is that
 -- of each sample's influence on the estimate, so that verdicts of one sample need not be independent and what differs
 -- between samples is part of it, as in run_scores; a reviewed sample's influence is what leaving it out would do (delete-one
 -- jackknife). judge_weight is the value in 0 to 1 that makes this variance smallest.
 --
 -- Four pseudo-observations, two at 0 and two at 1 (Agresti and Coull 1998), are taken into people's part in proportion to what
--- it counts, 1 - judge_weight; and one further disagreement into the judge's part, since no error found among few is no
--- proof that there is none. The interval is Student's, with the effective number of reviewed samples less two as degrees of
+-- it counts, 1 - judge_weight; and one further disagreement into the judge's part, since few verdicts without an
+-- error prove little. The interval is Student's, with the effective number of reviewed samples less two as degrees of
 -- freedom, by the expansion of Fisher and Cornish (1960), off by less than 0.1 % from 8 on.
 create or replace view corrected_scores as
 with summed as (
@@ -21,10 +21,10 @@ with summed as (
         sample_id,
         count(*) as n_reviewed,
         count(*) filter (where is_carried) as n_carried,
-        sum(weight) as stands_for,
+        sum(weight) as represented,
         sum(weight * share) as size,
         sum(pow(weight * share, 2)) as size_squared,
-        sum(weight * share * said) as said,
+        sum(weight * share * said) as labelled,
         sum(weight * share * judged) as judged
     from corrected_verdicts
     group by run_id, metric, sample_id
@@ -58,10 +58,10 @@ joined as (
         if(scored.extent > 0, scored.value, 0) as judged_value,
         coalesce(summed.n_reviewed, 0) as n_reviewed,
         coalesce(summed.n_carried, 0) as n_carried,
-        coalesce(summed.stands_for, 0) as stands_for,
+        coalesce(summed.represented, 0) as represented,
         coalesce(summed.size, 0) as size,
         coalesce(summed.size_squared, 0) as size_squared,
-        coalesce(summed.said, 0) as said,
+        coalesce(summed.labelled, 0) as labelled,
         coalesce(summed.judged, 0) as judged
     from scored
     left join summed
@@ -78,7 +78,7 @@ totalled as (
         avg(judged_value) over of_metric as mean_judged,
         avg(extent) over of_metric as mean_extent,
         sum(size) over of_metric as total_size,
-        sum(said) over of_metric / sum(size) over of_metric as mean_said,
+        sum(labelled) over of_metric / sum(size) over of_metric as mean_labelled,
         sum(judged) over of_metric / sum(size) over of_metric as mean_judged_reviewed
     from joined
     window of_metric as (partition by run_id, metric)
@@ -90,8 +90,8 @@ influences as (
     select
         *,
         value - judged_value - (mean - mean_judged)
-        + mean_said * (extent - mean_extent)
-        + mean_extent * n_samples * (said - mean_said * size) / nullif(total_size - size, 0) as people,
+        + mean_labelled * (extent - mean_extent)
+        + mean_extent * n_samples * (labelled - mean_labelled * size) / nullif(total_size - size, 0) as people,
         judged_value - mean_judged
         - mean_judged_reviewed * (extent - mean_extent)
         - mean_extent * n_samples * (judged - mean_judged_reviewed * size) / nullif(total_size - size, 0) as judge
@@ -104,15 +104,15 @@ collected as (
         metric,
         any_value(mean) as mean,
         any_value(n_samples) as n_scored,
-        any_value(mean - mean_judged + mean_extent * mean_said) as mean_of_people,
+        any_value(mean - mean_judged + mean_extent * mean_labelled) as mean_of_people,
         any_value(mean_judged - mean_extent * mean_judged_reviewed) as judge_difference,
-        any_value(mean_extent * (mean_judged_reviewed - mean_said)) as judge_bias,
+        any_value(mean_extent * (mean_judged_reviewed - mean_labelled)) as judge_bias,
         any_value(mean_extent) as mean_extent,
         least(any_value(total_size / (n_samples * mean_extent)), 1) as coverage,
         sum(n_reviewed)::bigint as n_reviewed,
         sum(n_carried)::bigint as n_carried,
         count(*) filter (where n_reviewed > 0) as n_samples_reviewed,
-        sum(stands_for) as stands_for,
+        sum(represented) as represented,
         pow(sum(size), 2) / sum(size_squared) as n_effective,
         pow(sum(size), 2) / sum(pow(size, 2)) as n_samples_effective,
         sum(people * people) as people_squared,
@@ -140,7 +140,7 @@ estimated as (
         mean_of_people + judge_weight * judge_difference as estimate,
         greatest(people_squared + 2 * judge_weight * people_judge + pow(judge_weight, 2) * judge_squared, 0)
         / pow(n_scored, 2) * n_samples_reviewed / nullif(n_samples_reviewed - 2, 0) as variance,
-        pow(judge_weight * mean_extent / (n_effective + 4), 2) * greatest(1 - n_reviewed / stands_for, 0)
+        pow(judge_weight * mean_extent / (n_effective + 4), 2) * greatest(1 - n_reviewed / represented, 0)
             as variance_unseen,
         1.959964 + 2.372271 / df + 2.822502 / pow(df, 2) + 2.555850 / pow(df, 3) as quantile
     from tuned
@@ -185,7 +185,7 @@ select
     n_scored
 from bounded;
 
-comment on view corrected_scores is 'One row per run and metric that is a mean over single verdicts and has reviewed ones: the mean, corrected by what people said of the reviewed few. Name a run, as for reviewed_verdicts.';
+comment on view corrected_scores is 'One row per run and metric that is a mean over single verdicts and has reviewed ones: the mean, corrected by people''s labels of the reviewed few. Name a run, as for reviewed_verdicts.';
 comment on column corrected_scores.run_id is 'Run.';
 comment on column corrected_scores.metric is 'Metric: faithfulness, context_recall, factual_precision, statement_recall or precision_retrieved.';
 comment on column corrected_scores.mean is 'Mean over the scored samples as the judge has it, as in run_scores.';
@@ -195,9 +195,9 @@ comment on column corrected_scores.ci_high is 'Upper end of the 95 % interval of
 comment on column corrected_scores.judge_bias is 'By how much the judge rates the reviewed verdicts higher than people do; below 0 when it is stricter.';
 comment on column corrected_scores.judge_weight is 'How much the judge''s verdicts count: 1 all, 0 people''s labels alone.';
 comment on column corrected_scores.n_reviewed is 'Reviewed verdicts of the metric.';
-comment on column corrected_scores.n_carried is 'Those of them that were reviewed in other runs alone, where their content was the same.';
+comment on column corrected_scores.n_carried is 'Reviewed verdicts of these that were reviewed in other runs alone, where their content was the same.';
 comment on column corrected_scores.n_samples_reviewed is 'Samples with a reviewed verdict.';
-comment on column corrected_scores.n_effective is 'Reviewed verdicts with equal weights that would tell as much, (sum of weights)^2 / sum of their squares (Kish 1965, Survey Sampling).';
+comment on column corrected_scores.n_effective is 'Reviewed verdicts with equal weights that would be as informative, (sum of weights)^2 / sum of their squares (Kish 1965, Survey Sampling).';
 comment on column corrected_scores.n_samples_effective is 'The same over the samples that they come from.';
-comment on column corrected_scores.coverage is 'Share of the run''s verdicts that the reviewed stand for, at most 1: less where labels come from other runs.';
+comment on column corrected_scores.coverage is 'Share of the run''s verdicts that the reviewed represent, at most 1: less where labels come from other runs.';
 comment on column corrected_scores.n_scored is 'Samples with a value.';

@@ -1,5 +1,5 @@
 -- One row per run, group that verdicts were picked from for review, and probability: how many were picked, and of how many
--- a label came back. Where some did not, the others stand for them: those of the same group.
+-- a label came back. Where some did not, the others of the same group represent them.
 create or replace view corrected_strata as
 with picked as (
     select
@@ -7,7 +7,7 @@ with picked as (
         item_hash,
         -- As in reviewed_verdicts: an export counts once a label came back for it, and the last one counts.
         arg_max({'stratum': stratum, 'probability': probability}, picked_at) as design,
-        -- A label that was given unasked is no answer to the draw; what had one before stands for itself.
+        -- A label that was given unasked does not answer the draw; an item that had one before represents itself.
         bool_or(
             item_hash in (select item_hash from reviews where export_id is not null)
             or (stratum = 'reviewed' and item_hash in (select item_hash from reviews))
@@ -31,4 +31,4 @@ comment on column corrected_strata.run_id is 'Run that was exported for review.'
 comment on column corrected_strata.stratum is 'Group, as in review_picks.';
 comment on column corrected_strata.probability is 'Probability of being picked, as in review_picks.';
 comment on column corrected_strata.n_picked is 'Contents that were picked.';
-comment on column corrected_strata.n_labelled is 'Those of them that somebody has labelled.';
+comment on column corrected_strata.n_labelled is 'Contents of these with a label.';

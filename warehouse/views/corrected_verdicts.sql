@@ -1,5 +1,5 @@
--- One row per metric and reviewed verdict of a run that the metric is a mean over: what the judge says, what people say, and
--- for how many verdicts of the run it stands. Verdicts that were never picked at random stand for none, and are left out.
+-- One row per metric and reviewed verdict of a run that the metric is a mean over: the judge's verdict, people's, and
+-- how many verdicts of the run it represents. Verdicts that were never picked at random represent none, and are left out.
 create or replace view corrected_verdicts as
 with reviewed as (
     select
@@ -11,7 +11,7 @@ with reviewed as (
         context_rank,
         (any_value(judge_label) in ('TP', 'supported', 'useful'))::double as judged,
         -- Reviewers who differ share the verdict.
-        avg((label in ('TP', 'supported', 'useful'))::integer) as said,
+        avg((label in ('TP', 'supported', 'useful'))::integer) as labelled,
         count(*) as n_reviewers,
         any_value(stratum) as stratum,
         any_value(probability) as probability,
@@ -87,7 +87,7 @@ select
     scored.statement_id,
     scored.context_rank,
     if(coalesce(scored.is_repeat, false), 0, scored.judged) as judged,
-    if(coalesce(scored.is_repeat, false), 0, scored.said) as said,
+    if(coalesce(scored.is_repeat, false), 0, scored.labelled) as said,
     scored.share,
     scored.n_reviewers,
     coalesce(corrected_strata.n_picked / corrected_strata.n_labelled, 1) / scored.probability as weight,
@@ -106,9 +106,9 @@ comment on column corrected_verdicts.sample_id is 'Sample.';
 comment on column corrected_verdicts.step is 'Step that gave the verdict: classify, attribute or rank.';
 comment on column corrected_verdicts.statement_id is 'Statement the verdict is about; NULL in step rank.';
 comment on column corrected_verdicts.context_rank is 'Rank, from 1, of the context the verdict is about; NULL but in step rank.';
-comment on column corrected_verdicts.judged is 'What the judge says: 1 for TP, supported or useful, else 0; 0 for a context whose id stood at an earlier rank.';
-comment on column corrected_verdicts.said is 'What people say, 0 to 1: the share of reviewers who say 1.';
+comment on column corrected_verdicts.judged is 'The judge''s verdict: 1 for TP, supported or useful, else 0; 0 for a context whose id has an earlier rank.';
+comment on column corrected_verdicts.said is 'People''s verdict, 0 to 1: the share of reviewers with 1.';
 comment on column corrected_verdicts.share is 'Its share of its sample''s score: 1 / statements of the text, or 1 / the ranks that precision_retrieved counts.';
 comment on column corrected_verdicts.n_reviewers is 'People who labelled it.';
-comment on column corrected_verdicts.weight is 'Verdicts of the run that it stands for: 1 / probability of being picked, times picked / labelled in its group.';
+comment on column corrected_verdicts.weight is 'Verdicts of the run that it represents: 1 / probability of being picked, times picked / labelled in its group.';
 comment on column corrected_verdicts.is_carried is 'True when people labelled the same content in other runs alone.';

@@ -1,8 +1,8 @@
 -- One row per ground-truth statement that no retrieved context supports in a run, though contexts that an earlier run of
 -- its series retrieved for the same sample did: what was found before is evidence of what the knowledge base holds.
 --
--- Evidence stands until an update may have changed it: a document does until an update names it, all of them do until an
--- update says nothing of what it changed. A context that is there in both runs tells of the judge and not of retrieval.
+-- Evidence is valid until an update may have changed it: of a document until an update names it, of all documents until
+-- an update does not name its changes. A context that both runs have shows the judge's change and not retrieval's.
 create or replace view earlier_support as
 with open_runs as (select run_id from runs)
 
@@ -16,5 +16,5 @@ comment on column earlier_support.finding is 'retrieved_before: nothing on recor
 comment on column earlier_support.earlier_run_id is 'The latest such run of the same series, by the same judge and in the same language.';
 comment on column earlier_support.context_ids is 'Ids of the contexts that supported the statement there; NULL, or NULL in it, where a context has none.';
 comment on column earlier_support.changed_document is 'Document that the update named; NULL when none did.';
-comment on column earlier_support.kb_version is 'Version of the knowledge base that the update brought; NULL when there was none, or it had no version.';
-comment on column earlier_support.update_run_id is 'Run that answered the update; NULL when there was none.';
+comment on column earlier_support.kb_version is 'Version of the knowledge base that the update brought; NULL without an update, or where it had no version.';
+comment on column earlier_support.update_run_id is 'Run that answered the update; NULL without one.';

@@ -24,7 +24,7 @@ scored as (
 ),
 
 -- A list of nothing is empty where the statements were classified, and NULL where they were not.
-told as (
+facts as (
     select
         sample_steps.run_id,
         sample_steps.sample_id,
@@ -40,26 +40,26 @@ told as (
 )
 
 select
-    told.run_id,
-    told.sample_id,
+    facts.run_id,
+    facts.sample_id,
     runs.label,
     runs.href,
     runs.tags,
-    told.tp,
-    told.fp,
-    told.fn,
-    len(told.tp) as n_tp,
-    len(told.fp) as n_fp,
-    len(told.fn) as n_fn,
+    facts.tp,
+    facts.fp,
+    facts.fn,
+    len(facts.tp) as n_tp,
+    len(facts.fp) as n_fp,
+    len(facts.fn) as n_fn,
     scored.factual_precision,
     scored.factual_recall,
     scored.factual_f1,
-    told.reason
-from told
-left join runs on runs.run_id = told.run_id
+    facts.reason
+from facts
+left join runs on runs.run_id = facts.run_id
 left join scored
-    on scored.run_id = told.run_id
-    and scored.sample_id = told.sample_id;
+    on scored.run_id = facts.run_id
+    and scored.sample_id = facts.sample_id;
 
 comment on view fact_lists is 'One row per sample of a run: the texts of its TP, FP and FN statements as lists, the factual scores made of them, and the run''s label, href and tags.';
 comment on column fact_lists.run_id is 'Run; the id that other tools call the run''s UUID.';
@@ -67,8 +67,8 @@ comment on column fact_lists.sample_id is 'Sample.';
 comment on column fact_lists.label is 'Label of the run, and of no statement; NULL when it was given none.';
 comment on column fact_lists.href is 'Link of the run; NULL when it was given none.';
 comment on column fact_lists.tags is 'Tags of the run.';
-comment on column fact_lists.tp is 'Answer statements that the ground truth bears out, in their order; NULL when nothing was classified.';
-comment on column fact_lists.fp is 'Answer statements that the ground truth does not bear out, in their order; NULL as tp.';
+comment on column fact_lists.tp is 'Answer statements that the ground truth supports, in their order; NULL when nothing was classified.';
+comment on column fact_lists.fp is 'Answer statements that the ground truth does not support, in their order; NULL as tp.';
 comment on column fact_lists.fn is 'Ground-truth statements that the answer leaves out, in their order; NULL as tp.';
 comment on column fact_lists.n_tp is 'Length of tp; NULL as tp.';
 comment on column fact_lists.n_fp is 'Length of fp; NULL as tp.';

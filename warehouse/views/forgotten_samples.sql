@@ -14,4 +14,4 @@ group by run_samples.run_id, run_samples.sample_id;
 comment on view forgotten_samples is 'One row per sample of a run whose texts were forgotten while its scores stayed.';
 comment on column forgotten_samples.run_id is 'Run.';
 comment on column forgotten_samples.sample_id is 'Sample.';
-comment on column forgotten_samples.forgotten_at is 'When, UTC: the day that stands where a text was.';
+comment on column forgotten_samples.forgotten_at is 'When, UTC: the day in the marks of the texts.';

@@ -11,14 +11,14 @@ select *
 from ($components);
 
 comment on view noise_components is 'One row per run that asked questions again and metric: how much of the variance of its scores is the questions, the bot and the judge.';
-comment on column noise_components.run_id is 'Run; its repeats are runs of their own.';
+comment on column noise_components.run_id is 'Run; its repeats are separate runs.';
 comment on column noise_components.metric is 'Metric.';
 comment on column noise_components.n_questions is 'Questions whose first answer has a score.';
 comment on column noise_components.n_repeated is 'Questions with scores of two answers or more.';
 comment on column noise_components.n_answers is 'Answers to these with a score, the first ones among them.';
-comment on column noise_components.n_otherwise is 'Those of the repeated questions whose answers do not all have one score.';
+comment on column noise_components.n_otherwise is 'Repeated questions whose answers do not all have one score.';
 comment on column noise_components.n_judged_twice is 'Answers of the series that its judge scored twice in noise runs, the newest ten up to the run.';
-comment on column noise_components.n_judged_otherwise is 'Those of them that came out with another score.';
+comment on column noise_components.n_judged_otherwise is 'Samples of these with another score.';
 comment on column noise_components.judged_apart is 'Share of the pairs of answers to one question that were not judged by the very same replies, 0 to 1.';
 comment on column noise_components.scale is 'How far two scores can be apart: 1 where they are shares, else as far as these are.';
 comment on column noise_components.variance is 'Variance of the first answers'' scores, which question, bot and judge variance add up to; NULL for a single one.';

@@ -99,7 +99,7 @@ select
     united.judge_label,
     united.reason,
     coalesce(forgotten_items.question_hash, united.question_hash) as question_hash,
-    -- Of texts that were forgotten the hash is kept that labels are on record under.
+    -- Labels keep the hash of forgotten texts.
     coalesce(
         forgotten_items.item_hash,
         sha256(concat_ws(' ', united.kind, united.question_hash, sha256(coalesce(united.text, '')), united.against_hash))

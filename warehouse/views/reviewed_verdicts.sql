@@ -7,7 +7,7 @@ with latest as (
     qualify row_number() over (partition by item_hash, reviewer order by reviewed_at desc, imported_at desc) = 1
 ),
 
--- What an export said of an item counts once a label came back for that export.
+-- The draw of an export counts once a label came back for that export.
 designs as (
     select item_hash, run_id, {'stratum': stratum, 'probability': probability} as design, picked_at
     from review_picks
@@ -56,7 +56,7 @@ select
     first_label,
     reviewer,
     reviewed_at,
-    -- Whoever labels unasked what an export has picked has chosen it, as chance has not.
+    -- A person who labels a picked item unasked has chosen it, not chance.
     case when is_answer or design.stratum = 'reviewed' then design.probability end as probability,
     case when is_answer or design.stratum = 'reviewed' then design.stratum end as stratum,
     review_run_id,
@@ -71,11 +71,11 @@ comment on column reviewed_verdicts.statement_id is 'Statement the verdict is ab
 comment on column reviewed_verdicts.context_rank is 'Rank, from 1, of the context the verdict is about; NULL but in step rank.';
 comment on column reviewed_verdicts.source is 'Text the statement was split from: answer or ground_truth; NULL in step rank.';
 comment on column reviewed_verdicts.judge_label is 'What the judge says in this run: TP, FP or FN; supported or unsupported; useful or not_useful.';
-comment on column reviewed_verdicts.label is 'What the person says: the latest label of this reviewer.';
-comment on column reviewed_verdicts.first_label is 'What the person said before the judge''s verdict was shown; NULL when it is not known.';
-comment on column reviewed_verdicts.reviewer is 'Who says so.';
+comment on column reviewed_verdicts.label is 'The person''s label: the latest label of this reviewer.';
+comment on column reviewed_verdicts.first_label is 'The person''s label before the judge''s verdict was shown; NULL when unknown.';
+comment on column reviewed_verdicts.reviewer is 'The reviewer.';
 comment on column reviewed_verdicts.reviewed_at is 'When, UTC.';
-comment on column reviewed_verdicts.probability is 'Probability that its content was picked for review: by the last answered export of this run that has it, else of any run; 1 for what had been reviewed before and stands for itself. NULL when it was never picked, and for the label of a person who chose it unasked.';
+comment on column reviewed_verdicts.probability is 'Probability that its content was picked for review: by the last answered export of this run that has it, else of any run; 1 for an item that was reviewed before and represents itself. NULL when it was never picked, and for the label of a person who chose it unasked.';
 comment on column reviewed_verdicts.stratum is 'Group it was picked from: votes, judges, gate, rest or reviewed; NULL as probability.';
 comment on column reviewed_verdicts.review_run_id is 'Run whose verdict the person reviewed.';
 comment on column reviewed_verdicts.item_hash is 'Hash of the content, as in review_items: verdicts of the same content share it and were picked as one.';

@@ -1,5 +1,5 @@
--- One row per run and step: what it asked of models and what that cost. Those of a run that has ended are stored; those of
--- a running one are computed here.
+-- One row per run and step: its requests to models and their cost. For an ended run they are stored; for a
+-- running one they are computed here.
 create or replace view run_costs as
 with open_runs as (
     select run_id
@@ -24,6 +24,6 @@ comment on column run_costs.prompt_tokens is 'Prompt tokens of the calls sent.';
 comment on column run_costs.completion_tokens is 'Completion tokens of the calls sent.';
 comment on column run_costs.cost_usd is 'Dollars for the calls sent; NULL in all rows of a run that sent a call whose price is not known.';
 comment on column run_costs.n_unpriced is 'Answered requests whose price is not known: priced_usd is too low by theirs.';
-comment on column run_costs.cached_tokens is 'Those of prompt_tokens that the provider still had from earlier calls; they cost less.';
+comment on column run_costs.cached_tokens is 'Tokens of prompt_tokens that the provider still had from earlier calls; they cost less.';
 comment on column run_costs.n_estimated is 'Calls whose cost is an estimate from their texts, because the endpoint did not count their tokens.';
 comment on column run_costs.priced_usd is 'Dollars for the calls sent whose price is known; all that is sure where n_unpriced is not 0.';

@@ -1,4 +1,4 @@
--- One row per run that was judged for its own sake: the series it belongs to, within which runs are compared in time order.
+-- One row per run that is an evaluation: the series it belongs to, within which runs are compared in time order.
 create or replace view run_series as
 select
     run_id,

@@ -10,7 +10,7 @@ comment on view sample_causes is 'One row per sample of a run: the one cause tha
 comment on column sample_causes.run_id is 'Run.';
 comment on column sample_causes.sample_id is 'Sample.';
 comment on column sample_causes.ordinal is 'Place of the sample in the dataset.';
-comment on column sample_causes.cause is 'Cause, one of those in cause_rules; fine when nothing is wrong, refused_rightly when nothing was to be said and was, not_judged when verdicts are missing.';
+comment on column sample_causes.cause is 'Cause, one of the causes in cause_rules; fine when nothing is wrong, refused_rightly when the bot rightly refused, not_judged when verdicts are missing.';
 comment on column sample_causes.rule is 'Rule that decided; cause_rules says when it holds.';
 comment on column sample_causes.reason is 'Why the sample was not judged, one of unscored_reasons; NULL when it was.';
 comment on column sample_causes.evidence is 'What decided, in short: how many statements of how many, their ids, for which other samples of the run the same was found or in which earlier run, and which update came since; for a sample that was not judged the reason and the steps; NULL when it is fine or was refused rightly.';

@@ -70,5 +70,5 @@ comment on column sample_history.previous_run_id is 'The run before in the serie
 comment on column sample_history.change is 'Value less that of the run before; NULL for the first, or when either is missing.';
 comment on column sample_history.input_hash is 'Hash of everything that was judged.';
 comment on column sample_history.input_changed is 'Whether that differs from the run before: if not, the change is the judge''s or the metric''s. NULL for the first.';
-comment on column sample_history.same_yardstick is 'Whether judge, embeddings, language, plan and metric version are those of the run before. NULL for the first.';
-comment on column sample_history.answer is 'The answer in this run; NULL when there was none.';
+comment on column sample_history.same_yardstick is 'Whether judge, embeddings, language, plan and metric version are the same as in the run before. NULL for the first.';
+comment on column sample_history.answer is 'The answer in this run; NULL without one.';

@@ -10,7 +10,7 @@ with retrieved as (
         samples.contexts,
         coalesce(samples.context_ids, []) as context_ids,
         coalesce(list_distinct(samples.reference_context_ids), []) as reference_ids,
-        -- An empty list is a retrieval that found nothing; no list at all tells nothing.
+        -- An empty list is a retrieval that found nothing; without a list retrieval is unknown.
         coalesce(len(coalesce(samples.contexts, samples.context_ids)) = 0, false) as retrieved_nothing,
         coalesce(responses.status = 'failed', false) as has_failed
     from run_samples

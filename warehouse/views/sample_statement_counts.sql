@@ -15,7 +15,7 @@ select
     count(*) filter (where source = 'answer' and label = 'TP' and not supported) as n_tp_unsupported,
     count(*) filter (where source = 'answer' and label = 'FP' and not supported) as n_fp_unsupported,
     count(*) filter (where source = 'answer' and label = 'FP' and supported and supported_by_relevant) as n_fp_relevant,
-    -- What turns alone support is no noise of the retriever.
+    -- A statement that turns alone support is not noise of the retriever.
     count(*) filter (
         where source = 'answer' and label = 'FP' and supported and not supported_by_relevant and len(support_ranks) > 0
     ) as n_fp_irrelevant
@@ -27,8 +27,8 @@ comment on column sample_statement_counts.run_id is 'Run.';
 comment on column sample_statement_counts.sample_id is 'Sample.';
 comment on column sample_statement_counts.n_answer is 'Statements of the answer.';
 comment on column sample_statement_counts.n_ground_truth is 'Statements of the ground truth.';
-comment on column sample_statement_counts.n_tp is 'Answer statements that the ground truth bears out.';
-comment on column sample_statement_counts.n_fp is 'Answer statements that the ground truth does not bear out.';
+comment on column sample_statement_counts.n_tp is 'Answer statements that the ground truth supports.';
+comment on column sample_statement_counts.n_fp is 'Answer statements that the ground truth does not support.';
 comment on column sample_statement_counts.n_fn is 'Ground-truth statements that the answer leaves out.';
 comment on column sample_statement_counts.n_answer_supported is 'Answer statements that the contexts support, one alone or several together, or earlier turns of the conversation.';
 comment on column sample_statement_counts.n_ground_truth_supported is 'Ground-truth statements that the contexts support, one alone or several together.';

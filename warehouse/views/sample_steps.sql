@@ -2,7 +2,7 @@
 create or replace view sample_steps as
 with steps (step) as (
     values
-        -- Those of warehouse/steps.toml, and the rubrics that metric files name.
+        -- The steps of warehouse/steps.toml, and the rubrics that metric files name.
         $steps
 ),
 

@@ -8,7 +8,7 @@ with open_runs as (
 
 select * from ($sampled);
 
-comment on view sampled_means is 'One row per run with a budget of samples and metric: the mean that judging the whole dataset would have given, as far as the judged part tells.';
+comment on view sampled_means is 'One row per run with a budget of samples and metric: the mean that judging the whole dataset would have given, estimated from the judged part.';
 comment on column sampled_means.run_id is 'Run.';
 comment on column sampled_means.metric is 'Metric.';
 comment on column sampled_means.n_population is 'Samples of the dataset.';

@@ -82,4 +82,4 @@ comment on column score_chain.n_scored is 'Samples with a value.';
 comment on column score_chain.n_unscored is 'Samples without one.';
 comment on column score_chain.previous_run_id is 'The run before in the series that has this metric; NULL for the first.';
 comment on column score_chain.previous_n_scored is 'Samples with a value in the run before; NULL for the first.';
-comment on column score_chain.same_yardstick is 'Whether judge, embeddings, language, plan and metric version are those of the run before: only then does the change speak of the application. NULL for the first.';
+comment on column score_chain.same_yardstick is 'Whether judge, embeddings, language, plan and metric version are the same as in the run before: only then is the change due to the application. NULL for the first.';

@@ -39,5 +39,5 @@ comment on column score_history.n_unscored is 'Samples without one.';
 comment on column score_history.previous_run_id is 'The run before in the series that has this metric; NULL for the first.';
 comment on column score_history.previous_n_scored is 'Samples with a value in the run before; NULL for the first.';
 comment on column score_history.n_shared is 'Samples that this run and the one before both scored; NULL for the first.';
-comment on column score_history.change is 'Mean less that of the run before, both over the samples that both scored, so that samples that came or went move nothing; NULL for the first, or when there are none.';
-comment on column score_history.same_yardstick is 'Whether judge, embeddings, language, plan and metric version are those of the run before: only then does the change speak of the application. NULL for the first.';
+comment on column score_history.change is 'Mean less that of the run before, both over the samples that both scored, so that added or removed samples have no effect; NULL for the first, or without any.';
+comment on column score_history.same_yardstick is 'Whether judge, embeddings, language, plan and metric version are the same as in the run before: only then is the change due to the application. NULL for the first.';

@@ -52,8 +52,8 @@ comment on view statement_citations is 'One row per citation of a statement of a
 comment on column statement_citations.run_id is 'Run.';
 comment on column statement_citations.sample_id is 'Sample.';
 comment on column statement_citations.statement_id is 'Statement of the answer: A1, A2, …';
-comment on column statement_citations.ordinal is 'Place of the citation among those of the answer, from 1.';
-comment on column statement_citations.marker is 'The mark as it is written.';
+comment on column statement_citations.ordinal is 'Place of the citation in the answer, from 1.';
+comment on column statement_citations.marker is 'The mark as written.';
 comment on column statement_citations.ranks is 'Ranks of the contexts that it names; empty when it names nothing that was retrieved.';
 comment on column statement_citations.n_citations is 'Citations of the statement.';
 comment on column statement_citations.all_retrieved is 'Whether each citation of the statement names something that was retrieved.';

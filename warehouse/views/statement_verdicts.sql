@@ -14,9 +14,9 @@ with judged as (
         attributions.context_ranks,
         attributions.joint_ranks,
         attributions.turn_ranks,
-        -- Contexts that support a statement together stand only where none does so alone.
+        -- Contexts that support a statement together count only where none does so alone.
         list_concat(attributions.context_ranks, attributions.joint_ranks) as support_ranks,
-        -- A set of turns and contexts stands only where nothing supports it alone.
+        -- A set of turns and contexts counts only where nothing supports the statement alone.
         attributions.supported
             and (len(attributions.context_ranks) > 0 or coalesce(len(attributions.turn_ranks), 0) = 0)
             as supported_by_contexts,
@@ -71,13 +71,13 @@ comment on column statement_verdicts.statement_id is 'Statement within the sampl
 comment on column statement_verdicts.source is 'Text the statement was split from: answer or ground_truth.';
 comment on column statement_verdicts.ordinal is 'Place of the statement in its text.';
 comment on column statement_verdicts.text is 'The statement.';
-comment on column statement_verdicts.label is 'Answer statement: TP (the ground truth says so) or FP. Ground-truth statement: TP (the answer says so) or FN. NULL when it was not classified.';
+comment on column statement_verdicts.label is 'Answer statement: TP (stated in the ground truth) or FP. Ground-truth statement: TP (stated in the answer) or FN. NULL when it was not classified.';
 comment on column statement_verdicts.label_reason is 'The judge''s reason for the label; NULL when it was not classified.';
 comment on column statement_verdicts.supported is 'Whether the retrieved contexts support the statement, one alone or several together, or earlier turns of its conversation do; NULL when it was not attributed.';
 comment on column statement_verdicts.context_ranks is 'Ranks, from 1, of the contexts that support the statement alone; NULL when it was not attributed.';
 comment on column statement_verdicts.joint_ranks is 'Ranks, from 1, of contexts that support the statement together where none does alone, else empty; NULL when it was not attributed, or before this was asked.';
 comment on column statement_verdicts.turn_ranks is 'Places, from 1 for the oldest, of the earlier turns that support the statement, alone or together with the contexts of joint_ranks; NULL when it was not attributed, or without a conversation.';
-comment on column statement_verdicts.support_ranks is 'Ranks, from 1, of all contexts that have part in the support: those of context_ranks and of joint_ranks; NULL when it was not attributed.';
+comment on column statement_verdicts.support_ranks is 'Ranks, from 1, of all contexts that have part in the support, from context_ranks and joint_ranks; NULL when it was not attributed.';
 comment on column statement_verdicts.supported_by_contexts is 'Whether the retrieved contexts support the statement without any turn; NULL when it was not attributed.';
 comment on column statement_verdicts.support_reason is 'The judge''s reason for the support; NULL when it was not attributed.';
 comment on column statement_verdicts.supported_by_relevant is 'Whether one of support_ranks also has part in the support of a ground-truth statement; NULL when it was not attributed.';

@@ -6,7 +6,7 @@ with missing as (
     where value is null
 ),
 
--- A metric may rest on several steps that failed alike; their details are told together.
+-- A metric may rest on several steps that failed alike; their details are joined.
 causes as (
     select
         outcomes.run_id,
@@ -21,7 +21,7 @@ causes as (
     group by all
 ),
 
--- A step that rests on statements has nothing to tell when there are none because splitting failed.
+-- A step that rests on statements has no separate reason where splitting failed.
 splittings as (
     select run_id, sample_id, reason, string_agg(distinct detail, '; ' order by detail) as detail
     from outcomes

@@ -1,5 +1,5 @@
 -- One row per reason a score can be missing for. Where several hold, the one with the lowest precedence is given: first
--- what the sample lacks (no resume can mend it), then what went wrong (a resume can), last that there was nothing to judge.
+-- what the sample lacks (no resume can fix it), then what went wrong (a resume can), last that there was nothing to judge.
 create or replace view unscored_reasons as
 with reasons (reason, precedence, meaning) as (
     values
@@ -13,7 +13,7 @@ with reasons (reason, precedence, meaning) as (
         ('embedding_failed', 8, 'the embedding model gave no usable reply'),
         ('budget_exhausted', 9, 'the budget was spent before the sample was judged'),
         ('cancelled', 10, 'the run stopped before the sample was judged, or never asked for the step'),
-        ('nothing_to_heed', 11, 'nothing that the user said before matters for the question'),
+        ('nothing_to_heed', 11, 'no earlier turn of the user matters for the question'),
         ('too_many_citations', 12, 'the answer cites more often, or has more sentences, than what it cites is compared for'),
         ('measure_failed', 13, 'the SQL of the answer took too long or too much memory, or measuring the sample ended the process'),
         ('no_citations', 14, 'the answer cites nothing, so that there is no citation to take a share of'),
@@ -24,7 +24,7 @@ select
     reason,
     precedence,
     meaning,
-    -- What the sample lacks by its nature is no failure: the metric does not apply to it.
+    -- A text that the sample lacks by its nature is not a failure: the metric does not apply to it.
     reason in (
         'no_answer', 'target_failed', 'judge_failed', 'embedding_failed', 'budget_exhausted', 'cancelled',
         'too_many_citations', 'measure_failed'

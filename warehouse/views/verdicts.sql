@@ -1,4 +1,4 @@
--- One row per verdict, of whatever step: a statement found, a label, a support, a context's usefulness, a similarity, a
+-- One row per verdict of any step: a statement found, a label, a support, a context's usefulness, a similarity, a
 -- rubric's rating.
 create or replace view verdicts as
 with found as (
@@ -146,7 +146,7 @@ select
     statement_call_id
 from united;
 
-comment on view verdicts is 'One row per verdict, of whatever step.';
+comment on view verdicts is 'One row per verdict of any step.';
 comment on column verdicts.run_id is 'Run.';
 comment on column verdicts.sample_id is 'Sample.';
 comment on column verdicts.step is 'Step that gave the verdict, as in sample_steps.';
@@ -167,8 +167,8 @@ comment on column verdicts.rating is 'Rating after the rubric''s rules; NULL whe
 comment on column verdicts.scale_min is 'Lowest rating of the scale; NULL where nothing was rated.';
 comment on column verdicts.scale_max is 'Highest rating of the scale; NULL where nothing was rated.';
 comment on column verdicts.share is 'How far the rating is up its scale, (rating - lowest) / (highest - lowest), 0 to 1 on scales of any length; NULL where nothing was rated.';
-comment on column verdicts.said is 'Rating as the judge gave it; NULL where nothing was rated, or when it was not asked.';
-comment on column verdicts.rule is 'Rule that changed the rating, what was rated in place of a missing text, and what came of log-probabilities where they were asked for; NULL when none of these.';
+comment on column verdicts.said is 'Rating as the judge gave it; NULL where no text was rated, or when the judge was not asked.';
+comment on column verdicts.rule is 'Rule that changed the rating, what was rated in place of a missing text, and the effect of log-probabilities where they were asked for; NULL when none of these.';
 comment on column verdicts.reason is 'The judge''s reason; NULL when the step gives none.';
 comment on column verdicts.call_id is 'Call in llm_calls that gave the verdict; NULL when no request was needed.';
 comment on column verdicts.statement_call_id is 'Call in llm_calls that the statement was split by; NULL without a statement, or when the step is the split itself.';

@@ -29,8 +29,8 @@ comment on view vote_flips is 'One row per run and step whose verdicts were vote
 comment on column vote_flips.run_id is 'Run.';
 comment on column vote_flips.step is 'Step that was voted on: classify, attribute or rank.';
 comment on column vote_flips.n_items is 'Statements or contexts that have a verdict by vote.';
-comment on column vote_flips.n_flipped is 'Those of them whose votes were not unanimous.';
+comment on column vote_flips.n_flipped is 'Items of these whose votes were not unanimous.';
 comment on column vote_flips.flip_rate is 'n_flipped / n_items, 0 to 1.';
-comment on column vote_flips.n_votes is 'Votes on these items, each on one item; those that failed are not among them.';
-comment on column vote_flips.n_against is 'Votes that said something else than the majority.';
+comment on column vote_flips.n_votes is 'Votes on these items, each on one item; without failed ones.';
+comment on column vote_flips.n_against is 'Votes that differ from the majority.';
 comment on column vote_flips.against_rate is 'n_against / n_votes, 0 to 1: how often a single request would have given another verdict.';

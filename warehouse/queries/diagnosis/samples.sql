@@ -1,4 +1,4 @@
--- One row per cause and sample, the worst of each cause: those of which the largest share speaks for it.
+-- One row per cause and sample, the worst of each cause: the samples with the largest share of it.
 with picked as (
     select *
     from sample_causes

@@ -1,4 +1,4 @@
--- One row per run of the series up to this run, newest first. The embeddings decide no cause, so they are no part
+-- One row per run of the series up to this run, newest first. The embeddings decide no cause, so they are not part
 -- of the yardstick.
 with placed as (
     select

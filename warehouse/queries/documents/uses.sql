@@ -1,4 +1,4 @@
--- One row per document over these runs: what it did in the samples it was retrieved for, and in those that refer to it.
+-- One row per document over these runs: its effect in the samples it was retrieved for, and in samples that refer to it.
 -- A document is what has one id; of contexts without ids each text is one. What a document does in a sample it does there
 -- once, in however many of its parts. A sample that several runs have counts in each; n_samples counts it once.
 with wanted as (select unnest($run_ids::varchar[]) as run_id),

@@ -1,4 +1,4 @@
--- Calls whose texts go: those of forgotten samples, unless a kept sample rests on the very same request. Where several
+-- Calls whose texts are deleted: calls of forgotten samples, unless a kept sample rests on the very same request. Where several
 -- texts were sent together, as embeddings are, the request that has them all goes with the first of them.
 create or replace temp table going_calls as
 with together as (

@@ -1,4 +1,4 @@
--- Contents of samples that no kept sample of a run refers to. Those of no run at all, which a run leaves whose answers
+-- Contents of samples that no kept sample of a run refers to. Contents of no run at all, which a run leaves whose answers
 -- came later than its questions, are among them.
 create or replace temp table going_samples as
 with referred as (

@@ -1,4 +1,4 @@
--- One row per trace that goes: those that began before $before, or one; with when it began and what there is of it.
+-- One row per trace to delete: traces that began before $before, or one; with its start and its numbers of rows.
 create or replace temp table going_traces as
 with received as (
     select trace_id, started_at as began_at, 1 as n_spans, strlen(attributes) + coalesce(strlen(events), 0) as n_bytes

@@ -1,4 +1,4 @@
--- The hashes that labels are on record under, before the texts go that they are of.
+-- The hashes under which labels are stored, before their texts are deleted.
 insert into forgotten_items by name
 select distinct run_id, sample_id, step, coalesce(statement_id, 'C' || context_rank) as item_id, item_hash, question_hash
 from review_items

@@ -1,4 +1,4 @@
--- What stands where a text was: the day, how long it was, whether it was Chinese, and a hash, so that whatever counts or
+-- The mark of a text: the day, its length, whether it was Chinese, and a hash, so that any query that counts or
 -- compares texts still comes to what it did.
 create or replace temp macro make_mark(given, compared) as
     'forgotten on {day} (' || strlen(trim(given)) || ' bytes' || if(regexp_matches(given, '\p{{Han}}'), ', 中文', '')

@@ -1,9 +1,9 @@
--- One row per run of which samples are to be forgotten that are not yet: those that fit the rule, and their noise runs.
+-- One row per run of which samples are to be forgotten that are not yet: runs that fit the rule, and their noise runs.
 with fitting as (
     select run_id
     from runs
     where run_id in (select unnest($run_ids::varchar[]))
-        -- A test set is no night: it is forgotten by its name.
+        -- A test set is not a night: it is forgotten by its name.
         or ($before is not null and started_at < $before and ($suite is null or suite = $suite) and kind <> 'testset')
 ),
 

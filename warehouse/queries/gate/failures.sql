@@ -1,4 +1,4 @@
--- The checks by which a run did not pass the gate of its suite, by the latest decision: those that failed, and those
+-- The checks by which a run did not pass the gate of its suite, by the latest decision: failed ones, and ones
 -- left undecided where that fails the gate.
 with decision as (
     select decision_id, undecided

@@ -15,7 +15,7 @@ decided as (
         arg_max(gate_decisions.is_baseline, gate_decisions.decided_at) as is_baseline
     from gate_decisions
     inner join of_series using (run_id)
-    -- A check by hand has limits of its own: it says nothing of the suite's.
+    -- A check by hand has separate limits: it does not decide on the suite's.
     where gate_decisions.origin = if(of_series.suite is null, 'hand', 'suite')
     group by gate_decisions.run_id
 ),

@@ -1,4 +1,4 @@
--- One row per metric of a run: its mean with the interval, and the samples to which it applies: those that are scored
+-- One row per metric of a run: its mean with the interval, and the samples to which it applies: scored samples
 -- and those for which something failed. A reason that is not on the list counts as a failure.
 with failures as (
     select scores.metric, count(*) as n_failed

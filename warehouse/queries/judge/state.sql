@@ -1,4 +1,4 @@
--- One text that is another one whenever a run has begun or ended, a judge's noise was measured, or people gave labels.
+-- One text that changes whenever a run has begun or ended, a judge's noise was measured, or people gave labels.
 select concat_ws(
     ' ',
     (select concat_ws(' ', count(*), max(run_id), max(finished_at), count(*) filter (where status = 'running')) from runs),

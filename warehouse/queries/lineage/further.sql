@@ -1,10 +1,10 @@
 -- One row per verdict that no built-in metric names as what it rests on: the splitting of the texts, and users' own
--- rubrics. A text without statements has no verdict, but there is the reply that says so.
+-- rubrics. A text without statements has no verdict, but a reply.
 with steps as (
     select unnest($steps::varchar[]) as step
 ),
 
-said as (
+replied as (
     select step, arg_max(call_id, started_at) as call_id
     from llm_calls
     where run_id = $run_id and sample_id = $sample_id and status in ('ok', 'cached')
@@ -17,9 +17,9 @@ found as (
         outcomes.reason as step_reason,
         outcomes.detail as step_detail,
         verdicts.* exclude (run_id, sample_id, step, call_id),
-        coalesce(verdicts.call_id, said.call_id) as call_id
+        coalesce(verdicts.call_id, replied.call_id) as call_id
     from steps
-    left join said on said.step = steps.step
+    left join replied on replied.step = steps.step
     left join outcomes
         on outcomes.run_id = $run_id and outcomes.sample_id = $sample_id and outcomes.step = steps.step
     left join verdicts

@@ -1,4 +1,4 @@
--- One row: what else stood in the sample's row of the dataset.
+-- One row: the other columns of the sample's row in the dataset.
 select coalesce(run_samples.metadata, samples.metadata)::varchar as metadata
 from run_samples
 join samples using (sample_id, input_hash)

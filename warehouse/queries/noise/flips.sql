@@ -35,7 +35,7 @@ stated as (
     group by all
 ),
 
-said as (
+labelled as (
     select noise_run_id, is_again, sample_id, 'extract_' || source as step, item, '' as verdict
     from stated
     union all
@@ -59,8 +59,8 @@ said as (
 
 matched as (
     select coalesce(first.step, again.step) as step, first.verdict as verdict, again.verdict as verdict_again
-    from (select * from said where not is_again) as first
-    full join (select * from said where is_again) as again using (noise_run_id, sample_id, step, item)
+    from (select * from labelled where not is_again) as first
+    full join (select * from labelled where is_again) as again using (noise_run_id, sample_id, step, item)
 )
 
 select

@@ -1,4 +1,4 @@
--- Replies from the record are the reply that was paid for; the lexical judge says the same each time.
+-- Replies from the record are the reply that was paid for; the lexical judge is deterministic.
 with base as (
     select sample_id, step, coalesce(reused_call_id, call_id) as reply
     from llm_calls

@@ -1,4 +1,4 @@
--- A judge that says the same each time is its own second opinion.
+-- A deterministic judge gives the same second opinion.
 insert into noise by name
 select
     run_id,

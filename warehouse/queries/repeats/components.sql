@@ -15,11 +15,11 @@
 --
 --     judge = J,   bot = W - s J,   question = S - W - (1 - s) J
 --
--- which add up to S, so that they are parts of what stands behind the interval of the run's mean. An estimate below 0 is
+-- which add up to S, so that they are parts of the variance behind the interval of the run's mean. An estimate below 0 is
 -- shown as 0.
 --
 -- Intervals (95 %). S, W and J are means of squares, and n T / chi2 bounds each as if it had n degrees of freedom. Scores
--- are not normal, so n is found by their own spread: n = 2 T^2 / var(T) (Satterthwaite 1946, Biometrics Bulletin 2(6)), where
+-- are not normal, so n is found by their spread: n = 2 T^2 / var(T) (Satterthwaite 1946, Biometrics Bulletin 2(6)), where
 -- var(T) is that of a mean, or a ratio of sums, of independent questions. As that is itself an estimate, W and J have at
 -- most as many as normal values would, and m / (m + 5) of that for m questions or pairs; S has one less. Where few of m
 -- differ at all the interval is as wide as that of the share that differ (Wilson with Yates' correction; Newcombe 1998,
@@ -77,12 +77,12 @@ steps as (
 
 -- Of a metric whose steps are not known every step counts.
 judged_by as (
-    select replies.round_id, replies.sample_id, steps.metric, bit_xor(hash(replies.step, replies.reply)) as said
+    select replies.round_id, replies.sample_id, steps.metric, bit_xor(hash(replies.step, replies.reply)) as reply_hash
     from replies
     inner join steps using (step)
     group by replies.round_id, replies.sample_id, steps.metric
     union all
-    select replies.round_id, replies.sample_id, others.metric, bit_xor(hash(replies.step, replies.reply)) as said
+    select replies.round_id, replies.sample_id, others.metric, bit_xor(hash(replies.step, replies.reply)) as reply_hash
     from replies
     cross join (select distinct metric from versions anti join steps using (metric)) as others
     group by replies.round_id, replies.sample_id, others.metric
@@ -91,10 +91,10 @@ judged_by as (
 alike as (
     select run_id, metric, sample_id, sum(n * (n - 1) / 2) as n_pairs
     from (
-        select answers.run_id, answers.metric, answers.sample_id, judged_by.said, count(*) as n
+        select answers.run_id, answers.metric, answers.sample_id, judged_by.reply_hash, count(*) as n
         from answers
         left join judged_by using (round_id, sample_id, metric)
-        group by answers.run_id, answers.metric, answers.sample_id, judged_by.said
+        group by answers.run_id, answers.metric, answers.sample_id, judged_by.reply_hash
     )
     group by run_id, metric, sample_id
 ),
@@ -304,7 +304,7 @@ joined as (
         totals.variance
         / pow(1 - 2 / (9 * totals.degrees) + z * sqrt(2 / (9 * totals.degrees)), 3) as variance_low,
         case
-            -- At most a share 1 - 0.025 ^ (1 / n) of further questions differs, as none of n does.
+            -- At most a share 1 - 0.025 ^ (1 / n) of further questions differs, as n questions without one show.
             when totals.variance < 1e-20
                 then pow(totals.scale, 2) * (pow(0.025, 1 / n_questions) - pow(0.025, 2 / n_questions))
             else least(
@@ -316,7 +316,7 @@ joined as (
         within.value as within_questions,
         within.low as within_low,
         within.high as within_high,
-        -- The lexical judge says the same each time.
+        -- The lexical judge is deterministic.
         case when is_fixed then 0 else judge.value end as judge_value,
         case when is_fixed then 0 else judge.low end as judge_low,
         case when is_fixed then 0 else judge.high end as judge_high

@@ -30,7 +30,7 @@ asked as (
     left join originals on originals.call_id = own.reused_call_id
 ),
 
--- What is left of a request without its last message is known by its hash. Where that message stands in it twice, or
+-- The remainder of a request without its last message is known by its hash. Where that message is in it twice, or
 -- is written otherwise there, the whole request is, which shares nothing.
 divided as (
     select

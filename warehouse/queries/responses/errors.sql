@@ -1,5 +1,5 @@
 -- Errors that differ in numbers alone, or in words that have some (the id of a request, a time), are one, shown as the
--- example has it; a status of HTTP is no mere number.
+-- example has it; a status of HTTP is not a mere number.
 select arg_min(error, sample_id) as error, count(*) as n_samples, min(sample_id) as example
 from responses
 where run_id = $run_id and status = 'failed'

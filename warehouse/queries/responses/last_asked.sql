@@ -1,4 +1,4 @@
--- A reused response is no asking, and one whose question is not on record may belong to another question. The narrow
+-- A reused response was not asked for, and one whose question is not on record may belong to another question. The narrow
 -- columns decide which row is wanted; the long texts are read of that one alone.
 with asked as (
     select responses.run_id, responses.sample_id, run_samples.input_hash, run_samples.metadata

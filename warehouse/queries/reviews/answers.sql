@@ -1,4 +1,4 @@
--- One row per verdict that a reviewer has labelled for an export: what was said last.
+-- One row per verdict that a reviewer has labelled for an export: the last label.
 from reviews
 select item_hash, label, first_label, note
 where export_id = $export_id and reviewer = $reviewer

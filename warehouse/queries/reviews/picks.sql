@@ -1,3 +1,3 @@
--- One row per verdict that these exports put on record.
+-- One row per verdict that these exports recorded.
 from review_picks
 where export_id in (select unnest($export_ids))

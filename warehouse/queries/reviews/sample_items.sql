@@ -25,7 +25,7 @@ labelled as (
 
 select
     items.* exclude (ordinal),
-    -- A person who chose it was not drawn by chance, whatever an export has asked others.
+    -- A person who chose it was not drawn by chance, even where an export has asked others.
     null::varchar as export_id,
     null::varchar as stratum,
     null::double as probability,

@@ -1,4 +1,4 @@
--- Equal hashes are equal texts; metadata stands beside the hash, and is NULL in run_samples where it is that of samples.
+-- Equal hashes are equal texts; metadata is beside the hash, and is NULL in run_samples where it is that of samples.
 with pairs as (
     select
         sample_id,
@@ -50,7 +50,7 @@ texts as (
             and (base.contexts is null or candidate.contexts is null) as answer_as_contexts,
         base.context_ids is distinct from candidate.context_ids as context_ids,
         base.reference_context_ids is distinct from candidate.reference_context_ids as reference_context_ids,
-        -- Of one that was forgotten nobody knows whether it changed.
+        -- Whether a forgotten one changed is unknown.
         base.conversation is distinct from candidate.conversation
             and not contains(concat(base.conversation, candidate.conversation), '"forgotten on ') as conversation,
         coalesce(pairs.base_metadata, base.metadata) as base_metadata,

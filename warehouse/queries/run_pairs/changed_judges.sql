@@ -1,5 +1,5 @@
 -- A reply from the record has the model it was asked of, one from the endpoint the model that answered. Behind the name
--- of either a server of one's own may have another model than before.
+-- of either a user's server may have a new model.
 with served as (
     select run_id, judge, max(identity) as identity
     from served_models

@@ -1,5 +1,5 @@
--- One row per verdict that is another than it was, on a statement, context or rating that both runs have: matched by its
--- text, and one that stands there twice by its place among its like. Each run is named by itself: a filter on one run
+-- One row per verdict that has changed, on a statement, context or rating that both runs have: matched by its
+-- text, and one that is there twice by its place among its like. Each run is named by itself: a filter on one run
 -- reaches the tables. `base_id` and `candidate_id` are the statement's, the context's rank, or the rating's name.
 with stated as (
     select false as of_candidate, sample_id, statement_id, source, ordinal, text from statements where run_id = $base

@@ -1,5 +1,5 @@
 -- One row per metric of two runs, one of which judged a part of its dataset: both means, and the variance of their
--- difference that comes of not judging all. A run that judged all has none.
+-- difference of not judging all. A run that judged all has none.
 --
 -- A sample that both runs judged was as probable to be in both as in one where they picked the same samples by the same
 -- probabilities (`is_paired`). Then the difference rests on what moved in these: its variance is that of the differences of

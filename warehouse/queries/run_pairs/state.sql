@@ -1,4 +1,4 @@
--- One row per run and what else a comparison rests on: what is another whenever one of their rows is.
+-- One row per run and what else a comparison rests on: values that change whenever one of their rows does.
 select 'base' as side, count(*) as n, bit_xor(hash(sample_id, metric, value, metric_version)) as state
 from scores
 where run_id = $base

@@ -1,4 +1,4 @@
--- The means of a run, in the order of its own metrics; then those that were scored later.
+-- The means of a run, in the order of its metrics; then metrics that were scored later.
 select metric, mean, ci_low, ci_high, n_scored, n_unscored, better
 from run_scores
 where run_id = $run_id

@@ -2,7 +2,7 @@
 -- a NaN would be believed.
 select
     count(*) - count(distinct sample_id) as "rows for a sample that has one",
-    count(*) filter (where not isfinite(value)) as "values that are no finite number",
+    count(*) filter (where not isfinite(value)) as "values that are not finite numbers",
     count(*) filter (where (value is null) = (unscored_reason is null))
         as "rows without either a value or an unscored_reason",
     (select count(*) from run_samples where run_id = $run_id) - count(distinct sample_id)

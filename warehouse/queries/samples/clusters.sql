@@ -1,5 +1,5 @@
 -- Say of each sample of a run which group it is of: by the first of the columns that every sample has a value in and some
--- share; by a column that was named, wherever there is a value. A sample without one is a group of its own.
+-- share; by a column that was named, wherever there is a value. A sample without one is a separate group.
 update run_samples
 set cluster = grouped.cluster
 from (

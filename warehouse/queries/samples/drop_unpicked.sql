@@ -1,4 +1,4 @@
--- Of a run with a budget of samples only those that were picked are judged.
+-- Of a run with a budget of samples only picked ones are judged.
 delete from run_samples
 where
     run_id = $run_id

@@ -1,4 +1,4 @@
--- The samples that a run with a budget kept are numbered anew, without gaps.
+-- The samples that a run with a budget kept are numbered again, without gaps.
 update run_samples
 set ordinal = kept.place
 from (

@@ -3,7 +3,7 @@
 create temp table staged_ids as
 select
     ordinal, input_hash,
-    -- Samples without an id of their own that repeat a question and ground truth are told apart by file order.
+    -- Samples without an id that repeat a question and ground truth are numbered in file order.
     case
         when given then own_id
         when repetition = 1 then own_id

@@ -1,5 +1,5 @@
--- What is on record of the model behind a name at an address, one row: what this run began with, what the last run had,
--- and what the first had, to whom all replies belong that bear no mark of a model.
+-- The stored identities of the model behind a name at an address, one row: what this run began with, what the last run had,
+-- and what the first had, to which all replies without an identity belong.
 select
     max_by(identity, noted_at) filter (where run_id = $run_id) as of_run,
     max_by(identity, noted_at) as last,

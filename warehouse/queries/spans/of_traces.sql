@@ -1,4 +1,4 @@
--- One row per span of the traces of `wanted`, those of a trace together; one that was received twice once.
+-- One row per span of the traces of `wanted`, grouped by trace; a span that was received twice once.
 select spans.*, wanted.is_earlier
 from spans
 join wanted using (trace_id)

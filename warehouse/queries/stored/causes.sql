@@ -20,7 +20,7 @@ texts as (
         input_hash,
         context_ids,
         coalesce(list_distinct(reference_context_ids), []) as reference_ids,
-        -- An empty list is a retrieval that found nothing; no list at all tells nothing.
+        -- An empty list is a retrieval that found nothing; without a list retrieval is unknown.
         coalesce(len(contexts) = 0, false) as retrieved_nothing
     from samples
 ),
@@ -80,7 +80,7 @@ refusals as (
     group by run_id, sample_id
 ),
 
--- What is no lack here: a text without statements, and contexts that a retrieval did not find.
+-- Not a lack here: a text without statements, and contexts that a retrieval did not find.
 ended as (
     select
         retrievals.run_id,
@@ -139,7 +139,7 @@ judged as (
 compared as (
     select
         *,
-        -- What was said in another conversation was retrieved in none.
+        -- A turn of another conversation was retrieved in none.
         min(sample_id) filter (where supported and not coalesce(is_by_turns, false)) over same_words as first_supported,
         max(sample_id) filter (where supported and not coalesce(is_by_turns, false)) over same_words as last_supported,
         flatten(list(coalesce(support_ranks, [])) filter (where source = 'ground_truth' and supported) over same_sample)
@@ -156,7 +156,7 @@ compared as (
 placed as (
     select
         compared.*,
-        -- Down to which rank one has to read for the support; what stands together is needed whole.
+        -- Down to which rank one has to read for the support; a joint support is needed in full.
         coalesce(list_min(context_ranks), list_max(joint_ranks)) as first_rank,
         -- Of a statement that was forgotten its mark has the length.
         if(
@@ -195,7 +195,7 @@ placed as (
 ),
 
 -- What each statement says of the bot, by the name of the rule it speaks for.
-told as (
+explained as (
     select
         *,
         case
@@ -213,7 +213,7 @@ told as (
                     when len(turn_ranks) > 0 and len(joint_ranks) = 0 then 'turn_passed_over'
                     else 'ranked_low'
                 end
-            -- "No." is no knowledge to be found anywhere: it follows from what the contexts, or the turns, do hold.
+            -- "No." holds no fact to be found anywhere: it follows from the facts in the contexts, or the turns.
             when is_short and len(relevant_ranks) > 0 then 'passed_over'
             when is_short and has_relevant_turns then 'turn_passed_over'
             when not has_all_references then 'reference_not_retrieved'
@@ -221,7 +221,7 @@ told as (
             when finding is not null then finding
             when has_all_references then 'references_lack_it'
             else 'nowhere'
-        end as telling,
+        end as cause_of,
         coalesce(supported and not is_by_turns, false) as is_retrieved,
         coalesce(list_has_any(support_ranks, right_ranks), false) as is_right,
         coalesce(list_has_any(support_ranks, useful_ranks), useful_ranks is null) as is_useful
@@ -242,24 +242,24 @@ counts as (
         count(*) filter (where source = 'ground_truth' and is_retrieved) as n_truth_retrieved,
         count(*) filter (where source = 'ground_truth' and is_retrieved and is_useful) as n_truth_useful,
         count(*) filter (where source = 'answer' and is_right) as n_answer_right,
-        count(*) filter (where telling = 'reference_not_retrieved') as n_reference_not_retrieved,
-        count(*) filter (where telling = 'retrieved_elsewhere') as n_retrieved_elsewhere,
-        count(*) filter (where telling = 'truth_outdated') as n_truth_outdated,
-        count(*) filter (where telling = 'retrieved_before') as n_retrieved_before,
-        count(*) filter (where telling = 'references_lack_it') as n_references_lack_it,
-        count(*) filter (where telling = 'nowhere') as n_nowhere,
-        count(*) filter (where telling = 'ranked_low') as n_ranked_low,
-        count(*) filter (where telling = 'passed_over') as n_passed_over,
-        count(*) filter (where telling = 'invented') as n_invented,
-        count(*) filter (where telling = 'distracted') as n_distracted,
-        count(*) filter (where telling = 'turn_repeated') as n_turn_repeated,
-        count(*) filter (where telling = 'turn_passed_over') as n_turn_passed_over,
-        count(*) filter (where telling = 'truth_incomplete') as n_truth_incomplete,
-        count(*) filter (where telling = 'unsupported_but_true') as n_unsupported_but_true,
-        list({id: statement_id, source: source, telling: telling, supported: supported, is_retrieved: is_retrieved,
+        count(*) filter (where cause_of = 'reference_not_retrieved') as n_reference_not_retrieved,
+        count(*) filter (where cause_of = 'retrieved_elsewhere') as n_retrieved_elsewhere,
+        count(*) filter (where cause_of = 'truth_outdated') as n_truth_outdated,
+        count(*) filter (where cause_of = 'retrieved_before') as n_retrieved_before,
+        count(*) filter (where cause_of = 'references_lack_it') as n_references_lack_it,
+        count(*) filter (where cause_of = 'nowhere') as n_nowhere,
+        count(*) filter (where cause_of = 'ranked_low') as n_ranked_low,
+        count(*) filter (where cause_of = 'passed_over') as n_passed_over,
+        count(*) filter (where cause_of = 'invented') as n_invented,
+        count(*) filter (where cause_of = 'distracted') as n_distracted,
+        count(*) filter (where cause_of = 'turn_repeated') as n_turn_repeated,
+        count(*) filter (where cause_of = 'turn_passed_over') as n_turn_passed_over,
+        count(*) filter (where cause_of = 'truth_incomplete') as n_truth_incomplete,
+        count(*) filter (where cause_of = 'unsupported_but_true') as n_unsupported_but_true,
+        list({id: statement_id, source: source, cause_of: cause_of, supported: supported, is_retrieved: is_retrieved,
               is_right: is_right, elsewhere: elsewhere, earlier: earlier, turn_ranks: turn_ranks}
              order by source, ordinal) as statements
-    from told
+    from explained
     group by run_id, sample_id
 ),
 
@@ -361,7 +361,7 @@ decided as (
             when rules[1] = 'answered_anyway' then list_filter(statements, lambda one: one.source = 'answer')
             when rules[1] = 'truth_unborne'
                 then list_filter(statements, lambda one: one.source = 'answer' and one.is_right)
-            else list_filter(statements, lambda one: one.telling = rules[1])
+            else list_filter(statements, lambda one: one.cause_of = rules[1])
         end as deciding,
         case
             when rules[1] = 'votes_split' then n_voted
@@ -414,7 +414,7 @@ select
     listed.n_deciding,
     listed.n_judged,
     listed.statement_ids,
-    -- The last one always holds, and without verdicts nothing else is worth telling.
+    -- The last one always holds, and without verdicts no other one matters.
     if(listed.rule = 'verdicts_missing', [], listed.rules[2:-2]) as other_rules
 from listed
 inner join cause_rules on cause_rules.rule = listed.rule

@@ -4,7 +4,7 @@ with counted as (
         run_id,
         step,
         count(*) filter (where status = 'cached' or reused_call_id is null) as n_calls,
-        -- A reply that came together with others in one call has a row of its own, and no request.
+        -- A reply that came together with others in one call has a separate row, and no request.
         count(*) filter (where status <> 'cached' and reused_call_id is null) as n_requests,
         count(*) filter (where status = 'cached') as n_reused,
         count(*) filter (where status in ('error', 'refused')) as n_failed,

@@ -5,13 +5,13 @@ with thresholds as (
     where threshold = 'earlier_runs'
 ),
 
--- Two updates to the same version are one; an update without a version is one of its own.
+-- Two updates to the same version are one; an update without a version is a separate one.
 states as (
     select
         *,
         last_value(kb_version ignore nulls) over in_series as known_version,
         count(*) filter (where kb_name is not null and kb_version is null) over in_series as n_unnamed,
-        count(*) filter (where kb_name is not null and coalesce(len(kb_changed), 0) = 0) over in_series as n_untold,
+        count(*) filter (where kb_name is not null and coalesce(len(kb_changed), 0) = 0) over in_series as n_unnamed,
         row_number() over in_series as place
     from (
         select
@@ -35,7 +35,7 @@ pairs as (
         earlier.place as earlier_place,
         (earlier.known_version, earlier.n_unnamed) is not distinct from (states.known_version, states.n_unnamed)
             as is_same_version,
-        states.n_untold = earlier.n_untold as is_told
+        states.n_unnamed = earlier.n_unnamed as is_named
     from states
     cross join thresholds
     inner join states as earlier
@@ -80,8 +80,8 @@ unsupported as (
         and run_samples.sample_id = statements.sample_id
 ),
 
--- Where the sample was the same its contexts were, and tell of the judge. Few are left to look up. Nothing is there twice:
--- `distinct` keeps DuckDB from joining the other way round, beginning with all that was ever said, and lets a filter on
+-- Where the sample was the same its contexts were too, and show the judge's change. Few are left to look up. Nothing is there twice:
+-- `distinct` keeps DuckDB from joining the other way round, beginning with all stored statements, and lets a filter on
 -- run_id through.
 candidates as (
     select distinct
@@ -149,7 +149,7 @@ before as (
     inner join texts as there
         on there.sample_id = stated.sample_id
         and there.input_hash = stated.earlier_input_hash
-    -- A text that is gone is no evidence against one that is there.
+    -- A missing text is not evidence against a present one.
     where coalesce(here.is_forgotten = there.is_forgotten, true)
 ),
 
@@ -175,7 +175,7 @@ changed as (
         and changes.place <= retrieved.place
         and len(list_filter(
             retrieved.context_ids,
-            -- A context's id is its document's own, or goes on from it with one of these.
+            -- A context's id is its document's id, or continues it with one of these.
             lambda id: id = changes.document
                 or (starts_with(id, changes.document) and id[len(changes.document) + 1] in ('#', ':', '/', '|', '@'))
         )) > 0
@@ -187,7 +187,7 @@ weighed as (
         *,
         case
             when is_same_version then 'retrieved_before'
-            when not is_told or len(list_filter(context_ids, lambda id: id is null)) > 0 then null
+            when not is_named or len(list_filter(context_ids, lambda id: id is null)) > 0 then null
             when last_change is not null then 'truth_outdated'
             else 'retrieved_before'
         end as finding

@@ -1,5 +1,5 @@
 -- The rows of the view sampled_means of open_runs, a name for a table of run_ids: one per run with a budget of samples and
--- metric, what judging the whole dataset would have given. How that is estimated stands in `sampled_terms.sql`.
+-- metric, what judging the whole dataset would have given. The estimate is explained in `sampled_terms.sql`.
 select
     run_id,
     metric,

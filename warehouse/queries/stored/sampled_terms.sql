@@ -3,7 +3,7 @@
 --
 -- It is a regression estimator. The samples' weights, 1 / probability, are calibrated so that they sum to the number of
 -- samples and, times their signals, to the sum of the signals over all (Särndal, Swensson and Wretman 1992, Model Assisted
--- Survey Sampling, section 6.5). The mean is the weighted one of those that have a score; its variance that of the weighted
+-- Survey Sampling, section 6.5). The mean is the weighted one of the scored samples; its variance that of the weighted
 -- residuals by Hájek's formula for samples of a fixed size (1964, Annals of Mathematical Statistics 35), which knows that a
 -- sample of all leaves nothing open. It is the sum of the squares of `term`, and the covariance of two estimates from the
 -- same samples, picked by the same probabilities, is the sum of the products of theirs.

@@ -3,11 +3,11 @@
 -- The interval is that of Wilson (1927), Journal of the American Statistical Association 22, 209-212, with the effective
 -- number of values n = m * (1 - m) / v, where v is the variance of their mean m (Korn and Graubard 1998, Survey Methodology
 -- 24, 193-201): values that vary less than zeros and ones of the same mean say as much as more of those would. It keeps to
--- 0 and 1. Zeros and ones have v = m * (1 - m) / n and count as many as they are. Student's quantile takes the place of the
+-- 0 and 1. Zeros and ones have v = m * (1 - m) / n and count in full. Student's quantile takes the place of the
 -- normal one. Where samples share a cluster v is that of the clusters' sums about the mean, and Student's degrees of
 -- freedom are the clusters less one. Ratings whose least is above 0 are moved to 0 to 1 and back.
 --
--- Where all values are equal, at most a share 1 - 0.025 ^ (1 / n) of further ones differ, as none of n does (Clopper and
+-- Where all values are equal, at most a share 1 - 0.025 ^ (1 / n) of further ones differ, as n equal ones show (Clopper and
 -- Pearson 1934, Biometrika 26(4)), and by no more than to 0 or to 1; as much is left open where most values are at an end
 -- of the scale, and fewer than six are off it. A metric on another scale has Student's interval. The same in Python:
 -- `tasks/comparing/intervals.py`.

@@ -1,4 +1,4 @@
--- One row: what a run that is under way has asked for so far, and when it was last heard of.
+-- One row: the requests of a running run so far, and the time of its last row.
 with calls as (
     select status, reused_call_id, prompt_tokens, completion_tokens, cost_usd, started_at, latency_ms
     from llm_calls

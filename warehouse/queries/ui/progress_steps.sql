@@ -1,4 +1,4 @@
--- One row per step of a run that is under way: for how many samples it has ended, or has a reply. Verdicts are written
+-- One row per step of a running run: for how many samples it has ended, or has a reply. Verdicts are written
 -- many samples at a time; what the journal holds was answered since.
 with calls as (
     select sample_id, step, status from llm_calls where run_id = $run_id

@@ -1,4 +1,4 @@
--- One row per run of a series in which a sample's answer is another than in the run before, the newest first.
+-- One row per run of a series in which a sample's answer differs from the run before, the newest first.
 with here as (
     select series from run_series where run_id = $run_id
 ),

@@ -1,4 +1,4 @@
--- One row per change of a version by which a question is not in it: those that left, and proposals that wait.
+-- One row per change of a version by which a question is not in it: changes that removed it, and proposals that wait.
 select distinct question_id, change, detail, "before"
 from testset_changes
 where set_hash = $set_hash

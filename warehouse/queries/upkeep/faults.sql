@@ -21,7 +21,7 @@ union all
 select 'scores that are there twice', coalesce(sum(n - 1), 0)
 from (select count(*) as n from scores group by run_id, sample_id, metric having count(*) > 1)
 union all
-select 'stored means that are not those of the scores', count(*)
+select 'stored means that differ from the scores', count(*)
 from stored_scores
 left join (
     select run_id, metric, avg(value) as mean, count(value) as n_scored from scores group by run_id, metric

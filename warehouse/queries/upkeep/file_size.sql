@@ -1,4 +1,4 @@
--- One row per table of a file: the bytes of the blocks that its segments stand in, of shared blocks its part.
+-- One row per table of a file: the bytes of the blocks of its segments, of shared blocks its part.
 with segments as ({segments}),
 
 blocks as (
