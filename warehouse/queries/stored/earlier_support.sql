@@ -11,7 +11,7 @@ states as (
         *,
         last_value(kb_version ignore nulls) over in_series as known_version,
         count(*) filter (where kb_name is not null and kb_version is null) over in_series as n_unnamed,
-        count(*) filter (where kb_name is not null and coalesce(len(kb_changed), 0) = 0) over in_series as n_unnamed,
+        count(*) filter (where kb_name is not null and coalesce(len(kb_changed), 0) = 0) over in_series as n_undocumented,
         row_number() over in_series as place
     from (
         select
@@ -35,7 +35,7 @@ pairs as (
         earlier.place as earlier_place,
         (earlier.known_version, earlier.n_unnamed) is not distinct from (states.known_version, states.n_unnamed)
             as is_same_version,
-        states.n_unnamed = earlier.n_unnamed as is_named
+        states.n_undocumented = earlier.n_undocumented as are_documents_known
     from states
     cross join thresholds
     inner join states as earlier
@@ -187,7 +187,7 @@ weighed as (
         *,
         case
             when is_same_version then 'retrieved_before'
-            when not is_named or len(list_filter(context_ids, lambda id: id is null)) > 0 then null
+            when not are_documents_known or len(list_filter(context_ids, lambda id: id is null)) > 0 then null
             when last_change is not null then 'truth_outdated'
             else 'retrieved_before'
         end as finding
