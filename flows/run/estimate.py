@@ -294,7 +294,7 @@ class RepeatsEstimate:
 class TargetEstimate:
     """The questions to the application, and the number of known answers that the rest of the estimate is based on.
 
-    `asked` is None if nothing is asked because the responses of a run are judged, and then there are no `repeats`.
+    `asked` is None if nothing is asked because the responses of a run are judged; then `repeats` is None too.
     """
 
     asked: str | None

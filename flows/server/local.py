@@ -78,7 +78,7 @@ class LocalServer:
         self.auth_string = auth_string
         self.log_path = log_path
         self.key_note = key_note
-        # That of a lasting server stays open here: requests wait in it while there is no child.
+        # That of a lasting server stays open here: requests wait in it while no child runs.
         self._listener = listener
         self._is_lasting = is_lasting
         self._is_ready = False

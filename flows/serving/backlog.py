@@ -390,7 +390,7 @@ def queue_left(api: PrefectApi, suite: ServedSuite, updates: Sequence[Update], t
     """Queue one flow run for updates that a run has left unanswered, if they have waited long enough.
 
     Otherwise Prefect's trigger still waits for the last of them, and `catch_up` ends its wait. Without a `trigger` (in
-    a deployment for work pools) there is no waiting time.
+    a deployment for work pools) nothing waits.
     """
     if trigger is not None and datetime.now(UTC) < _find_times(updates, trigger)[1]:
         return

@@ -140,7 +140,7 @@ class ServeHouse:
         return len([one for one in found if one["state_type"] == "SCHEDULED"])
 
     def list_flow_runs(self, suite: str) -> list[dict[str, Any]]:
-        """Flow runs of a suite's deployment that are no longer to come, oldest first."""
+        """Return flow runs of a suite's deployment that have begun, oldest first."""
         found = self.post("/flow_runs/filter", {"deployments": {"name": {"any_": [suite]}}, "limit": 200})
         begun = [one for one in found if one["state_type"] != "SCHEDULED"]
         return sorted(begun, key=lambda one: str(one["start_time"]))

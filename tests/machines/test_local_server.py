@@ -352,7 +352,7 @@ def test_the_profile_in_use_decides(clean_environ: Path) -> None:
     assert find_api_url() is None
 
 
-def test_an_empty_variable_and_a_broken_file_are_no_settings(clean_environ: Path) -> None:
+def test_empty_variable_and_broken_file_are_not_settings(clean_environ: Path) -> None:
     os.environ["PREFECT_API_URL"] = ""
     (clean_environ / "prefect.toml").write_text("[api\n")
     assert load_user_settings() == {"PREFECT_HOME": str(clean_environ / "home")}

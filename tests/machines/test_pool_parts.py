@@ -66,7 +66,7 @@ def test_verdict_on_part_follows_its_lock_then_its_state(
     assert state.decide() == verdict
 
 
-def test_shards_are_no_larger_than_parts() -> None:
+def test_shards_fit_into_parts() -> None:
     assert RunSettings(part_size=50).shard_size == 50
     assert RunSettings(part_size=50, shard_size=20).shard_size == 20
     assert RunSettings().shard_size == 128

@@ -228,7 +228,7 @@ def test_a_change_within_noise_is_not_a_finding_and_its_floor_is_reported(
     assert f1["noise_floor"] > abs(f1["difference"]) > 0
     assert (f1["verdict"], f1["is_real"]) == ("undecided", False)
     assert (found["bleu"]["noise_floor"], found["bleu"]["noise"]["n_anew"]) == (0.0, 0), "no judge is asked for it"
-    assert found["faithfulness"]["noise_floor"] > 0, "twenty equal pairs do not say that there is no noise"
+    assert found["faithfulness"]["noise_floor"] > 0, "twenty equal pairs do not exclude noise"
     assert document["warnings"] == []
     assert document["noise"]["run_ids"] == [nights.noise["run_id"]]
     steps = {row["step"]: row for row in document["noise"]["steps"]}

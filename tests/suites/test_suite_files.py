@@ -138,7 +138,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         load_suite_text(tmp_path / "none.toml")
 
 
-def test_a_byte_order_mark_is_no_key(tmp_path: Path) -> None:
+def test_byte_order_mark_is_not_a_key(tmp_path: Path) -> None:
     path = tmp_path / "suite.toml"
     path.write_bytes(b"\xef\xbb\xbfa = 1\n")
     assert load_suite_text(path).values == {"a": 1}

@@ -146,7 +146,7 @@ def test_paths_are_seen_from_the_suites_folder(load: Callable[..., Suite], tmp_p
     assert (values["dataset"], values["warehouse"]) == ("sample", "duckdb:////srv/w.duckdb")
 
 
-def test_an_address_written_into_the_suite_is_no_setting_that_is_stored(load: Callable[..., Suite]) -> None:
+def test_address_written_into_the_suite_is_not_stored(load: Callable[..., Suite]) -> None:
     suite = load('dataset = "sample"\n[notify]\nwebhook = "https://hooks.example/T0/secret"\n')
     assert suite.notify is not None
     assert suite.notify.webhook == "https://hooks.example/T0/secret"
