@@ -55,10 +55,8 @@ def test_workers_that_share_a_bucket_and_a_prefect_server(
     options = {"latency": 0.2, "max_in_flight": IN_FLIGHT}
     with start_postgres() as postgres, noting_endpoint(**options) as endpoint:
         url = f"ducklake:{postgres.make_database('lake')}?data=s3://lake/evalhouse"
-        # Linux takes it for this machine, evalhouse for a host like any other.
-        far = {"OPENAI_BASE_URL": endpoint.base_url.replace("127.0.0.1", "0.0.0.0")}
         database = postgres.make_database("prefect")
-        with open_pool_house(tmp_path, url, endpoint, database=database, **bucket, **far) as house:
+        with open_pool_house(tmp_path, url, endpoint, database=database, **bucket) as house:
             for _ in range(2):
                 house.start_worker()
             arguments = ("run", "items.jsonl", "--judge", "openai:judge", "--pool", POOL, "--part-size", "30", "--json")

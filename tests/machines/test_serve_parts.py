@@ -22,7 +22,7 @@ from warehouse_runs import make_run
 
 from evalhouse.flows.server.api import PrefectApiError, is_outage
 from evalhouse.flows.serving.backlog import hold_flow_run, queue_resume, sweep_crashed
-from evalhouse.flows.serving.flow_runs import find_named_run, name_flow_run
+from evalhouse.flows.serving.flow_runs import name_flow_run
 from evalhouse.flows.serving.notify import describe_end, write_page
 from evalhouse.flows.serving.serve import RunLines, ServeLog
 from evalhouse.warehouse.engine.locks import hold_run
@@ -331,12 +331,7 @@ def test_each_suite_answers_an_update_for_itself(warehouse: Warehouse) -> None:
     assert set(warehouse.fetch("runs/answered_updates", suite="nightly", kb_name="doc")["event_id"]) == frozenset()
 
 
-def test_a_flow_run_is_named_after_its_run() -> None:
-    assert find_named_run({"name": name_flow_run("night watch", "r1")}, "night watch") == "r1"
-    assert find_named_run({"name": "sly-fox"}, "night watch") is None
-
-
-def test_lines_tell_of_starts_and_ends_once(warehouse: Warehouse) -> None:
+def test_starts_and_ends_are_reported_once(warehouse: Warehouse) -> None:
     insert_run(warehouse, make_run(run_id="old", suite="nightly", status="completed"))
     lines = RunLines([make_served(warehouse)])
     (last,) = lines.read_news()

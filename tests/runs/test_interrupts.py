@@ -17,11 +17,8 @@ def work(*, interrupted: bool) -> None:
         raise RuntimeError("Query interrupted")
 
 
-def test_a_signal_that_came_while_duckdb_worked_is_an_interruption() -> None:
+def test_error_of_duckdb_after_a_signal_is_an_interruption() -> None:
     with pytest.raises(KeyboardInterrupt, match="SIGINT"):
         work(interrupted=True)
-
-
-def test_an_error_without_a_signal_stays_what_it_is() -> None:
     with pytest.raises(RuntimeError, match="Query interrupted"):
         work(interrupted=False)

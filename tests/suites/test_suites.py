@@ -227,17 +227,8 @@ on = ["fialed"]
     ("text", "expected"),
     [
         (
-            'dataset = "sample"\n[trigger]\nknowledge_base = "hand*"',
-            "line 3: trigger.knowledge_base: got 'hand*'; it cannot name a knowledge base; allowed are letters, digits "
-            "and . _ - / : @ +, with single blanks between them, at most 200",
-        ),
-        (
             'judge = "lexical"',
             "line 1: there is no `dataset`; name a file, or 'sample' for the dataset that ships with evalhouse",
-        ),
-        (
-            'dataset = "sample"\nlimits = 3',
-            "line 2: limits: got 3; this is a table: write [limits] on a separate line",
         ),
         (
             'dataset = "sample"\nname = "a b"',
@@ -254,16 +245,8 @@ on = ["fialed"]
             "line 2: gate: there is nothing to compare; give a limit in [gate.max_drop], or leave `against` out",
         ),
         (
-            'dataset = "sample"\n[target]\nurl = "http://x/a"\ncallable = "a:b"',
-            "line 2: target: give exactly one of url, callable and runnable; got url and callable",
-        ),
-        (
             'dataset = "sample"\n[noise]\nshare = 2',
             "line 3: noise.share: got 2; input should be less than or equal to 1",
-        ),
-        (
-            'dataset = "sample"\nvotes = 2',
-            "line 2: votes: got 2; an even number of votes can tie; give an odd one",
         ),
         (
             'dataset = "sample"\n[notify]\nwebhook = "${W}"\non = []',
