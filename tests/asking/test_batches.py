@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from endpoint_batches import BatchEndpoint, Trouble, batch_endpoint
-from endpoint_options import Raw, make_error
+from endpoint import Endpoint, Raw, Trouble, make_error, running_endpoint
 from endpoint_replies import Asked
 from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to, read_calls, read_outcomes
 
@@ -46,8 +45,8 @@ def quick(monkeypatch: pytest.MonkeyPatch, quick_backoff: None) -> None:
 
 
 @pytest.fixture
-def endpoint() -> Iterator[BatchEndpoint]:
-    with batch_endpoint(takes_s=0.0) as running:
+def endpoint() -> Iterator[Endpoint]:
+    with running_endpoint(takes_s=0.0) as running:
         point_to(running.base_url)
         yield running
 
@@ -79,7 +78,7 @@ def read_batches(folder: Path) -> list[dict[str, Any]]:
 
 
 async def test_a_night_takes_two_rounds_and_pays_each_request_once_at_the_rate(
-    endpoint: BatchEndpoint, tmp_path: Path
+    endpoint: Endpoint, tmp_path: Path
 ) -> None:
     outcomes = await judge_night(tmp_path)
     assert all(set(outcome.values()) == {None} for outcome in outcomes)
@@ -95,7 +94,7 @@ async def test_a_night_takes_two_rounds_and_pays_each_request_once_at_the_rate(
 
 
 async def test_that_a_batch_is_over_is_noted_though_the_run_ends_with_its_last_result(
-    endpoint: BatchEndpoint, tmp_path: Path
+    endpoint: Endpoint, tmp_path: Path
 ) -> None:
     async with lay_out_night(tmp_path) as live_run:
         service = live_run.batch_queues[0].service
@@ -196,7 +195,7 @@ def lose_memory(live_run: LiveRun) -> None:
 
 @pytest.mark.parametrize("seed", [2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 13))])
 async def test_nothing_is_paid_twice_however_often_the_process_is_killed(
-    endpoint: BatchEndpoint, tmp_path: Path, seed: int
+    endpoint: Endpoint, tmp_path: Path, seed: int
 ) -> None:
     dice = random.Random(seed)
     n_kills = 0
@@ -211,16 +210,14 @@ async def test_nothing_is_paid_twice_however_often_the_process_is_killed(
     assert {call["status"] for call in calls} <= {"ok", "cached"}
 
 
-async def test_an_answer_to_the_creation_that_is_lost_makes_no_second_batch(
-    endpoint: BatchEndpoint, tmp_path: Path
-) -> None:
+async def test_an_answer_to_the_creation_that_is_lost_makes_no_second_batch(endpoint: Endpoint, tmp_path: Path) -> None:
     endpoint.trouble = Trouble(lose_created=1, unreachable=2)
     await judge_night(tmp_path)
     assert len(endpoint.batches) == 2
     assert not endpoint.paid_twice
 
 
-async def test_what_expired_or_was_refused_goes_the_way_of_any_error(endpoint: BatchEndpoint, tmp_path: Path) -> None:
+async def test_what_expired_or_was_refused_goes_the_way_of_any_error(endpoint: Endpoint, tmp_path: Path) -> None:
     limited: Counter[str] = Counter()
 
     def answer_line(asked: Asked) -> Raw | None:
@@ -240,7 +237,7 @@ async def test_what_expired_or_was_refused_goes_the_way_of_any_error(endpoint: B
     assert not endpoint.paid_twice
 
 
-async def test_a_reply_of_no_use_is_asked_again_in_the_next_round(endpoint: BatchEndpoint, tmp_path: Path) -> None:
+async def test_a_reply_of_no_use_is_asked_again_in_the_next_round(endpoint: Endpoint, tmp_path: Path) -> None:
     endpoint.configure(script={"rank": ["I would rather not."]})
     outcomes = await judge_night(tmp_path)
     assert all(set(outcome.values()) == {None} for outcome in outcomes)
@@ -249,7 +246,7 @@ async def test_a_reply_of_no_use_is_asked_again_in_the_next_round(endpoint: Batc
     assert [len(batch.lines) for batch in endpoint.batches.values()] == [12, 24, 1]
 
 
-async def test_a_provider_with_no_room_gets_less_at_once(endpoint: BatchEndpoint, tmp_path: Path) -> None:
+async def test_a_provider_with_no_room_gets_less_at_once(endpoint: Endpoint, tmp_path: Path) -> None:
     endpoint.trouble = Trouble(fail=[{"code": "token_limit_exceeded", "message": "Enqueued token limit reached"}])
     outcomes = await judge_night(tmp_path)
     assert all(set(outcome.values()) == {None} for outcome in outcomes)
@@ -257,14 +254,14 @@ async def test_a_provider_with_no_room_gets_less_at_once(endpoint: BatchEndpoint
     assert not endpoint.paid_twice
 
 
-async def test_a_batch_that_is_not_taken_stops_the_run_with_the_reason(endpoint: BatchEndpoint, tmp_path: Path) -> None:
+async def test_a_batch_that_is_not_taken_stops_the_run_with_the_reason(endpoint: Endpoint, tmp_path: Path) -> None:
     endpoint.trouble = Trouble(fail=[{"code": "model_not_found", "message": "The model `judge` is not supported."}])
     async with lay_out_night(tmp_path) as live_run:
         with pytest.raises(FatalJudgeError, match="did not take the batch batch_1: The model `judge` is not supported"):
             await extract_statements(live_run, make_work(make_sample()))
 
 
-async def test_after_the_deadline_the_rest_is_asked_by_itself(endpoint: BatchEndpoint, tmp_path: Path) -> None:
+async def test_after_the_deadline_the_rest_is_asked_by_itself(endpoint: Endpoint, tmp_path: Path) -> None:
     endpoint.takes_s = None
     outcomes = await judge_night(tmp_path, deadline="1s")
     assert all(set(outcome.values()) == {None} for outcome in outcomes)
@@ -275,9 +272,7 @@ async def test_after_the_deadline_the_rest_is_asked_by_itself(endpoint: BatchEnd
     assert not endpoint.paid_twice
 
 
-async def test_a_batch_that_is_made_as_the_deadline_passes_is_cancelled_too(
-    endpoint: BatchEndpoint, tmp_path: Path
-) -> None:
+async def test_a_batch_that_is_made_as_the_deadline_passes_is_cancelled_too(endpoint: Endpoint, tmp_path: Path) -> None:
     endpoint.takes_s = None
     async with lay_out_night(tmp_path, deadline="1s") as live_run:
         service = live_run.batch_queues[0].service
@@ -294,7 +289,7 @@ async def test_a_batch_that_is_made_as_the_deadline_passes_is_cancelled_too(
     assert not endpoint.paid_twice
 
 
-async def test_a_budget_holds_for_what_a_batch_will_cost(endpoint: BatchEndpoint, tmp_path: Path) -> None:
+async def test_a_budget_holds_for_what_a_batch_will_cost(endpoint: Endpoint, tmp_path: Path) -> None:
     price = Price(input_usd=1.0, output_usd=1.0)
     async with lay_out_night(tmp_path, budget_usd=0.01, price=price) as live_run:
         works = await judge_samples(live_run, [make_sample(number) for number in range(1, N_SAMPLES + 1)])
@@ -305,7 +300,7 @@ async def test_a_budget_holds_for_what_a_batch_will_cost(endpoint: BatchEndpoint
 
 
 async def test_a_run_that_is_stopped_leaves_its_batch_and_a_later_one_fetches_it(
-    endpoint: BatchEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endpoint.takes_s = None
     said: list[str] = []
@@ -325,9 +320,7 @@ async def test_a_run_that_is_stopped_leaves_its_batch_and_a_later_one_fetches_it
     assert {call["run_id"] for call in read_calls(tmp_path)} == {"run-2"}
 
 
-async def test_a_run_whose_process_need_not_wait_ends_and_is_known_by_that(
-    endpoint: BatchEndpoint, tmp_path: Path
-) -> None:
+async def test_a_run_whose_process_need_not_wait_ends_and_is_known_by_that(endpoint: Endpoint, tmp_path: Path) -> None:
     endpoint.takes_s = None
     async with lay_out_night(tmp_path) as live_run:
         live_run.batch_queues[0].leave_after(0.2)
@@ -343,7 +336,7 @@ async def test_a_run_whose_process_need_not_wait_ends_and_is_known_by_that(
 
 
 async def test_anthropic_takes_a_night_in_message_batches(
-    endpoint: BatchEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_BASE_URL", endpoint.root_url)
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test")

@@ -8,6 +8,7 @@ not the rule. Everything is a pure function of the request.
 from __future__ import annotations
 
 import base64
+import json
 import re
 import time
 import zlib
@@ -18,7 +19,6 @@ from functools import lru_cache
 from typing import Any, Literal, get_args
 
 import orjson
-from endpoint_schemas import compose_for_stranger
 
 Kind = Literal[
     "extract", "extract_both", "classify", "attribute", "rank", "fused", "write_question", "answer_question",
@@ -35,6 +35,13 @@ ContentFault = Literal[
 Fault = Literal[HttpFault, ContentFault]
 CONTENT_FAULTS: frozenset[str] = frozenset(get_args(ContentFault))
 FAULTS: frozenset[str] = CONTENT_FAULTS | frozenset(get_args(HttpFault))
+# For requests of other evaluators.
+# Lists of this length stand for the statements, questions or verdicts of an answer of some five sentences.
+_ITEMS = 4
+_WORDS = "The keeper of the lighthouse wrote the weather into the log."
+_ANNOUNCEMENT = "specified in JSON Schema:"
+_EXAMPLE = "Example JSON:"
+_DEPTH = 12
 ID_FAULTS = frozenset({"missing_id", "doubled_id", "invented_id", "unknown_label"})
 
 SHARED_STATEMENT = 0.6  # share of a statement's words that must stand in another text for it to be supported there
@@ -379,3 +386,43 @@ def _spoil_rows(rows: Sequence[Any], fault: str | None) -> list[Any]:
 
 def _to_json(value: object) -> str:
     return orjson.dumps(value).decode()
+
+
+def compose_for_stranger(body: Mapping[str, Any], texts: tuple[str, ...]) -> Any:  # noqa: ANN401  # any JSON value
+    """What the request asks its reply to look like, filled: a schema, or an example of a JSON object; else None."""
+    wanted = (body.get("response_format") or {}).get("json_schema") or {}
+    last = texts[-1] if texts else ""
+    schema = wanted.get("schema") or _read_json_after(_ANNOUNCEMENT, last)
+    return fill_schema(schema) if isinstance(schema, dict) else _read_json_after(_EXAMPLE, last)
+
+
+def fill_schema(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON value
+    """A value that fits a schema: the first of an enum, true, 1, one sentence, lists of four."""
+    return _fill(schema, schema, _DEPTH)
+
+
+def _fill(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Any:  # noqa: ANN401
+    if depth == 0:
+        return None
+    inner = next((schema[choices][0] for choices in ("anyOf", "oneOf", "allOf") if choices in schema), None)
+    if "$ref" in schema:
+        inner = root["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
+    if inner is not None:
+        return _fill(inner, root, depth - 1)
+    if "const" in schema or "enum" in schema:
+        return schema["const"] if "const" in schema else schema["enum"][0]
+    if schema.get("type") == "object":
+        return {name: _fill(part, root, depth - 1) for name, part in schema.get("properties", {}).items()}
+    if schema.get("type") == "array":
+        return [_fill(schema.get("items", {}), root, depth - 1)] * _ITEMS
+    return {"integer": 1, "number": 1, "boolean": True}.get(schema.get("type", ""), _WORDS)
+
+
+def _read_json_after(words: str, text: str) -> Any:  # noqa: ANN401
+    _, announced, rest = text.rpartition(words)
+    if not announced:
+        return None
+    try:
+        return json.JSONDecoder().raw_decode(rest.lstrip("* \n"))[0]
+    except json.JSONDecodeError:
+        return None

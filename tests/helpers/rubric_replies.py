@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from endpoint import Asked
-from endpoint_schemas import fill_schema
+from endpoint_replies import fill_schema
 
 
 def fill_reply(asked: Asked, *, question: str = "", reason: str = "") -> dict[str, Any]:

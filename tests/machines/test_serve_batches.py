@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cli_house import make_rows, write_dataset
-from endpoint_batches import BatchEndpoint, batch_endpoint
+from endpoint import Endpoint, running_endpoint
 from serve_house import ServeHouse, open_serve_house, soon
 
 pytestmark = pytest.mark.slow  # a suite leaves its batch after a minute, and looks for it two minutes later
@@ -25,20 +25,20 @@ cron = "{cron}"
 
 
 @pytest.fixture
-def endpoint() -> Iterator[BatchEndpoint]:
-    with batch_endpoint(takes_s=None) as running:
+def endpoint() -> Iterator[Endpoint]:
+    with running_endpoint(takes_s=None) as running:
         yield running
 
 
 @pytest.fixture
-def house(tmp_path: Path, endpoint: BatchEndpoint) -> Iterator[ServeHouse]:
+def house(tmp_path: Path, endpoint: Endpoint) -> Iterator[ServeHouse]:
     with open_serve_house(tmp_path) as built:
         built.place = built.place.with_variables(OPENAI_BASE_URL=endpoint.base_url, OPENAI_API_KEY="sk-test")
         yield built
 
 
 def test_a_suite_that_waits_for_its_batch_leaves_its_place_and_is_taken_up_again(
-    house: ServeHouse, endpoint: BatchEndpoint
+    house: ServeHouse, endpoint: Endpoint
 ) -> None:
     write_dataset(house.folder, make_rows(3), "rows.jsonl")
     batched = house.folder / "batched.toml"

@@ -10,8 +10,8 @@ from pathlib import Path
 import orjson
 import pytest
 from endpoint import Raw, running_endpoint
+from endpoint_wires import Handle, read_request, serving, write_answer
 from live_runs import lay_out_run, make_settings, point_to, read_calls
-from odd_server import Handle, read_request, serving, write_answer
 from provider_calls import KEY, ask
 
 from evalhouse.tasks.asking.verdicts import read_statements, read_verdicts

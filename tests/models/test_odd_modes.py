@@ -13,8 +13,8 @@ from typing import Any
 import orjson
 import pytest
 from endpoint import Inject, Raw, running_endpoint
+from endpoint_wires import serving
 from live_runs import lay_out_run, make_sample, make_settings, point_to, read_calls, read_outcomes
-from odd_server import serving
 
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.extract import extract_statements

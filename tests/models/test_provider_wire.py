@@ -16,8 +16,8 @@ from pathlib import Path
 import orjson
 import pytest
 from endpoint import Endpoint, running_endpoint
+from endpoint_wires import read_request, serving, write_answer, write_completion
 from live_runs import point_to, read_calls
-from odd_server import read_request, serving, write_answer, write_completion
 from provider_calls import GOOD, KEY, ask, make_question
 
 from evalhouse.tasks.judge.errors import FatalJudgeError

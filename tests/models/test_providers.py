@@ -11,8 +11,7 @@ from typing import Any
 
 import orjson
 import pytest
-from endpoint import Endpoint, Inject, Raw, running_endpoint
-from endpoint_options import make_error
+from endpoint import Endpoint, Inject, Raw, make_error, running_endpoint
 from endpoint_wires import find_wire
 from langchain.chat_models.base import _BUILTIN_PROVIDERS
 from live_runs import judge_samples, lay_out_run, make_sample, make_settings, read_calls, read_outcomes

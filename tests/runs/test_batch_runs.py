@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from cli_house import make_rows, place_at, write_dataset
 from cli_process import Place, finish
-from endpoint_batches import BatchEndpoint, batch_endpoint
+from endpoint import Endpoint, running_endpoint
 from kill_runs import read_rows
 
 from evalhouse.tasks.settings.run import find_deadline
@@ -25,13 +25,13 @@ RUN = ("run", "berths.jsonl", "--judge", "openai:gpt-4.1-mini", "--embeddings", 
 
 
 @pytest.fixture
-def endpoint() -> Iterator[BatchEndpoint]:
-    with batch_endpoint(takes_s=2.0) as running:
+def endpoint() -> Iterator[Endpoint]:
+    with running_endpoint(takes_s=2.0) as running:
         yield running
 
 
 @pytest.fixture
-def place(tmp_path: Path, endpoint: BatchEndpoint, prefect_home: Path) -> Place:
+def place(tmp_path: Path, endpoint: Endpoint, prefect_home: Path) -> Place:
     return place_at(tmp_path, prefect_home, endpoint.base_url, n_rows=N_ROWS)
 
 
@@ -74,7 +74,7 @@ def test_a_deadline_is_the_next_such_time_or_so_long_from_now(written: str, expe
 @pytest.mark.slow
 @pytest.mark.parametrize(("plan", "n_requests"), [("separate", 6), ("fused", 2)])
 def test_nights_that_are_killed_again_and_again_end_with_every_score_and_pay_nothing_twice(
-    plan: str, n_requests: int, place: Place, endpoint: BatchEndpoint
+    plan: str, n_requests: int, place: Place, endpoint: Endpoint
 ) -> None:
     """One night after the other, each with samples of its own, until there were as many kills as asked for."""
     dice, n_kills, n_nights = random.Random(N_KILLS), 0, 0
@@ -113,7 +113,7 @@ def count_runs(path: Path) -> int:
 
 
 @pytest.mark.slow  # it waits for its deadline
-def test_what_has_not_come_by_the_deadline_is_asked_by_itself(place: Place, endpoint: BatchEndpoint) -> None:
+def test_what_has_not_come_by_the_deadline_is_asked_by_itself(place: Place, endpoint: Endpoint) -> None:
     endpoint.takes_s = None
     ended = place.call(*RUN, "--deadline", "15s", "--limit", "4", "--json")
     assert ended.status == 0, ended.stderr

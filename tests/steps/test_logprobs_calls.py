@@ -10,8 +10,7 @@ from typing import Any
 import judge_factories
 import orjson
 import pytest
-from endpoint import Endpoint, Raw, running_endpoint
-from endpoint_options import make_error
+from endpoint import Endpoint, Raw, make_error, running_endpoint
 from endpoint_replies import Asked
 from grades import rate, read_row, spread
 from live_runs import PROMPTS, lay_out_run, make_sample, make_settings, point_to, read_calls
