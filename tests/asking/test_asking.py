@@ -1,4 +1,4 @@
-"""One question in, one usable reply out: repeats, retries, budget, stopping, and a row for whatever was sent."""
+"""One question in, one usable reply out: repeats, retries, budget, stopping, and a row for every request."""
 
 import asyncio
 import time
@@ -35,9 +35,9 @@ def make_question(number: int = 1, **changes: Any) -> Question:  # noqa: ANN401 
     )
 
 
-def say_in_turn(*said: str | Exception) -> Callable[[Question], str | Exception]:
+def say_in_turn(*replies: str | Exception) -> Callable[[Question], str | Exception]:
     """These one after the other, the last for ever."""
-    turns = list(said)
+    turns = list(replies)
     return lambda question: turns.pop(0) if len(turns) > 1 else turns[0]
 
 
@@ -54,7 +54,7 @@ async def ask_all(
     return [result if isinstance(result, BaseException) else result.value for result in results]
 
 
-async def test_a_reply_is_read_and_stands_on_record_as_it_came(tmp_path: Path) -> None:
+async def test_reply_is_read_and_recorded_unchanged(tmp_path: Path) -> None:
     async with lay_out_run(
         tmp_path, judge=ScriptedJudge(say_in_turn(GOOD)), price=Price(input_usd=1, output_usd=2)
     ) as b:
@@ -92,7 +92,7 @@ async def test_equal_questions_at_once_fail_together(tmp_path: Path) -> None:
     assert len(judge.asked) == 1
 
 
-async def test_whoever_waits_for_an_equal_question_asks_when_the_other_is_cancelled(tmp_path: Path) -> None:
+async def test_equal_question_is_asked_when_the_first_is_cancelled(tmp_path: Path) -> None:
     judge = ScriptedJudge(say_in_turn(GOOD), latency_s=0.2)
     async with lay_out_run(tmp_path, judge=judge) as live_run:
         first, second = (asyncio.create_task(live_run.asker.ask(make_question(), read_statements)) for _ in range(2))
@@ -127,7 +127,7 @@ async def test_replies_that_stay_unusable_are_given_up_with_what_was_wrong(tmp_p
 
 
 @pytest.mark.usefixtures("quick_backoff")
-async def test_what_may_pass_is_tried_again(tmp_path: Path) -> None:
+async def test_transient_errors_are_tried_again(tmp_path: Path) -> None:
     judge = ScriptedJudge(say_in_turn(TransientJudgeError("status 500: sorry"), TransientJudgeError("reset"), GOOD))
     assert await ask_all(tmp_path, judge, [make_question()]) == [["It is red."]]
     calls = read_calls(tmp_path)
@@ -189,13 +189,15 @@ async def test_rate_limits_are_waited_out_and_use_up_no_attempt(tmp_path: Path) 
     assert [call["attempts"] for call in read_calls(tmp_path)] == [1, 2, 3, 4, 5]
 
 
-async def test_a_wait_of_hours_is_for_a_person_to_decide_about(tmp_path: Path) -> None:
+async def test_wait_of_hours_fails_the_question(tmp_path: Path) -> None:
     tomorrow = TransientJudgeError("status 429: daily limit", retry_after_s=7200, rate_limited=True)
     started = time.monotonic()
     results = await ask_all(tmp_path, ScriptedJudge(say_in_turn(tomorrow)), [make_question(n) for n in range(3)])
     assert {type(result) for result in results} == {JudgeFailed}
-    told = "scripted asks to wait (status 429: daily limit): a wait of 2:00:00 h more, and --max-wait is 1:00:00 h; "
-    assert {str(result).partition("raise it")[0] for result in results} == {told}
+    expected = (
+        "scripted asks to wait (status 429: daily limit): a wait of 2:00:00 h more, and --max-wait is 1:00:00 h; "
+    )
+    assert {str(result).partition("raise it")[0] for result in results} == {expected}
     assert time.monotonic() - started < 3
 
 
@@ -206,7 +208,7 @@ async def test_an_option_that_is_not_taken_costs_no_attempt_but_not_for_ever(tmp
     assert isinstance(error, JudgeFailed)
 
 
-async def test_a_fatal_error_stops_everybody_with_one_message(tmp_path: Path) -> None:
+async def test_fatal_error_stops_all_questions_with_one_message(tmp_path: Path) -> None:
     judge = ScriptedJudge(say_in_turn(FatalJudgeError("refused the key")), latency_s=0.01)
     started = time.monotonic()
     results = await ask_all(tmp_path, judge, [make_question(number) for number in range(50)], concurrency=2)
@@ -215,7 +217,7 @@ async def test_a_fatal_error_stops_everybody_with_one_message(tmp_path: Path) ->
     assert time.monotonic() - started < 2
 
 
-async def test_the_budget_is_exceeded_by_no_more_than_what_is_in_flight(tmp_path: Path) -> None:
+async def test_budget_is_exceeded_only_by_requests_in_flight(tmp_path: Path) -> None:
     judge = ScriptedJudge(say_in_turn(GOOD), latency_s=0.005)
     price = Price(input_usd=100.0, output_usd=0.0)  # a hundredth of a dollar for each call
     async with lay_out_run(
@@ -231,7 +233,7 @@ async def test_the_budget_is_exceeded_by_no_more_than_what_is_in_flight(tmp_path
     assert "budget of 0.1 dollars is spent" in str(refused[0])
 
 
-async def test_what_is_on_record_costs_nothing_of_a_spent_budget(tmp_path: Path) -> None:
+async def test_recorded_reply_is_free_when_the_budget_is_spent(tmp_path: Path) -> None:
     price = Price(input_usd=100.0, output_usd=0.0)
     settings = make_settings(budget_usd=0.01)
     async with lay_out_run(tmp_path, settings, judge=ScriptedJudge(say_in_turn(GOOD)), price=price) as live_run:
@@ -254,8 +256,8 @@ async def test_a_budget_without_a_price_is_refused_before_anything_is_asked(tmp_
             )
 
 
-async def test_stopping_sends_nothing_new_and_lets_nobody_wait(tmp_path: Path) -> None:
-    """Of twenty questions two are in flight, some wait for a slot and one for its next attempt."""
+async def test_stop_sends_nothing_new_and_ends_all_waits(tmp_path: Path) -> None:
+    """Two of twenty questions are in flight, some wait for a slot and one for its next attempt."""
     judge = ScriptedJudge(lambda q: TransientJudgeError("busy") if q.sample_id == "s0" else GOOD, latency_s=0.15)
     async with lay_out_run(tmp_path, make_settings(concurrency=3), judge=judge) as live_run:
         tasks = [asyncio.create_task(live_run.asker.ask(make_question(n), read_statements)) for n in range(20)]
@@ -270,11 +272,11 @@ async def test_stopping_sends_nothing_new_and_lets_nobody_wait(tmp_path: Path) -
     assert len(judge.asked) == sent
     errors = [result for result in results if isinstance(result, BaseException)]
     assert {(type(error), str(error)) for error in errors} == {(RunCancelled, "stopped by SIGINT")}
-    # What was in flight came in, and it is on record for whoever resumes.
+    # Replies to requests in flight came in, and are recorded for a resumed run.
     assert [call["status"] for call in read_calls(tmp_path)].count("ok") == 20 - len(errors)
 
 
-async def test_what_is_still_in_flight_after_the_drain_is_left_and_noted(tmp_path: Path) -> None:
+async def test_requests_in_flight_after_the_drain_are_recorded_as_stopped(tmp_path: Path) -> None:
     judge = ScriptedJudge(say_in_turn(GOOD), latency_s=60)
     async with lay_out_run(tmp_path, judge=judge) as live_run:
         task = asyncio.create_task(live_run.asker.ask(make_question(), read_statements))

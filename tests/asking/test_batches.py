@@ -1,4 +1,4 @@
-"""Requests that go by batch: in rounds, found again by later processes, paid once whatever happens on the way."""
+"""Requests that go by batch: in rounds, found again by later processes, paid once also when processes die."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ STEPS = {"extract_answer", "extract_ground_truth", "classify", "attribute_answer
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, quick_backoff: None) -> None:
-    """What is still is so after a twentieth of a second, and a batch is looked after as often."""
+    """Shorten the time until a run counts as still, and between looks at a batch, to a twentieth of a second."""
     monkeypatch.setattr("evalhouse.tasks.asking.signals._STILL_S", 0.05)
     monkeypatch.setattr("evalhouse.tasks.asking.signals._CHECKED_AGAIN_S", 0.01)
     monkeypatch.setattr("evalhouse.tasks.asking.batches._FIRST_LOOK_S", 0.03)
@@ -93,9 +93,7 @@ async def test_a_night_takes_two_rounds_and_pays_each_request_once_at_the_rate(
     assert not list((tmp_path / "w.duckdb.journal").rglob("batches/*/*"))
 
 
-async def test_that_a_batch_is_over_is_noted_though_the_run_ends_with_its_last_result(
-    endpoint: Endpoint, tmp_path: Path
-) -> None:
+async def test_end_of_batch_is_noted_when_the_run_ends_with_its_last_result(endpoint: Endpoint, tmp_path: Path) -> None:
     async with lay_out_night(tmp_path) as live_run:
         service = live_run.batch_queues[0].service
         fetch = service.fetch
@@ -112,7 +110,7 @@ async def test_that_a_batch_is_over_is_noted_though_the_run_ends_with_its_last_r
 
 
 class _Doom:
-    """Kills a process at the n-th of the moments in which its batches get somewhere: everything stops as it is."""
+    """Kills a process at the n-th step of its batches: everything stops there."""
 
     def __init__(self, live_run: LiveRun, n: int) -> None:
         self._left = n
@@ -163,7 +161,7 @@ class _Doom:
 
 
 async def live_until(folder: Path, n: int) -> bool:
-    """One life of the run's process, which is killed at its n-th moment; whether it came to its end before."""
+    """Run the process until it is killed at its n-th moment; return whether it ended before."""
     async with lay_out_night(folder) as live_run:
         doom = _Doom(live_run, n)
         judging = asyncio.create_task(
@@ -182,7 +180,7 @@ async def live_until(folder: Path, n: int) -> bool:
 
 
 def lose_memory(live_run: LiveRun) -> None:
-    """Of the record only the journal's files stay, as after `kill -9`."""
+    """Keep only the journal's files of the record, as after `kill -9`."""
     record = live_run.asker.record
     assert isinstance(record, CallRecord)
     mover = record._mover
@@ -194,9 +192,7 @@ def lose_memory(live_run: LiveRun) -> None:
 
 
 @pytest.mark.parametrize("seed", [2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 13))])
-async def test_nothing_is_paid_twice_however_often_the_process_is_killed(
-    endpoint: Endpoint, tmp_path: Path, seed: int
-) -> None:
+async def test_nothing_is_paid_twice_over_random_kills(endpoint: Endpoint, tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     n_kills = 0
     while not await live_until(tmp_path, dice.randrange(1, 40)):
@@ -217,7 +213,7 @@ async def test_an_answer_to_the_creation_that_is_lost_makes_no_second_batch(endp
     assert not endpoint.paid_twice
 
 
-async def test_what_expired_or_was_refused_goes_the_way_of_any_error(endpoint: Endpoint, tmp_path: Path) -> None:
+async def test_expired_and_refused_lines_are_handled_like_other_errors(endpoint: Endpoint, tmp_path: Path) -> None:
     limited: Counter[str] = Counter()
 
     def answer_line(asked: Asked) -> Raw | None:
@@ -237,7 +233,7 @@ async def test_what_expired_or_was_refused_goes_the_way_of_any_error(endpoint: E
     assert not endpoint.paid_twice
 
 
-async def test_a_reply_of_no_use_is_asked_again_in_the_next_round(endpoint: Endpoint, tmp_path: Path) -> None:
+async def test_unusable_reply_is_asked_again_in_the_next_round(endpoint: Endpoint, tmp_path: Path) -> None:
     endpoint.configure(script={"rank": ["I would rather not."]})
     outcomes = await judge_night(tmp_path)
     assert all(set(outcome.values()) == {None} for outcome in outcomes)
@@ -303,8 +299,8 @@ async def test_a_run_that_is_stopped_leaves_its_batch_and_a_later_one_fetches_it
     endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endpoint.takes_s = None
-    said: list[str] = []
-    monkeypatch.setattr(queues.logger, "warning", lambda text, *parts: said.append(text % parts))
+    warnings: list[str] = []
+    monkeypatch.setattr(queues.logger, "warning", lambda text, *parts: warnings.append(text % parts))
     async with lay_out_night(tmp_path) as live_run:
         judging = asyncio.create_task(extract_statements(live_run, make_work(make_sample())))
         while live_run.batch_queues[0].describe() is None:
@@ -312,7 +308,7 @@ async def test_a_run_that_is_stopped_leaves_its_batch_and_a_later_one_fetches_it
         live_run.stop(RunCancelled("stopped by SIGINT"), drain_s=0.0)
         with pytest.raises(RunCancelled, match="SIGINT"):
             await judging
-    assert "2 requests stay with the provider in batch_1; nothing is cancelled there" in said[0]
+    assert "2 requests stay with the provider in batch_1; nothing is cancelled there" in warnings[0]
     assert read_calls(tmp_path) == []
     endpoint.takes_s = 0.0
     await judge_night(tmp_path, "run-2")
@@ -320,7 +316,7 @@ async def test_a_run_that_is_stopped_leaves_its_batch_and_a_later_one_fetches_it
     assert {call["run_id"] for call in read_calls(tmp_path)} == {"run-2"}
 
 
-async def test_a_run_whose_process_need_not_wait_ends_and_is_known_by_that(endpoint: Endpoint, tmp_path: Path) -> None:
+async def test_run_that_need_not_wait_leaves_its_batch(endpoint: Endpoint, tmp_path: Path) -> None:
     endpoint.takes_s = None
     async with lay_out_night(tmp_path) as live_run:
         live_run.batch_queues[0].leave_after(0.2)
@@ -329,7 +325,7 @@ async def test_a_run_whose_process_need_not_wait_ends_and_is_known_by_that(endpo
     row = RunRow(run_id="run-1", judge="openai:judge", started_at=now_utc(), config={}, status="cancelled")
     assert has_left_batch(replace(row, problem=str(left.value)))
     assert not has_left_batch(replace(row, problem="stopped by SIGINT"))
-    assert [batch.status for batch in endpoint.batches.values()] != ["cancelled"], "it goes on at the provider"
+    assert [batch.status for batch in endpoint.batches.values()] != ["cancelled"], "it continues at the provider"
     endpoint.takes_s = 0.0
     await judge_night(tmp_path)
     assert not endpoint.paid_twice

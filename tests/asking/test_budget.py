@@ -1,4 +1,4 @@
-"""A budget is kept over a whole run: whatever is in flight at once, however often it is resumed, and also where the
+"""A budget is kept over a whole run: with requests in flight, when it is resumed, and also where the
 endpoint does not say how many tokens a call took.
 """
 
@@ -32,7 +32,7 @@ def endpoint(request: pytest.FixtureRequest) -> Iterator[Endpoint]:
 
 
 async def judge_within(folder: Path, budget_usd: float, *, run_id: str = "run-1", **settings: Any) -> list[SampleWork]:  # noqa: ANN401  # fields of RunSettings
-    """Judge the same samples within a budget, as a new run or one that goes on."""
+    """Judge the same samples within a budget, as a new or a resumed run."""
     chosen = make_settings(
         judge=MODEL, budget_usd=budget_usd, metrics=("answer_correctness", "faithfulness"), **settings
     )
@@ -46,7 +46,7 @@ async def judge_within(folder: Path, budget_usd: float, *, run_id: str = "run-1"
 
 
 def read_costs(folder: Path, run_id: str = "run-1") -> list[float]:
-    """What each call that was sent cost."""
+    """Return the cost of each call that was sent."""
     rows = open_warehouse(folder).read_rows(
         "select cost_usd from llm_calls where run_id = $run_id and status <> 'cached'", {"run_id": run_id}
     )
@@ -69,7 +69,7 @@ async def test_no_more_is_spent_than_the_budget_and_what_was_in_flight(
     assert collect_reasons(works) == {None, "budget_exhausted"}
 
 
-async def test_a_resumed_run_goes_on_with_what_is_left(endpoint: Endpoint, tmp_path: Path) -> None:
+async def test_resumed_run_has_the_remaining_budget(endpoint: Endpoint, tmp_path: Path) -> None:
     await judge_within(tmp_path, 0.006, concurrency=2)
     n_first = endpoint.stats.requests.total()
     works = await judge_within(tmp_path, 0.012, concurrency=2)
@@ -88,10 +88,10 @@ async def test_a_resumed_run_goes_on_with_what_is_left(endpoint: Endpoint, tmp_p
 async def test_with_the_same_budget_it_says_so_and_asks_nothing(endpoint: Endpoint, tmp_path: Path) -> None:
     await judge_within(tmp_path, 0.006)
     n_before, spent_usd = endpoint.stats.requests.total(), sum(read_costs(tmp_path))
-    with pytest.raises(FatalJudgeError, match=r"run run-1 has spent 0\.0\d+ dollars and its budget is 0\.006") as told:
+    with pytest.raises(FatalJudgeError, match=r"run run-1 has spent 0\.0\d+ dollars and its budget is 0\.006") as error:
         await judge_within(tmp_path, 0.006)
-    assert f"{spent_usd:.4g}" in str(told.value)
-    assert "evalhouse resume run-1 --budget USD" in str(told.value)
+    assert f"{spent_usd:.4g}" in str(error.value)
+    assert "evalhouse resume run-1 --budget USD" in str(error.value)
     assert endpoint.stats.requests.total() == n_before
 
 

@@ -1,4 +1,4 @@
-"""The record of a run: what was asked is found again at once, later, and in another run; nobody waits for ever."""
+"""The record of a run: what was asked is found again at once, later, and in another run; no caller waits for ever."""
 
 import asyncio
 import threading
@@ -103,7 +103,7 @@ async def test_only_good_replies_are_used_again(warehouse: Warehouse, status: st
         assert await record.find(make_call().request_hash) is None
 
 
-async def test_fresh_asks_anew_but_not_twice_within_its_own_run(warehouse: Warehouse) -> None:
+async def test_fresh_asks_again_but_not_twice_within_one_run(warehouse: Warehouse) -> None:
     async with open_record(warehouse) as record:
         record.keep(make_call(1))
     async with open_record(warehouse, "run-2", fresh=True) as record:
@@ -153,9 +153,7 @@ async def test_a_cancelled_look_up_takes_nothing_from_the_others(warehouse: Ware
         assert await other is not None
 
 
-async def test_an_unreadable_warehouse_is_an_error_for_everybody_and_a_hang_for_nobody(
-    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unreadable_warehouse_fails_all_waiters(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_record(warehouse) as record:
         for number in range(3):
             record.keep(make_call(number))

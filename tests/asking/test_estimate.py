@@ -76,7 +76,7 @@ def test_requests_are_those_of_the_run_and_none_once_it_is_on_record(
         requests = asyncio.run(judge_for_real(settings)).requests
         after = estimate_run(settings)
         assert requests == endpoint.stats.requests.total()
-    # The endpoint splits texts otherwise than the stand-in, which knows refusals; that decides over some requests.
+    # The endpoint splits texts differently from the stand-in, which knows refusals; that decides over some requests.
     assert before.usage.requests == pytest.approx(requests, rel=0.06)
     assert (after.usage.requests, after.usage.prompt_tokens, after.usage.cost_usd) == (0, 0, 0)
     assert after.usage.reused >= requests
@@ -93,8 +93,8 @@ def test_what_measures_noise_comes_on_top(tmp_path: Path, capsys: pytest.Capture
     assert plain.usage.cost_usd is not None
     assert estimate.noise.cost_usd == pytest.approx(0.6 * plain.usage.cost_usd, rel=0.1)
     print_estimate(estimate, as_json=False)
-    told = f"noise: 12 samples judged again, about {estimate.noise.requests:,} requests, cost $0.0"
-    assert told in " ".join(capsys.readouterr().out.split())
+    expected_text = f"noise: 12 samples judged again, about {estimate.noise.requests:,} requests, cost $0.0"
+    assert expected_text in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_judge_that_says_the_same_each_time_is_not_measured(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_on_the_sample_dataset_it_is_within_a_tenth_of_the_run(
 
 
 def test_what_the_endpoint_caches_is_within_a_tenth_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The endpoint's own usage: it counts characters by four, and caches whatever beginnings requests share."""
+    """The endpoint's own usage: it counts characters by four, and caches the beginnings that requests share."""
     with running_endpoint() as endpoint:
         monkeypatch.setenv("OPENAI_BASE_URL", endpoint.base_url)
         settings = make_settings(tmp_path / "w.duckdb", "openai:gpt-4.1-mini", limit=None, language="en")
@@ -232,12 +232,12 @@ def test_rows_of_a_stand_in_have_ids_in_favour_and_the_examples_words_against(la
         contexts=[Item(id="C1", text=statement.text), Item(id="C2", text="Fish soup needs dill.")],
         answer_statements=[statement], ground_truth_statements=[other, Item(id="G2", text=statement.text)],
     )["verdicts"]  # fmt: skip
-    said = {row[0]: row[1:] for row in rows}
-    assert said["A1"] == ["G1", "TP", "C1"]
-    assert said["C1"] == ["G1", "useful"]
-    assert (said["G1"][1], said["G1"][2][:6], said["C2"][1]) == ("FN", "none: ", "not_useful")
+    output = {row[0]: row[1:] for row in rows}
+    assert output["A1"] == ["G1", "TP", "C1"]
+    assert output["C1"] == ["G1", "useful"]
+    assert (output["G1"][1], output["G1"][2][:6], output["C2"][1]) == ("FN", "none: ", "not_useful")
     cells = [cell for row in example["verdicts"] for cell in row]
-    for words in (said["G1"][0], said["G1"][2].removeprefix("none: "), said["C2"][0]):
+    for words in (output["G1"][0], output["G1"][2].removeprefix("none: "), output["C2"][0]):
         assert any(words[:-1] in cell for cell in cells)
 
 
@@ -264,8 +264,8 @@ def test_a_budget_does_not_end_the_counting(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_a_budget_without_a_price_is_refused_here_too(tmp_path: Path) -> None:
-    with pytest.raises(FatalJudgeError, match="no price for 'nobody-knows'"):
-        estimate_run(make_settings(tmp_path / "none.duckdb", "openai:nobody-knows", budget_usd=1.0))
+    with pytest.raises(FatalJudgeError, match="no price for 'unknown-model'"):
+        estimate_run(make_settings(tmp_path / "none.duckdb", "openai:unknown-model", budget_usd=1.0))
 
 
 def make_estimate(cost_usd: float | None, cached_usd: float | None) -> Estimate:
@@ -277,7 +277,7 @@ def make_estimate(cost_usd: float | None, cached_usd: float | None) -> Estimate:
 
 
 @pytest.mark.parametrize(
-    ("cost_usd", "cached_usd", "told"),
+    ("cost_usd", "cached_usd", "expected_text"),
     [
         (None, None, "cost unknown. Nothing was asked."),
         (2.5, 2.5, "cost $2.50. Nothing was asked."),
@@ -285,17 +285,17 @@ def make_estimate(cost_usd: float | None, cached_usd: float | None) -> Estimate:
     ],
 )
 def test_people_get_a_table_by_step_and_a_line(
-    capsys: pytest.CaptureFixture[str], cost_usd: float | None, cached_usd: float | None, told: str
+    capsys: pytest.CaptureFixture[str], cost_usd: float | None, cached_usd: float | None, expected_text: str
 ) -> None:
     print_estimate(make_estimate(cost_usd, cached_usd), as_json=False)
-    said = capsys.readouterr().out
-    header, step, total = (line.split() for line in said.splitlines()[:3])
+    output = capsys.readouterr().out
+    header, step, total = (line.split() for line in output.splitlines()[:3])
     assert header[0] == "step"
     assert step[:5] == ["rank", "7", "8", "9,000", "6,000"]
     assert total[1:] == step[1:]
-    line = " ".join(said.split())
+    line = " ".join(output.split())
     assert "3 samples, judged by openai:mine: 7 requests to send and 8 replies on record; about 9,000 + 10" in line
-    assert told in line
+    assert expected_text in line
 
 
 def test_programs_get_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:

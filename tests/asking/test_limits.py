@@ -1,4 +1,4 @@
-"""Slots of an endpoint: in order, never too many, none lost, and as many as the endpoint bears."""
+"""Slots of an endpoint: in order, never too many, none lost, and as many as the endpoint capacity."""
 
 import asyncio
 import itertools
@@ -14,7 +14,7 @@ from evalhouse.tasks.judge.errors import RunCancelled
 
 
 class Provider:
-    """Bears `most` requests at once, or `per_window` in half a second, and refuses the others at once."""
+    """Takes `most` requests at once, or `per_window` in half a second, and refuses the others at once."""
 
     def __init__(self, *, most: int = 10_000, latency_s: float = 0.02, per_window: int | None = None) -> None:
         self.most = most
@@ -28,7 +28,7 @@ class Provider:
         self.left = 0
 
     async def answer(self) -> bool:
-        """Whether the request was let in."""
+        """Return whether the request was let in."""
         now = read_clock()
         if self.per_window is not None and now >= self.window_ends:
             self.window_ends, self.left = now + 0.5, self.per_window
@@ -92,7 +92,7 @@ async def test_slots_are_given_in_the_order_they_were_asked_for() -> None:
 
 @pytest.mark.parametrize("when", ["before its turn", "in the moment of its turn"])
 @in_virtual_time
-async def test_whoever_is_cancelled_while_waiting_takes_no_slot_along(when: str) -> None:
+async def test_cancelled_waiter_takes_no_slot(when: str) -> None:
     limit, starts = EndpointLimit(concurrency=1), list[float]()
     async with limit.slot():
         second = asyncio.create_task(take(limit, starts))
@@ -107,7 +107,7 @@ async def test_whoever_is_cancelled_while_waiting_takes_no_slot_along(when: str)
 
 
 @in_virtual_time
-async def test_an_endpoint_that_bears_less_than_allowed_is_kept_full_with_few_refusals() -> None:
+async def test_endpoint_that_takes_less_than_allowed_is_kept_full_with_few_refusals() -> None:
     provider, limit = Provider(most=16, latency_s=0.3), EndpointLimit(concurrency=64)
     started = read_clock()
     await asyncio.gather(*(send(limit, provider) for _ in range(1500)))
@@ -148,7 +148,7 @@ async def test_a_first_burst_is_bounded_and_opens_up_with_success() -> None:
     assert provider.max_in_flight > 128
 
 
-# Refusals without a told limit
+# Refusals without a named limit
 
 
 @in_virtual_time
@@ -187,9 +187,7 @@ async def test_requests_a_minute_are_spread_over_the_minute() -> None:
     pauses=st.lists(st.floats(0.0, 90.0), min_size=1, max_size=30),
     batch=st.integers(1, 200),
 )
-def test_no_minute_has_more_than_its_requests_whatever_the_rhythm_of_asking(
-    rpm: int, pauses: list[float], batch: int
-) -> None:
+def test_no_minute_has_more_than_its_requests_in_any_rhythm(rpm: int, pauses: list[float], batch: int) -> None:
     async def ask() -> list[float]:
         limit, starts = EndpointLimit(concurrency=1000, rpm=rpm), list[float]()
         asked = []
@@ -259,19 +257,19 @@ async def test_share_bounds_slots_and_rates_and_takes_no_slot_away() -> None:
 
 @given(
     concurrency=st.integers(1, 12),
-    bears=st.integers(1, 12),
+    capacity=st.integers(1, 12),
     shares=st.lists(st.integers(0, 15), max_size=6),
     holds=st.lists(st.floats(0.0, 3.0), min_size=1, max_size=60),
     cancelled=st.sets(st.integers(0, 59), max_size=20),
 )
 def test_never_too_many_and_no_slot_is_lost(
-    concurrency: int, bears: int, shares: list[int], holds: list[float], cancelled: set[int]
+    concurrency: int, capacity: int, shares: list[int], holds: list[float], cancelled: set[int]
 ) -> None:
     async def ask(limit: EndpointLimit, bound: list[int], hold_s: float) -> None:
         async with limit.slot() as slot:
             assert limit.in_flight <= max(bound[0], limit.in_flight - 1)
             await asyncio.sleep(hold_s)
-            if limit.in_flight > bears:
+            if limit.in_flight > capacity:
                 limit.note_refused(slot, None)
             else:
                 limit.note_success(slot)
@@ -296,7 +294,7 @@ def test_never_too_many_and_no_slot_is_lost(
 
 
 @given(concurrency=st.integers(1, 5), asked=st.integers(1, 30), cause=st.sampled_from(["full", "pause", "rate"]))
-def test_closing_wakes_all_who_wait_and_lets_nobody_in(concurrency: int, asked: int, cause: str) -> None:
+def test_closing_wakes_all_waiters_and_lets_none_in(concurrency: int, asked: int, cause: str) -> None:
     async def run() -> None:
         limit, starts = EndpointLimit(concurrency=concurrency, rpm=1 if cause == "rate" else None), list[float]()
         if cause == "pause":

@@ -1,4 +1,4 @@
-"""Expected ratings: from the tokens of a reply to the mean over the scale, or to the reason why there is none."""
+"""Expected ratings: from the tokens of a reply to the mean over the scale, or to the reason why it is missing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evalhouse.tasks.measures.expected_ratings import expect_ratings, find_expec
 
 
 def expect(*tokens: Token, rubric: str = "accuracy", packed: str | None = "") -> Rating:
-    """What becomes of the reply's only criterion; `packed` in place of the tokens' own log-probabilities."""
+    """Return the rating of the reply's only criterion; `packed` in place of the tokens' own log-probabilities."""
     text = write_text(*tokens)
     given = pack_logprobs({"content": list_tokens(*tokens)}, text) if packed == "" else packed
     name = next(iter(find_rubric(rubric).criteria))
@@ -23,8 +23,8 @@ def expect(*tokens: Token, rubric: str = "accuracy", packed: str | None = "") ->
         reply = rate(int(text.rpartition("[[")[2].partition("]]")[0]))
     else:
         reply = orjson.loads(text[text.index("{") : text.rindex("}") + 1])
-    said = {name: Rating(reason="So it is.", rating=5.0)}
-    return expect_ratings(said, reply, text, given, find_rubric(rubric))[name]
+    rated = {name: Rating(reason="So it is.", rating=5.0)}
+    return expect_ratings(rated, reply, text, given, find_rubric(rubric))[name]
 
 
 # The mean over a scale
@@ -49,45 +49,45 @@ def expect(*tokens: Token, rubric: str = "accuracy", packed: str | None = "") ->
     ],
 )  # fmt: skip
 def test_a_rating_is_the_mean_over_the_scale_at_its_place(tokens: tuple[Token, ...], mean: float, share: str) -> None:
-    said = expect(*tokens)
-    assert said.expected == pytest.approx(mean, abs=1e-5)
-    assert said.rating == 5.0, "what was said stays on record"
-    assert said.note == f"expected from log-probabilities; {share} of the probability lay on the scale"
+    rated = expect(*tokens)
+    assert rated.expected == pytest.approx(mean, abs=1e-5)
+    assert rated.rating == 5.0, "the written rating stays recorded"
+    assert rated.note == f"expected from log-probabilities; {share} of the probability lay on the scale"
 
 
 def test_a_spread_weighs_the_means_of_its_scores_as_the_judge_did() -> None:
-    said = expect(
+    rated = expect(
         '{"passage_recall": {"reason": "Half.", "scores": [{"score": ', {"3": 0.8, "2": 0.2}, ', "probability": 0.4}, ',
         '{"score": ', {"4": 0.9, "5": 0.05, "the": 0.05}, ', "probability": 0.6}]}}',
         rubric="passage_recall",
     )  # fmt: skip
     second = (4 * 0.9 + 5 * 0.05) / 0.95
-    assert said.expected == pytest.approx(0.4 * 2.8 + 0.6 * second, abs=1e-5)
-    assert said.note is not None
-    assert f"{0.4 + 0.6 * 0.95:.1%}" in said.note
+    assert rated.expected == pytest.approx(0.4 * 2.8 + 0.6 * second, abs=1e-5)
+    assert rated.note is not None
+    assert f"{0.4 + 0.6 * 0.95:.1%}" in rated.note
 
 
 def test_a_score_of_no_weight_is_of_no_matter() -> None:
-    said = expect(
+    rated = expect(
         '{"passage_recall": {"reason": "Half.", "scores": [{"score": ', {"3": 0.75, "4": 0.25}, ', "probability": 1}, ',
         '{"score": ', {"4": 0.1, "x": 0.9}, ', "probability": 0}]}}',
         rubric="passage_recall",
     )  # fmt: skip
-    assert said.expected == pytest.approx(3.25, abs=1e-5)
+    assert rated.expected == pytest.approx(3.25, abs=1e-5)
 
 
 # Numbers of several tokens
 
 
 def test_a_ten_of_two_tokens_shares_the_one_out_by_what_follows_it() -> None:
-    said = expect(*RATED, {"1": 0.9, "9": 0.1}, {"0": 0.8, "}": 0.2}, "}}")
-    assert said.expected == pytest.approx(0.9 * 0.8 * 10 + 0.9 * 0.2 * 1 + 0.1 * 9, abs=1e-5)
-    assert "100.0%" in str(said.note)
+    rated = expect(*RATED, {"1": 0.9, "9": 0.1}, {"0": 0.8, "}": 0.2}, "}}")
+    assert rated.expected == pytest.approx(0.9 * 0.8 * 10 + 0.9 * 0.2 * 1 + 0.1 * 9, abs=1e-5)
+    assert "100.0%" in str(rated.note)
 
 
 def test_a_one_may_have_become_a_ten() -> None:
-    said = expect(*RATED, {"1": 0.9, "2": 0.1}, {"}}": 0.75, "0": 0.25})
-    assert said.expected == pytest.approx(0.9 * 0.75 * 1 + 0.9 * 0.25 * 10 + 0.1 * 2, abs=1e-5)
+    rated = expect(*RATED, {"1": 0.9, "2": 0.1}, {"}}": 0.75, "0": 0.25})
+    assert rated.expected == pytest.approx(0.9 * 0.75 * 1 + 0.9 * 0.25 * 10 + 0.1 * 2, abs=1e-5)
 
 
 def test_a_ten_of_one_token_leaves_the_one_as_it_is() -> None:
@@ -96,9 +96,9 @@ def test_a_ten_of_one_token_leaves_the_one_as_it_is() -> None:
 
 
 def test_a_one_that_may_begin_a_ten_is_not_guessed_at() -> None:
-    said = expect(*RATED, {"9": 0.6, "1": 0.4}, "}}")
-    assert said.expected is None
-    assert said.note == "as written: 40.0% of the probability lay on digits that may begin a longer number"
+    rated = expect(*RATED, {"9": 0.6, "1": 0.4}, "}}")
+    assert rated.expected is None
+    assert rated.note == "as written: 40.0% of the probability lay on digits that may begin a longer number"
     # So little of it moves no grade, and is left out.
     assert expect(*RATED, {"9": 0.995, "1": 0.005}, "}}").expected == pytest.approx(9)
     # On a scale that ends before ten it is a one.
@@ -110,7 +110,7 @@ def test_a_one_that_may_begin_a_ten_is_not_guessed_at() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "told"),
+    ("tokens", "note"),
     [
         ((*RATED, {"7": 0.3, "x": 0.4, "y": 0.3}, "}}"), "only 30.0% of the probability lay on the scale"),
         ((*RATED, "7.0}}"), "it is not clear where in the reply its number is"),
@@ -118,10 +118,10 @@ def test_a_one_that_may_begin_a_ten_is_not_guessed_at() -> None:
         (('{"accuracy": {"reason": "Half.", "rating": 7}, "x": {"accuracy": {"rating": 2}}}',), "it is not clear"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_determined_is_as_it_was_said(tokens: tuple[Token, ...], told: str) -> None:
-    said = expect(*tokens)
-    assert (said.rating, said.expected) == (5.0, None)
-    assert str(said.note).startswith(f"as written: {told}")
+def test_undetermined_rating_is_the_written_one(tokens: tuple[Token, ...], note: str) -> None:
+    rated = expect(*tokens)
+    assert (rated.rating, rated.expected) == (5.0, None)
+    assert str(rated.note).startswith(f"as written: {note}")
 
 
 def test_tokens_that_do_not_spell_the_reply_are_not_used() -> None:
@@ -129,7 +129,7 @@ def test_tokens_that_do_not_spell_the_reply_are_not_used() -> None:
     packed = pack_logprobs({"content": list_tokens(RATED[0], {"7": 1.0})}, text)
     assert packed == "[]"
     assert expect(*SEVEN, packed=packed).note == "as written: its number could not be found among the tokens"
-    # What an endpoint takes out of the text, thoughts or a final mark, stands around it.
+    # Thoughts or a final mark that an endpoint takes out of the text are around it.
     around = list_tokens("<think>2?</think>", *SEVEN, "<|end|>")
     found = expect(*SEVEN, packed=pack_logprobs({"content": around}, text))
     assert found.expected == pytest.approx(SEVEN_MEAN, abs=1e-5)
@@ -189,14 +189,14 @@ def test_spreads_and_lone_ratings_are_expectable(rubric: str, expectable: set[st
     assert find_expectable(find_rubric(rubric)) == expectable
 
 
-def test_a_rule_goes_on_from_the_expected_rating() -> None:
+def test_rules_start_from_the_expected_rating() -> None:
     rubric = find_rubric("relevance")
-    said = {
+    rated = {
         name: Rating(reason="So.", rating=0.0 if one.kind == "flag" else 9.0) for name, one in rubric.criteria.items()
     }
-    said["accuracy"] = Rating(reason="So.", rating=3.0, expected=1.8, note="expected from tokens")
-    said["comprehensiveness"] = Rating(reason="So.", rating=9.0, expected=8.5, note="expected from tokens")
-    grades = {one.criterion: one for one in rubric.settle(said, has_contexts=True, judged_totals={})}
+    rated["accuracy"] = Rating(reason="So.", rating=3.0, expected=1.8, note="expected from tokens")
+    rated["comprehensiveness"] = Rating(reason="So.", rating=9.0, expected=8.5, note="expected from tokens")
+    grades = {one.criterion: one for one in rubric.settle(rated, has_contexts=True, judged_totals={})}
     assert (grades["accuracy"].said, grades["accuracy"].rating) == (3.0, 1.8)
     assert grades["accuracy"].rule == "expected from tokens"
     assert grades["comprehensiveness"].rule == "expected from tokens; capped at 4: accuracy is 1.8, at most 2"

@@ -1,4 +1,4 @@
-"""A model on one's own machine: one request after the other, each of them slow. In virtual time."""
+"""A model on your own machine: one request after the other, each of them slow. In virtual time."""
 
 import asyncio
 from collections import Counter
@@ -95,7 +95,7 @@ async def ask_all(model: LocalModel, n: int, concurrency: int = DEFAULTS.concurr
 
 @pytest.mark.parametrize(("takes_s", "n"), [(9.0, 40), (25.0, 40), (59.0, 20)])
 @in_virtual_time
-async def test_who_waits_in_a_queue_that_moves_is_not_given_up(takes_s: float, n: int) -> None:
+async def test_request_in_a_moving_queue_is_not_given_up(takes_s: float, n: int) -> None:
     model, began = LocalModel(takes=lambda _: takes_s), read_clock()
     asker, answers = await ask_all(model, n)
     assert not [answer for answer in answers if isinstance(answer, BaseException)]
@@ -105,7 +105,7 @@ async def test_who_waits_in_a_queue_that_moves_is_not_given_up(takes_s: float, n
 
 @dataclass
 class NewestFirst(LocalModel):
-    """A server that gives its slot to whoever asked last, as llama.cpp does with what comes as a slot becomes free."""
+    """A server that gives a free slot to the last request, as llama.cpp does."""
 
     _line: list[asyncio.Event] = field(default_factory=list)
     _is_busy: bool = False
@@ -129,7 +129,7 @@ class NewestFirst(LocalModel):
 
 
 @in_virtual_time
-async def test_a_queue_that_begins_with_the_newest_loses_nobody_either() -> None:
+async def test_queue_that_begins_with_the_newest_loses_none() -> None:
     model, began = NewestFirst(takes=lambda _: 25.0), read_clock()
     asker, _ = await ask_all(model, 60)
     assert (asker.counts.requests, asker.counts.late, set(model.done.values())) == (60, 0, {1})
@@ -138,7 +138,7 @@ async def test_a_queue_that_begins_with_the_newest_loses_nobody_either() -> None
 
 @pytest.mark.parametrize("n_slots", [2, 4])
 @in_virtual_time
-async def test_neither_is_one_that_others_overtake_now_and_then(n_slots: int) -> None:
+async def test_request_that_some_overtake_is_not_given_up(n_slots: int) -> None:
     """A long request holds one slot while shorter ones pass it in the others."""
     model = LocalModel(takes=lambda name: 50.0 if name.endswith("7") else 15.0, n_slots=n_slots)
     asker, _ = await ask_all(model, 40)
@@ -146,7 +146,7 @@ async def test_neither_is_one_that_others_overtake_now_and_then(n_slots: int) ->
 
 
 @in_virtual_time
-async def test_on_ones_own_machine_a_first_request_of_minutes_is_waited_for() -> None:
+async def test_first_request_of_minutes_is_waited_for_on_this_machine() -> None:
     """A cold model that reads a long prompt on a busy machine was seen to take 170 s."""
     model = LocalModel(takes=lambda name: 400.0 if name == "s0" else 30.0, endpoint="http://127.0.0.1:8080/v1")
     asker, _ = await ask_all(model, 8)
@@ -173,11 +173,11 @@ async def test_fewer_are_sent_at_once_after_a_time_out() -> None:
     asker, _ = await ask_all(model, 40)
     assert model.max_waiting == DEFAULTS.concurrency
     assert asker.limit.capacity.allowed <= DEFAULTS.concurrency // 2 + 1
-    assert asker.counts.late == DEFAULTS.concurrency, "those of the first minute, and no other"
+    assert asker.counts.late == DEFAULTS.concurrency, "only the requests of the first minute"
 
 
 @in_virtual_time
-async def test_an_endpoint_that_answers_nobody_is_given_up_for_all_at_the_same_time() -> None:
+async def test_endpoint_that_never_answers_is_given_up_for_all_questions_at_once() -> None:
     began = read_clock()
     asker, answers = await ask_all(LocalModel(takes=lambda _: 1e9), 16)
     assert all(isinstance(answer, JudgeFailed) for answer in answers)
@@ -186,7 +186,7 @@ async def test_an_endpoint_that_answers_nobody_is_given_up_for_all_at_the_same_t
 
 
 @in_virtual_time
-async def test_a_request_that_is_lost_while_others_are_answered_slows_nobody_down() -> None:
+async def test_lost_request_slows_no_other_down() -> None:
     lost = iter([1e9])
     model = LocalModel(takes=lambda name: next(lost, 2.0) if name == "s3" else 2.0, n_slots=16)
     asker, _ = await ask_all(model, 200)

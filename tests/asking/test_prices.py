@@ -1,4 +1,4 @@
-"""What a call costs: our table, a user's over it, dated names of models, cached tokens, and nothing made up."""
+"""The price of a call: our table, a user's over it, dated names of models, cached tokens, and no invented price."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_cached_tokens_are_part_of_the_prompt_and_cost_less(cached_tokens: int |
     assert price.cost_usd(1_000_000, 250_000, cached_tokens) == pytest.approx(cost_usd + 2.0)
 
 
-def test_cached_tokens_without_a_price_of_their_own_cost_what_others_cost() -> None:
+def test_cached_tokens_without_a_separate_price_cost_the_same() -> None:
     price = Price(input_usd=2.0, output_usd=8.0)
     assert price.cost_usd(1000, 10, 900) == price.cost_usd(1000, 10)
     free = Price(input_usd=2.0, output_usd=8.0, cached_usd=0.0)
@@ -64,7 +64,7 @@ def test_a_dated_name_costs_what_its_model_costs(model: str, family: str) -> Non
     assert find_price(prices, model) == prices[family]
 
 
-def test_a_dated_name_of_its_own_goes_before_its_family(tmp_path: Path) -> None:
+def test_price_of_a_dated_name_goes_before_its_family(tmp_path: Path) -> None:
     prices = load_prices(write_prices(tmp_path, "gpt-4o-2024-05-13: [5, 15]\n"))
     assert find_price(prices, "gpt-4o-2024-05-13") == Price(input_usd=5.0, output_usd=15.0)
     assert find_price(prices, "gpt-4o-2024-08-06") == prices["gpt-4o"]
@@ -98,13 +98,13 @@ def test_prices_of_our_table_are_plausible() -> None:
         assert price.cached_usd is None or price.input_usd / 100 <= price.cached_usd <= price.input_usd / 2, model
 
 
-def test_each_model_stands_in_our_table_once() -> None:
+def test_each_model_is_in_our_table_once() -> None:
     text = files("evalhouse.tasks.asking").joinpath("prices.yaml").read_text(encoding="utf-8")
     names = [key.value for key, _ in yaml.compose(text, Loader=yaml.SafeLoader).value]
     assert len(names) == len(set(names))
 
 
-def test_a_file_of_ones_own_is_laid_over_ours(tmp_path: Path) -> None:
+def test_own_price_file_overrides_ours(tmp_path: Path) -> None:
     prices = load_prices(write_prices(tmp_path, "qwen3:8b: [0, 0]\ngpt-4.1: [1, 2]\nmine: [1, 2, 0.1]\n"))
     assert prices["qwen3:8b"] == Price(input_usd=0.0, output_usd=0.0)
     assert prices["gpt-4.1"] == Price(input_usd=1.0, output_usd=2.0)
@@ -139,8 +139,8 @@ def test_a_price_that_is_none_is_named_with_its_model(tmp_path: Path, numbers: s
 
 
 def test_a_missing_file_is_named() -> None:
-    with pytest.raises(FatalJudgeError, match=r"cannot read the price file nowhere\.yaml"):
-        load_prices("nowhere.yaml")
+    with pytest.raises(FatalJudgeError, match=r"cannot read the price file missing\.yaml"):
+        load_prices("missing.yaml")
 
 
 def test_a_file_of_bytes_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Replies as models write them: JSON wherever it stands is found, and what is in it is held to what was asked."""
+"""Replies as models write them: JSON is found anywhere, and its verdicts are checked against the question."""
 
 import time
 
@@ -27,7 +27,7 @@ AG = {"A1": ("TP", "FP"), "G1": ("TP", "FN")}
         f'{OBJECT}\nConfidence: {{"confidence": 0.9}}',
     ],
 )
-def test_json_is_found_wherever_it_stands(reply: str) -> None:
+def test_json_is_found_anywhere(reply: str) -> None:
     assert read_statements(reply) == TEXTS
 
 
@@ -36,7 +36,7 @@ def test_line_breaks_within_a_text_are_read_as_models_write_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "told"),
+    ("reply", "problem"),
     [
         ("", "empty"),
         ("  \n", "empty"),
@@ -51,8 +51,8 @@ def test_line_breaks_within_a_text_are_read_as_models_write_them() -> None:
         ('{"statements": ["a", 1]}', "no list of texts"),
     ],
 )
-def test_what_cannot_be_read_says_why(reply: str, told: str) -> None:
-    with pytest.raises(UnusableReply, match=told):
+def test_unreadable_reply_names_the_reason(reply: str, problem: str) -> None:
+    with pytest.raises(UnusableReply, match=problem):
         read_statements(reply)
 
 
@@ -82,7 +82,7 @@ def test_each_asked_id_gets_its_verdict() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoiled", "told"),
+    ("spoiled", "problem"),
     [
         ([], "no usable verdict for G1"),
         ([{"id": "G1", "label": "FP"}], "G1 has the label 'FP', allowed: FN, TP"),
@@ -95,10 +95,10 @@ def test_each_asked_id_gets_its_verdict() -> None:
         ([{"id": 1, "label": "TP"}], "no id"),
     ],
 )
-def test_a_verdict_that_breaks_the_rules_is_as_good_as_missing(spoiled: list[dict[str, object]], told: str) -> None:
+def test_a_verdict_that_breaks_the_rules_is_as_good_as_missing(spoiled: list[dict[str, object]], problem: str) -> None:
     verdicts = read_verdicts(say_verdicts({"id": "A1", "label": "TP"}, *spoiled), AG)
     assert set(verdicts.by_id) == {"A1"}
-    assert told in "; ".join(verdicts.problems)
+    assert problem in "; ".join(verdicts.problems)
     assert "no usable verdict for G1" in verdicts.problems[-1]
 
 
@@ -147,7 +147,7 @@ def test_contexts_that_support_together_are_read_where_none_does_alone() -> None
         {"id": "A2", "contexts": ["C2"], "together": ["C1", "C3"]},  # it needs no other context
         {"id": "A3", "contexts": [], "together": []},
         {"id": "A4", "contexts": ["C2"], "together": ["C2"]},
-        {"id": "A5", "contexts": ["C1"]},  # a prompt of one's own that asks for no more
+        {"id": "A5", "contexts": ["C1"]},  # a user's prompt that asks for no more
     )
     verdicts = read_verdicts(reply, dict.fromkeys(["A1", "A2", "A3", "A4", "A5"], ()), GIVEN)
     assert not verdicts.problems
@@ -158,7 +158,7 @@ def test_contexts_that_support_together_are_read_where_none_does_alone() -> None
 
 
 @pytest.mark.parametrize(
-    ("together", "told"),
+    ("together", "problem"),
     [
         (["C2"], "A1 names C2 as support together with no other context"),
         (["C2", "C2"], "A1 names C2 as support together with no other context"),
@@ -168,11 +168,11 @@ def test_contexts_that_support_together_are_read_where_none_does_alone() -> None
         (None, "A1 has no list of contexts together"),
     ],
 )
-def test_support_together_that_cannot_be_is_no_verdict(together: object, told: str) -> None:
+def test_impossible_support_together_is_not_a_verdict(together: object, problem: str) -> None:
     reply = say_verdicts({"id": "A1", "contexts": [], "together": together}, {"id": "G1", "contexts": ["C1"]})
     verdicts = read_verdicts(reply, dict.fromkeys(["A1", "G1"], ()), GIVEN)
     assert set(verdicts.by_id) == {"G1"}
-    assert told in verdicts.problems[0]
+    assert problem in verdicts.problems[0]
 
 
 def test_problems_quote_little_of_what_came() -> None:

@@ -1,4 +1,4 @@
-"""The rows of a `fused` reply: what each cell may hold, what stands for its reason, and what is as good as missing."""
+"""The rows of a `fused` reply: the content of each cell, the source of its reason, and missing cells."""
 
 from typing import Any
 
@@ -57,7 +57,7 @@ def test_the_last_cell_names_contexts_that_support_alone_or_joined_or_none(
 @pytest.mark.parametrize(
     ("row", "lost", "why"),
     [
-        (["A1", "G1", "TP", "C1 says so"], "supports A1", "no list of contexts"),
+        (["A1", "G1", "TP", "C1 supports it"], "supports A1", "no list of contexts"),
         (["A1", "G1", "TP", ""], "supports A1", "no list of contexts"),
         (["A1", "G1", "TP", "none"], "supports A1", "neither evidence nor a reason"),
         (["A1", "G1", "TP", "none:  "], "supports A1", "neither evidence nor a reason"),
@@ -72,9 +72,7 @@ def test_the_last_cell_names_contexts_that_support_alone_or_joined_or_none(
         (["A1", "G1", "TP", "none: G2"], "supports A1", "rests on 'G2', which is not one of C1, C2, C3, T1"),
     ],
 )
-def test_a_cell_that_says_nothing_is_as_good_as_missing_and_the_other_verdict_stands(
-    row: list[str], lost: str, why: str
-) -> None:
+def test_empty_cell_counts_as_missing_and_the_other_verdict_is_kept(row: list[str], lost: str, why: str) -> None:
     verdicts = read(row, asked={"A1": ("TP", "FP"), "supports A1": ()})
     assert verdicts.missing == (lost,)
     assert set(verdicts.by_id) == {"A1", "supports A1"} - {lost}

@@ -22,7 +22,7 @@ from evalhouse.tasks.asking.limits import EndpointLimit, SharedLimits, name_limi
 from evalhouse.tasks.judge.errors import RunCancelled
 
 
-def go_on() -> None:
+def never_stop() -> None:
     """Not stopped."""
 
 
@@ -59,7 +59,7 @@ def prefect(monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
 
 
 def read_limit(prefect: httpx.Client, key: str) -> tuple[int, int]:
-    """Return the slots of the limit in Prefect, and those that are taken."""
+    """Return the slots of the limit in Prefect, and the taken ones."""
     found = prefect.get(f"/v2/concurrency_limits/{name_limit(key)}").raise_for_status().json()
     return found["limit"], found["active_slots"]
 
@@ -76,7 +76,7 @@ async def test_shards_of_one_run_hold_the_whole_limit_together_and_give_it_back(
     run = Run(key)
     async with AsyncExitStack() as stack:
         for held in (8, 16):
-            await stack.enter_async_context(run.shared.hold(go_on))
+            await stack.enter_async_context(run.shared.hold(never_stop))
             assert (run.share, read_limit(prefect, key)) == (held, (16, held))
     assert (run.share, read_limit(prefect, key)) == (0, (16, 0))
 
@@ -87,10 +87,10 @@ async def test_shard_of_another_run_waits_for_free_slots(
     first, second = Run(key, slots=16), Run(key, slots=8)
 
     async def judge_second() -> None:
-        async with second.shared.hold(go_on):
+        async with second.shared.hold(never_stop):
             assert read_limit(prefect, key) == (16, 8)
 
-    async with first.shared.hold(go_on):
+    async with first.shared.hold(never_stop):
         waiting = asyncio.create_task(judge_second())
         await wait_until(lambda: "waiting for slots of the Prefect limit evalhouse-models.example" in caplog.text)
         assert (first.share, second.share, waiting.done()) == (16, 16, False)
@@ -100,14 +100,14 @@ async def test_shard_of_another_run_waits_for_free_slots(
 
 async def test_limit_that_an_operator_lowers_holds_from_the_next_shard_on(prefect: httpx.Client, key: str) -> None:
     run = Run(key)
-    async with run.shared.hold(go_on):
+    async with run.shared.hold(never_stop):
         prefect.patch(f"/v2/concurrency_limits/{name_limit(key)}", json={"limit": 2}).raise_for_status()
-    async with run.shared.hold(go_on):
+    async with run.shared.hold(never_stop):
         assert run.share == 2
     prefect.patch(f"/v2/concurrency_limits/{name_limit(key)}", json={"limit": 0}).raise_for_status()
 
     async def judge() -> None:
-        async with run.shared.hold(go_on):
+        async with run.shared.hold(never_stop):
             assert run.share == 4
 
     waiting = asyncio.create_task(judge())
@@ -119,9 +119,9 @@ async def test_limit_that_an_operator_lowers_holds_from_the_next_shard_on(prefec
 
 async def test_limit_that_an_operator_switches_off_bounds_nothing(prefect: httpx.Client, key: str) -> None:
     run = Run(key)
-    async with run.shared.hold(go_on):
+    async with run.shared.hold(never_stop):
         prefect.patch(f"/v2/concurrency_limits/{name_limit(key)}", json={"active": False}).raise_for_status()
-    async with run.shared.hold(go_on), run.shared.hold(go_on), run.shared.hold(go_on):
+    async with run.shared.hold(never_stop), run.shared.hold(never_stop), run.shared.hold(never_stop):
         assert run.share == 16
 
 
@@ -136,7 +136,7 @@ async def test_stop_ends_the_wait(prefect: httpx.Client, key: str) -> None:
         async with run.shared.hold(stop):
             pytest.fail("the other run holds all slots")
 
-    async with other.shared.hold(go_on):
+    async with other.shared.hold(never_stop):
         waiting = asyncio.create_task(judge())
         await asyncio.sleep(0.3)
         stopped = True
@@ -160,7 +160,7 @@ async def test_shard_is_judged_with_a_warning_where_the_server_cannot_be_asked(
         caplog.at_level(logging.WARNING, logger="evalhouse"),
     ):
         for _ in range(2):
-            async with run.shared.hold(go_on):
+            async with run.shared.hold(never_stop):
                 assert run.share == (8 if n_warnings else 16)
     warnings = [record.getMessage() for record in caplog.records if record.name.startswith("evalhouse.")]
     assert len(warnings) == n_warnings
@@ -181,6 +181,6 @@ async def test_server_that_is_busy_for_a_while_is_asked_again_before_a_shard_is_
 
     monkeypatch.setattr(SharedLimits, "_fetch_size", fetch_size_of_busy_server)
     run = Run(key)
-    async with run.shared.hold(go_on):
+    async with run.shared.hold(never_stop):
         assert (run.share, read_limit(prefect, key)) == (8, (16, 8))
     assert (failures, caplog.records) == ([], [])

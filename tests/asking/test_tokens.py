@@ -1,4 +1,4 @@
-"""Token estimates: close enough to split by, and splitting that loses, moves and cuts nothing, whatever the texts."""
+"""Token estimates: close enough to split by, and splitting that loses, moves and cuts nothing of any text."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Tokens nobody has counted: held to what OpenAI's tokenizer makes of the same texts, counted once and written down."""
+"""Estimated tokens: compared with OpenAI's tokenizer on the same texts, counted once and written down."""
 
 import orjson
 import pytest
@@ -134,7 +134,7 @@ def test_a_prompt_that_was_counted_is_not_estimated_again() -> None:
 
 def test_an_embedding_has_no_completion_tokens() -> None:
     request = orjson.dumps({"model": "m", "input": "It is green."}).decode()
-    reply = ModelReply(text="packed floats of a vector, which are no text", prompt_tokens=None)
+    reply = ModelReply(text="packed floats of a vector, not a text", prompt_tokens=None)
     assert price_reply(PRICE, request, reply) == pytest.approx(round(count_tokens("It is green.")) * 2e-6)
 
 

@@ -41,9 +41,9 @@ def say_useful(ids: Collection[str], reason: str = "") -> str:
     return say_verdicts(*({"id": item, "label": "useful", "reason": reason} for item in ids))
 
 
-def say_by_number(*said: str | Exception) -> Callable[[Question], str | Exception]:
+def say_by_number(*replies: str | Exception) -> Callable[[Question], str | Exception]:
     """The n-th of these to the n-th question, however often that is sent; the last for ever."""
-    return lambda question: said[min(question.number, len(said)) - 1]
+    return lambda question: replies[min(question.number, len(replies)) - 1]
 
 
 async def ask(
@@ -67,7 +67,7 @@ async def test_all_at_once_is_one_request_that_narrows_nothing(tmp_path: Path) -
 
 
 async def test_each_verdict_is_the_first_usable_one_and_names_its_call(tmp_path: Path) -> None:
-    """The second reply repeats C1, which nobody asked for again, with another label."""
+    """The second reply repeats C1, which was not asked for again, with another label."""
     second = say_verdicts({"id": "C1", "label": "not_useful"}, {"id": "C3", "label": "useful", "reason": "second"})
     says = say_by_number(say_useful(("C1", "C2"), "first"), second, say_useful(("C4",), "third"))
     judged, asked = await ask(tmp_path, says)
@@ -81,8 +81,8 @@ async def test_each_verdict_is_the_first_usable_one_and_names_its_call(tmp_path:
     assert [judged[item].call_id for item in IDS] == [calls[0], calls[0], calls[1], calls[2]]
 
 
-async def test_a_reply_that_brings_none_of_the_missing_is_told_so_and_asked_for_again(tmp_path: Path) -> None:
-    """It is as good as unreadable: the same question with a note, and no use of it by whoever asks later."""
+async def test_reply_without_any_missing_verdict_is_asked_again_with_a_note(tmp_path: Path) -> None:
+    """It is as good as unreadable: the same question with a note, and no later question uses it."""
 
     def says(question: Question) -> str:
         return say_useful(("C1", "C2", "C3") if question.number == 1 else ("C4",) if question.note else ("C3",))
@@ -109,7 +109,7 @@ async def test_one_attempt_is_one_request(tmp_path: Path) -> None:
     assert len(asked) == 1
 
 
-async def test_what_was_incomplete_is_found_on_record_and_only_the_rest_is_asked(tmp_path: Path) -> None:
+async def test_incomplete_reply_is_reused_and_only_the_rest_is_asked(tmp_path: Path) -> None:
     """A run that is resumed, or another one, pays for no part again."""
     await ask(tmp_path, say_by_number(say_useful(("C1", "C2")), RefusedRequest("too long")))
     judged, asked = await ask(tmp_path, say_by_number("never sent", say_useful(("C3", "C4"))))
@@ -124,7 +124,7 @@ async def test_what_was_incomplete_is_found_on_record_and_only_the_rest_is_asked
 
 @pytest.mark.usefixtures("quick_backoff")
 @pytest.mark.parametrize(("last_chance", "kind"), [(False, EndpointDown), (True, JudgeFailed)])
-async def test_an_endpoint_that_goes_down_in_between_is_no_judge_that_left_things_out(
+async def test_endpoint_that_goes_down_in_between_is_not_an_incomplete_judge(
     tmp_path: Path, last_chance: bool, kind: type[Exception]
 ) -> None:
     LAST_CHANCE.set(last_chance)

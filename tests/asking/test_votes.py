@@ -24,7 +24,7 @@ from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, Verdict, Vote, 
 from evalhouse.tasks.judge.errors import BudgetExhausted, EndpointDown, JudgeFailed, RefusedRequest, TransientJudgeError
 from evalhouse.tasks.judge.protocol import ModelReply, ModelRequest, Question
 
-Said = str | Exception
+Reply = str | Exception
 
 # Counting
 
@@ -50,7 +50,7 @@ def must_elect(cast: Sequence[Vote], asked: int | None = None) -> JudgedItem:
     return elected
 
 
-def test_the_majority_is_told_in_the_words_of_its_first_vote() -> None:
+def test_majority_has_the_reason_of_its_first_vote() -> None:
     elected = must_elect(cast_labels("FP", "TP", "TP"))
     assert (elected.verdict.label, elected.verdict.reason, elected.call_id) == ("TP", "reason 2", "call 2")
     assert [(vote.number, vote.verdict.label, vote.agrees) for vote in elected.votes] == [
@@ -59,7 +59,7 @@ def test_the_majority_is_told_in_the_words_of_its_first_vote() -> None:
 
 
 @pytest.mark.parametrize(
-    ("votes", "contexts", "told_by", "agrees"),
+    ("votes", "contexts", "named_by", "agrees"),
     [
         ([{1}, {1, 2}, {1, 2}], ["C1", "C2"], 2, [False, True, True]),
         ([{1, 3}, set(), set()], [], 2, [False, True, True]),
@@ -68,11 +68,11 @@ def test_the_majority_is_told_in_the_words_of_its_first_vote() -> None:
     ],
 )
 def test_supporting_contexts_are_counted_one_by_one(
-    votes: Sequence[set[int]], contexts: list[str], told_by: int, agrees: list[bool]
+    votes: Sequence[set[int]], contexts: list[str], named_by: int, agrees: list[bool]
 ) -> None:
     elected = must_elect(cast_contexts(*votes))
     assert list(elected.verdict.contexts) == contexts
-    assert (elected.verdict.reason, elected.call_id) == (f"reason {told_by}", f"call {told_by}")
+    assert (elected.verdict.reason, elected.call_id) == (f"reason {named_by}", f"call {named_by}")
     assert [vote.agrees for vote in elected.votes] == agrees
 
 
@@ -82,7 +82,7 @@ def test_supporting_contexts_are_counted_one_by_one(
         ([{2, 10}, {1, 10}, {1, 2}], ["C1", "C2", "C10"], 1),  # as near as the others: the first
     ],
 )
-def test_a_majority_that_no_vote_named_is_told_with_the_nearest(
+def test_majority_that_no_vote_named_has_the_reason_of_the_nearest(
     votes: Sequence[set[int]], contexts: list[str], nearest: int
 ) -> None:
     elected = must_elect(cast_contexts(*votes))
@@ -128,17 +128,17 @@ def test_support_together_is_voted_on_with_support_as_such(
             number=number,
             verdict=Verdict(
                 reason="",
-                contexts=tuple(f"C{rank}" for rank in said.split() if "+" not in said),
-                together=tuple(f"C{rank}" for rank in said.split("+") if "+" in said),
+                contexts=tuple(f"C{rank}" for rank in text.split() if "+" not in text),
+                together=tuple(f"C{rank}" for rank in text.split("+") if "+" in text),
             ),
             call_id=f"call {number}",
         )
-        for number, said in enumerate(votes, start=1)
+        for number, text in enumerate(votes, start=1)
     ]
     elected = must_elect(cast)
     assert (list(elected.verdict.contexts), list(elected.verdict.together)) == (alone, together)
     assert [vote.agrees for vote in elected.votes] == agrees
-    assert [write_verdict(vote.verdict) for vote in elected.votes] == [said or "none" for said in votes]
+    assert [write_verdict(vote.verdict) for vote in elected.votes] == [text or "none" for text in votes]
 
 
 def test_that_anything_supports_counts_more_than_how_many_contexts_differ() -> None:
@@ -149,7 +149,7 @@ def test_that_anything_supports_counts_more_than_how_many_contexts_differ() -> N
 
 
 def list_outcomes(cast: Sequence[Vote], asked: int, choices: Sequence[Vote]) -> set[tuple[object, ...]]:
-    """What the majority can still be, over everything the missing votes could say."""
+    """Return the majorities that are possible, over all replies of the missing votes."""
     ways = product(choices, repeat=asked - len(cast))
     found = [must_elect([*cast, *way], asked).verdict for way in ways]
     return {(verdict.label, verdict.contexts, "none for a context" in verdict.reason) for verdict in found}
@@ -197,12 +197,12 @@ def say_useful(useful: Collection[str], reason: str = "", ids: Collection[str] =
     )
 
 
-def say_by_vote(*said: Said) -> Callable[[Question], Said]:
-    return lambda question: said[question.vote - 1]
+def say_by_vote(*text: Reply) -> Callable[[Question], Reply]:
+    return lambda question: text[question.vote - 1]
 
 
 async def ask(
-    folder: Path, says: Callable[[Question], Said], *, votes: int = 3, attempts: int = 3
+    folder: Path, says: Callable[[Question], Reply], *, votes: int = 3, attempts: int = 3
 ) -> tuple[dict[str, JudgedItem] | JudgeFailed | EndpointDown, list[Question]]:
     """The verdicts or the error, and the questions that were sent."""
     judge = ScriptedJudge(says)
@@ -240,7 +240,7 @@ async def test_a_verdict_names_a_call_of_its_majority(tmp_path: Path) -> None:
 
 
 class CountingJudge(ScriptedJudge):
-    """Replies to nobody before `wanted` are waiting."""
+    """Replies only when `wanted` requests are waiting."""
 
     def __init__(self, wanted: int) -> None:
         super().__init__(say_good)
@@ -257,7 +257,7 @@ async def test_votes_are_asked_for_at_once(tmp_path: Path) -> None:
     assert all(len(one.votes) == 5 for one in judged.values())
 
 
-async def test_one_that_is_asked_once_is_no_vote(tmp_path: Path) -> None:
+async def test_single_question_is_not_a_vote(tmp_path: Path) -> None:
     judged, asked = await ask(tmp_path, lambda _: say_useful({"C1"}), votes=1)
     assert isinstance(judged, dict)
     assert [question.vote for question in asked] == [0]
@@ -279,7 +279,7 @@ async def test_ids_missing_from_a_vote_are_asked_for_again_in_that_vote(tmp_path
     assert [vote.agrees for vote in judged["C1"].votes] == [True, False, True]
 
 
-async def test_a_vote_that_fails_is_missed_by_nobody_where_the_others_agree(tmp_path: Path) -> None:
+async def test_failed_vote_does_not_matter_where_the_others_agree(tmp_path: Path) -> None:
     judged, _ = await ask(tmp_path, say_by_vote(RefusedRequest("filtered"), say_useful({"C1"}), say_useful({"C1"})))
     assert isinstance(judged, dict)
     assert [judged[item].verdict.label for item in IDS] == ["useful", "not_useful", "not_useful"]

@@ -1,5 +1,4 @@
-"""Waits that an endpoint asks for: said while they last, ended where they are too long; and what several models of one
-endpoint learn of it together."""
+"""Waits that an endpoint asks for: reported while they last, ended where they are too long, shared by its models."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ FAR_S = 99_999 * 86_400.0
 
 
 class Crowded:
-    """Bears so many requests at once, whoever sends them."""
+    """Takes so many requests at once, of any model."""
 
     def __init__(self, most: int) -> None:
         self.most, self.in_flight, self.refused = most, 0, 0
@@ -41,7 +40,7 @@ class Crowded:
 
 
 async def send(limit: EndpointLimit, crowded: Crowded, latency_s: float) -> None:
-    """As the call path does it."""
+    """Send as the call path does."""
     refusals = 0
     while True:
         async with limit.slot() as slot:
@@ -55,7 +54,7 @@ async def send(limit: EndpointLimit, crowded: Crowded, latency_s: float) -> None
 
 @pytest.mark.parametrize("embedding_s", [0.1, 1.0])
 @in_virtual_time
-async def test_two_models_of_an_endpoint_that_bears_few_keep_it_full_together(embedding_s: float) -> None:
+async def test_two_models_of_a_narrow_endpoint_keep_it_full_together(embedding_s: float) -> None:
     random.seed(1)
     crowded = Crowded(16)
     judge = EndpointLimit(concurrency=64)
@@ -72,7 +71,7 @@ async def test_two_models_of_an_endpoint_that_bears_few_keep_it_full_together(em
 
 
 @in_virtual_time
-async def test_who_has_waited_longest_is_next_whatever_model_is_asked() -> None:
+async def test_longest_waiting_question_is_next_for_any_model() -> None:
     judge = EndpointLimit(concurrency=1)
     embeddings, order = EndpointLimit(concurrency=1, beside=judge), list[int]()
 
@@ -111,7 +110,7 @@ async def test_an_endpoint_that_lets_nothing_through_is_waited_for_so_long(
             pass
 
 
-# What is said
+# Reports
 
 
 @pytest.mark.parametrize(
@@ -121,7 +120,7 @@ def test_a_time_to_wait_is_written_for_people(seconds: float, text: str) -> None
     assert write_span(seconds) == text
 
 
-async def test_a_wait_is_said_while_it_lasts_with_its_reason(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_wait_is_reported_while_it_lasts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with running_endpoint(script={"extract": lambda _: Inject(fault="rate_limit")}, retry_after=600) as endpoint:
         point_to(endpoint.base_url, KEY)
         async with lay_out_run(tmp_path, make_settings()) as live_run:
@@ -140,11 +139,11 @@ async def test_a_wait_is_said_while_it_lasts_with_its_reason(tmp_path: Path, cap
             await asyncio.gather(*asked, return_exceptions=True)
     assert "0/1 samples\nwaiting 1" in shown or "0/1 samples\nwaiting 9:5" in shown
     assert "openai:judge asks to wait (status 429: Rate limit reached" in shown
-    assert 1 <= len(caplog.records) <= 2  # said once to a log, not once a question
+    assert 1 <= len(caplog.records) <= 2  # once to a log, not once a question
     assert "nothing is asked for 1" in caplog.text
 
 
-TOLD: dict[str, dict[str, Any]] = {
+REFUSALS: dict[str, dict[str, Any]] = {
     "Retry-After of ten minutes": {"status": 429, "headers": {"Retry-After": "600"}},
     "Retry-After of a day": {"status": 429, "headers": {"Retry-After": "86400"}},
     "no word of how long": {"status": 429, "headers": {}},
@@ -152,10 +151,10 @@ TOLD: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.usefixtures("quick_backoff")
-@pytest.mark.parametrize("told", TOLD)
-async def test_samples_are_given_up_with_the_reason_when_the_wait_is_too_long(tmp_path: Path, told: str) -> None:
+@pytest.mark.parametrize("refusal", REFUSALS)
+async def test_samples_are_given_up_with_the_reason_when_the_wait_is_too_long(tmp_path: Path, refusal: str) -> None:
     def refuse(_: object) -> Raw:
-        return Raw(body={"error": {"message": "slow down"}}, **TOLD[told])
+        return Raw(body={"error": {"message": "slow down"}}, **REFUSALS[refusal])
 
     script = dict.fromkeys(("extract", "rank", "classify", "attribute"), refuse)
     with running_endpoint(script=script) as endpoint:

@@ -1,4 +1,4 @@
-"""What of a page cannot be seen whole: what sticks out of the window, of its card or cell, or of its drawing."""
+"""The parts of a page that stick out: of the window, of a card or cell, or of a drawing."""
 
 from __future__ import annotations
 
@@ -59,6 +59,6 @@ _FIND = """
 
 
 def find_clipped(page: Page) -> list[str]:
-    """What sticks out, a line each: where, by how many pixels, and what it is."""
+    """Return the parts that stick out, a line each: where, by how many pixels, and what it is."""
     found: list[str] = page.evaluate(_FIND)
     return found

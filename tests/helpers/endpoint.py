@@ -128,9 +128,9 @@ class Stats:
     looked_at: Counter[str] = field(default_factory=Counter)  # documents, by path, missing ones too
     kinds: Counter[str] = field(default_factory=Counter)  # extract, classify, attribute, rank, embeddings, other
     statuses: Counter[int] = field(default_factory=Counter)  # 499: the client went away first
-    faults: Counter[str] = field(default_factory=Counter)  # those injected; not limits and refusals
+    faults: Counter[str] = field(default_factory=Counter)  # only injected ones, without limits and refusals
     duplicates: int = 0  # bodies received before
-    duplicates_answered: int = 0  # good answers sent to bodies that had been sent one before: what is paid twice
+    duplicates_answered: int = 0  # good answers sent to bodies that had been sent one before: requests paid twice
     in_flight: int = 0
     max_in_flight: int = 0
     prompt_tokens: int = 0  # reported to clients, like the three below
@@ -213,7 +213,7 @@ class Trouble:
 
 @dataclass(kw_only=True)
 class Batch:
-    """A batch; `lines` are those of its file, `answered` and `failed` those of its results."""
+    """A batch; `lines` are the requests of its file, `answered` and `failed` its results."""
 
     batch_id: str
     tag: str

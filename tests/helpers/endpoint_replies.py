@@ -1,7 +1,7 @@
-"""What the local endpoint says: it reads the data blocks of a request, decides by shared words and words the reply.
+"""The replies of the local endpoint: it reads the data blocks of a request and decides by shared words.
 
 Neighbour of `endpoint.py`, which holds the server, the counters and the limits. The rule here is deliberately dull and
-stands on its own: it shares no code with the judges of the project, so a test that passes against it proves the wire,
+is independent: it shares no code with the judges of the project, so a test that passes against it proves the wire,
 not the rule. Everything is a pure function of the request.
 """
 
@@ -44,13 +44,13 @@ _EXAMPLE = "Example JSON:"
 _DEPTH = 12
 ID_FAULTS = frozenset({"missing_id", "doubled_id", "invented_id", "unknown_label"})
 
-SHARED_STATEMENT = 0.6  # share of a statement's words that must stand in another text for it to be supported there
+SHARED_STATEMENT = 0.6  # share of a statement's words in another text from which on it is supported there
 SHARED_CONTEXT = 0.3  # share of the ground truth's words that makes a context useful
 
 _KINDS: frozenset[str] = frozenset(get_args(Kind)) - {"embeddings", "other"}
 _BOTH = {"answer": "answer", "ground_truth": "ground_truth"}
 # A block that only one prompt has.
-_TELLING: Mapping[str, Kind] = {
+_OWN_BLOCKS: Mapping[str, Kind] = {
     "text": "extract",
     "question_kind": "write_question",
     "old_contexts": "renew_question",
@@ -72,7 +72,7 @@ _STOP_WORDS = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """One request as the endpoint understood it; `texts` are those of the messages in order, or the inputs."""
+    """One request as the endpoint understood it; `texts` are the messages in order, or the inputs."""
 
     kind: Kind
     model: str
@@ -81,7 +81,7 @@ class Asked:
     body: Mapping[str, Any]
 
     def items(self, block: str) -> dict[str, str]:
-        """Texts of a block's items by id, in order; a line without an id goes on with the item before it."""
+        """Return texts of a block's items by id, in order; a line without an id continues the item before it."""
         found: dict[str, str] = {}
         last = ""
         for line in self.blocks.get(block, "").split("\n"):
@@ -141,7 +141,7 @@ def parse_blocks(text: str) -> dict[str, str]:
 
 
 def compose_reply(asked: Asked) -> dict[str, Any] | str:
-    """The endpoint's own reply in the shape of the prompt; plain text for a request that is none of the five."""
+    """The endpoint's own reply in the shape of the prompt; plain text for any other request."""
     match asked.kind:
         case "extract" | "extract_both":
             blocks = {"statements": "text"} if asked.kind == "extract" else _BOTH
@@ -156,8 +156,8 @@ def compose_reply(asked: Asked) -> dict[str, Any] | str:
         case "fused":
             return _fuse(asked)
         case _:
-            said = f"You said: {asked.texts[-1][:200]}" if asked.texts else ""
-            return compose_for_stranger(asked.body, asked.texts) or said
+            echo = f"You said: {asked.texts[-1][:200]}" if asked.texts else ""
+            return compose_for_stranger(asked.body, asked.texts) or echo
 
 
 def split_sentences(text: str) -> list[str]:
@@ -192,7 +192,7 @@ def share_words(words: frozenset[str], others: frozenset[str]) -> float:
 
 
 def can_show(fault: Fault, asked: Asked) -> bool:
-    """Whether a reply to this request can carry the fault: ids need verdicts, contents need a completion."""
+    """Return whether a reply to this request can carry the fault: ids need verdicts, contents need a completion."""
     if fault in ID_FAULTS:
         blocks = ("contexts",) if asked.kind == "rank" else ("answer_statements", "ground_truth_statements")
         return asked.kind in {"classify", "attribute", "rank", "fused"} and any(asked.items(block) for block in blocks)
@@ -280,8 +280,8 @@ def _message_text(message: Mapping[str, Any]) -> str:
 
 def _kind_of_blocks(blocks: Mapping[str, str]) -> Kind:
     names = blocks.keys()
-    if telling := next((kind for block, kind in _TELLING.items() if block in names), None):
-        return telling
+    if kind_of_block := next((kind for block, kind in _OWN_BLOCKS.items() if block in names), None):
+        return kind_of_block
     statements = names & {"answer_statements", "ground_truth_statements"}
     if "contexts" in names and "ground_truth" in names and statements:
         return "fused"
@@ -344,7 +344,7 @@ def _fuse(asked: Asked) -> dict[str, Any]:
 
 
 def _find_nearest(text: str, others: Mapping[str, str]) -> str:
-    """The id of the text that has the largest share of its words in this one; "" where there is none."""
+    """The id of the text that has the largest share of its words in this one; "" without one."""
     words = collect_content_words(text)
     return max(others, key=lambda item: share_words(collect_content_words(others[item]), words), default="")
 
@@ -389,7 +389,7 @@ def _to_json(value: object) -> str:
 
 
 def compose_for_stranger(body: Mapping[str, Any], texts: tuple[str, ...]) -> Any:  # noqa: ANN401  # any JSON value
-    """What the request asks its reply to look like, filled: a schema, or an example of a JSON object; else None."""
+    """Return the reply in the shape that the request asks for by a schema or an example; else None."""
     wanted = (body.get("response_format") or {}).get("json_schema") or {}
     last = texts[-1] if texts else ""
     schema = wanted.get("schema") or _read_json_after(_ANNOUNCEMENT, last)

@@ -23,7 +23,7 @@ Body = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Raw:
-    """One HTTP answer as it is sent; a dict is sent as JSON."""
+    """One HTTP answer; a dict is sent as JSON."""
 
     status: int = 200
     body: dict[str, Any] | str = ""
@@ -32,7 +32,7 @@ class Raw:
 
 @dataclass(frozen=True, kw_only=True)
 class Wire:
-    """How one provider's requests are read and its answers are written; by default both are OpenAI's own.
+    """The wire format of one provider's requests and answers; by default both are OpenAI's.
 
     `errors` are its names for statuses, `endings` those for OpenAI's reasons to stop.
     """
@@ -82,7 +82,7 @@ def find_wire(path: str) -> tuple[Wire, str] | None:
 
 
 def pack_lines(body: Body) -> str | None:
-    """Ollama's answer in pieces: the text in two, then all that is said at the end; None for any other."""
+    """Ollama's answer in pieces: the text in two, then the counts at the end; None for any other."""
     if "done_reason" not in body:
         return None
     text = body["message"]["content"]
@@ -112,15 +112,15 @@ def _ask(body: Body, model: str, system: Any, messages: list[Body], schema: Body
         if schema
         else None
     )
-    said = [{"role": "system", "content": _join(system)}] if system else []
-    said += [{"role": {"model": "assistant"}.get(item["role"], item["role"]),
+    chat = [{"role": "system", "content": _join(system)}] if system else []
+    chat += [{"role": {"model": "assistant"}.get(item["role"], item["role"]),
               "content": _join(item.get("content", item.get("parts")))} for item in messages]  # fmt: skip
-    return {"model": model, "messages": said, "theirs": body} | ({"response_format": named} if named else {})
+    return {"model": model, "messages": chat, "theirs": body} | ({"response_format": named} if named else {})
 
 
 def _read_anthropic(body: Body, _: str) -> Body:
     schema = ((body.get("output_config") or {}).get("format") or {}).get("schema")
-    assert body["max_tokens"] > 0, "Anthropic wants to be told how long a reply may be"
+    assert body["max_tokens"] > 0, "Anthropic requires the length of a reply"
     system = body.get("system")
     contents = [*([system] if system else []), *(message["content"] for message in body["messages"])]
     marks = [place for place, content in enumerate(contents, 1) if _is_marked(content)]

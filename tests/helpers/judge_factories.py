@@ -20,7 +20,7 @@ def make_fake() -> FakeListChatModel:
 
 
 def make_openai() -> ChatOpenAI:
-    """With a client that keeps no connection open. LangChain's own serves a whole process: its connections would
+    """Return a judge whose client keeps no connection open. LangChain's serves a whole process: its connections would
     outlive the loop of their test, to be found unclosed in a later one."""
     client = openai.DefaultAsyncHttpxClient(limits=httpx.Limits(max_keepalive_connections=0))
     temperature = settings["temperature"]
@@ -78,7 +78,7 @@ class SayingChatModel(OddChatModel):
 
 
 class ThinkingChatModel(SayingChatModel):
-    """One that has an effort to set; `efforts` are those it was called with."""
+    """One that has an effort to set; `efforts` are the values it was called with."""
 
     reasoning_effort: str | None = None
     efforts: ClassVar[list[object]] = []

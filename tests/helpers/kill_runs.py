@@ -2,7 +2,7 @@
 
 A request is known by its texts; of embeddings, which are asked for many texts at once, each text counts by itself, as
 it does on record. What a life of the process left unsettled are the texts that were sent in it and of which no good
-reply is on record after it: at the kill these were in flight, or answered and not yet read.
+reply is recorded after it: at the kill these were in flight, or answered and not yet read.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class NotingEndpoint(Endpoint):
         try:
             await response.prepare(request)
             await response.write_eof()
-        finally:  # also when nobody is there any more to take it: it was made, and would be on the bill
+        finally:  # also when the client has gone: the answer was made, and would be billed
             if response.status == 200:
                 self.answered += [Noted(texts=texts, at=time.monotonic()) for texts in known_by]
                 self.settled.update(known_by)
         return response
 
     def settle(self) -> None:
-        """Wait until nothing of a client that is gone is under way any more."""
+        """Wait until no request of a client that has gone is in flight."""
         time.sleep(0.05)
         while self.stats.in_flight:
             time.sleep(0.01)
@@ -85,7 +85,7 @@ def noting_endpoint(**options: Any) -> Iterator[NotingEndpoint]:  # noqa: ANN401
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """When to kill: so many seconds after as many further requests have been answered, or all there are."""
+    """The time of a kill: so many seconds after as many further requests have been answered, or all there are."""
 
     stage: Stage
     n_more: int
@@ -127,7 +127,7 @@ class Life:
 
 @dataclass(kw_only=True)
 class Lane:
-    """A run in a folder of its own that is killed and resumed until it is done."""
+    """A run in a separate folder that is killed and resumed until it is done."""
 
     place: Place
     endpoint: NotingEndpoint
@@ -136,7 +136,7 @@ class Lane:
     lives: list[Life] = field(default_factory=list)
 
     def start(self) -> subprocess.Popen[str]:
-        """Begin the run, or go on with it where it is on record already."""
+        """Begin the run, or resume it where it is stored already."""
         path = self.place.folder / "evalhouse.duckdb"
         begun = path.exists() and bool(read_rows(path, "select 1 from duckdb_tables() where table_name = 'runs'"))
         if begun and read_rows(path, "select run_id from runs"):
@@ -180,9 +180,9 @@ class Lane:
 
 
 def read_recorded(path: Path) -> Counter[Texts]:
-    """How many good replies are on disk for each request: in the warehouse and in the journal beside it.
+    """Count the good replies on disk for each request: in the warehouse and in the journal beside it.
 
-    A segment that was taken in and not yet removed stands in both places and counts once.
+    A segment that was taken in and not yet removed is in both places and counts once.
     """
     rows: dict[str, tuple[str | None, str]] = {}
     if path.exists() and read_rows(path, "select 1 from duckdb_tables() where table_name = 'llm_calls'"):
@@ -208,7 +208,7 @@ def read_texts(request: Mapping[str, Any], request_hash: str, by_hash: Mapping[s
     texts = request["input"]
     if isinstance(texts, str):
         return {(texts,): by_hash[request_hash]}
-    # The vectors have rows of their own, under the key of a request for the one text.
+    # The vectors have separate rows, under the key of a request for the one text.
     return {(text,): by_hash.get(hash_canonical({**request, "input": text}), 0) for text in texts}
 
 

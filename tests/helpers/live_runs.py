@@ -82,10 +82,10 @@ class ScriptedJudge:
         question = self._questions[request.request_hash]
         self.asked.append(question)
         await asyncio.sleep(self.latency_s)
-        said = self.says(question)
-        if isinstance(said, Exception):
-            raise said
-        return ModelReply(text=said, prompt_tokens=100, completion_tokens=10)
+        reply = self.says(question)
+        if isinstance(reply, Exception):
+            raise reply
+        return ModelReply(text=reply, prompt_tokens=100, completion_tokens=10)
 
     async def close(self) -> None:
         pass
@@ -178,7 +178,7 @@ async def lay_out_run(
 
 
 def _open_record(warehouse: Warehouse, run_id: str, *, fresh: bool) -> CallRecord:
-    """A record that knows without opening it that there is nothing in a warehouse which nobody has written to."""
+    """A record that knows without opening it that there is nothing in a warehouse without any rows."""
     record = CallRecord(warehouse, run_id, fresh=fresh)
     read, path = record._finder._read_keys, warehouse.location.path
     none = np.array([], dtype=np.uint64)
@@ -195,7 +195,7 @@ async def judge_samples(live_run: LiveRun, samples: Sequence[StoredSample]) -> l
 
 
 def read_outcomes(work: SampleWork) -> dict[str, str | None]:
-    """How each step ended: its reason, or None when the verdicts are there."""
+    """Return how each step ended: its reason, or None when the verdicts are there."""
     return {str(row["step"]): row["reason"] for row in work.rows["outcomes"]}  # type: ignore[misc]
 
 
@@ -269,7 +269,7 @@ def ask_fully(question: Question) -> list[str]:
 
 
 def find_odd(question: Question, odd: Mapping[str, Says]) -> Says:
-    """What is said to a question: by its step's name or by the part of it that its prompt is called."""
+    """Return the reply to a question: by its step's name or by the part of it that its prompt is called."""
     return next((says for name, says in odd.items() if question.step.startswith(name)), say_good)
 
 

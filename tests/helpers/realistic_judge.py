@@ -1,7 +1,7 @@
 """The local endpoint made to reply and to count as a hosted model does, for tests of what a run costs.
 
 Its own replies give reasons of a few words and its usage is a quarter of the characters. Here reasons are sentences as
-models write them, and tokens are counted by a rule of its own, which knows nothing of `tasks/asking/usage.py`: the
+models write them, and tokens are counted by a separate rule, which knows nothing of `tasks/asking/usage.py`: the
 pieces into which OpenAI's tokenizers first cut a text, long ones counting twice. Over the sample dataset's requests it
 comes to within 5 % of what o200k_base counts.
 """

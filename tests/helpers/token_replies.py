@@ -1,4 +1,4 @@
-"""Replies by their tokens, each with what else could have stood there, as an endpoint with `logprobs` lists them."""
+"""Replies by their tokens, each with its alternatives, as an endpoint with `logprobs` lists them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-# A token with what else could have stood in its place, the token itself first; a text alone has probability 1.
+# A token with its alternatives, the token itself first; a text alone has probability 1.
 Token = str | Mapping[str, float]
 RATED: tuple[Token, ...] = ('{"accuracy": {"reason": "The year', ' agrees.", "rating": ')
 SEVEN = (*RATED, {"7": 0.6, "8": 0.3, '"': 0.1}, "}}")

@@ -1,4 +1,4 @@
-"""Whole runs against a provider that breaks: what passes is waited out, what lasts is named, and all is on record."""
+"""Runs against a provider that breaks: passing faults are waited out, lasting ones are named, all are recorded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ N_SAMPLES = 40
 MANY_SAMPLES = 300
 CONCURRENCY = 16
 # What is recorded of each; a fence and prose are read as they come.
-TOLD: Mapping[Fault, str | None] = {
+MESSAGES: Mapping[Fault, str | None] = {
     "rate_limit": "status 429: Rate limit reached.",
     "server_error": "status 500: The server had an error",
     "unavailable": "status 503: The engine is overloaded.",
@@ -85,7 +85,7 @@ def read(place: Place, sql: str, name: str = "evalhouse.duckdb") -> list[dict[st
 
 
 def count_missing(place: Place) -> list[dict[str, Any]]:
-    """Scores that are neither a value nor a reason with words to it, and those that were never written."""
+    """Scores that are neither a value nor a reason with words to it, and missing ones."""
     return read(
         place,
         f"""
@@ -103,13 +103,13 @@ def count_missing(place: Place) -> list[dict[str, Any]]:
 
 
 def assert_every_request_is_on_record(place: Place, endpoint: Endpoint) -> None:
-    """What the endpoint counted and what stands in llm_calls are the same, each with its error and what came."""
+    """Check that the endpoint's counts and llm_calls agree, each with its error and what came."""
     calls = read(place, "select status, error, reply, request, attempts from llm_calls where status <> 'cached'")
     assert len(calls) == endpoint.stats.requests[CHAT]
     assert all(call["request"] and call["attempts"] >= 1 for call in calls)
-    # What a usable reply left out stands beside it.
+    # The verdicts that a usable reply left out are recorded with it.
     left_out = {call["error"] for call in calls if call["status"] == "ok"} - {None}
-    assert all("incomplete: " in told or told == TOLD["length"] for told in left_out)
+    assert all("incomplete: " in message or message == MESSAGES["length"] for message in left_out)
     assert all(call["error"] for call in calls if call["status"] != "ok")
     n_lost = sum(call["reply"] is None for call in calls)
     assert n_lost == count_late(place, endpoint) + sum(endpoint.stats.faults[fault] for fault in LOST)
@@ -117,27 +117,27 @@ def assert_every_request_is_on_record(place: Place, endpoint: Endpoint) -> None:
 
 
 def count_late(place: Place, endpoint: Endpoint) -> int:
-    """Answers that came too late without any hanging: none, but for a machine that stands still for seconds."""
+    """Answers that came too late without any hanging: none, but for a machine that stops for seconds."""
     (late,) = read(place, "select count(*) as n from llm_calls where error like 'no reply within%'")
     return int(late["n"]) - endpoint.stats.faults["hang"]
 
 
-def assert_faults_are_told(place: Place, endpoint: Endpoint) -> None:
-    """Each recorded error is one of the table's, and those with words of their own came as often as their fault."""
+def assert_faults_are_named(place: Place, endpoint: Endpoint) -> None:
+    """Each recorded error is one of the table's, and distinct messages came as often as their fault."""
     errors = Counter(row["error"] for row in read(place, "select error from llm_calls where error is not null"))
-    known = [told for told in TOLD.values() if told]
-    assert [error for error in errors if not any(told in error for told in known)] == []
+    known = [message for message in MESSAGES.values() if message]
+    assert [error for error in errors if not any(message in error for message in known)] == []
     for fault in ("rate_limit", "server_error", "unavailable", "reset", "empty", "length"):
-        told = TOLD[fault]
-        assert told is not None
-        n_told = sum(number for error, number in errors.items() if told in error)
-        assert n_told == endpoint.stats.faults[fault], fault
+        message = MESSAGES[fault]
+        assert message is not None
+        n_named = sum(number for error, number in errors.items() if message in error)
+        assert n_named == endpoint.stats.faults[fault], fault
     assert KEY not in str(errors)
 
 
 def mix(share: float, *, slow: float = 1.0) -> dict[Fault, float]:
-    """All faults alike, but `slow` for those that make everybody wait: a refused rate, and a hang for its timeout."""
-    weights = {fault: slow if fault in ("rate_limit", "hang") else 1.0 for fault in TOLD}
+    """Return all faults alike, but `slow` for a refused rate and a hang, for which all requests wait."""
+    weights = {fault: slow if fault in ("rate_limit", "hang") else 1.0 for fault in MESSAGES}
     return {fault: share * weight / sum(weights.values()) for fault, weight in weights.items()}
 
 
@@ -152,10 +152,10 @@ def test_with_one_fault_in_twenty_requests_every_sample_is_scored(place: Place, 
     assert {name: (means[name]["n_scored"], means[name]["n_unscored"]) for name in METRICS} == dict.fromkeys(
         METRICS, (MANY_SAMPLES, 0)
     )
-    assert set(TOLD) - set(endpoint.stats.faults) <= ID_FAULTS, "those that any request can show came up"
+    assert set(MESSAGES) - set(endpoint.stats.faults) <= ID_FAULTS, "faults that any request can show came up"
     assert set(endpoint.stats.faults) & ID_FAULTS
     assert_every_request_is_on_record(place, endpoint)
-    assert_faults_are_told(place, endpoint)
+    assert_faults_are_named(place, endpoint)
 
 
 @pytest.mark.parametrize(
@@ -173,11 +173,11 @@ def test_with_a_fault_in_every_third_request_every_sample_is_scored_or_has_a_rea
     assert (ended.status, ended.document["status"]) == (3, "incomplete"), ended.stdout + ended.stderr
     assert count_missing(place) == []
     assert_every_request_is_on_record(place, endpoint)
-    assert_faults_are_told(place, endpoint)
+    assert_faults_are_named(place, endpoint)
 
     endpoint.configure(faults={})
-    mended = place.call("resume", ended.document["run_id"], "--json")
-    assert (mended.status, mended.document["status"]) == (0, "completed"), mended.stdout + mended.stderr
+    resumed = place.call("resume", ended.document["run_id"], "--json")
+    assert (resumed.status, resumed.document["status"]) == (0, "completed"), resumed.stdout + resumed.stderr
     assert read(place, "select count(*) as n from scores where value is null") == [{"n": 0}]
 
 
@@ -197,7 +197,7 @@ AZURE_FILTER = Raw(
         }
     },
 )
-# By sample: the step that meets it, what it meets, what is told, the metrics that rest on the step.
+# By sample: the step that meets it, what it meets, the message, the metrics that rest on the step.
 LASTING: Mapping[str, tuple[str, Canned, str, tuple[str, ...]]] = {
     "parcel-2": ("classify", Inject(fault="refusal"), "the model refused: I cannot help", ("answer_correctness",)),
     "parcel-4": ("rank", Inject(fault="content_filter"), "content filter stopped the reply", ("context_precision",)),
@@ -239,11 +239,11 @@ def test_what_lasts_of_one_sample_is_sent_once_named_and_leaves_the_others_alone
 # What lasts, of all
 
 
-def assert_stopped(ended: Finished, told: str, hint: str) -> str:
-    """One message that says what to do, and how to go on; returns the run's id."""
+def assert_stopped(ended: Finished, message: str, hint: str) -> str:
+    """Check for one message with the fix and how to resume; return the run's id."""
     assert ended.status == 3, ended.stderr
-    _, line = ended.stderr.splitlines()  # after what is said of the columns
-    assert told in line
+    _, line = ended.stderr.splitlines()  # after the line about the columns
+    assert message in line
     assert hint in line
     assert "Traceback" not in ended.stdout
     found = re.search(r"^next: evalhouse resume (\S+)", ended.stdout, re.MULTILINE)
@@ -266,7 +266,7 @@ def test_a_stopped_run_reports_its_cause_once_and_resumes_when_it_is_fixed(place
     }
 
     endpoint.configure(faults={})
-    mended = place.call("resume", run_id, "--warehouse", "quota.duckdb", "--json")
-    assert (mended.status, mended.document["status"]) == (0, "completed"), mended.stdout + mended.stderr
+    resumed = place.call("resume", run_id, "--warehouse", "quota.duckdb", "--json")
+    assert (resumed.status, resumed.document["status"]) == (0, "completed"), resumed.stdout + resumed.stderr
     assert endpoint.stats.duplicates_answered == 0
     assert read(place, "select count(*) as n from scores where value is null", "quota.duckdb") == [{"n": 0}]

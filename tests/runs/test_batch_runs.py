@@ -76,7 +76,7 @@ def test_a_deadline_is_the_next_such_time_or_so_long_from_now(written: str, expe
 def test_nights_that_are_killed_again_and_again_end_with_every_score_and_pay_nothing_twice(
     plan: str, n_requests: int, place: Place, endpoint: Endpoint
 ) -> None:
-    """One night after the other, each with samples of its own, until there were as many kills as asked for."""
+    """One night after the other, each with separate samples, until there were as many kills as asked for."""
     dice, n_kills, n_nights = random.Random(N_KILLS), 0, 0
     while n_kills < N_KILLS:
         n_nights += 1
@@ -123,6 +123,6 @@ def test_what_has_not_come_by_the_deadline_is_asked_by_itself(place: Place, endp
     assert batch.status == "cancelled"
     calls = read_rows(place.folder / "evalhouse.duckdb", "select batch_id, status from llm_calls")
     assert {(call["batch_id"], call["status"]) for call in calls} >= {(None, "ok")}
-    n_by_batch = len({*batch.answered}) - 1  # one of its lines answers nobody's request
+    n_by_batch = len({*batch.answered}) - 1  # one of its lines answers no request
     assert sum(call["batch_id"] is None for call in calls) == sum(endpoint.paid.values()) - n_by_batch
     assert n_by_batch == sum(call["batch_id"] is not None for call in calls)

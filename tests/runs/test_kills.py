@@ -1,8 +1,8 @@
 """`kill -9` within a run, or at thirty moments of three, and `evalhouse resume` after each: what is asked again.
 
 A reply that reached the process is on disk before it is used. So the bounds need no clock: after a kill the requests
-that were sent and have no reply on record are at most those that the process had in flight, and a request with a reply
-on record is never sent again. The moments are seeded: a fifth before the first request, a fifth after the last answer,
+that were sent and have no recorded reply are at most the requests in flight, and a request with a recorded reply
+is never sent again. The moments are seeded: a fifth before the first request, a fifth after the last answer,
 the rest in between. Of the three runs one brings its own Prefect server each time, as people have it; the others share
 one, which halves what a life costs.
 """
@@ -112,7 +112,7 @@ def assert_paid_once(lane: Lane) -> None:
 
 
 def describe(name: str, lane: Lane) -> str:
-    """Figures for whoever runs this with -s."""
+    """Print figures, which -s shows."""
     stages = Counter(life.stage for life in lane.lives)
     asked = [noted.texts for noted in lane.endpoint.asked]
     late_ms = max(life.late_s for life in lane.lives) * 1000

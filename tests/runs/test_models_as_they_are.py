@@ -1,4 +1,4 @@
-"""What a person sees of a judge that refuses something, thinks aloud, or was asked at another temperature before."""
+"""The output about a judge that refuses something, thinks aloud, or was asked at another temperature before."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ def place(tmp_path: Path, prefect_home: Path, endpoint: Endpoint) -> Place:
 
 def test_replies_at_the_temperature_that_was_the_default_are_not_lost_without_a_word(place: Place) -> None:
     assert place.call(*RUN, "--temperature", "0").status == 0
-    told = "--temperature 0 (in a suite `temperature = 0`) finds them"
-    assert told in " ".join(place.call(*RUN, "--dry-run").stdout.split())
-    assert told not in place.call(*RUN, "--temperature", "0", "--dry-run").stdout
+    hint = "--temperature 0 (in a suite `temperature = 0`) finds them"
+    assert hint in " ".join(place.call(*RUN, "--dry-run").stdout.split())
+    assert hint not in place.call(*RUN, "--temperature", "0", "--dry-run").stdout
     again = place.call(*RUN, "--temperature", "0", "--json").document
     assert (again["calls"]["requests"], again["calls"]["reused"]) == (0, 2)
     first = place.call(*RUN)
-    assert told in " ".join((first.stdout + first.stderr).split())
+    assert hint in " ".join((first.stdout + first.stderr).split())
     later = place.call(*RUN)
-    assert told not in " ".join((later.stdout + later.stderr).split()), "its replies are on record now"
+    assert hint not in " ".join((later.stdout + later.stderr).split()), "its replies are recorded now"
 
 
 def test_refused_options_are_reported_and_thoughts_are_shown(place: Place, endpoint: Endpoint) -> None:
     endpoint.configure(no_temperature=True)
     run = place.call(*RUN, "--temperature", "0.3", "--label", "warm")
     assert run.status == 0, run.stderr
-    told = "openai:judge was asked without what its endpoint does not take: temperature: Unsupported value"
-    assert told in " ".join(run.stdout.split())
-    assert told in " ".join(place.call("show", "warm").stdout.split())
+    hint = "openai:judge was asked without what its endpoint does not take: temperature: Unsupported value"
+    assert hint in " ".join(run.stdout.split())
+    assert hint in " ".join(place.call("show", "warm").stdout.split())
     lineage = place.call("lineage", "warm", "r1").stdout
     assert "thoughts: Ode it is, I suppose." in lineage
     assert "<think>" not in lineage
@@ -69,7 +69,7 @@ def test_an_unknown_effort_is_refused_with_the_known_ones(place: Place) -> None:
 def test_another_model_under_a_name_is_asked_again_and_earlier_replies_are_used(
     place: Place, endpoint: Endpoint
 ) -> None:
-    """Before anybody asked a server which model it has, nothing on record said whose a reply is."""
+    """Before anybody asked a server which model it has, nothing on record output whose a reply is."""
 
     def run() -> tuple[int, int, str]:
         ended = place.call(*RUN, "--json")
@@ -79,14 +79,14 @@ def test_another_model_under_a_name_is_asked_again_and_earlier_replies_are_used(
 
     assert run()[:2] == (2, 0)
     endpoint.configure(model_fields={"root": "/models/one"})
-    requests, reused, said = run()
+    requests, reused, output = run()
     assert (requests, reused) == (0, 2)
-    assert "says that 'judge' is root /models/one, which is kept from this run on" in said
-    assert "by their name alone" not in said
-    assert "on record are from before: they are taken for this model's" in said
+    assert "says that 'judge' is root /models/one, which is kept from this run on" in output
+    assert "by their name alone" not in output
+    assert "on record are from before: they are taken for this model's" in output
     endpoint.configure(model_fields={"root": "/models/two"})
-    requests, reused, said = run()
+    requests, reused, output = run()
     assert (requests, reused) == (2, 0)
-    assert "has another model as 'judge' than in the last run: root /models/two, before root /models/one" in said
+    assert "has another model as 'judge' than in the last run: root /models/two, before root /models/one" in output
     (compared,) = place.call("compare", "previous", "latest", "--json").document["metrics"]
     assert [part["name"] for part in compared["parts"]] == ["judge"], "the two are not of one judge"

@@ -1,4 +1,4 @@
-"""What a run and `show` say of the judge's replies: which step it is not up to, what came too late, what was cut."""
+"""The report of a run and `show` on the judge's replies: steps it is not up to, late replies, cut ones."""
 
 from pathlib import Path
 from typing import Any

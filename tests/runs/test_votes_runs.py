@@ -68,7 +68,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path, endpoint
 
 @pytest.fixture(scope="module")
 def estimates(place: Place) -> dict[int, Any]:
-    """What a dry run says before anything is on record, by number of votes."""
+    """Return the output of a dry run before any call is recorded, by number of votes."""
     return {
         votes: place.call(*RUN[:-4], "--votes", str(votes), "--dry-run", "--json").document for votes in (1, N_VOTES)
     }
@@ -103,7 +103,7 @@ def test_a_dry_run_counts_each_vote_on_a_verdict_and_one_split(estimates: dict[i
     assert estimates[N_VOTES]["prompt_tokens"] > 2 * estimates[1]["prompt_tokens"]
 
 
-def test_a_stopped_run_goes_on_and_pays_nothing_twice(
+def test_stopped_run_resumes_and_pays_nothing_twice(
     resumed: Finished, place: Place, endpoint: Endpoint, estimates: dict[int, Any]
 ) -> None:
     assert resumed.status == 0, resumed.stderr
@@ -128,7 +128,7 @@ def test_every_vote_is_kept_once(resumed: Finished, place: Place) -> None:
 
 
 def test_the_majority_is_what_is_scored(resumed: Finished, place: Place) -> None:
-    """Of the own verdicts two votes stand in each step, so they are what came out."""
+    """Two votes of each step are the changed verdicts, so these are the majority."""
     assert query(place, "select statement_id, list(distinct label) from classifications group by all order by all") == [
         ("A1", ["TP"]), ("A2", ["FP"]), ("G1", ["TP"]),
     ]  # fmt: skip
@@ -137,7 +137,7 @@ def test_the_majority_is_what_is_scored(resumed: Finished, place: Place) -> None
     assert resumed.document["metrics"]["factual_precision"]["mean"] == 0.5
 
 
-def test_show_tells_how_often_votes_flipped(resumed: Finished, place: Place) -> None:
+def test_show_reports_how_often_votes_flipped(resumed: Finished, place: Place) -> None:
     run_id = resumed.document["run_id"]
     n = N_SAMPLES
     assert place.call("show", run_id, "--json").document["votes"] == [
