@@ -128,6 +128,15 @@ def cut(text: str, max_length: int) -> str:
     return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
 
 
+def write_span(seconds: float) -> str:
+    """Format a time to wait: `45 s`, `9:58 min`, `2:00:00 h`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours:,}:{minutes:02d}:{rest:02d} h"
+    return f"{minutes}:{rest:02d} min" if minutes else f"{rest} s"
+
+
 def list_names(names: Sequence[str], at_most: int = 30) -> str:
     """Return names for a message: `a, b, c`, cut short with a count after `at_most`."""
     if not names:

@@ -17,14 +17,14 @@ from evalhouse.flows.preparing.request import RunRequest, make_row
 from evalhouse.prompts import Prompt, Prompts, load_prompts
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.embeddings import MAX_TOKENS, AskedEmbedder, Embedder, HashingEmbedder
-from evalhouse.tasks.asking.limits import EndpointLimit, choose_timeout
+from evalhouse.tasks.asking.limits import EndpointLimit
 from evalhouse.tasks.asking.pairs import JOIN, find_form
 from evalhouse.tasks.asking.record import CallRecord, Record
 from evalhouse.tasks.asking.usage import find_price, load_prices
 from evalhouse.tasks.datasets.read import StagedDataset, stage_of
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.names import LEXICAL, LOCAL, find_judge, is_fixed
-from evalhouse.tasks.judge.protocol import Judge, find_window
+from evalhouse.tasks.judge.protocol import Judge, choose_timeout, find_window
 from evalhouse.tasks.models.make import Judges, check_embeddings_name, make_judges
 from evalhouse.tasks.pipeline.live_run import Asking, LiveRun
 from evalhouse.tasks.settings.run import RunSettings, is_traces

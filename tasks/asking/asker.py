@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import orjson
 
-from evalhouse.tasks.asking.limits import EndpointLimit, draw_backoff, write_span
+from evalhouse.tasks.asking.limits import EndpointLimit, draw_backoff
 from evalhouse.tasks.asking.record import Call, Record
 from evalhouse.tasks.asking.signals import DRAIN_S, Activity, StopSign
 from evalhouse.tasks.asking.usage import Price, Usage, estimate_prompt, guess_tokens, price_reply
@@ -38,7 +38,7 @@ from evalhouse.tasks.judge.errors import (
     repeat_error,
 )
 from evalhouse.tasks.judge.protocol import Judge, ModelReply, ModelRequest, Question
-from evalhouse.warehouse.messages import name_setting
+from evalhouse.warehouse.messages import name_setting, write_span
 from evalhouse.warehouse.steps import find_task
 
 if TYPE_CHECKING:

@@ -24,7 +24,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from evalhouse.tasks.asking.limits import write_span
 from evalhouse.tasks.asking.signals import Activity
 from evalhouse.tasks.judge.errors import (
     BudgetExhausted,
@@ -44,6 +43,7 @@ from evalhouse.tasks.judge.protocol import (
     ModelRequest,
     make_custom_id,
 )
+from evalhouse.warehouse.messages import write_span
 from evalhouse.warehouse.rows.calls import BatchLedger, BatchStatus
 
 logger = logging.getLogger(__name__)

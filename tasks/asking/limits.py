@@ -9,7 +9,6 @@ Each shard holds a part of it while it is judged.
 import asyncio
 import hashlib
 import heapq
-import ipaddress
 import logging
 import math
 import random
@@ -17,12 +16,13 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from typing import Any
 
 import httpx
 
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed, repeat_error
-from evalhouse.warehouse.messages import name_setting
+from evalhouse.tasks.judge.protocol import MAX_TIMEOUT_S, TIMEOUT_S, is_near
+from evalhouse.warehouse.messages import name_setting, write_span
 
 logger = logging.getLogger(__name__)
 
@@ -42,10 +42,6 @@ _MAX_BACKOFF_S = 30.0
 _LOGGED_FROM_S = 10.0
 _LOGGED_AGAIN_S = 600.0
 
-_TIMEOUT_S = 60.0
-# A server on the user's own machine or network may read a long prompt for minutes, and loses nothing on the way.
-_NEAR_TIMEOUT_S = 600.0
-_MAX_TIMEOUT_S = 3600.0
 # A reply may take twice as long as the slowest so far.
 _SLOWEST_FACTOR = 2.0
 # A request that more than these have overtaken is lost; it does not wait in the server's queue.
@@ -54,7 +50,7 @@ _MAX_OVERTAKING = 64
 _MAX_DOUBLINGS_UNANSWERED = 2
 
 # The shortest lease that Prefect grants: the slots of a dead process are free again after it.
-_LEASE_S = 60.0
+_LEASE: Mapping[str, Any] = {"lease_duration": 60.0, "strict": True, "raise_on_lease_renewal_failure": False}
 # Prefect itself would ask again half a minute after others have held the slots.
 _ASK_AGAIN_S = 3.0
 _MAX_SILENCE_S = 20.0
@@ -80,15 +76,10 @@ class TokenBucket:
     share: float = 1.0
     next_at: float = 0.0
 
-    def set_share(self, share: float, now: float) -> None:
-        """Keep to this part of the rate from now on, also for the wait that has begun."""
-        self.next_at = now + max(0.0, self.next_at - now) * self.share / share
-        self.share = share
-
     def take(self, units: float, now: float) -> None:
         """Count a start of so many units; the wait follows the start, so a request of any size can start."""
         if self.per_minute:
-            # A little more than a minute for a minute's units: a late start that is made up for keeps to the rate.
+            # A little more than a minute, so that late starts that are made up for keep to the rate.
             interval_s = (_MINUTE_S + 2 * _MADE_UP_S) / (self.per_minute * self.share)
             self.next_at = (max(self.next_at, now - _MADE_UP_S) if self.next_at else now) + units * interval_s
 
@@ -114,12 +105,12 @@ class Capacity:
         now = read_clock()
         while self.in_flight < self.allowed:
             waiting = [limit for limit in self.limits if limit.has_turn()]
-            ready = [limit for limit in waiting if max(limit.starts_at, self.paused_until) <= now]
+            ready = [limit for limit in waiting if limit.find_start() <= now]
             if not ready:
                 if self._timer is not None:
                     self._timer.cancel()
                 if waiting:
-                    at = max(self.paused_until, min(limit.starts_at for limit in waiting))
+                    at = min(limit.find_start() for limit in waiting)
                     self._timer = asyncio.get_running_loop().call_at(at, self.give_out)
                 return
             min(ready, key=lambda limit: limit.turns[0][0]).start_first(now)
@@ -152,7 +143,7 @@ class EndpointLimit:
         self._requests, self._tokens = TokenBucket(rpm), TokenBucket(tpm)
         self._closed_by: FatalJudgeError | JudgeFailed | None = None
         # Replies, for the time-out.
-        self._timeout_s = _TIMEOUT_S if timeout_s is None else timeout_s
+        self._timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
         self._n_answered, self._last_answer_at, self._slowest_s = 0, -math.inf, 0.0
         # The wait that the endpoint asks for.
         self._nothing_since: float | None = None
@@ -162,8 +153,7 @@ class EndpointLimit:
         """Use at most so many slots from now on, and the same part of the rates; slots in use are not taken away."""
         self.share = min(slots, self._concurrency)
         if self.share:
-            for bucket in (self._requests, self._tokens):
-                bucket.set_share(self.share / self._concurrency, read_clock())
+            self._requests.share = self._tokens.share = self.share / self._concurrency
         self.capacity.give_out()
 
     @asynccontextmanager
@@ -195,10 +185,9 @@ class EndpointLimit:
             heapq.heappop(self.turns)  # cancelled
         return bool(self.turns) and self.in_flight < self.share
 
-    @property
-    def starts_at(self) -> float:
-        """The time at which the rates allow the next request."""
-        return max(self._requests.next_at, self._tokens.next_at)
+    def find_start(self) -> float:
+        """Return the time from which on the rates and the endpoint's pause allow the next request."""
+        return max(self._requests.next_at, self._tokens.next_at, self.capacity.paused_until)
 
     def start_first(self, now: float) -> None:
         """Give a slot to the question that waits first."""
@@ -276,7 +265,7 @@ class EndpointLimit:
         """Return the seconds for a question whose reply was late so many times."""
         min_s = max(self._timeout_s, _SLOWEST_FACTOR * self._slowest_s)
         doublings = n_late if self._n_answered else min(n_late, _MAX_DOUBLINGS_UNANSWERED)
-        return max(self._timeout_s, min(_MAX_TIMEOUT_S, min_s * 2.0**doublings))
+        return max(self._timeout_s, min(MAX_TIMEOUT_S, min_s * 2.0**doublings))
 
     @contextmanager
     def expire_late(self, timeout: asyncio.Timeout, slot: Slot, allowed_s: float) -> Iterator[None]:
@@ -384,20 +373,12 @@ class SharedLimits:
                 if not active:
                     return slots
                 if slots:
-                    lease = concurrency(
-                        list(active),
-                        occupy=slots,
-                        timeout_seconds=_ASK_AGAIN_S,
-                        lease_duration=_LEASE_S,
-                        strict=True,
-                        raise_on_lease_renewal_failure=False,
-                    )
+                    lease = concurrency(list(active), occupy=slots, timeout_seconds=_ASK_AGAIN_S, **_LEASE)
                     await stack.enter_async_context(lease)
                     return slots
-                waits_for = ", ".join(active)  # an operator has set the limit to 0
-                await asyncio.sleep(_ASK_AGAIN_S)
+                await asyncio.sleep(_ASK_AGAIN_S)  # an operator has set the limit to 0
             except AcquireConcurrencySlotTimeoutError:
-                waits_for = ", ".join(active)
+                pass
             except (httpx.HTTPError, PrefectException, ConcurrencySlotAcquisitionError, TimeoutError) as error:
                 if read_clock() >= patient_until:
                     self._is_unshared = True
@@ -405,7 +386,7 @@ class SharedLimits:
                     return self._slots
                 await asyncio.sleep(_ASK_AGAIN_S)  # a busy server, or one that is being started again
                 continue
-            self._warn("waiting for slots of the Prefect limit %s, which others hold", waits_for)
+            self._warn("waiting for slots of the Prefect limit %s, which others hold", ", ".join(active))
 
     async def _fetch_size(self, name: str) -> int | None:
         """Return a limit's slots, and make a limit that is missing; None for one that is switched off."""
@@ -423,47 +404,16 @@ class SharedLimits:
                 )
             return (await client.read_global_concurrency_limit_by_name(name)).limit
 
-    def _warn(self, message: str, *details: object) -> None:
+    def _warn(self, message: str, details: object) -> None:
         if not self._has_warned:
-            self._has_warned = True
-            logger.warning(message, *details)
+            logger.warning(message, details)
+        self._has_warned = True
 
 
 def name_limit(key: str) -> str:
     """Return the name of the Prefect limit for an endpoint and a model; Prefect takes no slash in a name."""
     readable = re.sub(r"[^A-Za-z0-9.]+", "-", key.split("://", 1)[-1]).strip("-")[:80]
     return f"evalhouse-{readable}-{hashlib.sha256(key.encode()).hexdigest()[:6]}"
-
-
-def choose_timeout(setting: float | None, endpoint: str | None) -> float:
-    """Return the seconds one request may take: as set, else what is usual for the address."""
-    if setting is not None:
-        return setting
-    if endpoint is None:
-        return _MAX_TIMEOUT_S  # a model in this process
-    return _NEAR_TIMEOUT_S if is_near(endpoint) else _TIMEOUT_S
-
-
-def is_near(endpoint: str, *, network: bool = True) -> bool:
-    """Return whether an address is one of this machine, or of its `network`, as far as its name shows."""
-    host = urlsplit(endpoint).hostname if "://" in endpoint else None
-    if not host:
-        return False
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        is_local = host == "localhost" or host.endswith(".localhost")
-        return is_local or (network and ("." not in host or host.endswith((".local", ".internal"))))
-    return address.is_loopback or (network and address.is_private)
-
-
-def write_span(seconds: float) -> str:
-    """Format a time to wait: `45 s`, `9:58 min`, `2:00:00 h`."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours:,}:{minutes:02d}:{rest:02d} h"
-    return f"{minutes}:{rest:02d} min" if minutes else f"{rest} s"
 
 
 def draw_backoff(failures: int) -> float:

@@ -5,11 +5,13 @@ sends it. The chat models and the lexical judge are equal implementations; the c
 """
 
 import hashlib
+import ipaddress
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
+from urllib.parse import urlsplit
 
 import orjson
 
@@ -17,6 +19,11 @@ from evalhouse.prompts import BlockValue, Prompt
 
 # No reply and no context window comes near it, and the sum of billions of such counts still fits a BIGINT.
 MAX_COUNT: Final = 2**31 - 1
+TIMEOUT_S: Final = 60.0
+"""The usual seconds for one request."""
+MAX_TIMEOUT_S: Final = 3600.0
+# A server on the user's machine or network may read a long prompt for minutes, and loses nothing on the way.
+_NEAR_TIMEOUT_S = 600.0
 _ID_LENGTH = 32
 
 
@@ -154,6 +161,28 @@ class RepeatedJudge:
 def find_window(judge: Judge | None) -> int | None:
     """Return how many tokens a judge's model reads at once; None for one without a model, or of an unknown window."""
     return getattr(judge, "window", None)
+
+
+def choose_timeout(setting: float | None, endpoint: str | None) -> float:
+    """Return the seconds one request may take: as set, else what is usual for the address."""
+    if setting is not None:
+        return setting
+    if endpoint is None:
+        return MAX_TIMEOUT_S  # a model in this process
+    return _NEAR_TIMEOUT_S if is_near(endpoint) else TIMEOUT_S
+
+
+def is_near(endpoint: str, *, network: bool = True) -> bool:
+    """Return whether an address is one of this machine, or of its `network`, as far as its name shows."""
+    host = urlsplit(endpoint).hostname if "://" in endpoint else None
+    if not host:
+        return False
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        is_local = host == "localhost" or host.endswith(".localhost")
+        return is_local or (network and ("." not in host or host.endswith((".local", ".internal"))))
+    return address.is_loopback or (network and address.is_private)
 
 
 def require_prompt(question: Question) -> Prompt:

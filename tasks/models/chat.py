@@ -18,7 +18,6 @@ from langchain_openai.chat_models.base import BaseChatOpenAI
 from langsmith.utils import tracing_is_enabled
 from openai.types import Batch
 
-from evalhouse.tasks.asking.limits import choose_timeout
 from evalhouse.tasks.judge.errors import (
     FatalJudgeError,
     JudgeError,
@@ -36,6 +35,7 @@ from evalhouse.tasks.judge.protocol import (
     ModelRequest,
     Question,
     UnsupportedParameter,
+    choose_timeout,
     describe_lost,
     hash_canonical,
     parse_count,

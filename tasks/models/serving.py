@@ -25,12 +25,11 @@ from yarl import URL
 
 from evalhouse.prompts import Item, Prompt
 from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context, read_beginning
-from evalhouse.tasks.asking.limits import is_near
 from evalhouse.tasks.asking.pairs import JOIN, find_form
 from evalhouse.tasks.asking.usage import count_request
 from evalhouse.tasks.asking.verdicts import parse_object
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeError, UnsupportedOption, UnusableReply
-from evalhouse.tasks.judge.protocol import Judge, ModelReply, ModelRequest, Question, parse_count
+from evalhouse.tasks.judge.protocol import Judge, ModelReply, ModelRequest, Question, is_near, parse_count
 from evalhouse.tasks.models.providers import compiles_schemas, find_access
 
 # The names of a window in an entry of the list: vLLM and SGLang; OpenRouter and Together; Groq; Mistral; llama.cpp.

@@ -9,11 +9,11 @@ import pytest
 from virtual_time import in_virtual_time, read_clock
 
 from evalhouse.tasks.asking.asker import Asker
-from evalhouse.tasks.asking.limits import EndpointLimit, choose_timeout, is_near
+from evalhouse.tasks.asking.limits import EndpointLimit
 from evalhouse.tasks.asking.record import Call
 from evalhouse.tasks.asking.usage import Price
 from evalhouse.tasks.judge.errors import JudgeFailed
-from evalhouse.tasks.judge.protocol import ModelReply, ModelRequest, Question
+from evalhouse.tasks.judge.protocol import ModelReply, ModelRequest, Question, choose_timeout, is_near
 from evalhouse.tasks.settings.run import RunSettings
 
 DEFAULTS = RunSettings()
