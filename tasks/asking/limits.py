@@ -275,6 +275,7 @@ class EndpointLimit:
         to any other, as long as it may be waiting in a queue, and not from when it was sent.
         """
         loop = asyncio.get_running_loop()
+        handle: asyncio.TimerHandle
 
         def check() -> None:
             nonlocal handle

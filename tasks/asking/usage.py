@@ -65,8 +65,10 @@ class Price:
 
     def at_rate(self, rate: float) -> "Price":
         """Return a share of the price."""
-        numbers = {item.name: getattr(self, item.name) for item in fields(self)}
-        return Price(**{name: None if usd is None else rate * usd for name, usd in numbers.items()})
+        numbers: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
+        for name, usd in numbers.items():
+            numbers[name] = None if usd is None else rate * usd
+        return Price(**numbers)
 
     def cost_usd(
         self,
