@@ -15,7 +15,6 @@ import yaml
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.results.output import print_line, print_section, sort_by_metric
-from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.judge.errors import COPIED, LATE, NOT_TAKEN
 from evalhouse.tasks.judge.names import list_judges
 from evalhouse.warehouse.messages import list_names, shorten
@@ -247,7 +246,7 @@ def describe_local(counts: "Usage", judge: str | None, identified: Collection[st
 
     `identified` are the models that the server has identified.
     """
-    from evalhouse.tasks.asking.limits import is_near  # noqa: PLC0415  # imports all that asks
+    from evalhouse.tasks.judge.protocol import is_near  # noqa: PLC0415  # imports the prompts
 
     if counts.shortened:
         yield (
