@@ -1,4 +1,4 @@
-"""Samples whose statements are long enough to be knowledge, and unlike those of any other sample."""
+"""Samples whose statements are long enough to be facts, and unlike the statements of any other sample."""
 
 from collections.abc import Iterable, Mapping
 

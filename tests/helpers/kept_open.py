@@ -1,7 +1,7 @@
 """One open file for all that this process does with a warehouse: to open it takes 25 ms of CPU, to connect again one.
 
 A test opens it a dozen times, and what comes and goes between two openings (another process) is what the tests of
-`runs/`, `machines/`, `ui/` and of some files of `store/` are about. Whoever starts a process lets go of all files
+`runs/`, `machines/`, `ui/` and of some files of `store/` are about. Starting a process closes all files
 first.
 """
 
@@ -26,9 +26,9 @@ from evalhouse.warehouse.sandbox import query_process
 Connect = Callable[..., duckdb.DuckDBPyConnection]
 Open = Callable[..., AbstractContextManager[Any]]
 _STARTS = frozenset({"subprocess.Popen", "os.fork", "os.posix_spawn"})
-"""What Python tells its auditors before there is another process."""
+"""The audit events before a process starts."""
 _REPLACES = frozenset({"open", "os.rename", "os.remove"})
-"""What it tells them before there may be another file of a name."""
+"""The audit events before a file may be replaced."""
 
 
 class KeptFiles:
@@ -45,7 +45,7 @@ class KeptFiles:
     def connect(
         self, database: str | Path = ":memory:", read_only: bool = False, config: Mapping[str, object] | None = None
     ) -> duckdb.DuckDBPyConnection:
-        """In place of `duckdb.connect`; what is opened to be served to people is opened as it is."""
+        """Replace `duckdb.connect`; a connection with settings of its caller is opened by it."""
         path = Path(str(database)).resolve()
         self.catch_up(path)
         is_kept = path.is_file() and path.is_relative_to(self._place) and "enable_external_access" not in (config or {})
@@ -64,7 +64,7 @@ class KeptFiles:
         self._is_over = False
 
     def put_off(self, path: Path, mover: Mover) -> bool:
-        """Leave the last of a mover's rows for when somebody asks for the file, if it is one of these."""
+        """Leave the last of a mover's rows until the file is asked for, if it is one of these."""
         if self._is_over or not path.resolve().is_relative_to(self._place):
             return False
         self.catch_up(path)
@@ -94,7 +94,7 @@ class KeptFiles:
             self._opened.clear()
 
     def leave(self) -> None:
-        """Close them where nobody looks at them again: what was written to those in the passing folder stays in their
+        """Close them where they are not used again: rows of files in the passing folder stay in their
         log, for half of what closing costs, and what was put off in its journal."""
         for mover in self._put_off.values():
             with patch.object(mover, "flush"):
@@ -103,7 +103,7 @@ class KeptFiles:
         with self._lock:
             for path, opened in self._opened.items():
                 if self._passing is not None and Path(path).is_relative_to(self._passing):
-                    with suppress(duckdb.Error):  # what a test has broken is closed as it is
+                    with suppress(duckdb.Error):  # a file that a test has broken is closed
                         opened.execute("pragma disable_checkpoint_on_shutdown")
         self.close()
 
@@ -170,7 +170,7 @@ sys.addaudithook(_heed)
 
 @contextmanager
 def _connecting_by(files: KeptFiles, listed: list[KeptFiles]) -> Iterator[None]:
-    """They are asked in place of DuckDB, and known to whoever starts a process."""
+    """Use these files in place of DuckDB, and close them when a process starts."""
     before, duckdb.connect = duckdb.connect, files.connect
     listed.append(files)
     try:
@@ -182,7 +182,7 @@ def _connecting_by(files: KeptFiles, listed: list[KeptFiles]) -> Iterator[None]:
 
 @contextmanager
 def kept_open(place: Path, passing: Path | None = None) -> Iterator[None]:
-    """For a file, or all in a folder, until the end or until a process is started; within another such block that
+    """Keep a file, or all in a folder, open until the end or until a process is started; within another such block that
     one's. What is in the folder `passing` is not looked at after the end."""
     if _kept:
         yield
@@ -199,7 +199,7 @@ def kept_open(place: Path, passing: Path | None = None) -> Iterator[None]:
 
 @contextmanager
 def stays_open(place: Path) -> Iterator[None]:
-    """For what many tests in turn read: between their own such blocks it is closed for a process or a copy only."""
+    """Keep a file open that many tests read in turn: between their blocks only a process or a copy closes it."""
     staying = KeptFiles(place, duckdb.connect)
     try:
         with _connecting_by(staying, _staying):

@@ -29,7 +29,7 @@ Support = Sequence[Sequence[int]]
 
 
 class Together(tuple[int, ...]):
-    """In a Support the ranks of contexts that support a statement only together."""
+    """The ranks of contexts that support a statement only together, in a Support."""
 
 
 _READS_DERIVED = re.compile(
@@ -74,7 +74,7 @@ class Score:
 class Sample:
     """The verdicts of one sample.
 
-    Labels are those of A1, A2, … and G1, G2, …; support holds, for each of them, the ranks of its contexts. Every step
+    Labels are in the order A1, A2, … and G1, G2, …; support holds for each the ranks of its contexts. Every step
     has an outcome without a reason unless `reasons` gives one; steps in `missing` have no outcome at all. `further` are
     other similarities by kind, `grades` ratings from 0 to 10 by rubric and criterion, `citations` the statement and the
     context of each, `turns` labels by the id of what was held against earlier turns, `said` by a statement's id the
@@ -222,7 +222,7 @@ def derive_all(con: duckdb.DuckDBPyConnection) -> None:
 
 
 def _name_way(table: str, row: Row) -> Row:
-    """Which way a score is better, as its metric's file says."""
+    """Return the better direction of a score, from its metric's file."""
     metric = read_metrics().get(str(row.get("metric"))) if table == "scores" else None
     return {"better": metric.better} if metric else {}
 
@@ -283,7 +283,7 @@ def _list_rows(sample: Sample, run_id: str) -> Iterable[tuple[str, Row]]:
 
 
 def score(con: duckdb.DuckDBPyConnection, metric: str, run_id: str = "r", **settings: float) -> dict[str, Score]:
-    """What the metric's SQL gives for the run, by sample; fails when a sample has two rows."""
+    """Return the rows of the metric's SQL for the run, by sample; fails when a sample has two."""
     file = read_metrics()[metric]
     parameters = {"run_id": run_id, **resolve_parameters(file, settings)}
     found = con.execute(file.sql, parameters).fetchall()

@@ -16,7 +16,7 @@ Values = Sequence[float]
 
 
 def rate_doubts(signals: Values) -> list[float]:
-    """How far scores may lie from their signals."""
+    """The largest distance of a score from its signal."""
     return [math.sqrt(max(one * (1 - one), 0.01)) for one in signals]
 
 

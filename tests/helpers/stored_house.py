@@ -1,4 +1,4 @@
-"""The session's house with all that views tell of its runs stored, as it is of runs with more than a few samples: what
+"""The session's house with the derived rows of its runs stored, like those of large runs: what
 is stored is read in a tenth of the time that the views take to be planned."""
 
 from __future__ import annotations

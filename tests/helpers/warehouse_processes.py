@@ -47,7 +47,7 @@ if os.geteuid() == 0:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a script ended: `code` is -9 when it was killed."""
+    """The end of a script: `code` is -9 when it was killed."""
 
     code: int
     output: str
@@ -55,7 +55,7 @@ class Ended:
 
 
 # Forks a process for each script, with all imported that scripts need: to import it takes half a second. Between the
-# two stands one that waits for the script and writes down how it ended.
+# two a third one waits for the script and writes down how it ended.
 _FORKING = """
 import json, signal, tempfile, traceback
 import evalhouse.warehouse.engine.migrate, evalhouse.warehouse.mover, evalhouse.warehouse.upkeep.forget

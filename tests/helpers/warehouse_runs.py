@@ -16,7 +16,7 @@ from evalhouse.warehouse.store import Warehouse
 _make_file = connection._make_file
 _TEMPLATE = "empty-template.duckdb"
 _laid: dict[Path, int] = {}
-"""When each was laid."""
+"""The time at which each was made."""
 
 
 @cache
@@ -57,7 +57,7 @@ def lay_warehouse(path: Path) -> Warehouse:
 
 
 def is_as_laid(path: Path) -> bool:
-    """Whether nobody has written to a warehouse since `lay_warehouse`."""
+    """Return whether a warehouse is unchanged since `lay_warehouse`."""
     return _laid.get(path) == path.stat().st_mtime_ns and not path.with_name(f"{path.name}.wal").exists()
 
 

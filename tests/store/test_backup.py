@@ -1,4 +1,4 @@
-"""`evalhouse warehouse backup`: one moment of a warehouse as a file of its own, while others write; and what takes how
+"""`evalhouse warehouse backup`: one moment of a warehouse as a separate file, while others write; and what takes how
 much room."""
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def test_what_was_backed_up_is_restored_by_putting_it_in_place(house: House, tmp
     assert ask("warehouse", "check", *url).status == 0
 
 
-@pytest.mark.slow  # ends a run in a process of its own
-def test_a_run_that_was_under_way_is_resumed_from_a_backup(house: House, tmp_path: Path, ask: Ask) -> None:
+@pytest.mark.slow  # ends a run in a separate process
+def test_running_run_is_resumed_from_a_backup(house: House, tmp_path: Path, ask: Ask) -> None:
     url = ("--warehouse", str(house.path))
     scores = f"select sample_id, metric, value from scores where run_id = '{house.run_id}' order by all"
     before = Warehouse(str(house.path)).read(scores)
@@ -135,14 +135,14 @@ def test_a_lake_is_backed_up_into_a_file(house: House, tmp_path: Path) -> None:
     source = Warehouse(str(house.path))
     lake = Warehouse(f"ducklake:sqlite:///{tmp_path / 'catalogue.sqlite'}?data={tmp_path / 'files'}")
     counts = move_warehouse(source, lake, lambda *_: None)
-    let_go()  # whoever copies the lake's catalogue attaches it
+    let_go()  # copying the lake's catalogue attaches it
     done = back_up(lake, str(tmp_path / "copy.duckdb"))
     assert {name: n for name, n in done.tables.items() if name in counts} == counts
     scores = "select * from run_scores order by run_id, metric"
     assert Warehouse(str(done.path)).read(scores).equals(lake.read(scores))
 
 
-def test_size_is_told_by_what_takes_it(house: House, ask: Ask) -> None:
+def test_size_is_reported_by_group(house: House, ask: Ask) -> None:
     let_go()  # a file that is open has rows in its log
     warehouse = Warehouse(str(house.path))
     before = measure_size(warehouse)
@@ -159,8 +159,8 @@ def test_size_is_told_by_what_takes_it(house: House, ask: Ask) -> None:
     after = measure_size(warehouse)
     more = (after.n_bytes - after.n_free) - (before.n_bytes - before.n_free)  # what was free is written first
     assert after.groups["calls"] - before.groups["calls"] > 0.8 * more > 1_000_000
-    told = ask("warehouse", "check", "--warehouse", str(house.path), "--json").document["size"]
-    assert told["bytes_by_group"] == dict(after.groups)
-    assert told["bytes_per_1000_samples"] == pytest.approx((after.n_bytes - after.n_free) * 1000 / after.n_samples)
+    result = ask("warehouse", "check", "--warehouse", str(house.path), "--json").document["size"]
+    assert result["bytes_by_group"] == dict(after.groups)
+    assert result["bytes_per_1000_samples"] == pytest.approx((after.n_bytes - after.n_free) * 1000 / after.n_samples)
     shown = ask("warehouse", "check", "--warehouse", str(house.path)).stdout
     assert "MB a 1,000 samples" in shown

@@ -1,4 +1,4 @@
-"""What is offered at the cursor of a person who types SQL."""
+"""Completion at the cursor of a person who types SQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is derived of runs: stored as they are scored and end, and again where rows come late."""
+"""Derived rows of runs: stored when a run is scored and ends, and again where rows arrive late."""
 
 from __future__ import annotations
 

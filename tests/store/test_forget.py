@@ -38,7 +38,7 @@ _FURTHER_KILLS = (
     ("_carry_out", True),
 )  # fmt: skip
 
-# Every column of text that a migration made and that names, counts or classifies, and so tells nobody's words.
+# Every column of text that a migration made and that names, counts or classifies, and so holds no person's words.
 _STAY = {
     "runs": "*", "prompts": "*", "batches": "*", "migrations": "*", "kb_updates": "*", "noise": "*", "scores": "*",
     "gate_decisions": "*", "gate_checks": "*", "gate_acceptances": "*", "provider_batches": "*", "batch_requests": "*",
@@ -147,7 +147,7 @@ def _read_figures(warehouse: Warehouse) -> dict[str, list[tuple[object, ...]]]:
 def test_every_figure_is_what_it_was(nights: Warehouse, which: list[int]) -> None:
     before = _read_figures(nights)
     runs = sorted(run.run_id for run in list_runs(nights) if run.kind == "evaluation")
-    for place in which:  # each in a forgetting of its own
+    for place in which:  # each in a separate forgetting
         forget(nights, _name_run(runs[place]))
     assert _read_figures(nights) == before
     texts = nights.read("select text from statements where run_id = $run_id", {"run_id": runs[which[0]]})["text"]
@@ -186,10 +186,10 @@ def test_no_byte_of_a_sample_is_left_after_compacting(house: House, filled: Ware
         + b"\n"
     )  # fmt: skip
     assert _find_bytes(filled, words) == set(words)
-    told = ask("warehouse", "forget", "--sample", "tide-1", "--warehouse", str(filled.location.path), "--json")
-    assert told.status == 0, told.stderr
-    assert told.document["n_samples"] == 2
-    assert told.document["rows"]["llm_calls"] > 5
+    result = ask("warehouse", "forget", "--sample", "tide-1", "--warehouse", str(filled.location.path), "--json")
+    assert result.status == 0, result.stderr
+    assert result.document["n_samples"] == 2
+    assert result.document["rows"]["llm_calls"] > 5
     assert ask("warehouse", "compact", "--warehouse", str(filled.location.path)).status == 0
     assert _find_bytes(filled, words) == set()
     # Of the other samples nothing is missing.
@@ -198,7 +198,7 @@ def test_no_byte_of_a_sample_is_left_after_compacting(house: House, filled: Ware
 
 
 def _find_bytes(warehouse: Warehouse, words: list[str]) -> set[str]:
-    """Which of these words stand in the warehouse or in any file beside it that bears its name."""
+    """Return the words of these that the warehouse or any file named after it holds."""
     paths = [path for path in warehouse.location.path.parent.rglob("*") if path.is_file()]
     near = [path for path in paths if warehouse.location.path.name in str(path)]
     contents = b"\n".join(path.read_bytes() for path in near)
@@ -208,7 +208,7 @@ def _find_bytes(warehouse: Warehouse, words: list[str]) -> set[str]:
                       "attributions", "context_verdicts", "similarities", "grades")
         for row in warehouse.read(f"from {table}").rows()
     ).encode()  # fmt: skip
-    # Columns are packed, so that a text is looked for both as it lies there and as it is read.
+    # Columns are packed, so that a text is looked for both in its bytes and in its rows.
     return {word for word in words if word.encode() in read}
 
 
@@ -257,7 +257,7 @@ def test_a_text_that_comes_again_is_there_again(filled: Warehouse) -> None:
         *(pytest.param(name, scores, marks=pytest.mark.slow) for name, scores in _FURTHER_KILLS),
     ],
 )
-def test_a_forgetting_that_was_killed_goes_on(nights: Warehouse, function: str, with_scores: bool) -> None:
+def test_killed_forgetting_resumes(nights: Warehouse, function: str, with_scores: bool) -> None:
     runs = sorted(run.run_id for run in list_runs(nights) if run.kind == "evaluation")
     killed = run_script(
         "from evalhouse.warehouse.upkeep import forget as f\n"
@@ -286,11 +286,11 @@ def test_a_forgetting_that_was_killed_goes_on(nights: Warehouse, function: str, 
 def test_a_dry_run_says_what_goes_and_changes_nothing(house: House, filled: Warehouse, ask: Ask) -> None:
     before = filled.read("from llm_calls order by call_id").rows()
     options = ("--run", house.run_id, "--warehouse", str(filled.location.path), "--json")
-    told = ask("warehouse", "forget", *options, "--dry-run").document
+    result = ask("warehouse", "forget", *options, "--dry-run").document
     assert count_rows(filled, "forgotten") == 0
     assert filled.read("from llm_calls order by call_id").rows() == before
     done = ask("warehouse", "forget", *options).document
-    assert done == told | {"dry_run": False}
+    assert done == result | {"dry_run": False}
     assert done["rows"]["statements"] == count_rows(filled, "statements", f"run_id = '{house.run_id}'")
     record = filled.read("select table_name, sum(n_rows)::bigint from forgotten group by 1").rows()
     assert dict(record) == {**done["rows"], "run_samples": done["n_samples"]}
@@ -357,31 +357,31 @@ def test_what_shows_a_forgotten_run_says_so(filled: Warehouse, tmp_path: Path, a
         ("query", "select question, reply from score_lineage where reply is not null limit 3"),
         ("diagnose", "latest"), ("report", "latest", "-o", str(page)), ("rescore", "latest"),
     ):  # fmt: skip
-        told = ask(*command, *url)
-        assert told.status == 0, (command, told.stderr)
+        result = ask(*command, *url)
+        assert result.status == 0, (command, result.stderr)
         if command[0] not in ("diagnose", "report", "rescore"):
-            assert today in " ".join(told.stdout.split()), command
+            assert today in " ".join(result.stdout.split()), command
     assert today in page.read_text(encoding="utf-8")
     assert "Brankmouth" not in page.read_text(encoding="utf-8")
     for refused in (("resume", "latest"), ("review", "export", "latest")):
-        told = ask(*refused, *url)
-        assert told.status == 2
-        assert "were forgotten on" in told.stderr
+        result = ask(*refused, *url)
+        assert result.status == 2
+        assert "were forgotten on" in result.stderr
 
 
-def test_metrics_of_ones_own_are_left_as_they_are(house: House, filled: Warehouse, tmp_path: Path, ask: Ask) -> None:
+def test_scores_of_user_metrics_stay(house: House, filled: Warehouse, tmp_path: Path, ask: Ask) -> None:
     own, url = str(write_metric(tmp_path)), ("--warehouse", str(filled.location.path))
     scores = "select * from scores where run_id = $run_id order by all"
     assert ask("rescore", house.run_id, "--metric-files", own, *url).status == 0
     before = filled.read(scores, {"run_id": house.run_id}).rows()
     forget(filled, _name_run(house.run_id))
-    told = ask("rescore", house.run_id, *url, "--json")
-    assert told.status == 0
-    assert list(told.document[0]["left_out"]) == ["answer_length"]
+    result = ask("rescore", house.run_id, *url, "--json")
+    assert result.status == 0
+    assert list(result.document[0]["left_out"]) == ["answer_length"]
     assert filled.read(scores, {"run_id": house.run_id}).rows() == before
 
 
-def test_runs_that_are_too_young_or_under_way_are_left(house: House, filled: Warehouse) -> None:
+def test_young_or_running_runs_are_left_out(house: House, filled: Warehouse) -> None:
     now = datetime.now(UTC).replace(tzinfo=None)
     assert forget(filled, Rule(words="", before=now - timedelta(days=1))).run_ids == ()
     assert forget(filled, Rule(words="", before=now + timedelta(days=1), suite="nightly")).run_ids == ()
@@ -392,7 +392,7 @@ def test_runs_that_are_too_young_or_under_way_are_left(house: House, filled: War
         forgotten = forget(filled, Rule(words="", before=now + timedelta(days=1)))
     assert forgotten.running == (house.run_id,)
     assert find_forgotten(filled, house.run_id) is None
-    # One whose process died is under way no more.
+    # A run whose process died no longer runs.
     assert forget(filled, _name_run(house.run_id)).run_ids == (house.run_id,)
 
 
@@ -424,9 +424,9 @@ def test_rows_that_their_table_refused_are_forgotten_too(house: House, filled: W
     ],
 )
 def test_what_cannot_be_meant_is_refused(filled: Warehouse, ask: Ask, options: tuple[str, ...], why: str) -> None:
-    told = ask("warehouse", "forget", *options, "--warehouse", str(filled.location.path))
-    assert told.status == 2
-    assert why in told.stderr
+    result = ask("warehouse", "forget", *options, "--warehouse", str(filled.location.path))
+    assert result.status == 2
+    assert why in result.stderr
 
 
 def test_every_column_of_text_goes_or_is_known_to_stay(filled: Warehouse) -> None:

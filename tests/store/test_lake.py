@@ -48,7 +48,7 @@ from evalhouse.warehouse.store import Warehouse
 from warehouse_processes import make_batch
 warehouse = Warehouse(sys.argv[1])
 for number in range(int(sys.argv[3])):
-    # Every second batch is written by all of them, as after a crash that nobody noticed.
+    # Every second batch is written by all of them, as after an unnoticed crash.
     name = f"shared-{number}" if number % 2 else f"{sys.argv[2]}-{number}"
     warehouse.append_now(make_batch(name, n=5), patience_s=60)
     print(name, flush=True)
@@ -142,7 +142,7 @@ def test_a_lake_has_the_tables_views_and_comments_of_a_file(url: str, tmp_path: 
         assert one.columns == other.columns
 
 
-def test_a_batch_is_written_once_whoever_brings_it(warehouse: Warehouse) -> None:
+def test_batch_is_written_once_by_racing_processes(warehouse: Warehouse) -> None:
     batch = make_batch("one", n=7)
     assert warehouse.append(batch)
     assert warehouse.append(batch)
@@ -158,10 +158,10 @@ def test_writers_at_once_lose_nothing_and_double_nothing(warehouse: Warehouse) -
     for writer in writers:
         writer.communicate()
         assert writer.returncode == 0
-    # 3 x 4 batches of their own, and 4 that all of them brought.
+    # 3 x 4 separate batches, and 4 that all of them brought.
     assert _count(warehouse, "select count(*) from statements") == 5 * (3 * 4 + 4)
     assert _count(warehouse, "select count(*) from batches") == 3 * 4 + 4
-    # Whoever read meanwhile saw whole batches, and never fewer than before.
+    # Readers meanwhile saw whole batches, and never fewer than before.
     assert seen == sorted(seen)
     assert all(number % 5 == 0 for number in seen)
 
@@ -253,7 +253,7 @@ def test_batches_wait_in_the_spool_while_the_catalogue_is_down(
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Grows with each connection that is made anew; whether it only reads."""
+    """A list that grows with each new connection: True where it only reads."""
     made: list[bool] = []
     connect = lake_module._connect
 
@@ -277,15 +277,15 @@ def test_a_connection_is_kept_and_sees_what_others_write(warehouse: Warehouse, o
 
 
 @contextmanager
-def opening_anew(warehouse: Warehouse) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A reader that was nobody's before, as one that pages are served from."""
+def opening_new_reader(warehouse: Warehouse) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open a new reader, like one that serves pages."""
     assert warehouse.location.lake is not None
     connect = lake_module._connect
     with closing(connect(warehouse.location, warehouse.location.lake, read_only=True, deadline=math.inf)) as reader:
         yield reader
 
 
-def test_an_extension_that_somebody_changed_is_refused_although_others_were_checked_before(
+def test_changed_extension_is_refused_although_others_were_checked_before(
     in_postgres: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert _count(in_postgres, "select count(*) from statements") == 0
@@ -294,14 +294,14 @@ def test_an_extension_that_somebody_changed_is_refused_although_others_were_chec
         file.seek(100_000)
         file.write(b"changed")
     monkeypatch.setattr(lake_module, "find_extension", lambda _: str(changed))
-    with pytest.raises(duckdb.IOException, match="signature"), opening_anew(in_postgres) as reader:
+    with pytest.raises(duckdb.IOException, match="signature"), opening_new_reader(in_postgres) as reader:
         reader.execute("select 1")
 
 
 def test_a_connection_for_other_peoples_sql_loads_nothing_unsigned(in_postgres: Warehouse) -> None:
     assert _count(in_postgres, "select count(*) from statements") == 0
     sql = "select current_setting('allow_unsigned_extensions') as allowed"
-    with opening_anew(in_postgres) as reader:
+    with opening_new_reader(in_postgres) as reader:
         assert reader.execute(sql).fetchall() == [(True,)]
     assert run_query(in_postgres.location, sql).item() is False
 
@@ -317,7 +317,7 @@ def test_threads_that_read_leave_a_few_connections(warehouse: Warehouse) -> None
     assert n_idle <= lake_module._MAX_IDLE + 1
 
 
-def test_a_person_shuts_in_nobody_elses_connection(warehouse: Warehouse, opened: list[bool]) -> None:
+def test_query_of_a_person_closes_off_only_its_connection(warehouse: Warehouse, opened: list[bool]) -> None:
     warehouse.append(make_batch("one", n=5))
     for _ in range(2):
         assert run_query(warehouse.location, "select count(*) from statements").item() == 5
@@ -360,7 +360,7 @@ def test_a_catalogue_that_took_anothers_name_is_not_mistaken_for_it(
     assert _count(warehouse, "select count(*) from statements") == 7
 
 
-def test_a_server_that_came_back_is_connected_to_anew(postgres: PostgresServer, in_postgres: Warehouse) -> None:
+def test_returned_server_is_connected_to_again(postgres: PostgresServer, in_postgres: Warehouse) -> None:
     warehouse = in_postgres
     assert warehouse.append(make_batch("before", n=5))
     assert _count(warehouse, "select count(*) from statements") == 5
@@ -379,7 +379,7 @@ def test_a_kept_connection_leaves_no_transaction_open(postgres: PostgresServer, 
     name = warehouse.location.url.partition("?")[0].rpartition("/")[2]
     with psycopg.connect(postgres.address("postgres"), autocommit=True) as session:
         states = session.execute("select state from pg_stat_activity where datname = %s", [name]).fetchall()
-    # Two for reading and two for writing, whatever was done.
+    # Two for reading and two for writing, after all of this.
     assert states == [("idle",)] * 4
 
 
@@ -396,7 +396,7 @@ def test_threads_share_no_connection(warehouse: Warehouse) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ("ducklake:postgresql://me:secret@host/db?data=/files", "PGPASSWORD"),
         ("ducklake:postgresql://me@host/db", "where the files are"),
@@ -408,8 +408,8 @@ def test_threads_share_no_connection(warehouse: Warehouse) -> None:
         ("ducklake:sqlite://data/c.sqlite?data=/files", "names no warehouse"),
     ],
 )
-def test_a_url_that_is_no_lake_is_refused(given: str, told: str) -> None:
-    with pytest.raises(WarehouseUrlError, match=told) as refused:
+def test_url_of_another_kind_is_refused(given: str, message: str) -> None:
+    with pytest.raises(WarehouseUrlError, match=message) as refused:
         parse_location(given)
     assert "secret" not in str(refused.value)
 
@@ -465,7 +465,7 @@ def test_the_url_on_record_names_the_same_lake(tmp_path: Path, monkeypatch: pyte
 def test_a_catalogue_that_goes_in_the_middle_of_a_write_is_an_outage_and_the_write_is_done_again(
     postgres: PostgresServer, in_postgres: Warehouse
 ) -> None:
-    """The next attempt finds the server up again: whoever keeps its rows elsewhere hands them over then."""
+    """The next attempt finds the server up again: rows that were kept elsewhere are written then."""
     warehouse = in_postgres
 
     def write_while_it_restarts(work: str) -> None:

@@ -1,4 +1,4 @@
-"""What is a secret of this process stands in nothing that is stored, whoever repeats it and however it is spelt."""
+"""Secrets of this process are not stored, in any spelling and from any source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from evalhouse.warehouse.tables import build_frame
 
 KEY = 'Zq7/"odd&ü-key+0123456789='
 SPELLINGS = {
-    "as it is": KEY,
+    "plain": KEY,
     "JSON": orjson.dumps(KEY).decode()[1:-1],
     "JSON in ASCII": json.dumps(KEY)[1:-1],
     "JSON with slashes escaped": json.dumps(KEY)[1:-1].replace("/", "\\/"),
@@ -67,7 +67,7 @@ def test_letters_that_json_need_not_escape_hide_nothing() -> None:
         ("OPENAI_API_KEY", "ollama", False),
         ("OPENAI_API_KEY", "not-needed", False),
         ("OPENAI_BASE_URL", "http://localhost:8000/v1", False),
-        ("HOME", "/home/somebody1234", False),
+        ("HOME", "/home/person1234", False),
         ("BOT_TOKEN", "half a \udcff character 1", False),
     ],
 )
@@ -121,7 +121,7 @@ def read_everything(folder: Path) -> bytes:
 
 @pytest.mark.usefixtures("quick_backoff")
 @pytest.mark.parametrize("how", ["reply", "refusal", "error", "unreadable", "label"])
-async def test_a_key_that_the_endpoint_repeats_stands_nowhere(tmp_path: Path, how: str) -> None:
+async def test_key_that_the_endpoint_repeats_is_not_stored(tmp_path: Path, how: str) -> None:
     key = "Kw-leak-me-0123456789"
     answers: dict[str, Any] = {
         "reply": orjson.dumps({"statements": [f"The key is {key}.", "It is red."]}).decode(),

@@ -34,7 +34,7 @@ def write(names):
 _KILLS = """
 began, n_committing = 0, 0
 for turn in range(int(sys.argv[3])):
-    # Whoever follows a killed writer begins with what that one may or may not have committed.
+    # The next writer begins with the rows that the killed one may or may not have committed.
     names = [f"{number:04}" for number in range(began, began + 100)]
     child = os.fork()
     if child == 0:
@@ -62,7 +62,7 @@ _WHOLE = {"batches": 1, "statements": 3, "classifications": 3, "outcomes": 3}
 
 
 def expect_whole(warehouse: Warehouse, acknowledged: set[str]) -> None:
-    """Every batch that was acknowledged is there, and whatever is there is there once and whole."""
+    """Check that every acknowledged batch is stored, and each stored one once and whole."""
     found = count_by_batch(warehouse)
     assert acknowledged - set(found["key"]) == set()
     torn = found.filter(pl.any_horizontal(pl.col(name) != number for name, number in _WHOLE.items()))
@@ -143,7 +143,7 @@ def test_every_table_takes_a_batch_of_nulls_and_none(tmp_path: Path) -> None:
     assert warehouse.read("select context_ranks, reason from attributions").rows() == [([], None), (None, None)]
 
 
-def test_a_prompt_is_kept_once_whichever_run_brings_it(tmp_path: Path) -> None:
+def test_prompt_of_two_runs_is_kept_once(tmp_path: Path) -> None:
     warehouse = make_warehouse(tmp_path)
     row = {"prompt": "extract", "version": "1", "language": "en", "template": "…"}
     one, two = {"prompt_hash": "1", **row}, {"prompt_hash": "2", **row}
@@ -180,7 +180,7 @@ def test_two_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     assert count_rows(warehouse, "batches") == 16
 
 
-def test_a_full_disk_is_told_in_one_line_and_harms_nothing(tmp_path: Path) -> None:
+def test_full_disk_is_reported_in_one_line_and_harms_nothing(tmp_path: Path) -> None:
     warehouse = make_warehouse(tmp_path)
     warehouse.append(make_batch("before"))
     script = """
@@ -209,8 +209,10 @@ def test_reading_is_possible_while_a_run_writes(tmp_path: Path) -> None:
 
 def test_reading_says_when_a_file_is_not_ours(tmp_path: Path) -> None:
     warehouse = make_warehouse(tmp_path)
-    with pytest.raises(WarehouseError, match=r"is not an evalhouse warehouse, or one of another version \(.*nowhere"):
-        warehouse.read("select * from nowhere")
+    with pytest.raises(
+        WarehouseError, match=r"is not an evalhouse warehouse, or one of another version \(.*not_a_table"
+    ):
+        warehouse.read("select * from not_a_table")
     with pytest.raises(WarehouseError, match=r"Conversion Error: .*") as raised:
         warehouse.read("select 'x'::int")
     assert "\n" not in str(raised.value)

@@ -37,14 +37,14 @@ def test_the_newest_good_reply_is_found_with_its_own_call(tmp_path: Path) -> Non
     }
 
 
-def test_only_this_run_is_looked_at_when_asked_anew(tmp_path: Path) -> None:
+def test_only_this_run_is_searched_when_asked_again(tmp_path: Path) -> None:
     warehouse = make_warehouse(tmp_path)
     keep_calls(warehouse, make_call(1, "a", run_id="mine"), make_call(2, "a", run_id="other"))
     assert find_replies(warehouse, [hash_request("a")], only_run="mine")[hash_request("a")].call_id == "c1"
     assert find_replies(warehouse, [hash_request("a")], only_run="none") == {}
 
 
-def test_requests_that_share_the_narrow_key_are_told_apart(tmp_path: Path) -> None:
+def test_requests_with_one_narrow_key_are_distinguished(tmp_path: Path) -> None:
     warehouse = make_warehouse(tmp_path)
     twins = [f"{'f' * 16}{'0' * 47}{digit}" for digit in "01"]
     assert {make_request_key(twin) for twin in twins} == {2**64 - 1}

@@ -1,4 +1,4 @@
-"""Opening and making the file: what is told about places that are no warehouse, busy, or not to be written."""
+"""Opening and making the file: errors for places of another kind, busy ones, and ones without rights."""
 
 import os
 import sqlite3
@@ -59,7 +59,7 @@ def test_a_folder_is_no_warehouse(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"hello " * 5000])
 def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "block-of-locks.txt"  # the name holds words that DuckDB's errors are told apart by
+    path = tmp_path / "block-of-locks.txt"  # the name holds words that distinguish DuckDB's errors
     path.write_bytes(content)
     expect_refusal(path, "not a warehouse that DuckDB", "--warehouse")
     assert path.read_bytes() == content
@@ -87,7 +87,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         Warehouse(str(tmp_path / "file" / "w.duckdb")).migrate()
 
 
-def test_a_folder_without_rights_is_told_to_who_may_not_write(folder: Path) -> None:
+def test_folder_without_rights_is_reported(folder: Path) -> None:
     folder.chmod(0o555)
     ended = run_script(
         BIND_RIGHTS + "try: Warehouse(PATH).migrate()\nexcept Exception as error: print(type(error).__name__, error)",
@@ -119,7 +119,7 @@ except Exception as error: print(type(error).__name__, error)
     assert lines[1].startswith("WarehouseUnwritable")
 
 
-def test_a_file_nobody_may_read_is_no_reason_to_wait(folder: Path) -> None:
+def test_unreadable_file_is_not_waited_for(folder: Path) -> None:
     path = make_warehouse(folder).location.path
     path.chmod(0o000)
     ended = run_script(

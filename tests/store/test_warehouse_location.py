@@ -1,4 +1,4 @@
-"""URLs of a warehouse: which are understood, and what the others are told."""
+"""URLs of a warehouse: accepted ones, and the errors for others."""
 
 from pathlib import Path
 
@@ -89,9 +89,9 @@ def test_an_empty_url_is_refused_with_the_default() -> None:
         parse_location("  ")
 
 
-def test_a_path_that_leads_nowhere_is_refused(tmp_path: Path) -> None:
+def test_path_that_cannot_be_followed_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to(tmp_path / "b")
     (tmp_path / "b").symlink_to(tmp_path / "a")
-    for path in ("~nobody-of-that-name/w.duckdb", "nul\0.duckdb"):
+    for path in ("~no-such-user/w.duckdb", "nul\0.duckdb"):
         with pytest.raises(WarehouseUrlError, match="cannot be followed"):
             parse_location(path)

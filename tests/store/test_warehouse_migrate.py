@@ -83,7 +83,7 @@ def read_tables(path: Path, tables: list[str]) -> dict[str, list[tuple[object, .
 
 
 def read_again(path: Path, rows: Mapping[str, list[tuple[object, ...]]]) -> dict[str, list[tuple[object, ...]]]:
-    """The same tables, without the columns that a later migration put behind those that were there."""
+    """Read the same tables, without the columns that a later migration added."""
     return {
         table: [row[: len(rows[table][0])] for row in found] for table, found in read_tables(path, list(rows)).items()
     }
@@ -202,7 +202,7 @@ def test_a_newer_warehouse_is_refused_and_left_alone(tmp_path: Path) -> None:
     "sql",
     ["create table theirs (a int)", "create table migrations (version int)", "create view theirs as select 1 as a"],
 )
-def test_a_file_of_somebody_else_is_refused_and_left_alone(tmp_path: Path, sql: str) -> None:
+def test_foreign_file_is_refused_and_left_alone(tmp_path: Path, sql: str) -> None:
     path = tmp_path / "theirs.duckdb"
     with duckdb.connect(str(path)) as con:
         con.execute(sql)
@@ -219,7 +219,7 @@ def test_a_table_of_the_users_own_is_no_obstacle(tmp_path: Path) -> None:
     assert migrate(location) == []
 
 
-def test_views_are_laid_anew_when_their_text_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_views_are_made_again_when_their_text_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     location = make_warehouse(tmp_path).location
     scripts = view_scripts()
     changed = type(scripts[0])(name="run_costs", sql="create or replace view run_costs as select 42 as cost;")

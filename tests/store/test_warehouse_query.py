@@ -214,7 +214,7 @@ def test_no_python_object_can_be_seen(ask: Ask) -> None:
         ("select 'x'::int", ["Conversion Error", "'x'"]),
         ("select $run_id", []),
         ("select 'unterminated", ["unterminated"]),
-        ("select error('said')", ["said"]),
+        ("select error('oops')", ["oops"]),
     ],
 )
 def test_mistakes_are_reported_in_one_line(ask: Ask, sql: str, words: list[str]) -> None:
@@ -226,7 +226,7 @@ def test_mistakes_are_reported_in_one_line(ask: Ask, sql: str, words: list[str])
     [
         ("selec 1", "selec"),
         ("select '灯塔' as x,\n  foo from (select 1 as a)", "foo"),
-        ("-- first\nselect * from nowhere", "nowhere"),
+        ("-- first\nselect * from not_a_table", "not_a_table"),
         ("select '灯塔', fob(1)", "fob"),
         ("select 'unclosed", "'unclosed"),
         ("select * from runs where", ""),

@@ -25,13 +25,13 @@ Row = dict[str, object]
 
 
 def make_row(sample_id: str, **columns: object) -> Row:
-    """A staged row; its content is its id unless told otherwise."""
+    """A staged row; its content is its id unless given."""
     content: Row = {"input_hash": f"hash of {sample_id}", "question": f"What is {sample_id}?", "answer": "An answer."}
     return {"sample_id": sample_id, **content, **columns}
 
 
 def load_rows(warehouse: Warehouse, run_id: str, *rows: Row, part: int = 2, cluster: str | None = None) -> int:
-    """Stage the rows in parts and take them in for a run that is put on record first."""
+    """Stage the rows in parts and take them in for a run that is inserted first."""
     staging = Staging()
     try:
         numbered = [{"ordinal": ordinal, **row} for ordinal, row in enumerate(rows, start=1)]
@@ -80,7 +80,7 @@ GROUPED: dict[str, tuple[list[Row | None], str | None, list[str | None]]] = {
         [{"doc_id": 1, "thread_id": 1}, {"doc_id": 2, "thread_id": 1}, {"doc_id": 2, "thread_id": 2}], None,
         ["thread_id=1", "thread_id=1", "thread_id=2"],
     ),
-    "a column that all share tells nothing": ([{"doc_id": 1}, {"doc_id": 1}, {"doc_id": 1}], None, [None] * 3),
+    "a column that all share is useless": ([{"doc_id": 1}, {"doc_id": 1}, {"doc_id": 1}], None, [None] * 3),
     "nor does one that none share": ([{"doc_id": 1}, {"doc_id": 2}, {"doc_id": 3}], None, [None] * 3),
     "nor one that a sample lacks": ([{"doc_id": 1}, {"doc_id": 1}, {"doc_id": 2}, {"doc_id": None}], None, [None] * 4),
     "nor one that is not known": ([{"page": 1}, {"page": 1}, {"page": 2}], None, [None] * 3),
@@ -89,7 +89,7 @@ GROUPED: dict[str, tuple[list[Row | None], str | None, list[str | None]]] = {
         ["a/b~c=1", "a/b~c=1", "a/b~c=2", "a/b~c=@s3", "a/b~c=@s4"],
     ),
     "none can be wanted": ([{"doc_id": 1}, {"doc_id": 1}, {"doc_id": 2}], "none", [None] * 3),
-    "without metadata there is none": ([None, None], None, [None, None]),
+    "without metadata no cluster": ([None, None], None, [None, None]),
 }  # fmt: skip
 
 
@@ -211,13 +211,13 @@ def test_what_a_killed_process_staged_is_removed_by_the_next(tmp_path: Path, mon
         == -9
     )
     assert len(list(tmp_path.glob("*/"))) == 2
-    (tmp_path / "evalhouse-staging-of-somebody.txt").touch()
+    (tmp_path / "evalhouse-staging-of-a-person.txt").touch()
     later = Staging()
     in_use.add([{"ordinal": 1, **make_row("a")}])
     assert len(list(tmp_path.glob("*/"))) == 2, "the dead one's is gone, and the living one's is not"
     for staging in (in_use, later):
         staging.discard()
-    assert [path.name for path in tmp_path.iterdir()] == ["evalhouse-staging-of-somebody.txt"]
+    assert [path.name for path in tmp_path.iterdir()] == ["evalhouse-staging-of-a-person.txt"]
 
 
 def note_outcomes(warehouse: Warehouse, key: str, **reasons: str | None) -> None:

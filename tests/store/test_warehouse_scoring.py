@@ -48,7 +48,7 @@ def read_scores(warehouse: Warehouse) -> list[tuple[object, ...]]:
     return warehouse.read("select run_id, sample_id, metric, value, metric_version from scores order by all").rows()
 
 
-def test_a_run_is_scored_anew_and_others_are_left_alone(warehouse: Warehouse) -> None:
+def test_run_is_scored_again_and_others_are_left_alone(warehouse: Warehouse) -> None:
     for run_id in ("other", "r"):
         score_run(warehouse, run_id, [make_weighted(), make_weighted("kept")], {})
     score_run(warehouse, "r", [make_weighted(version=2)], {"half": {"weight": 0.5}})
@@ -117,7 +117,7 @@ def test_rows_that_would_be_believed_wrongly_are_refused(
         ),
     ],
 )
-def test_sql_that_fails_is_told_by_the_metrics_name(warehouse: Warehouse, sql: str, words: str) -> None:
+def test_failing_sql_is_reported_with_the_metrics_name(warehouse: Warehouse, sql: str, words: str) -> None:
     with pytest.raises(WarehouseError, match=rf"metric 'broken' \(broken.sql\) failed: .*{words}") as raised:
         score_run(warehouse, "r", [make_metric("broken", sql)], {})
     assert "\n" not in str(raised.value)
@@ -190,7 +190,7 @@ insert into samples by name
 insert into context_verdicts by name
     select run_id, sample_id, rank as context_rank, rank = 2 as useful from run_samples, range(1, 4) as t (rank);
 insert into statements by name
-    select 'r' as run_id, 's' || n as sample_id, side || k as statement_id, k as ordinal, 'said ' || k as text,
+    select 'r' as run_id, 's' || n as sample_id, side || k as statement_id, k as ordinal, 'text ' || k as text,
         if(side = 'A', 'answer', 'ground_truth') as source
     from range(10, {n}) as t (n), range(1, 4) as u (k), unnest(['A', 'G']) as v (side);
 insert into classifications by name
@@ -210,7 +210,7 @@ insert into outcomes by name
 @pytest.mark.slow
 @pytest.mark.parametrize("n_samples", [5_000, 190_000, 400_000])
 def test_a_run_of_any_size_is_scored_within_a_writers_memory(tmp_path: Path, n_samples: int) -> None:
-    """What is made once for all metrics of a small run would not fit for a large one."""
+    """Tables made once for all metrics of a small run would not fit for a large one."""
     warehouse = make_warehouse(tmp_path)
     with warehouse.writing(patience_s=1.0) as connection:
         for statement in connection.extract_statements(_AT_SIZE.format(n=10 + n_samples)):

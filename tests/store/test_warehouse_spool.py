@@ -151,7 +151,7 @@ def test_a_batch_that_the_tables_refuse_is_named_too(tmp_path: Path) -> None:
     assert count_rows(warehouse, "batches") == 0
 
 
-def test_a_full_disk_is_told_and_leaves_no_half_batch(tmp_path: Path) -> None:
+def test_full_disk_is_reported_and_leaves_no_half_batch(tmp_path: Path) -> None:
     warehouse = make_warehouse(tmp_path)
     script = """
 try: Warehouse(PATH).append(make_batch("k"), patience_s=0)

@@ -130,9 +130,9 @@ def test_a_file_is_compacted_without_losing_a_row_or_a_comment(filled: Warehouse
     _change(filled, "delete from llm_calls where call_id like '%-x'")
     before = Path(shutil.copy(filled.location.path, filled.location.path.with_name("before.duckdb")))
     catalog, size = read_catalog(filled.location), filled.location.path.stat().st_size
-    told = ask("warehouse", "compact", "--warehouse", str(filled.location.path), "--json")
-    assert told.status == 0
-    assert told.document["bytes_after"] == filled.location.path.stat().st_size < size
+    result = ask("warehouse", "compact", "--warehouse", str(filled.location.path), "--json")
+    assert result.status == 0
+    assert result.document["bytes_after"] == filled.location.path.stat().st_size < size
     tables = [relation.name for relation in catalog.relations if relation.kind == "table"]
     assert tables
     _assert_same_rows(before, filled.location.path, tables)
@@ -156,7 +156,7 @@ def test_moving_into_a_lake_and_back_keeps_every_row(filled: Warehouse, lake: Wa
     _assert_same_rows(filled.location.path, back.location.path, counts)
 
 
-def test_a_move_that_was_cut_short_goes_on(filled: Warehouse, tmp_path: Path) -> None:
+def test_interrupted_move_resumes(filled: Warehouse, tmp_path: Path) -> None:
     def stop_after_scores(table: str, _: int) -> None:
         if table == "scores":
             raise KeyboardInterrupt

@@ -51,6 +51,21 @@ DATA = ("warehouse/sample_data/", "tests/helpers/port/", "tests/benchmarks/attac
 PROMPTS = re.compile(r"prompts/(?:.*/)?[a-z_0-9]+\.yaml")
 # Lines that a file may have, by path and pattern.
 EXCEPTIONS = {
+    # The column `said`, stored values of earlier versions, and values that users read.
+    "warehouse/migrations/0001_schema.sql": r"\bsaid\b",
+    "warehouse/queries/report/slice_measures.sql": r"verdicts\.said",
+    "warehouse/queries/runs/changes.sql": r"asked anew|n_asked_anew",
+    "warehouse/queries/stored/causes.sql": r"nowhere|'said in T'",
+    "warehouse/queries/testsets/decisions.sql": r"mended",
+    "warehouse/queries/ui/testsets.sql": r"'mended'",
+    "warehouse/views/cause_rules.sql": r"'nowhere'",
+    "warehouse/views/corrected_scores.sql": r"share \* said",
+    "warehouse/views/corrected_verdicts.sql": r"\bsaid\b",
+    "warehouse/views/question_reviews.sql": r"mended",
+    "warehouse/views/sample_changes.sql": r"asked anew",
+    "warehouse/views/score_lineage.sql": r"\.said\b",
+    "warehouse/views/verdicts.sql": r"\bsaid\b",
+    "warehouse/steps.toml": r"^said = |says? so",  # a column, and the meanings of labels
     "tasks/testsets/questions.py": r"mended",  # a stored value of earlier versions
     "tasks/testsets/decisions.py": r'"mend": "fix"',  # a label of earlier versions
     "tests/testsets/test_review_questions.py": r"mend",  # the same
@@ -85,19 +100,9 @@ LIMITS: dict[str, int] = {
     "tests/reviews": 5,
     "tests/runs": 77,
     "tests/steps": 17,
-    "tests/store": 109,
     "tests/targets": 6,
     "tests/traces": 45,
     "tests/ui": 87,
-    "warehouse": 88,
-    "warehouse/engine": 3,
-    "warehouse/metrics": 35,
-    "warehouse/migrations": 69,
-    "warehouse/queries": 124,
-    "warehouse/rows": 54,
-    "warehouse/sandbox": 11,
-    "warehouse/upkeep": 6,
-    "warehouse/views": 124,
 }
 
 
