@@ -146,18 +146,18 @@ RESTING = {
 }
 
 
-@pytest.mark.parametrize("written", RESTING)
-def test_what_rests_on_rows_of_an_ended_run_is_derived_again(con: duckdb.DuckDBPyConnection, written: str) -> None:
-    for part in RESTS_ON:
-        con.execute(f"delete from stored_{part}  where run_id = 'r5'")
-    derive_again(con, "r5", {written})
-    for part in RESTS_ON:
-        there = con.execute(f"select count(*) from stored_{part} where run_id = 'r5'").fetchall()
-        assert there == [(int(part in RESTING[written]),)], part
+def test_rows_that_rest_on_late_rows_are_derived_again(con: duckdb.DuckDBPyConnection) -> None:
     con.execute("update runs set status = 'running' where run_id = 'r6'")
     con.execute("delete from stored_causes where run_id = 'r6'")
-    derive_again(con, "r6", {written})
-    assert con.execute("select count(*) from stored_causes where run_id = 'r6'").fetchall() == [(0,)]
+    for written, resting in RESTING.items():
+        for part in RESTS_ON:
+            con.execute(f"delete from stored_{part} where run_id = 'r5'")
+        derive_again(con, "r5", {written})
+        for part in RESTS_ON:
+            stored = con.execute(f"select count(*) from stored_{part} where run_id = 'r5'").fetchall()
+            assert stored == [(int(part in resting),)], (written, part)
+        derive_again(con, "r6", {written})
+        assert con.execute("select count(*) from stored_causes where run_id = 'r6'").fetchall() == [(0,)], written
 
 
 def test_other_thresholds_hold_for_what_is_derived_then(con: duckdb.DuckDBPyConnection) -> None:

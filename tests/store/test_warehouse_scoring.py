@@ -83,50 +83,39 @@ def test_a_metric_may_end_in_a_comment_and_leave_samples_unscored(warehouse: War
     assert warehouse.read("select value, unscored_reason from scores").rows() == [(None, "no_answer")] * 2
 
 
-@pytest.mark.parametrize(
-    ("value", "reason", "join", "fault"),
-    [
+def test_faulty_rows_are_refused_and_scores_kept(warehouse: Warehouse) -> None:
+    score_run(warehouse, "r", [make_weighted("mine")], {})
+    before = read_scores(warehouse)
+    only = "semi join (select '{}' as sample_id) using (sample_id)"
+    for value, reason, join, fault in (
         ("'nan'::double", "null", "", "2 values that are not finite numbers"),
         ("'inf'::double", "null", "", "2 values that are not finite numbers"),
         ("null", "null", "", "2 rows without either a value or an unscored_reason"),
         ("1", "'no_answer'", "", "2 rows without either a value or an unscored_reason"),
         ("1", "null", "cross join range(2)", "2 rows for a sample that has one"),
-        ("1", "null", "semi join (select 'a' as sample_id) using (sample_id)", "1 samples of the run without a row"),
-        ("1", "null", "semi join (select 'c' as sample_id) using (sample_id)", "2 samples of the run without a row"),
-    ],
-)
-def test_rows_that_would_be_believed_wrongly_are_refused(
-    warehouse: Warehouse, value: str, reason: str, join: str, fault: str
-) -> None:
-    score_run(warehouse, "r", [make_weighted("mine")], {})
-    before = read_scores(warehouse)
-    faulty = make_metric("mine", _CHOOSE.format(value=value, reason=reason, join=join))
-    with pytest.raises(WarehouseError, match=f"metric 'mine' gave {fault}; its SQL must give one row per sample"):
-        score_run(warehouse, "r", [make_weighted("first"), faulty], {})
-    assert read_scores(warehouse) == before
+        ("1", "null", only.format("a"), "1 samples of the run without a row"),
+        ("1", "null", only.format("c"), "2 samples of the run without a row"),
+    ):
+        faulty = make_metric("mine", _CHOOSE.format(value=value, reason=reason, join=join))
+        with pytest.raises(WarehouseError, match=f"metric 'mine' gave {fault}; its SQL must give one row per sample"):
+            score_run(warehouse, "r", [make_weighted("first"), faulty], {})
+        assert read_scores(warehouse) == before, fault
 
 
-@pytest.mark.parametrize(
-    ("sql", "words"),
-    [
+def test_failing_sql_is_reported_with_the_metrics_name(warehouse: Warehouse) -> None:
+    for sql, words in (
         ("select nonsense from run_samples where run_id = $run_id", "nonsense"),
         ("select run_id, sample_id, 1 as value from run_samples where run_id = $run_id", "unscored_reason"),
-        (
-            _CHOOSE.format(value="'x'::int", reason="null", join=""),
-            "'x'",
-        ),
-    ],
-)
-def test_failing_sql_is_reported_with_the_metrics_name(warehouse: Warehouse, sql: str, words: str) -> None:
-    with pytest.raises(WarehouseError, match=rf"metric 'broken' \(broken.sql\) failed: .*{words}") as raised:
-        score_run(warehouse, "r", [make_metric("broken", sql)], {})
-    assert "\n" not in str(raised.value)
+        (_CHOOSE.format(value="'x'::int", reason="null", join=""), "'x'"),
+    ):
+        with pytest.raises(WarehouseError, match=rf"metric 'broken' \(broken.sql\) failed: .*{words}") as raised:
+            score_run(warehouse, "r", [make_metric("broken", sql)], {})
+        assert "\n" not in str(raised.value), words
     assert count_rows(warehouse, "scores") == 0
 
 
-@pytest.mark.parametrize(
-    ("columns", "fault"),
-    [
+def test_a_metric_is_tried_without_any_data() -> None:
+    cases = (
         ("sample_id, 1 as val, null as unscored_reason", 'column "value" not found'),
         ("sample_id, 1 as value", 'column "unscored_reason" not found'),
         ("1 as value, null as unscored_reason", 'column "sample_id" not found'),
@@ -140,13 +129,12 @@ def test_failing_sql_is_reported_with_the_metrics_name(warehouse: Warehouse, sql
         ("sample_id, 1 as value, 1.5 as unscored_reason", r"unscored_reason is DECIMAL\(2,1\); it must be text"),
         ("ordinal as sample_id, 1 as value, null as unscored_reason", "sample_id is BIGINT; it must be text"),
         ("'a' as sample_id, count(*) as value, null as unscored_reason", "it gives a row where the run has no sample"),
-    ],
-)
-def test_a_metric_is_tried_without_any_data(columns: str, fault: str) -> None:
-    bad = make_metric("bad", f"select {columns} from run_samples where run_id = $run_id")
-    with pytest.raises(WarehouseError, match=rf"^bad\.sql: .*{fault}.*; its SELECT was tried") as raised:
-        try_metrics([make_weighted(), bad], {})
-    assert "\n" not in str(raised.value)
+    )
+    for columns, fault in cases:
+        bad = make_metric("bad", f"select {columns} from run_samples where run_id = $run_id")
+        with pytest.raises(WarehouseError, match=rf"^bad\.sql: .*{fault}.*; its SELECT was tried") as raised:
+            try_metrics([make_weighted(), bad], {})
+        assert "\n" not in str(raised.value), columns
 
 
 def test_a_metric_that_never_ends_is_stopped_when_it_is_tried_and_when_it_scores(
