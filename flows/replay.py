@@ -192,7 +192,7 @@ def pose_given(sample: StoredSample) -> TargetQuestion:
 
 
 USUAL_METRICS: Final = ("factual_f1", "answer_correctness", "accuracy", "relevance_final", "exact_match", "token_f1")
-"""By default the first of these metrics that both runs have is looked into."""
+"""The default is the first of these metrics that both runs have."""
 LEAST: Final = 0.1
 """Smaller differences of a score are ignored, even if the judge's noise is smaller or unknown."""
 

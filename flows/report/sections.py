@@ -57,7 +57,7 @@ FINE: Final = ("fine", "refused_rightly")
 """Causes of samples in which nothing is wrong."""
 _UNJUDGED: Final = "not_judged"
 _FEW: Final = 20
-"""With fewer judged answers, the page warns that they are few."""
+"""The page warns of few answers if fewer are judged."""
 _MAX_NAMED: Final = 3
 _SAYS: Final = "One row per sample of the run: "
 _CLEAR: Final = ("worse", "better")

@@ -165,7 +165,7 @@ def plan_comparison(
     configs: dict[str, RunSettings] = {}
     asked: dict[str, dict[str, str]] = {}  # by run and reviewed step the prompt that asks for its verdicts
     for run in newest:
-        # The content of requests follows the run's settings, and how they are asked those of this comparison.
+        # The content of requests follows the run's settings, and the way of asking this comparison's.
         own = read_settings(run.config)
         names = ("metrics", "metric_files", "votes", "contexts_alone", "request_tokens", "plan")
         changes = {name: getattr(own, name) for name in names}
@@ -212,7 +212,7 @@ def plan_comparison(
 
 
 def _find_differing(settings: RunSettings, old: PromptSet, new: PromptSet) -> tuple[str, ...]:
-    """Find the prompts that differ and are read by a judge; raises SettingsError if there is none."""
+    """Find the prompts that differ and are read by a judge; raises SettingsError if no prompt does."""
     differing = [name for name in _COMPARED if old.prompts[name].prompt_hash != new.prompts[name].prompt_hash]
     if not differing:
         raise SettingsError(
@@ -483,7 +483,7 @@ class PreviewedRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Preview:
-    """All requests of a prompt for one sample; `why_none` explains why there is none."""
+    """All requests of a prompt for one sample; `why_none` explains why there are no requests."""
 
     sample_id: str
     requests: tuple[PreviewedRequest, ...]

@@ -1,8 +1,8 @@
 """The pages of two runs side by side: their settings, what moved, whether that is more than chance, and why; verdicts
-that flipped, samples, and one sample in both. The numbers are those of `evalhouse compare`.
+that flipped, samples, and one sample in both. The numbers are the same as in `evalhouse compare`.
 
 A comparison of thousands of samples takes most of a second, and so do the verdicts that flipped. Both are cached until
-a score of either run changes; those of a running run are computed each time.
+a score of either run changes; for a running run they are computed each time.
 """
 
 import re

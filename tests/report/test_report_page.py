@@ -211,7 +211,7 @@ def test_reasons_are_reported_on_hover_and_on_focus(page: Page, report: Callable
     told = "document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent"
     page.evaluate("document.querySelector('mark.is-fp').focus()")
     page.wait_for(f"({told}).includes('FP')")
-    assert f"FP, the ground truth does not bear it out: {reason}" in page.evaluate(told)
+    assert f"FP, the ground truth does not support it: {reason}" in page.evaluate(told)
     page.press("Escape")
     assert page.evaluate(told) == ""
     box = page.evaluate("""

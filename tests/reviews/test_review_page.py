@@ -145,7 +145,7 @@ def test_the_judges_verdict_is_hidden_until_one_has_decided(page: Page, export: 
     judge = page.evaluate("answers.item.judge_label")
     shown_verdict = page.evaluate(f"{VERDICT}.textContent")
     agrees = page.evaluate("answers.given(answers.item).label") == judge
-    assert shown_verdict == (f"The judge says so too: {REASON}" if agrees else f"The judge says {judge}: {REASON}")
+    assert shown_verdict == (f"The judge agrees: {REASON}" if agrees else f"The judge decided {judge}: {REASON}")
     press(page, "Enter")
     assert not is_shown(page, "verdict")
 

@@ -44,7 +44,7 @@ def test_what_is_missing_is_reported_with_the_command_that_makes_it(pair: Wareho
     page = read_main(pair)
     for command in ("evalhouse review export latest", "evalhouse run DATASET --noise 0.05", "--votes 3"):
         assert command in page
-    assert "No run is on record yet" in read_main(lay_warehouse(pair.location.path.with_name("empty.duckdb")))
+    assert "There is no run yet" in read_main(lay_warehouse(pair.location.path.with_name("empty.duckdb")))
 
 
 def test_a_judge_without_a_model_has_no_noise_to_be_measured(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 "use strict";
-// What the reviewer has said: kept in the browser under the export and the reviewer's name after every key, so that
+// The answers of the reviewer: stored in the browser under the export and the reviewer's name after every key, so that
 // closing the page loses nothing. Every change can be undone, also after coming back.
 
 const LAST_NAME = "evalhouse-reviewer";
@@ -23,7 +23,7 @@ const answers = {
 
   load() {
     const text = this.read(this.key);
-    // `given`: what counts, by item. `first`: what was said before the judge's verdict was seen, which undoing cannot unsee.
+    // `given`: what counts, by item. `first`: the answer before the judge's verdict was seen, which undo does not change.
     this.kept = { at: 0, given: {}, first: {}, notes: {}, texts: {}, done: [], ...(text ? JSON.parse(text) : {}) };
   },
 
@@ -98,7 +98,7 @@ const answers = {
     this.save();
   },
 
-  // The next item after this one that nothing was said of, from the beginning again at the end; -1 when there is none.
+  // The next item without an answer, from the beginning again at the end; -1 if all are answered.
   findOpen() {
     const n = this.data.items.length;
     for (let step = 1; step <= n; step += 1) {
@@ -114,7 +114,7 @@ const answers = {
     return { labelled: given.length - skipped, skipped, left: this.data.items.length - given.length };
   },
 
-  // What `evalhouse review import` takes: a line for each item of which something was said.
+  // The file for `evalhouse review import`: a line for each item with an answer.
   writeLines() {
     const lines = this.data.items.filter((item) => this.given(item)).map((item) => {
       const { label, time } = this.given(item);

@@ -2,15 +2,15 @@
 // Charts: what charts.py says becomes SVG by Observable Plot (plot.js), each when it comes into view, all for printing.
 //
 // Plot, because its marks are shapes with classes, which the style sheet colours for light, dark and paper, with texts
-// that are selected, read aloud and searched; a canvas (uPlot, a fifth of the size) would have to be drawn anew for each
+// that are selected, read aloud and searched; a canvas (uPlot, a fifth of the size) would have to be redrawn for each
 // of these, and has no waterfall, no strip and no shares. It makes nodes, never markup, so it runs under the
 // page's policy; the one thing that would be refused is the <style> that it puts into each drawing: it is taken out
-// before the drawing enters the page, and stands in report.css.
+// before the drawing enters the page, and is in report.css.
 
 const charts = (() => {
   const TALL = 190;
   const MARGINS = { marginTop: 8, marginRight: 8, marginBottom: 24 };
-  const MOST_DOTS = 40; // with more runs than this the whiskers of neighbours touch, so a band stands for them
+  const MOST_DOTS = 40; // with more runs than this the whiskers of neighbours touch, so a band replaces them
   const MOST_BARS = 40;
   const LETTER = 6.9; // as wide as a letter of the usual fonts is on average, at 12 px
   const UNLIKE = 20; // columns whose largest values differ by more than this factor share no axis
@@ -32,7 +32,7 @@ const charts = (() => {
     }));
   }
 
-  // Lines across at these values, with their texts to the left; texts are those that Plot writes if none are given.
+  // Lines across at these values, with their texts to the left; without texts Plot writes its own.
   function labelValues(values, texts) {
     return [
       Plot.gridY(values, { className: "guide", strokeOpacity: 1 }),
@@ -47,7 +47,7 @@ const charts = (() => {
       const [low, high] = data.y;
       const values = [low, (low + high) / 2, high];
       const last = rows.length - 1;
-      const told = new Map(data.marks.map((mark) => [mark.place, mark.text]));
+      const changes = new Map(data.marks.map((mark) => [mark.place, mark.text]));
       const marks = data.marks.map((mark) => ({ ...mark, at: Math.max(0, mark.place - 0.5), foot: low, head: low + (high - low) * 0.05 }));
       const scored = rows.filter((row) => row.mean !== null);
       const few = rows.length <= MOST_DOTS;
@@ -72,7 +72,7 @@ const charts = (() => {
           x: row.place, y: row.mean, href: leadTo(data, row.place),
           text: [
             row.run, `${written(row.mean)}${row.low === null ? "" : ` (${written(row.low)} to ${written(row.high)})`}, n ${row.n}`,
-            `judged by ${row.judge}`, ...(told.has(row.place) ? [told.get(row.place)] : []),
+            `judged by ${row.judge}`, ...(changes.has(row.place) ? [changes.get(row.place)] : []),
           ].join("\n"),
           cells: [row.run, written(row.mean), row.low === null ? "–" : `${written(row.low)} to ${written(row.high)}`, row.n, row.judge],
         })),
@@ -265,7 +265,7 @@ const charts = (() => {
       x: { ...x, label: null }, y: { ...y, label: null }, marks: [...marks, ...shown],
     });
     drawing.querySelector("style").remove();
-    // Plot labels its groups, which as parts of an image have no role that could bear a label.
+    // Plot labels its groups, which as parts of an image have no role that could have a label.
     for (const group of drawing.querySelectorAll("g[aria-label]")) group.removeAttribute("aria-label");
     drawing.setAttribute("role", "img");
     if (points?.length) listen(drawing, points);
@@ -299,7 +299,7 @@ const charts = (() => {
       place = Math.max(0, Math.min(points.length - 1, places[event.key]));
       const at = onScreen(points[place]);
       send("pointermove", { clientX: at.x, clientY: at.y });
-      said.textContent = points[place].text;
+      status.textContent = points[place].text;
     });
   }
 
@@ -357,7 +357,7 @@ const charts = (() => {
   }
 
   const drawn = new WeakMap(); // by place the width it was drawn for
-  const said = Object.assign(document.createElement("p"), { className: "skip", role: "status" });
+  const status = Object.assign(document.createElement("p"), { className: "skip", role: "status" });
   const tip = Object.assign(document.createElement("div"), { className: "tip", role: "tooltip", hidden: true });
 
   // A chart that cannot be drawn says in words what it would show, and keeps no other from being drawn.
@@ -402,7 +402,7 @@ const charts = (() => {
     for (const place of root.querySelectorAll(".drawing")) seen.observe(place);
   }
 
-  document.body.append(said, tip);
+  document.body.append(status, tip);
   addEventListener("scroll", () => { tip.hidden = true; }, { passive: true, capture: true });
   addEventListener("beforeprint", drawAll);
   matchMedia("print").addEventListener("change", (event) => event.matches && drawAll());

@@ -1,5 +1,5 @@
 "use strict";
-// Finds runs in their table: by words, trigger, gate and status. Without this script all runs stand there.
+// Finds runs in their table: by words, trigger, gate and status. Without this script all runs are shown.
 
 const field = (name) => document.getElementById(`find-${name}`);
 const rows = [...document.querySelectorAll("#rows tr")];

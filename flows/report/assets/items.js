@@ -47,7 +47,7 @@ function showAgainst(item, sample) {
 
 function showVerdict(item, label) {
   const agrees = label === item.judge_label;
-  const verdict = agrees ? "The judge says so too" : `The judge says ${item.judge_label}`;
+  const verdict = agrees ? "The judge agrees" : `The judge decided ${item.judge_label}`;
   return [
     make("b", { class: agrees ? "agrees" : "differs" }, verdict),
     make("span", { class: "text", dir: "auto" }, item.reason ? `: ${item.reason}` : ", without a reason"),

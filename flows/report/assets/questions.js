@@ -49,7 +49,7 @@ function readOwn(item) {
 }
 
 function drawNote(item) {
-  part("fixing-note").textContent = readOwn(item).differs ? "" : "Nothing is changed yet: so it is kept as it is.";
+  part("fixing-note").textContent = readOwn(item).differs ? "" : "Nothing is changed yet: it is kept unchanged.";
 }
 
 function drawDecided(item, label) {

@@ -62,7 +62,7 @@ function skip() {
   goOn();
 }
 
-// To the next item of which nothing was said, if this one is done with.
+// To the next item without an answer, if this one is finished.
 function goOn() {
   if (!answers.given(answers.item)) return;
   const place = answers.findOpen();
@@ -134,7 +134,7 @@ function listen() {
   const acts = { back: () => look(-1), skip, undo, download, next: goOn, "end-download": download, "end-back": () => drawItem({ isNew: true }) };
   for (const [id, act] of Object.entries(acts)) part(id).addEventListener("click", act);
   document.addEventListener("keydown", press);
-  // The same export in another tab: what was said last there holds here too.
+  // The same export in another tab: its last answer counts here too.
   addEventListener("storage", (event) => {
     if (!answers.kept || event.key !== answers.key) return;
     answers.load();

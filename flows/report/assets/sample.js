@@ -2,8 +2,8 @@
 // An opened sample: texts with their statements marked by verdict, contexts, ratings and raw calls, linked to each other.
 
 const LABELS = {
-  TP: "the ground truth bears it out",
-  FP: "the ground truth does not bear it out",
+  TP: "the ground truth supports it",
+  FP: "the ground truth does not support it",
   FN: "the answer leaves it out",
 };
 const WORST_FIRST = ["FP", "FN", "TP", null];
@@ -30,7 +30,7 @@ function describeSample(sample, place) {
     describeCalls(sample, here));
 }
 
-// What was said before the question; the ids of turns are those that verdicts name.
+// The turns before the question, with the ids that verdicts name.
 function describeConversation(sample, here) {
   if (!sample.conversation.length) return null;
   const turns = sample.conversation.map((turn, number) => make("li", { class: "box", id: `${here}-T${number + 1}`, tabindex: -1 },
@@ -48,21 +48,21 @@ function listScores(place) {
     const value = scores[column][place];
     const before = base ? base[column][place] : null;
     const moved = before !== null && value !== null && before !== value ? ` (${writeChange(value - before)})` : "";
-    const said = value === null ? `unscored: ${reasons[column][place] || "not scored yet"}` : writeScore(value);
-    return make("li", null, make("span", { class: "metric", "data-metric": metric }, metric), " ", make("b", null, said), moved);
+    const text = value === null ? `unscored: ${reasons[column][place] || "not scored yet"}` : writeScore(value);
+    return make("li", null, make("span", { class: "metric", "data-metric": metric }, metric), " ", make("b", null, text), moved);
   }));
 }
 
 function describeText(title, text, statements, here) {
   const marks = statements.filter((statement) => statement.span)
     .map((statement) => ({ ...statement.span, statement, target: `${here}-${statement.id}` }));
-  const body = text === null ? make("p", { class: "soft" }, "There is none.")
+  const body = text === null ? make("p", { class: "soft" }, "None.")
     : make("div", { class: "box text" }, markText(text, marks));
   return make("section", null, make("h3", null, title), body,
     make("ul", { class: "list" }, statements.map((statement) => describeStatement(statement, here))));
 }
 
-// A text as pieces: where statements overlap, the piece shows the worst verdict and tells of all.
+// A text as pieces: where statements overlap, the piece shows the worst verdict and lists all.
 function markText(text, marks) {
   const letters = [...text];
   const ends = [...new Set([0, letters.length, ...marks.flatMap((mark) => [mark.start, mark.end])])]
@@ -157,8 +157,8 @@ function describeMeasures(sample, here) {
   if (!sample.measures.length) return null;
   const items = sample.measures.map((measure) => {
     const scale = measure.scale_max === null ? writeScore(measure.value) : `${measure.value} of ${measure.scale_max}`;
-    const said = measure.said === null || measure.said === measure.value ? "" : `, said ${measure.said}`;
-    return make("li", { class: "statement" }, `${measure.step} ${measure.criterion || ""} `, make("b", null, scale + said),
+    const original = measure.said === null || measure.said === measure.value ? "" : `, said ${measure.said}`;
+    return make("li", { class: "statement" }, `${measure.step} ${measure.criterion || ""} `, make("b", null, scale + original),
       measure.rule ? ` (${measure.rule})` : null, " ", measure.text ? make("span", { class: "text" }, measure.text) : null,
       measure.call === null ? null : [" ", linkTo(`${here}-call-${measure.call}`, "call")],
       measure.reason ? make("div", { class: "why" }, measure.reason) : null);
@@ -166,12 +166,12 @@ function describeMeasures(sample, here) {
   return make("section", null, make("h3", null, "Ratings and similarities"), make("ul", { class: "list" }, items));
 }
 
-// What the judge says otherwise than in the other run, both sides beside each other.
+// The verdicts that differ from the other run, both sides beside each other.
 function describeFlips(sample) {
   if (!sample.flips.length) return null;
-  const side = (title, said) => make("div", { class: "side" }, make("span", { class: "soft" }, `${title} `),
-    said === null ? "–" : [make("span", { class: "tag" }, said.verdict), make("span", { class: "text" }, said.text),
-      said.reason ? make("div", { class: "why" }, said.reason) : null]);
+  const side = (title, verdict) => make("div", { class: "side" }, make("span", { class: "soft" }, `${title} `),
+    verdict === null ? "–" : [make("span", { class: "tag" }, verdict.verdict), make("span", { class: "text" }, verdict.text),
+      verdict.reason ? make("div", { class: "why" }, verdict.reason) : null]);
   const items = sample.flips.map((flip) => make("li", { class: "statement flip" },
     make("span", { class: "tag is-fn" }, flip.change), ` ${flip.kind}`,
     make("div", { class: "pair" }, side("base", flip.base), side("this run", flip.candidate))));

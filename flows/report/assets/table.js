@@ -1,5 +1,5 @@
 "use strict";
-// The table of samples: search, filters, order, pages, and which samples are open. What is chosen stands in the address
+// The table of samples: search, filters, order, pages, and which samples are open. The choice is in the address
 // too, so that it can be passed on.
 
 const PAGE = 25;
@@ -30,7 +30,7 @@ function changeOf(place) {
   return value === null || before === null ? null : value - before;
 }
 
-// All words of the search must stand in the sample's id or texts, in any order.
+// All words of the search must be in the sample's id or texts, in any order.
 function matchesWords(place, words) {
   if (!words.length) return true;
   haystacks = haystacks || store.index.ids.map((id, at) =>
@@ -73,7 +73,7 @@ function makeMetadata() {
   document.getElementById("metadata").replaceChildren(...choices);
 }
 
-// What is chosen, as names and values; what stands at its default is left out.
+// What is chosen, as names and values; defaults are left out.
 function describeView() {
   const chosen = new URLSearchParams();
   for (const field of document.getElementById("controls").querySelectorAll("input, select")) {
@@ -157,7 +157,7 @@ const KEYS = {
   unsupported: (place) => store.index.unsupported[place],
 };
 
-// What has no value comes last, whichever way.
+// Samples without a value come last in both orders.
 function sortSamples() {
   const key = KEYS[view.sort];
   const sign = view.descending ? -1 : 1;

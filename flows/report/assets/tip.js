@@ -1,5 +1,5 @@
 "use strict";
-// What is said of a mark or a metric while it is pointed at or has the keyboard.
+// The explanation of a mark or a metric while it is pointed at or has the keyboard.
 
 let pointed = null;
 
@@ -9,7 +9,7 @@ function showTip(event) {
   placeTip();
 }
 
-// What a statement's verdicts are, or what a metric means, which stands in the table of scores.
+// What a statement's verdicts are, or the meaning of a metric, which is in the table of scores.
 function findTip(node) {
   if (!node.dataset.metric) return tips.get(node);
   const rows = [...document.querySelectorAll(".scores tr[data-metric]")];

@@ -1,5 +1,5 @@
 "use strict";
-// A person's labels on the page of a sample: each form stands with the statement or context that it is about, is
+// A person's labels on the page of a sample: each form is beside the statement or context that it is about, is
 // reached and answered by keys, and is sent without leaving the page.
 
 const REVIEWER = "evalhouse-reviewer";
@@ -21,25 +21,25 @@ const labelling = (() => {
   }
 
   async function send(form, button) {
-    const said = form.querySelector(".said");
+    const status = form.querySelector(".status");
     const fields = new URLSearchParams(new FormData(form));
     fields.set("label", button.value);
-    said.textContent = "…";
+    status.textContent = "…";
     const response = await fetch(form.action, { method: "POST", body: fields, headers: { Accept: "application/json" } });
     const answer = await response.json();
     if (!response.ok) {
-      said.textContent = answer.problem;
+      status.textContent = answer.problem;
       return;
     }
     form.querySelectorAll("button[name=label]").forEach((one) => one.setAttribute("aria-pressed", String(one.value === answer.label)));
-    said.textContent = answer.agrees ? "you agree with the judge" : "you differ from the judge";
+    status.textContent = answer.agrees ? "you agree with the judge" : "you differ from the judge";
     count();
   }
 
   function move(by) {
     const forms = list();
     const at = forms.indexOf(current());
-    // From a statement that is no verdict yet to the first of its own.
+    // From a statement without a chosen verdict to its first one.
     const next = at < 0 ? document.activeElement.querySelector("form.labelling") || forms[0] : forms[at + by];
     if (!next) return;
     next.querySelector("button").focus({ preventScroll: true });

@@ -1,25 +1,25 @@
 "use strict";
-// Keeps a page that shows runs under way up to date: asks every few seconds how far they are and puts the texts in
-// place. What takes more than texts (a run began or ended) takes the page again, at the place where its reader is; of a
-// page that was taken again and has nothing under way only that is done.
+// Keeps a page with running runs up to date: requests their progress every few seconds and replaces the texts. If more
+// than texts has changed (a run began or ended) the page is loaded again at the same place; without running runs only
+// that is done.
 
 const place = document.getElementById("live");
 const PLACE = "evalhouse-place";
 const MOST_WAIT = 30;
 
-function fill(told) {
+function fill(update) {
   for (const node of document.querySelectorAll("[data-live]")) {
     const name = node.dataset.live;
     if (node instanceof HTMLProgressElement) {
-      if (name in told.values) node.value = told.values[name];
-    } else if (name in told.texts && node.textContent !== told.texts[name]) {
-      node.textContent = told.texts[name];
+      if (name in update.values) node.value = update.values[name];
+    } else if (name in update.texts && node.textContent !== update.texts[name]) {
+      node.textContent = update.texts[name];
     }
   }
-  if (told.say && place.textContent !== told.say) place.textContent = told.say;
+  if (update.say && place.textContent !== update.say) place.textContent = update.say;
 }
 
-// Whoever is filling in a form keeps it; the page is taken again when they are done.
+// A form that is being filled in stays; the page is loaded again afterwards.
 function isBusy() {
   return document.activeElement?.matches("input, select, textarea") || document.querySelector("main input:checked") !== null;
 }
@@ -43,11 +43,11 @@ function findPlace() {
 async function ask() {
   const answer = await fetch(place.dataset.address, { headers: { Accept: "application/json" } });
   if (!answer.ok) throw new Error(answer.statusText);
-  const told = await answer.json();
-  fill(told);
+  const update = await answer.json();
+  fill(update);
   document.documentElement.dataset.asked = String(Number(document.documentElement.dataset.asked || 0) + 1);
-  if (told.stamp !== place.dataset.stamp && !isBusy()) takeAgain();
-  return told.every;
+  if (update.stamp !== place.dataset.stamp && !isBusy()) takeAgain();
+  return update.every;
 }
 
 let wait = 1;

@@ -1,6 +1,6 @@
 "use strict";
-// What is said on the page of a draw goes on record whenever one goes on from it; what was on record before counts as
-// said. Until it is taken it stays in this browser, and is sent with the next one.
+// An answer on the page of an export is sent when the reviewer moves to the next item; stored answers are shown as given.
+// An answer that could not be sent stays in this browser, and is sent with the next one.
 
 const sending = { sent: {}, isBusy: false };
 
@@ -8,7 +8,7 @@ function describeSaid(item) {
   return JSON.stringify([answers.given(item).label, answers.kept.notes[item.item_hash] ?? null]);
 }
 
-// What this reviewer has said elsewhere, unless something else was said here.
+// The stored answers of this reviewer, unless a newer one was given here.
 function adopt() {
   if (answers.reviewer !== data.reviewer) return;
   for (const item of data.items) {
@@ -31,7 +31,7 @@ answers.load = function load() {
 };
 
 async function sendOne(item) {
-  const said = describeSaid(item);
+  const answer = describeSaid(item);
   const fields = new URLSearchParams({
     export_id: data.export_id, item_hash: item.item_hash, sample_id: item.sample_id, step: item.step,
     label: answers.given(item).label, reviewer: answers.reviewer, note: answers.kept.notes[item.item_hash] || "",
@@ -39,7 +39,7 @@ async function sendOne(item) {
   });
   const response = await fetch(data.address, { method: "POST", body: fields, headers: { Accept: "application/json" } });
   if (!response.ok) throw new Error((await response.json()).problem);
-  sending.sent[item.item_hash] = said;
+  sending.sent[item.item_hash] = answer;
 }
 
 async function sendSaid(section) {
@@ -54,7 +54,7 @@ async function sendSaid(section) {
     part("sent").textContent = `${Object.keys(sending.sent).length} on record`;
   } catch (error) {
     part("problem").hidden = false;
-    part("problem").textContent = `Not on record yet, and sent again when you go on: ${error.message}`;
+    part("problem").textContent = `Not stored yet, and sent again with the next answer: ${error.message}`;
   } finally {
     sending.isBusy = false;
   }

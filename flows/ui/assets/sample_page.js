@@ -1,5 +1,5 @@
 "use strict";
-// The page of one sample: drawn by the report's own scripts from the record that stands in the page, and opened at the
+// The page of one sample: drawn by the report's own scripts from the record in the page, and opened at the
 // statement that is most wrong.
 
 const PLACE = 0; // of the one sample in its index

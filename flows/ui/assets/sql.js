@@ -1,12 +1,12 @@
 "use strict";
 // The SQL page beside what the server sends: words offered while one types, keys that run and stop, lists that are
-// searched. The page works without it. It stands before the result in the page, so that it is there while a query runs.
+// searched. The page works without it. It comes before the result in the page, so that it works while a query runs.
 
 (() => {
   const area = document.getElementById("q");
   const form = area.form;
   const list = document.getElementById("words");
-  const said = document.getElementById("said");
+  const status = document.getElementById("status");
   const WAIT_MS = 60;
   const FAR = 4000; // characters on either side of the cursor that are looked at
   let words = [];
@@ -74,7 +74,7 @@
     area.setAttribute("aria-controls", "words");
     placeList();
     choose(0);
-    said.textContent = `${words.length} ${words.length === 1 ? "word fits" : "words fit"}: ${words[0].text}`;
+    status.textContent = `${words.length} ${words.length === 1 ? "word fits" : "words fit"}: ${words[0].text}`;
     return undefined;
   }
 
@@ -110,7 +110,7 @@
     if (event.key in steps) {
       choose(Math.max(event.key.startsWith("Page") ? 0 : -1, chosen + steps[event.key]));
       isMoved = true;
-      said.textContent = words[chosen].text;
+      status.textContent = words[chosen].text;
     } else if (event.key === "Tab" && !event.shiftKey) take(words[chosen]);
     else if (event.key === "Enter" && isMoved) take(words[chosen]);
     else if (event.key === "Escape") hideWords();
@@ -157,7 +157,7 @@
       end();
       const running = document.querySelector(".running");
       if (running) running.textContent = "Stopped.";
-      said.textContent = "stopped";
+      status.textContent = "stopped";
       area.focus();
     };
     return end;
