@@ -139,28 +139,24 @@ class SpanKeeper:
                 except (TypeError, ValueError, OverflowError, RecursionError) as error:
                     blame(f"span {item.span_id} of trace {item.trace_id} cannot be stored: {error}")
                     continue
-                if self._is_kept(item, now):
+                sampling, trace_id = self._settings.sampling, item.trace_id
+                is_kept = is_picked(trace_id, sampling.share) or trace_id in self._kept_until
+                if not is_kept and isinstance(item, Recorded) and is_named(item, sampling):
+                    # The first item that keeps its trace: rows that waited for it are stored before it.
+                    waiting = self._open.pop(trace_id, None)
+                    for earlier in waiting.rows if waiting else ():
+                        self._keep_row(earlier)
+                    self._kept_until[trace_id] = now + _KEPT_FOR * sampling.wait_s
+                    is_kept = True
+                if is_kept:
                     self._keep_row(row)
                 else:
                     self._waiting.append(row)
-                    trace = self._open.setdefault(item.trace_id, _OpenTrace(until=0.0))
-                    trace.until = now + self._settings.sampling.wait_s
+                    trace = self._open.setdefault(trace_id, _OpenTrace(until=0.0))
+                    trace.until = now + sampling.wait_s
                     trace.rows.append(row)
                 self.counts.n_accepted += 1
                 self.counts.n_logged += isinstance(item, Logged)
-
-    def _is_kept(self, item: Recorded | Logged, now: float) -> bool:
-        """Return True if the item's trace is kept; rows that waited for an item that keeps it are stored before it."""
-        sampling, trace_id = self._settings.sampling, item.trace_id
-        if is_picked(trace_id, sampling.share) or trace_id in self._kept_until:
-            return True
-        if not (isinstance(item, Recorded) and is_named(item, sampling)):
-            return False
-        for row in self._open[trace_id].rows if trace_id in self._open else ():
-            self._keep_row(row)
-        self._open.pop(trace_id, None)
-        self._kept_until[trace_id] = now + _KEPT_FOR * sampling.wait_s
-        return True
 
     def _keep_row(self, row: Row) -> None:
         # Rows of both tables wait for their trace together.

@@ -312,8 +312,16 @@ class Replay:
         findings = []
         for move in self.moves:
             sample = self.samples[move.sample_id]
-            old = None if sample.same_contexts else self._read_arm(move, OLD)
-            finding = judge_move(move, old=old, new=self._read_arm(move, NEW), same_answer=sample.same_answer)
+            old, new = (
+                [
+                    self.values.get((_name_ask(move.sample_id, arm, time), move.metric))
+                    for time in self._list_times(sample)
+                ]
+                for arm in (OLD, NEW)
+            )
+            finding = judge_move(
+                move, old=None if sample.same_contexts else old, new=new, same_answer=sample.same_answer
+            )
             if finding.verdict == "retrieval":
                 values = {
                     change.arm: self.values.get((_name_ask(move.sample_id, change.arm, 1), move.metric))
@@ -328,10 +336,6 @@ class Replay:
         """Number the repetitions with the same contexts: twice as many if both runs had the same ones, so that a bot
         which varies is found as reliably."""
         return range(1, self.options.times * (2 if one.same_contexts else 1) + 1)
-
-    def _read_arm(self, move: Move, arm: str) -> list[float | None]:
-        times = self._list_times(self.samples[move.sample_id])
-        return [self.values.get((_name_ask(move.sample_id, arm, time), move.metric)) for time in times]
 
     def read_scores(self) -> None:
         """Read the scores of earlier replays of the same application."""
@@ -360,7 +364,15 @@ class Replay:
         for name in metrics:
             if name not in known:
                 raise SettingsError(f"--metric: the runs have no scores of {name!r} in common; {suggest(name, known)}")
-        least = {name: self.find_least(name) for name in metrics}
+        # The smallest difference to look into: the judge's noise stays below it in 95 of 100 samples.
+        least = dict.fromkeys(metrics, LEAST if self.options.least is None else self.options.least)
+        noise_runs = list(self.warehouse.fetch("noise/noise_runs", run_id=self.pair.candidate.run_id)["noise_run_id"])
+        if self.options.least is None and noise_runs:
+            rows = self.warehouse.fetch("noise/differences", {"run_id": noise_runs}).to_dicts()
+            for name in metrics:
+                differences = [abs(row["difference"]) for row in rows if row["metric"] == name]
+                if differences:
+                    least[name] = max(LEAST, float(np.quantile(differences, 0.95)) + 1e-9)
         moves = [
             Move(sample_id=row["sample_id"], metric=row["metric"], before=row["base"], after=row["candidate"])
             for row in scores.to_dicts()
@@ -389,17 +401,6 @@ class Replay:
             self.left_out["beyond the limit"] = len(chosen) - self.options.limit
         kept = set(chosen[: self.options.limit])
         return [move for move in moves if move.sample_id in kept]
-
-    def find_least(self, metric: str) -> float:
-        """Find the smallest difference to look into: the judge's noise stays below it in 95 of 100 samples."""
-        if self.options.least is not None:
-            return self.options.least
-        noise_runs = list(self.warehouse.fetch("noise/noise_runs", run_id=self.pair.candidate.run_id)["noise_run_id"])
-        if not noise_runs:
-            return LEAST
-        rows = self.warehouse.fetch("noise/differences", {"run_id": noise_runs}).to_dicts()
-        differences = [abs(row["difference"]) for row in rows if row["metric"] == metric]
-        return max(LEAST, float(np.quantile(differences, 0.95)) + 1e-9) if differences else LEAST
 
     def _read_samples(self) -> dict[str, ReplaySample]:
         """Read the chosen samples that have the same question and ground truth in both runs, and stored contexts."""

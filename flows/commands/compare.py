@@ -320,21 +320,19 @@ def replay(
         "problem": begun.problem,
         "warehouse": begun.warehouse.location.url,
     }
+    status = 0
+    if any(outcome.status == "cancelled" for outcome in begun.outcomes):
+        status = INTERRUPTED
+    elif begun.problem is not None or any(finding.verdict == "unknown" for finding in findings):
+        status = INCOMPLETE
     if as_json:
         print_json(document)
     else:
-        _print(begun, document)
-    return _find_status(begun)
+        _print(begun, document, is_complete=status == 0)
+    return status
 
 
-def _find_status(begun: "Replay") -> int:
-    if any(outcome.status == "cancelled" for outcome in begun.outcomes):
-        return INTERRUPTED
-    is_open = any(finding.verdict == "unknown" for finding in begun.list_findings())
-    return INCOMPLETE if is_open or begun.problem is not None else 0
-
-
-def _print(begun: "Replay", document: dict[str, Any]) -> None:
+def _print(begun: "Replay", document: dict[str, Any], *, is_complete: bool) -> None:
     findings = begun.list_findings()
     base, candidate = begun.pair.base.run_id, begun.pair.candidate.run_id
     print_line(
@@ -379,7 +377,7 @@ def _print(begun: "Replay", document: dict[str, Any]) -> None:
     )
     if begun.problem is not None:
         print_notice(f"The replay stopped: {begun.problem}")
-    if _find_status(begun):
+    if not is_complete:
         print_line(f"next: evalhouse replay {base} {candidate}   (resumes with what is missing)")
     else:
         print_line(f"next: evalhouse compare {base} {candidate} --sample {findings[0].move.sample_id}")

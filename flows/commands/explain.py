@@ -5,7 +5,7 @@ metric file names: the splitting of texts into statements, and the grades of use
 """
 
 import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, cast
 
@@ -88,6 +88,10 @@ def lineage(*, names: tuple[str, ...], full: bool, warehouse: Warehouse, as_json
     if as_json:
         print_json([{**row, "metadata": metadata} for row in rows])
     else:
+        # The steps in the order in which they run.
+        order = {step: place for place, step in enumerate(STEPS)}
+        step_names = {row["step"] for row in rows if row["step"] is not None}
+        steps = sorted(step_names, key=lambda step: (order.get(step, len(order)), step))
         read = {}
         if metadata:
             from evalhouse.tasks.comparing.changes import list_step_inputs  # noqa: PLC0415  # brings the prompts
@@ -95,12 +99,11 @@ def lineage(*, names: tuple[str, ...], full: bool, warehouse: Warehouse, as_json
             # The part of a sample's metadata that the steps read; rubrics read what their prompts name.
             templates = _fetch_templates(warehouse, run_row.run_id)
             rubrics = {f"{GRADE_STEP}{rubric}": [template] for rubric, template in templates.items()}
-            inputs = [name for step in _list_steps(rows) for name in sorted(list_step_inputs(step, rubrics) or ())]
+            inputs = [name for step in steps for name in sorted(list_step_inputs(step, rubrics) or ())]
             read = {name: metadata[name] for name in dict.fromkeys(inputs) if name in metadata}
         # The sample, its scores, and the verdicts of each step once, however many scores rest on them.
         first = rows[0]
         tree = Tree(_join((first["sample_id"], "bold"), f" in run {run_row.run_id} ({run_row.dataset})"))
-        steps = _list_steps(rows)
         branch = tree.add("sample")
         for place, turn in enumerate(load_turns(first["conversation"]), start=1):
             branch.add(_join(f"T{place} {turn.role}: {_cut(turn.text, full)}"))
@@ -239,13 +242,6 @@ def _fetch_lineage(warehouse: Warehouse, run_id: str, sample_id: str, metric: st
         is_graded = any(step not in _SPLITTINGS for step in steps_of[name])
         all_rows += [*(() if is_graded and added else of_metric), *added]
     return all_rows
-
-
-def _list_steps(rows: Iterable[Row]) -> list[str]:
-    """List the steps of some rows, in the order in which they run."""
-    names = {row["step"] for row in rows if row["step"] is not None}
-    order = {step: place for place, step in enumerate(STEPS)}
-    return sorted(names, key=lambda step: (order.get(step, len(order)), step))
 
 
 def _fetch_templates(warehouse: Warehouse, run_id: str) -> dict[str, str]:

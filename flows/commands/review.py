@@ -39,7 +39,7 @@ from evalhouse.tasks.comparing.agreement import (
     describe_agreement,
 )
 from evalhouse.tasks.reviews.export import CorrectedMean, explain_uncorrected, list_corrected
-from evalhouse.warehouse.rows.reviews import Review, fetch_reviewed
+from evalhouse.warehouse.rows.reviews import fetch_reviewed
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.steps import REVIEWED_PROMPTS
 from evalhouse.warehouse.store import Warehouse
@@ -349,15 +349,22 @@ def import_labels(
     if set_path is not None:
         raise SettingsError("--set is for decisions on questions; these are labels of verdicts")
     imported = import_reviews(warehouse, read, name)
+    # New labels by step and reviewer.
+    new = Counter((item.step, item.reviewer) for item in imported.new)
+    agree = Counter((item.step, item.reviewer) for item in imported.new if item.label == item.judge_label)
+    groups: list[dict[str, Any]] = [
+        {"step": step, "reviewer": by, "new": n, "agree": agree[step, by], "differ": n - agree[step, by]}
+        for (step, by), n in sorted(new.items())
+    ]
     if as_json:
-        groups, n_new = _count(imported.new), len(imported.new)
+        n_new = len(imported.new)
         totals = {name: sum(group[name] for group in groups) for name in ("agree", "differ")}
         print_json(
             {"new": n_new, "known": imported.n_known, "unlabelled": imported.n_unlabelled, **totals, "groups": groups}
         )
         return
     if imported.new:
-        rows = [list(group.values()) for group in _count(imported.new)]
+        rows = [list(group.values()) for group in groups]
         print_table(make_table(["step", "reviewer", "#new", "#agree with the judge", "#differ"], rows))
     print_line(
         f"{write_count(len(imported.new), 'new label')}, {imported.n_known} stored before, "
@@ -406,17 +413,6 @@ def _report_export(export: "Export", request: "ExportRequest", path: Path, *, as
         print_line("open it in a browser, label, download, then `evalhouse review import FILE.jsonl`")
     else:
         print_line(f"fill in the column label, then `evalhouse review import {path}`")
-
-
-def _count(reviews: Sequence[Review]) -> list[dict[str, Any]]:
-    """Count new labels by step and reviewer."""
-    new = Counter((review.step, review.reviewer) for review in reviews)
-    agree = Counter((review.step, review.reviewer) for review in reviews if review.label == review.judge_label)
-    return [
-        {"step": step, "reviewer": reviewer, "new": n, "agree": agree[step, reviewer],
-         "differ": n - agree[step, reviewer]}
-        for (step, reviewer), n in sorted(new.items())
-    ]  # fmt: skip
 
 
 @review.command(short_help="Report how often the judge agrees with people, and people with people.")

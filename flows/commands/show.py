@@ -349,7 +349,7 @@ def report(
         data = fetch_series(warehouse, series)
         page = build_history(warehouse, data)
         name = re.sub(r"[^\w.-]+", "-", history)
-        _write_page(page, output or f"history-{name}.html", write_count(len(data.runs), "run"))
+        path, what = output or f"history-{name}.html", write_count(len(data.runs), "run")
     else:
         with_calls = not no_calls
         run_row = find_run(warehouse, (run or "latest"))
@@ -358,9 +358,7 @@ def report(
             from evalhouse.flows.report.page import build_page  # noqa: PLC0415  # while samples are read
 
             page = build_page(warehouse, run_row, base, slices, with_calls=with_calls)
-        _write_page(page, output or f"report-{run_row.run_id}.html", write_count(run_row.n_samples or 0, "sample"))
-
-
-def _write_page(page: str, path: str, what: str) -> None:
+        path = output or f"report-{run_row.run_id}.html"
+        what = write_count(run_row.n_samples or 0, "sample")
     size = Path(path).write_bytes(page.encode())
     print_line(f"wrote {path}: {size / 1e6:.1f} MB, {what}; open it in any browser")

@@ -173,10 +173,10 @@ def build_samples(rows: SampleSlice, shared: dict[str, str]) -> Iterator[SampleR
                 record = FlipRecord(kind=_KINDS[flip.kind], change=flip.change, base=base, candidate=candidate)
                 flips[sample_id].append(record)
     # The text that requests share, under its name in calls, from one of these requests.
-    for row in rows.calls:
-        if row["fixed"] is not None and row["fixed"] not in shared:
-            request = orjson.loads(row["request"])
-            shared[row["fixed"]] = write_json({**request, "messages": request["messages"][:-1]})
+    for shared_by in rows.calls:
+        if shared_by["fixed"] is not None and shared_by["fixed"] not in shared:
+            request = orjson.loads(shared_by["request"])
+            shared[shared_by["fixed"]] = write_json({**request, "messages": request["messages"][:-1]})
 
     def group(table: Iterable[Row]) -> defaultdict[str, list[Row]]:
         by_sample: defaultdict[str, list[Row]] = defaultdict(list)

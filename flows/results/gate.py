@@ -129,13 +129,14 @@ def decide(
         earlier = pick_nights([night.run for night in nights])
         laid = lay_side_by_side(warehouse, run, earlier, metrics=list(limits.trends), cluster=settings.cluster)
         checks += check_trends(limits.trends, laid.nights, seed=settings.seed, resamples=settings.resamples)
+    described = [{name: getattr(side, name) for name in _RUN_COLUMNS} for side in (run, *baseline.runs[-1:])]
     components = [row for row in fetch_components(warehouse, run.run_id) if row["metric"] in limits.drops]
     return {
         "outcome": "passed" if is_passed(checks, undecided=undecided) else "failed",
         "undecided": undecided,
         "counts": count_outcomes(checks),
-        "run": _describe_run(run),
-        "against": _describe_run(baseline.runs[-1]) if baseline.runs else None,
+        "run": described[0],
+        "against": described[1] if baseline.runs else None,
         "baseline": {
             "against": baseline.against,
             "run_ids": [run.run_id for run in baseline.runs],
@@ -254,10 +255,6 @@ def _lay_out(checks: Sequence[Document]) -> tuple[list[str], list[list[str]]]:
     has_floor = any(check["kind"] == "max_drop" for check in checks)
     columns = [column for column in _COLUMNS if column != "#noise floor" or has_floor]
     return columns, [[row[column] for column in columns] for row in rows]
-
-
-def _describe_run(run: RunRow) -> dict[str, Any]:
-    return {name: getattr(run, name) for name in _RUN_COLUMNS}
 
 
 def describe_verdict(document: Document) -> str:

@@ -192,12 +192,9 @@ def write_json(value: object, *, indent: bool = True) -> str:
 
 def make_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> Table:
     """Make a plain table; columns whose names start with `#` hold numbers and are set to the right."""
-    return Table(
-        columns=tuple(_write_cell(name.removeprefix("#")) for name in columns),
-        right=tuple(name.startswith("#") for name in columns),
-        rows=tuple(tuple(_write_cell(value) for value in row) for row in rows),
-        title=title,
-    )
+    names = [name.removeprefix("#") for name in columns]
+    heads, *cells = (tuple(clean_text(" ".join(write_value(value).split())) for value in row) for row in (names, *rows))
+    return Table(columns=heads, right=tuple(name.startswith("#") for name in columns), rows=tuple(cells), title=title)
 
 
 def name_support(statement: Mapping[str, Any]) -> str:
@@ -299,10 +296,6 @@ def write_cost(row: Mapping[str, Any]) -> str:
     if row["n_unpriced"]:
         return f"unknown, over {write_dollars(row['priced_usd'])}" if row["priced_usd"] else "unknown"
     return write_dollars(row["priced_usd"]) + (" (estimated)" if row["n_estimated"] else "")
-
-
-def _write_cell(value: object) -> str:
-    return clean_text(" ".join(write_value(value).split()))
 
 
 def _write_foreign(value: object) -> object:

@@ -347,8 +347,15 @@ class ComparisonReport:
 
     def to_plain(self) -> dict[str, Any]:
         """Return the report as in JSON."""
+        sides = {}
+        for side, words in zip(_SIDES, (self.plan.old, self.plan.new), strict=True):
+            hashes = {}
+            for name in self.plan.prompts:
+                prompt = words.prompts[name]
+                hashes[name] = {"version": prompt.version, "prompt_hash": prompt.prompt_hash}
+            sides[side] = {"source": words.source, "prompts": hashes}
         plain: dict[str, Any] = {
-            **{side: _describe_prompt_set(self.plan, side) for side in _SIDES},
+            **sides,
             "judge": self.plan.settings.judge,
             "language": self.plan.settings.language,
             "steps": list(self.plan.steps),
@@ -456,13 +463,6 @@ def derive_settings(resolved: Resolved, run: RunRow, url: str) -> RunSettings:
     own = read_settings(run.config)
     changes = {name: getattr(resolved.settings, name) for name in (*chosen, *always)}
     return own.model_copy(update={**changes, "warehouse": url, "prompts": None, "embeddings": "hashing"})
-
-
-def _describe_prompt_set(plan: ComparisonPlan, side: str) -> dict[str, Any]:
-    words = plan.old if side == "old" else plan.new
-    hashes = {name: {"version": words.prompts[name].version, "prompt_hash": words.prompts[name].prompt_hash}
-              for name in plan.prompts}  # fmt: skip
-    return {"source": words.source, "prompts": hashes}
 
 
 def _write_change(measure: Measure | None) -> str | None:

@@ -205,6 +205,10 @@ def read_recipes() -> tuple[Recipe, ...]:
 
 
 router = APIRouter()
+_FILES: Final[Mapping[str, tuple[str, Callable[[pl.DataFrame, IO[bytes]], None]]]] = {
+    "csv": ("text/csv; charset=utf-8", write_safe_csv),
+    "parquet": ("application/vnd.apache.parquet", pl.DataFrame.write_parquet),
+}
 MAX_ADDRESS: Final = 30_000
 """Characters of an address: the server refuses twice as many."""
 MAX_COUNTED: Final = 10_000
@@ -254,18 +258,6 @@ async def show_sql(request: Request, q: str = "", x: str = "", y: str = "") -> R
         result = answer.future.result()
         return HTMLResponse(head + bytes(result.body) + tail, result.status_code)
     return StreamingResponse(_send_when_done(head + waiting, answer, tail), media_type="text/html")
-
-
-@router.get("/sql.csv")
-async def send_csv(request: Request, q: str = "") -> Response:
-    """Send all rows as CSV, for spreadsheets too."""
-    return await _download(request, q, "csv", "text/csv; charset=utf-8", write_safe_csv)
-
-
-@router.get("/sql.parquet")
-async def send_parquet(request: Request, q: str = "") -> Response:
-    """Send all rows as Parquet."""
-    return await _download(request, q, "parquet", "application/vnd.apache.parquet", pl.DataFrame.write_parquet)
 
 
 @router.get("/sql/words")
@@ -360,9 +352,12 @@ async def _send_when_done(head: bytes, answer: _Answer[HTMLResponse], tail: byte
         answer.stop.set()
 
 
-async def _download(
-    request: Request, q: str, kind: str, media_type: str, write: Callable[[pl.DataFrame, IO[bytes]], None]
-) -> Response:
+@router.get("/sql.{kind}")
+async def send_file(request: Request, kind: str, q: str = "") -> Response:
+    """Send all rows as a file: CSV, for spreadsheets too, or Parquet."""
+    if kind not in _FILES:
+        raise HTTPException(404, f"there is no page {request.url.path!r}")
+    media_type, write = _FILES[kind]
     sql = _read_sql(request, q)
     if not sql.strip():
         raise QueryError("the SQL is empty; write one SELECT")
