@@ -249,7 +249,7 @@ def test_a_metric_of_one_run_has_no_change(copy: Copy) -> None:
     assert found["mean_base"] is not None
 
 
-def test_runs_without_a_common_sample_are_told_apart_honestly(copy: Copy) -> None:
+def test_runs_without_a_common_sample_are_shown_apart_honestly(copy: Copy) -> None:
     copy.change(
         *(f"update {table} set sample_id = sample_id || '-new' where run_id = 'copied'" for table in _RUN_TABLES)
     )
@@ -365,7 +365,7 @@ def test_in_a_terminal_no_text_reaches_it_raw(house: House, copy: Copy, columns:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("latest", "latest"), "BASE and CANDIDATE are both run"),
         (("previous", "nothing"), "no run fits 'nothing'"),
@@ -376,9 +376,9 @@ def test_in_a_terminal_no_text_reaches_it_raw(house: House, copy: Copy, columns:
         (("latest",), "CANDIDATE"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_message(ask: Ask, arguments: tuple[str, ...], told: str) -> None:
+def test_an_error_is_reported_in_one_message(ask: Ask, arguments: tuple[str, ...], message: str) -> None:
     finished = ask("compare", *arguments)
     assert finished.status == 2
     assert finished.stdout == ""
-    assert told in finished.stderr
+    assert message in finished.stderr
     assert sum(line.startswith("Error: ") for line in finished.stderr.splitlines()) == 1

@@ -95,7 +95,7 @@ def ask_ferry(ferry: Place) -> Ask:
     return call
 
 
-def test_totals_samples_and_remedies_stand_in_plain_tables(ask_ferry: Ask) -> None:
+def test_totals_samples_and_remedies_are_in_plain_tables(ask_ferry: Ask) -> None:
     finished = ask_ferry("latest")
     assert finished.status == 0
     lines = finished.lines
@@ -206,7 +206,7 @@ def change(place: Place, *statements: str) -> None:
             connection.execute(sql)
 
 
-def test_another_judge_in_between_is_said(ferry: Place, tmp_path: Path) -> None:
+def test_another_judge_in_between_is_reported(ferry: Place, tmp_path: Path) -> None:
     place = copy_place(ferry, tmp_path)
     change(place, "update runs set judge = 'openai:m' where started_at = (select max(started_at) from runs)")
     assert (
@@ -226,10 +226,10 @@ def test_what_could_not_be_judged_is_counted_by_reason(house: House, ask: Ask) -
     assert sum(row["n_samples"] for row in document["causes"]) == N_JUDGED
 
 
-def test_what_no_metric_asked_for_is_told_from_what_a_stop_left_out(ferry: Place, tmp_path: Path) -> None:
-    place, said = copy_place(ferry, tmp_path), "(no metric of this run asks for these verdicts)"
+def test_what_no_metric_asked_for_is_reported_from_what_a_stop_left_out(ferry: Place, tmp_path: Path) -> None:
+    place, text = copy_place(ferry, tmp_path), "(no metric of this run asks for these verdicts)"
     assert place.call("run", "sample", "--limit", "2", "--judge", "lexical", "--metrics", "factual_f1").status == 0
-    assert f"not judged: 2 cancelled {said}" in place.call("diagnose", "latest").lines
+    assert f"not judged: 2 cancelled {text}" in place.call("diagnose", "latest").lines
     change(place, "update runs set status = 'cancelled'")
     assert "not judged: 2 cancelled" in place.call("diagnose", "latest").lines
 
@@ -248,7 +248,7 @@ def test_in_a_terminal_every_table_fits_and_no_text_reaches_it_raw(house: House,
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("nothing",), "no run fits 'nothing'"),
         (("latest", "--cause", "bad luck"), "retrieval_missed"),
@@ -258,10 +258,10 @@ def test_in_a_terminal_every_table_fits_and_no_text_reaches_it_raw(house: House,
         (("latest", "--warehouse", "none.duckdb"), "there is no warehouse at"),
     ],
 )
-def test_what_is_not_there_is_said_in_one_message(ask: Ask, arguments: tuple[str, ...], told: str) -> None:
+def test_what_is_not_there_is_reported_in_one_message(ask: Ask, arguments: tuple[str, ...], message: str) -> None:
     finished = ask("diagnose", *arguments)
     assert (finished.status, finished.stdout) == (2, "")
-    assert told in finished.stderr
+    assert message in finished.stderr
     assert sum(line.startswith("Error: ") for line in finished.stderr.splitlines()) == 1
 
 

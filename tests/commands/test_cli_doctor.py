@@ -48,7 +48,7 @@ def test_where_each_value_came_from(ask: Ask, monkeypatch: pytest.MonkeyPatch) -
     assert "timeout_s" in ask("doctor").stdout
 
 
-def test_the_warehouse_is_told_by_flag_or_variable(house: House, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_warehouse_is_reported_by_flag_or_variable(house: House, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVALHOUSE_WAREHOUSE", "none-yet.duckdb")
     finished = ask("doctor", "--json")
     assert finished.document["settings"]["warehouse"]["from"] == "EVALHOUSE_WAREHOUSE"
@@ -59,7 +59,7 @@ def test_the_warehouse_is_told_by_flag_or_variable(house: House, ask: Ask, monke
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "what", "told"),
+    ("variable", "value", "what", "message"),
     [
         ("EVALHOUSE_WAREHOUSE", "harbour.jsonl", "warehouse", "harbour.jsonl"),
         ("EVALHOUSE_WAREHOUSE", "harbour.jsonl/x.duckdb", "warehouse", "harbour.jsonl"),
@@ -78,15 +78,15 @@ def test_the_warehouse_is_told_by_flag_or_variable(house: House, ask: Ask, monke
         ("PREFECT_API_URL", "nonsense", "prefect", "does not answer"),
     ],
 )
-def test_what_is_wrong_is_found(
-    ask: Ask, monkeypatch: pytest.MonkeyPatch, *, variable: str, value: str, what: str, told: str
+def test_an_error_is_found(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch, *, variable: str, value: str, what: str, message: str
 ) -> None:
     monkeypatch.setenv(variable, value)
     finished = ask("doctor", "--json")
     assert finished.status == 2
     finding = find(finished, what)
     assert finding["verdict"] == "wrong"
-    assert told in finding["detail"]
+    assert message in finding["detail"]
     others = [item for item in finished.document["findings"] if item["what"] != finding["what"]]
     assert all(item["verdict"] != "wrong" for item in others)
 
@@ -111,7 +111,7 @@ def test_an_endpoint_is_asked_for_its_models(ask: Ask, monkeypatch: pytest.Monke
         assert finished.document["environment"]["OPENAI_API_KEY"] == "set"
 
 
-def test_an_endpoint_is_tried_when_asked_to_and_the_price_is_said_first(
+def test_an_endpoint_is_tried_when_asked_to_and_the_price_is_reported_first(
     ask: Ask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     prices = tmp_path / "prices.yaml"
@@ -137,7 +137,7 @@ def test_an_endpoint_is_tried_when_asked_to_and_the_price_is_said_first(
     assert KEY not in refused.stdout + refused.stderr + tried.stdout
 
 
-def test_an_endpoint_that_is_down_is_said(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endpoint_that_is_down_is_reported(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{port}/v1")
@@ -187,7 +187,7 @@ def test_a_prompt_is_shown_as_it_is_sent(ask: Ask) -> None:
     assert '"ground_truth_statements"' in text
 
 
-def test_a_prompt_of_ones_own_takes_the_place_of_ours(
+def test_a_prompt_of_the_user_takes_the_place_of_ours(
     ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = read_content("rank")
@@ -204,7 +204,7 @@ def test_a_prompt_of_ones_own_takes_the_place_of_ours(
     ]
 
 
-def test_everything_wrong_with_prompts_is_told(ask: Ask, tmp_path: Path) -> None:
+def test_everything_wrong_with_prompts_is_reported(ask: Ask, tmp_path: Path) -> None:
     content = read_content("rank")
     content["sytem"] = content.pop("system")
     write_prompt(tmp_path, content)
@@ -219,7 +219,7 @@ def test_everything_wrong_with_prompts_is_told(ask: Ask, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("show", "nothing"), "unknown prompt 'nothing'; known: accuracy, "),
         (("list", "--language", "fr"), "unknown language"),
@@ -227,10 +227,10 @@ def test_everything_wrong_with_prompts_is_told(ask: Ask, tmp_path: Path) -> None
         (("nothing",), "nothing"),
     ],
 )
-def test_wrong_names_of_prompts(ask: Ask, arguments: tuple[str, ...], told: str) -> None:
+def test_wrong_names_of_prompts(ask: Ask, arguments: tuple[str, ...], message: str) -> None:
     finished = ask("prompts", *arguments)
     assert finished.status == 2
-    assert told in finished.stderr
+    assert message in finished.stderr
 
 
 def test_own_metrics_are_tried(ask: Ask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -43,12 +43,12 @@ def read_everything(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
 
 
-def assert_stopped_early(finished: Finished, endpoint: Endpoint, told: str) -> None:
+def assert_stopped_early(finished: Finished, endpoint: Endpoint, message: str) -> None:
     assert finished.status in (2, 3), finished.stderr
     assert finished.seconds < 60
-    said = [line for line in finished.stderr.splitlines() if not line.startswith("columns: ")]
-    assert len(said) == 1, finished.stderr
-    assert told in finished.stderr
+    text = [line for line in finished.stderr.splitlines() if not line.startswith("columns: ")]
+    assert len(text) == 1, finished.stderr
+    assert message in finished.stderr
     assert "Traceback" not in finished.stdout + finished.stderr
     assert "factual_f1" not in finished.stdout, "there is nothing to show a table of"
     if finished.status == 3:
@@ -115,7 +115,7 @@ def assert_progress_was_shown(screen: str) -> None:
     assert any(re.search(r"[1-9]\d* calls, \d+ reused, [\d.]+k tokens, \$\?", line) for line in shown), shown
 
 
-def test_a_wait_that_the_endpoint_asks_for_is_said_where_there_is_no_terminal(
+def test_a_wait_that_the_endpoint_asks_for_is_reported_where_there_is_no_terminal(
     place: Place, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "_LOGGED_FROM_S", 0.5)
@@ -123,11 +123,11 @@ def test_a_wait_that_the_endpoint_asks_for_is_said_where_there_is_no_terminal(
     options = ("--limit", "1", "--metrics", "factual_f1", "--judge", "openai:judge", "--concurrency", "1")
     finished = place.call("run", "berths.jsonl", *options)
     assert finished.status == 0, finished.stderr
-    (said,) = [line for line in finished.stderr.splitlines() if line.startswith("warning: nothing is asked for")]
-    assert re.search(r"openai:judge asks to wait \(status 429", said)
+    (text,) = [line for line in finished.stderr.splitlines() if line.startswith("warning: nothing is asked for")]
+    assert re.search(r"openai:judge asks to wait \(status 429", text)
 
 
-def test_faults_leave_a_reason_or_a_score_and_resume_mends_them(place: Place, endpoint: Endpoint) -> None:
+def test_faults_leave_a_reason_or_a_score_and_resume_repairs_them(place: Place, endpoint: Endpoint) -> None:
     content = read_content("extract", "zh")
     words = "港口的规矩：只拆分，不评论。"
     content["system"] += f"\n{words}\n"

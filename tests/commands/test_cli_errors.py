@@ -19,12 +19,12 @@ class Case:
     """A command that must be refused, and what the message must hold."""
 
     arguments: tuple[str, ...]
-    told: tuple[str, ...]
+    message: tuple[str, ...]
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-def refuse(*arguments: str, told: str | tuple[str, ...], **variables: str) -> Case:
-    return Case(arguments=arguments, told=(told,) if isinstance(told, str) else told, variables=variables)
+def refuse(*arguments: str, message: str | tuple[str, ...], **variables: str) -> Case:
+    return Case(arguments=arguments, message=(message,) if isinstance(message, str) else message, variables=variables)
 
 
 # Nothing listens there, and what stands before the @ is shown to nobody.
@@ -39,49 +39,49 @@ select run_id, sample_id, 5 as val, null as unscored_reason from run_samples whe
 
 # These get as far as the run's own checks, in a process each; `doctor` makes the same checks, and its tests more.
 IN_A_RUN = [
-    refuse("run", "missing.jsonl", told=("missing.jsonl: no such file", "harbour.jsonl")),
-    refuse("run", "notes.xyz", told=("unknown format '.xyz'", ".parquet")),
-    refuse("run", "broken.jsonl", told=("line 2: broken JSON", "nothing was loaded")),
-    refuse("run", "doubled.jsonl", told=("2 problems", "line 2: contexts are not a list", "line 3: id 'a'")),
-    refuse("run", "harbour.jsonl", "--metrics", "faithfullness", told=("'faithfullness'", "faithfulness")),
-    refuse("run", "harbour.jsonl", "--judge", "gpt", told=("unknown judge 'gpt'", "openai:MODEL")),
-    refuse("run", "harbour.jsonl", "--judge", "openai:gpt", told="OPENAI_API_KEY is not set"),
-    refuse("run", "harbour.jsonl", "--metric-files", "own", "--metrics", "bad", told=("own/bad.sql: ", '"value"')),
-    refuse("run", "bot.toml", "--metric-files", "own", "--metrics", "bad", "--dry-run", told="own/bad.sql: "),
-    refuse("run", "harbour.jsonl", "--warehouse", "foreign.duckdb", told="tables that evalhouse did not make"),
-    refuse("run", "harbour.jsonl", "--warehouse", "/proc/evalhouse/x.duckdb", told="/proc/evalhouse"),
+    refuse("run", "missing.jsonl", message=("missing.jsonl: no such file", "harbour.jsonl")),
+    refuse("run", "notes.xyz", message=("unknown format '.xyz'", ".parquet")),
+    refuse("run", "broken.jsonl", message=("line 2: broken JSON", "nothing was loaded")),
+    refuse("run", "doubled.jsonl", message=("2 problems", "line 2: contexts are not a list", "line 3: id 'a'")),
+    refuse("run", "harbour.jsonl", "--metrics", "faithfullness", message=("'faithfullness'", "faithfulness")),
+    refuse("run", "harbour.jsonl", "--judge", "gpt", message=("unknown judge 'gpt'", "openai:MODEL")),
+    refuse("run", "harbour.jsonl", "--judge", "openai:gpt", message="OPENAI_API_KEY is not set"),
+    refuse("run", "harbour.jsonl", "--metric-files", "own", "--metrics", "bad", message=("own/bad.sql: ", '"value"')),
+    refuse("run", "bot.toml", "--metric-files", "own", "--metrics", "bad", "--dry-run", message="own/bad.sql: "),
+    refuse("run", "harbour.jsonl", "--warehouse", "foreign.duckdb", message="tables that evalhouse did not make"),
+    refuse("run", "harbour.jsonl", "--warehouse", "/proc/evalhouse/x.duckdb", message="/proc/evalhouse"),
 ]
 
 # These are refused before anything is imported that runs.
 AT_ONCE = [
-    refuse("run", told="DATASET"),
-    refuse("run", "sample", "--concurrency", "many", told=("--concurrency", "'many'")),
+    refuse("run", message="DATASET"),
+    refuse("run", "sample", "--concurrency", "many", message=("--concurrency", "'many'")),
     refuse(
-        "run", "sample", "--concurrency", "0", "--timeout", "-1", told=("--concurrency: got 0", "--timeout: got -1")
+        "run", "sample", "--concurrency", "0", "--timeout", "-1", message=("--concurrency: got 0", "--timeout: got -1")
     ),
-    refuse("run", "sample", "--temperature", "hot", told="--temperature: got 'hot'"),
-    refuse("run", "sample", "--limit", "0", told="--limit: got 0"),
-    refuse("run", "sample", "--metrics", ",", told="--metrics got ','"),
-    refuse("run", "sample", "--map", "answer", told="--map got 'answer'; write NAME=VALUE"),
-    refuse("run", "sample", "--set", "mrr=1", told="METRIC.PARAMETER=NUMBER"),
-    refuse("run", "sample", "--set", "answer_corectness.x=1", told=("'answer_corectness'", "answer_correctness")),
-    refuse("run", "sample", "--set", "answer_correctness.x=1", told=("no parameter 'x'", "factual_weight")),
+    refuse("run", "sample", "--temperature", "hot", message="--temperature: got 'hot'"),
+    refuse("run", "sample", "--limit", "0", message="--limit: got 0"),
+    refuse("run", "sample", "--metrics", ",", message="--metrics got ','"),
+    refuse("run", "sample", "--map", "answer", message="--map got 'answer'; write NAME=VALUE"),
+    refuse("run", "sample", "--set", "mrr=1", message="METRIC.PARAMETER=NUMBER"),
+    refuse("run", "sample", "--set", "answer_corectness.x=1", message=("'answer_corectness'", "answer_correctness")),
+    refuse("run", "sample", "--set", "answer_correctness.x=1", message=("no parameter 'x'", "factual_weight")),
     refuse(
-        "run", "sample", "--metric-files", "nowhere", "--set", "mrr.k=1", told="no folder of metric files at nowhere"
+        "run", "sample", "--metric-files", "nowhere", "--set", "mrr.k=1", message="no folder of metric files at nowhere"
     ),
-    refuse("run", "sample", "--no-such-option", told="--no-such-option"),
-    refuse("run", "sample", told="EVALHOUSE_CONCURRENCY: got 'many'", EVALHOUSE_CONCURRENCY="many"),
-    refuse("run", "sample", told="EVALHOUSE_TEMPERATURE: got '9'", EVALHOUSE_TEMPERATURE="9"),
-    refuse("run", "sample", told=("127.0.0.1:9/api does not answer", "PREFECT_API_URL"), PREFECT_API_URL=NO_SERVER),
-    refuse("resume", "latest", told="does not answer", PREFECT_API_URL=NO_SERVER),
-    refuse("resume", "latest", "--attempts", "0", told="--attempts: got 0"),
-    refuse("resume", told="RUN"),
-    refuse("rescore", "nothing", told="no run fits 'nothing'"),
-    refuse("doctor", told="EVALHOUSE_RPM: got '-3'", EVALHOUSE_RPM="-3"),
-    refuse("rnu", told=("no command 'rnu'", "did you mean run")),
-    refuse("lineag", told="did you mean lineage"),
-    refuse("xyzzy", told="known: init, run, resume, "),
-    refuse("--nonsense", told="--nonsense"),
+    refuse("run", "sample", "--no-such-option", message="--no-such-option"),
+    refuse("run", "sample", message="EVALHOUSE_CONCURRENCY: got 'many'", EVALHOUSE_CONCURRENCY="many"),
+    refuse("run", "sample", message="EVALHOUSE_TEMPERATURE: got '9'", EVALHOUSE_TEMPERATURE="9"),
+    refuse("run", "sample", message=("127.0.0.1:9/api does not answer", "PREFECT_API_URL"), PREFECT_API_URL=NO_SERVER),
+    refuse("resume", "latest", message="does not answer", PREFECT_API_URL=NO_SERVER),
+    refuse("resume", "latest", "--attempts", "0", message="--attempts: got 0"),
+    refuse("resume", message="RUN"),
+    refuse("rescore", "nothing", message="no run fits 'nothing'"),
+    refuse("doctor", message="EVALHOUSE_RPM: got '-3'", EVALHOUSE_RPM="-3"),
+    refuse("rnu", message=("no command 'rnu'", "did you mean run")),
+    refuse("lineag", message="did you mean lineage"),
+    refuse("xyzzy", message="known: init, run, resume, "),
+    refuse("--nonsense", message="--nonsense"),
 ]
 
 
@@ -99,7 +99,7 @@ def test_an_interruption_anywhere_is_no_crash(ask: Ask, monkeypatch: pytest.Monk
 def assert_refused(finished: Finished, case: Case) -> None:
     assert finished.status == 2, finished
     assert finished.stdout == ""
-    for text in case.told:
+    for text in case.message:
         assert text in finished.stderr, finished.stderr
     assert sum(line.startswith("Error: ") for line in finished.stderr.splitlines()) == 1, finished.stderr
     assert "Traceback" not in finished.stderr
@@ -134,12 +134,12 @@ def refusals(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> li
 
 
 @pytest.mark.parametrize("number", range(len(IN_A_RUN)), ids=lambda number: " ".join(IN_A_RUN[number].arguments)[4:60])
-def test_bad_input_is_refused_before_a_run_is_on_record(refusals: list[Finished], number: int) -> None:
+def test_bad_input_is_refused_before_a_run_is_stored(refusals: list[Finished], number: int) -> None:
     assert_refused(refusals[number], IN_A_RUN[number])
     assert refusals[number].seconds < 30
 
 
-def test_nothing_refused_is_on_record(
+def test_nothing_refused_is_stored(
     refusals: list[Finished], ask: Ask, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folders = sorted(tmp_path_factory.getbasetemp().glob("refused*"))
@@ -148,7 +148,7 @@ def test_nothing_refused_is_on_record(
         assert ask("runs", "--json", "--warehouse", str(path)).document == []
 
 
-def test_a_place_that_cannot_be_written_to_is_said(ask: Ask, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_to_is_reported(ask: Ask, tmp_path: Path) -> None:
     finished = ask("runs", "--warehouse", str(tmp_path))
     assert finished.status == 2
     assert f"{tmp_path} is a folder" in finished.stderr

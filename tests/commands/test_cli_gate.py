@@ -400,7 +400,7 @@ def test_markdown_is_the_whole_output_or_a_file(nights: Nights, tmp_path: Path) 
     assert rows[2].startswith("| ❌ failed | `factual_f1` | mean at least | 0.100 | – | – | – | 0 | – | no sample is")
 
 
-def test_limits_are_told_with_all_their_digits(nights: Nights) -> None:
+def test_limits_are_shown_with_all_their_digits(nights: Nights) -> None:
     nights.score("night", "own", "case when n < 39 then n % 2 end")
     limits = ("--min", "own=0.00025", "--min-coverage", "own=0.9755", "--max-cost", "0.00001")
     rows = [line.split("|")[1:] for line in nights.gate(*limits, "--markdown", "-").lines if "least" in line]
@@ -450,7 +450,7 @@ def test_in_a_terminal_no_text_reaches_it_raw(nights: Nights, house: House, colu
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ((), "nothing to check; give at least one of --min"),
         (("--accept", "latest", "--why", "x"), "--accept checks nothing"),
@@ -476,10 +476,10 @@ def test_in_a_terminal_no_text_reaches_it_raw(nights: Nights, house: House, colu
         (("--max-cost", "1", "--junit", "no/such/folder/gate.xml"), "no/such/folder/gate.xml: No such file"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_message(ask: Ask, arguments: tuple[str, ...], told: str) -> None:
+def test_an_error_is_reported_in_one_message(ask: Ask, arguments: tuple[str, ...], message: str) -> None:
     finished = ask("gate", "latest", *arguments)
     assert (finished.status, finished.stdout) == (2, "")
-    assert told in finished.stderr
+    assert message in finished.stderr
     assert sum(line.startswith("Error: ") for line in finished.stderr.splitlines()) == 1
 
 
@@ -495,27 +495,27 @@ def test_an_accepted_run_is_the_baseline_and_is_shown_as_such(nights: Nights, as
     assert nights.check(*drop)["detail"].startswith("no earlier run of dataset harbour.jsonl has passed its gate")
     accepted = accept(nights, ask, "--accept", "base", "--why", "a harder [bold]corpus", "--by", "ann")
     assert accepted.status == 0, accepted.stderr
-    told = "run base was accepted as the baseline by ann on "
-    assert accepted.lines[0].startswith(told)
+    message = "run base was accepted as the baseline by ann on "
+    assert accepted.lines[0].startswith(message)
     assert accepted.lines[0].endswith(" UTC: a harder [bold]corpus")
     assert accepted.lines[1] == "the next runs of dataset harbour.jsonl are compared with it, until one passes"
 
     gated = nights.gate(*drop, "--markdown", str(tmp_path / "gate.md"))
     assert gated.lines[1].startswith("against base (base), 40 samples")
-    assert gated.lines[2].startswith(told)
-    assert f"- `{told}" in (tmp_path / "gate.md").read_text(encoding="utf-8")
+    assert gated.lines[2].startswith(message)
+    assert f"- `{message}" in (tmp_path / "gate.md").read_text(encoding="utf-8")
     document = nights.gate(*drop, "--json").document
     assert document["baseline"]["run_ids"] == ["base"]
     assert document["baseline"]["accepted"]["why"] == "a harder [bold]corpus"
     at = ("--warehouse", nights.path)
-    assert told in ask("show", "base", *at).stdout
+    assert message in ask("show", "base", *at).stdout
     assert ask("show", "base", "--json", *at).document["acceptances"][0]["accepted_by"] == "ann"
     page = tmp_path / "history.html"
     assert ask("report", "--history", "dataset harbour.jsonl", "-o", str(page), *at).status == 0
     assert "accepted by ann: a harder [bold]corpus" in page.read_text(encoding="utf-8")
 
 
-def test_what_was_decided_by_hand_is_on_record(nights: Nights, ask: Ask) -> None:
+def test_what_was_decided_by_hand_is_stored(nights: Nights, ask: Ask) -> None:
     nights.score("base", "own", "0.9 + n % 3 * 0.01")
     nights.score("night", "own", "0.5")
     nights.change("delete from runs where run_id not in ('base', 'night')")
@@ -537,7 +537,7 @@ def test_what_was_decided_by_hand_is_on_record(nights: Nights, ask: Ask) -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "told"),
+    ("arguments", "status", "message"),
     [
         (("--accept", "nobody", "--why", "x"), 2, "no run fits 'nobody'"),
         (("--accept", "night"), 2, "--accept takes --why TEXT"),
@@ -546,13 +546,13 @@ def test_what_was_decided_by_hand_is_on_record(nights: Nights, ask: Ask) -> None
         ((), 2, "name the RUN to check"),
     ],
 )
-def test_what_cannot_be_accepted_is_said(
-    nights: Nights, ask: Ask, arguments: tuple[str, ...], status: int, told: str
+def test_what_cannot_be_accepted_is_reported(
+    nights: Nights, ask: Ask, arguments: tuple[str, ...], status: int, message: str
 ) -> None:
     nights.change("update runs set status = 'running' where run_id = 'base'")
     finished = accept(nights, ask, *arguments)
     assert (finished.status, finished.stdout) == (status, "")
-    assert told in finished.stderr
+    assert message in finished.stderr
 
 
 def test_a_warehouse_that_cannot_be_written_to_can_be_looked_at(

@@ -103,7 +103,7 @@ def test_a_run_whose_judges_are_all_lexical_needs_no_key(tmp_path: Path, prefect
 
 
 @pytest.mark.parametrize(
-    ("judge", "metrics", "told"),
+    ("judge", "metrics", "message"),
     [
         (
             "openai:a,clasify=lexical",
@@ -117,17 +117,17 @@ def test_a_run_whose_judges_are_all_lexical_needs_no_key(tmp_path: Path, prefect
         ("openai:judge,grade=lexical", "accuracy", "cannot take the step grade (accuracy), only extract, classify,"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_asked(
-    place: Place, endpoint: Endpoint, judge: str, metrics: str, told: str
+def test_an_error_is_reported_before_anything_is_asked(
+    place: Place, endpoint: Endpoint, judge: str, metrics: str, message: str
 ) -> None:
     refused = place.call("run", "berths.jsonl", "--judge", judge, "--metrics", metrics)
     assert (refused.status, endpoint.stats.requests.total()) == (2, 0)
-    assert told in refused.stderr
+    assert message in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1, refused.stderr
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "message"),
     [
         ('[judges]\nclasify = "lexical"', "line 2: judges: there is no step 'clasify'; did you mean classify?"),
         ('judge = "lexical"\n[judges]\nrank = "lexical"', "judges: there is a `judge` as well; write it as `default`"),
@@ -135,11 +135,11 @@ def test_what_is_wrong_is_said_before_anything_is_asked(
         ('judges = "lexical"', "this is a table: write [judges] on a separate line"),
     ],
 )
-def test_a_suite_says_what_is_wrong_with_its_judges(place: Place, lines: str, told: str) -> None:
+def test_a_suite_says_an_error_with_its_judges(place: Place, lines: str, message: str) -> None:
     (place.folder / "odd.toml").write_text(f'dataset = "berths.jsonl"\n{lines}\n')
     refused = place.call("run", "odd.toml")
     assert refused.status == 2
-    assert told in refused.stderr
+    assert message in refused.stderr
 
 
 def test_a_default_that_is_named_above_replaces_the_judges_below(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def test_every_id_in_the_tree_can_be_looked_up(ask: Ask) -> None:
     assert shown_prompts <= prompts
 
 
-def test_every_score_in_the_tree_is_the_one_on_record(house: House, ask: Ask) -> None:
+def test_every_score_in_the_tree_is_the_one_stored(house: House, ask: Ask) -> None:
     tree = ask("lineage", house.run_id, "tide-1").stdout
     shown = dict(re.findall(r"── (\w+) = ([0-9.]+) ", tree))
     sql = f"select metric, value from scores where run_id = '{house.run_id}' and sample_id = 'tide-1'"
@@ -68,15 +68,15 @@ def test_json_holds_the_rows_of_the_view_whole_and_those_of_the_splitting(house:
     assert [supported] == select(ask, sql)
     assert supported["context_ranks"] == [1]
     assert split.keys() == supported.keys()
-    told = ("metric", "value", "metric_version", "question", "statement_id", "statement")
-    assert [split[name] for name in told] == [supported[name] for name in told]
+    message = ("metric", "value", "metric_version", "question", "statement_id", "statement")
+    assert [split[name] for name in message] == [supported[name] for name in message]
     assert (split["step"], split["prompt"], split["call_id"]) == (
         "extract_ground_truth", "extract", supported["statement_call_id"],
     )  # fmt: skip
     assert "High tide at Brankmouth is at 6 in the morning." in split["reply"]
 
 
-def test_statements_lead_to_the_reply_they_stand_in(url: str, ask: Ask) -> None:
+def test_statements_lead_to_the_reply_they_are_in(url: str, ask: Ask) -> None:
     lines = [line.lstrip("│├└─ ") for line in ask("lineage", "latest", "tide-1", "faithfulness").lines]
     at = lines.index("extract_answer")
     assert lines[at + 1] == "[A1] High tide at Brankmouth is at 6 in the morning."
@@ -100,7 +100,7 @@ def test_a_text_without_statements_leads_to_the_reply_that_says_so(url: str, ask
     assert 'reply: {"statements": []}' in tree
 
 
-def test_other_weights_are_told_by_the_version_of_the_formula(url: str, ask: Ask) -> None:
+def test_other_weights_are_shown_by_the_version_of_the_formula(url: str, ask: Ask) -> None:
     before = ask("lineage", "latest", "tide-1", "answer_correctness", "--warehouse", url).stdout
     ask("rescore", "latest", "--set", "answer_correctness.similarity_weight=0", "--warehouse", url)
     after = ask("lineage", "latest", "tide-1", "answer_correctness", "--warehouse", url).stdout

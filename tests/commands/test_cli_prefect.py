@@ -104,7 +104,7 @@ def test_the_scores_are_a_table_artifact(served: Served) -> None:
     }
 
 
-def test_each_call_says_which_flow_run_and_task_run_made_it(served: Served) -> None:
+def test_each_call_names_which_flow_run_and_task_run_made_it(served: Served) -> None:
     calls = read(served, "select distinct step, flow_run_id, task_run_id from llm_calls")
     (flow_run_id,) = {call["flow_run_id"] for call in calls}
     assert read(served, "select flow_run_id from runs") == [{"flow_run_id": flow_run_id}]
@@ -135,7 +135,7 @@ def test_a_metric_beyond_one_has_students_interval(served: Served) -> None:
     assert length["mean"] - length["ci_low"] == pytest.approx(length["ci_high"] - length["mean"])
 
 
-def test_language_is_on_record(served: Served) -> None:
+def test_language_is_stored(served: Served) -> None:
     assert read(served, "select language, judge from runs") == [{"language": "zh", "judge": "lexical"}]
 
 
@@ -147,7 +147,7 @@ def test_doctor_finds_the_server(served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "status", "told"),
+    ("more", "status", "message"),
     [
         (
             "[gate.min]\nfactual_recall = 1.5\n",
@@ -159,8 +159,8 @@ def test_doctor_finds_the_server(served: Served) -> None:
     ],
     ids=["a gate that failed", "an application that does not answer", "a gate that passed"],
 )
-def test_a_run_by_hand_is_red_where_a_person_should_look_and_bears_its_suites_name(
-    server: Server, house: House, more: str, status: int, told: str | None
+def test_a_run_by_hand_is_red_where_a_person_should_look_and_has_its_suites_name(
+    server: Server, house: House, more: str, status: int, message: str | None
 ) -> None:
     name = f"hand-{status}"
     (house.place.folder / "hand.toml").write_text(
@@ -171,10 +171,10 @@ def test_a_run_by_hand_is_red_where_a_person_should_look_and_bears_its_suites_na
     assert done.status == status, done.stderr
     run_id = done.document["run_id"]
     (flow_run,) = server.post("/flow_runs/filter", flow_runs={"name": {"any_": [f"{name} {run_id}"]}})
-    if told is None:
+    if message is None:
         assert flow_run["state_type"] == "COMPLETED"
     else:
         assert flow_run["state_type"] == "FAILED"
-        assert told in flow_run["state"]["message"]
+        assert message in flow_run["state"]["message"]
     dataset = house.place.folder / "harbour.jsonl"
     assert set(flow_run["tags"]) == {name, "judge: lexical", f"dataset: {dataset}", "blue"}

@@ -93,10 +93,10 @@ def test_a_folder_is_checked_by_argument_or_by_variable(
     finished = ask("prompts", "check", *([] if by_variable else [str(tmp_path)]))
     assert finished.status == 0
     names = sorted([*ALL_NAMES, "tone"])
-    counted, told = finished.lines
+    counted, expected = finished.lines
     assert counted.startswith(f"{len(names)} prompts in en are sound: ")
     assert sorted(counted.partition(": ")[2].split(", ")) == names
-    assert sorted(told.removeprefix(f"in {tmp_path}: ").split("; ")) == [
+    assert sorted(expected.removeprefix(f"in {tmp_path}: ").split("; ")) == [
         "classify replaces the built-in one", "rank is the same as the built-in one",
         "tone is a rubric of 1 to 5 and gives tone",
     ]  # fmt: skip
@@ -109,7 +109,7 @@ def test_an_argument_goes_before_the_variable(ask: Ask, tmp_path: Path, monkeypa
     assert ask("prompts", "check", str(tmp_path)).lines[0] == SOUND
 
 
-def test_a_language_of_ones_own_is_checked_whole(ask: Ask, tmp_path: Path) -> None:
+def test_a_language_of_the_user_is_checked_whole(ask: Ask, tmp_path: Path) -> None:
     for name in ("extract", "classify", "attribute"):
         write_prompt(tmp_path, read_content(name) | {"language": "fr"})
     finished = ask("prompts", "check", str(tmp_path), "--language", "fr")
@@ -149,7 +149,7 @@ def test_a_folder_named_by_flag_goes_before_one_named_by_variable(
     assert described["prompt_hash"] != load_prompts()["rank"].prompt_hash
 
 
-def test_a_file_of_ones_own_is_shown_and_not_obeyed(ask: Ask, tmp_path: Path) -> None:
+def test_a_file_of_the_user_is_shown_and_not_obeyed(ask: Ask, tmp_path: Path) -> None:
     write_prompt(tmp_path, read_content("rank") | {"description": HOSTILE})
     finished = ask("prompts", "list", "--prompts", str(tmp_path))
     assert finished.status == 0
@@ -171,7 +171,7 @@ def test_each_problem_is_a_line_with_its_file_and_key(ask: Ask, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (("show",), "Missing argument 'NAME'"),
         (("show", "rank", "--prompts", "nowhere"), "nowhere: is not a folder"),
@@ -181,11 +181,11 @@ def test_each_problem_is_a_line_with_its_file_and_key(ask: Ask, tmp_path: Path) 
         (("lst",), "'lst'"),
     ],
 )
-def test_what_is_refused_is_refused_in_one_message(ask: Ask, arguments: tuple[str, ...], told: str) -> None:
+def test_what_is_refused_is_refused_in_one_message(ask: Ask, arguments: tuple[str, ...], expected: str) -> None:
     finished = ask("prompts", *arguments)
     assert finished.status == 2
     assert finished.stdout == ""
-    assert told in finished.stderr
+    assert expected in finished.stderr
     assert sum(line.startswith("Error: ") for line in finished.stderr.splitlines()) == 1
 
 

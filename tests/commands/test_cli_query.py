@@ -179,7 +179,7 @@ def test_without_sql_a_terminal_states_what_to_give_and_where_to_write_it(house:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("selec 1",), "syntax error"),
         (("select nothing_such from runs",), "nothing_such"),
@@ -213,11 +213,11 @@ def test_without_sql_a_terminal_states_what_to_give_and_where_to_write_it(house:
         (("select [timestamp '294246-01-01'] as far",), "column 'far' holds a time outside"),
     ],
 )
-def test_what_cannot_be_done_is_reported_in_one_message(ask: Ask, arguments: tuple[str, ...], told: str) -> None:
+def test_what_cannot_be_done_is_reported_in_one_message(ask: Ask, arguments: tuple[str, ...], message: str) -> None:
     finished = ask("query", *arguments)
     assert finished.status == 2
     assert finished.stdout == ""
-    assert told in finished.stderr
+    assert message in finished.stderr
     assert sum(line.startswith("Error: ") for line in finished.stderr.splitlines()) == 1
 
 

@@ -104,7 +104,7 @@ def test_the_same_command_asks_nothing_again_and_says_the_same(replayed: Replaye
     assert "with the old contexts too it scores as now" in printed
 
 
-def test_a_replay_that_was_killed_goes_on_where_it_was(replayed: Replayed) -> None:
+def test_a_replay_that_was_killed_continues_where_it_was(replayed: Replayed) -> None:
     """As a process that was killed while it judged leaves it: every answer is on record, and some have no score."""
     harbour = replayed.harbour
     warehouse = Warehouse(str(harbour.place.folder / "evalhouse.duckdb"))
@@ -131,7 +131,7 @@ def test_samples_and_metrics_are_chosen_by_name(replayed: Replayed) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--sample", "berth-x"), "--sample: 'berth-x' has no score in both runs; did you mean"),
         (("--sample", "berth-15"), "'berth-15' scores the same in both runs, in factual_f1, so there is nothing"),
@@ -144,7 +144,7 @@ def test_samples_and_metrics_are_chosen_by_name(replayed: Replayed) -> None:
     ],
 )
 def test_what_cannot_be_replayed_is_refused_in_one_message(
-    replayed: Replayed, arguments: tuple[str, ...], said: str
+    replayed: Replayed, arguments: tuple[str, ...], message: str
 ) -> None:
     folder = replayed.harbour.place.folder
     (folder / "deaf.toml").write_text('dataset = "berths.jsonl"\n[target]\ncallable = "deaf_bot:ask"\n')
@@ -152,7 +152,7 @@ def test_what_cannot_be_replayed_is_refused_in_one_message(
     (folder / "mute.toml").write_text('dataset = "berths.jsonl"\n')
     refused = replayed.harbour.place.call("replay", *arguments)
     assert refused.status == 2
-    assert said in refused.stderr
+    assert message in refused.stderr
     assert replayed.harbour.list_asked() == []
 
 

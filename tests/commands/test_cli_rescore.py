@@ -69,7 +69,7 @@ def test_a_changed_weight_is_kept_for_the_next_rescoring(house: House, url: str,
     assert row["version"] == "1;factual_weight=3;similarity_weight=1"
 
 
-def test_a_metric_of_ones_own_is_added_to_history(house: House, url: str, ask: Ask, tmp_path: Path) -> None:
+def test_a_metric_of_the_user_is_added_to_history(house: House, url: str, ask: Ask, tmp_path: Path) -> None:
     own = write_metric(tmp_path)
     report = ask("rescore", "--metric-files", str(own), "--json", "--warehouse", url).document
     assert len(report) == 2
@@ -83,7 +83,7 @@ def test_a_metric_of_ones_own_is_added_to_history(house: House, url: str, ask: A
     assert "answer_length" in shown.stdout
 
 
-def test_a_metric_whose_file_is_gone_keeps_its_scores_and_is_told(
+def test_a_metric_whose_file_is_gone_keeps_its_scores_and_is_reported(
     house: House, url: str, ask: Ask, tmp_path: Path
 ) -> None:
     own = write_metric(tmp_path)
@@ -112,7 +112,7 @@ def test_a_metric_without_verdicts_is_left_out_and_told(house: House, url: str, 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("--metrics", "nothing"), "unknown metric 'nothing'"),
         (("--set", "nothing.k=1"), "unknown metric 'nothing'"),
@@ -121,11 +121,11 @@ def test_a_metric_without_verdicts_is_left_out_and_told(house: House, url: str, 
         (("nobody",), "no run fits 'nobody'"),
     ],
 )
-def test_a_wrong_name_changes_nothing(url: str, ask: Ask, arguments: tuple[str, ...], told: str) -> None:
+def test_a_wrong_name_changes_nothing(url: str, ask: Ask, arguments: tuple[str, ...], message: str) -> None:
     before = read(url, "select * exclude (config), config from runs order by run_id")
     finished = ask("rescore", *arguments, "--warehouse", url)
     assert finished.status == 2
-    assert told in finished.stderr
+    assert message in finished.stderr
     assert read(url, "select * exclude (config), config from runs order by run_id") == before
 
 

@@ -43,7 +43,7 @@ def test_means_tell_how_many_samples_stand_behind_them(house: House) -> None:
     assert precision["ci_low"] <= precision["mean"] <= precision["ci_high"]
 
 
-def test_judge_and_columns_are_named_on_stderr_and_nothing_else_is_said_there(house: House) -> None:
+def test_judge_and_columns_are_named_on_stderr_and_nothing_else_is_reported_there(house: House) -> None:
     for finished in (house.first, house.second):
         assert finished.stderr.count("\n") == 2, finished.stderr
         assert "columns: question, answer = bot_reply (in 3 of 4 rows), ground_truth, " in finished.stderr
@@ -76,7 +76,7 @@ def test_a_second_equal_run_asks_nothing(house: House) -> None:
     assert f"0 requests, {n_asked} reused from the record, 0 failed" in house.second.stdout
 
 
-def test_label_link_and_tags_are_on_record(house: House, ask: Ask) -> None:
+def test_label_link_and_tags_are_stored(house: House, ask: Ask) -> None:
     row = ask("query", "select label, href, tags, config from runs order by started_at limit 1", "--format", "json")
     (run,) = row.document
     assert run["label"] == "first night"
@@ -102,7 +102,7 @@ def test_scores_in_the_warehouse_are_those_printed(house: House) -> None:
     assert dict(found) == pytest.approx(printed)
 
 
-def test_the_flow_run_of_each_run_is_on_record(ask: Ask) -> None:
+def test_the_flow_run_of_each_run_is_stored(ask: Ask) -> None:
     runs = ask("runs", "--json").document
     assert all(run["flow_run_id"] for run in runs)
     assert len({run["flow_run_id"] for run in runs}) == len(runs)

@@ -165,7 +165,7 @@ def test_in_a_terminal_every_line_fits_and_no_text_reaches_it_raw(house: House, 
             assert all(cell_len(line) <= columns for line in tables), arguments
 
 
-def test_markup_in_texts_stands_there_as_it_was_written(house: House, ask: Ask) -> None:
+def test_markup_in_texts_is_there_as_it_was_written(house: House, ask: Ask) -> None:
     for finished in (
         ask("lineage", house.run_id, HOSTILE_ID),
         ask("query", "select question from samples"),
@@ -175,7 +175,7 @@ def test_markup_in_texts_stands_there_as_it_was_written(house: House, ask: Ask) 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("show", "nothing"), "no run fits 'nothing'"),
         (("show", "20"), "2 runs begin with '20'"),
@@ -193,11 +193,11 @@ def test_markup_in_texts_stands_there_as_it_was_written(house: House, ask: Ask) 
         (("show", "latest", "--warehouse", "mysql://x"), "names no warehouse"),
     ],
 )
-def test_what_is_not_there_is_said_in_one_message(ask: Ask, arguments: tuple[str, ...], told: str) -> None:
+def test_what_is_not_there_is_reported_in_one_message(ask: Ask, arguments: tuple[str, ...], message: str) -> None:
     finished = ask(*arguments)
     assert finished.status == 2
     assert finished.stdout == ""
-    assert told in finished.stderr
+    assert message in finished.stderr
     assert sum(line.startswith("Error: ") for line in finished.stderr.splitlines()) == 1
 
 

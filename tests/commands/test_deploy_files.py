@@ -59,7 +59,7 @@ def test_every_service_starts_what_is_there(compose: dict[str, Any]) -> None:
     assert {name for name in mounted if not name.startswith(".")} == compose["volumes"].keys()
 
 
-def test_no_secret_stands_in_the_file_and_each_variable_is_explained(compose: dict[str, Any]) -> None:
+def test_no_secret_is_in_the_file_and_each_variable_is_explained(compose: dict[str, Any]) -> None:
     text = COMPOSE.read_text(encoding="utf-8")
     assert set(re.findall(r"\$\{([A-Z_]+)", text)) == VARIABLES.keys()
     head = text[: text.index("\nname:")]

@@ -255,7 +255,7 @@ def test_progress_says_what_is_known_and_fits_beside_the_bar() -> None:
     ("alone", "together", "expected"),
     [([1, 3], [], "C1, C3"), ([], [2, 4], "C2 + C4"), ([], [], ""), ([2], None, "C2"), (None, None, "")],
 )
-def test_contexts_that_support_alone_and_together_are_told_apart(
+def test_contexts_that_support_alone_and_together_are_shown_apart(
     alone: list[int] | None, together: list[int] | None, expected: str
 ) -> None:
     assert name_support({"context_ranks": alone, "joint_ranks": together}) == expected

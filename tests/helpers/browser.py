@@ -60,10 +60,10 @@ class Page:
         self.wait_for(f"location.href !== 'about:blank' && document.readyState === 'complete' && {_IS_SHOWN}")
 
     def evaluate(self, script: str) -> Any:  # noqa: ANN401  # whatever the script gives
-        told = self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
-        if "exceptionDetails" in told:
-            raise PageError(told["exceptionDetails"].get("exception", {}).get("description", str(told)))
-        return told["result"].get("value")
+        expected = self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        if "exceptionDetails" in expected:
+            raise PageError(expected["exceptionDetails"].get("exception", {}).get("description", str(expected)))
+        return expected["result"].get("value")
 
     def wait_for(self, condition: str) -> None:
         deadline = time.monotonic() + _TIMEOUT_S
@@ -103,8 +103,8 @@ class Page:
         self.send("Emulation.setEmulatedMedia", media=media, features=features)
 
     def take_picture(self, path: Path, *, whole: bool = False) -> None:
-        told = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(told["data"]))
+        expected = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        path.write_bytes(base64.b64decode(expected["data"]))
 
 
 class Browser:
@@ -151,13 +151,13 @@ class Browser:
         os.write(self._to_browser, json.dumps(message).encode() + b"\0")
         deadline = time.monotonic() + _TIMEOUT_S
         while True:
-            told = self._read(deadline)
-            if told.get("id") != number:
-                self._note(told)
+            expected = self._read(deadline)
+            if expected.get("id") != number:
+                self._note(expected)
                 continue
-            if "error" in told:
-                raise PageError(f"{method}: {told['error']}")
-            result: dict[str, Any] = told["result"]
+            if "error" in expected:
+                raise PageError(f"{method}: {expected['error']}")
+            result: dict[str, Any] = expected["result"]
             return result
 
     def close(self) -> None:
@@ -178,14 +178,14 @@ class Browser:
             assert chunk, "Chromium has ended, or does not answer"
             self._buffer += chunk
         message, _, self._buffer = self._buffer.partition(b"\0")
-        told: dict[str, Any] = json.loads(message)
-        return told
+        expected: dict[str, Any] = json.loads(message)
+        return expected
 
-    def _note(self, told: dict[str, Any]) -> None:
-        page, about = self._pages.get(told.get("sessionId", "")), told.get("params", {})
+    def _note(self, expected: dict[str, Any]) -> None:
+        page, about = self._pages.get(expected.get("sessionId", "")), expected.get("params", {})
         if page is None:
             return
-        match told["method"]:
+        match expected["method"]:
             case "Runtime.exceptionThrown":
                 page.problems.append(json.dumps(about["exceptionDetails"]))
             case "Log.entryAdded" if about["entry"]["level"] in ("warning", "error"):

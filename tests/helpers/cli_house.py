@@ -107,8 +107,8 @@ def copy_house(folder: Path, prefect_home: Path) -> House:
             built = _build_house(template, prefect_home)
             report.write_text(json.dumps([asdict(built.first), asdict(built.second)]), encoding="utf-8")
     shutil.copytree(template, folder)
-    told = report.read_text(encoding="utf-8").replace(str(template), str(folder))
-    first, second = (Finished(**ended) for ended in json.loads(told))
+    message = report.read_text(encoding="utf-8").replace(str(template), str(folder))
+    first, second = (Finished(**ended) for ended in json.loads(message))
     return House(place=_make_place(folder, prefect_home), first=first, second=second)
 
 

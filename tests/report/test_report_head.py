@@ -59,7 +59,7 @@ def check(gate: str, **columns: object) -> dict[str, Any]:
     return {"gate": gate, "kind": None, "metric": None, "limit": None, "value": None, "outcome": None, **columns}
 
 
-def test_the_result_counts_what_is_wrong_and_states_what_is_so_most_often() -> None:
+def test_the_result_counts_an_error_and_states_what_is_so_most_often() -> None:
     head = build_head(count(hallucinated=17, refused_wrongly=5, refused_rightly=2), metrics=(), against=None, gate=())
     assert head.result == "22 of 40 judged answers have a problem (55 %)."
     assert head.further[0].startswith("Most often, in 17 samples: hallucinated against contexts. The answer states")
@@ -165,7 +165,7 @@ def test_the_gate_has_the_last_word_and_states_which_check_failed() -> None:
     assert only_open.further[0] == "The gate failed: chrf: drop at most 0.100, found –."
 
 
-def test_causes_come_by_size_what_is_wrong_first() -> None:
+def test_causes_come_by_size_an_error_first() -> None:
     counted = count(90, n_unjudged=30, refused_rightly=9, hallucinated=5, not_in_contexts=20, own_knowledge=5)
     rows = rank_causes(counted, count(90, hallucinated=7))
     assert [row["cause"] for row in rows] == [

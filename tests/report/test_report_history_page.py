@@ -89,8 +89,8 @@ def test_the_keyboard_reaches_the_search_and_every_table(page: Page) -> None:
 
 def test_marks_and_bars_tell_what_they_are(page: Page) -> None:
     page.evaluate("charts.drawAll()")
-    told = page.evaluate("[...document.querySelectorAll('.mark-break title')].map((one) => one.textContent)")
-    assert any(text.startswith("judge: openai:judge-small → openai:judge-large (") for text in told)
+    message = page.evaluate("[...document.querySelectorAll('.mark-break title')].map((one) => one.textContent)")
+    assert any(text.startswith("judge: openai:judge-small → openai:judge-large (") for text in message)
     assert page.evaluate("document.querySelectorAll('.band').length") > 0
     assert page.evaluate("document.querySelectorAll('.over-time .share rect').length") > 20
 

@@ -208,19 +208,19 @@ def test_reasons_are_reported_on_hover_and_on_focus(page: Page, report: Callable
     page.open(report(house.run_id))
     open_sample(page, "tide-1")
     reason = page.evaluate("(async () => (await store.sample(0)).statements[1].label_reason)()")
-    told = "document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent"
+    message = "document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent"
     page.evaluate("document.querySelector('mark.is-fp').focus()")
-    page.wait_for(f"({told}).includes('FP')")
-    assert f"FP, the ground truth does not support it: {reason}" in page.evaluate(told)
+    page.wait_for(f"({message}).includes('FP')")
+    assert f"FP, the ground truth does not support it: {reason}" in page.evaluate(message)
     page.press("Escape")
-    assert page.evaluate(told) == ""
+    assert page.evaluate(message) == ""
     box = page.evaluate("""
         (({ x, y, width, height }) => [x + width / 2, y + height / 2])(
           document.querySelector('mark.is-tp').getBoundingClientRect())
     """)
     page.send("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
-    page.wait_for(f"({told}).includes('TP')")
-    assert "Supported by C1" in page.evaluate(told)
+    page.wait_for(f"({message}).includes('TP')")
+    assert "Supported by C1" in page.evaluate(message)
 
 
 def test_the_keyboard_is_enough(page: Page, report: Callable[..., Path], house: House) -> None:
@@ -416,8 +416,8 @@ def test_what_a_metric_means_is_reported_where_its_name_is(
           name.dispatchEvent(new MouseEvent('mouseover', { bubbles: true }));
         })()
     """)
-    told = page.evaluate("document.getElementById('tip').textContent")
-    assert told == load_metrics()[page.evaluate("document.querySelector('h3 .metric').textContent")].meaning
+    message = page.evaluate("document.getElementById('tip').textContent")
+    assert message == load_metrics()[page.evaluate("document.querySelector('h3 .metric').textContent")].meaning
     page.show_as(width=390)
     shown = page.evaluate("[...document.querySelectorAll('.scores .meaning')].every((one) => one.checkVisibility())")
     assert shown, "a phone has no pointer to rest on a name"

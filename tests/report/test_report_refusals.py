@@ -61,14 +61,14 @@ def test_a_warehouse_of_another_version_is_read_or_refused_in_words(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("latest", "--history", "x"), "name one RUN"),
         (("--history", "x", "--no-calls"), "are for a RUN"),
         (("--history", "weekly"), "nor of a dataset of that name outside suites; known: dataset harbour.jsonl"),
     ],
 )
-def test_what_cannot_be_reported_is_reported(ask: Ask, arguments: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_reported_is_reported(ask: Ask, arguments: tuple[str, ...], message: str) -> None:
     finished = ask("report", *arguments)
     assert finished.status == 2
-    assert said in finished.stderr
+    assert message in finished.stderr

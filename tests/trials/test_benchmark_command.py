@@ -393,7 +393,8 @@ def test_two_plans_are_compared_with_people_on_the_same_rows(live_run: LiveRun, 
     assert compared >= 5
     assert {cost["plan"] for cost in document["costs"]} == {"separate", "fused"}
     assert {total["who"] for total in document["totals"]} == {"judge", "plan fused", "fused - separate"}
-    assert "shows nothing about a model" in live_run.call("--judge", "lexical", "--data", "sets", "--plan", "fused").stdout
+    ended = live_run.call("--judge", "lexical", "--data", "sets", "--plan", "fused")
+    assert "shows nothing about a model" in ended.stdout
 
 
 def test_a_plan_that_judges_otherwise_has_its_difference_with_an_interval(

@@ -128,7 +128,7 @@ def test_a_document_has_its_text_its_samples_and_its_nights(client: TestClient) 
 
 
 @pytest.mark.parametrize(
-    ("address", "status", "said"),
+    ("address", "status", "message"),
     [
         (f"/runs/{CANDIDATE}/document?id=none", 404, "no sample of run"),
         (f"{DOCUMENTS}?show=bad", 400, "show is 'bad'"),
@@ -136,9 +136,9 @@ def test_a_document_has_its_text_its_samples_and_its_nights(client: TestClient) 
         ("/runs/none/documents", 404, "no run fits"),
     ],
 )
-def test_what_is_not_there_is_reported(client: TestClient, address: str, status: int, said: str) -> None:
+def test_what_is_not_there_is_reported(client: TestClient, address: str, status: int, message: str) -> None:
     answer = client.get(address)
-    assert (answer.status_code, said in html.unescape(answer.text)) == (status, True)
+    assert (answer.status_code, message in html.unescape(answer.text)) == (status, True)
 
 
 def test_the_interval_of_a_share_is_wilsons() -> None:

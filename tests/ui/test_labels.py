@@ -76,9 +76,9 @@ def export(warehouse: Warehouse) -> Export:
     return drawn
 
 
-def test_a_label_is_on_record_as_one_that_the_person_chose(client: TestClient, warehouse: Warehouse) -> None:
-    said = label(client, find_item(warehouse, "attribute", "A2"), "supported", note="so I think")
-    assert (said["status"], said["label"], said["agrees"]) == (200, "supported", False)
+def test_a_label_is_stored_as_one_that_the_person_chose(client: TestClient, warehouse: Warehouse) -> None:
+    words = label(client, find_item(warehouse, "attribute", "A2"), "supported", note="so I think")
+    assert (words["status"], words["label"], words["agrees"]) == (200, "supported", False)
     (row,) = read_reviews(warehouse)
     assert (row["reviewer"], row["label"], row["judge_label"], row["note"]) == (
         "Ann", "supported", "unsupported", "so I think",
@@ -101,7 +101,7 @@ def test_nothing_is_overwritten(client: TestClient, warehouse: Warehouse) -> Non
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "words"),
     [
         ({"label": "FN"}, "it must be TP or FP"),
         ({"label": ""}, "the label is missing"),
@@ -117,10 +117,10 @@ def test_nothing_is_overwritten(client: TestClient, warehouse: Warehouse) -> Non
     ],
 )
 @pytest.mark.usefixtures("opened_once")
-def test_a_bad_label_is_reported_and_nothing_written(untouched: Warehouse, wrong: dict[str, str], said: str) -> None:
+def test_a_bad_label_is_reported_and_nothing_written(untouched: Warehouse, wrong: dict[str, str], words: str) -> None:
     client = make_client(str(untouched.location.path), headers={"origin": OWN})
     answer = label(client, find_item(untouched, "classify", "A1"), **({"word": "TP", "reviewer": "Ann"} | wrong))
-    assert (answer["status"], said in answer["problem"]) == (400, True), answer
+    assert (answer["status"], words in answer["problem"]) == (400, True), answer
     assert read_reviews(untouched) == []
 
 
@@ -162,8 +162,8 @@ def test_a_label_of_a_chosen_sample_is_no_draw(client: TestClient, warehouse: Wa
     counts = "select n_picked, n_labelled from corrected_strata where run_id = 'r1'"
     assert warehouse.read_rows(counts) == [{"n_picked": 8, "n_labelled": 1}]
     corrected = warehouse.read_rows("select sample_id, statement_id from corrected_verdicts where run_id = 'r1'")
-    told = [{name: named[name] for name in ("sample_id", "statement_id")} for named in (first, second)]
-    assert [named in corrected for named in told] == [False, True]
+    message = [{name: named[name] for name in ("sample_id", "statement_id")} for named in (first, second)]
+    assert [named in corrected for named in message] == [False, True]
     # The same person answers the draw later, and changes her mind after that.
     assert label(client, first, "supported", export_id=drawn.export_id)["status"] == 200
     assert label(client, first, "unsupported")["status"] == 200
@@ -228,7 +228,7 @@ def test_a_draw_is_worked_through_with_the_judge_hidden(page: Page, warehouse: W
     assert page.evaluate("document.getElementById('verdict').hidden")
     page.press("1", text="1")
     page.wait_for("!document.getElementById('verdict').hidden")
-    assert "judge says" in page.evaluate("document.getElementById('verdict').textContent")
+    assert "judge decided" in page.evaluate("document.getElementById('verdict').textContent")
     assert find_barriers(page) == []
     assert read_reviews(warehouse) == []
     page.press("Enter")

@@ -61,8 +61,8 @@ def end(live_run: LiveRun) -> None:
 def ask(client: TestClient) -> dict[str, Any]:
     answer = client.get(f"/runs/{RUN}/live")
     assert answer.status_code == 200, answer.text
-    told: dict[str, Any] = answer.json()
-    return told
+    message: dict[str, Any] = answer.json()
+    return message
 
 
 def make_fresh_client(warehouse: Warehouse) -> TestClient:
@@ -105,10 +105,10 @@ def test_a_run_whose_process_is_gone_does_not_stand_as_running_for_ever(tmp_path
     with hold_run(warehouse.location, RUN):
         assert ask(make_fresh_client(warehouse))["texts"]["stand"].startswith("running")
         assert ask(make_fresh_client(warehouse))["texts"]["warning"] == ""
-    told = ask(make_fresh_client(warehouse))
-    assert told["texts"]["stand"] == "stopped at 0 %, no process works on it"
-    assert f"`evalhouse resume {RUN}` continues it" in told["texts"]["warning"]
-    assert told["say"] == told["texts"]["warning"]
+    message = ask(make_fresh_client(warehouse))
+    assert message["texts"]["stand"] == "stopped at 0 %, no process works on it"
+    assert f"`evalhouse resume {RUN}` continues it" in message["texts"]["warning"]
+    assert message["say"] == message["texts"]["warning"]
     assert "stopped at" in make_fresh_client(warehouse).get("/live").json()["texts"][f"{RUN}-status"]
 
 

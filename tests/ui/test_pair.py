@@ -70,7 +70,7 @@ def test_what_is_not_named_is_the_other_run_of_the_series(client: TestClient, gi
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ("?base=none&candidate=latest", "no run fits &#39;none&#39;"),
         ("?base=latest&candidate=after", "both are run"),
@@ -78,11 +78,11 @@ def test_what_is_not_named_is_the_other_run_of_the_series(client: TestClient, gi
     ],
 )
 def test_what_cannot_be_compared_is_reported_above_a_form_that_continues(
-    client: TestClient, given: str, said: str
+    client: TestClient, given: str, message: str
 ) -> None:
     answer = client.get(f"/compare{given}")
     assert answer.status_code in (200, 404)
-    assert said in answer.text
+    assert message in answer.text
     assert f'<option value="{CANDIDATE}">' in answer.text
 
 
@@ -170,7 +170,7 @@ def test_samples_that_moved_are_listed_by_how_far(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "status", "said"),
+    ("address", "status", "message"),
     [
         (f"/compare/sample?{PAIR}&id=none", 404, "sample 'none' is in neither run"),
         (f"/compare/verdicts?{PAIR}&page=0", 400, "page is '0'"),
@@ -182,9 +182,9 @@ def test_samples_that_moved_are_listed_by_how_far(client: TestClient) -> None:
         ("/compare/samples?base=latest&candidate=latest", 404, "both are run"),
     ],
 )
-def test_what_is_not_there_is_reported(client: TestClient, address: str, status: int, said: str) -> None:
+def test_what_is_not_there_is_reported(client: TestClient, address: str, status: int, message: str) -> None:
     answer = client.get(address)
-    assert (answer.status_code, said in html.unescape(answer.text)) == (status, True)
+    assert (answer.status_code, message in html.unescape(answer.text)) == (status, True)
 
 
 def test_what_is_kept_of_two_runs_goes_with_their_scores(tmp_path: Path) -> None:

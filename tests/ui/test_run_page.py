@@ -33,15 +33,15 @@ def test_the_worst_samples_stand_first_each_with_the_statement_that_is_wrong(cli
 def test_a_request_for_two_texts_states_under_which_step_it_counts(
     client: TestClient, house: House, tmp_path: Path, prefect_home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said, pages = "counts as extract_answer, with all its tokens", (f"/runs/{house.run_id}", "/costs?days=0")
-    assert not any(said in client.get(page).text for page in pages)
+    message, pages = "counts as extract_answer, with all its tokens", (f"/runs/{house.run_id}", "/costs?days=0")
+    assert not any(message in client.get(page).text for page in pages)
     own = copy_stored_house(tmp_path / "house", prefect_home)
     with duckdb.connect(str(own.path)) as con:
         statement = "update llm_calls set step = 'fused' where step = 'classify'"
         con.execute(statement)
         derive_all(con)
-    assert all(said in make_client(str(own.path)).get(page).text for page in pages)
-    assert said in call_here(capsys, "show", own.run_id, "--warehouse", str(own.path)).stdout
+    assert all(message in make_client(str(own.path)).get(page).text for page in pages)
+    assert message in call_here(capsys, "show", own.run_id, "--warehouse", str(own.path)).stdout
 
 
 def test_runs_are_found_by_their_address_and_two_can_be_compared(client: TestClient, house: House) -> None:
@@ -56,7 +56,7 @@ def test_runs_are_found_by_their_address_and_two_can_be_compared(client: TestCli
     assert client.get("/runs", params={"page": 9}).status_code == 200
 
 
-@pytest.mark.parametrize(("address", "said"), [
+@pytest.mark.parametrize(("address", "message"), [
     ("/runs?colour=red", "runs cannot be found by 'colour'"),
     ("/runs?sort=size", "runs cannot be sorted by 'size'"),
     ("/runs?page=0", "page"),
@@ -64,14 +64,14 @@ def test_runs_are_found_by_their_address_and_two_can_be_compared(client: TestCli
     ("/series?name=none-such", "no series with scores is called 'none-such'"),
 ])  # fmt: skip
 def test_an_unknown_value_in_an_address_is_answered_with_the_known_ones(
-    client: TestClient, address: str, said: str
+    client: TestClient, address: str, message: str
 ) -> None:
     answer = client.get(address)
     assert answer.status_code in (400, 404)
-    assert said in html.unescape(answer.text)
+    assert message in html.unescape(answer.text)
 
 
-def test_the_first_page_tells_how_each_series_is(client: TestClient, house: House) -> None:
+def test_the_first_page_shows_how_each_series_is(client: TestClient, house: House) -> None:
     text = client.get("/").text
     assert 'href="/series?name=dataset%20harbour.jsonl"' in text.replace("+", "%20")
     mean = house.first.document["metrics"]["factual_f1"]["mean"]

@@ -31,7 +31,7 @@ def read_record(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("sample_id", ["tide-1", HOSTILE_ID, "zh-1", "silent-1"])
-def test_a_sample_has_its_record_whatever_its_id(client: TestClient, house: House, sample_id: str) -> None:
+def test_a_sample_has_its_record_with_any_id(client: TestClient, house: House, sample_id: str) -> None:
     answer = client.get(f"/runs/{house.run_id}/sample?{urlencode({'id': sample_id})}")
     assert answer.status_code == 200, answer.text
     record = read_record(answer.text)

@@ -76,30 +76,30 @@ def test_the_worst_come_first_and_the_unscored_last(client: TestClient, house: H
     assert list_found(client, house, sort="order")[0] == "tide-1"
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ({"colour": "red"}, "the filter is 'colour'"),
-        ({"where": "faithfullness<0.5"}, "did you mean faithfulness?"),
-        ({"where": "faithfulness"}, "write a metric and a test"),
-        ({"where": "faithfulness<low"}, "write a metric and a test"),
-        ({"where": "faithfulness<1e999"}, "is not a number"),
-        ({"where_metric": "faithfulness", "where_test": "<"}, "a number is missing"),
-        ({"cause": "nope"}, "cause is 'nope'; known: not_judged"),
-        ({"verdict": "tp"}, "verdict is 'tp'"),
-        ({"label": "x"}, "label is 'x'; known: labelled"),
-        ({"language": "fr"}, "language is 'fr'; known: en, zh"),
-        ({"sort": "name'; drop table runs"}, "sort is"),
-        ({"cause": ["hallucinated", "not_judged"]}, "cause is 2 times"),
-        ({"page": "0"}, "page is '0'"),
-        ({"page": "7"}, "page is 7; what is found has 1"),
-        ({"sort": "change"}, "name a run to count changes from"),
-    ],
+BAD_FILTERS: tuple[tuple[dict[str, object], str], ...] = (
+    ({"colour": "red"}, "the filter is 'colour'"),
+    ({"where": "faithfullness<0.5"}, "did you mean faithfulness?"),
+    ({"where": "faithfulness"}, "write a metric and a test"),
+    ({"where": "faithfulness<low"}, "write a metric and a test"),
+    ({"where": "faithfulness<1e999"}, "is not a number"),
+    ({"where_metric": "faithfulness", "where_test": "<"}, "a number is missing"),
+    ({"cause": "nope"}, "cause is 'nope'; known: not_judged"),
+    ({"verdict": "tp"}, "verdict is 'tp'"),
+    ({"label": "x"}, "label is 'x'; known: labelled"),
+    ({"language": "fr"}, "language is 'fr'; known: en, zh"),
+    ({"sort": "name'; drop table runs"}, "sort is"),
+    ({"cause": ["hallucinated", "not_judged"]}, "cause is 2 times"),
+    ({"page": "0"}, "page is '0'"),
+    ({"page": "7"}, "page is 7; what is found has 1"),
+    ({"sort": "change"}, "name a run to count changes from"),
 )
-def test_a_bad_filter_is_reported(client: TestClient, house: House, asked: dict[str, object], said: str) -> None:
-    answer = client.get(f"/runs/{house.run_id}/samples?{urlencode(asked, doseq=True)}")
-    assert answer.status_code == 400
-    assert said in re.sub("&#39;", "'", answer.text)
+
+
+def test_a_bad_filter_is_reported(client: TestClient, house: House) -> None:
+    for asked, message in BAD_FILTERS:
+        answer = client.get(f"/runs/{house.run_id}/samples?{urlencode(asked, doseq=True)}")
+        assert answer.status_code == 400, asked
+        assert message in re.sub("&#39;", "'", answer.text), asked
 
 
 def test_a_form_becomes_an_address_that_states_the_same(client: TestClient, house: House) -> None:
@@ -112,7 +112,7 @@ def test_a_form_becomes_an_address_that_states_the_same(client: TestClient, hous
     assert 'aria-label="Take away: factual_f1&lt;0.5"' in page.text
 
 
-def test_a_samples_row_leads_to_its_page_whatever_its_id(client: TestClient, house: House) -> None:
+def test_a_samples_row_leads_to_its_page_with_any_id(client: TestClient, house: House) -> None:
     page = client.get(f"/runs/{house.run_id}/samples")
     assert f"/runs/{house.run_id}/sample?id={quote(HOSTILE_ID, safe='').replace('%20', '+')}" in page.text
     assert "\u202e" not in page.text

@@ -40,5 +40,5 @@ def test_gates_stand_by_night_with_the_checks_that_did_not_pass(tmp_path: Path) 
     gates = text[text.index('aria-labelledby="gates"') :].partition("</section>")[0]
     looks = re.findall(r'class="night (\w+)" href="/runs/([^"]+)"', gates)
     assert looks == [("failed", CANDIDATE), ("passed", BASE)]
-    said = html.unescape(re.sub(r"<[^>]*>", " ", gates))
-    assert said.count("factual_f1: mean at least 0.800, found 0.500") == 1
+    message = html.unescape(re.sub(r"<[^>]*>", " ", gates))
+    assert message.count("factual_f1: mean at least 0.800, found 0.500") == 1
