@@ -1,10 +1,9 @@
-"""The same two samples come out of every format, with row numbers as a person counts them."""
+"""Every format gives the same two samples, with row numbers as a person counts them."""
 
 import csv
 import gzip
 import io
 import json
-from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -33,95 +32,65 @@ def to_csv(rows: list[Row], delimiter: str = ",") -> str:
     return text.getvalue()
 
 
-def write_json(path: Path) -> str:
-    path.write_text(dump(ROWS), encoding="utf-8")
-    return str(path)
-
-
-def write_wrapped_json(path: Path) -> str:
-    wrapped = {"version": 3, "tags": ["a"], "about": {"rows": [1]}, "samples": ROWS, "empty": []}
-    path.write_text(json.dumps(wrapped, ensure_ascii=False, indent=2), encoding="utf-8")
-    return str(path)
-
-
-def write_text(text: str) -> Callable[[Path], str]:
-    def write(path: Path) -> str:
-        path.write_text(text, encoding="utf-8")
-        return str(path)
-
-    return write
-
-
-def write_packed(text: str) -> Callable[[Path], str]:
-    def write(path: Path) -> str:
-        path.write_bytes(gzip.compress(text.encode()))
-        return str(path)
-
-    return write
-
-
-def write_parquet(path: Path) -> str:
-    pl.DataFrame(ROWS).write_parquet(path)
-    return str(path)
-
-
-def write_ipc(path: Path) -> str:
-    pl.DataFrame(ROWS).write_ipc(path, compression="zstd")
-    return str(path)
-
-
-def write_ipc_stream(path: Path) -> str:
-    pl.DataFrame(ROWS).write_ipc_stream(path)
-    return str(path)
-
-
-def write_feather(path: Path) -> str:
-    feather.write_feather(pl.DataFrame(ROWS).to_arrow(), str(path))
-    return str(path)
+WRAPPED = {"version": 3, "tags": ["a"], "about": {"rows": [1]}, "samples": ROWS, "empty": []}
 
 
 def write_table(path: Path) -> str:
-    return f"{write_duckdb(path, ROWS)}#qa"
+    """Write both rows in the format of the file's name, as a library does; return the name of the dataset."""
+    frame = pl.DataFrame(ROWS)
+    match path.name:
+        case "qa.parquet":
+            frame.write_parquet(path)
+        case "stream.arrow":
+            frame.write_ipc_stream(path)
+        case "qa.feather":
+            feather.write_feather(frame.to_arrow(), str(path))
+        case "qa.duckdb":
+            return f"{write_duckdb(path, ROWS)}#qa"
+        case _:
+            frame.write_ipc(path, compression="zstd")
+    return str(path)
 
 
 LINES = "".join(dump(row) + "\n" for row in ROWS)
 
 
-@pytest.mark.parametrize(
-    ("name", "write", "rows"),
-    [
-        ("qa.jsonl", write_text(LINES), [1, 2]),
-        ("qa.ndjson", write_text("\n" + LINES.replace("\n", "\r\n\n")), [2, 4]),
-        ("QA.JSONL", write_text(LINES.rstrip("\n")), [1, 2]),
-        ("qa.jsonl.gz", write_packed(LINES), [1, 2]),
-        ("qa.json", write_json, [1, 2]),
-        ("wrapped.json", write_wrapped_json, [1, 2]),
-        ("qa.json.gz", write_packed(dump(ROWS)), [1, 2]),
-        ("lines.json", write_text(LINES), [1, 2]),
-        ("qa.csv", write_text(to_csv(ROWS)), [2, 3]),
-        ("european.csv", write_text(to_csv(ROWS, ";")), [2, 3]),
-        ("qa.tsv", write_text(to_csv(ROWS, "\t")), [2, 3]),
-        ("qa.csv.gz", write_packed(to_csv(ROWS)), [2, 3]),
-        ("qa.parquet", write_parquet, [1, 2]),
-        ("qa.arrow", write_ipc, [1, 2]),
-        ("stream.arrow", write_ipc_stream, [1, 2]),
-        ("qa.feather", write_feather, [1, 2]),
-        ("qa.ipc", write_ipc, [1, 2]),
-        ("qa.duckdb", write_table, [1, 2]),
-    ],
-)
-def test_every_format_gives_the_same_samples(
-    tmp_path: Path, name: str, write: Callable[[Path], str], rows: list[int]
-) -> None:
-    samples = read_all(write(tmp_path / name))
-    assert [sample.row for sample in samples] == rows
-    assert [sample.ordinal for sample in samples] == [1, 2]
-    for sample, row in zip(samples, ROWS, strict=True):
-        assert sample.given_id == sample.sample_id == row["id"]
-        assert (sample.question, sample.answer) == (row["question"], row["answer"])
-        assert (sample.ground_truth, sample.contexts) == (row["ground_truth"], row["contexts"])
-        assert (sample.context_ids, sample.reference_context_ids) == (None, None)
-        assert sample.metadata == {"lang": row["lang"]}
+FORMATS: dict[str, tuple[str | None, list[int]]] = {
+    "qa.jsonl": (LINES, [1, 2]),
+    "qa.ndjson": ("\n" + LINES.replace("\n", "\r\n\n"), [2, 4]),
+    "QA.JSONL": (LINES.rstrip("\n"), [1, 2]),
+    "qa.jsonl.gz": (LINES, [1, 2]),
+    "qa.json": (dump(ROWS), [1, 2]),
+    "wrapped.json": (json.dumps(WRAPPED, ensure_ascii=False, indent=2), [1, 2]),
+    "qa.json.gz": (dump(ROWS), [1, 2]),
+    "lines.json": (LINES, [1, 2]),
+    "qa.csv": (to_csv(ROWS), [2, 3]),
+    "european.csv": (to_csv(ROWS, ";"), [2, 3]),
+    "qa.tsv": (to_csv(ROWS, "\t"), [2, 3]),
+    "qa.csv.gz": (to_csv(ROWS), [2, 3]),
+    **dict.fromkeys(("qa.parquet", "qa.arrow", "stream.arrow", "qa.feather", "qa.ipc", "qa.duckdb"), (None, [1, 2])),
+}
+"""By a file's name its text, None for a table, and the numbers of its rows."""
+
+
+def test_every_format_gives_the_same_samples(tmp_path: Path) -> None:
+    for name, (text, rows) in FORMATS.items():
+        path = tmp_path / name
+        if text is None:
+            source = write_table(path)
+        else:
+            data = text.encode()
+            path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+            source = str(path)
+        samples = read_all(source)
+        assert [sample.row for sample in samples] == rows, name
+        assert [sample.ordinal for sample in samples] == [1, 2], name
+        for sample, row in zip(samples, ROWS, strict=True):
+            assert sample.given_id == sample.sample_id == row["id"], name
+            assert (sample.question, sample.answer) == (row["question"], row["answer"]), name
+            assert (sample.ground_truth, sample.contexts) == (row["ground_truth"], row["contexts"]), name
+            assert (sample.context_ids, sample.reference_context_ids) == (None, None), name
+            assert sample.metadata == {"lang": row["lang"]}, name
 
 
 def test_hashes_do_not_depend_on_the_format(tmp_path: Path) -> None:
@@ -136,16 +105,11 @@ def test_a_polars_frame_is_read(tmp_path: Path) -> None:
     assert (first.given_id, first.row, second.contexts, second.row) == ("q1", 1, MOON["contexts"], 2)
 
 
-def test_paths_may_be_path_objects(tmp_path: Path) -> None:
-    assert len(read_all(write_json_lines(tmp_path / "qa.jsonl", ROWS))) == 2
-
-
-@pytest.mark.parametrize("name", ["qa.jsonl", "qa.json", "qa.csv"])
-def test_a_byte_order_mark_is_passed_over(tmp_path: Path, name: str) -> None:
-    texts = {"qa.jsonl": LINES, "qa.json": dump(ROWS), "qa.csv": to_csv(ROWS)}
-    path = tmp_path / name
-    path.write_text(texts[name], encoding="utf-8-sig")
-    assert [sample.given_id for sample in read_all(path)] == ["q1", "q2"]
+def test_byte_order_mark_is_skipped(tmp_path: Path) -> None:
+    for name, text in {"qa.jsonl": LINES, "qa.json": dump(ROWS), "qa.csv": to_csv(ROWS)}.items():
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8-sig")
+        assert [sample.given_id for sample in read_all(path)] == ["q1", "q2"], name
 
 
 def test_batches_keep_the_order_and_the_size(tmp_path: Path) -> None:
@@ -163,101 +127,68 @@ def test_limit_reads_the_first_rows_and_looks_no_further(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("bounds", [{"limit": 0}, {"batch_size": 0}, {"limit": -1}])
-def test_bounds_below_one_are_a_mistake_of_the_caller(tmp_path: Path, bounds: dict[str, int]) -> None:
+def test_bounds_below_one_are_refused(tmp_path: Path, bounds: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         read_samples(tmp_path / "qa.jsonl", **bounds)  # type: ignore[arg-type]
 
 
-# --- JSON
+# --- text
+
+LONG_LINE = [{"question": f"第{n}个问题？", "answer": "é" * 50} for n in range(2000)]
+# By name a file's name, its text, and fields of the samples in it.
+TEXTS: dict[str, tuple[str, str, list[Row]]] = {
+    "numbers of JSON": (
+        "qa.json", '[{"question": "q", "answer": 0.5, "n": 3, "share": 0.25, "big": 123456789012345678901234}]',
+        [{"answer": "0.5", "metadata": {"n": 3, "share": 0.25, "big": "123456789012345678901234"}}],
+    ),
+    "keys with dots": (
+        "qa.json", '{"a": {"b": [{"question": "no"}]}, "a.b": [{"question": "yes"}, {"question": "also"}]}',
+        [{"question": "yes"}, {"question": "also"}],
+    ),
+    "one long line, read in pieces": ("qa.json", dump(LONG_LINE), [dict(row) for row in LONG_LINE]),
+    "NaN as Python writes it": (
+        "qa.jsonl", '{"question": "q", "answer": NaN, "contexts": NaN, "id": NaN, "score": NaN, "n": 1}\n',
+        [{"answer": None, "contexts": None, "given_id": None, "metadata": {"score": None, "n": 1}}],
+    ),
+    "CSV rows are numbered by their first line": (
+        "qa.csv", '\nquestion,answer\n"one\nover ""three""\nlines",a\n\nnext,"b, c"\n',
+        [{"row": 3, "question": 'one\nover "three"\nlines', "answer": "a"},
+         {"row": 7, "question": "next", "answer": "b, c"}],
+    ),
+    "line ends of Windows": (
+        "qa.csv", 'question,answer\r\n"a\r\nb",c\r\nd,e\r\n',
+        [{"row": 2, "question": "a\r\nb", "answer": "c"}, {"row": 4, "question": "d", "answer": "e"}],
+    ),
+    "empty cells": (
+        "qa.csv", 'id,question,answer,contexts,note\n,q,"",,\n,q,a,[],x\n',
+        [{"given_id": None, "answer": None, "contexts": None, "metadata": {"note": None}}, {"contexts": []}],
+    ),
+    "cells larger than Python's own limit": (
+        "qa.csv", to_csv([{"question": "q", "contexts": ["x" * 500_000]}]), [{"contexts": ["x" * 500_000]}],
+    ),
+    "columns without a name": ("qa.csv", ",question \n0,q\n", [{"metadata": {"column_1": "0"}}]),
+    "nested columns in cells": (
+        "qa.csv", 'inputs.question,outputs,ground_truths\nq,"{""answer"": ""a"", ""ms"": 3}","[""g1"", ""g2""]"\n',
+        [{"question": "q", "answer": "a", "ground_truth": "g1",
+          "metadata": {"outputs": {"ms": 3}, "ground_truths": ["g1", "g2"]}}],
+    ),
+}  # fmt: skip
 
 
-def test_json_numbers_are_numbers(tmp_path: Path) -> None:
-    path = tmp_path / "qa.json"
-    path.write_text('[{"question": "q", "answer": 0.5, "n": 3, "share": 0.25, "big": 123456789012345678901234}]')
-    [sample] = read_all(path)
-    assert sample.answer == "0.5"
-    assert sample.metadata == {"n": 3, "share": 0.25, "big": "123456789012345678901234"}
-
-
-def test_keys_of_a_json_object_may_hold_dots(tmp_path: Path) -> None:
-    path = tmp_path / "qa.json"
-    path.write_text('{"a": {"b": [{"question": "no"}]}, "a.b": [{"question": "yes"}, {"question": "also"}]}')
-    assert [sample.question for sample in read_all(path)] == ["yes", "also"]
-
-
-def test_a_json_file_of_one_long_line_is_read_in_pieces(tmp_path: Path) -> None:
-    rows = [{"question": f"第{n}个问题？", "answer": "é" * 50} for n in range(2000)]
-    path = tmp_path / "qa.json"
-    path.write_text(dump(rows), encoding="utf-8")
-    assert [sample.question for sample in read_all(path)] == [row["question"] for row in rows]
-
-
-# --- JSON Lines
-
-
-def test_nan_as_python_writes_it_is_absent(tmp_path: Path) -> None:
-    path = tmp_path / "qa.jsonl"
-    path.write_text('{"question": "q", "answer": NaN, "contexts": NaN, "id": NaN, "score": NaN, "n": 1}\n')
-    [sample] = read_all(path)
-    assert (sample.answer, sample.contexts, sample.given_id) == (None, None, None)
-    assert sample.metadata == {"score": None, "n": 1}
+def test_text_is_read(tmp_path: Path) -> None:
+    for title, (name, text, expected) in TEXTS.items():
+        path = tmp_path / name
+        path.write_bytes(text.encode())
+        samples = read_all(path)
+        assert len(samples) == len(expected), title
+        for sample, fields in zip(samples, expected, strict=True):
+            assert {field: getattr(sample, field) for field in fields} == fields, title
 
 
 def test_id_beyond_64_bits_is_refused_and_not_rounded(tmp_path: Path) -> None:
     path = tmp_path / "qa.jsonl"
     path.write_text('{"question": "q", "id": 123456789012345678901}\n')
     assert "id is a number too large to be exact" in str(refuse(path))
-
-
-# --- CSV
-
-
-def test_csv_rows_are_numbered_by_their_first_line(tmp_path: Path) -> None:
-    path = tmp_path / "qa.csv"
-    path.write_text('\nquestion,answer\n"one\nover ""three""\nlines",a\n\nnext,"b, c"\n')
-    [first, second] = read_all(path)
-    assert (first.row, first.question, first.answer) == (3, 'one\nover "three"\nlines', "a")
-    assert (second.row, second.question, second.answer) == (7, "next", "b, c")
-
-
-def test_csv_with_windows_line_ends(tmp_path: Path) -> None:
-    path = tmp_path / "qa.csv"
-    path.write_bytes(b'question,answer\r\n"a\r\nb",c\r\nd,e\r\n')
-    assert [(sample.row, sample.question, sample.answer) for sample in read_all(path)] == [
-        (2, "a\r\nb", "c"),
-        (4, "d", "e"),
-    ]
-
-
-def test_empty_csv_cells_are_absent(tmp_path: Path) -> None:
-    path = tmp_path / "qa.csv"
-    path.write_text('id,question,answer,contexts,note\n,q,"",,\n,q,a,[],x\n')
-    [first, second] = read_all(path)
-    assert (first.given_id, first.answer, first.contexts) == (None, None, None)
-    assert first.metadata == {"note": None}
-    assert second.contexts == []
-
-
-def test_csv_cells_may_be_larger_than_python_allows_by_itself(tmp_path: Path) -> None:
-    path = tmp_path / "qa.csv"
-    path.write_text(to_csv([{"question": "q", "contexts": ["x" * 500_000]}]))
-    [sample] = read_all(path)
-    assert sample.contexts == ["x" * 500_000]
-
-
-def test_csv_columns_without_a_name_are_named_by_their_place(tmp_path: Path) -> None:
-    path = tmp_path / "qa.csv"
-    path.write_text(",question \n0,q\n")
-    [sample] = read_all(path)
-    assert sample.metadata == {"column_1": "0"}
-
-
-def test_nested_columns_in_csv_cells(tmp_path: Path) -> None:
-    path = tmp_path / "qa.csv"
-    path.write_text('inputs.question,outputs,ground_truths\nq,"{""answer"": ""a"", ""ms"": 3}","[""g1"", ""g2""]"\n')
-    [sample] = read_all(path)
-    assert (sample.question, sample.answer, sample.ground_truth) == ("q", "a", "g1")
-    assert sample.metadata == {"outputs": {"ms": 3}, "ground_truths": ["g1", "g2"]}
 
 
 # --- tables
@@ -319,7 +250,7 @@ def test_nanoseconds_as_pandas_writes_them_are_cut_off(tmp_path: Path) -> None:
         }
 
 
-def test_times_that_python_does_not_know_are_refused(tmp_path: Path) -> None:
+def test_times_beyond_those_of_python_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "qa.parquet"
     pq.write_table(pa.table({"question": ["q"], "at": pa.array([10**15], pa.timestamp("ms"))}), path)
     assert "rows 1 to 1 hold a value that cannot be read" in str(refuse(path))

@@ -43,12 +43,20 @@ def members_of(clusters: Sequence[str | None], run_id: str = "r") -> list[Row]:
     ]
 
 
-def summarise(values: Sequence[float | None], clusters: Sequence[str | None] = (), **columns: object) -> Row:
-    """The row of run_scores for one run and metric with these values."""
+def summarise_each(*runs: Sequence[float | None], minimum: float | None = None) -> list[Row]:
+    """Return the rows of run_scores for runs of one metric with these values; as fast as for one."""
     with open_rows() as con:
-        fill(con, "scores", *scores_of(values, **columns))
-        if clusters:
-            fill(con, "run_samples", *members_of(clusters))
+        columns = {} if minimum is None else {"minimum": minimum}
+        for n, values in enumerate(runs):
+            fill(con, "scores", *scores_of(values, run_id=f"r{n:03}", **columns))
+        return list(read(con, "from run_scores order by run_id"))
+
+
+def summarise_clusters(values: Sequence[float | None], clusters: Sequence[str | None]) -> Row:
+    """Return the row of run_scores for one run whose samples are in clusters."""
+    with open_rows() as con:
+        fill(con, "scores", *scores_of(values))
+        fill(con, "run_samples", *members_of(clusters))
         (row,) = read(con, "from run_scores")
     return row
 
@@ -58,77 +66,69 @@ def ends(row: Row) -> tuple[float, float]:
 
 
 def test_mean_is_over_scored_samples() -> None:
-    row = summarise([1.0, 0.5, None, 0.0, None])
-    assert (row["mean"], row["n_scored"], row["n_unscored"]) == (0.5, 3, 2)
+    some, none = summarise_each([1.0, 0.5, None, 0.0, None], [None, None])
+    assert (some["mean"], some["n_scored"], some["n_unscored"]) == (0.5, 3, 2)
+    assert (none["mean"], none["ci_low"], none["ci_high"]) == (None, None, None)
+    assert (none["n_scored"], none["n_unscored"]) == (0, 2)
 
 
-@pytest.mark.parametrize(("hits", "n"), [(1, 4), (8, 10), (1, 7), (3, 400), (19, 20)])
-def test_interval_on_binary_values_is_that_of_wilson_with_students_quantile(hits: int, n: int) -> None:
-    theirs = stats.binomtest(hits, n).proportion_ci(2 * stats.norm.cdf(stats.t.ppf(0.975, n - 1)) - 1, method="wilson")
-    assert ends(summarise([1.0] * hits + [0.0] * (n - hits))) == pytest.approx((theirs.low, theirs.high), rel=1e-4)
+def test_interval_on_binary_values_is_wilsons_with_students_quantile() -> None:
+    cases = [(1, 4), (8, 10), (1, 7), (3, 400), (19, 20), (300, 1000)]
+    rows = summarise_each(*([1.0] * hits + [0.0] * (n - hits) for hits, n in cases))
+    for (hits, n), row in zip(cases, rows, strict=True):
+        level = 2 * stats.norm.cdf(stats.t.ppf(0.975, n - 1)) - 1
+        theirs = stats.binomtest(hits, n).proportion_ci(level, method="wilson")
+        assert ends(row) == pytest.approx((theirs.low, theirs.high), rel=1e-4), (hits, n)
+    plain = stats.binomtest(300, 1000).proportion_ci(method="wilson")
+    assert ends(rows[-1]) == pytest.approx((plain.low, plain.high), abs=1e-4), "with many values the plain one"
 
 
-def test_interval_on_many_binary_values_is_that_of_wilson() -> None:
-    theirs = stats.binomtest(300, 1000).proportion_ci(method="wilson")
-    assert ends(summarise([1.0] * 300 + [0.0] * 700)) == pytest.approx((theirs.low, theirs.high), abs=1e-4)
+def test_interval_on_shares_is_wilsons_for_as_many_zeros_and_ones_as_vary_as_much() -> None:
+    """Check both ends by their definition: true means from which the mean is off by Student's t standard errors.
+
+    The standard error is that of n_effective zeros and ones of the true mean.
+    """
+    runs = []
+    for n in (2, 4, 5, 6, 9, 30, 1000):
+        rng = random.Random(n)
+        runs.append([rng.choice([0.2, 0.4, 0.6, 0.9]) for _ in range(n - 1)] + [0.5])
+    for values, row in zip(runs, summarise_each(*runs), strict=True):
+        n, mean, variance = len(values), np.mean(values), np.var(values, ddof=1)
+        n_effective = n * mean * (1 - mean) / variance
+        for end in ends(row):
+            distance = abs(mean - end) / math.sqrt(end * (1 - end) / n_effective)
+            assert distance == pytest.approx(stats.t.ppf(0.975, n - 1), rel=2e-4), n
 
 
-@pytest.mark.parametrize("n", [2, 4, 5, 6, 9, 30, 1000])
-def test_interval_on_shares_is_wilsons_with_as_many_zeros_and_ones_as_vary_as_much(n: int) -> None:
-    """Both ends by their definition: true means from which the mean found is off by Student's t standard errors, where
-    the standard error is that of n_effective zeros and ones of the true mean."""
-    rng = random.Random(n)
-    values = [rng.choice([0.2, 0.4, 0.6, 0.9]) for _ in range(n - 1)] + [0.5]
-    mean, variance = np.mean(values), np.var(values, ddof=1)
-    n_effective = n * mean * (1 - mean) / variance
-    row = summarise(values)
-    for end in ends(row):
-        distance = abs(mean - end) / math.sqrt(end * (1 - end) / n_effective)
-        assert distance == pytest.approx(stats.t.ppf(0.975, n - 1), rel=2e-4)
-
-
-@pytest.mark.parametrize("n", [1, 3, 20, 500])
-def test_equal_values_keep_a_width(n: int) -> None:
-    perfect, hopeless = summarise([1.0] * n), summarise([0.0] * n)
-    assert perfect["mean"] == perfect["ci_high"] == 1
-    assert hopeless["mean"] == hopeless["ci_low"] == 0
-    assert isinstance(perfect["ci_low"], float)
-    assert isinstance(hopeless["ci_high"], float)
-    assert 0 < perfect["ci_low"] < 1
-    assert perfect["ci_low"] == pytest.approx(1 - hopeless["ci_high"])
-
-
-def test_nothing_scored_has_no_mean_and_no_interval() -> None:
-    row = summarise([None, None])
-    assert (row["mean"], row["ci_low"], row["ci_high"]) == (None, None, None)
-    assert (row["n_scored"], row["n_unscored"]) == (0, 2)
-
-
-@pytest.mark.parametrize(("value", "n"), [(0.2, 20), (0.5, 1), (0.75, 200), (1.0, 1), (0.0, 74)])
-def test_equal_values_are_no_certainty(value: float, n: int) -> None:
+def test_equal_values_keep_a_width() -> None:
     """None of n values differs, so a share that does may still exist, as far as to 0 or to 1."""
-    unseen = stats.binomtest(0, n).proportion_ci(method="exact").high
-    low, high = ends(summarise([value] * n))
-    assert (low, high) == pytest.approx((value * (1 - unseen), value + (1 - value) * unseen))
+    cases = [(0.2, 20), (0.5, 1), (0.75, 200), (0.0, 74)]
+    cases += [(value, n) for n in (1, 3, 20, 500) for value in (0.0, 1.0)]
+    rows = summarise_each(*([value] * n for value, n in cases))
+    for (value, n), row in zip(cases, rows, strict=True):
+        unseen = stats.binomtest(0, n).proportion_ci(method="exact").high
+        assert row["mean"] == pytest.approx(value)
+        assert ends(row) == pytest.approx((value * (1 - unseen), value + (1 - value) * unseen)), (value, n)
+        assert ends(row)[0] < ends(row)[1], (value, n)
 
 
 def test_metric_on_another_scale_has_students_interval() -> None:
     values = [120.0, 80.0, 100.0, 95.0]
     theirs = stats.t.interval(0.95, 3, loc=np.mean(values), scale=stats.sem(values))
-    assert ends(summarise(values)) == pytest.approx(theirs)
-    for nothing in ([120.0], [120.0, 120.0]):
-        row = summarise(nothing)
+    many, *equal = summarise_each(values, [120.0], [120.0, 120.0])
+    assert ends(many) == pytest.approx(theirs)
+    for row in equal:
         assert (row["mean"], row["ci_low"], row["ci_high"]) == (120.0, None, None)
 
 
-def test_ratings_have_an_interval_that_ends_at_the_lowest_one() -> None:
+def test_interval_of_ratings_ends_at_the_lowest_one() -> None:
     """The lowest score of ratings from 1 to 10 is 0.1; shares lie between it and 1."""
     values = [0.1, 0.1, 0.4, 0.1, 0.7, 0.1]
-    moved = ends(summarise([(value - 0.1) / 0.9 for value in values]))
-    low, high = ends(summarise(values, minimum=0.1))
-    assert (low, high) == pytest.approx([0.1 + 0.9 * end for end in moved])
-    assert ends(summarise([0.1] * 20, minimum=0.1))[0] == pytest.approx(0.1)
-    assert ends(summarise(values))[0] < 0.1, "without it a mean below every rating is possible"
+    rated, lowest = summarise_each(values, [0.1] * 20, minimum=0.1)
+    moved, plain = summarise_each([(value - 0.1) / 0.9 for value in values], values)
+    assert ends(rated) == pytest.approx(tuple(0.1 + 0.9 * end for end in ends(moved)))
+    assert ends(lowest)[0] == pytest.approx(0.1)
+    assert ends(plain)[0] < 0.1, "without it a mean below every rating is possible"
 
 
 def test_mean_lies_within_the_interval() -> None:
@@ -180,38 +180,43 @@ SHARES = {
 }
 
 
-@pytest.mark.parametrize("shares", SHARES)
 @pytest.mark.parametrize("n", [5, 15, 60])
-def test_interval_on_shares_covers_the_true_mean(shares: str, n: int) -> None:
-    """95 % is promised: of 400 simulated runs at least 92 % must hold it, 90 % with five samples."""
-    rng = random.Random(1998)
-    runs = [[SHARES[shares].draw(rng) for _ in range(n)] for _ in range(REPEATS)]
+def test_interval_on_shares_covers_the_true_mean(n: int) -> None:
+    """95 % is promised: of 400 simulated runs at least 92 % must contain it, 90 % with five samples."""
     with open_rows() as con:
-        fill(con, "scores", *(row for number, run in enumerate(runs) for row in scores_of(run, run_id=f"r{number}")))
-        covering = read(con, f"from run_scores where {SHARES[shares].mean} between ci_low and ci_high")
-    assert len(covering) >= (0.90 if n == 5 else 0.92) * REPEATS
+        for name, shares in SHARES.items():
+            rng = random.Random(1998)
+            runs = [[shares.draw(rng) for _ in range(n)] for _ in range(REPEATS)]
+            scores = (row for place, run in enumerate(runs) for row in scores_of(run, run_id=f"{name} {place}"))
+            fill(con, "scores", *scores)
+        rows = read(con, "from run_scores")
+    for name, shares in SHARES.items():
+        of_name = [row for row in rows if str(row["run_id"]).startswith(f"{name} ")]
+        covering = [row for row in of_name if ends(row)[0] <= shares.mean <= ends(row)[1]]
+        assert len(of_name) == REPEATS
+        assert len(covering) >= (0.90 if n == 5 else 0.92) * REPEATS, name
 
 
-def test_samples_of_a_cluster_count_as_what_they_say_together() -> None:
+def test_samples_of_a_cluster_count_together() -> None:
     """Four documents of five questions each, all right or all wrong: four observations."""
     values = [1.0] * 15 + [0.0] * 5
     clusters = [f"document_id={n // 5}" for n in range(20)]
-    row = summarise([*values, None], [*clusters, "document_id=0"])
+    row = summarise_clusters([*values, None], [*clusters, "document_id=0"])
     assert (row["n_scored"], row["cluster"], row["n_clusters"]) == (20, "document_id", 4)
     low, high = ends(row)
     variance = np.var([1.0, 1.0, 1.0, 0.0], ddof=1) / 4
     n_effective = 0.75 * 0.25 / variance
     for end in (low, high):
         assert abs(0.75 - end) / math.sqrt(end * (1 - end) / n_effective) == pytest.approx(stats.t.ppf(0.975, 3))
-    alone = summarise(values, [None] * 20)
+    alone = summarise_clusters(values, [None] * 20)
     assert (alone["cluster"], alone["n_clusters"]) == (None, None)
     assert ends(alone)[0] > low + 0.2
 
 
-def test_clusters_that_are_all_right_are_as_many_observations_as_there_are_clusters() -> None:
-    row = summarise([1.0] * 40, [f"d={n // 10}" for n in range(40)])
+def test_clusters_of_equal_values_count_as_one_observation_each() -> None:
+    row = summarise_clusters([1.0] * 40, [f"d={n // 10}" for n in range(40)])
     assert ends(row) == pytest.approx((0.025 ** (1 / 4), 1.0))
-    assert ends(summarise([1.0] * 40, ["d=0"] * 40)) == pytest.approx((0.025, 1.0)), "one document says little"
+    assert ends(summarise_clusters([1.0] * 40, ["d=0"] * 40)) == pytest.approx((0.025, 1.0)), "one document says little"
 
 
 def draw_values(rng: np.random.Generator, kind: int, n: int) -> list[float]:
