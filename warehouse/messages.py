@@ -104,18 +104,16 @@ def redact(text: str) -> str:
 
 def clean_text(text: str) -> str:
     """Return a text with control characters and direction marks written out as escapes; newlines and tabs stay."""
-
-    def is_control(character: str) -> bool:
-        # Cc are control characters, of which ESC and U+009B begin terminal sequences; the others turn a text around.
-        if unicodedata.category(character) == "Cc":
-            return character not in "\n\t"
-        return character in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-
     if text.isprintable():
         return text
-    return "".join(
-        character.encode("unicode_escape").decode() if is_control(character) else character for character in text
-    )
+    # Cc are control characters, of which ESC and U+009B begin terminal sequences; direction marks turn a text around.
+    direction_marks = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+    cleaned = []
+    for character in text:
+        is_control = unicodedata.category(character) == "Cc" and character not in "\n\t"
+        is_escaped = is_control or character in direction_marks
+        cleaned.append(character.encode("unicode_escape").decode() if is_escaped else character)
+    return "".join(cleaned)
 
 
 def shorten(text: str | None, max_length: int = 400) -> str:

@@ -224,10 +224,6 @@ class Mover:
         if len(self._journal) >= FLUSH_POLICIES[self._table].max_rows:
             self._wake.set()
 
-    def __len__(self) -> int:
-        """Return the number of rows that are on disk and not yet on their way into the table."""
-        return len(self._journal)
-
     def flush(self, *, patience_s: float = FLUSH_PATIENCE_S) -> None:
         """Move everything; raises WarehouseBusy when the file stays locked (nothing is lost)."""
         self._move(patience_s)  # segments that waited

@@ -44,7 +44,7 @@ from evalhouse.warehouse.metric_files import (
 from evalhouse.warehouse.mover import Mover
 from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run, now_utc, refuse_forgotten
-from evalhouse.warehouse.rows.samples import count_samples, read_samples_between
+from evalhouse.warehouse.rows.samples import count_samples, fetch_samples_between
 from evalhouse.warehouse.steps import (
     GRADE_STEP,
     LEXICAL_PROMPTS,
@@ -567,7 +567,7 @@ def make_collection(
             responses.check_complete(read, n_samples, size)
     else:
         # Whole shards, in which samples that have their response are skipped.
-        read = partial(read_samples_between, warehouse, run.run_id)
+        read = partial(fetch_samples_between, warehouse, run.run_id)
         numbers = sorted(
             {(ordinal - 1) // size for ordinal in list(warehouse.fetch("responses/open", run_id=run.run_id)["ordinal"])}
         )

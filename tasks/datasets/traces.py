@@ -41,7 +41,7 @@ from evalhouse.tasks.datasets.vendors import read_langfuse, read_langsmith
 from evalhouse.tasks.settings.suite import PATTERNS, TRACES, Redaction, Sampling, TraceFormat, TraceWindow
 from evalhouse.warehouse.messages import name_setting
 from evalhouse.warehouse.rows.runs import now_utc
-from evalhouse.warehouse.rows.spans import find_forgotten_traces, read_trace_rows
+from evalhouse.warehouse.rows.spans import fetch_trace_rows, find_forgotten_traces
 from evalhouse.warehouse.store import Warehouse
 
 _MAX_NAMED: Final = 3  # traces that are named of those left out for one reason
@@ -503,7 +503,7 @@ def open_stored(warehouse: Warehouse, window: TraceWindow, tally: Tally) -> Data
         tally.forgotten = None if forgotten is None else forgotten.words
         traces = (
             (join_logged(map(from_row, (*rows.spans, *rows.events))), rows.is_earlier)
-            for rows in read_trace_rows(warehouse, since, until, window.service)
+            for rows in fetch_trace_rows(warehouse, since, until, window.service)
         )
         yield from make_samples(traces, tally, are_in_order=True)
         if not tally.n_traces:

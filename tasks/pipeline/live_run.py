@@ -24,7 +24,7 @@ from evalhouse.tasks.asking.verdicts import JudgedItem, write_verdict
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import MetricFile
-from evalhouse.warehouse.rows.samples import StoredSample, read_samples_between
+from evalhouse.warehouse.rows.samples import StoredSample, fetch_samples_between
 from evalhouse.warehouse.steps import arrange_steps, find_extract_prompt, list_tasks
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.tables import VERDICT_TABLES, Batch, build_verdict_frames
@@ -323,7 +323,7 @@ class LiveRun:
 
     async def open_shard(self, number: int, first: int, last: int) -> Shard:
         """Load a shard's samples and keep it under its number until it is written."""
-        samples = await asyncio.to_thread(read_samples_between, self.warehouse, self.run_id, first, last)
+        samples = await asyncio.to_thread(fetch_samples_between, self.warehouse, self.run_id, first, last)
         shard = Shard(number=number, first=first, last=last, works=[make_work(sample) for sample in samples])
         self.shards[number] = shard
         return shard

@@ -24,7 +24,7 @@ from evalhouse.tasks.lexical.match import compare_statements, rate_contexts, sco
 from evalhouse.tasks.lexical.split import split_statements
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import MetricFile
-from evalhouse.warehouse.rows.samples import EarlierScore, Staging, StoredSample, read_earlier_scores
+from evalhouse.warehouse.rows.samples import EarlierScore, Staging, StoredSample, fetch_earlier_scores
 from evalhouse.warehouse.store import Warehouse
 
 LEXICAL_ORIGIN: Final = "lexical"
@@ -59,7 +59,7 @@ def pick_staged(
     """Return the picks of a run over its staged dataset."""
     names = [metric.name for metric in metrics]
     earlier = (
-        read_earlier_scores(warehouse, run_id, suite=settings.suite, dataset=settings.dataset, metrics=names)
+        fetch_earlier_scores(warehouse, run_id, suite=settings.suite, dataset=settings.dataset, metrics=names)
         if warehouse.exists()
         else {}
     )

@@ -24,7 +24,7 @@ from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.rows.calls import find_replies
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import find_forgotten, find_run, hash_text, list_runs, parse_mark
-from evalhouse.warehouse.rows.samples import Staging, read_samples_between, take_in_samples
+from evalhouse.warehouse.rows.samples import Staging, fetch_samples_between, take_in_samples
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.tables import build_frame
 from evalhouse.warehouse.upkeep.check_and_compact import check_warehouse, compact_warehouse
@@ -244,10 +244,10 @@ def test_a_text_that_comes_again_is_there_again(filled: Warehouse) -> None:
     _change(filled, "insert into runs select * replace ('new' as run_id) from runs limit 1")
     take_in_samples(filled, "new", staging)
     staging.discard()
-    (tide, *_) = read_samples_between(filled, "new", 1, 1)
+    (tide, *_) = fetch_samples_between(filled, "new", 1, 1)
     assert (tide.question, tide.metadata) == (ROWS[0]["question"], {"harbour": "Brankmouth"})
     # The run that was forgotten is not judged by it: what it was judged by is not known any more.
-    assert read_samples_between(filled, run.run_id, 1, 10) == []
+    assert fetch_samples_between(filled, run.run_id, 1, 10) == []
 
 
 @pytest.mark.parametrize(

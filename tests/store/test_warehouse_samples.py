@@ -14,8 +14,8 @@ from evalhouse.warehouse.rows.samples import (
     FAILURE_REASONS,
     Staging,
     count_samples,
+    fetch_samples_between,
     list_unfinished_shards,
-    read_samples_between,
     take_in_samples,
 )
 from evalhouse.warehouse.store import Warehouse
@@ -57,7 +57,7 @@ def test_samples_come_back_as_they_went(tmp_path: Path) -> None:
     )
     bare = make_row("b", answer=None, contexts=[])
     assert load_rows(warehouse, "r", full, bare) == 2
-    first, second = read_samples_between(warehouse, "r", 1, 2)
+    first, second = fetch_samples_between(warehouse, "r", 1, 2)
     assert (first.sample_id, first.ordinal, first.input_hash) == ("a", 1, "hash of a")
     assert (first.question, first.answer, first.ground_truth) == ("What is a?", "An answer.", "文")
     assert (first.contexts, first.context_ids, first.reference_context_ids) == (["one", "two"], ["1", "2"], ["2"])
@@ -106,14 +106,14 @@ def test_repeats_without_an_id_are_numbered_in_file_order(tmp_path: Path) -> Non
     warehouse = make_warehouse(tmp_path)
     rows = [make_row("h", answer=f"answer {number}", input_hash=str(number)) for number in (1, 2, 3)]
     load_rows(warehouse, "r", rows[0], make_row("other"), rows[1], make_row("h", given_id="h", input_hash="4"), rows[2])
-    found = [(sample.sample_id, sample.input_hash) for sample in read_samples_between(warehouse, "r", 1, 5)]
+    found = [(sample.sample_id, sample.input_hash) for sample in fetch_samples_between(warehouse, "r", 1, 5)]
     assert found == [("h", "1"), ("other", "hash of other"), ("h-2", "2"), ("h", "4"), ("h-3", "3")]
 
 
 def test_given_ids_are_kept_as_they_are(tmp_path: Path) -> None:
     warehouse = make_warehouse(tmp_path)
     load_rows(warehouse, "r", *(make_row("same", given_id=f"q {n}", input_hash=str(n)) for n in (1, 2)))
-    assert [sample.sample_id for sample in read_samples_between(warehouse, "r", 1, 9)] == ["q 1", "q 2"]
+    assert [sample.sample_id for sample in fetch_samples_between(warehouse, "r", 1, 9)] == ["q 1", "q 2"]
 
 
 def test_unchanged_content_is_stored_once_over_all_runs(tmp_path: Path) -> None:
@@ -125,9 +125,9 @@ def test_unchanged_content_is_stored_once_over_all_runs(tmp_path: Path) -> None:
     load_rows(warehouse, "r3", make_row("a", answer="Changed.", input_hash="new"), make_row("b"), make_row("c"))
     assert count_rows(warehouse, "samples") == 5
     assert count_rows(warehouse, "run_samples") == 9
-    answers = [sample.answer for sample in read_samples_between(warehouse, "r3", 1, 1)]
+    answers = [sample.answer for sample in fetch_samples_between(warehouse, "r3", 1, 1)]
     assert answers == ["Changed."]
-    assert [sample.answer for sample in read_samples_between(warehouse, "r1", 1, 1)] == ["An answer."]
+    assert [sample.answer for sample in fetch_samples_between(warehouse, "r1", 1, 1)] == ["An answer."]
 
 
 def test_metadata_is_stored_with_the_run_only_where_it_differs(tmp_path: Path) -> None:
@@ -185,9 +185,9 @@ def test_shards_are_read_by_ordinal(tmp_path: Path) -> None:
     warehouse = make_warehouse(tmp_path)
     load_rows(warehouse, "r", *(make_row(f"s{number}") for number in range(1, 11)), part=3)
     load_rows(warehouse, "other", make_row("s3"))
-    assert [s.sample_id for s in read_samples_between(warehouse, "r", 4, 6)] == ["s4", "s5", "s6"]
-    assert [s.ordinal for s in read_samples_between(warehouse, "r", 9, 12)] == [9, 10]
-    assert read_samples_between(warehouse, "r", 11, 12) == []
+    assert [s.sample_id for s in fetch_samples_between(warehouse, "r", 4, 6)] == ["s4", "s5", "s6"]
+    assert [s.ordinal for s in fetch_samples_between(warehouse, "r", 9, 12)] == [9, 10]
+    assert fetch_samples_between(warehouse, "r", 11, 12) == []
     assert count_samples(warehouse, "r") == 10
 
 

@@ -28,7 +28,7 @@ from evalhouse.tasks.targets.protocol import FirstQuestions, Response, Target, T
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.mover import Mover
 from evalhouse.warehouse.rows.runs import insert_run
-from evalhouse.warehouse.rows.samples import StoredSample, read_samples_between
+from evalhouse.warehouse.rows.samples import StoredSample, fetch_samples_between
 
 SIZE = 4
 
@@ -366,7 +366,7 @@ async def test_loading_renews_what_came_since(tmp_path: Path) -> None:
         await collect_all(live_run, collection)
         load_responses(live_run, collection)
         live_run.staged.staging.discard()
-        assert [sample.answer for sample in read_samples_between(live_run.warehouse, live_run.run_id, 1, 3)] == [
+        assert [sample.answer for sample in fetch_samples_between(live_run.warehouse, live_run.run_id, 1, 3)] == [
             None
         ] * 3
         live_run.staged = None
@@ -374,11 +374,11 @@ async def test_loading_renews_what_came_since(tmp_path: Path) -> None:
             {"run_id": live_run.run_id, "sample_id": "q2", "status": "ok", "answer": "Yes.", "contexts": ["One."]}
         )
         collection.record.flush()
-        collection.read_samples = lambda first, last: read_samples_between(
+        collection.read_samples = lambda first, last: fetch_samples_between(
             live_run.warehouse, live_run.run_id, first, last
         )
         load_responses(live_run, collection)
-        renewed = read_samples_between(live_run.warehouse, live_run.run_id, 1, 3)
+        renewed = fetch_samples_between(live_run.warehouse, live_run.run_id, 1, 3)
         assert [(sample.sample_id, sample.answer) for sample in renewed] == [("q1", None), ("q2", "Yes."), ("q3", None)]
         assert [sample.target_error for sample in renewed] == ["status 500", None, "status 500"]
 

@@ -14,7 +14,7 @@ from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.mover import Mover, take_in_orphans
 from evalhouse.warehouse.rows.calls import fetch_responses
 from evalhouse.warehouse.rows.runs import insert_run
-from evalhouse.warehouse.rows.samples import Staging, read_samples_between, renew_samples, take_in_samples
+from evalhouse.warehouse.rows.samples import Staging, fetch_samples_between, renew_samples, take_in_samples
 from evalhouse.warehouse.store import Warehouse
 
 
@@ -169,7 +169,7 @@ def test_staged_questions_have_the_ids_that_they_are_loaded_under(warehouse: War
     insert_run(warehouse, make_run("r"))
     take_in_samples(warehouse, "r", staging)
     staging.discard()
-    assert read_samples_between(warehouse, "r", 1, 5) == read
+    assert fetch_samples_between(warehouse, "r", 1, 5) == read
     assert read[1].metadata == {"topic": "tide"}
 
 
@@ -184,7 +184,7 @@ def test_a_sample_is_renewed_in_its_place(warehouse: Warehouse) -> None:
                 "contexts": ["One."]}])  # fmt: skip
     for _ in range(2):
         renew_samples(warehouse, "r", again)
-        samples = read_samples_between(warehouse, "r", 1, 9)
+        samples = fetch_samples_between(warehouse, "r", 1, 9)
         assert [(sample.sample_id, sample.answer) for sample in samples] == [("a", None), ("b", "Now."), ("c", None)]
         assert {sample.metadata_json for sample in samples} == {'{"n":1}'}
     again.discard()
@@ -213,5 +213,5 @@ def test_sample_shows_its_failed_response(warehouse: Warehouse) -> None:
     staging.discard()
     keep(warehouse, make_row("a", status="failed", error="status 500", answer=None), make_row("b", answer=None))
     keep(warehouse, make_row("b", status="failed", error="another run's", answer=None), run_id="other")
-    errors = {sample.sample_id: sample.target_error for sample in read_samples_between(warehouse, "r", 1, 2)}
+    errors = {sample.sample_id: sample.target_error for sample in fetch_samples_between(warehouse, "r", 1, 2)}
     assert errors == {"a": "status 500", "b": None}

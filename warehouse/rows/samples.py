@@ -198,7 +198,7 @@ def take_in_samples(
     return n_samples
 
 
-def read_earlier_scores(
+def fetch_earlier_scores(
     warehouse: Warehouse, run_id: str, *, suite: str | None, dataset: str | None, metrics: Sequence[str]
 ) -> dict[str, dict[str, EarlierScore]]:
     """Return by sample and metric the scores in earlier runs of a suite, or of a dataset where the run has none."""
@@ -233,7 +233,7 @@ def _insert_staged(connection: duckdb.DuckDBPyConnection, run_id: str, staging: 
         connection.execute(read_query("samples/clusters"), parameters)
 
 
-def read_samples_between(warehouse: Warehouse, run_id: str, first: int, last: int) -> list[StoredSample]:
+def fetch_samples_between(warehouse: Warehouse, run_id: str, first: int, last: int) -> list[StoredSample]:
     """Return the samples of a run with ordinals from `first` to `last`, both included."""
     frame: pl.DataFrame = warehouse.fetch("samples/shard", run_id=run_id, first=first, last=last)
     return [StoredSample(**row) for row in frame.to_dicts()]

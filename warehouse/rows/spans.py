@@ -26,7 +26,9 @@ class TraceRows:
     is_earlier: bool
 
 
-def read_trace_rows(warehouse: Warehouse, since: datetime, until: datetime, service: str | None) -> Iterator[TraceRows]:
+def fetch_trace_rows(
+    warehouse: Warehouse, since: datetime, until: datetime, service: str | None
+) -> Iterator[TraceRows]:
     """Yield the traces that began in [since, until), and earlier ones of their sessions.
 
     Traces of a session follow each other in the order in time. A warehouse that does not exist yet has none.
