@@ -192,8 +192,8 @@ def read_samples(
     A row that is a whole conversation becomes a sample for each of its `turns`, or for the last. `source` is a file,
     `FILE.duckdb#TABLE` or a Polars frame; `mapping` names columns as {ours: theirs}, and `use` counts how all columns
     were used. `open_as` opens what is not a dataset by itself. A DuckDB table must be read in one thread. Raises
-    DatasetError: at once when there is no such dataset or field, else from the iterator, after the last batch or where
-    nothing more can be read, with all problems in one message.
+    DatasetError: at once when the dataset or a field does not exist, else from the iterator, after the last batch or
+    where nothing more can be read, with all problems in one message.
     """
     if batch_size < 1 or (limit is not None and limit < 1):
         raise ValueError(f"batch_size={batch_size} and limit={limit} must be at least 1")

@@ -415,7 +415,7 @@ class _OpenRow:
         self._complain(self._raw.row, kind, text)
 
     def take(self, field: Field, path: ColumnPath | None = None) -> object:
-        """Take out the field's value, at a place in its column where one is given; MISSING if there is no column."""
+        """Take out the field's value, at a place in its column where one is given; MISSING without a column."""
         path = path or self.located.get(field)
         if path is None:
             return MISSING

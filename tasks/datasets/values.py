@@ -170,12 +170,12 @@ Say = Callable[[ProblemKind, str], None]
 
 
 def is_absent(value: object) -> bool:
-    """Return True if there is no value: no column, null or NaN."""
+    """Return True for a missing value: no column, null or NaN."""
     return value is None or value is MISSING or (isinstance(value, float | Decimal) and math.isnan(value))
 
 
 def is_empty(value: object) -> bool:
-    """Return True if there is no value or only white space."""
+    """Return True for a missing value or white space."""
     return is_absent(value) or (isinstance(value, str) and not value.strip())
 
 

@@ -380,7 +380,7 @@ def _finds(patterns: Mapping[tuple[str, ...], re.Pattern[str]], sentence: str) -
 
 
 def _refuses(sentence: str) -> bool:
-    """Return True if a sentence only states that there is no answer."""
+    """Return True if a sentence only states that it has no answer."""
     plain = sentence.replace("’", "'").strip()
     return _REFUSES_ZH.search(plain) is not None if _HAN.search(plain) else _finds(_REFUSES, plain)
 

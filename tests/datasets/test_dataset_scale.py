@@ -85,7 +85,7 @@ def test_reading_stays_quick(tmp_path: Path) -> None:
     assert 20_000 / (time.process_time() - begin) > 4_000
 
 
-def test_hash_collisions_are_no_repeated_ids() -> None:
+def test_hash_collisions_are_not_repeated_ids() -> None:
     ids = DuplicateIds(hash_id=len)
     rows = [GivenId(row=row, given_id=given_id) for row, given_id in enumerate(["aa", "bb", "c", "bb", "dd"], start=1)]
     for row in rows:

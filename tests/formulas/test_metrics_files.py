@@ -80,7 +80,7 @@ def test_last_semicolon_is_dropped() -> None:
     assert parse(WHOLE.rstrip() + ";\n").sql == parse(WHOLE).sql
 
 
-def test_text_in_strings_and_comments_is_no_code() -> None:
+def test_text_in_strings_and_comments_is_not_code() -> None:
     body = BODY.replace("1.0", "length('$5; \"it''s') /* $no; */").replace("from", "-- $neither;\nfrom")
     assert parse(HEADER + SAYS + body).parameters == {}
 

@@ -107,7 +107,7 @@ def test_a_number_has_one_key(text: str, number: str) -> None:
     assert number in read_keys(text)
 
 
-def test_a_score_is_no_date() -> None:
+def test_score_is_not_a_date() -> None:
     assert "#m10" not in read_keys("They won 15-10-3 there")
 
 
@@ -115,11 +115,11 @@ def test_a_month_name_that_is_a_word_is_left_alone() -> None:
     assert not [key for key in read_keys("They may march home") if key.startswith("#")]
 
 
-def test_lone_one_is_no_number() -> None:
+def test_lone_one_is_not_a_number() -> None:
     assert not [key for key in read_keys("one of them, 一个人") if key.startswith("#")]
 
 
-def test_impossible_chinese_numeral_is_no_number() -> None:
+def test_impossible_chinese_numeral_is_not_a_number() -> None:
     assert read_number("chinese", "三五") is None
 
 
@@ -150,7 +150,7 @@ def test_chinese_negation_and_words_that_only_look_like_it() -> None:
     assert not analyse_text("无论如何，性能不断提升").sentences[0].negated
 
 
-def test_citation_marks_are_no_numbers() -> None:
+def test_citation_marks_are_not_numbers() -> None:
     assert "#3" not in read_keys("The bridge is old [3]")
 
 

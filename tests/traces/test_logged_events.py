@@ -164,7 +164,7 @@ def test_events_do_not_replace_what_a_span_has(tmp_path: Path) -> None:
     assert (sample.question, sample.answer) == ("Mine?", "Mine.")
 
 
-def test_events_without_their_span_are_no_sample(tmp_path: Path) -> None:
+def test_events_without_their_span_make_no_sample(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "t.jsonl", [make_logs_request(_make_details())])
     with pytest.raises(DatasetError, match="0 became samples; left out: 1 still running, or its outermost span is not"):
         read_traces_of(path, "otel")

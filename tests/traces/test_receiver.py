@@ -107,7 +107,7 @@ def test_gzip_is_unpacked_and_no_more_of_it_than_is_allowed(tmp_path: Path) -> N
         ({}, b'{"resourceSpans": [1]}', 400, "not an ExportTraceServiceRequest"),
     ],
 )
-def test_what_is_no_request_is_refused_for_good(
+def test_invalid_request_is_refused_for_good(
     tmp_path: Path, headers: dict[str, str], body: bytes, status: int, why: str
 ) -> None:
     with receiving(tmp_path / "w.duckdb") as house:

@@ -245,7 +245,7 @@ def test_a_file_of_traces_of_which_none_can_be_judged_is_refused(tmp_path: Path)
         ("langsmith", {"run_type": "llm"}, "no id and trace_id"),
     ],
 )
-def test_rows_that_are_no_spans_are_refused(tmp_path: Path, form: str, row: object, why: str) -> None:
+def test_rows_without_spans_are_refused(tmp_path: Path, form: str, row: object, why: str) -> None:
     with pytest.raises(DatasetError, match=why):
         read_traces_of(write_lines(tmp_path / "t.jsonl", [row]), form)
 
