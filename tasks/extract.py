@@ -4,17 +4,170 @@ When one part of a long text fails the whole text has failed: half of its statem
 answer of an application that answered with nothing has no statements, and needs no request.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NoReturn
 
+import orjson
 from prefect import task
 
-from evalhouse.prompts import Item
-from evalhouse.tasks.asking.verdicts import gather_all
+from evalhouse.prompts import BlockValue, Item, collect_words, list_texts
+from evalhouse.tasks.asking.splitting import shrink_room, split_to_judge
+from evalhouse.tasks.asking.usage import estimate_tokens
+from evalhouse.tasks.asking.verdicts import gather_all, read_statements
 from evalhouse.tasks.classify import pick_accepted
-from evalhouse.tasks.judge.errors import JudgeFailed
-from evalhouse.tasks.pipeline.live_run import ID_PREFIXES, Extraction, LiveRun, SampleWork, Source
+from evalhouse.tasks.judge.errors import COPIED, CutReply, JudgeFailed, TooLong, UnusableReply
+from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.pipeline.live_run import ID_PREFIXES, Extraction, LiveRun, SampleWork, Source, collect_turns
 from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
-from evalhouse.tasks.pipeline.text_splitter import EXTRACT_STEPS, BothTexts, TextSplitter, split_both
+
+EXTRACT_STEPS: dict[Source, str] = {"answer": "extract_answer", "ground_truth": "extract_ground_truth"}
+# A shorter text does not make a reply too long.
+_MIN_CUT_TOKENS = 40
+# One or two words that only the other text has can be chance.
+_MIN_MIXED_WORDS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartReply:
+    """The statements of a text, or of one of its parts, and the call that they came from."""
+
+    statements: Sequence[str]
+    call_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BothTexts:
+    """The result of a request for both texts, by text; `problem` says why it brought nothing."""
+
+    parts: Mapping[Source, PartReply] = field(default_factory=dict)
+    problem: str | None = None
+
+
+class TextSplitter:
+    """Asks for the statements of one of a sample's texts.
+
+    By a plan that has a prompt for both texts it asks with that one, and the block of the other text is empty.
+    """
+
+    def __init__(self, live_run: LiveRun, work: SampleWork, source: Source) -> None:
+        self.before = collect_turns(work.sample, live_run.settings.request_tokens)
+        self._asker, self._sample, self._source = live_run.asker, work.sample, source
+        joint = live_run.extract_prompt
+        self._prompt = (joint or live_run.prompts["extract"]).after(self.before.turns)
+        self._block = "text" if joint is None else source
+        self._other_blocks: dict[str, BlockValue] = {} if joint is None else dict.fromkeys(EXTRACT_STEPS, "")
+        self._key = "statements" if joint is None else source
+
+    def make_question(self, text: str) -> Question:
+        """Return the question for the statements of this text alone."""
+        return Question(
+            step=EXTRACT_STEPS[self._source],
+            sample_id=self._sample.sample_id,
+            prompt=self._prompt,
+            data={
+                **self.before.block,
+                "question": self._sample.question,
+                **self._other_blocks,
+                self._block: text,
+            },
+        )
+
+    async def split(self, text: str) -> list[PartReply]:
+        """Return the statements of a text, by the parts that it was asked about in. Raises JudgeFailed."""
+        room = self.before.room
+        while True:
+            try:
+                return await self._split_parts(text, room)
+            except TooLong as error:
+                room = shrink_room(room, error)
+
+    async def _split_parts(self, text: str, most: int) -> list[PartReply]:
+        replies = await gather_all([self._split_part(part) for part in split_to_judge(text, most)])
+        return [reply for of_part in replies for reply in of_part]
+
+    async def _split_part(self, part: str) -> list[PartReply]:
+        question, n_tokens = self.make_question(part), estimate_tokens(part)
+        read = partial(_read_statements, question=question, key=self._key)
+        try:
+            answer = await self._asker.ask(question, read, read_cut=_refuse_cut if n_tokens > _MIN_CUT_TOKENS else None)
+        except CutReply:  # the statements of its halves, then
+            return await self._split_parts(part, -(-n_tokens // 2))
+        return [PartReply(statements=answer.value, call_id=answer.call_id)]
+
+
+async def split_both(live_run: LiveRun, work: SampleWork) -> BothTexts:
+    """Ask for both texts in one request, where the run's plan has a prompt for it (`fused`).
+
+    Instructions and worked examples, most of what such a request costs, are then sent once. Either half of the reply is
+    recorded as the reply to the request for that text alone, so that on a later night the ground truth is found and the
+    answer is asked for alone. Nothing is asked where one of the texts is empty, done or on record already, or both are
+    too long for one request; what brings no usable reply is asked text by text.
+    """
+    texts: dict[Source, str] = {
+        "answer": work.sample.answer or "",
+        "ground_truth": "".join(work.sample.accepted_answers),
+    }
+    if live_run.extract_prompt is None or not all(texts.values()):
+        return BothTexts()
+    splitters = {source: TextSplitter(live_run, work, source) for source in texts}
+    fits = sum(map(estimate_tokens, texts.values())) <= splitters["answer"].before.room
+    if not fits or any(extraction.done() for extraction in work.extractions.values()):
+        return BothTexts()
+    alone = {source: splitters[source].make_question(text) for source, text in texts.items()}
+    blocks = {str(source): text for source, text in texts.items()}
+    question = replace(alone["answer"], data={**alone["answer"].data, **blocks})
+
+    def read(text: str) -> dict[Source, list[str]]:
+        return {source: _read_statements(text, question=question, key=source) for source in texts}
+
+    # Of samples with one ground truth and several answers the first one splits it, and the others find it.
+    async with live_run.asker.claim(list(alone.values())):
+        if any([await live_run.asker.is_recorded(one) for one in alone.values()]):
+            return BothTexts()
+        try:
+            answer = await live_run.asker.ask(question, read, read_cut=_refuse_cut)
+        except (CutReply, JudgeFailed) as error:
+            return BothTexts(problem=f"both texts in one request: {error}; asked text by text")
+        if mixed := _find_mixed(answer.value, texts, question):
+            return BothTexts(problem=f"both texts in one request: {mixed}; asked text by text")
+        for source, statements in answer.value.items():
+            reply = {key: statements if key == source else [] for key in texts}
+            live_run.asker.keep_part(alone[source], orjson.dumps(reply).decode(), of=answer)
+    return BothTexts(
+        parts={source: PartReply(statements=found, call_id=answer.call_id) for source, found in answer.value.items()}
+    )
+
+
+def _find_mixed(split: Mapping[Source, Sequence[str]], texts: Mapping[Source, str], question: Question) -> str | None:
+    """Return the words which show that a statement of one text was made from the other, else None.
+
+    A small model that has the right answer before it may write it in the place of a wrong one.
+    """
+    shared = [text for name, value in question.data.items() if name not in texts for text in list_texts(value)]
+    words = {source: collect_words([text, *shared]) for source, text in texts.items()}
+    for source, statements in split.items():
+        other: Source = "ground_truth" if source == "answer" else "answer"
+        for statement in statements:
+            taken = sorted(collect_words([statement]) & words[other] - words[source])
+            if len(taken) >= _MIN_MIXED_WORDS:
+                return f"a statement of the {source} has words of the {other} ({', '.join(taken[:_MIN_MIXED_WORDS])})"
+    return None
+
+
+def _read_statements(text: str, *, question: Question, key: str) -> list[str]:
+    """Return the statements under a key of a reply; raises UnusableReply where a worked example was copied."""
+    statements = read_statements(text, key)
+    prompt = question.prompt
+    if prompt is not None and prompt.examples and prompt.list_copied(statements, question.data):
+        raise UnusableReply(f"{COPIED} among the statements")
+    return statements
+
+
+def _refuse_cut(_: str) -> NoReturn:
+    raise UnusableReply("the reply broke off")  # half of a text's statements would pass for all of them
+
 
 _NOT_ASKED = BothTexts()
 
