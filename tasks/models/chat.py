@@ -208,7 +208,27 @@ class ChatModelJudge:
                 if untouched:
                     options["extra_body"] = untouched
                 message = await self._chat.ainvoke(messages, **options)
-            return _parse_message(message, sent=request.payload)
+            metadata = message.response_metadata
+            usage = getattr(message, "usage_metadata", None) or {}
+            details = usage.get("input_token_details") or {}
+            apart = parse_thoughts(message.additional_kwargs)
+            if isinstance(message.content, list):
+                apart = apart or parse_thoughts({"content": message.content_blocks})  # in LangChain's own shape
+            spoken = split_thoughts(str(message.text), apart)
+            reply = ModelReply(
+                text=spoken.text,
+                thoughts=spoken.thoughts,
+                model=metadata.get("model_name"),
+                prompt_tokens=parse_count(usage.get("input_tokens")),
+                completion_tokens=parse_count(usage.get("output_tokens")),
+                cached_tokens=parse_count(details.get("cache_read")),
+                written_tokens=sum(parse_count(details.get(name)) or 0 for name in _CACHE_WRITES),
+                logprobs=pack_logprobs(metadata.get("logprobs"), spoken.text)
+                if "logprobs" in request.payload
+                else None,
+            )
+            ended_with = metadata.get("ended_with", "")
+            return _check_ending(reply, metadata.get("finish_reason"), message.additional_kwargs, ended_with=ended_with)
         except JudgeError:
             raise
         except Exception as error:  # a chat model of any maker may raise anything; it becomes one of our errors
@@ -261,29 +281,6 @@ def _parse_completion(completion: Completion, *, sent: Mapping[str, object]) -> 
         logprobs=pack_logprobs(choice.get("logprobs"), spoken.text) if "logprobs" in sent else None,
     )
     return _check_ending(reply, choice.get("finish_reason"), message)
-
-
-def _parse_message(message: BaseMessage, *, sent: Mapping[str, object]) -> ModelReply:
-    """Return the text and counts of a reply that came through LangChain."""
-    metadata = message.response_metadata
-    usage = getattr(message, "usage_metadata", None) or {}
-    details = usage.get("input_token_details") or {}
-    apart = parse_thoughts(message.additional_kwargs)
-    if isinstance(message.content, list):
-        apart = apart or parse_thoughts({"content": message.content_blocks})  # in LangChain's own shape
-    spoken = split_thoughts(str(message.text), apart)
-    reply = ModelReply(
-        text=spoken.text,
-        thoughts=spoken.thoughts,
-        model=metadata.get("model_name"),
-        prompt_tokens=parse_count(usage.get("input_tokens")),
-        completion_tokens=parse_count(usage.get("output_tokens")),
-        cached_tokens=parse_count(details.get("cache_read")),
-        written_tokens=sum(parse_count(details.get(name)) or 0 for name in _CACHE_WRITES),
-        logprobs=pack_logprobs(metadata.get("logprobs"), spoken.text) if "logprobs" in sent else None,
-    )
-    ended_with = metadata.get("ended_with", "")
-    return _check_ending(reply, metadata.get("finish_reason"), message.additional_kwargs, ended_with=ended_with)
 
 
 def _check_ending(reply: ModelReply, finish: object, message: Mapping[str, Any], *, ended_with: str = "") -> ModelReply:

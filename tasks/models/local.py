@@ -158,7 +158,15 @@ class PairModel:
         self._max_tokens = classifier.max_tokens or min(limits)
         self.threshold = classifier.threshold
         self.device = str(self._device)
-        self.identity = _identify(classifier, config)
+        # The identity of the weights: the hub's commit, or the hash of a folder's files.
+        folder = Path(classifier.model).expanduser()
+        self.identity = str(getattr(config, "_commit_hash", None) or "unknown")[:12]
+        if folder.is_dir():
+            digest = hashlib.sha256()
+            for path in sorted({path for pattern in _WEIGHTS for path in folder.rglob(pattern)}):
+                with path.open("rb") as opened:
+                    digest.update(path.name.encode() + hashlib.file_digest(opened, "sha256").digest())
+            self.identity = digest.hexdigest()[:12]
         # The settings that may change a score, beside the weights and the texts.
         self.settings: dict[str, object] = {
             "form": classifier.form,
@@ -331,18 +339,6 @@ def _find_support(classifier: Classifier, config: Any) -> int:  # noqa: ANN401  
             f"{classifier.model} has the labels 0 to {n_labels - 1}, not support={classifier.support}"
         )
     return classifier.support
-
-
-def _identify(classifier: Classifier, config: Any) -> str:  # noqa: ANN401  # a config of transformers
-    """Return the identity of the weights: the hub's commit, or the hash of a folder's files."""
-    folder = Path(classifier.model).expanduser()
-    if not folder.is_dir():
-        return str(getattr(config, "_commit_hash", None) or "unknown")[:12]
-    digest = hashlib.sha256()
-    for path in sorted({path for pattern in _WEIGHTS for path in folder.rglob(pattern)}):
-        with path.open("rb") as opened:
-            digest.update(path.name.encode() + hashlib.file_digest(opened, "sha256").digest())
-    return digest.hexdigest()[:12]
 
 
 class LocalJudge:

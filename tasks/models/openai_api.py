@@ -151,7 +151,20 @@ def make_embedding_model(name: str) -> EmbeddingModel:
     """Return `openai:MODEL` at its own address or the judge's, or `module:factory`; raises FatalJudgeError."""
     kind, _, model = name.partition(":")
     if kind != "openai":
-        return _make_factory_model(name)
+        from langchain_core.embeddings import Embeddings  # noqa: PLC0415  # not needed for `hashing`
+
+        embeddings = call_factory(name)
+        if not isinstance(embeddings, Embeddings):
+            raise FatalJudgeError(
+                f"{name} returned a {type(embeddings).__name__}; an embeddings factory returns LangChain Embeddings"
+            )
+
+        async def embed_documents(texts: Sequence[str]) -> ModelReply:
+            vectors = await embeddings.aembed_documents(list(texts))
+            _check_number(len(vectors), len(texts))
+            return ModelReply(text="", parts=[pack_embedding(vector) for vector in vectors])
+
+        return EmbeddingModel(name=name, model=name, endpoint=name, embed=embed_documents)
     access = find_access(embeds=True)
     client = openai.AsyncOpenAI(
         api_key=access.key.get_secret_value(), base_url=access.endpoint, default_headers=access.headers
@@ -198,20 +211,3 @@ def _check_number(n_vectors: int, n_texts: int) -> None:
     """Raise RefusedRequest unless there is one vector for each text; a request of fewer texts may get all."""
     if n_vectors != n_texts:
         raise RefusedRequest(f"the endpoint gave {n_vectors} embeddings for {n_texts} texts")
-
-
-def _make_factory_model(name: str) -> EmbeddingModel:
-    from langchain_core.embeddings import Embeddings  # noqa: PLC0415  # not needed for `hashing`
-
-    embeddings = call_factory(name)
-    if not isinstance(embeddings, Embeddings):
-        raise FatalJudgeError(
-            f"{name} returned a {type(embeddings).__name__}; an embeddings factory returns LangChain Embeddings"
-        )
-
-    async def embed(texts: Sequence[str]) -> ModelReply:
-        vectors = await embeddings.aembed_documents(list(texts))
-        _check_number(len(vectors), len(texts))
-        return ModelReply(text="", parts=[pack_embedding(vector) for vector in vectors])
-
-    return EmbeddingModel(name=name, model=name, endpoint=name, embed=embed)

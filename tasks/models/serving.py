@@ -1,16 +1,14 @@
-"""The servers of models: what a self-hosted one reports about a model, and what an endpoint can, found by requests.
+"""The servers of models: the report of a self-hosted one about a model, and a probe of an endpoint's abilities.
 
-There is no standard for the report. Most servers put the context window into the list of models, each under another
-name, and beside it what distinguishes models of one name: vLLM the folder or repository that was loaded, llama.cpp the
-model's sizes. llama.cpp has its slots at `/props`. Ollama lists models by name alone; at `/api/ps` it has the windows
-of the loaded models, which may be far smaller than the models allow, and their digests there and at `/api/tags`. Those
-are read only at an address nearby, where such a server may be; none of it costs anything.
+Each server has its own form of a report. Most put the context window into the list of models, and beside it what
+distinguishes models of one name: vLLM the folder that was loaded, llama.cpp the model's sizes; its slots are at
+`/props`. Ollama has the windows of loaded models at `/api/ps`, which may be far smaller than the models allow, and
+their digests there and at `/api/tags`. These paths are read only at an address nearby; none of it costs anything.
 
-The probe asks four times for the same small JSON object, in which one label is not allowed by the schema: a
-model that is held to the schema cannot repeat it. The first request goes out as a run's would, made simpler with each
-refusal. The second asks for plain text, with a seed and log-probabilities. The last two, one in JSON mode and one with
-a schema that names no ids, go out together, and show whether they are answered at once or one after the other. A
-refused request costs nothing, and is sent again without the refused option.
+The probe asks four times for the same JSON object, in which one label is not allowed by the schema: a model that is
+held to the schema cannot repeat it. The first request goes out as a run's would, made simpler with each refusal, which
+costs nothing; the second asks for plain text with a seed and log-probabilities; the last two, in JSON mode and with a
+schema, go out together to show whether they are answered at once or one after the other.
 """
 
 import asyncio

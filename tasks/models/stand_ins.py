@@ -117,7 +117,7 @@ class StandInJudge:
     Each question that is asked is put into `heard`, if that is given, by the hash of its request.
     """
 
-    endpoint = None  # no endpoint is asked, so that there are no limits to share
+    endpoint = None  # without an endpoint no limits are shared
     tasks = None
 
     def __init__(self, judge: Judge | None, *, heard: dict[str, Question] | None = None) -> None:

@@ -283,7 +283,19 @@ class RunnableTarget:
         self.name = settings.runnable
         value = find_object(self.name)
         if inspect.isclass(value) or not hasattr(value, "ainvoke"):
-            value = self._make(value)
+            # A function of this name makes the Runnable.
+            if not callable(value):
+                kind = name_kind(value)
+                raise TargetError(f"{self.name} is {kind}; a runnable has `ainvoke`, or is a function that makes one")
+            try:
+                value = value()
+            except Exception as error:  # a factory of any maker may raise anything
+                raise TargetError(f"{self.name}() failed with {describe_error(error)}") from error
+            if not hasattr(value, "ainvoke"):
+                if inspect.iscoroutine(value):
+                    value.close()
+                kind = name_kind(value)
+                raise TargetError(f"{self.name}() returned {kind}, which has no `ainvoke`; return a LangChain Runnable")
         self._runnable: Any = value
         self._shape = shape = read_shape(self.name, self._runnable)
         self.takes_contexts = shape.contexts is not None
@@ -291,22 +303,6 @@ class RunnableTarget:
         self.names_conversation = "conversation_id" in shape.others
         self._timeout_s = settings.timeout_s
         self._attempts = Attempts(settings)
-
-    def _make(self, factory: object) -> object:
-        """Return the Runnable that a function makes; raises TargetError."""
-        if not callable(factory):
-            kind = name_kind(factory)
-            raise TargetError(f"{self.name} is {kind}; a runnable has `ainvoke`, or is a function that makes one")
-        try:
-            made: object = factory()
-        except Exception as error:  # a factory of any maker may raise anything
-            raise TargetError(f"{self.name}() failed with {describe_error(error)}") from error
-        if not hasattr(made, "ainvoke"):
-            if inspect.iscoroutine(made):
-                made.close()
-            kind = name_kind(made)
-            raise TargetError(f"{self.name}() returned {kind}, which has no `ainvoke`; return a LangChain Runnable")
-        return made
 
     async def ask(self, question: TargetQuestion) -> Response:
         """Return the response; an error of the Runnable is its text."""

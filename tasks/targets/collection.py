@@ -448,7 +448,7 @@ class Collection:
                 question = replace(question, conversation=make_messages(earlier))
             if self.target is None:
                 raise FatalJudgeError(
-                    f"sample {question.sample_id} has no recorded response, and there is no target to ask"
+                    f"sample {question.sample_id} has no recorded response, and no target was given to ask"
                 )
             try:
                 async with asyncio.timeout(None) as drain:
@@ -564,44 +564,41 @@ def stage_responses(collection: Collection, shard_size: int) -> Staging:
             held = list(collection.read_conversations(number, shard_size))
             ids = [sample.sample_id for conversation in held for sample in conversation]
             responses = fetch_responses(collection.warehouse, collection.run_id, ids)
-            staging.add([row for conversation in held for row in _answer_conversation(conversation, responses)])
+            rows: list[Mapping[str, object]] = []
+            for conversation in held:
+                earlier: Sequence[Turn] | None = conversation[0].conversation
+                for place, sample in enumerate(conversation):
+                    response = responses[sample.sample_id]
+                    asked = sample
+                    if place and earlier is not None:
+                        before, its = conversation[place - 1], responses[conversation[place - 1].sample_id]
+                        earlier = (
+                            None if its.status == "failed" else continue_conversation(earlier, before, its, sample)
+                        )
+                        asked = sample if earlier is None else replace(sample, conversation_json=dump_turns(earlier))
+                    answered: dict[str, Any] = {
+                        "question": asked.question,
+                        "answer": response.answer,
+                        "ground_truth": asked.ground_truth,
+                        "contexts": response.contexts,
+                        "context_ids": response.context_ids,
+                        "reference_context_ids": asked.reference_context_ids,
+                    }
+                    rows.append(
+                        {
+                            "ordinal": asked.ordinal,
+                            "given_id": asked.sample_id,
+                            "sample_id": asked.sample_id,
+                            "input_hash": hash_inputs(
+                                **answered, ground_truths=asked.accepted_answers, conversation=asked.conversation
+                            ),
+                            "metadata": asked.metadata_json,
+                            "conversation": asked.conversation_json,
+                            **answered,
+                        }
+                    )
+            staging.add(rows)
     except BaseException:  # also on Ctrl-C the staged file goes
         staging.discard()
         raise
     return staging
-
-
-def _answer_conversation(
-    conversation: Sequence[StoredSample], responses: Mapping[str, StoredResponse]
-) -> Iterator[Mapping[str, object]]:
-    """Yield the staged rows of turns that were asked in order; those after a failed one have the dataset's history.
-
-    A response that failed leaves the sample without answer and contexts.
-    """
-    earlier: Sequence[Turn] | None = conversation[0].conversation
-    for place, sample in enumerate(conversation):
-        response = responses[sample.sample_id]
-        asked = sample
-        if place and earlier is not None:
-            before, its = conversation[place - 1], responses[conversation[place - 1].sample_id]
-            earlier = None if its.status == "failed" else continue_conversation(earlier, before, its, sample)
-            asked = sample if earlier is None else replace(sample, conversation_json=dump_turns(earlier))
-        answered: dict[str, Any] = {
-            "question": asked.question,
-            "answer": response.answer,
-            "ground_truth": asked.ground_truth,
-            "contexts": response.contexts,
-            "context_ids": response.context_ids,
-            "reference_context_ids": asked.reference_context_ids,
-        }
-        yield {
-            "ordinal": asked.ordinal,
-            "given_id": asked.sample_id,
-            "sample_id": asked.sample_id,
-            "input_hash": hash_inputs(
-                **answered, ground_truths=asked.accepted_answers, conversation=asked.conversation
-            ),
-            "metadata": asked.metadata_json,
-            "conversation": asked.conversation_json,
-            **answered,
-        }

@@ -230,7 +230,7 @@ def _find_sets(folder: Path) -> Iterator[_SetFiles]:
         yield _SetFiles(name=name or folder.stem, path=folder, files=(folder,), is_named=True)
         return
     if not folder.is_dir():
-        raise DatasetError(f"{folder}: there is no such folder; give a folder of sets, or a set itself")
+        raise DatasetError(f"{folder} does not exist; give a folder of sets, or a set itself")
     files = _list_files(folder)
     if files:
         yield _SetFiles(name=folder.resolve().name, path=folder, files=files, is_named=True)
@@ -468,7 +468,7 @@ async def judge_rated(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
     """Return the metrics of a rated row; a metric is left out if the row has no ground truth or contexts for it."""
     answer, truth = str(row.data["answer"]), row.ground_truth or None
     if not answer.strip():
-        return Judged(row=row, failure="there is no answer to judge")
+        return Judged(row=row, failure="the answer is missing")
     work = _make_sample(sample_id, row, answer=answer, ground_truth=truth)
     splits, others = [extract_answer], [attribute_statements]
     if truth is not None:

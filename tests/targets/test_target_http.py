@@ -320,7 +320,7 @@ async def test_depth_without_end_is_a_failed_response() -> None:
         assert (await ask_once(url=server.url, answer="$..c")).answer == "Yes."
 
 
-async def test_a_byte_order_mark_is_no_problem() -> None:
+async def test_byte_order_mark_is_ignored() -> None:
     with serving(Canned(body=[b'\xef\xbb\xbf{"answer": "Yes."}'])) as server:
         assert (await ask_once(url=server.url)).answer == "Yes."
 

@@ -359,7 +359,7 @@ def test_an_empty_answer_is_wrong_without_a_question(live_run: LiveRun, endpoint
     ("arguments", "expected"),
     [
         ((), "Missing option '--data'"),
-        (("--data", "missing"), "missing: there is no such folder"),
+        (("--data", "missing"), "missing does not exist"),
         (("--data", "sets", "--judge", "lexcal"), "unknown judge 'lexcal'"),
         (("--data", "sets", "--half", "third"), "'third' is not one of 'choose', 'report', 'all'"),
         (("--data", "sets", "--limit", "0"), "0 is not in the range"),

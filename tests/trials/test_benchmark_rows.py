@@ -69,7 +69,7 @@ def test_sets_of_other_kinds_are_passed_over_in_a_folder_and_refused_by_name(tmp
 
 
 def test_nothing_to_judge_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="there is no such folder"):
+    with pytest.raises(DatasetError, match="does not exist"):
         read_labelled([tmp_path / "missing"])
     with pytest.raises(DatasetError, match="holds no labelled set"):
         read_labelled([tmp_path])
