@@ -16,7 +16,7 @@ from evalhouse.flows.trials.endpoint import JudgeTrial, list_consequences, plan_
 
 KEY = "sk-probe-77c1d2"
 ASKED = ("rank", "other")
-SLOW = 0.5
+SLOW = 0.25
 
 
 def refuse(status: int, message: str, param: str | None = None) -> Raw:

@@ -302,11 +302,10 @@ def test_the_samples_of_a_run_without_a_target_are_responses_too(harbour: Harbou
     assert first["hashes"] == second["hashes"], "the same inputs by either way"
 
 
-@pytest.mark.parametrize("command", ["run", pytest.param("collect", marks=pytest.mark.slow)])
-def test_run_locks_its_suite_and_resumes_after_a_signal(harbour: Harbour, command: str) -> None:
+def test_run_locks_its_suite_and_resumes_after_a_signal(harbour: Harbour) -> None:
     folder, suite = harbour.place.folder, (harbour.place.folder / SUITE).read_text(encoding="utf-8")
     harbour.bot.configure(hold_after=2)
-    first = harbour.place.start(command, SUITE)
+    first = harbour.place.start("run", SUITE)
     try:
         harbour.bot.wait_for(N)
         (running,) = harbour.read("select run_id from runs")
