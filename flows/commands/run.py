@@ -55,6 +55,7 @@ from evalhouse.flows.results.run_facts import (
     describe_responses,
     explain_sampling,
     explain_stand_in,
+    list_folded,
     print_response_errors,
     print_responses,
     read_replies,
@@ -276,7 +277,7 @@ def _print_outcome(suite_outcome: "SuiteOutcome", rows: Sequence[Mapping[str, An
     if outcome.status in ("completed", "incomplete"):
         print_line()
         silent = read_silent(warehouse, run)
-        print_scores(rows, run.metrics, silent.hidden, silent.line)
+        print_scores(rows, run.metrics, silent.hidden, silent.line, list_folded(run, rows))
         if note := explain_stand_in(run):
             print_line(note)
         print_line()

@@ -40,6 +40,7 @@ from evalhouse.flows.results.run_facts import (
     explain_sampling,
     explain_stand_in,
     find_other_run,
+    list_folded,
     list_trail,
     list_troubled,
     print_responses,
@@ -111,6 +112,7 @@ def runs(limit: int, of_all_kinds: bool, warehouse: Warehouse, as_json: bool) ->
 @click.command()
 @LATEST_ARGUMENT
 @count_option("--worst", default=5, text="Worst samples to show.")
+@click.option("--all", "show_all", is_flag=True, help="Show every metric, not only the main ones.")
 @click.option("--by", metavar="METRIC", help="The metric that says which samples are worst.")
 @click.option(
     "--drop",
@@ -130,7 +132,15 @@ def runs(limit: int, of_all_kinds: bool, warehouse: Warehouse, as_json: bool) ->
 @WAREHOUSE_OPTION
 @JSON_OPTION
 def show(
-    *, run: str, worst: int, by: str | None, drops: tuple[str, ...], power: float, warehouse: Warehouse, as_json: bool
+    *,
+    run: str,
+    worst: int,
+    show_all: bool,
+    by: str | None,
+    drops: tuple[str, ...],
+    power: float,
+    warehouse: Warehouse,
+    as_json: bool,
 ) -> None:
     """Show RUN: its scores with the change since the run before, worst samples, costs, and what is unscored and why.
 
@@ -185,7 +195,7 @@ def show(
     if as_json:
         print_json(document)
     else:
-        _print_run(run_row, document, read_silent(warehouse, run_row), worst=worst)
+        _print_run(run_row, document, read_silent(warehouse, run_row), worst=worst, show_all=show_all)
 
 
 def _describe_run(run: RunRow) -> dict[str, object]:
@@ -197,7 +207,7 @@ def _describe_run(run: RunRow) -> dict[str, object]:
     return {name: getattr(run, name) for name in names} | {"testset": run.config.get("refreshed")}
 
 
-def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics, *, worst: int) -> None:
+def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics, *, worst: int, show_all: bool) -> None:
     if run.kind == "collection":
         tools = "its application was asked, and nothing was judged"
     else:
@@ -215,7 +225,8 @@ def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics, *, 
     print_responses(document["responses"])
     if document["metrics"]:
         print_line()
-        print_scores(document["metrics"], run.metrics, silent.hidden, silent.line)
+        folded = [] if show_all else list_folded(run, document["metrics"])
+        print_scores(document["metrics"], run.metrics, silent.hidden, silent.line, folded)
         for note in filter(None, (explain_stand_in(run), document["sampling"])):
             print_line(note)
         # The groups that intervals count, if they do not count single samples.
@@ -238,7 +249,7 @@ def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics, *, 
                 else "other judge, language, plan or formula: not comparable",
             ]
             for row in document["metrics"]
-            if row["change"] not in (None, 0)
+            if row["change"] not in (None, 0) and row["metric"] not in folded
         ]
         print_section("Changes", ["metric", "#change", "since run", ""], rows)
     elif document["preferences"]:

@@ -267,11 +267,19 @@ def write_dollars(value: float | None) -> str:
 
 
 def print_scores(
-    rows: Sequence[Mapping[str, Any]], order: Sequence[str], hidden: Collection[str], note: str | None
+    rows: Sequence[Mapping[str, Any]],
+    order: Sequence[str],
+    hidden: Collection[str],
+    note: str | None,
+    folded: Collection[str] = (),
 ) -> None:
-    """Print rows of `run_scores` as a table in the given order of metrics, without the `hidden` ones; `note` explains
-    those. A line names the metrics that are better when low."""
-    shown = [row for row in sort_by_metric(rows, order) if row["metric"] not in hidden]
+    """Print rows of `run_scores` as a table in the given order of metrics, without the `hidden` and `folded` ones.
+
+    `note` explains the hidden ones, a line says how to see the folded ones, and another names the metrics that are
+    better when low.
+    """
+    visible = [row for row in sort_by_metric(rows, order) if row["metric"] not in hidden]
+    shown = [row for row in visible if row["metric"] not in folded]
     if shown:
         cells = [
             [row["metric"], row["mean"], write_interval(row["ci_low"], row["ci_high"]), row["n_scored"],
@@ -279,6 +287,8 @@ def print_scores(
             for row in shown
         ]  # fmt: skip
         print_table(make_table(["metric", "#mean", "95 % interval", "#scored", "#unscored"], cells))
+    if n_folded := len(visible) - len(shown):
+        print_line(f"{n_folded} more metrics are in `evalhouse show --all`")
     if low := [row["metric"] for row in shown if row["better"] == "low"]:
         print_line(f"note: better when low: {', '.join(low)}")
     if note:

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 HEADLINE = ("answer_correctness", "factual_f1", "faithfulness", "context_recall", "context_precision")
 """The main metrics, which come first where there is room for few."""
+FIRST: Final = (
+    "answer_correctness", "faithfulness", "context_recall", "context_precision", "answer_rate", "refusal_rate",
+)  # fmt: skip
+"""The metrics that the terminal shows by themselves, if a run chose none by name."""
 _WEIGHTED = "answer_correctness"
 _SHOWN_DOCUMENTS = 10
 _SHOWN_ERRORS = 10
@@ -87,6 +91,14 @@ def read_silent(warehouse: Warehouse, run: RunRow) -> SilentMetrics:
         hidden=tuple(str(row["metric"]) for row in rows if not wanted and not row["has_failed"]),
         expected=frozenset(str(row["metric"]) for row in rows if not wanted and row["is_rare"]),
     )
+
+
+def list_folded(run: RunRow, rows: Rows) -> list[str]:
+    """List the metrics of `run_scores` rows that a short table leaves out: none if the run chose metrics by name."""
+    metrics = [str(row["metric"]) for row in rows]
+    if run.config.get("metrics") or not set(FIRST).intersection(metrics):
+        return []
+    return [metric for metric in metrics if metric not in FIRST]
 
 
 def read_response_counts(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | None:
