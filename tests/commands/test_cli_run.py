@@ -58,7 +58,7 @@ def test_a_person_reads_run_id_means_cost_and_what_to_type_next(house: House) ->
     assert first_line.startswith(f"run {run_id} completed: {N_JUDGED} samples, judged by lexical")
     header = next(line for line in house.second.lines if line.startswith("metric"))
     assert header.split() == ["metric", "mean", "95", "%", "interval", "scored", "unscored"]
-    row = next(line for line in house.second.lines if line.startswith("factual_f1"))
+    row = next(line for line in house.second.lines if line.startswith("faithfulness"))
     assert len(row.split()) == 7, "metric, mean, low, to, high, scored, unscored"
     assert "cost $0.00" in house.second.stdout
     assert house.second.lines[-1].startswith(f"next: evalhouse show {run_id}")

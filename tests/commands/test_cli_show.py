@@ -54,7 +54,12 @@ def test_show_has_scores_worst_samples_calls_and_what_is_unscored(house: House, 
     assert "label: first night" in finished.lines
     assert "link: https://example.org/c/1" in finished.lines
     assert "tags: a, b" in finished.lines
-    assert find_line(finished, "factual_f1")
+    names = [line.split()[0] for line in finished.lines if line]
+    shown = names[names.index("metric") + 1 :]
+    main = ["answer_correctness", "context_recall", "context_precision", "faithfulness", "answer_rate"]
+    assert shown[: len(main)] == main
+    assert re.search(r"^\d+ more metrics are in `evalhouse show --all`$", finished.stdout, re.MULTILINE)
+    assert find_line(ask("show", house.run_id, "--all"), "factual_f1")
     assert "Worst by answer_correctness" in finished.lines
     assert find_line(finished, "extract_answer").split()[1] == "3"
     assert find_line(finished, "no_answer").split()[1] == "1"
@@ -202,7 +207,7 @@ def test_what_is_not_there_is_reported_in_one_message(ask: Ask, arguments: tuple
 
 
 def test_the_metrics_that_are_better_when_low_are_named(ask: Ask, house: House) -> None:
-    (line,) = [line for line in ask("show", house.run_id).lines if line.startswith("note: better when low: ")]
+    (line,) = [line for line in ask("show", house.run_id, "--all").lines if line.startswith("note: better when low: ")]
     low = {row["metric"] for row in ask("query", "from run_scores where better = 'low'", "--format", "json").document}
     assert {*line.removeprefix("note: better when low: ").split(", ")} == low
     assert "hallucination" in low
