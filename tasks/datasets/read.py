@@ -6,8 +6,6 @@ DatasetError about all of them at the end. `formats` reads raw rows, `rows` find
 """
 
 import hashlib
-from array import array
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +13,6 @@ from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 
-import numpy as np
 import orjson
 import polars as pl
 
@@ -38,13 +35,12 @@ from evalhouse.warehouse.rows.samples import Staging, dump_turns
 from evalhouse.warehouse.sample_data import SAMPLE_PATH
 from evalhouse.warehouse.store import Warehouse
 
-__all__ = ["DatasetError", "DuplicateIds", "RepeatedId", "SampleRow", "read_samples"]
+__all__ = ["DatasetError", "SampleRow", "read_samples"]
 
 Source = str | Path | pl.DataFrame | DatasetSource
 Open = Callable[[Source, str | None], DatasetSource]
 """Opens a dataset, with the encoding of its text where one was named."""
 _NO_MAPPING: Mapping[str, str] = MappingProxyType({})
-_MAX_TRACKED_IDS = 10_000  # repeated ids that are reported with both rows; the others are only counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +211,8 @@ class _Reading:
 
     def read(self, batch_size: int) -> Iterator[list[SampleRow]]:
         """Yield the samples in batches; raises DatasetError at the end if there was any problem."""
-        problems, columns, ids, n_rows = self._problems, self._columns, DuplicateIds(), 0
+        problems, columns, n_rows = self._problems, self._columns, 0
+        first_rows: dict[str, int] = {}  # of each id: the one thing whose memory grows with the file
         try:
             for raw_rows in _batch(self._read_rows(problems.add, columns.use), batch_size):
                 if not self._seen:
@@ -228,25 +225,16 @@ class _Reading:
                     )
                     samples += [sample] if sample is not None else []
                     given_id = sample.given_id if sample else read_given_id(raw, columns)
-                    if given_id is not None:
-                        ids.add(given_id)
+                    if given_id in first_rows:
+                        place = name_row(self._source.place, first_rows[given_id])
+                        problems.add(raw.row, "duplicate_id", f"id {given_id!r} is that of {place} already")
+                    elif given_id is not None:
+                        first_rows[given_id] = raw.row
                 if not problems.n:
                     yield samples
             if n_rows == 0 and not problems.n:
                 raise ReadingStopped(None, "no_rows", "no rows")
             self._check_mapped(columns.list_awaited())
-
-            def read_given_ids() -> Iterator[GivenId]:
-                # The first reading reported all problems.
-                for raw in self._read_rows(lambda _row, _kind, _text: None, ColumnUse()):
-                    given_id = read_given_id(raw, columns)
-                    if given_id is not None:
-                        yield GivenId(row=raw.row, given_id=given_id)
-
-            for repeated in ids.find_repeated(read_given_ids):
-                text = f"id {repeated.given_id!r} is that of {name_row(self._source.place, repeated.first_row)} already"
-                problems.add(repeated.row, "duplicate_id", text)
-            problems.n += ids.n_untracked
         except ReadingStopped as stopped:
             problem = stopped.problem
             problems.add(problem.row, problem.kind, problem.text)
@@ -305,66 +293,3 @@ def _batch(rows: Iterable[RawRow], size: int) -> Iterator[list[RawRow]]:
         yield batch
     if stopped is not None:
         raise stopped
-
-
-# --- ids
-
-
-@dataclass(frozen=True, kw_only=True)
-class GivenId:
-    """An id as a row gives it."""
-
-    row: int
-    given_id: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class RepeatedId:
-    """A row whose id an earlier row has."""
-
-    row: int
-    first_row: int
-    given_id: str
-
-
-class DuplicateIds:
-    """Finds ids that several rows have, with eight bytes of memory a row.
-
-    `add` stores a hash of each id. Hashes that came twice are only candidates: `find_repeated` reads the ids once more
-    and compares the candidates as texts, so two ids that share a hash are not confused.
-    """
-
-    def __init__(self, hash_id: Callable[[str], int] = hash) -> None:
-        self._hash_id = hash_id
-        self._hashes = array("q")
-        self.n_untracked = 0  # repetitions that `find_repeated` counted by their hashes and did not report
-
-    def add(self, given_id: str) -> None:
-        self._hashes.append(self._hash_id(given_id))
-
-    def find_repeated(self, read_again: Callable[[], Iterable[GivenId]]) -> Iterator[RepeatedId]:
-        """Yield every row whose id came before. Calls `read_again` only when there is a candidate.
-
-        Of more than `_MAX_TRACKED_IDS` candidates the first ones are tracked, so that a file full of repetitions needs
-        no more memory than another; `n_untracked` counts the rest.
-        """
-        ordered = pl.Series(np.frombuffer(self._hashes, dtype=np.int64)).sort()
-        repeated = ordered.filter(ordered == ordered.shift()).unique().sort()
-        candidates = array("q", repeated.to_arrow().buffers()[1].to_pybytes())
-        if not candidates:
-            return
-        first_rows: dict[str, int] = {}
-        n_passed_over = 0
-        for row in read_again():
-            hashed = self._hash_id(row.given_id)
-            place = bisect_left(candidates, hashed)
-            if place == len(candidates) or candidates[place] != hashed:
-                continue
-            first_row = first_rows.get(row.given_id)
-            if first_row is not None:
-                yield RepeatedId(row=row.row, first_row=first_row, given_id=row.given_id)
-            elif len(first_rows) < _MAX_TRACKED_IDS:
-                first_rows[row.given_id] = row.row
-            else:
-                n_passed_over += 1
-        self.n_untracked = max(0, n_passed_over - max(0, len(candidates) - len(first_rows)))
