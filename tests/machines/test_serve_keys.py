@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from browser import open_browser
 from serve_house import ServeHouse, open_serve_house, start_prefect_server
+from target_server import Canned, serving
 
 from evalhouse.flows.server.environment import load_user_settings, make_lasting_key
 from evalhouse.flows.server.local import LocalServer
@@ -117,26 +114,14 @@ def test_the_server_answers_under_names_of_this_machine_alone(house: ServeHouse)
         assert (status, headers["access-control-allow-origin"]) == (200, own)
 
 
-@contextmanager
-def serve_page(folder: Path) -> Iterator[int]:
-    """Another site, at another port."""
-    (folder / "index.html").write_text("<!doctype html><title>Cats</title>", encoding="utf-8")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
 @pytest.mark.slow
-def test_a_page_of_another_site_gets_nothing(house: ServeHouse, tmp_path: Path) -> None:
+def test_a_page_of_another_site_gets_nothing(house: ServeHouse) -> None:
     script = SCRIPT.format(
         api=house.api_url, deployment=find_deployment(house)["id"], steps=json.dumps(make_steps(house))
     )
-    with open_browser() as browser, serve_page(tmp_path) as port, browser.opened_page() as page:
-        page.visit(f"http://localhost:{port}/index.html")
+    page_of_cats = Canned(headers={"Content-Type": "text/html"}, body=[b"<!doctype html><title>Cats</title>"])
+    with open_browser() as browser, serving(page_of_cats) as site, browser.opened_page() as page:
+        page.visit(site.url.replace("127.0.0.1", "localhost"))
         seen = page.evaluate(script)
     # What is sent without asking comes to an answer that the page cannot read.
     assert seen == ["refused by the browser"] * 3 + ["0 ", "socket refused"]
