@@ -12,7 +12,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from cli_house import write_dataset
+from cli_house import make_rows, write_dataset
 from cli_process import Finished, Place, call_here, finish, wait_for
 from endpoint import Asked, Endpoint, running_endpoint
 from endpoint_replies import compose_reply
@@ -27,20 +27,6 @@ N_AGAIN = 20
 _OTHER = {"TP": "FP", "FP": "TP", "FN": "TP"}
 
 Read = Callable[[str], list[dict[str, Any]]]
-
-
-def make_rows(number: int) -> list[dict[str, Any]]:
-    """Samples whose answers have two statements, one of which the ground truth and a context have as well."""
-    return [
-        {
-            "id": f"berth-{place}",
-            "question": f"Which ship lies at berth {place}?",
-            "answer": f"Ship number {place * 7} lies at berth {place}. It came on day {place}.",
-            "ground_truth": f"Ship number {place * 7} lies at berth {place}.",
-            "contexts": [f"The list says that ship number {place * 7} lies at berth {place}.", "Ropes are sold here."],
-        }
-        for place in range(1, number + 1)
-    ]
 
 
 class Wavering:
