@@ -103,7 +103,7 @@ def pick_rubrics(plan: Plan, prompts: Prompts, way: str) -> tuple[Prompt, ...]:
         rubric = prompts[name].rubric if name in prompts else None
         if rubric is None:
             raise FatalJudgeError(
-                f"there is no rubric {name!r} in this language; add {name}.yaml to a folder of prompts "
+                f"rubric {name!r} is missing in this language; add {name}.yaml to a folder of prompts "
                 f"({name_setting('prompts')})"
             )
         if rubric.is_of_pairs:
@@ -111,7 +111,7 @@ def pick_rubrics(plan: Plan, prompts: Prompts, way: str) -> tuple[Prompt, ...]:
     for name in list_prompts(plan.steps | arrange_steps(plan.steps, way)):
         if name in prompts:
             continue
-        raise FatalJudgeError(f"there is no prompt {name!r} in this language; add prompts/<language>/{name}.yaml")
+        raise FatalJudgeError(f"prompt {name!r} is missing in this language; add prompts/<language>/{name}.yaml")
     return tuple(prompts[name] for name in wanted)
 
 
@@ -495,8 +495,7 @@ def check_budget(run_id: str, settings: RunSettings, judges: Judges, warehouse: 
     unpriced = [judge.model for judge in judges.all if find_price(prices, judge.model) is None]
     if settings.budget_usd is not None and unpriced:
         raise FatalJudgeError(
-            f"there is no price for {unpriced[0]!r}, so a budget cannot be kept; name a price file with "
-            f"{name_setting('prices')}"
+            f"a budget needs a price for {unpriced[0]!r}; name a price file with {name_setting('prices')}"
         )
     if settings.budget_usd is None or warehouse is None:
         return 0.0

@@ -146,7 +146,7 @@ def explain_bad_cron(cron: str) -> str | None:
     try:
         croniter.croniter(cron).get_next()
     except croniter.CroniterBadDateError:
-        return "there is no such day, so it would never fire"
+        return "that day never comes, so it would never fire"
     except (croniter.CroniterError, ValueError, AttributeError, KeyError):
         return f"it is not a cron expression; write {_EXAMPLE}"
     return None
@@ -157,7 +157,7 @@ def explain_bad_timezone(timezone: str) -> str | None:
     try:
         ZoneInfo(timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        return "there is no such time zone; allowed are names such as UTC, Europe/Berlin, Asia/Shanghai"
+        return "unknown time zone; allowed are names such as UTC, Europe/Berlin, Asia/Shanghai"
     return None
 
 
@@ -186,7 +186,7 @@ def _load_croniter() -> ModuleType:
     path = Path(prefect.origin).parent / "_vendor" / "croniter" / "croniter.py"
     spec = importlib.util.spec_from_file_location(_CRONITER, path)
     if spec is None or spec.loader is None:
-        raise ModuleNotFoundError(f"there is no croniter in {path}")
+        raise ModuleNotFoundError(f"croniter is missing: {path}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[_CRONITER] = module
     spec.loader.exec_module(module)
@@ -448,7 +448,7 @@ def load_suite(path: str | Path) -> Suite:
     name = text.values.get("name", path.stem)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         allowed = "allowed are letters, digits, `_`, `-` and `.`, at most 100, the first a letter, digit or `_`"
-        origin = "" if "name" in text.values else " from the name of its file, as there is no `name`"
+        origin = "" if "name" in text.values else " from the name of its file, as `name` is missing"
         reading.refuse(("name",), f"got {quote_value(name)}{origin}; {allowed}")
     if trigger is not None and trigger.asset == name_scores(str(name)):
         problem = "these are the scores of this suite, so that each run would start another"
@@ -540,7 +540,7 @@ class _Reading:
     def read_settings(self) -> RunSettings | None:
         """Return all that makes up a run's settings; None when something is wrong with it."""
         if "dataset" not in self.flat:
-            problem = f"there is no `dataset`; name a file, or {_SAMPLE!r} for the dataset that ships with evalhouse"
+            problem = f"`dataset` is missing; name a file, or {_SAMPLE!r} for the dataset that ships with evalhouse"
             self.refuse((), problem)
         given = self.flat.get("judge", {})
         try:
@@ -612,8 +612,8 @@ def _explain(problem: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> st
 def explain_misplaced(key: str, allowed: Sequence[str]) -> str:
     """Return the message for a key that is unknown where it is written."""
     if key in _PLACES and key not in allowed:
-        return f"there is no such key here; it belongs in {_PLACES[key]}"
-    return f"there is no such key; {suggest(key, allowed, otherwise='allowed')}"
+        return f"unknown key here; it belongs in {_PLACES[key]}"
+    return f"unknown key; {suggest(key, allowed, otherwise='allowed')}"
 
 
 def _find_path(name: str, text: str, folder: Path) -> str:

@@ -176,7 +176,7 @@ def _check_dataset(settings: RunSettings) -> CheckResult:
     check_history(settings, staged)
     detail = f"{settings.dataset}: {write_count(staged.n_samples, 'sample')}"
     if settings.target is None and settings.responses is None and not staged.n_answered:
-        detail += ", none with an answer, and there is no [target] to ask for one"
+        detail += ", none with an answer, without a [target] to ask for one"
         return "wrong", "; ".join([detail, staged.use.describe(is_asked=False), *staged.use.suggest(is_asked=False)])
     columns, *warnings = describe_columns(staged, settings, make_plan(settings).metrics)
     return "note" if warnings else "ok", "; ".join([detail, columns, *warnings])

@@ -149,7 +149,7 @@ class Asker:
     def __post_init__(self) -> None:
         if self.budget_usd is not None and self.price is None:
             raise FatalJudgeError(
-                f"there is no price for {self.judge.model!r}, so a budget cannot be kept; "
+                f"a budget needs a price for {self.judge.model!r}; "
                 "add it to your own price file (EVALHOUSE_PRICES), or leave the budget out"
             )
         self._sending: set[asyncio.Timeout] = set()

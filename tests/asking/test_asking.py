@@ -245,7 +245,7 @@ async def test_recorded_reply_is_free_when_the_budget_is_spent(tmp_path: Path) -
 
 async def test_a_budget_without_a_price_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
     async with lay_out_run(tmp_path, judge=ScriptedJudge(say_in_turn(GOOD))) as live_run:
-        with pytest.raises(FatalJudgeError, match="no price for 'scripted-1'"):
+        with pytest.raises(FatalJudgeError, match="a price for 'scripted-1'"):
             Asker(
                 judge=live_run.asker.judge,
                 record=live_run.asker.record,

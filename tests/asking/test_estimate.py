@@ -264,7 +264,7 @@ def test_a_budget_does_not_end_the_counting(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_a_budget_without_a_price_is_refused_here_too(tmp_path: Path) -> None:
-    with pytest.raises(FatalJudgeError, match="no price for 'unknown-model'"):
+    with pytest.raises(FatalJudgeError, match="a price for 'unknown-model'"):
         estimate_run(make_settings(tmp_path / "none.duckdb", "openai:unknown-model", budget_usd=1.0))
 
 

@@ -148,7 +148,7 @@ def test_a_night_says_what_became_of_its_set(
     ("replaced", "by", "problem"),
     [
         ('"docs"', "7", "line 9: testset.documents: got 7; input should be a valid string"),
-        ('"docs"', '"docs"\nacept = true', "line 10: testset.acept: there is no such key; did you mean accept?"),
+        ('"docs"', '"docs"\nacept = true', "line 10: testset.acept: unknown key; did you mean accept?"),
         ('"docs"', '"docs"\ncoverage = 9\nnew = false', "line 10: testset.coverage: gives a number of questions"),
         ('"questions.jsonl"', '"sample"', "line 2: dataset: there is [testset], and the dataset is 'sample'; name"),
         ('documents = "docs"', "", "testset.documents: is missing"),

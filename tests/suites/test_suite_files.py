@@ -107,8 +107,8 @@ def test_a_path_is_written_as_a_person_writes_it() -> None:
 
 
 def test_unknown_key_gets_a_suggestion_or_the_allowed_keys() -> None:
-    assert explain_misplaced("embedings", ["embeddings", "rpm"]) == "there is no such key; did you mean embeddings?"
-    assert explain_misplaced("xyz", ["embeddings", "rpm"]) == "there is no such key; allowed: embeddings, rpm"
+    assert explain_misplaced("embedings", ["embeddings", "rpm"]) == "unknown key; did you mean embeddings?"
+    assert explain_misplaced("xyz", ["embeddings", "rpm"]) == "unknown key; allowed: embeddings, rpm"
 
 
 @pytest.mark.parametrize(

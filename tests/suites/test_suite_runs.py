@@ -194,7 +194,7 @@ def test_all_problems_of_a_suite_are_reported_first(harbour: Harbour) -> None:
     assert finished.status == 2
     assert finished.stderr.splitlines() == [
         "Error: nightly.toml, line 25: limits.rpm: got 0; input should be greater than or equal to 1",
-        "nightly.toml, line 26: limits.concurency: there is no such key; did you mean concurrency?",
+        "nightly.toml, line 26: limits.concurency: unknown key; did you mean concurrency?",
     ]
     assert harbour.webhook.posted == []
 

@@ -201,18 +201,18 @@ on = ["fialed"]
         )
     )
     assert expected == [
-        "line 2: concurrency: there is no such key here; it belongs in [limits]",
-        "line 3: jugde: there is no such key; did you mean judge or judges?",
+        "line 2: concurrency: unknown key here; it belongs in [limits]",
+        "line 3: jugde: unknown key; did you mean judge or judges?",
         "line 4: metrics[2]: got 7; input should be a valid string",
         "line 7: limits.rpm: got 0; input should be greater than or equal to 1",
         "line 8: limits.timeout_s: got '60'; input should be a valid number",
-        "line 9: limits.atempts: there is no such key; did you mean attempts?",
-        "line 10: limits.judge: there is no such key here; it belongs in the top of the file, above the first table",
+        "line 9: limits.atempts: unknown key; did you mean attempts?",
+        "line 10: limits.judge: unknown key here; it belongs in the top of the file, above the first table",
         "line 14: target.headers.X-Team: got 5; input should be a valid string",
-        "line 15: target.anwser: there is no such key; did you mean answer?",
+        "line 15: target.anwser: unknown key; did you mean answer?",
         "line 18: schedule.cron: got '0 25 * * *'; it is not a cron expression; write five fields: minute, hour, "
         "day of month, month, day of week, such as '0 3 * * *' for each night at three",
-        "line 19: schedule.timezone: got 'Europe/Berln'; there is no such time zone; allowed are names such as UTC, "
+        "line 19: schedule.timezone: got 'Europe/Berln'; unknown time zone; allowed are names such as UTC, "
         "Europe/Berlin, Asia/Shanghai",
         "line 21: trigger.knowledge_base: is missing; give it, or `asset` in its place",
         "line 22: trigger.debounce_s: got 3; input should be greater than or equal to 10",
@@ -228,7 +228,7 @@ on = ["fialed"]
     [
         (
             'judge = "lexical"',
-            "line 1: there is no `dataset`; name a file, or 'sample' for the dataset that ships with evalhouse",
+            "line 1: `dataset` is missing; name a file, or 'sample' for the dataset that ships with evalhouse",
         ),
         (
             'dataset = "sample"\nname = "a b"',
@@ -272,15 +272,15 @@ on = ["fialed"]
         ),
         (
             'dataset = "sample"\nmax_wait_s = 60',
-            "line 2: max_wait_s: there is no such key here; it belongs in [limits] or [trigger]",
+            "line 2: max_wait_s: unknown key here; it belongs in [limits] or [trigger]",
         ),
         (
             'dataset = "sample"\nonly_affected = true',
-            "line 2: only_affected: there is no such key here; it belongs in [trigger]",
+            "line 2: only_affected: unknown key here; it belongs in [trigger]",
         ),
         (
             'dataset = "sample"\n[schedule]\ncron = "0 0 31 2 *"',
-            "line 3: schedule.cron: got '0 0 31 2 *'; there is no such day, so it would never fire",
+            "line 3: schedule.cron: got '0 0 31 2 *'; that day never comes, so it would never fire",
         ),
         (
             'dataset = "sample"\n[notify]\nwebhook = "https://x/$TOKEN"',
@@ -295,7 +295,7 @@ def test_refused(write: Write, text: str, expected: str) -> None:
 
 def test_a_name_from_the_file_must_be_one_too(write: Write) -> None:
     assert refuse(write('dataset = "sample"', "my suite.toml"))[0].startswith(
-        "line 1: name: got 'my suite' from the name of its file, as there is no `name`; allowed are"
+        "line 1: name: got 'my suite' from the name of its file, as `name` is missing; allowed are"
     )
 
 
@@ -370,7 +370,7 @@ CRONS = {
     "": "it is not a cron expression",
     "0 3 * * 9": "it is not a cron expression",
     "H 3 * * *": "random and hashed fields",
-    "0 0 30 2 *": "there is no such day",
+    "0 0 30 2 *": "that day never comes",
 }
 
 
@@ -395,7 +395,7 @@ def test_cron_is_read_as_prefect_reads_it(cron: str, refused_by_prefect: list[st
     assert (expected is None) == (wrong is None)
     assert wrong is None or str(expected).startswith(wrong)
     # A day that never comes Prefect takes, and then never runs anything.
-    assert (cron not in refused_by_prefect) == (wrong is None or wrong == "there is no such day")
+    assert (cron not in refused_by_prefect) == (wrong is None or wrong == "that day never comes")
 
 
 def test_fires_are_in_the_schedules_own_zone_through_a_change_of_clocks() -> None:

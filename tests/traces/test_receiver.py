@@ -389,7 +389,7 @@ def test_a_receivers_file_is_refused_with_lines_and_keys(tmp_path: Path) -> None
     with pytest.raises(SettingsError) as refused:
         load_receiver(path)
     lines = str(refused.value).splitlines()
-    assert lines[0].startswith("receiver.toml, line 1: body: there is no such key; did you mean body_mb?")
+    assert lines[0].startswith("receiver.toml, line 1: body: unknown key; did you mean body_mb?")
     assert lines[1] == "receiver.toml, line 3: sampling.share: got 2; input should be less than or equal to 1"
     assert "line 5: redaction.patterns: got ['mail']; there is no pattern mail" in lines[2]
     assert any("patern" in line for line in lines)
@@ -450,7 +450,7 @@ def test_a_suite_judges_the_traces_of_a_time_and_pays_for_none_twice(tmp_path: P
     ("text", "why"),
     [
         ('dataset = "traces"\n[traces]\nlast = "1 day"\n', "line 3: traces.last: got '1 day'; write a number of hours"),
-        ('dataset = "traces"\n[traces]\nsince = "1d"\n', "line 3: traces.since: there is no such key"),
+        ('dataset = "traces"\n[traces]\nsince = "1d"\n', "line 3: traces.since: unknown key"),
         ('dataset = "traces"\n[traces]\nuntil = "noon"\n', "write a time in UTC"),
         ('dataset = "sample"\n[traces]\nlast = "1d"\n', "line 2: traces: the dataset is 'sample'"),
     ],
