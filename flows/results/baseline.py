@@ -191,10 +191,6 @@ def write_moves(moves: Moves) -> list[str]:
     """Write the changes as lines of Markdown."""
     lines = [f"## Against run `{moves.previous.run_id}` of {moves.previous.started_at:%Y-%m-%d %H:%M} UTC"]
 
-    def add_list(title: str, items: Sequence[str]) -> None:
-        if items:
-            lines.extend(["", title, "", *(f"- {item}" for item in items)])
-
     moved = [row for row in moves.means if abs(moves.changes.get(row["metric"], _UNMOVED)["change"]) >= _MIN_CHANGE]
     if moved:
         lines += ["", "| metric | mean | change | over |", "| --- | --- | --- | --- |"]
@@ -209,9 +205,7 @@ def write_moves(moves: Moves) -> list[str]:
     for difference in moves.differences:
         note = " (so the means are not comparable)" if difference.is_break else ""
         differences.append(f"{escape_markdown(difference.text)}{note}")
-    add_list("Measured or made differently than then:", differences)
     causes = [f"{escape_markdown(name)}: {before:,} → {now:,}" for name, (before, now) in moves.causes.items()]
-    add_list("Causes, then → now:", causes)
     samples = []
     for sample in moves.samples:
         # The metric that fell most, and why: the cause by the verdicts, its evidence, and whether the input changed.
@@ -222,5 +216,12 @@ def write_moves(moves: Moves) -> list[str]:
         why += ["its answer or contexts changed" if sample["input_changed"] else "nothing of it changed"]
         text = f"{sample['sample_id']}, {fall}: {'; '.join(why)}. {sample['question'] or ''}"
         samples.append(escape_markdown(shorten(text, 2 * _MAX_LETTERS)))
-    add_list("Fallen furthest:", samples)
+    lists = {
+        "Measured or made differently than then:": differences,
+        "Causes, then → now:": causes,
+        "Fallen furthest:": samples,
+    }
+    for title, items in lists.items():
+        if items:
+            lines += ["", title, "", *(f"- {item}" for item in items)]
     return lines

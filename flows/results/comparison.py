@@ -137,17 +137,6 @@ def list_plans(rows: Sequence[Row]) -> list[str]:
     return [row["plan"]["text"] for row in rows if row["plan"]]
 
 
-def describe_shares(row: Row) -> str:
-    """Describe the variance of a metric's scores: `questions 70 %, bot 26 %, judge 4 % of the variance`."""
-    if row["judge_variance"] is None:
-        parts = {"questions": row["question_variance"], "bot and judge": row["answer_variance"]}
-    else:
-        parts = {"questions": row["question_variance"], "bot": row["bot_variance"], "judge": row["judge_variance"]}
-    whole = sum(parts.values())
-    shares = ", ".join(f"{name} {value / whole if whole else 0:.0%}" for name, value in parts.items())
-    return f"{row['metric']} varies by {shares} of the variance ({row['n_repeated']} questions asked again)"
-
-
 def print_comparison(document: Row) -> None:
     """Print everything: the runs, warnings, differences, why they are there, and the samples that moved most.
 

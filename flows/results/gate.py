@@ -17,7 +17,6 @@ from evalhouse.flows.results.baseline import Baseline, describe_acceptance
 from evalhouse.flows.results.comparison import (
     KINDS,
     describe_finding,
-    describe_shares,
     list_plans,
     name_check,
     name_limit,
@@ -219,8 +218,20 @@ def list_explanations(document: Document) -> list[str]:
     unpassed = {
         check["metric"] for check in document["checks"] if check["kind"] == "max_drop" and check["outcome"] != "passed"
     }
-    rows = [row for row in document["components"] if row["metric"] in unpassed]
-    return [line for row in rows for line in (describe_shares(row), *list_plans([row]))]
+    lines = []
+    for row in document["components"]:
+        if row["metric"] not in unpassed:
+            continue
+        # `questions 70%, bot 26%, judge 4% of the variance`
+        if row["judge_variance"] is None:
+            parts = {"questions": row["question_variance"], "bot and judge": row["answer_variance"]}
+        else:
+            parts = {"questions": row["question_variance"], "bot": row["bot_variance"], "judge": row["judge_variance"]}
+        whole = sum(parts.values())
+        shares = ", ".join(f"{name} {value / whole if whole else 0:.0%}" for name, value in parts.items())
+        repeated = f"{row['n_repeated']} questions asked again"
+        lines += [f"{row['metric']} varies by {shares} of the variance ({repeated})", *list_plans([row])]
+    return lines
 
 
 def list_baseline(document: Document) -> list[str]:

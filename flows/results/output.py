@@ -241,8 +241,9 @@ def write_number(value: float) -> str:
 
 
 def write_decimal(value: Decimal) -> str:
-    """Write every digit: a whole number beyond 64 bits stays whole."""
-    return str(int(value)) if _has_no_places(value) else str(value)
+    """Write every digit: a whole number beyond 64 bits stays whole, and 1.00 keeps its places."""
+    exponent = value.as_tuple().exponent
+    return str(int(value)) if isinstance(exponent, int) and exponent >= 0 else str(value)
 
 
 def write_interval(low: float | None, high: float | None) -> str:
@@ -313,15 +314,10 @@ def _write_foreign(value: object) -> object:
         case bytes():
             return value.hex()
         case Decimal():
-            return write_decimal(value) if _has_no_places(value) else float(value)
+            text = write_decimal(value)
+            return text if text.lstrip("-").isdecimal() else float(value)
         case _:
             return str(value)
-
-
-def _has_no_places(value: Decimal) -> bool:
-    """Return True for a number without decimal places: 1.00 has two."""
-    exponent = value.as_tuple().exponent
-    return isinstance(exponent, int) and exponent >= 0
 
 
 def _without_large_numbers(value: object) -> object:

@@ -191,14 +191,16 @@ class Report:
 
     def to_plain(self) -> dict[str, Any]:
         """Return the report as JSON has it."""
-        return {
-            "judge": self.settings.judge,
-            "model": self.model,
-            "run_id": self.outcome.run_id,
-            "half": self.half,
-            "seed": self.seed,
-            "problem": self.outcome.problem,
-            "sets": [
+        described = []
+        for result in self.sets:
+            lines = [
+                {
+                    "who": line.who, "n": line.n, "n_missing": line.n_missing,
+                    "figures": _describe_figures(line.figures),
+                }
+                for line in (result.judge, *result.others)
+            ]  # fmt: skip
+            described.append(
                 {
                     "set": result.part.name,
                     "kind": result.part.kind,
@@ -207,12 +209,19 @@ class Report:
                     "n_rows": result.n_rows,
                     "n_groups": result.n_groups,
                     "labels": dict(result.labels),
-                    "judge": _describe_line(result.judge),
-                    "others": [_describe_line(other) for other in result.others],
+                    "judge": lines[0],
+                    "others": lines[1:],
                     "notes": result.notes,
                 }
-                for result in self.sets
-            ],
+            )
+        return {
+            "judge": self.settings.judge,
+            "model": self.model,
+            "run_id": self.outcome.run_id,
+            "half": self.half,
+            "seed": self.seed,
+            "problem": self.outcome.problem,
+            "sets": described,
             "totals": [
                 {
                     "kind": total.kind,
@@ -374,10 +383,6 @@ def describe_estimate(judge: str, parts: Sequence[Part], costs: Sequence[Usage])
         f"{whole.reused:,} replies on record; about {whole.prompt_tokens:,} + {whole.completion_tokens:,} tokens, "
         f"cost {write_dollars(whole.cost_usd)}"
     )
-
-
-def _describe_line(line: Line) -> dict[str, Any]:
-    return {"who": line.who, "n": line.n, "n_missing": line.n_missing, "figures": _describe_figures(line.figures)}
 
 
 def _describe_figures(figures: Mapping[Figure, Estimate]) -> dict[str, Any]:

@@ -29,11 +29,13 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.report.page import make_environment
 from evalhouse.flows.server.local import find_token, listen, write_address
 from evalhouse.flows.ui import documents, judge, pair, runs, samples, sql
-from evalhouse.flows.ui.pages import ASSET_TYPES, load_assets, render
+from evalhouse.flows.ui.pages import ASSET_TYPES, FOLDERS, asset, link, load_assets, render
 from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.errors import QueryError, WarehouseBusy, WarehouseError, WarehouseMissing
+from evalhouse.warehouse.messages import clean_text
 from evalhouse.warehouse.rows.progress import JournalReader
 from evalhouse.warehouse.sandbox.query_process import serving_queries
 from evalhouse.warehouse.store import Warehouse
@@ -173,6 +175,9 @@ def create_app(warehouse: Warehouse, access: Access) -> FastAPI:
     app = FastAPI(title="evalhouse ui", openapi_url=None)
     app.state.warehouse = warehouse
     app.state.cached = {}
+    app.state.templates = make_environment(*FOLDERS)
+    app.state.templates.globals.update(asset=asset, link=link)
+    app.state.templates.filters["clean"] = clean_text  # before a text is marked up
     app.state.journal = JournalReader(warehouse.location)
     app.add_middleware(Guard, access=access)
     for page in _PAGES:

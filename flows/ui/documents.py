@@ -54,14 +54,12 @@ _KEPT: Final[Mapping[Show, pl.Expr]] = {
 }
 
 
-def _put_few_last(counted: str, share: pl.Expr, *, is_descending: bool) -> pl.Expr:
-    """Sort documents with enough samples by the share, and the others behind them."""
-    return pl.when(pl.col(counted) >= MIN_JUDGED).then(share).otherwise(share + (-2 if is_descending else 2))
-
-
+# Documents with few samples come last: a share is at most 1.
+_BY_HARM: Final = pl.col("misleads_low") - pl.when(pl.col("n_samples") >= MIN_JUDGED).then(0).otherwise(2)
+_BY_USE: Final = pl.col("useful_high") + pl.when(pl.col("n_samples_judged") >= MIN_JUDGED).then(0).otherwise(2)
 _ORDERS: Final[Mapping[Sort, tuple[pl.Expr, bool]]] = {
-    "misleads": (_put_few_last("n_samples", pl.col("misleads_low"), is_descending=True), True),
-    "useful": (_put_few_last("n_samples_judged", pl.col("useful_high"), is_descending=False), False),
+    "misleads": (_BY_HARM, True),
+    "useful": (_BY_USE, False),
     "retrieved": (pl.col("n_retrieved"), True),
     "truth": (pl.col("n_supports_truth"), True),
     "missed": (pl.col("n_referred_to") - pl.col("n_found"), True),

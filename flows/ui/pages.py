@@ -11,19 +11,17 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
-import jinja2
 from fastapi import HTTPException, Request
 from fastapi.responses import HTMLResponse
 
-from evalhouse.flows.report.page import make_environment
 from evalhouse.flows.server.environment import load_user_settings
-from evalhouse.warehouse.messages import clean_text, suggest
+from evalhouse.warehouse.messages import suggest
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 
 T = TypeVar("T")
 _MAX_CACHED: Final = 64
-_FOLDERS: Final = (
+FOLDERS: Final = (
     Path(__file__).with_name("assets"),
     Path(__file__).parents[1] / "report" / "assets",
 )
@@ -50,7 +48,7 @@ def use_cached(request: Request, key: Hashable, state: Hashable, read: Callable[
 
 def render(request: Request, template: str, /, status: int = 200, **values: object) -> HTMLResponse:
     """Render a page by its template in `assets`, which also gets the warehouse's name and the path in ui."""
-    page = _load_templates().get_template(template)
+    page = request.app.state.templates.get_template(template)
     name = find_warehouse(request).location.name
     return HTMLResponse(page.render(path=request.url.path, warehouse=name, **values), status_code=status)
 
@@ -92,7 +90,7 @@ def load_assets() -> dict[str, bytes]:
     """Load the style sheets, scripts and pictures by name."""
     return {
         path.name: path.read_bytes()
-        for folder in reversed(_FOLDERS)
+        for folder in reversed(FOLDERS)
         for path in folder.iterdir()
         if path.suffix in ASSET_TYPES
     }
@@ -102,11 +100,3 @@ def load_assets() -> dict[str, bytes]:
 def asset(name: str) -> str:
     """Return the address of a style sheet or script, which changes with its text."""
     return f"/assets/{name}?v={hashlib.sha256(load_assets()[name]).hexdigest()[:12]}"
-
-
-@cache
-def _load_templates() -> jinja2.Environment:
-    environment = make_environment(*_FOLDERS)
-    environment.globals.update(asset=asset, link=link)
-    environment.filters["clean"] = clean_text  # before a text is marked up
-    return environment
