@@ -12,11 +12,10 @@ from typing import Any
 
 import duckdb
 import pytest
-from cli_house import HOSTILE_ID, N_JUDGED, ROWS, House, write_dataset
-from cli_process import Finished, show_in_terminal
+from cli_house import N_JUDGED, ROWS, House, write_dataset
+from cli_process import Finished
 
 Ask = Callable[..., Finished]
-_OWN_STYLES = re.compile(r"\x1b\[[0-9;]*m")
 _RUN_TABLES = (
     "run_samples", "statements", "classifications", "attributions", "context_verdicts", "similarities", "outcomes",
     "scores", "llm_calls", "grades",
@@ -329,12 +328,6 @@ def test_samples_that_share_a_conversation_are_found_and_named(copy: Copy) -> No
     assert find_metric(alone, "surface_similarity")["n_clusters"] == 3
 
 
-def test_equal_seeds_give_equal_documents(moved: str, ask: Ask) -> None:
-    runs = ("compare", "first night", "moved", "--warehouse", moved, "--json")
-    assert ask(*runs).stdout == ask(*runs, "--seed", "0").stdout
-    assert ask(*runs, "--seed", "5").document["seed"] == 5
-
-
 def test_runs_of_a_suite_are_named_by_it(copy: Copy, ask: Ask) -> None:
     copy.change(f"update runs set suite = 'nightly' where run_id in ('copied', '{copy.base}')")
     finished = ask("compare", "previous:nightly", "latest:nightly", "--warehouse", copy.path, "--json")
@@ -348,20 +341,6 @@ def test_runs_of_a_suite_are_named_by_it(copy: Copy, ask: Ask) -> None:
 def test_an_unfinished_run_is_warned_of(copy: Copy) -> None:
     copy.change("update runs set status = 'incomplete' where run_id = 'copied'")
     assert copy.compare()["warnings"] == ["run copied is incomplete: some of its samples may be unscored"]
-
-
-@pytest.mark.parametrize("columns", [80, 160])
-def test_in_a_terminal_no_text_reaches_it_raw(house: House, copy: Copy, columns: int) -> None:
-    copy.change("update classifications set label = 'FN' where run_id = 'copied'")
-    copy.move(HOSTILE_ID.replace("'", "''"), "0.9", "factual_f1")
-    arguments = ("compare", copy.base, "copied", "--warehouse", copy.path, "--top", "9")
-    for further in ((), ("--sample", HOSTILE_ID)):
-        finished = show_in_terminal(house.place, *arguments, *further, columns=columns)
-        assert finished.status == 0, finished.stdout
-        plain = _OWN_STYLES.sub("", finished.stdout)
-        assert "red" in plain
-        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", plain)
-        assert "\x1b[31m" not in finished.stdout
 
 
 @pytest.mark.parametrize(

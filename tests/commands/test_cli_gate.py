@@ -12,14 +12,13 @@ from xml.etree import ElementTree
 import duckdb
 import pytest
 from cli_house import House
-from cli_process import Finished, show_in_terminal
+from cli_process import Finished
 from kept_open import let_go
 from rows import derive_all
 
 from evalhouse.flows.results.gate import print_gate
 
 Ask = Callable[..., Finished]
-_OWN_STYLES = re.compile(r"\x1b\[[0-9;]*m")
 # Ends of attributes, elements, table cells, code spans and lines; what XML 1.0 has no form for; colours and mentions.
 HOSTILE = "a\"b'<i>&amp;]]></testcase> | `@all <u>` ``d \x1b[31m\x00\ufffe\n| x | ![e](http://x)"
 
@@ -410,17 +409,6 @@ def test_limits_are_shown_with_all_their_digits(nights: Nights) -> None:
     assert any("$1e-05" in line for line in nights.gate(*limits).lines)
 
 
-def test_equal_arguments_give_equal_files(nights: Nights, tmp_path: Path) -> None:
-    nights.score("base", "own", "n % 2")
-    nights.score("night", "own", "n % 3 / 2")
-    written = []
-    for place in range(2):
-        path = tmp_path / f"{place}.xml"
-        nights.gate("--against", "base", "--max-drop", "own=0.1", "--junit", str(path))
-        written.append(path.read_bytes())
-    assert written[0] == written[1]
-
-
 @pytest.mark.parametrize("status", ["running", "failed", "cancelled"])
 def test_a_run_without_an_end_is_not_decided_on(nights: Nights, status: str) -> None:
     nights.change(f"update runs set status = '{status}' where run_id = 'night'")
@@ -435,18 +423,6 @@ def test_an_incomplete_run_is_decided_on_with_a_warning(nights: Nights) -> None:
     finished = nights.gate("--max-cost", "1", "--json")
     assert finished.status == 0
     assert finished.document["warnings"] == ["run night is incomplete: some of its samples may be unscored"]
-
-
-@pytest.mark.parametrize("columns", [70, 200])
-def test_in_a_terminal_no_text_reaches_it_raw(nights: Nights, house: House, columns: int) -> None:
-    nights.change("update runs set label = 'a' || chr(27) || '[31mred' || chr(8238) where run_id = 'night'")
-    for further in ((), ("--markdown", "-")):
-        arguments = ("gate", "night", "--warehouse", nights.path, "--max-cost", "1", *further)
-        finished = show_in_terminal(house.place, *arguments, columns=columns)
-        assert finished.status == 0, finished.stdout
-        assert "[31mred" in finished.stdout
-        assert "\x1b[31m" not in finished.stdout
-        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", _OWN_STYLES.sub("", finished.stdout))
 
 
 @pytest.mark.parametrize(

@@ -112,16 +112,6 @@ def test_lineage_walks_from_a_score_to_the_reply(house: House, ask: Ask) -> None
     assert "request: " not in text
 
 
-def test_lineage_of_all_metrics_shows_each_step_once(house: House, ask: Ask) -> None:
-    finished = ask("lineage", house.run_id, "tide-1")
-    assert len(re.findall(r"\[A1\] TP ", finished.stdout)) == 1
-    for metric in house.first.document["metrics"]:
-        assert len(re.findall(rf"[├└]── {metric} = ", finished.stdout)) == 1
-    assert re.search(r"C1 useful", finished.stdout)
-    assert re.search(r"\[A1\] supported by C1", finished.stdout)
-    assert "cosine" in finished.stdout
-
-
 def test_lineage_names_the_run_a_reply_was_first_given_in(house: House, ask: Ask) -> None:
     finished = ask("lineage", "latest", "tide-1", "factual_f1")
     assert f"cached, reused from run {house.run_id}" in finished.stdout
@@ -131,19 +121,6 @@ def test_lineage_says_why_there_is_no_score(house: House, ask: Ask) -> None:
     finished = ask("lineage", house.run_id, "silent-1", "faithfulness")
     assert finished.status == 0
     assert "faithfulness = unscored: no_answer" in finished.stdout
-
-
-def test_lineage_in_full_has_requests_and_whole_texts(house: House, ask: Ask) -> None:
-    finished = ask("lineage", house.run_id, "zh-1", "factual_recall", "--full")
-    assert "request: " in finished.stdout
-    assert "灯塔高四十二米，建于一八九〇年，至今仍由守塔人每晚点亮，照亮整个海湾和附近的渔村。" in finished.stdout
-
-
-def test_lineage_as_json_is_the_view(house: House, ask: Ask) -> None:
-    rows = ask("lineage", house.run_id, "tide-1", "factual_precision", "--json").document
-    assert {row["metric"] for row in rows} == {"factual_precision"}
-    assert [row["label"] for row in rows if (row["step"], row["source"]) == ("classify", "answer")] == ["TP", "FP"]
-    assert all(row["reply"] and row["request"] and row["prompt_hash"] for row in rows)
 
 
 @pytest.mark.parametrize("columns", [80, 160])

@@ -54,48 +54,27 @@ def draw(table: Table, width: int) -> list[str]:
     return written.getvalue().splitlines()
 
 
-@pytest.mark.parametrize(
-    ("value", "written"),
-    [
-        (None, "–"),
-        (0.12345, "0.123"),
-        (7, "7"),
-        (True, "true"),
-        (False, "false"),
-        (datetime(2025, 3, 4, 5, 6, 7, 890), "2025-03-04 05:06:07"),
-        (("a", None, 0.5), "a, –, 0.500"),
-        ([], ""),
-        ("[bold]x[/bold]", "[bold]x[/bold]"),
-    ],
-)
-def test_values(value: object, written: str) -> None:
-    assert write_value(value) == written
+WRITTEN = (
+    (write_value, None, "–"), (write_value, 0.12345, "0.123"), (write_value, 7, "7"), (write_value, True, "true"),
+    (write_value, False, "false"), (write_value, datetime(2025, 3, 4, 5, 6, 7, 890), "2025-03-04 05:06:07"),
+    (write_value, ("a", None, 0.5), "a, –, 0.500"), (write_value, [], ""),
+    (write_value, "[bold]x[/bold]", "[bold]x[/bold]"),
+    (write_dollars, None, "unknown"), (write_dollars, 0.0, "$0.00"), (write_dollars, 0.00042, "$0.0004"),
+    (write_dollars, 0.5, "$0.5000"), (write_dollars, 12.345, "$12.35"), (write_dollars, 1234.5, "$1,234.50"),
+    (shorten_number, 0, "0"), (shorten_number, 9999, "9999"), (shorten_number, 50_123, "50.1k"),
+    (shorten_number, 999_949, "999.9k"), (shorten_number, 95_000_000, "95.0M"),
+    (shorten, "a\n b\t c", "a b c"), (shorten, None, ""),
+)  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("value", "written"),
-    [
-        (None, "unknown"),
-        (0.0, "$0.00"),
-        (0.00042, "$0.0004"),
-        (0.5, "$0.5000"),
-        (12.345, "$12.35"),
-        (1234.5, "$1,234.50"),
-    ],
-)
-def test_dollars(value: float | None, written: str) -> None:
-    assert write_dollars(value) == written
-
-
-def test_intervals() -> None:
+def test_values_are_written_for_people() -> None:
+    for write, value, written in WRITTEN:
+        assert write(value) == written, (write, value)
     assert write_interval(0.1, 0.25) == "0.100 to 0.250"
     assert write_interval(None, 0.25) == "–"
-
-
-def test_shorten_keeps_one_line() -> None:
-    assert shorten("a\n b\t c") == "a b c"
     assert shorten("x" * 100, 10) == "x" * 9 + "…"
-    assert shorten(None) == ""
+    for n, counted in ((None, "no labels"), (0, "0 labels"), (1, "1 label"), (1200, "1,200 labels")):
+        assert write_count(n, "label") == counted
 
 
 def test_control_characters_are_written_out() -> None:
@@ -224,13 +203,6 @@ def test_a_console_reads_no_markup_and_no_emoji(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out == ":smile: [bold]x[/bold]\n"
 
 
-@pytest.mark.parametrize(
-    ("number", "written"), [(0, "0"), (9999, "9999"), (50_123, "50.1k"), (999_949, "999.9k"), (95_000_000, "95.0M")]
-)
-def test_large_counts_are_short(number: int, written: str) -> None:
-    assert shorten_number(number) == written
-
-
 def describe(**counts: Any) -> str:  # noqa: ANN401  # the fields of Usage
     live_run: Any = SimpleNamespace(
         progress=Progress(n_samples=10_000, n_done=1234),
@@ -251,40 +223,23 @@ def test_progress_says_what_is_known_and_fits_beside_the_bar() -> None:
     assert all(len(line) <= 65 for line in known.splitlines())
 
 
-@pytest.mark.parametrize(
-    ("alone", "together", "expected"),
-    [([1, 3], [], "C1, C3"), ([], [2, 4], "C2 + C4"), ([], [], ""), ([2], None, "C2"), (None, None, "")],
-)
-def test_contexts_that_support_alone_and_together_are_shown_apart(
-    alone: list[int] | None, together: list[int] | None, expected: str
-) -> None:
-    assert name_support({"context_ranks": alone, "joint_ranks": together}) == expected
+def test_support_is_named_once() -> None:
+    for alone, together, name in (
+        ([1, 3], [], "C1, C3"), ([], [2, 4], "C2 + C4"), ([], [], ""), ([2], None, "C2"), (None, None, ""),
+    ):  # fmt: skip
+        assert name_support({"context_ranks": alone, "joint_ranks": together}) == name
+    # A reason that only repeats these names is left out.
+    for supported, reason, shown in (
+        (True, "C1", None), (True, "C1, T2", None), (True, "C1 + C3", None), (True, "C1 says 30 km.", "C1 says 30 km."),
+        (False, "C1", "C1"), (None, "G1", "G1"), (True, None, None),
+    ):  # fmt: skip
+        assert explain_support({"supported": supported}, reason) == shown, (supported, reason)
 
 
-@pytest.mark.parametrize(
-    ("supported", "reason", "expected"),
-    [
-        (True, "C1", None),
-        (True, "C1, T2", None),
-        (True, "C1 + C3", None),
-        (True, "C1 says 30 km.", "C1 says 30 km."),
-        (False, "C1", "C1"),
-        (None, "G1", "G1"),
-        (True, None, None),
-    ],
-)
-def test_names_of_what_supports_a_statement_are_no_reason_beside_themselves(
-    supported: bool | None, reason: str | None, expected: str | None
-) -> None:
-    assert explain_support({"supported": supported}, reason) == expected
-
-
-@pytest.mark.parametrize(("n_ok", "n_reused", "is_said"), [(0, 0, True), (1, 0, False), (0, 1, False)])
-def test_a_run_in_which_nothing_was_answered_says_so(
-    n_ok: int, n_reused: int, is_said: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    print_responses({"n_ok": n_ok, "n_failed": 3, "n_reused": n_reused, "latency_p50_ms": None, "errors": []})
-    assert ("no question was answered" in capsys.readouterr().out) is is_said
+def test_a_run_without_any_answer_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    for n_ok, n_reused, is_empty in ((0, 0, True), (1, 0, False), (0, 1, False)):
+        print_responses({"n_ok": n_ok, "n_failed": 3, "n_reused": n_reused, "latency_p50_ms": None, "errors": []})
+        assert ("no question was answered" in capsys.readouterr().out) is is_empty
 
 
 @pytest.mark.parametrize(("columns", "width"), [(None, 100), ("60", 60), ("0", 100), ("wide", 100), ("5000", 5000)])
@@ -315,13 +270,6 @@ def test_a_notice_breaks_no_word_at_a_terminal(
     assert max(map(len, lines)) <= 30
 
 
-@pytest.mark.parametrize(
-    ("n", "written"), [(None, "no labels"), (0, "0 labels"), (1, "1 label"), (1200, "1,200 labels")]
-)
-def test_counts_have_their_noun(n: int | None, written: str) -> None:
-    assert write_count(n, "label") == written
-
-
 def test_errors_that_differ_in_numbers_or_ids_alone_are_one() -> None:
     errors = {
         "a": "received 20 of 605 bytes", "b": "received 20 of 1,642.5 bytes", "c": "status 401", "d": "status 500",
@@ -340,7 +288,7 @@ def test_errors_that_differ_in_numbers_or_ids_alone_are_one() -> None:
     ]  # fmt: skip
 
 
-def test_a_notice_that_nobody_reads_does_not_end_what_it_tells_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notice_without_a_reader_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken(io.StringIO):
         def write(self, text: str) -> int:
             raise BrokenPipeError(text)
@@ -349,7 +297,7 @@ def test_a_notice_that_nobody_reads_does_not_end_what_it_tells_of(monkeypatch: p
     print_notice("the run waits")
 
 
-def test_a_change_says_of_how_many_samples_it_is_where_these_are_not_all() -> None:
+def test_a_change_names_its_number_of_samples_if_some_are_missing() -> None:
     assert write_shared({"n_shared": 3000, "previous_n_scored": 3000, "n_scored": 3000}) == ""
     assert write_shared({"n_shared": None, "previous_n_scored": None, "n_scored": 3}) == ""
     row = {"n_shared": 2980, "previous_n_scored": 2991, "n_scored": 2989}
