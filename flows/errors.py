@@ -19,7 +19,7 @@ _FOR_PEOPLE: dict[str, str] = {
     "evalhouse.prompts.render": "PromptError",
     "evalhouse.tasks.comparing.runs": "ComparisonError",
     "evalhouse.tasks.datasets.values": "DatasetError",
-    "evalhouse.tasks.judge.errors": "JudgeError",
+    "evalhouse.tasks.judge.protocol": "JudgeError",
     "evalhouse.warehouse.metric_files": "UnknownMetric",
     "evalhouse.tasks.reviews.labels": "ReviewError",
     "evalhouse.tasks.targets.protocol": "TargetError",

@@ -49,8 +49,7 @@ from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.flows.shards import count_turns, judge_shard, take_turns
 from evalhouse.tasks.asking.embeddings import repeat_embeddings
 from evalhouse.tasks.asking.usage import Usage
-from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
-from evalhouse.tasks.judge.protocol import RepeatedJudge
+from evalhouse.tasks.judge.protocol import FatalJudgeError, RepeatedJudge, RunCancelled
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import FLOW_OPTIONS, registered
 from evalhouse.tasks.settings.run import read_settings

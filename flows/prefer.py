@@ -27,8 +27,7 @@ from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.comparing.gate_checks import Score, check_mean, is_passed
 from evalhouse.tasks.comparing.paired import summarise_preferences
 from evalhouse.tasks.datasets.read import stage_dataset
-from evalhouse.tasks.judge.errors import RunCancelled
-from evalhouse.tasks.judge.names import LEXICAL, LOCAL, find_judge
+from evalhouse.tasks.judge.protocol import LEXICAL, LOCAL, RunCancelled, find_judge
 from evalhouse.tasks.load import make_batch_of
 from evalhouse.tasks.settings.run import RunSettings, leave_out, read_settings
 from evalhouse.tasks.trials.preferences import (

@@ -23,7 +23,7 @@ from evalhouse.prompts import TURN_PREFIX
 from evalhouse.tasks.asking.splitting import set_apart, split_by_tokens, split_items
 from evalhouse.tasks.asking.usage import estimate_items
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_in_parts, gather_all, list_ranks, narrow_blocks
-from evalhouse.tasks.judge.errors import JudgeFailed
+from evalhouse.tasks.judge.protocol import JudgeFailed
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, Source, collect_turns
 from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
 

@@ -17,8 +17,7 @@ from evalhouse.tasks.asking.splitting import shrink_room, split_to_judge
 from evalhouse.tasks.asking.usage import estimate_tokens
 from evalhouse.tasks.asking.verdicts import gather_all, read_statements
 from evalhouse.tasks.classify import pick_accepted
-from evalhouse.tasks.judge.errors import COPIED, CutReply, JudgeFailed, TooLong, UnusableReply
-from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.judge.protocol import COPIED, CutReply, JudgeFailed, Question, TooLong, UnusableReply
 from evalhouse.tasks.pipeline.live_run import ID_PREFIXES, Extraction, LiveRun, SampleWork, Source, collect_turns
 from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
 

@@ -16,7 +16,7 @@ from typing import Final
 import orjson
 from prefect import task
 
-from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.judge.protocol import FatalJudgeError
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork
 from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
 from evalhouse.warehouse.errors import QueryStopped

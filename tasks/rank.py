@@ -13,7 +13,7 @@ from prefect import task
 from evalhouse.tasks.asking.splitting import leave_room, set_apart, split_items, split_to_judge
 from evalhouse.tasks.asking.usage import estimate_items, estimate_tokens
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_in_parts, narrow_blocks
-from evalhouse.tasks.judge.errors import JudgeFailed
+from evalhouse.tasks.judge.protocol import JudgeFailed
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, collect_turns
 from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
 from evalhouse.warehouse.steps import collect_labels

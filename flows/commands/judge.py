@@ -321,7 +321,7 @@ def benchmark(
     from evalhouse.flows.run.estimate import usage_table  # noqa: PLC0415
     from evalhouse.flows.trials import benchmark as trials  # noqa: PLC0415
     from evalhouse.tasks.asking.usage import Usage  # noqa: PLC0415
-    from evalhouse.tasks.judge.names import LEXICAL  # noqa: PLC0415
+    from evalhouse.tasks.judge.protocol import LEXICAL  # noqa: PLC0415
     from evalhouse.tasks.models.make import make_judges  # noqa: PLC0415
     from evalhouse.tasks.trials.labelled import pick_rows, read_labelled  # noqa: PLC0415
 

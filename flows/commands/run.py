@@ -64,7 +64,7 @@ from evalhouse.flows.results.run_facts import (
 )
 from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.flows.server.local import hold_server
-from evalhouse.tasks.judge.names import LEXICAL, parse_judges
+from evalhouse.tasks.judge.protocol import LEXICAL, parse_judges
 from evalhouse.tasks.settings.run import RunSettings, leave_out
 from evalhouse.warehouse.engine.connection import one_reader
 from evalhouse.warehouse.location import parse_location
@@ -154,7 +154,7 @@ def run(
 
     from evalhouse.flows.evaluate import start_run  # noqa: PLC0415
     from evalhouse.flows.run.outcome import SuiteOutcome  # noqa: PLC0415  # these import what runs
-    from evalhouse.tasks.judge.errors import RunCancelled  # noqa: PLC0415
+    from evalhouse.tasks.judge.protocol import RunCancelled  # noqa: PLC0415
 
     with show_run(_introduce_judge(resolved)) as watch:
         if suite is not None:

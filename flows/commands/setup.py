@@ -42,7 +42,7 @@ from evalhouse.flows.results.output import (
 from evalhouse.flows.results.progress import show_run
 from evalhouse.flows.results.run_facts import print_responses, read_response_counts
 from evalhouse.flows.server.api import KEYLESS, check_prefect_server, is_keyless
-from evalhouse.tasks.judge.names import list_judges
+from evalhouse.tasks.judge.protocol import list_judges
 from evalhouse.tasks.models.providers import list_variables
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate, TargetSettings

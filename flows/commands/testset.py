@@ -68,7 +68,7 @@ def carry_out(
     stopped: str,
 ) -> int:
     """Act, or print an estimate, and return the exit status; `stopped` describes the state after a Ctrl-C."""
-    from evalhouse.tasks.judge.errors import RunCancelled  # noqa: PLC0415  # imports all that asks
+    from evalhouse.tasks.judge.protocol import RunCancelled  # noqa: PLC0415  # imports all that asks
 
     for line in plan.notices:
         print_notice(line)

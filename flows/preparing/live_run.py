@@ -18,13 +18,20 @@ from evalhouse.prompts import Prompt, Prompts, load_prompts
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.embeddings import MAX_TOKENS, AskedEmbedder, Embedder, HashingEmbedder
 from evalhouse.tasks.asking.limits import EndpointLimit
-from evalhouse.tasks.asking.pairs import JOIN, find_form
 from evalhouse.tasks.asking.record import CallRecord, Record
 from evalhouse.tasks.asking.usage import find_price, load_prices
 from evalhouse.tasks.datasets.read import StagedDataset, stage_of
-from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.judge.names import LEXICAL, LOCAL, find_judge, is_fixed
-from evalhouse.tasks.judge.protocol import Judge, choose_timeout, find_window
+from evalhouse.tasks.judge.protocol import (
+    FORM_JOIN,
+    LEXICAL,
+    LOCAL,
+    FatalJudgeError,
+    Judge,
+    choose_timeout,
+    find_judge,
+    find_window,
+    is_fixed,
+)
 from evalhouse.tasks.models.make import Judges, check_embeddings_name, make_judges
 from evalhouse.tasks.pipeline.live_run import Asking, LiveRun
 from evalhouse.tasks.settings.run import RunSettings, is_traces
@@ -386,7 +393,11 @@ def make_prompts(settings: RunSettings, judges: Judges) -> Prompts:
     def read_prompt(name: str) -> Prompt:
         judge = judges.find(find_task(find_asking_steps(name)[0])) if judges.of_tasks else judges.default
         kind = judge.name.partition(":")[0]
-        if JOIN in kind and (form := find_form(judge.name)) is not None:
+        if FORM_JOIN in kind:
+            from evalhouse.tasks.asking.pairs import find_form  # noqa: PLC0415  # few judges have a form
+
+            form = find_form(judge.name)
+            assert form is not None
             words = "\n\n".join(message.content for message in form.messages)
             digest = hashlib.sha256(f"{form}/{name}".encode()).hexdigest()
             return replace(prompts[name], prompt_hash=digest, version=form.name, language="", template=words)

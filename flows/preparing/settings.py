@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_origin
 from pydantic import ValidationError
 
 from evalhouse.flows.errors import SettingsError, explain
-from evalhouse.tasks.judge.names import LEXICAL, JudgeNames, parse_judges
+from evalhouse.tasks.judge.protocol import LEXICAL, JudgeNames, parse_judges
 from evalhouse.tasks.settings.run import WHERE, RunSettings, is_sample
 from evalhouse.tasks.settings.suite import Notify, SuiteGate, TargetSettings
 from evalhouse.warehouse.messages import hide_credentials, name_flag, name_setting

@@ -25,7 +25,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.tasks.judge.names import JudgeNames, parse_judges
+from evalhouse.tasks.judge.protocol import JudgeNames, parse_judges
 from evalhouse.tasks.settings.run import LIMITS, TOP, WHERE, RunSettings, list_settings
 from evalhouse.tasks.settings.suite import (
     NAMED,

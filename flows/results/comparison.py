@@ -28,7 +28,7 @@ from evalhouse.flows.results.output import (
     write_value,
 )
 from evalhouse.tasks.comparing.noise import POWER, describe_components
-from evalhouse.tasks.judge.names import LEXICAL
+from evalhouse.tasks.judge.protocol import LEXICAL
 from evalhouse.tasks.reviews.export import CorrectedMean, CorrectedPair
 from evalhouse.warehouse.messages import clean_text, shorten, suggest
 from evalhouse.warehouse.rows.runs import RunRow, fetch_components, list_repeats

@@ -15,8 +15,7 @@ import yaml
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.results.output import print_line, print_section, sort_by_metric
-from evalhouse.tasks.judge.errors import COPIED, LATE, NOT_TAKEN
-from evalhouse.tasks.judge.names import list_judges
+from evalhouse.tasks.judge.protocol import COPIED, LATE, NOT_TAKEN, list_judges
 from evalhouse.warehouse.messages import list_names, shorten
 from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters
 from evalhouse.warehouse.rows.runs import RunRow, find_run

@@ -41,7 +41,7 @@ from evalhouse.tasks.asking.embeddings import AskedEmbedder
 from evalhouse.tasks.asking.record import ReplyFinder
 from evalhouse.tasks.asking.usage import Usage, load_batch_rates
 from evalhouse.tasks.datasets.read import stage_of
-from evalhouse.tasks.judge.names import find_judge, list_judges
+from evalhouse.tasks.judge.protocol import find_judge, list_judges
 from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.models.stand_ins import DryRecord, StandInJudge
 from evalhouse.tasks.pipeline.live_run import LiveRun, make_work

@@ -19,7 +19,7 @@ from evalhouse.flows.run.outcome import Finish, RunOutcome, Watch, explain_incom
 from evalhouse.flows.server.environment import API_URL, find_api_url
 from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.flows.server.local import prefect_server
-from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeError, RunCancelled
+from evalhouse.tasks.judge.protocol import FatalJudgeError, JudgeError, RunCancelled
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError

@@ -17,7 +17,7 @@ from evalhouse.flows.serving.notify import find_webhook
 from evalhouse.flows.testsets.refresh import RefreshPlan, estimate_refresh, plan_refresh
 from evalhouse.prompts import PromptError
 from evalhouse.tasks.datasets.read import stage_of
-from evalhouse.tasks.judge.errors import JudgeError, RunCancelled
+from evalhouse.tasks.judge.protocol import JudgeError, RunCancelled
 from evalhouse.tasks.settings.run import LIMITS, RunSettings, list_settings
 from evalhouse.tasks.settings.suite import RefreshedTestset, SuiteGate, explain_low
 from evalhouse.tasks.targets.collection import make_target

@@ -43,7 +43,7 @@ from evalhouse.flows.testsets.versions import (
 from evalhouse.flows.trials.session import Session, open_session
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
-from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed
+from evalhouse.tasks.judge.protocol import BudgetExhausted, JudgeFailed
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.testsets.candidates import share_out

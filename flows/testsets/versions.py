@@ -20,7 +20,7 @@ from evalhouse.flows.preparing.settings import check_resumable, resolve_settings
 from evalhouse.flows.results.output import print_line, write_dollars
 from evalhouse.flows.trials.session import Session, rehearse
 from evalhouse.tasks.asking.usage import Usage
-from evalhouse.tasks.judge.names import LEXICAL
+from evalhouse.tasks.judge.protocol import LEXICAL
 from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.reviews.labels import LabelFile, ReviewError

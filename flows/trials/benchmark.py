@@ -25,7 +25,7 @@ from evalhouse.flows.run.outcome import Watch
 from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.comparing.intervals import Estimate, average
-from evalhouse.tasks.judge.names import LEXICAL
+from evalhouse.tasks.judge.protocol import LEXICAL
 from evalhouse.tasks.models.make import Judges
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.trials.label_agreement import (

@@ -12,8 +12,7 @@ from pathlib import Path
 from evalhouse.flows.results.output import print_line, print_notice, print_section, write_count, write_dollars
 from evalhouse.prompts import load_prompts
 from evalhouse.tasks.asking.usage import find_price, load_prices
-from evalhouse.tasks.judge.names import list_judges
-from evalhouse.tasks.judge.protocol import Judge, choose_timeout, is_near
+from evalhouse.tasks.judge.protocol import Judge, choose_timeout, is_near, list_judges
 from evalhouse.tasks.models.make import make_judge, name_judge
 from evalhouse.tasks.models.serving import N_REQUESTS, Form, Probe, Serving, Trial, read_serving
 from evalhouse.tasks.settings.run import RunSettings

@@ -32,9 +32,7 @@ from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.comparing.agreement import VERDICT, Change, compare_changes, list_moves
 from evalhouse.tasks.comparing.intervals import Measure
 from evalhouse.tasks.datasets.read import stage_of
-from evalhouse.tasks.judge.errors import RunCancelled
-from evalhouse.tasks.judge.names import find_judge, is_fixed
-from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.judge.protocol import Question, RunCancelled, find_judge, is_fixed
 from evalhouse.tasks.models.make import Judges
 from evalhouse.tasks.models.stand_ins import NoRecord, StandInJudge
 from evalhouse.tasks.pipeline.live_run import Extraction, LiveRun, SampleWork, make_work

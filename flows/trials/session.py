@@ -18,9 +18,9 @@ from evalhouse.flows.run.estimate import ask_dry
 from evalhouse.flows.run.open_run import warnings_shown
 from evalhouse.flows.run.outcome import Watch
 from evalhouse.flows.server.interrupts import Interrupts
-from evalhouse.tasks.asking.signals import DRAIN_S
+from evalhouse.tasks.asking.asker import DRAIN_S
 from evalhouse.tasks.asking.usage import Usage
-from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
+from evalhouse.tasks.judge.protocol import FatalJudgeError, RunCancelled
 from evalhouse.tasks.load import make_prompt_batch
 from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.models.stand_ins import DryRecord, NoRecord

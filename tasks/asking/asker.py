@@ -1,7 +1,8 @@
 """The call path: one question in, one usable reply out, and every request on the way recorded.
 
 A question is looked up first (two equal questions at once are one), then sent within the endpoint's limits, and asked
-again where that may help. Each attempt is a row, written before its reply is used.
+again where that may help. Each attempt is a row, written before its reply is used. All askers of a run share its stop
+sign, and count together how many questions move.
 """
 
 import asyncio
@@ -15,19 +16,22 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import orjson
 
-from evalhouse.tasks.asking.limits import EndpointLimit, draw_backoff
+from evalhouse.tasks.asking.limits import Activity, EndpointLimit, draw_backoff
 from evalhouse.tasks.asking.record import Call, Record
-from evalhouse.tasks.asking.signals import DRAIN_S, Activity, StopSign
 from evalhouse.tasks.asking.usage import Price, Usage, estimate_prompt, guess_tokens, price_reply
-from evalhouse.tasks.judge.errors import (
+from evalhouse.tasks.judge.protocol import (
     CUT_OFF,
     LATE,
     BudgetExhausted,
     CutReply,
     EndpointDown,
     FatalJudgeError,
+    Judge,
     JudgeError,
     JudgeFailed,
+    ModelReply,
+    ModelRequest,
+    Question,
     QuestionRefused,
     RefusedRequest,
     RunCancelled,
@@ -37,12 +41,15 @@ from evalhouse.tasks.judge.errors import (
     UnusableReply,
     repeat_error,
 )
-from evalhouse.tasks.judge.protocol import Judge, ModelReply, ModelRequest, Question
 from evalhouse.warehouse.messages import name_setting, write_span
 from evalhouse.warehouse.steps import find_task
 
 if TYPE_CHECKING:
     from evalhouse.tasks.asking.batches import BatchQueue
+
+DRAIN_S = 3.0
+"""The seconds that requests in flight may still take when a run is stopped."""
+
 
 T = TypeVar("T")
 
@@ -65,6 +72,53 @@ _SHORTENED = 0.5
 
 # Set by the caller that would retry on EndpointDown, when it will not do so again: the question is then given up.
 LAST_CHANCE: ContextVar[bool] = ContextVar("LAST_CHANCE", default=True)
+
+
+class StopSign:
+    """Stops all requests of a run: nothing more is sent, and all who wait end at once.
+
+    Given on Ctrl-C, or where nothing will work (a wrong key, a full disk). All askers of a run share one, so that
+    embeddings with a wrong key stop the judge as well. Given at most once; the first reason counts. Belongs to one
+    event loop.
+    """
+
+    def __init__(self) -> None:
+        self._error: FatalJudgeError | None = None
+        self._listeners: list[Callable[[FatalJudgeError, float], None]] = []
+        self._sleeping: set[asyncio.Future[None]] = set()
+
+    def give(self, error: FatalJudgeError, *, drain_s: float = DRAIN_S) -> None:
+        """Stop everything with this error; requests in flight have `drain_s` seconds left."""
+        if self._error is not None:
+            return
+        self._error = error
+        for sleeper in self._sleeping:
+            if not sleeper.done():
+                sleeper.set_exception(repeat_error(error))
+        for listener in self._listeners:
+            listener(error, drain_s)
+
+    def listen(self, listener: Callable[[FatalJudgeError, float], None]) -> None:
+        """Call `listener` with the error and the seconds left when the sign is given."""
+        self._listeners.append(listener)
+
+    def raise_if_given(self) -> None:
+        """Raise the error that the sign was given for, if it was."""
+        if self._error is not None:
+            raise repeat_error(self._error)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait that long; raises as soon as the sign is given."""
+        self.raise_if_given()
+        sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sleeping.add(sleeper)
+        try:
+            async with asyncio.timeout(seconds):
+                await sleeper
+        except TimeoutError:
+            pass
+        finally:
+            self._sleeping.discard(sleeper)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,8 +235,6 @@ class Asker:
         until = asyncio.get_running_loop().time() + drain_s
         for timeout in self._sending:
             timeout.reschedule(until)
-
-    # One question
 
     async def ask(
         self,
@@ -393,8 +445,6 @@ class Asker:
             return self.judge.prepare(question)
         return attempts.request
 
-    # Budget
-
     def _check_budget(self) -> None:
         self.raise_if_stopped()
         if self.budget_usd is not None and self.spent_usd + self.counts.spent_usd >= self.budget_usd:
@@ -414,8 +464,6 @@ class Asker:
                 return number
             self._awaited_usd[request.request_hash] = cost_usd
         return len(listed)
-
-    # Equal questions
 
     @asynccontextmanager
     async def _asked_once(self, request_hash: str) -> AsyncIterator[None]:
@@ -454,8 +502,6 @@ class Asker:
             for key in hashes:
                 del asker._in_flight[key]
             mine.cancel()
-
-    # The record of calls
 
     async def find_recorded(
         self,

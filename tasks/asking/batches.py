@@ -24,24 +24,22 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from evalhouse.tasks.asking.signals import Activity
-from evalhouse.tasks.judge.errors import (
-    BudgetExhausted,
-    FatalJudgeError,
-    JudgeError,
-    RefusedRequest,
-    RunCancelled,
-    TransientJudgeError,
-    repeat_error,
-)
+from evalhouse.tasks.asking.limits import Activity
 from evalhouse.tasks.judge.protocol import (
     BatchLimits,
     BatchLine,
     BatchService,
     BatchState,
+    BudgetExhausted,
+    FatalJudgeError,
+    JudgeError,
     ModelReply,
     ModelRequest,
+    RefusedRequest,
+    RunCancelled,
+    TransientJudgeError,
     make_custom_id,
+    repeat_error,
 )
 from evalhouse.warehouse.messages import write_span
 from evalhouse.warehouse.rows.calls import BatchLedger, BatchStatus

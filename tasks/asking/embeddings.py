@@ -20,14 +20,15 @@ import orjson
 from evalhouse.tasks.asking.asker import Asker, share_failure
 from evalhouse.tasks.asking.usage import estimate_tokens
 from evalhouse.tasks.asking.verdicts import gather_all
-from evalhouse.tasks.judge.errors import (
+from evalhouse.tasks.judge.protocol import (
     JudgeFailed,
+    Question,
     QuestionRefused,
+    RepeatedJudge,
     RunCancelled,
     UnusableReply,
     repeat_error,
 )
-from evalhouse.tasks.judge.protocol import Question, RepeatedJudge
 
 MAX_TEXTS: Final = 256
 """Texts in one request; OpenAI takes 2,048, self-hosted servers often 32, which is detected."""

@@ -20,8 +20,7 @@ from typing import Any
 
 import httpx
 
-from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed, repeat_error
-from evalhouse.tasks.judge.protocol import MAX_TIMEOUT_S, TIMEOUT_S, is_near
+from evalhouse.tasks.judge.protocol import MAX_TIMEOUT_S, TIMEOUT_S, FatalJudgeError, JudgeFailed, is_near, repeat_error
 from evalhouse.warehouse.messages import name_setting, write_span
 
 logger = logging.getLogger(__name__)
@@ -48,6 +47,11 @@ _SLOWEST_FACTOR = 2.0
 _MAX_OVERTAKING = 64
 # An endpoint that has never answered may not exist, so its time-out grows no further.
 _MAX_DOUBLINGS_UNANSWERED = 2
+
+# Rows that are read, or a task that begins, take a moment in which no question is asked.
+_STILL_S = 1.0
+# The event loop may have been held up for longer than that: all that was ready to run does so first.
+_CHECKED_AGAIN_S = 0.1
 
 # The shortest lease that Prefect grants: the slots of a dead process are free again after it.
 _LEASE: Mapping[str, Any] = {"lease_duration": 60.0, "strict": True, "raise_on_lease_renewal_failure": False}
@@ -319,6 +323,71 @@ class EndpointLimit:
         """Describe the wait in which nothing is asked; None while a request is in flight."""
         left_s = self._waits_until - now
         return None if self.capacity.in_flight or left_s < 1 else f"waiting {write_span(left_s)}: {self._waits_for}"
+
+
+class Activity:
+    """Counts the questions that are being asked and do not wait for a batch, within one event loop.
+
+    Listeners are called each time that all have been still for a moment. `n_begun` counts how often one began to move.
+    """
+
+    def __init__(self) -> None:
+        self.n_moving = 0
+        self.n_begun = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._listeners: list[Callable[[], None]] = []
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call this when all has been still for a moment."""
+        self._listeners.append(listener)
+
+    @contextmanager
+    def moving(self) -> Iterator[None]:
+        """Count a question as moving while the block runs."""
+        self._count(1)
+        try:
+            yield
+        finally:
+            self._count(-1)
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Count a moving question as still while the block runs."""
+        self._count(-1)
+        try:
+            yield
+        finally:
+            self._count(1)
+
+    def _count(self, change: int) -> None:
+        self.n_moving += change
+        if change > 0:
+            self.n_begun += 1
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+        else:
+            self.look()
+
+    def look(self) -> None:
+        """Call the listeners soon if all is still; also for waits that no question will end."""
+        if self._listeners and not self.n_moving:
+            self._look_in(_STILL_S, None)
+
+    def _look_in(self, seconds: float, n_begun: int | None) -> None:
+        """Call the listeners after a first look and a second one between which nothing has begun."""
+
+        def look() -> None:
+            self._timer = None
+            if n_begun is None:
+                self._look_in(_CHECKED_AGAIN_S, self.n_begun)
+            elif n_begun == self.n_begun:
+                for listener in self._listeners:
+                    listener()
+
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, look)
 
 
 class SharedLimits:

@@ -23,13 +23,24 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final, Literal, Protocol
 
 from evalhouse.prompts import CONVERSATION, BlockValue, Item, Message, Prompt
-from evalhouse.tasks.judge.errors import FatalJudgeError, UnusableReply
+from evalhouse.tasks.judge.protocol import (
+    FORM_JOIN,
+    LOCAL_TASKS,
+    FatalJudgeError,
+    Judge,
+    ModelRequest,
+    Question,
+    UnusableReply,
+    find_window,
+    hash_canonical,
+    require_prompt,
+)
 from evalhouse.tasks.lexical.split import split_statements
 from evalhouse.warehouse.messages import shorten
 
@@ -37,7 +48,6 @@ _MAX_TOGETHER: Final = 4
 _SHOWN: Final = 60
 _REASON = re.compile(r"(?:at most |together )?([01]\.\d{3}) [≥<] ")
 _FEW_SPACES = 20  # characters a word: with more there are no spaces between words
-JOIN: Final = "+"
 _PLACES = re.compile(r"(\{document\}|\{claim\})")
 _SCORE = re.compile(r"<score>\s*(yes|no)\b", re.IGNORECASE)
 _WORD = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
@@ -280,6 +290,39 @@ class FormPrompt(Prompt):
         return self.form.fill(data)
 
 
+class FormJudge:
+    """Asks `judge` about pairs of a document and a claim, which `asking/pairs` makes."""
+
+    tasks = LOCAL_TASKS
+
+    def __init__(self, name: str, form: Form, judge: Judge) -> None:
+        self.name = name
+        self.model = judge.model
+        self.endpoint = judge.endpoint
+        self.made = judge  # the judge of the model
+        self.reply = judge.reply
+        self.close = judge.close
+        self._form = form
+
+    @property
+    def window(self) -> int | None:
+        """The model's context window."""
+        return find_window(self.made)
+
+    def prepare(self, question: Question) -> ModelRequest:
+        """Return the form's messages with the model's own parameters; no schema, for the reply is one word."""
+        pair = question.data
+        if pair.keys() != {"document", "claim"}:
+            raise FatalJudgeError(f"{self.name} answers whether a document supports a claim, not {question.step!r}")
+        prompt = require_prompt(question)
+        prompt = FormPrompt(form=self._form, **{item.name: getattr(prompt, item.name) for item in fields(Prompt)})
+        request = self.made.prepare(replace(question, prompt=prompt))
+        payload = {key: value for key, value in request.payload.items() if key != "response_format"}
+        payload |= self._form.fill_body(pair)
+        keyed = [request.request_hash, self._form.name, pair["document"], pair["claim"]]
+        return ModelRequest(request_hash=hash_canonical(keyed), payload=payload)
+
+
 @cache
 def load_forms() -> dict[str, Form]:
     """Return all forms by name."""
@@ -294,9 +337,9 @@ def load_forms() -> dict[str, Form]:
 def find_form(judge: str) -> Form | None:
     """Return the form in a judge's name; None where it names none. Raises FatalJudgeError for an unknown one."""
     kind = judge.partition(":")[0]
-    if JOIN not in kind:
+    if FORM_JOIN not in kind:
         return None
-    name, forms = kind.partition(JOIN)[0], load_forms()
+    name, forms = kind.partition(FORM_JOIN)[0], load_forms()
     if name not in forms:
         raise FatalJudgeError(f"{judge!r} names the form {name!r}; known: {', '.join(forms)}")
     return forms[name]

@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
+from evalhouse.tasks.judge.protocol import FatalJudgeError, RunCancelled
 from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.mover import Mover, Segment
 from evalhouse.warehouse.rows.calls import StoredReply, find_replies, make_request_key

@@ -11,7 +11,7 @@ from functools import partial
 
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.usage import ID_TOKENS, estimate_items, estimate_size, estimate_tokens
-from evalhouse.tasks.judge.errors import TooLong
+from evalhouse.tasks.judge.protocol import TooLong
 from evalhouse.tasks.lexical.split import split_sentences
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")

@@ -19,8 +19,7 @@ import orjson
 import yaml
 
 from evalhouse.prompts import Item
-from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.judge.protocol import ModelReply
+from evalhouse.tasks.judge.protocol import FatalJudgeError, ModelReply
 
 _ASCII_PER_TOKEN = 4.0
 _BYTES_PER_TOKEN = 3.5

@@ -16,25 +16,29 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import orjson
 
 from evalhouse.prompts import TURN_PREFIX, VERDICTS, BlockValue, Prompt, list_ids, name_support, unfold_row
 from evalhouse.tasks.asking.asker import Asker
-from evalhouse.tasks.asking.pairs import JOIN, Form, Pair, Rules, Scored, begin_judging, find_form, locate
 from evalhouse.tasks.asking.splitting import shrink_room
-from evalhouse.tasks.judge.errors import (
+from evalhouse.tasks.judge.protocol import (
     COPIED,
+    FORM_JOIN,
     BudgetExhausted,
     CutReply,
     EndpointDown,
     JudgeFailed,
+    Question,
     TooLong,
     UnusableReply,
+    is_fixed,
+    plain_data,
 )
-from evalhouse.tasks.judge.names import is_fixed
-from evalhouse.tasks.judge.protocol import Question, plain_data
+
+if TYPE_CHECKING:
+    from evalhouse.tasks.asking.pairs import Form, Pair
 
 T = TypeVar("T")
 _NO_CONTEXT = "none"
@@ -184,8 +188,11 @@ async def ask_verdicts(asker: Asker, inquiry: Inquiry, *, vote: int | None = Non
     each time has one vote, and so has one that is asked pair by pair.
     """
     judge, ids = asker.find(inquiry.step).judge.name, list(inquiry.allowed)
-    if vote is None and JOIN in judge and (form := find_form(judge)) is not None:
-        return await _ask_by_pairs(asker, inquiry, form)
+    if vote is None and FORM_JOIN in judge:
+        from evalhouse.tasks.asking.pairs import find_form  # noqa: PLC0415  # few judges are asked by pairs
+
+        if (form := find_form(judge)) is not None:
+            return await _ask_by_pairs(asker, inquiry, form)
     if vote is None and inquiry.votes > 1 and not is_fixed(judge):
         return await _ask_by_vote(asker, inquiry)
     judged: dict[str, JudgedItem] = {}
@@ -242,10 +249,11 @@ def _read_reply(
     return Verdicts(by_id=by_id, problems=(*verdicts.problems, problem), missing=(*verdicts.missing, *lost))
 
 
-async def _ask_by_pairs(asker: Asker, inquiry: Inquiry, form: Form) -> Poll:
+async def _ask_by_pairs(asker: Asker, inquiry: Inquiry, form: "Form") -> Poll:
     """Return the verdicts that follow from a yes or no on each pair, with the call of the pair that decided each."""
+    from evalhouse.tasks.asking.pairs import Rules, Scored, begin_judging, locate  # noqa: PLC0415
 
-    async def ask_pair(pair: Pair) -> Scored:
+    async def ask_pair(pair: "Pair") -> Scored:
         data = {"document": pair.document, "claim": pair.claim}
         question = Question(step=inquiry.step, sample_id=inquiry.sample_id, prompt=inquiry.prompt, data=data)
         answer = await asker.ask(question, form.read)

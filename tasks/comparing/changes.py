@@ -37,7 +37,7 @@ from rapidfuzz import fuzz
 from evalhouse.prompts import list_rubric_columns, list_rubric_metrics
 from evalhouse.tasks.comparing.intervals import Floats
 from evalhouse.tasks.comparing.paired import ROUNDING
-from evalhouse.tasks.judge.names import find_judge
+from evalhouse.tasks.judge.protocol import find_judge
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, hash_text, parse_mark
 from evalhouse.warehouse.steps import (

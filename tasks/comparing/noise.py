@@ -48,7 +48,7 @@ from scipy.special import betaincinv, stdtrit
 from evalhouse.tasks.comparing.changes import Flags, is_changed_everywhere, list_call_steps
 from evalhouse.tasks.comparing.intervals import ALPHA, NORMAL, Floats, Integers
 from evalhouse.tasks.comparing.paired import compare_paired
-from evalhouse.tasks.judge.names import is_fixed, list_judges
+from evalhouse.tasks.judge.protocol import is_fixed, list_judges
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, list_runs
 from evalhouse.warehouse.rows.scores import (

@@ -2,20 +2,45 @@
 
 Its two steps are `prepare`, which returns the exact request (so that it can be keyed and recorded), and `reply`, which
 sends it. The chat models and the lexical judge are equal implementations; the call path in `asking` knows neither.
+
+Below are the errors of a judge, by what has to be done about them:
+
+JudgeError
+├── FatalJudgeError       nothing will work: wrong key, unknown model; the run stops with this message
+│   └── RunCancelled      a person or a signal stopped the run
+├── TransientJudgeError   the same request may work in a moment: 429, 5xx, timeout, reset
+├── RefusedRequest        this request will never work: content filter, too long; the sample is unscored
+├── UnusableReply         a reply came and cannot be read; asked again with a note
+│   └── CutReply          the output limit cut it off before anything usable; the same is asked in parts
+├── UnsupportedOption     the endpoint does not know an option we sent; sent again without it
+├── EndpointDown          a question was given up on transport errors; Prefect may retry the task
+└── JudgeFailed           a question was given up for good; the sample's verdict is `judge_failed`
+    ├── QuestionRefused   because its request was refused
+    └── BudgetExhausted   the run's budget is spent
+
+Last are the judges that `--judge` names, as `openai:gpt-4.1-mini,attribute=lexical`: an item with `=` names a step, by
+its file in `tasks/`, and its judge; the item without is the default. They are stored that way in `runs.judge`: two runs
+are judged alike when they have the same text there. The row of each call has the judge that was asked.
 """
 
 import hashlib
 import ipaddress
+import math
+import re
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import orjson
 
 from evalhouse.prompts import BlockValue, Prompt
+from evalhouse.warehouse.messages import hide_secrets, suggest
+from evalhouse.warehouse.steps import GRADE_STEP, JUDGED_TASKS, PLANS, STEPS, TASKS, find_step, find_task
 
 # No reply and no context window comes near it, and the sum of billions of such counts still fits a BIGINT.
 MAX_COUNT: Final = 2**31 - 1
@@ -126,7 +151,7 @@ class Judge(Protocol):
         """Return the request, without sending it."""
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """Send a prepared request; raises the errors of `judge/errors`."""
+        """Send a prepared request; raises a JudgeError."""
 
     async def close(self) -> None:
         """Close connections."""
@@ -310,3 +335,230 @@ def translated(kind: type[Exception], translate: Callable[[Exception], Exception
         yield
     except kind as error:
         raise translate(error) from None
+
+
+class JudgeError(Exception):
+    """Any failure of a judge. Texts hold no key and no header, even where a reply that they quote repeats one."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(hide_secrets(message))
+
+
+class FatalJudgeError(JudgeError):
+    """Nothing will work until a person changes something; stops the run."""
+
+
+class RunCancelled(FatalJudgeError):
+    """The run was stopped from outside; it can be resumed."""
+
+
+class TransientJudgeError(JudgeError):
+    """The same request may work in a moment. It is `unreachable` where no connection was made, `late` where no reply
+    came in time.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_s: float | None = None,
+        rate_limited: bool = False,
+        unreachable: bool = False,
+        late: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        self.rate_limited = rate_limited
+        self.unreachable = unreachable
+        self.late = late
+
+
+class RefusedRequest(JudgeError):
+    """This request will never work: refused, filtered, or too long. `reply` was paid for, if one came.
+
+    It is `unexplained` where nothing shows it to be the fault of this one request: all others may end like it.
+    Where it is `too_long`, less of the same may work.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reply: "ModelReply | None" = None,
+        unexplained: bool = False,
+        too_long: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.reply = reply
+        self.unexplained = unexplained
+        self.too_long = too_long
+
+
+class UnusableReply(JudgeError):
+    """A reply came that cannot be read as an answer; `reply` is it, where the judge itself refused to read it."""
+
+    def __init__(self, message: str, *, reply: "ModelReply | None" = None) -> None:
+        super().__init__(message)
+        self.reply = reply
+
+
+CUT_OFF: Final = "the reply was cut off at the model's output limit"
+LATE: Final = "no reply within"
+"""The beginning of the error of a request that was not answered in time."""
+COPIED: Final = "the words of the prompt's own example"
+"""The beginning of the error of verdicts whose reasons were copied from a worked example."""
+NOT_TAKEN: Final = "the endpoint does not take "
+"""The beginning of the error of a request that was sent again without an option."""
+
+
+class CutReply(UnusableReply):
+    """The model's output limit cut a reply off before anything usable; less has to be asked at once."""
+
+
+class UnsupportedOption(JudgeError):
+    """The endpoint does not take an option of our requests, and will not be sent it again.
+
+    `options` may be meant by its message; with `is_value` it takes the option, but not with this value.
+    """
+
+    def __init__(self, message: str, *, options: Sequence[str], is_value: bool = False) -> None:
+        super().__init__(message)
+        self.options = tuple(options)
+        self.is_value = is_value
+
+
+class EndpointDown(JudgeError):
+    """All attempts at a question failed on the way; a later one may not."""
+
+
+class JudgeFailed(JudgeError):
+    """A question was given up; `reason` is the `unscored_reason` of the sample."""
+
+    reason = "judge_failed"
+
+
+class QuestionRefused(JudgeFailed):
+    """A question was given up because its request was refused: asked again, it will be again."""
+
+
+class TooLong(QuestionRefused):
+    """A request was larger than the model's context window; less of the same may be asked."""
+
+
+class BudgetExhausted(JudgeFailed):
+    """The budget is spent; nothing more is asked."""
+
+    reason = "budget_exhausted"
+
+
+Ending = TypeVar("Ending", bound=JudgeError)
+
+
+def repeat_error(error: Ending) -> Ending:
+    """Return the same error again, for another caller who has to end with it: a raised error belongs to one stack."""
+    return type(error)(str(error))
+
+
+def parse_retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that an answer asks to wait, from a number or a date; None for neither."""
+    for header, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        value = headers.get(header)
+        if value is None:
+            continue
+        try:
+            seconds = float(value) * scale
+        except ValueError:
+            try:
+                # By the server's clock: that of this machine may be minutes off.
+                now = parsedate_to_datetime(headers["date"]).timestamp() if headers.get("date") else time.time()
+                seconds = parsedate_to_datetime(value).timestamp() - now
+            except (TypeError, ValueError, OverflowError):
+                continue
+        if math.isfinite(seconds):
+            return max(0.0, seconds)
+    return None
+
+
+DEFAULT: Final = "default"
+"""The name of the default judge where judges are listed by name, as in a suite's `[judges]`."""
+LEXICAL: Final = "lexical"
+"""The built-in judge, which asks no model."""
+LOCAL: Final = "local"
+"""The beginning of a classifier's name, before the colon."""
+LOCAL_TASKS: Final = frozenset(("classify", "attribute", "rank"))
+"""The steps that a classifier of document-claim support can judge."""
+FORM_JOIN: Final = "+"
+"""The sign in a judge's name behind the form in which it is asked by pairs."""
+# The name of a judge may hold `=`, but only behind its colon.
+_ITEM: Final = re.compile(r"([^:=]*)=(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeNames:
+    """The default judge, None where it is named elsewhere, and the judges of steps by task."""
+
+    default: str | None = None
+    of_tasks: Mapping[str, str] = field(default_factory=dict)
+
+    def find(self, task: str) -> str | None:
+        """Return the judge of a step."""
+        return self.of_tasks.get(task, self.default)
+
+    def lay_over(self, below: "JudgeNames") -> "JudgeNames":
+        """Return these, with the names below where these have no default: a default is for all steps not named."""
+        if self.default is not None:
+            return self
+        return JudgeNames(default=below.default, of_tasks={**below.of_tasks, **self.of_tasks})
+
+    def __str__(self) -> str:
+        """Return the text that names them, the same for the same judges: a step with the default's judge has none."""
+        named = [f"{task}={name}" for task in JUDGED_TASKS if (name := self.find(task)) not in (None, self.default)]
+        return ",".join([*([self.default] if self.default is not None else []), *named])
+
+
+def parse_judges(given: str | Mapping[str, object]) -> JudgeNames:
+    """Return the judges in a text, or by name as a suite's table has them; raises ValueError with the problem."""
+    pairs = _split(given) if isinstance(given, str) else given.items()
+    judges: dict[str, str] = {}
+    for task, name in pairs:
+        if not isinstance(name, str) or name.strip().lower() in ("", "none"):
+            raise ValueError(f"no judge given for {task}; write JUDGE, or STEP=JUDGE, with commas between them")
+        if task != DEFAULT and task not in JUDGED_TASKS:
+            owner = find_step(task).task if task in STEPS or task.startswith(GRADE_STEP) else task
+            if owner != task and owner in JUDGED_TASKS:
+                raise ValueError(f"{task!r} is part of the step {owner!r}; name its judge as {owner}=JUDGE")
+            if task in STEPS or task in TASKS:
+                raise ValueError(f"the step {task!r} asks no judge; steps that do: {', '.join(JUDGED_TASKS)}")
+            raise ValueError(f"there is no step {task!r}; {suggest(task, JUDGED_TASKS, otherwise='known')}")
+        if task in judges and task == DEFAULT:
+            raise ValueError(
+                f"there are two default judges, {judges[task]!r} and {name!r}; name a step's judge as STEP=JUDGE"
+            )
+        if task in judges:
+            raise ValueError(f"the step {task!r} has two judges, {judges[task]!r} and {name!r}; name one")
+        judges[task] = name.strip()
+    return JudgeNames(default=judges.pop(DEFAULT, None), of_tasks=judges)
+
+
+def is_fixed(name: str) -> bool:
+    """Return whether a judge is deterministic, so that asking it again changes nothing."""
+    return name == LEXICAL or name.startswith(f"{LOCAL}:")
+
+
+def find_judge(text: str, call: str) -> str:
+    """Return the judge that a stored text names for a call, as `llm_calls` has its step."""
+    judges = dict(_split(text))
+    asking = PLANS[call].joins[0] if call in PLANS else call
+    task = asking if asking in TASKS else find_task(asking)
+    return judges.get(task, judges.get(DEFAULT, text))
+
+
+def list_judges(text: str) -> list[str]:
+    """Return the names of all judges in a stored text, each once."""
+    return list(dict.fromkeys(name for _, name in _split(text)))
+
+
+def _split(text: str) -> Iterator[tuple[str, str]]:
+    for item in text.split(","):
+        match = _ITEM.fullmatch(item.strip())
+        yield (match[1].strip(), match[2].strip()) if match else (DEFAULT, item.strip())

@@ -28,7 +28,7 @@ import orjson
 from rapidfuzz.distance import LCSseq
 
 from evalhouse.prompts import Grade
-from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.judge.protocol import FatalJudgeError
 from evalhouse.warehouse.errors import QueryError, QueryStopped, TableError
 from evalhouse.warehouse.rows.samples import StoredSample
 

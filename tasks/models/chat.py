@@ -18,23 +18,21 @@ from langchain_openai.chat_models.base import BaseChatOpenAI
 from langsmith.utils import tracing_is_enabled
 from openai.types import Batch
 
-from evalhouse.tasks.judge.errors import (
-    FatalJudgeError,
-    JudgeError,
-    RefusedRequest,
-    UnsupportedOption,
-    UnusableReply,
-)
 from evalhouse.tasks.judge.logprobs import TOP_LOGPROBS, pack_logprobs
 from evalhouse.tasks.judge.protocol import (
     BatchLimits,
     BatchLine,
     BatchService,
     BatchState,
+    FatalJudgeError,
+    JudgeError,
     ModelReply,
     ModelRequest,
     Question,
+    RefusedRequest,
+    UnsupportedOption,
     UnsupportedParameter,
+    UnusableReply,
     choose_timeout,
     describe_lost,
     hash_canonical,

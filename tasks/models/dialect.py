@@ -14,17 +14,17 @@ from urllib.parse import urljoin
 
 import orjson
 
-from evalhouse.tasks.judge.errors import (
+from evalhouse.tasks.judge.protocol import (
     NOT_TAKEN,
     FatalJudgeError,
     JudgeError,
     RefusedRequest,
     TransientJudgeError,
     UnsupportedOption,
+    UnsupportedParameter,
     UnusableReply,
     parse_retry_after,
 )
-from evalhouse.tasks.judge.protocol import UnsupportedParameter
 from evalhouse.tasks.models.providers import OPENAI_VARIABLES, Variables
 from evalhouse.warehouse.messages import name_setting, redact, shorten
 

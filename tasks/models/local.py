@@ -24,12 +24,15 @@ from urllib.parse import parse_qsl
 import orjson
 
 from evalhouse.tasks.asking.pairs import Pair, Scored, judge_pairs, locate
-from evalhouse.tasks.judge.errors import FatalJudgeError, RefusedRequest, RunCancelled
-from evalhouse.tasks.judge.names import LOCAL, LOCAL_TASKS
 from evalhouse.tasks.judge.protocol import (
+    LOCAL,
+    LOCAL_TASKS,
+    FatalJudgeError,
     ModelReply,
     ModelRequest,
     Question,
+    RefusedRequest,
+    RunCancelled,
     hash_canonical,
     plain_data,
     require_prompt,

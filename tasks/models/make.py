@@ -5,61 +5,25 @@ Each kind of judge is imported only for a judge of that kind.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 
-from evalhouse.prompts import Prompt
-from evalhouse.tasks.asking.pairs import JOIN, Form, FormPrompt, find_form
-from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.judge.names import DEFAULT, LEXICAL, LOCAL, LOCAL_TASKS, find_judge, list_judges
 from evalhouse.tasks.judge.protocol import (
+    DEFAULT,
+    FORM_JOIN,
+    LEXICAL,
+    LOCAL,
+    FatalJudgeError,
     Judge,
-    ModelRequest,
-    Question,
-    find_window,
-    hash_canonical,
-    require_prompt,
+    find_judge,
+    list_judges,
 )
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.messages import name_setting
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.steps import JUDGED_TASKS, PLANS, add_earlier, arrange_steps, list_tasks
-
-
-class FormJudge:
-    """Asks `judge` about pairs of a document and a claim, which `asking/pairs` makes."""
-
-    tasks = LOCAL_TASKS
-
-    def __init__(self, name: str, form: Form, judge: Judge) -> None:
-        self.name = name
-        self.model = judge.model
-        self.endpoint = judge.endpoint
-        self.made = judge  # the judge of the model
-        self.reply = judge.reply
-        self.close = judge.close
-        self._form = form
-
-    @property
-    def window(self) -> int | None:
-        """The model's context window."""
-        return find_window(self.made)
-
-    def prepare(self, question: Question) -> ModelRequest:
-        """Return the form's messages with the model's own parameters; no schema, for the reply is one word."""
-        pair = question.data
-        if pair.keys() != {"document", "claim"}:
-            raise FatalJudgeError(f"{self.name} answers whether a document supports a claim, not {question.step!r}")
-        prompt = require_prompt(question)
-        prompt = FormPrompt(form=self._form, **{item.name: getattr(prompt, item.name) for item in fields(Prompt)})
-        request = self.made.prepare(replace(question, prompt=prompt))
-        payload = {key: value for key, value in request.payload.items() if key != "response_format"}
-        payload |= self._form.fill_body(pair)
-        keyed = [request.request_hash, self._form.name, pair["document"], pair["claim"]]
-        return ModelRequest(request_hash=hash_canonical(keyed), payload=payload)
-
 
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _EMBEDDINGS_ALLOWED = "allowed: hashing, openai:MODEL, or module:factory (any LangChain embeddings)"
@@ -109,12 +73,14 @@ def check_judge_name(name: str) -> None:
     """Refuse a name that cannot be a judge, before anything is read or asked; raises FatalJudgeError."""
     if name == LEXICAL:
         return
-    form, inner = find_form(name), name.partition(JOIN)[2]
+    from evalhouse.tasks.asking.pairs import find_form  # noqa: PLC0415  # the lexical judge needs none
+
+    form, inner = find_form(name), name.partition(FORM_JOIN)[2]
     if form is not None:
         # Only chat models can be asked in a form, and in some forms only `openai:` models.
         check_judge_name(inner)
         kind = inner.partition(":")[0]
-        if kind in (LEXICAL, LOCAL) or JOIN in kind:
+        if kind in (LEXICAL, LOCAL) or FORM_JOIN in kind:
             raise FatalJudgeError(
                 f"{name!r} puts the form of a chat model before {inner!r}; name a chat model behind it"
             )
@@ -212,10 +178,12 @@ def make_judge(settings: RunSettings) -> Judge:
         from evalhouse.tasks.lexical.judge import LexicalJudge  # noqa: PLC0415
 
         return LexicalJudge()
+    from evalhouse.tasks.asking.pairs import FormJudge, find_form  # noqa: PLC0415  # the lexical judge needs none
+
     check_judge_name(settings.judge)
     form = find_form(settings.judge)
     if form is not None:
-        return FormJudge(settings.judge, form, make_judge(name_judge(settings, settings.judge.partition(JOIN)[2])))
+        return FormJudge(settings.judge, form, make_judge(name_judge(settings, settings.judge.partition(FORM_JOIN)[2])))
     if settings.judge.startswith(f"{LOCAL}:"):
         from evalhouse.tasks.models.local import LocalJudge, PairModel, parse_classifier  # noqa: PLC0415
 
@@ -236,10 +204,12 @@ def make_judge(settings: RunSettings) -> Judge:
 
 async def check_reachable(settings: RunSettings) -> str:
     """Return how far the judge can be reached, at no cost; raises JudgeError that states why not."""
-    if find_form(settings.judge) is not None:
-        return await check_reachable(name_judge(settings, settings.judge.partition(JOIN)[2]))
-    if settings.judge == "lexical":
+    if settings.judge == LEXICAL:
         return "built in: no model, no network, no key"
+    from evalhouse.tasks.asking.pairs import find_form  # noqa: PLC0415  # the lexical judge needs none
+
+    if find_form(settings.judge) is not None:
+        return await check_reachable(name_judge(settings, settings.judge.partition(FORM_JOIN)[2]))
     if settings.judge.startswith(f"{LOCAL}:"):
         from evalhouse.tasks.models.local import check_golden_pairs  # noqa: PLC0415
 

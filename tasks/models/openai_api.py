@@ -18,8 +18,17 @@ from yarl import URL
 
 from evalhouse.tasks.asking.embeddings import pack_embedding
 from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context, read_beginning
-from evalhouse.tasks.judge.errors import FatalJudgeError, RefusedRequest, UnsupportedOption, UnusableReply
-from evalhouse.tasks.judge.protocol import ModelReply, ModelRequest, Question, hash_canonical, parse_count
+from evalhouse.tasks.judge.protocol import (
+    FatalJudgeError,
+    ModelReply,
+    ModelRequest,
+    Question,
+    RefusedRequest,
+    UnsupportedOption,
+    UnusableReply,
+    hash_canonical,
+    parse_count,
+)
 from evalhouse.tasks.models.dialect import (
     MAX_ERROR_BYTES,
     StatusError,

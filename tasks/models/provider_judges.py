@@ -28,11 +28,12 @@ from langchain_core.runnables import RunnableBinding, RunnableSequence
 from pydantic import SecretStr
 
 from evalhouse.tasks.asking.usage import count_tokens
-from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeError
 from evalhouse.tasks.judge.protocol import (
     BatchLimits,
     BatchLine,
     BatchState,
+    FatalJudgeError,
+    JudgeError,
     ModelReply,
     ModelRequest,
     describe_lost,

@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import SecretStr
 
-from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.judge.protocol import FatalJudgeError
 from evalhouse.tasks.settings.suite import NamedValueError, fill_variable
 from evalhouse.warehouse.messages import name_setting, note_secret, redact, shorten
 

@@ -23,11 +23,22 @@ from yarl import URL
 
 from evalhouse.prompts import Item, Prompt
 from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context, read_beginning
-from evalhouse.tasks.asking.pairs import JOIN, find_form
+from evalhouse.tasks.asking.pairs import find_form
 from evalhouse.tasks.asking.usage import count_request
 from evalhouse.tasks.asking.verdicts import parse_object
-from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeError, UnsupportedOption, UnusableReply
-from evalhouse.tasks.judge.protocol import Judge, ModelReply, ModelRequest, Question, is_near, parse_count
+from evalhouse.tasks.judge.protocol import (
+    FORM_JOIN,
+    FatalJudgeError,
+    Judge,
+    JudgeError,
+    ModelReply,
+    ModelRequest,
+    Question,
+    UnsupportedOption,
+    UnusableReply,
+    is_near,
+    parse_count,
+)
 from evalhouse.tasks.models.providers import compiles_schemas, find_access
 
 # The names of a window in an entry of the list: vLLM and SGLang; OpenRouter and Together; Groq; Mistral; llama.cpp.
@@ -67,7 +78,7 @@ def is_own(judge: Judge) -> bool:
 
 
 def _find_kind(judge: Judge) -> str:
-    name = judge.name.partition(JOIN)[2] if find_form(judge.name) else judge.name
+    name = judge.name.partition(FORM_JOIN)[2] if find_form(judge.name) else judge.name
     return name.partition(":")[0]
 
 

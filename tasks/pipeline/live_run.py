@@ -21,7 +21,7 @@ from evalhouse.tasks.asking.limits import SharedLimits
 from evalhouse.tasks.asking.splitting import leave_room
 from evalhouse.tasks.asking.usage import Usage, estimate_items
 from evalhouse.tasks.asking.verdicts import JudgedItem, write_verdict
-from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
+from evalhouse.tasks.judge.protocol import FatalJudgeError, RunCancelled
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import MetricFile
 from evalhouse.warehouse.rows.samples import StoredSample, fetch_samples_between

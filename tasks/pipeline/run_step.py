@@ -23,7 +23,7 @@ from prefect.tasks import Task
 from evalhouse.tasks.asking.asker import LAST_CHANCE
 from evalhouse.tasks.asking.record import ORIGIN, Origin
 from evalhouse.tasks.asking.verdicts import gather_all
-from evalhouse.tasks.judge.errors import EndpointDown
+from evalhouse.tasks.judge.protocol import EndpointDown
 from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, Shard
 
 T = TypeVar("T")

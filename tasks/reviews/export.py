@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import orjson
 
-from evalhouse.tasks.judge.names import LEXICAL, find_judge
+from evalhouse.tasks.judge.protocol import LEXICAL, find_judge
 from evalhouse.tasks.lexical.judge import judge_lexically
 from evalhouse.tasks.reviews.labels import ReviewError, list_labels
 from evalhouse.warehouse.metric_files import load_metrics

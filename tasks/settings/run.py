@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from evalhouse.tasks.judge.names import LEXICAL, find_judge, is_fixed, parse_judges
+from evalhouse.tasks.judge.protocol import LEXICAL, find_judge, is_fixed, parse_judges
 from evalhouse.tasks.settings.suite import (
     TRACES,
     Notify,

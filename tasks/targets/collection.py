@@ -22,10 +22,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
-from evalhouse.tasks.asking.signals import StopSign
+from evalhouse.tasks.asking.asker import StopSign
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.datasets.rows import hash_inputs
-from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.judge.protocol import FatalJudgeError
 from evalhouse.tasks.settings.suite import TargetSettings
 from evalhouse.tasks.targets.protocol import FirstQuestions, Response, Target, TargetError, TargetQuestion
 from evalhouse.warehouse.messages import name_setting, shorten

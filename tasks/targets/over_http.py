@@ -25,7 +25,7 @@ from jsonpath.selectors import Filter, SliceSelector
 from yarl import URL
 
 from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context
-from evalhouse.tasks.judge.errors import parse_retry_after
+from evalhouse.tasks.judge.protocol import parse_retry_after
 from evalhouse.tasks.settings.suite import (
     CONVERSATION,
     GIVEN_MARKS,

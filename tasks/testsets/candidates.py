@@ -13,8 +13,7 @@ from typing import Any, Final, Literal
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.verdicts import parse_object
 from evalhouse.tasks.datasets.rows import hash_json
-from evalhouse.tasks.judge.errors import UnusableReply
-from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.judge.protocol import Question, UnusableReply
 from evalhouse.tasks.pipeline.live_run import Extraction, LiveRun
 from evalhouse.tasks.testsets import refuse
 from evalhouse.tasks.testsets.checks import (

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.verdicts import parse_object
-from evalhouse.tasks.judge.errors import UnusableReply
-from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.judge.protocol import Question, UnusableReply
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.testsets.candidates import (
     Candidate,

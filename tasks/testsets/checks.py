@@ -15,8 +15,7 @@ from evalhouse.tasks.asking.verdicts import parse_object
 from evalhouse.tasks.attribute import attribute_statements
 from evalhouse.tasks.classify import classify_statements
 from evalhouse.tasks.extract import extract_ground_truth
-from evalhouse.tasks.judge.errors import JudgeFailed, UnusableReply
-from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.judge.protocol import JudgeFailed, Question, UnusableReply
 from evalhouse.tasks.pipeline.live_run import Extraction, LiveRun, SampleWork, make_work
 from evalhouse.tasks.testsets.near import NearPassages, Twin, list_tokens
 from evalhouse.tasks.testsets.passages import Document, Language, Passage, find_language

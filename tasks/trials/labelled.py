@@ -35,8 +35,7 @@ from evalhouse.tasks.datasets.values import DatasetError
 from evalhouse.tasks.extract import extract_answer, extract_ground_truth, extract_statements
 from evalhouse.tasks.fused import judge_together
 from evalhouse.tasks.grade import grade_sample
-from evalhouse.tasks.judge.errors import RunCancelled
-from evalhouse.tasks.judge.names import LEXICAL, LOCAL
+from evalhouse.tasks.judge.protocol import LEXICAL, LOCAL, RunCancelled
 from evalhouse.tasks.lexical.judge import read_score
 from evalhouse.tasks.pipeline.live_run import Extraction, LiveRun, SampleWork, make_work
 from evalhouse.tasks.rank import rank_contexts

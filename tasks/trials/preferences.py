@@ -15,8 +15,7 @@ from evalhouse.prompts import PREFERENCES, BlockValue, Item, Prompt
 from evalhouse.tasks.asking.verdicts import gather_all, parse_object
 from evalhouse.tasks.comparing.runs import choose_cluster
 from evalhouse.tasks.datasets.read import StagedDataset
-from evalhouse.tasks.judge.errors import JudgeFailed, UnusableReply
-from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.judge.protocol import JudgeFailed, Question, UnusableReply
 from evalhouse.tasks.pipeline.live_run import LiveRun, collect_turns
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.samples import StoredSample

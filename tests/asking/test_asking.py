@@ -12,18 +12,19 @@ from live_runs import PROMPTS, ScriptedJudge, lay_out_run, make_settings, read_c
 from evalhouse.tasks.asking.asker import LAST_CHANCE, Asker
 from evalhouse.tasks.asking.usage import Price
 from evalhouse.tasks.asking.verdicts import read_statements
-from evalhouse.tasks.judge.errors import (
+from evalhouse.tasks.judge.protocol import (
     BudgetExhausted,
     EndpointDown,
     FatalJudgeError,
     JudgeFailed,
+    ModelReply,
+    Question,
     RefusedRequest,
     RunCancelled,
     TransientJudgeError,
     UnsupportedOption,
     UnusableReply,
 )
-from evalhouse.tasks.judge.protocol import ModelReply, Question
 
 GOOD = '{"statements": ["It is red."]}'
 

@@ -23,8 +23,7 @@ from evalhouse.tasks.asking.batches import BatchUnderWay
 from evalhouse.tasks.asking.record import CallRecord
 from evalhouse.tasks.asking.usage import Price
 from evalhouse.tasks.extract import extract_statements
-from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
-from evalhouse.tasks.judge.protocol import BatchLine, BatchState
+from evalhouse.tasks.judge.protocol import BatchLine, BatchState, FatalJudgeError, RunCancelled
 from evalhouse.tasks.models.make import make_judge
 from evalhouse.tasks.pipeline.live_run import LiveRun, make_work
 from evalhouse.warehouse.mover import take_in_orphans
@@ -38,8 +37,8 @@ STEPS = {"extract_answer", "extract_ground_truth", "classify", "attribute_answer
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, quick_backoff: None) -> None:
     """Shorten the time until a run counts as still, and between looks at a batch, to a twentieth of a second."""
-    monkeypatch.setattr("evalhouse.tasks.asking.signals._STILL_S", 0.05)
-    monkeypatch.setattr("evalhouse.tasks.asking.signals._CHECKED_AGAIN_S", 0.01)
+    monkeypatch.setattr("evalhouse.tasks.asking.limits._STILL_S", 0.05)
+    monkeypatch.setattr("evalhouse.tasks.asking.limits._CHECKED_AGAIN_S", 0.01)
     monkeypatch.setattr("evalhouse.tasks.asking.batches._FIRST_LOOK_S", 0.03)
     monkeypatch.setattr("evalhouse.tasks.asking.batches._MAX_LOOK_S", 0.05)
 

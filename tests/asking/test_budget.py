@@ -15,7 +15,7 @@ from live_runs import judge_samples, make_sample, make_settings, open_warehouse,
 from realistic_judge import make_script
 
 from evalhouse.flows.preparing.live_run import make_live_run, make_plan
-from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.judge.protocol import FatalJudgeError
 from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.pipeline.live_run import SampleWork
 from evalhouse.warehouse.rows.calls import sum_cost

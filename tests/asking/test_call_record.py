@@ -14,8 +14,7 @@ import pytest
 from live_runs import open_warehouse
 
 from evalhouse.tasks.asking.record import ORIGIN, Call, CallRecord, Origin
-from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.judge.protocol import hash_canonical
+from evalhouse.tasks.judge.protocol import FatalJudgeError, hash_canonical
 from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
 from evalhouse.warehouse.mover import FLUSH_POLICIES, take_in_orphans

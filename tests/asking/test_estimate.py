@@ -16,8 +16,7 @@ from evalhouse.prompts import BlockValue, Item, load_prompts
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.grade import grade_sample
-from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.judge.protocol import FatalJudgeError, Question
 from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.models.stand_ins import make_stand_in
 from evalhouse.tasks.pipeline.live_run import make_work

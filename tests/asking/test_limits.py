@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from virtual_time import in_virtual_time, read_clock, run_virtually
 
 from evalhouse.tasks.asking.limits import EndpointLimit
-from evalhouse.tasks.judge.errors import RunCancelled
+from evalhouse.tasks.judge.protocol import RunCancelled
 
 
 class Provider:

@@ -12,8 +12,7 @@ from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.limits import EndpointLimit
 from evalhouse.tasks.asking.record import Call
 from evalhouse.tasks.asking.usage import Price
-from evalhouse.tasks.judge.errors import JudgeFailed
-from evalhouse.tasks.judge.protocol import ModelReply, ModelRequest, Question, choose_timeout, is_near
+from evalhouse.tasks.judge.protocol import JudgeFailed, ModelReply, ModelRequest, Question, choose_timeout, is_near
 from evalhouse.tasks.settings.run import RunSettings
 
 DEFAULTS = RunSettings()

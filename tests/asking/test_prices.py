@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from evalhouse.tasks.asking.usage import Price, find_price, load_prices
-from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.judge.protocol import FatalJudgeError
 
 
 def write_prices(folder: Path, text: str) -> str:

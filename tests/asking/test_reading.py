@@ -7,7 +7,7 @@ import pytest
 from live_runs import say_verdicts
 
 from evalhouse.tasks.asking.verdicts import parse_object, read_statements, read_verdicts
-from evalhouse.tasks.judge.errors import UnusableReply
+from evalhouse.tasks.judge.protocol import UnusableReply
 
 OBJECT = '{"statements": ["It is 40 m high {really}.", "Es ist 40 m hoch \\"ja\\"."]}'
 TEXTS = ["It is 40 m high {really}.", 'Es ist 40 m hoch "ja".']

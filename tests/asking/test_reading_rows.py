@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from evalhouse.tasks.asking.verdicts import Verdict, Verdicts, read_verdicts
-from evalhouse.tasks.judge.errors import UnusableReply
+from evalhouse.tasks.judge.protocol import UnusableReply
 
 ALLOWED = {
     "A1": ("TP", "FP"), "supports A1": (), "G1": ("TP", "FN"), "supports G1": (), "C1": ("useful", "not_useful"),

@@ -19,7 +19,7 @@ from prefect_holder import find_server
 
 from evalhouse.tasks.asking import limits
 from evalhouse.tasks.asking.limits import EndpointLimit, SharedLimits, name_limit
-from evalhouse.tasks.judge.errors import RunCancelled
+from evalhouse.tasks.judge.protocol import RunCancelled
 
 
 def never_stop() -> None:

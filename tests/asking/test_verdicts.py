@@ -10,15 +10,15 @@ from live_runs import PROMPTS, ScriptedJudge, lay_out_run, make_settings, read_c
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.asker import LAST_CHANCE
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_verdicts, gather_all
-from evalhouse.tasks.judge.errors import (
+from evalhouse.tasks.judge.protocol import (
     BudgetExhausted,
     EndpointDown,
     FatalJudgeError,
     JudgeFailed,
+    Question,
     RefusedRequest,
     TransientJudgeError,
 )
-from evalhouse.tasks.judge.protocol import Question
 
 IDS = ("C1", "C2", "C3", "C4")
 CONTEXTS = [Item(id=item_id, text=f"Context {item_id}.") for item_id in IDS]

@@ -21,8 +21,16 @@ from live_runs import (
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.asker import LAST_CHANCE
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, Verdict, Vote, ask_verdicts, elect, write_verdict
-from evalhouse.tasks.judge.errors import BudgetExhausted, EndpointDown, JudgeFailed, RefusedRequest, TransientJudgeError
-from evalhouse.tasks.judge.protocol import ModelReply, ModelRequest, Question
+from evalhouse.tasks.judge.protocol import (
+    BudgetExhausted,
+    EndpointDown,
+    JudgeFailed,
+    ModelReply,
+    ModelRequest,
+    Question,
+    RefusedRequest,
+    TransientJudgeError,
+)
 
 Reply = str | Exception
 

@@ -18,7 +18,7 @@ from virtual_time import in_virtual_time, read_clock
 from evalhouse.flows.results.progress import describe_progress
 from evalhouse.tasks.asking.limits import EndpointLimit, draw_backoff
 from evalhouse.tasks.asking.verdicts import read_statements
-from evalhouse.tasks.judge.errors import JudgeFailed
+from evalhouse.tasks.judge.protocol import JudgeFailed
 from evalhouse.warehouse.messages import write_span
 
 FAR_S = 99_999 * 86_400.0

@@ -42,8 +42,7 @@ from evalhouse.tasks.asking.verdicts import (
     ask_verdicts,
     read_statements,
 )
-from evalhouse.tasks.judge.errors import JudgeFailed, RunCancelled
-from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.judge.protocol import JudgeFailed, Question, RunCancelled
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.steps import collect_labels
 

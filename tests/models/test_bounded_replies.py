@@ -15,7 +15,7 @@ from live_runs import lay_out_run, make_settings, point_to, read_calls
 from provider_calls import KEY, ask
 
 from evalhouse.tasks.asking.verdicts import read_statements, read_verdicts
-from evalhouse.tasks.judge.errors import JudgeFailed, UnusableReply
+from evalhouse.tasks.judge.protocol import JudgeFailed, UnusableReply
 from evalhouse.tasks.models.dialect import parse_error_body
 
 pytestmark = pytest.mark.usefixtures("quick_backoff")

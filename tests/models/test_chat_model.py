@@ -18,8 +18,7 @@ from live_runs import PROMPTS, lay_out_run, make_settings, point_to, read_calls
 
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.verdicts import read_statements
-from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed
-from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.judge.protocol import FatalJudgeError, JudgeFailed, Question
 from evalhouse.tasks.models.chat import ChatModelJudge, make_factory_judge, make_openai_judge
 from evalhouse.tasks.models.providers import strip_credentials
 from evalhouse.warehouse.messages import redact

@@ -11,8 +11,7 @@ from endpoint import Endpoint, Raw, running_endpoint
 from live_runs import PROMPTS, lay_out_run, make_settings, point_to, read_calls
 
 from evalhouse.tasks.asking.verdicts import read_statements
-from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.judge.protocol import FatalJudgeError, Question
 from evalhouse.tasks.models import chat as chat_model
 from evalhouse.tasks.models.chat import ChatModelJudge, make_factory_judge, make_openai_judge
 

@@ -20,8 +20,7 @@ from provider_calls import GOOD, KEY, ask, make_question
 
 from evalhouse.flows.results.run_facts import describe_dropped
 from evalhouse.tasks.asking.verdicts import read_statements
-from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed
-from evalhouse.tasks.judge.protocol import Judge, UnsupportedParameter
+from evalhouse.tasks.judge.protocol import FatalJudgeError, Judge, JudgeFailed, UnsupportedParameter
 from evalhouse.tasks.models.chat import ChatModelJudge, make_factory_judge, make_openai_judge
 from evalhouse.warehouse.store import Warehouse
 

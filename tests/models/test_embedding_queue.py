@@ -13,8 +13,7 @@ from warehouse_runs import make_run
 
 from evalhouse.tasks.asking import embeddings
 from evalhouse.tasks.asking.embeddings import AskedEmbedder, pack_embedding
-from evalhouse.tasks.judge.errors import JudgeFailed, RefusedRequest, TransientJudgeError
-from evalhouse.tasks.judge.protocol import ModelReply
+from evalhouse.tasks.judge.protocol import JudgeFailed, ModelReply, RefusedRequest, TransientJudgeError
 from evalhouse.tasks.models.openai_api import EmbeddingModel
 from evalhouse.warehouse.rows.runs import insert_run
 

@@ -12,7 +12,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.metrics.pairwise import cosine_similarity
 
 from evalhouse.tasks.asking.embeddings import AskedEmbedder, HashingEmbedder, pack_embedding, read_vector
-from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed, UnusableReply
+from evalhouse.tasks.judge.protocol import FatalJudgeError, JudgeFailed, UnusableReply
 from evalhouse.tasks.models.openai_api import make_embedding_model
 
 EMBEDDINGS = "/v1/embeddings"

@@ -20,7 +20,7 @@ from evalhouse.tasks.asking.pairs import find_form, load_forms
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.attribute import attribute_statements
 from evalhouse.tasks.classify import classify_statements
-from evalhouse.tasks.judge.errors import FatalJudgeError, UnusableReply
+from evalhouse.tasks.judge.protocol import FatalJudgeError, UnusableReply
 from evalhouse.tasks.models.make import check_judge_name, make_judge
 from evalhouse.tasks.pipeline.live_run import Extraction, make_work
 from evalhouse.tasks.rank import rank_contexts

@@ -9,8 +9,7 @@ from endpoint import Endpoint, running_endpoint
 from live_runs import PROMPTS, lay_out_run, make_settings, point_to
 
 from evalhouse.tasks.asking.verdicts import read_statements
-from evalhouse.tasks.judge.errors import FatalJudgeError, TransientJudgeError
-from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.judge.protocol import FatalJudgeError, Question, TransientJudgeError
 from evalhouse.tasks.lexical.judge import LexicalJudge
 from evalhouse.tasks.models.chat import ChatModelJudge
 from evalhouse.tasks.models.make import check_reachable, make_judge

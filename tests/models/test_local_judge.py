@@ -20,8 +20,7 @@ from warehouse_runs import lay_warehouse
 
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.pairs import Pair
-from evalhouse.tasks.judge.errors import FatalJudgeError, RefusedRequest
-from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.judge.protocol import FatalJudgeError, Question, RefusedRequest
 from evalhouse.tasks.models.local import (
     LocalJudge,
     PairModel,

@@ -18,7 +18,7 @@ from live_runs import lay_out_run, make_sample, make_settings, point_to, read_ca
 
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.extract import extract_statements
-from evalhouse.tasks.judge.errors import JudgeError
+from evalhouse.tasks.judge.protocol import JudgeError
 from evalhouse.tasks.pipeline.live_run import make_work
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_backoff")]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from evalhouse.tasks.asking.pairs import Pair, Scored, judge_pairs, locate, read_score
-from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.judge.protocol import FatalJudgeError
 from evalhouse.tasks.models.local import load_table, parse_classifier
 from evalhouse.tasks.models.make import check_judge_name
 

@@ -19,7 +19,7 @@ from live_runs import lay_out_run, make_settings, point_to, read_calls
 from provider_calls import GOOD, KEY, ask, make_question
 
 from evalhouse.tasks.asking.verdicts import read_statements
-from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed
+from evalhouse.tasks.judge.protocol import FatalJudgeError, JudgeFailed
 from evalhouse.tasks.models.dialect import translate_error
 
 CHAT = "/v1/chat/completions"

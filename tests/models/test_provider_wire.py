@@ -20,7 +20,7 @@ from endpoint_wires import read_request, serving, write_answer, write_completion
 from live_runs import point_to, read_calls
 from provider_calls import GOOD, KEY, ask, make_question
 
-from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.judge.protocol import FatalJudgeError
 from evalhouse.tasks.models.providers import find_access
 
 

@@ -19,7 +19,7 @@ from provider_calls import make_question
 from provider_cases import CASES, KEY, Case
 
 from evalhouse.tasks.asking.verdicts import read_statements
-from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeError, JudgeFailed, TransientJudgeError
+from evalhouse.tasks.judge.protocol import FatalJudgeError, JudgeError, JudgeFailed, TransientJudgeError
 from evalhouse.tasks.models.make import check_judge_name, make_judge
 from evalhouse.tasks.models.providers import load_providers
 

@@ -12,8 +12,7 @@ from live_runs import make_settings, open_warehouse, point_to
 from provider_calls import make_question
 
 from evalhouse.flows.preparing.batches import ask_servers, recall_servers
-from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.judge.protocol import Judge, find_window
+from evalhouse.tasks.judge.protocol import FatalJudgeError, Judge, find_window
 from evalhouse.tasks.models.make import make_judge
 from evalhouse.tasks.models.serving import Serving, is_own, read_serving
 from evalhouse.warehouse.store import Warehouse

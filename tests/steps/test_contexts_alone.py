@@ -24,8 +24,7 @@ from live_runs import (
     say_verdicts,
 )  # fmt: skip
 
-from evalhouse.tasks.judge.errors import RefusedRequest
-from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.judge.protocol import Question, RefusedRequest
 from evalhouse.tasks.pipeline.live_run import SampleWork
 from evalhouse.warehouse.rows.samples import StoredSample
 

@@ -41,9 +41,7 @@ from evalhouse.flows.preparing.settings import resolve_settings
 from evalhouse.prompts import list_ids
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.datasets.read import stage_dataset
-from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.judge.names import find_judge
-from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.judge.protocol import FatalJudgeError, Question, find_judge
 from evalhouse.tasks.lexical.judge import LexicalJudge
 from evalhouse.tasks.models import make
 from evalhouse.tasks.models.make import make_judges

@@ -37,7 +37,7 @@ from live_runs import (
 
 from evalhouse.prompts import Criterion, Rubric, load_prompts
 from evalhouse.tasks.grade import grade_sample, read_grades
-from evalhouse.tasks.judge.errors import FatalJudgeError, RefusedRequest, UnusableReply
+from evalhouse.tasks.judge.protocol import FatalJudgeError, RefusedRequest, UnusableReply
 from evalhouse.tasks.pipeline.live_run import make_work
 
 # Ratings

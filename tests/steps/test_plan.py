@@ -15,7 +15,7 @@ from evalhouse.flows.preparing.suites import explain_bad_asset, make_asset_sourc
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.splitting import split_by_tokens
 from evalhouse.tasks.asking.usage import estimate_items, estimate_tokens
-from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.judge.protocol import FatalJudgeError
 from evalhouse.tasks.lexical.judge import LexicalJudge
 from evalhouse.tasks.models.make import check_embeddings_name, check_judge_name, make_judge
 from evalhouse.tasks.score import list_upstream, make_scores_asset, name_dataset, name_source, pick_score_task, score

@@ -26,7 +26,7 @@ from live_runs import (
 )
 
 from evalhouse.tasks.asking.usage import Price
-from evalhouse.tasks.judge.errors import UnusableReply
+from evalhouse.tasks.judge.protocol import UnusableReply
 from evalhouse.tasks.pipeline.live_run import SampleWork, make_work
 from evalhouse.tasks.similarity import read_questions, regenerate_questions
 from evalhouse.warehouse.rows.samples import StoredSample

@@ -15,7 +15,7 @@ from grades import score_work
 from live_runs import PROMPTS, ScriptedJudge, lay_out_run, make_sample, read_outcomes
 
 from evalhouse.tasks.grade import grade_sample
-from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.judge.protocol import FatalJudgeError
 from evalhouse.tasks.measure import describe_deaths, find_mark, measure_sample
 from evalhouse.tasks.measures.structured_answers import compare_results, prove_by_running, run_on_tables
 from evalhouse.tasks.pipeline.live_run import SampleWork, make_work

@@ -26,8 +26,14 @@ from evalhouse.flows.shards import STEP_TASKS, take_step
 from evalhouse.tasks.attribute import attribute, attribute_statements
 from evalhouse.tasks.classify import classify
 from evalhouse.tasks.extract import extract
-from evalhouse.tasks.judge.errors import EndpointDown, FatalJudgeError, JudgeFailed, RunCancelled, TransientJudgeError
-from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.judge.protocol import (
+    EndpointDown,
+    FatalJudgeError,
+    JudgeFailed,
+    Question,
+    RunCancelled,
+    TransientJudgeError,
+)
 from evalhouse.tasks.pipeline.live_run import LiveRun, Shard, make_work
 from evalhouse.tasks.pipeline.run_step import (
     RETRIES,

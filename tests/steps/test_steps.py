@@ -30,14 +30,14 @@ from evalhouse.tasks.asking.asker import LAST_CHANCE
 from evalhouse.tasks.attribute import attribute_statements
 from evalhouse.tasks.classify import classify_statements
 from evalhouse.tasks.extract import extract, extract_answer, extract_ground_truth
-from evalhouse.tasks.judge.errors import (
+from evalhouse.tasks.judge.protocol import (
     EndpointDown,
     FatalJudgeError,
+    Question,
     RefusedRequest,
     RunCancelled,
     TransientJudgeError,
 )
-from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.live_run import LiveRun, Shard, make_work
 from evalhouse.tasks.pipeline.run_step import registered, run_step
 from evalhouse.tasks.rank import rank_contexts

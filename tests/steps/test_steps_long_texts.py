@@ -33,8 +33,7 @@ from live_runs import (
 
 from evalhouse.prompts import BlockValue
 from evalhouse.tasks.asking.usage import estimate_items, estimate_tokens
-from evalhouse.tasks.judge.errors import COPIED, RefusedRequest
-from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.judge.protocol import COPIED, Question, RefusedRequest
 from evalhouse.tasks.pipeline.live_run import SampleWork
 from evalhouse.warehouse.rows.samples import StoredSample
 

@@ -33,8 +33,7 @@ from evalhouse.prompts import BlockValue
 from evalhouse.tasks.asking.usage import estimate_items, estimate_tokens
 from evalhouse.tasks.extract import extract_statements
 from evalhouse.tasks.grade import grade_sample
-from evalhouse.tasks.judge.errors import RefusedRequest, TransientJudgeError
-from evalhouse.tasks.judge.protocol import Judge, Question
+from evalhouse.tasks.judge.protocol import Judge, Question, RefusedRequest, TransientJudgeError
 from evalhouse.tasks.lexical.judge import LexicalJudge
 from evalhouse.tasks.measure import measure_sample
 from evalhouse.tasks.pipeline.live_run import SampleWork, make_work

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from live_runs import ScriptedJudge, lay_out_run, make_sample, read_outcomes
 
-from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.judge.protocol import FatalJudgeError
 from evalhouse.tasks.measure import measure_sample
 from evalhouse.tasks.measures import overlap
 from evalhouse.tasks.measures import structured_answers as tool_calls

@@ -28,8 +28,7 @@ from evalhouse.tasks.attribute import attribute_statements
 from evalhouse.tasks.classify import classify_statements
 from evalhouse.tasks.extract import extract_statements
 from evalhouse.tasks.fused import judge_together
-from evalhouse.tasks.judge.errors import UnusableReply
-from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.judge.protocol import Question, UnusableReply
 from evalhouse.tasks.lexical.judge import judge_lexically
 from evalhouse.tasks.pipeline.live_run import SampleWork, collect_turns, make_work
 from evalhouse.tasks.rank import rank_contexts

@@ -39,9 +39,14 @@ from rows import fill, open_rows, read
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.live_run import make_live_run, make_plan
 from evalhouse.flows.preparing.settings import resolve_settings
-from evalhouse.tasks.judge.errors import FatalJudgeError, RefusedRequest
-from evalhouse.tasks.judge.names import find_judge, list_judges, parse_judges
-from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.judge.protocol import (
+    FatalJudgeError,
+    Question,
+    RefusedRequest,
+    find_judge,
+    list_judges,
+    parse_judges,
+)
 from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.pipeline.live_run import SampleWork
 

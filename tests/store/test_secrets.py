@@ -14,7 +14,7 @@ import pytest
 from endpoint import Raw, running_endpoint
 from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to
 
-from evalhouse.tasks.judge.errors import JudgeFailed
+from evalhouse.tasks.judge.protocol import JudgeFailed
 from evalhouse.tasks.settings.suite import Notify
 from evalhouse.warehouse import messages
 from evalhouse.warehouse.messages import hide_in, hide_secrets, note_environment, note_secret, redact

@@ -19,7 +19,7 @@ from warehouse_runs import make_run
 
 from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.datasets.rows import hash_inputs
-from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
+from evalhouse.tasks.judge.protocol import FatalJudgeError, RunCancelled
 from evalhouse.tasks.load import load_responses
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.settings.suite import TargetSettings

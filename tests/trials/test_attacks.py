@@ -47,7 +47,7 @@ from evalhouse.prompts import TURN_PREFIX, BlockValue, Item, Message, Prompt, lo
 from evalhouse.prompts.render import BLOCKS, render_blocks
 from evalhouse.tasks.asking.asker import _UNUSABLE_NOTE
 from evalhouse.tasks.asking.verdicts import read_verdicts
-from evalhouse.tasks.judge.errors import UnusableReply
+from evalhouse.tasks.judge.protocol import UnusableReply
 
 ATTACKS = load_attacks()
 SCENES: dict[str, Scene] = {scene.language: scene for scene in ATTACKS.scenes}

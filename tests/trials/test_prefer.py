@@ -21,7 +21,7 @@ from prompt_files import read_content, write_prompt
 from evalhouse.flows.server.local import LocalServer
 from evalhouse.prompts import Item, check_prompts, load_prompts
 from evalhouse.prompts.render import render_blocks
-from evalhouse.tasks.judge.errors import UnusableReply
+from evalhouse.tasks.judge.protocol import UnusableReply
 from evalhouse.tasks.lexical.judge import judge_lexically
 from evalhouse.tasks.trials.preferences import parse_preference
 from evalhouse.warehouse.rows.calls import sum_cost
