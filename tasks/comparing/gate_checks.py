@@ -48,7 +48,7 @@ Outcome = Literal["failed", "undecided", "passed"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("failed", "undecided", "passed")
 Reason = Literal[
     "beyond_limit",  # failed: the value is on the bad side of the limit, and its interval with it
-    "nothing_scored",  # failed: there is no value because the run has none
+    "nothing_scored",  # failed: the run has scores of none of its samples
     "interval_holds_limit",  # undecided, as are all below
     "too_few_samples",
     "not_beyond_chance",

@@ -233,7 +233,7 @@ def find_interval(values: Floats, places: NDArray[np.int64]) -> Interval:
     """Return the interval of means of values from 0 to 1.
 
     `values` is samples × columns, NaN where a value is missing; `places` numbers the groups. Zeros and ones of which
-    each is a separate group are counted singly. Where all groups are equal there is no variance to go by: at
+    each is a separate group are counted singly. Where all groups are equal the variance is missing: at
     most a share u of further ones differ, where n show none (Clopper and Pearson 1934, Biometrika 26(4)), and by no
     more than to 0 or to 1. As much is left open where most values are at an end of the scale, and fewer than FEW_MOVED
     are off it, though not at the other end: a single loss of 0.05 does not show that others are as small.

@@ -92,7 +92,7 @@ class Paired:
 class Drop:
     """The size of a worsening with its 95 % interval; negative where the candidate is better.
 
-    All are None where there is no common sample, `low` and `high` also with fewer than two clusters.
+    All are None without a common sample, `low` and `high` also with fewer than two clusters.
     """
 
     size: float | None

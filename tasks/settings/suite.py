@@ -643,7 +643,7 @@ class Redaction(_Table):
         unknown = [name for name in names if name not in PATTERNS]
         if unknown:
             known = {"unknown": ", ".join(unknown), "known": ", ".join(PATTERNS)}
-            raise PydanticCustomError("unknown_pattern", "there is no pattern {unknown}; known: {known}", known)
+            raise PydanticCustomError("unknown_pattern", "unknown pattern {unknown}; known: {known}", known)
         return names
 
 

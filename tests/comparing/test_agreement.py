@@ -223,7 +223,7 @@ def test_one_label_leaves_kappa_and_alpha_undefined() -> None:
     assert "people gave one label only: κ and α are undefined" in found.notes
 
 
-def test_nothing_reviewed_is_no_error() -> None:
+def test_empty_reviews_leave_figures_undefined() -> None:
     empty = frame_of(support([1]), support([1])).clear()
     assert measure_judge(empty, "attribute").accuracy.value is None
     assert measure_people(empty, "attribute").alpha.value is None

@@ -345,7 +345,7 @@ def add_prompt(nights: Nights, prompt_hash: str, name: str, template: str) -> No
 
 
 @pytest.mark.parametrize("metric", [name for name in load_metrics() if name.startswith("relevance_")])
-def test_another_ground_truth_is_no_noise_where_the_prompt_on_record_took_it(make: Make, metric: str) -> None:
+def test_a_changed_ground_truth_counts_where_the_stored_prompt_took_it(make: Make, metric: str) -> None:
     nights = make()
     ids = name_ids(8)
     truths = {BASE: ("1", "Here."), CANDIDATE: ("2", "There.")}

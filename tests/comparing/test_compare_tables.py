@@ -174,7 +174,7 @@ def test_the_noise_floor_is_beside_the_difference_with_its_source(show: Any) -> 
 
 
 @pytest.mark.parametrize("floor", [None, 0.0])
-def test_without_any_noise_floor_there_is_no_column(show: Any, floor: float | None) -> None:  # noqa: ANN401
+def test_the_noise_column_is_missing_without_a_floor(show: Any, floor: float | None) -> None:  # noqa: ANN401
     lines = show(make_document(make_metric(noise_floor=floor)))
     assert not any("noise floor" in line or "against itself" in line for line in lines)
 

@@ -116,7 +116,7 @@ def test_scores_summed_in_another_order_are_the_same() -> None:
 
 
 @pytest.mark.parametrize(("n", "verdict"), [(1, "undecided"), (3, "undecided"), (5, "undecided"), (6, "better")])
-def test_few_samples_that_all_gain_are_no_finding(n: int, verdict: str) -> None:
+def test_few_samples_that_all_gain_stay_undecided(n: int, verdict: str) -> None:
     found = compare([0.3] * n)
     assert found.verdict == verdict
     if found.ci_low is not None and found.ci_high is not None:
@@ -227,7 +227,7 @@ def test_what_is_found_keeps_to_what_can_be(differences: list[float]) -> None:
     assert found.ci_low < found.ci_high, "no number of samples is certain"
 
 
-def test_the_size_of_a_score_is_no_matter() -> None:
+def test_p_does_not_depend_on_the_scale_of_scores() -> None:
     differences = np.random.default_rng(9).normal(0.2, 1.0, size=40)
     one, other = compare(differences), compare(differences * 100)
     assert one.p == other.p
@@ -246,7 +246,7 @@ def test_an_interval_grows_narrower_with_more_samples() -> None:
     assert widths == sorted(widths, reverse=True)
 
 
-def test_clusters_of_one_are_no_clusters() -> None:
+def test_clusters_of_one_count_as_single_samples() -> None:
     differences = np.random.default_rng(14).normal(0.1, 1.0, size=30)
     assert compare(differences, list(range(30))) == compare(differences, [number * 7 for number in range(30)])
 

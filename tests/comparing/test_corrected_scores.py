@@ -97,7 +97,7 @@ def test_a_judge_that_says_nothing_is_given_no_weight_to_speak_of() -> None:
 
 
 @pytest.mark.slow
-def test_no_error_among_few_is_no_proof_that_there_is_none() -> None:
+def test_few_reviews_without_an_error_leave_a_wide_interval() -> None:
     """A judge who is right of 97 in 100 and lenient for the rest: of 50 reviewed a fifth of the runs see no error."""
     design = Design(n_runs=N_RUNS, n_samples=400, n_picked=50, truth=0.9, sensitivity=1.0, specificity=0.7, seed=9)
     found = correct(design)

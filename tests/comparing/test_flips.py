@@ -119,7 +119,7 @@ def test_a_repeated_statement_is_matched_once_each() -> None:
     assert summarise(find(statements=rows)["s"]) == [("vanished", "It is red.", None)]
 
 
-def test_statements_of_the_other_text_are_no_match() -> None:
+def test_statements_of_answer_and_ground_truth_never_match() -> None:
     rows = [
         *make_rows([("It is red.", "TP", True)], []),
         *make_rows([], [("It is red.", "TP", True)], source="ground_truth"),

@@ -119,7 +119,7 @@ def test_sums_of_squares_come_back_from_mean_and_deviation(differences: list[flo
     assert found == pytest.approx(float(np.square(differences).sum()), abs=1e-9)
 
 
-def test_without_a_pair_there_are_no_squares() -> None:
+def test_sums_of_squares_without_a_pair_are_zero() -> None:
     assert sum_squares(n=0, mean=None, sd=None) == 0.0
 
 
@@ -163,7 +163,7 @@ def test_noise_alone_seldom_goes_beyond_the_floor(steps: str, rate: float) -> No
     assert max(shares.values()) <= 0.05 + 3 * sqrt(0.05 * 0.95 / n_nights)
 
 
-def test_with_many_pairs_the_floor_is_no_higher_than_it_must_be() -> None:
+def test_many_pairs_bring_the_floor_near_the_true_noise() -> None:
     generator = np.random.default_rng(3)
     true = 1.96 * sqrt(0.2 / 200)
     floors = [find(measure(draw(generator, "binary", 0.2, (400,))), n=200) for _ in range(200)]

@@ -54,7 +54,7 @@ def test_the_floor_counts_the_samples_that_do_not_rest_on_the_same_replies(make:
     assert house.compare_all().noise_run_ids == ("noise-1",)
 
 
-def test_where_all_replies_are_the_same_there_is_no_noise(make: Make) -> None:
+def test_equal_replies_bring_a_floor_of_zero(make: Make) -> None:
     house = make()
     house.judge(CANDIDATE, HALF, reused=40)
     comparison = house.compare_all()
@@ -148,7 +148,7 @@ def test_what_does_not_reach_the_metric_does_not_matter(make: Make, alike: dict[
     assert house.compare().noise_floor is not None
 
 
-def test_scores_by_another_formula_are_no_pairs(make: Make) -> None:
+def test_scores_by_another_formula_do_not_make_pairs(make: Make) -> None:
     house = make()
     house.judge(CANDIDATE, HALF)
     house.measure("noise-1", AGAIN)

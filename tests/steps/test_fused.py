@@ -471,7 +471,7 @@ def refuse_both(asked: Asked) -> Inject | None:
 
 
 @pytest.mark.parametrize("trouble", [cut_off, leave_one_out, refuse_both])
-async def test_what_cannot_be_had_of_both_at_once_is_asked_text_by_text(
+async def test_an_unusable_joint_reply_is_asked_text_by_text(
     trouble: Any,  # noqa: ANN401
     endpoint: Endpoint,
     tmp_path: Path,
@@ -530,7 +530,7 @@ async def test_texts_that_are_too_long_for_one_request_are_asked_for_in_parts(
     assert not any(blocks["answer"] and blocks["ground_truth"] for blocks in asked)
 
 
-async def test_the_words_of_the_worked_example_are_no_statements(tmp_path: Path) -> None:
+async def test_copied_examples_do_not_count_as_statements(tmp_path: Path) -> None:
     def copy_once(question: Question) -> str:
         if question.note:
             return say_good(question)

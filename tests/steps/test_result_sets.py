@@ -380,7 +380,7 @@ def test_more_rows_than_can_be_compared_are_refused() -> None:
         run_on_tables("from range(100001)", SHIPS)
 
 
-def test_memory_is_limited_and_the_disk_is_no_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_limited_and_nothing_spills_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     hungry = "select count(*) from (select distinct range, hash(range) from range(200000000))"
     with pytest.raises(QueryStopped, match="Out of Memory"):

@@ -66,7 +66,7 @@ async def judge_long(
     contexts: int = 2,
     **settings: Any,  # noqa: ANN401
 ) -> tuple[ScriptedJudge, SampleWork]:
-    """One sample of long items; the extraction is scripted, since its texts are no longer than usual."""
+    """One sample of long items; the extraction is scripted, since its texts are of usual length."""
 
     def says(question: Question) -> str | Exception:
         if question.step in ("extract_answer", "extract_ground_truth"):

@@ -218,7 +218,7 @@ def test_a_line_that_begins_something_new_may_begin_a_part(line: str, following:
     assert is_cut_between(line, following)
 
 
-def test_lines_that_are_no_sentences_are_cut_at_their_ends() -> None:
+def test_lines_without_sentences_are_cut_at_their_ends() -> None:
     text = "".join(f"Berth {number}\nShip {number * 7}\n" for number in range(60))
     assert all(part.endswith("\n") for part in split_text(text, 40))
 

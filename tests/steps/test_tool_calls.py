@@ -315,7 +315,7 @@ def test_exact_match_and_token_f1_are_squads(answer: str, ground_truth: str, exa
     assert found["token_f1"] == pytest.approx(f1)
 
 
-def test_case_and_punctuation_are_no_words_for_rouge() -> None:
+def test_rouge_ignores_case_and_punctuation() -> None:
     assert measure_overlap("Berlin.", "berlin")["rouge_l"] == 1
 
 

@@ -89,7 +89,7 @@ def test_own_patterns_may_keep_a_part_of_what_they_find() -> None:
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ({"patterns": ["mail"]}, "there is no pattern mail; known: email, phone"),
+        ({"patterns": ["mail"]}, "unknown pattern mail; known: email, phone"),
         ({"own": [{"pattern": "("}]}, "not a regular expression"),
         ({"own": [{"pattern": "x*"}]}, "found everywhere"),
         ({"own": [{"pattern": "x", "replacement": "\\d"}]}, "a backslash"),
