@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from rows import Row, RowsToCome
-from warehouse_processes import make_warehouse
-from warehouse_runs import make_run
+from noise_house import BASE, CANDIDATE, NoiseHouse
+from rows import Row
 
 from evalhouse.tasks.comparing.changes import METADATA_INPUTS
 from evalhouse.tasks.comparing.runs import (
@@ -24,35 +23,15 @@ from evalhouse.tasks.comparing.runs import (
 from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import insert_run
 from evalhouse.warehouse.store import Warehouse
 
-SETTINGS = ComparisonSettings(resamples=1000)
-BASE, CANDIDATE = "base", "candidate"
 
-
-class Nights:
+class Nights(NoiseHouse):
     """Two runs without a sample, to be filled."""
-
-    def __init__(self, folder: Path, **of_candidate: object) -> None:
-        self._warehouse, self._rows = make_warehouse(folder), RowsToCome()
-        columns = {"status": "completed", "judge": "openai:m", "config": {"temperature": 0.0, "votes": 1}}
-        self.base = make_run(BASE, **columns)
-        columns |= of_candidate
-        self.candidate = make_run(CANDIDATE, minute=1, **columns)
-        for run in (self.base, self.candidate):
-            insert_run(self._warehouse, run)
-
-    @property
-    def warehouse(self) -> Warehouse:
-        return self._rows.write(self._warehouse)
 
     @property
     def pair(self) -> RunPair:
-        return RunPair(self.warehouse, self.base, self.candidate)
-
-    def add(self, table: str, *rows: Row) -> None:
-        self._rows.add(table, *rows)
+        return RunPair(self.warehouse, self.runs[BASE], self.runs[CANDIDATE])
 
     def add_samples(self, run_id: str, samples: Mapping[str, str], **columns: object) -> None:
         """Samples of a run by id, with their hashes."""
@@ -94,7 +73,7 @@ class Nights:
         ]
         self.add("llm_calls", *({"run_id": run_id, **row} for row in rows))
 
-    def compare(self, **settings: Any) -> Comparison:  # noqa: ANN401  # fields of ComparisonSettings
+    def compare_pair(self, **settings: Any) -> Comparison:  # noqa: ANN401  # fields of ComparisonSettings
         return compare_runs(self.pair, ComparisonSettings(**{"resamples": 1000, **settings}))
 
 
@@ -222,7 +201,7 @@ def test_the_numbers_are_those_of_polars(make: Make) -> None:
     for metric, (base, candidate) in given.items():
         nights.add_scores(BASE, metric, base)
         nights.add_scores(CANDIDATE, metric, candidate)
-    comparison = nights.compare()
+    comparison = nights.compare_pair()
     assert (comparison.n_base, comparison.n_candidate, comparison.n_common) == (200, 200, 160)
     for metric, sides in given.items():
         frames = [pl.DataFrame({"id": list(side), "value": list(side.values())}).drop_nulls() for side in sides]
@@ -249,66 +228,54 @@ def test_metrics_stand_in_the_order_of_the_runs(make: Make) -> None:
     nights.add_samples(CANDIDATE, {"s": "1"})
     for metric in ("a_metric", "factual_f1", "mrr"):
         nights.add_scores(BASE, metric, {"s": 0.0})
-    assert [one.metric for one in nights.compare().metrics] == ["mrr", "factual_f1", "a_metric"]
+    assert [one.metric for one in nights.compare_pair().metrics] == ["mrr", "factual_f1", "a_metric"]
 
 
-def test_a_high_value_of_a_metric_of_faults_is_worse(make: Make) -> None:
+def test_the_direction_that_is_better_is_stored_with_the_scores(make: Make) -> None:
     nights = make()
     ids = name_ids(12)
     for run_id, value in ((BASE, 0.0), (CANDIDATE, 0.5)):
         nights.add_samples(run_id, dict.fromkeys(ids, "1"))
-        for metric in ("hallucination", "faithfulness"):
-            nights.add_scores(run_id, metric, dict.fromkeys(ids, value))
-    comparison = nights.compare()
-    assert get(comparison, "hallucination").paired.verdict == "worse"
-    assert get(comparison, "faithfulness").paired.verdict == "better"
-
-
-def test_which_way_is_better_is_what_the_scores_have_on_record(make: Make) -> None:
-    nights = make()
-    ids = name_ids(12)
-    for run_id, value in ((BASE, 0.0), (CANDIDATE, 0.5)):
-        nights.add_samples(run_id, dict.fromkeys(ids, "1"))
-        nights.add_scores(run_id, "blunders", dict.fromkeys(ids, value), better="low")
-    assert get(nights.compare(), "blunders").paired.verdict == "worse"
+        for metric, better in (("hallucination", None), ("faithfulness", None), ("blunders", "low")):
+            nights.add_scores(run_id, metric, dict.fromkeys(ids, value), better=better)
+    verdicts = {one.metric: one.paired.verdict for one in nights.compare_pair().metrics}
+    assert verdicts == {"hallucination": "worse", "faithfulness": "better", "blunders": "worse"}
 
 
 def test_runs_without_a_score_or_a_sample(make: Make) -> None:
     nights = make()
-    assert nights.compare().metrics == ()
+    assert nights.compare_pair().metrics == ()
     nights.add_samples(BASE, {"s": "1"})
     nights.add_scores(BASE, "m", {"s": None})
-    found = get(nights.compare(), "m")
+    found = get(nights.compare_pair(), "m")
     assert (found.n_base, found.mean_base, found.change, found.parts) == (0, None, None, ())
     assert found.coverage_base == found.coverage_candidate == 0.0
 
 
-@pytest.mark.parametrize(
-    ("columns", "metric", "part"),
-    [
-        ({}, "factual_f1", "noise"),
-        ({"config": {"temperature": 0.7, "votes": 1}}, "factual_f1", "judge"),
-        ({"config": {"temperature": 0.0, "votes": 3}}, "factual_f1", "judge"),
-        # Votes are not taken on ratings, and an older run does not say.
-        ({"config": {"temperature": 0.0, "votes": 3}}, "accuracy", "noise"),
-        ({"config": {"temperature": 0.0, "votes": 1, "logprobs": True}}, "accuracy", "noise"),
-        ({"embeddings": "other"}, "semantic_similarity", "judge"),
-        ({"embeddings": "other"}, "answer_relevancy", "judge"),
-        ({"embeddings": "other"}, "factual_f1", "noise"),
-        ({"judge": "other"}, "semantic_similarity", "noise"),
-        ({"judge": "other"}, "bleu", "noise"),
-        ({"language": "zh"}, "accuracy", "judge"),
-    ],
-)
-def test_settings_of_the_run_move_the_metrics_they_reach(
-    make: Make, columns: dict[str, object], metric: str, part: str
-) -> None:
-    nights = make(**columns)
-    for run_id, value in ((BASE, 0.0), (CANDIDATE, 1.0)):
-        nights.add_samples(run_id, {"s": "1"})
-        nights.add_scores(run_id, metric, {"s": value})
-    (found,) = get(nights.compare(), metric).parts
-    assert (found.name, found.value) == (part, 1.0)
+SETTINGS: list[tuple[dict[str, object], str, str]] = [
+    ({}, "factual_f1", "noise"),
+    ({"config": {"temperature": 0.7, "votes": 1}}, "factual_f1", "judge"),
+    ({"config": {"temperature": 0.0, "votes": 3}}, "factual_f1", "judge"),
+    # Votes are not taken on ratings, and an older run does not say.
+    ({"config": {"temperature": 0.0, "votes": 3}}, "accuracy", "noise"),
+    ({"config": {"temperature": 0.0, "votes": 1, "logprobs": True}}, "accuracy", "noise"),
+    ({"embeddings": "other"}, "semantic_similarity", "judge"),
+    ({"embeddings": "other"}, "answer_relevancy", "judge"),
+    ({"embeddings": "other"}, "factual_f1", "noise"),
+    ({"judge": "other"}, "semantic_similarity", "noise"),
+    ({"judge": "other"}, "bleu", "noise"),
+    ({"language": "zh"}, "accuracy", "judge"),
+]
+
+
+def test_settings_of_the_run_move_the_metrics_they_reach(tmp_path: Path) -> None:
+    for number, (columns, metric, part) in enumerate(SETTINGS):
+        nights = Nights(tmp_path / str(number), **columns)
+        for run_id, value in ((BASE, 0.0), (CANDIDATE, 1.0)):
+            nights.add_samples(run_id, {"s": "1"})
+            nights.add_scores(run_id, metric, {"s": value})
+        (found,) = get(nights.compare_pair(), metric).parts
+        assert (found.name, found.value) == (part, 1.0), (columns, metric)
 
 
 def test_a_users_metric_may_rest_on_any_text(make: Make) -> None:
@@ -317,7 +284,7 @@ def test_a_users_metric_may_rest_on_any_text(make: Make) -> None:
     for run_id, input_hash, value in ((BASE, "1", 0.0), (CANDIDATE, "2", 1.0)):
         nights.add_samples(run_id, {"s": input_hash})
         nights.add_scores(run_id, "answer_length", {"s": value})
-    (part,) = get(nights.compare(), "answer_length").parts
+    (part,) = get(nights.compare_pair(), "answer_length").parts
     assert part.name == "contexts"
 
 
@@ -360,7 +327,7 @@ def test_a_changed_ground_truth_counts_where_the_stored_prompt_took_it(make: Mak
         nights.add_calls(run_id, *({"sample_id": name, **calls} for name in ids))
     template = "variables: {question: text, ground_truth: text, answer: text}"
     add_prompt(nights, "p", "relevance", template)
-    assert [part.name for part in get(nights.compare(), metric).parts] == ["ground_truth"]
+    assert [part.name for part in get(nights.compare_pair(), metric).parts] == ["ground_truth"]
 
 
 def test_a_users_rubric_is_moved_by_its_judge_and_only_by_inputs_that_it_read(make: Make) -> None:
@@ -381,12 +348,12 @@ def test_a_users_rubric_is_moved_by_its_judge_and_only_by_inputs_that_it_read(ma
             run_id,
             *({"sample_id": name, "prompt_hash": prompt, **asked} for name, prompt in zip(ids, prompts, strict=True)),
         )
-    assert [(part.name, part.n) for part in get(nights.compare(), "manners").parts] == [("judge", 4), ("noise", 4)]
+    assert [(part.name, part.n) for part in get(nights.compare_pair(), "manners").parts] == [("judge", 4), ("noise", 4)]
 
 
 def test_clusters_by_a_named_column_leave_few_observations(make: Make) -> None:
     nights = make_talks(make, "talk")
-    alone, clustered = get(nights.compare(), "m").paired, get(nights.compare(cluster="talk"), "m").paired
+    alone, clustered = get(nights.compare_pair(), "m").paired, get(nights.compare_pair(cluster="talk"), "m").paired
     assert (alone.n_clusters, clustered.n_clusters) == (13, 4)
     assert alone.verdict == "better"
     assert clustered.verdict == "undecided"
@@ -396,18 +363,18 @@ def test_clusters_by_a_named_column_leave_few_observations(make: Make) -> None:
 
 def test_a_known_column_is_taken_only_when_all_have_it(make: Make) -> None:
     nights = make_talks(make, "conversation_id")
-    assert nights.compare().cluster is None
+    assert nights.compare_pair().cluster is None
     with open_writer(nights.warehouse.location, patience_s=5.0) as connection:
         connection.execute("""update samples set metadata = '{"conversation_id": 9}' where metadata::varchar = '{}'""")
-    comparison = nights.compare()
+    comparison = nights.compare_pair()
     assert comparison.cluster == "conversation_id"
     assert get(comparison, "m").paired.n_clusters == 4
-    assert nights.compare(cluster="none").cluster is None
+    assert nights.compare_pair(cluster="none").cluster is None
 
 
 def test_a_column_that_is_not_there_is_refused(make: Make) -> None:
     with pytest.raises(ComparisonError, match="metadata column 'talks'; did you mean talk"):
-        make_talks(make, "talk").compare(cluster="talks")
+        make_talks(make, "talk").compare_pair(cluster="talks")
 
 
 def test_only_what_moved_is_listed(make: Make) -> None:
@@ -417,7 +384,7 @@ def test_only_what_moved_is_listed(make: Make) -> None:
     nights.add_samples(CANDIDATE, dict.fromkeys("abcd", "1"))
     nights.add_scores(BASE, "m", {"a": 0.5, "b": 0.5, "c": None})
     nights.add_scores(CANDIDATE, "m", {"a": 0.5, "b": 0.75, "c": 1.0, "d": 1.0})
-    assert nights.compare().moves.rows() == [
+    assert nights.compare_pair().moves.rows() == [
         ("b", "m", 0.5, 0.75, "noise"),
         ("c", "m", None, 1.0, "noise"),
     ]
@@ -430,7 +397,7 @@ def test_a_comparison_leaves_the_warehouse_as_it_was(make: Make) -> None:
         return warehouse.read_rows("select count(*) as n, (select count(*) from scores) as n_scores from batches")
 
     before, bytes_before = count(nights.warehouse), nights.warehouse.location.path.read_bytes()
-    nights.compare()
+    nights.compare_pair()
     assert count(nights.warehouse) == before
     assert nights.warehouse.location.path.read_bytes() == bytes_before
 
@@ -447,7 +414,7 @@ def test_a_retrieval_that_got_worse_reads_as_one(make: Make) -> None:
         nights.add_samples(run_id, {name: f"{run_id}-{name}" for name in ids})
         for metric in ("factual_f1", "context_recall", "mrr"):
             nights.add_scores(run_id, metric, {name: 0.0 if name in hurt and metric != "mrr" else 1.0 for name in ids})
-    comparison = nights.compare()
+    comparison = nights.compare_pair()
     (part,) = [part for part in get(comparison, "factual_f1").parts if part.n_moved]
     assert (part.name, part.n, part.also) == ("answer", 10, {"contexts": 10})
     (found,) = comparison.retrieval

@@ -68,69 +68,62 @@ def summarise(flips: list[Flip]) -> list[tuple[str, Any, Any]]:
     return [(flip.change, flip.base and flip.base["text"], flip.candidate and flip.candidate["text"]) for flip in flips]
 
 
-def test_equal_verdicts_do_not_count_as_flips() -> None:
-    same: list[Statement] = [("It is red.", "TP", True), ("It is big.", "FP", None)]
-    assert find(statements=make_rows(same, same)) == {}
-    assert find() == {}
+@pytest.mark.parametrize(
+    ("base", "candidate", "flips"),
+    [
+        ([], [], []),
+        ([("It is red.", "TP", True), ("It is big.", "FP", None)],) * 2 + ([],),
+        # A label or a support flips.
+        (
+            [("It is red.", "TP", True), ("It is big.", "FP", True), ("It is old.", "FP", False)],
+            [("It is red.", "FP", True), ("It is big.", "FP", False), ("It is old.", "FP", False)],
+            [("flipped", "It is red.", "It is red."), ("flipped", "It is big.", "It is big.")],
+        ),
+        # Another place and other spaces do not matter.
+        (
+            [("A rises.", "TP", True), ("B falls.", "FP", True)],
+            [("B  falls.", "FP", True), ("A rises.", "TP", True)],
+            [],
+        ),
+        (
+            [("Dogs bark loudly at night.", "TP", True)],
+            [("The sum is 42 euros.", "FP", False)],
+            [("appeared", None, "The sum is 42 euros."), ("vanished", "Dogs bark loudly at night.", None)],
+        ),
+        # The most similar statements are paired first.
+        (
+            [("The tower is 42 metres high.", "TP", True), ("The tower was built in 1890.", "TP", True)],
+            [("The tower is 43 metres high.", "FP", True), ("The tower was built in 1890 .", "TP", True)],
+            [
+                ("reworded", "The tower is 42 metres high.", "The tower is 43 metres high."),
+                ("reworded", "The tower was built in 1890.", "The tower was built in 1890 ."),
+            ],
+        ),
+        ([("It is red.", "TP", True)] * 2, [("It is red.", "TP", True)], [("vanished", "It is red.", None)]),
+        (
+            [("灯塔高四十二米。", "TP", True)],
+            [("灯塔高四十三米。", "FP", True)],
+            [("reworded", "灯塔高四十二米。", "灯塔高四十三米。")],
+        ),
+    ],
+)
+def test_statements_are_matched_by_text(
+    base: list[Statement], candidate: list[Statement], flips: list[tuple[str, str | None, str | None]]
+) -> None:
+    assert summarise(find(statements=make_rows(base, candidate)).get("s", [])) == flips
 
 
-def test_a_label_or_a_support_flips() -> None:
-    rows = make_rows(
-        [("It is red.", "TP", True), ("It is big.", "FP", True), ("It is old.", "FP", False)],
-        [("It is red.", "FP", True), ("It is big.", "FP", False), ("It is old.", "FP", False)],
-    )
-    flips = find(statements=rows)["s"]
-    assert summarise(flips) == [("flipped", "It is red.", "It is red."), ("flipped", "It is big.", "It is big.")]
-    first = flips[0]
-    assert first.base is not None
-    assert first.candidate is not None
-    assert (first.base["label"], first.candidate["label"]) == ("TP", "FP")
-    assert (first.base["label_reason"], first.candidate["label_reason"]) == ("TP because", "FP because")
-
-
-def test_a_statement_in_another_place_or_with_other_spaces_is_the_same() -> None:
-    rows = make_rows(
-        [("A rises.", "TP", True), ("B falls.", "FP", True)], [("B  falls.", "FP", True), ("A rises.", "TP", True)]
-    )
-    assert find(statements=rows) == {}
-
-
-def test_what_came_and_what_went() -> None:
-    rows = make_rows([("Dogs bark loudly at night.", "TP", True)], [("The sum is 42 euros.", "FP", False)])
-    assert summarise(find(statements=rows)["s"]) == [
-        ("appeared", None, "The sum is 42 euros."),
-        ("vanished", "Dogs bark loudly at night.", None),
-    ]
-
-
-def test_reworded_statements_stand_side_by_side_the_most_alike_first() -> None:
-    rows = make_rows(
-        [("The tower is 42 metres high.", "TP", True), ("The tower was built in 1890.", "TP", True)],
-        [("The tower is 43 metres high.", "FP", True), ("The tower was built in 1890 .", "TP", True)],
-    )
-    assert summarise(find(statements=rows)["s"]) == [
-        ("reworded", "The tower is 42 metres high.", "The tower is 43 metres high."),
-        ("reworded", "The tower was built in 1890.", "The tower was built in 1890 ."),
-    ]
-
-
-def test_a_repeated_statement_is_matched_once_each() -> None:
-    rows = make_rows([("It is red.", "TP", True)] * 2, [("It is red.", "TP", True)])
-    assert summarise(find(statements=rows)["s"]) == [("vanished", "It is red.", None)]
+def test_a_flip_has_the_labels_and_reasons_of_both_runs() -> None:
+    (flip,) = find(statements=make_rows([("It is red.", "TP", True)], [("It is red.", "FP", True)]))["s"]
+    sides = [side or {} for side in (flip.base, flip.candidate)]
+    assert [(side["label"], side["label_reason"]) for side in sides] == [("TP", "TP because"), ("FP", "FP because")]
 
 
 def test_statements_of_answer_and_ground_truth_never_match() -> None:
-    rows = [
-        *make_rows([("It is red.", "TP", True)], []),
-        *make_rows([], [("It is red.", "TP", True)], source="ground_truth"),
-    ]
+    red: list[Statement] = [("It is red.", "TP", True)]
+    rows = [*make_rows(red, []), *make_rows([], red, source="ground_truth")]
     found = find(statements=rows)["s"]
     assert [(flip.kind, flip.change) for flip in found] == [("answer", "vanished"), ("ground_truth", "appeared")]
-
-
-def test_chinese_statements_are_matched_by_their_characters() -> None:
-    rows = make_rows([("灯塔高四十二米。", "TP", True)], [("灯塔高四十三米。", "FP", True)])
-    assert [change for change, *_ in summarise(find(statements=rows)["s"])] == ["reworded"]
 
 
 def test_contexts_flip_move_come_and_go() -> None:

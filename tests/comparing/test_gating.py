@@ -67,28 +67,16 @@ def test_a_mean_is_decided_by_where_its_interval_lies(
 
 
 @pytest.mark.parametrize("kind", ["min", "max"])
-def test_a_mean_of_nothing_fails(kind: Literal["min", "max"]) -> None:
+def test_a_mean_without_scores_fails_and_without_interval_is_undecided(kind: Literal["min", "max"]) -> None:
     check = check_mean(kind, "factual_f1", 0.5, make_score(None, None, None, n=0))
     assert (check.outcome, check.reason, check.value, check.beyond) == ("failed", "nothing_scored", None, None)
-
-
-@pytest.mark.parametrize("n_scored", [1, 9])
-def test_without_any_interval_a_mean_is_undecided(n_scored: int) -> None:
-    check = check_mean("min", "answer_length", 90, make_score(100.0, None, None, n=n_scored))
-    assert (check.outcome, check.reason) == ("undecided", "too_few_samples")
+    for n_scored in (1, 9):
+        check = check_mean(kind, "answer_length", 90, make_score(100.0, None, None, n=n_scored))
+        assert (check.outcome, check.reason) == ("undecided", "too_few_samples")
 
 
 def test_an_undecided_mean_names_the_groups_that_count() -> None:
-    score = Score(
-        mean=0.7,
-        ci_low=0.5,
-        ci_high=0.8,
-        n_scored=50,
-        n_samples=60,
-        n_applicable=60,
-        cluster="document_id",
-        n_clusters=10,
-    )
+    score = replace(make_score(0.7, 0.5, 0.8), cluster="document_id", n_clusters=10)
     check = check_mean("min", "factual_f1", 0.6, score)
     assert (check.outcome, check.n) == ("undecided", 50)
     assert check.detail == "the limit is inside the interval of 50 samples in 10 groups by document_id"
@@ -159,13 +147,9 @@ def test_samples_that_did_not_move_pass_where_they_are_enough_to_exclude_a_drop(
     assert check.ci_high == pytest.approx(stats.binomtest(0, n).proportion_ci(method="exact").high)
 
 
-def test_a_drop_that_may_be_chance_does_not_fail_with_any_interval() -> None:
-    comparison = make_comparison(-0.05, -0.07, -0.03, p=0.051)
-    check = check_drop(comparison, 0.02)
+def test_a_drop_that_may_be_chance_or_has_no_interval_is_undecided() -> None:
+    check = check_drop(make_comparison(-0.05, -0.07, -0.03, p=0.051), 0.02)
     assert (check.outcome, check.reason) == ("undecided", "not_beyond_chance")
-
-
-def test_without_an_interval_nothing_is_decided() -> None:
     check = check_drop(make_comparison(-0.1, None, None, counts={"n_clusters": 1}), 0.02)
     assert (check.outcome, check.reason, check.ci_low) == ("undecided", "too_few_samples", None)
 
@@ -237,12 +221,8 @@ def test_coverage_counts_only_samples_that_the_metric_applies_to() -> None:
     check = check_coverage("refusal_rate", 0.9, score)
     assert (check.outcome, check.value, check.n) == ("passed", 0.9, 10)
     assert check.detail == "9 of 10 samples are scored; the metric applies to no more of the 60"
-    assert check_coverage("refusal_rate", 0.9, replace(score, n_scored=0, n_applicable=0)).outcome == "failed"
-
-
-def test_a_coverage_of_0_still_takes_a_sample() -> None:
-    none = make_score(None, None, None, n=0, of=0)
-    assert check_coverage("mrr", 0.0, none).outcome == "failed"
+    for limit in (0.0, 0.9):
+        assert check_coverage("refusal_rate", limit, replace(score, n_scored=0, n_applicable=0)).outcome == "failed"
 
 
 @pytest.mark.parametrize(
@@ -270,12 +250,7 @@ def test_cost_is_decided_where_prices_are_known(cost: Cost, outcome: str, reason
     ("latency", "outcome", "reason", "detail"),
     [
         (Latency(p95_ms=100.0, n=40), "passed", None, "at least 95 % of 40 responses took no longer"),
-        (
-            Latency(p95_ms=100.5, n=40, n_reused=9),
-            "failed",
-            "beyond_limit",
-            "more than 5 % of 40 responses took longer",
-        ),
+        (Latency(p95_ms=100.5, n=40), "failed", "beyond_limit", "more than 5 % of 40 responses took longer"),
         (Latency(n_failed=7), "undecided", "nothing_asked", "none of the 7 questions that were asked was answered"),
         (Latency(n_reused=7), "undecided", "nothing_asked", "all 7 responses are from an earlier run"),
         (Latency(), "undecided", "nothing_asked", "its dataset brings the answers"),
@@ -315,11 +290,10 @@ def test_all_checks_come_in_one_order_and_make_one_outcome() -> None:
     assert is_passed([check for check in checks if check.outcome == "passed"], undecided="fail")
 
 
-@pytest.mark.parametrize(("p", "message"), [(0.0004, "p below 0.001"), (0.0123, "p 0.012")])
-def test_p_is_printed_as_precisely_as_it_is_known(p: float, message: str) -> None:
-    check = check_drop(make_comparison(-0.05, -0.07, -0.03, p=p), 0.02)
-    assert check.outcome == "failed"
-    assert check.detail.endswith(message)
+def test_p_is_printed_as_precisely_as_it_is_known() -> None:
+    for p, message in ((0.0004, "p below 0.001"), (0.0123, "p 0.012")):
+        check = check_drop(make_comparison(-0.05, -0.07, -0.03, p=p), 0.02)
+        assert (check.outcome, check.detail.endswith(message)) == ("failed", True)
 
 
 N_RUNS = 200
