@@ -117,7 +117,7 @@ def prepare_asking(settings: RunSettings, rubric: str | None) -> tuple[RunSettin
     if name not in prompts:
         known = [one.name for one in prompts.values() if one.rubric is not None and one.rubric.is_of_pairs]
         raise SettingsError(
-            f"--rubric: there is no rubric {name!r}; {suggest(name, known)}. Your own is a file NAME.yaml, or a name "
+            f"--rubric: unknown rubric {name!r}; {suggest(name, known)}. Your own is a file NAME.yaml, or a name "
             "in the folder of --prompts"
         )
     prompt_rubric = prompts[name].rubric
@@ -338,7 +338,7 @@ def _pair_runs(
     warehouse: Warehouse, base: RunRow, candidate: RunRow, *, wanted: str | None, limit: int | None
 ) -> PairsOfRuns:
     for side in (base, candidate):
-        refuse_forgotten(warehouse, side, "there are no answers left to choose from")
+        refuse_forgotten(warehouse, side, "its answers are gone")
     return PairsOfRuns(runs=RunPair(warehouse, base, candidate), wanted=wanted, limit=limit)
 
 

@@ -107,7 +107,7 @@ class ReplayRun:
         request = RunRequest(settings=self.settings, kind="replay", holds=parent)
         with open_run(request, load_flow, watch=watch) as opened:
             for run in self.earlier:
-                if run.status == "running":  # which is no longer true while this process holds their parent
+                if run.status == "running":  # which cannot be true while this process holds their parent
                     problem = "its process ended early; the same command reused its answers"
                     update_run(self.pair.warehouse, run.run_id, status="failed", problem=problem)
             row = begin_run(

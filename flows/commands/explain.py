@@ -210,7 +210,7 @@ def _cut(text: str | None, full: bool) -> str:
 def _fetch_lineage(warehouse: Warehouse, run_id: str, sample_id: str, metric: str | None) -> list[dict[str, Any]]:
     """Fetch all rows behind one score of a sample, or behind all of its scores, with the columns of `score_lineage`.
 
-    The list is empty if there is no such score.
+    The list is empty for a missing score.
     """
     sample = {"run_id": run_id, "sample_id": sample_id}
     rows: list[dict[str, Any]] = warehouse.fetch_rows("lineage/scores", **sample, metric=metric)

@@ -309,7 +309,7 @@ class LazyGroup(click.Group):
         """Return the command that is called; the error for an unknown one suggests similar names."""
         name, names = args[0], self.list_commands(ctx)
         if name not in names and not name.startswith("-"):
-            raise click.UsageError(f"there is no command {name!r}; {suggest(name, names)}", ctx)
+            raise click.UsageError(f"unknown command {name!r}; {suggest(name, names)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

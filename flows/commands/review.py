@@ -102,7 +102,7 @@ def questions(
     except (TestsetError, OSError):
         if docs is not None:
             raise
-        print_notice(f"the documents are no longer at {source}: spans are shown without the text around them")
+        print_notice(f"the documents cannot be read at {source}: spans are shown without the text around them")
         documents = []
     asked = pick_questions(path, test_set, documents, n=n, again=again)
     written = Path(output or f"questions-{test_set.set_hash[:8]}.{kind}")

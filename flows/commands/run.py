@@ -483,7 +483,7 @@ def rescore(
         print_line()
         print_line(f"next: evalhouse show {rescorings[0].run.run_id}")
     else:
-        print_line(f"There is no run in {warehouse.location.name}; start one with `evalhouse run sample`.")
+        print_line(f"No run in {warehouse.location.name} yet; start one with `evalhouse run sample`.")
 
 
 def _plan_rescoring(

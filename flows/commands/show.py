@@ -77,7 +77,7 @@ def runs(limit: int, of_all_kinds: bool, warehouse: Warehouse, as_json: bool) ->
         print_json([_describe_run(run) | {"metrics": means[run.run_id]} for run in newest])
         return
     if not newest:
-        print_line(f"There is no run in {warehouse.location.name}; start one with `evalhouse run sample`.")
+        print_line(f"No run in {warehouse.location.name} yet; start one with `evalhouse run sample`.")
         return
     metrics = [metric for metric in HEADLINE if any(metric in of_run for of_run in means.values())]
     rows: list[dict[str, object]] = [
@@ -354,7 +354,7 @@ def report(
         series, others = find_series(warehouse, history)
         if series is None:
             raise SettingsError(
-                f"there is no run with scores of suite {history!r}, nor of a dataset of that name outside suites; "
+                f"no run of suite {history!r} has scores, nor of a dataset of that name outside suites; "
                 f"{suggest(history, others)}"
             )
         data = fetch_series(warehouse, series)

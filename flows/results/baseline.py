@@ -62,7 +62,7 @@ def find_baseline(warehouse: Warehouse, run: RunRow, against: str, *, k: int, ni
         if base.run_id == run.run_id:
             return Baseline(against=against, missing=f"the baseline {against!r} is this run itself")
     if base is None:
-        message = f"there is no earlier completed run of {name_series(run)} to compare with"
+        message = f"no earlier run of {name_series(run)} has completed, so nothing can be compared"
         return Baseline(against=against, missing=message)
     acceptances = list_acceptances(warehouse, base.run_id)
     return Baseline(against=against, runs=(base,), accepted=acceptances[-1] if acceptances else None)

@@ -178,7 +178,7 @@ def print_comparison(document: Row) -> None:
         print_line()
         # The columns that fit side by side; `--json` has all.
         available = make_console().width
-        # Without samples judged again or measured noise there is no column of zeros or dashes.
+        # Without samples judged again or measured noise a column of zeros or dashes is left out.
         has_floor = any(row["#noise floor"] for row in differences)
         columns = [column for column in differences[0] if column != "#noise floor" or has_floor]
         for dropped in ((), *_DROPPED):

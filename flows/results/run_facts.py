@@ -37,7 +37,7 @@ _WEIGHTED = "answer_correctness"
 _SHOWN_DOCUMENTS = 10
 _SHOWN_ERRORS = 10
 _LONGEST_ERROR = 600  # the help is at an error's end
-# With fewer replies, or a share below this one, there is no warning.
+# Fewer replies, or a smaller share, give no warning.
 _MIN_REPLIES = 4
 _TOO_MANY = 0.5
 Rows = Sequence[Mapping[str, Any]]

@@ -481,7 +481,7 @@ class PreviewedRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Preview:
-    """All requests of a prompt for one sample; `why_none` explains why there are no requests."""
+    """All requests of a prompt for one sample; `why_none` explains an empty list."""
 
     sample_id: str
     requests: tuple[PreviewedRequest, ...]

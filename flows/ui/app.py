@@ -191,7 +191,7 @@ def create_app(warehouse: Warehouse, access: Access) -> FastAPI:
 def _send_asset(name: str) -> Response:
     """Send a style sheet or script."""
     if name not in load_assets():
-        raise HTTPException(404, f"there is no file {name!r}")
+        raise HTTPException(404, f"file {name!r} does not exist")
     headers = {"Cache-Control": _FOREVER}
     return Response(load_assets()[name], media_type=ASSET_TYPES[Path(name).suffix], headers=headers)
 
@@ -207,7 +207,7 @@ def _show_failure(request: Request, error: Exception) -> Response:
         case HTTPException():
             status, text = error.status_code, error.detail
             if status == HTTPStatus.NOT_FOUND and text in ("", "Not Found"):
-                text = f"there is no page {request.url.path!r}"
+                text = f"page {request.url.path!r} does not exist"
         case RequestValidationError():
             text = "; ".join(f"{one['loc'][-1]} is {one.get('input')!r}: {one['msg']}" for one in error.errors())
         case WarehouseBusy() | WarehouseMissing():

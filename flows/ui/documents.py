@@ -252,7 +252,7 @@ def show_testset(request: Request, set_hash: str) -> Response:
     warehouse = find_warehouse(request)
     version = next((row for row in warehouse.fetch_rows("ui/testsets") if row["set_hash"] == set_hash), None)
     if version is None:
-        raise HTTPException(404, f"there is no version {set_hash!r} of a test set")
+        raise HTTPException(404, f"unknown version {set_hash!r} of a test set")
     found = {"set_hash": set_hash}
     by_words = found | {"kind": wanted["kind"], "language": wanted["language"]}
     rejected_of = found | {"kind": wanted["kind"], "reason": wanted["reason"]}

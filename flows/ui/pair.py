@@ -48,7 +48,7 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True)
 class Sides:
-    """Both texts in pieces; None where there is no text."""
+    """Both texts in pieces; None for a missing text."""
 
     base: Sequence[Piece] | None
     candidate: Sequence[Piece] | None
@@ -91,9 +91,9 @@ def find_pair(request: Request, base: str, candidate: str, runs: Sequence[RunRow
     """Find the two runs; raises WarehouseError for one that does not exist, SettingsError if both are the same."""
     runs = list_runs(find_warehouse(request)) if runs is None else runs
     if not runs:
-        raise WarehouseError("There is no run yet: two runs of `evalhouse run` can be compared here.")
+        raise WarehouseError("No run yet: two runs of `evalhouse run` can be compared here.")
     if not (base and candidate):
-        raise SettingsError("There is no other run to compare with; name two runs.")
+        raise SettingsError("No other run to compare with; name two runs.")
     before, after = (pick_run(runs, wanted) for wanted in (base, candidate))
     if before.run_id == after.run_id:
         raise SettingsError(f"both are run {after.run_id}; name two runs")

@@ -92,7 +92,7 @@ def chart_result(frame: pl.DataFrame, x: str, y: str) -> ResultChart | None:
         return None
     note = f"the first {n_drawn:,} rows" if n_drawn < frame.height else ""
     if unknown:
-        note = f"there is no column {unknown[0]!r} here to draw"
+        note = f"unknown column {unknown[0]!r}, so nothing is drawn by it"
     return ResultChart(chart=chart, x=x, y=y, xs=xs, ys=ys, note=note)
 
 
@@ -232,7 +232,7 @@ class _Answer(Generic[_T]):
     def __init__(self, work: Callable[[threading.Event], _T]) -> None:
         self.stop = threading.Event()
         self.future = asyncio.get_running_loop().run_in_executor(None, work, self.stop)
-        # An error of work that is no longer waited for is dropped.
+        # The error of abandoned work is dropped.
         self.future.add_done_callback(lambda future: future.cancelled() or future.exception())
 
     async def wait(self, seconds: float | None) -> bool:
@@ -356,7 +356,7 @@ async def _send_when_done(head: bytes, answer: _Answer[HTMLResponse], tail: byte
 async def send_file(request: Request, kind: str, q: str = "") -> Response:
     """Send all rows as a file: CSV, for spreadsheets too, or Parquet."""
     if kind not in _FILES:
-        raise HTTPException(404, f"there is no page {request.url.path!r}")
+        raise HTTPException(404, f"page {request.url.path!r} does not exist")
     media_type, write = _FILES[kind]
     sql = _read_sql(request, q)
     if not sql.strip():

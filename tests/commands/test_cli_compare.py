@@ -1,4 +1,4 @@
-"""`compare`: two runs on record, one thing changed at a time, and what a person and a program are told of it."""
+"""`compare`: two stored runs that differ in one thing at a time, and the output for people and programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`diagnose`: what a person and a program are told of why a run's samples failed."""
+"""`diagnose`: why a run's samples failed, as output for people and programs."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_the_trend_has_the_runs_of_the_series_oldest_first(ask_ferry: Ask) -> No
     assert {of_run["n_judged"] for of_run in trend} == {8}
     assert [of_run["started_at"] for of_run in trend] == sorted(of_run["started_at"] for of_run in trend)
     assert len(ask_ferry("latest", "--runs", "2", "--json").document["trend"]) == 2
-    assert len(ask_ferry("previous", "--json").document["trend"]) == 2, "later runs are no past"
+    assert len(ask_ferry("previous", "--json").document["trend"]) == 2, "later runs are left out"
     line = next(line for line in ask_ferry("latest").lines if line.startswith("refused wrongly "))
     assert line.split()[2:4] == ["1", "0.125"]
     shown = ask_ferry("latest").stdout.partition("\nTrend\n")[2].partition("\n\n")[0]

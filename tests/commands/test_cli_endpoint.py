@@ -57,7 +57,7 @@ def assert_stopped_early(finished: Finished, endpoint: Endpoint, message: str) -
 
 
 def test_a_wrong_key_and_an_unknown_model_stop_a_run_with_one_message(place: Place, endpoint: Endpoint) -> None:
-    """Each in a warehouse of its own."""
+    """Each in a separate warehouse."""
     options = ("berths.jsonl", "--concurrency", str(CONCURRENCY), "--warehouse")
     wrong = place.with_variables(OPENAI_API_KEY=WRONG_KEY)
     refused_end = wrong.call("run", *options, "refused.duckdb", "--judge", "openai:judge")
@@ -76,7 +76,7 @@ def test_ctrl_c_then_kill_then_resume_pays_nothing_twice(place: Place, endpoint:
         terminal.press(b"\x03")
         stopped = terminal.finish(timeout_s=30)
     assert stopped.status == 130
-    assert stopped.seconds < 15, "what is under way may end, and the rest is written"
+    assert stopped.seconds < 15, "open requests may end, and the rest is written"
     assert "Traceback" not in stopped.stdout
     resume = re.search(r"evalhouse resume (\S+)", stopped.stdout)
     assert resume is not None, stopped.stdout
@@ -91,14 +91,14 @@ def test_ctrl_c_then_kill_then_resume_pays_nothing_twice(place: Place, endpoint:
     killed = finish(process)
     assert killed.status == -signal.SIGKILL
     n_duplicates = endpoint.stats.duplicates_answered
-    assert n_duplicates == 0, "the resumed run asked again what the stopped one had been told"
+    assert n_duplicates == 0, "the resumed run asked again for stored replies"
 
     endpoint.configure(latency=0.0)
     finished = place.call("resume", resume[1], "--json")
     assert finished.status == 0, finished.stderr
     assert finished.document["run_id"] == resume[1]
     assert finished.document["status"] == "completed"
-    # A reply that was on its way when the process died reached nobody.
+    # Replies that were on their way when the process died are lost.
     assert endpoint.stats.duplicates_answered <= CONCURRENCY
     assert read(place, "select count(distinct sample_id) as n from scores where value is not null") == [{"n": N_ROWS}]
     assert read(place, "select count(*) as n from runs") == [{"n": 1}]
@@ -115,7 +115,7 @@ def assert_progress_was_shown(screen: str) -> None:
     assert any(re.search(r"[1-9]\d* calls, \d+ reused, [\d.]+k tokens, \$\?", line) for line in shown), shown
 
 
-def test_a_wait_that_the_endpoint_asks_for_is_reported_where_there_is_no_terminal(
+def test_a_wait_that_the_endpoint_asks_for_is_reported_without_a_terminal(
     place: Place, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "_LOGGED_FROM_S", 0.5)
@@ -159,8 +159,8 @@ def test_faults_leave_a_reason_or_a_score_and_resume_repairs_them(place: Place, 
     assert any(words in instructions for instructions in asked), "the user's prompt is the one that was sent"
 
     endpoint.configure(faults={})
-    mended = place.call("resume", run_id, "--json", "--attempts", "4")
-    assert mended.status == 0, mended.stderr
-    assert mended.document["calls"]["reused"] > 0
+    repaired = place.call("resume", run_id, "--json", "--attempts", "4")
+    assert repaired.status == 0, repaired.stderr
+    assert repaired.document["calls"]["reused"] > 0
     assert read(place, "select count(*) as n from scores where unscored_reason = 'judge_failed'") == [{"n": 0}]
     assert read(place, "select status, language from runs") == [{"status": "completed", "language": "zh"}]

@@ -27,7 +27,7 @@ def refuse(*arguments: str, message: str | tuple[str, ...], **variables: str) ->
     return Case(arguments=arguments, message=(message,) if isinstance(message, str) else message, variables=variables)
 
 
-# Nothing listens there, and what stands before the @ is shown to nobody.
+# Nothing listens there, and the credentials before the @ are never shown.
 NO_SERVER = "http://someone:hunter2@127.0.0.1:9/api"
 
 BAD_METRIC = """-- metric: bad
@@ -78,7 +78,7 @@ AT_ONCE = [
     refuse("resume", message="RUN"),
     refuse("rescore", "nothing", message="no run fits 'nothing'"),
     refuse("doctor", message="EVALHOUSE_RPM: got '-3'", EVALHOUSE_RPM="-3"),
-    refuse("rnu", message=("no command 'rnu'", "did you mean run")),
+    refuse("rnu", message=("unknown command 'rnu'", "did you mean run")),
     refuse("lineag", message="did you mean lineage"),
     refuse("xyzzy", message="known: init, run, resume, "),
     refuse("--nonsense", message="--nonsense"),
@@ -86,7 +86,9 @@ AT_ONCE = [
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("Query interrupted")])
-def test_an_interruption_anywhere_is_no_crash(ask: Ask, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+def test_an_interruption_anywhere_is_reported_in_one_line(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
     def interrupt(_: object) -> None:
         raise error
 

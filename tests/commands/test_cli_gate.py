@@ -207,7 +207,7 @@ def test_a_drop_that_may_be_chance_is_open(nights: Nights) -> None:
     assert check["beyond"] == pytest.approx(0.05 - 0.01)
 
 
-def test_samples_of_one_document_are_no_independent_samples(nights: Nights) -> None:
+def test_samples_of_one_document_count_as_one_group(nights: Nights) -> None:
     nights.score("base", "own", "0.8 + 0.1 * (n % 2)")
     nights.score("night", "own", "0.5 + 0.1 * (n % 3)")
     nights.change(

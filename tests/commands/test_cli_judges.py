@@ -52,7 +52,7 @@ def test_a_step_with_another_judge_is_asked_alone_and_is_another_yardstick(place
     n_before = endpoint.stats.requests[chat]
     dry = place.call("run", "berths.toml", "--dry-run", "--json").document
     mixed = place.call("run", "berths.toml", "--json").document
-    # Classifying is asked of the other one, attributing of nobody; the rest is on record.
+    # Classifying is asked of the other one, attributing not at all; the rest is stored.
     assert (base["judge"], mixed["judge"]) == ("openai:judge", MIXED)
     assert endpoint.stats.requests[chat] - n_before == 3
     assert {name: usage["requests"] for name, usage in dry["judges"].items()} == {

@@ -1,4 +1,4 @@
-"""`evalhouse lineage` where a score has a past: a failed step, other weights, a metric of one's own, texts without end.
+"""`evalhouse lineage` where a score has a past: a failed step, other weights, a user's metric, texts without end.
 
 What a whole and healthy tree looks like is in test_cli_show.py, what stands behind grades and measures in
 test_lineage_grades.py.

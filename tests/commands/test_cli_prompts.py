@@ -50,7 +50,7 @@ def test_the_language_is_that_of_the_flag_then_of_the_variable(ask: Ask, monkeyp
 
 
 def make_tone(**changes: Any) -> dict[str, Any]:  # noqa: ANN401  # keys of a prompt file
-    """A rubric of one's own with one criterion, which gives the score `tone`."""
+    """A user's rubric with one criterion, which gives the score `tone`."""
     content = read_content("answer_validity")
     content["system"] = content["system"].replace("answer_validity", "friendly")
     content["rubric"]["criteria"] = {"friendly": {"kind": "rating", "min": 1, "max": 5, "anchors": [1, 5]}}
@@ -64,7 +64,7 @@ def test_rubrics_are_marked_with_their_scales_and_metrics(ask: Ask) -> None:
     assert "  1 to 10        accuracy  " in rows["accuracy"]
     assert "  true or false  answer_validity  " in rows["answer_validity"]
     named = "relevance_accuracy, relevance_comprehensiveness, relevance_context_precision, relevance_final"
-    assert f"  0 to 10        {named}  " in rows["relevance"], "the flag that only steers rules is no score"
+    assert f"  0 to 10        {named}  " in rows["relevance"], "the flag that only steers rules gives no score"
     assert rows["classify"].split()[4:6] == ["–", "–"]
 
 

@@ -247,7 +247,7 @@ def test_a_query_leaves_no_trace(house: House, ask: Ask) -> None:
         pytest.param(("runs", "--json"), marks=pytest.mark.slow),
     ],
 )
-def test_a_reader_that_has_gone_is_no_error(house: House, arguments: tuple[str, ...]) -> None:
+def test_a_reader_that_has_gone_raises_nothing(house: House, arguments: tuple[str, ...]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     place: Any = house.place

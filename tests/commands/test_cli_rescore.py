@@ -95,7 +95,7 @@ def test_a_metric_whose_file_is_gone_keeps_its_scores_and_is_reported(
     assert read(url, "select count(*) as n from scores where metric = 'answer_length'") == [{"n": 4}]
 
 
-def test_a_metric_without_verdicts_is_left_out_and_told(house: House, url: str, ask: Ask) -> None:
+def test_a_metric_without_verdicts_is_left_out_and_reported(house: House, url: str, ask: Ask) -> None:
     with duckdb.connect(url) as connection:
         for table in ("outcomes", "similarities"):
             column = "step" if table == "outcomes" else "'similarity'"

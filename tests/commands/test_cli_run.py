@@ -64,7 +64,7 @@ def test_a_person_reads_run_id_means_cost_and_what_to_type_next(house: House) ->
     assert house.second.lines[-1].startswith(f"next: evalhouse show {run_id}")
 
 
-def test_without_a_terminal_there_is_no_progress_and_no_colour(house: House) -> None:
+def test_without_a_terminal_progress_and_colour_are_left_out(house: House) -> None:
     for finished in (house.first, house.second):
         assert "\x1b" not in finished.stdout + finished.stderr
         assert "\r" not in finished.stdout + finished.stderr

@@ -1,4 +1,4 @@
-"""`run --sample-budget`: which samples are judged, what is told of it, and that a resumed run judges the same ones."""
+"""`run --sample-budget`: which samples are judged, how that is reported, and that a resumed run judges the same ones."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def test_a_part_is_judged_and_a_resumed_run_continues_that_part(place: Place, en
     assert [ordinal for ordinal, _ in judged] == list(range(1, BUDGET + 1)), "numbered without gaps"
 
     endpoint.configure(faults={})
-    mended = place.call("resume", run_id, "--json")
-    assert mended.status == 0, mended.stderr
+    repaired = place.call("resume", run_id, "--json")
+    assert repaired.status == 0, repaired.stderr
     assert list_judged(place, run_id) == judged
     assert endpoint.stats.duplicates_answered == 0
-    assert mended.document["n_samples"] == BUDGET
-    mean = mended.document["metrics"]["context_precision"]
+    assert repaired.document["n_samples"] == BUDGET
+    mean = repaired.document["metrics"]["context_precision"]
     assert mean["n_scored"] == BUDGET
     assert 0 <= mean["ci_low"] <= mean["mean"] <= mean["ci_high"] <= 1
     expected = place.call("show", run_id)
@@ -60,7 +60,7 @@ def test_the_next_run_knows_where_the_judge_was_in_doubt(place: Place) -> None:
     assert share is not None
     assert int(share[1]) > 50, "what the run of all has scored"
     again = place.call(*RUN, "--judge", "lexical", "--sample-seed", "2", "--json")
-    assert again.document["calls"]["requests"] == 0, "what the run of all was told is on record"
+    assert again.document["calls"]["requests"] == 0, "the replies of the run of all are stored"
 
 
 def test_runs_that_picked_the_same_samples_are_compared_by_what_moved_in_them(place: Place) -> None:

@@ -117,7 +117,7 @@ def test_lineage_names_the_run_a_reply_was_first_given_in(house: House, ask: Ask
     assert f"cached, reused from run {house.run_id}" in finished.stdout
 
 
-def test_lineage_says_why_there_is_no_score(house: House, ask: Ask) -> None:
+def test_lineage_explains_a_missing_score(house: House, ask: Ask) -> None:
     finished = ask("lineage", house.run_id, "silent-1", "faithfulness")
     assert finished.status == 0
     assert "faithfulness = unscored: no_answer" in finished.stdout
@@ -135,10 +135,10 @@ def test_in_a_terminal_every_line_fits_and_no_text_reaches_it_raw(house: House, 
         assert finished.status == 0, finished.stdout
         if columns == 80 and "show" in arguments:
             with in_terminal(house.place, *arguments, columns=columns) as terminal:
-                assert terminal.finish().stdout == finished.stdout, "a process of its own shows the same"
+                assert terminal.finish().stdout == finished.stdout, "a separate process shows the same"
         plain = _OWN_STYLES.sub("", finished.stdout)
         assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", plain), arguments
-        # Rich's own styles are bold and colours of its own; red is what the dataset asks for.
+        # Rich's styles are bold and colours; red is what the dataset asks for.
         assert "\x1b[31m" not in finished.stdout
         if "csv" not in arguments:
             tables = [

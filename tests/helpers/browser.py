@@ -1,6 +1,6 @@
 """A real Chromium without a window, driven over its debugging pipe: open a page, ask it, look at it.
 
-`open_browser` skips the test where there is no Chromium. A `Page` keeps what went wrong in it (`problems`: exceptions,
+`open_browser` skips the test without Chromium. A `Page` keeps what went wrong in it (`problems`: exceptions,
 console errors, refusals by the Content-Security-Policy) and every address it asked for (`requests`).
 """
 
@@ -95,7 +95,7 @@ class Page:
             self.press(letter, text=letter)
 
     def show_as(self, *, width: int = 1280, height: int = 900, dark: bool = False, media: str = "") -> None:
-        """The window's size, and what the page is told of its reader; narrow windows are phones."""
+        """The window's size, and the preferences of its reader; narrow windows are phones."""
         self.send(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
@@ -200,7 +200,7 @@ class Browser:
 
 @contextlib.contextmanager
 def open_browser() -> Iterator[Browser]:
-    """A browser with a profile of its own; skips where there is none."""
+    """A browser with a separate profile; skips the test without Chromium."""
     if CHROMIUM is None:
         pytest.skip("no Chromium here: install Debian's package chromium to test the report's page")
     with tempfile.TemporaryDirectory(prefix="evalhouse-chromium-", ignore_cleanup_errors=True) as profile:

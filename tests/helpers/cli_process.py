@@ -1,4 +1,4 @@
-"""`evalhouse` as a person or a nightly job starts it: a process of its own, its two streams apart, or in a terminal.
+"""`evalhouse` as a person or a nightly job starts it: a separate process, its two streams apart, or in a terminal.
 
 The environment is bare of everything that would choose a judge, a warehouse or a server, unless a test gives it.
 """
@@ -48,8 +48,8 @@ class Place:
     """A folder to call commands in, with the variables they are given.
 
     With the `PREFECT_HOME` of the session's server, commands use that. With `own_server` each run starts a Prefect
-    server of its own, as on a machine where none is configured. What is read of a run's tasks and logs on the session's
-    server needs `reports_tasks`, or a process of its own.
+    a separate server, as on a machine without a configured one. What is read of a run's tasks and logs on the session's
+    server needs `reports_tasks`, or a separate process.
     """
 
     folder: Path
@@ -74,7 +74,7 @@ class Place:
         return {"COLUMNS": str(UNWRAPPED), **self.environment()}
 
     def call(self, *arguments: str, stdin: str | None = None) -> Finished:
-        """A command in this process, at a third of what a process costs, unless it starts a server of its own."""
+        """A command in this process, at a third of what a process costs, unless it starts a separate server."""
         environment = self._piped()
         if "PREFECT_API_URL" not in environment and is_running(arguments):
             return self.call_process(*arguments, stdin=stdin)
@@ -94,7 +94,7 @@ class Place:
         )
 
     def call_process(self, *arguments: str, stdin: str | None = None, timeout_s: float = PATIENCE_S) -> Finished:
-        """A command in a process of its own, for its exit status, its streams, and a server of its own."""
+        """A command in a separate process, for its exit status, its streams, and a separate server."""
         began = time.monotonic()
         done = subprocess.run(
             [*COMMAND, *arguments],
@@ -196,7 +196,7 @@ def in_terminal(place: Place, *arguments: str, columns: int = 80) -> Iterator[Te
 
 
 def show_in_terminal(place: Place, *arguments: str, columns: int = 80) -> Finished:
-    """A command in a terminal of its own, in this process."""
+    """A command in a separate terminal, in this process."""
     return show_here(place.folder, place.environment(), *arguments, columns=columns)
 
 

@@ -1,6 +1,6 @@
 """A warehouse with something to find for every query of the cookbook: three nights over one small harbour.
 
-The first night asks everything. The second asks everything anew, and the judge has changed its mind about one label.
+The first night asks everything. The second asks everything again, and the judge has changed its mind about one label.
 On the third the bot answers one question worse, and whatever is unchanged is reused. Votes are split, a rubric's rule
 caps a rating, one reply cannot be read, and one question has no answer.
 """

@@ -78,7 +78,7 @@ def run_here(
             status = call_main(arguments)
         finally:
             sys.stdin = before
-    # Every process that a later test starts would inherit it, and be deaf to Ctrl-C: `serve` needs one of its own.
+    # Every process that a later test starts would inherit it, and be deaf to Ctrl-C: `serve` needs a separate one.
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ()), "the command has blocked SIGINT"
     seconds = time.monotonic() - began
     return Finished(status=status, stdout=_read(stdout), stderr=_read(stderr), seconds=seconds)
@@ -120,7 +120,7 @@ def is_running(arguments: tuple[str, ...]) -> bool:
 def _kept_open(arguments: tuple[str, ...]) -> Iterator[None]:
     """DuckDB has the warehouse of a command in its memory from its first query to its end.
 
-    As a process of its own the command does without; so does one whose warehouse is no file, or open otherwise.
+    A separate process does without, and so does a command whose warehouse is not a file, or is open already.
     """
     chosen = arguments[arguments.index("--warehouse") + 1 :] if "--warehouse" in arguments else ()
     url = next(iter(chosen), os.environ.get("EVALHOUSE_WAREHOUSE", "evalhouse.duckdb"))

@@ -1,4 +1,4 @@
-"""A webhook: a real HTTP server that keeps what is posted to it and answers as it is told to."""
+"""A webhook: a real HTTP server that stores requests and answers with the given statuses."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_the_result_counts_an_error_and_states_what_is_so_most_often() -> None:
     head = build_head(count(hallucinated=17, refused_wrongly=5, refused_rightly=2), metrics=(), against=None, gate=())
     assert head.result == "22 of 40 judged answers have a problem (55 %)."
     assert head.further[0].startswith("Most often, in 17 samples: hallucinated against contexts. The answer states")
-    assert head.tone == "unclear", "of one run nobody can say whether that is good"
+    assert head.tone == "unclear", "one run alone is neither good nor bad"
 
 
 @pytest.mark.parametrize(

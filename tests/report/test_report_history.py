@@ -119,7 +119,7 @@ def test_requests_costs_and_coverage_are_those_of_the_night(page: ReportPage, co
         assert row[7] == f"{coverage:.1%}"
 
 
-def test_a_price_that_is_not_known_is_no_dollar(write: Write, changed: Callable[..., Path]) -> None:
+def test_an_unknown_price_is_not_counted_as_a_dollar(write: Write, changed: Callable[..., Path]) -> None:
     first = "(select min_by(run_id, started_at) from runs)"  # it asked everything
     page = write(changed(f"update llm_calls set cost_usd = null where run_id = {first} and step = 'classify'"))
     *later, oldest = [row[6] for row in page.rows("runs")]

@@ -132,7 +132,7 @@ def test_colours_follow_the_reader(page: Page) -> None:
     assert sum(map(int, re.findall(r"\d+", dark[0][0]))) < 150
 
 
-def test_on_paper_there_are_no_controls_and_the_runs_fit(page: Page) -> None:
+def test_on_paper_controls_are_hidden_and_the_runs_fit(page: Page) -> None:
     page.show_as(width=800, media="print")
     assert page.evaluate("getComputedStyle(document.querySelector('.controls')).display") == "none"
     assert page.evaluate("document.querySelector('.runs').getBoundingClientRect().right") <= 800

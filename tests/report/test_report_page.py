@@ -33,7 +33,7 @@ def page(browser: Browser) -> Iterator[Page]:
     page = browser.open_page()
     page.show_as()
     yield page
-    page.evaluate("new Promise((done) => setTimeout(done, 50))")  # what goes wrong is told a moment later
+    page.evaluate("new Promise((done) => setTimeout(done, 50))")  # errors arrive a moment later
     assert page.problems == []
     assert {re.sub(r"^file://.*/|#.*", "", url) for url in page.requests} <= {"report.html", "about:blank"}
     page.send("Page.close")
@@ -540,7 +540,7 @@ def test_colours_follow_the_reader_and_can_be_read(
     assert (int(re.findall(r"\d+", background)[0]) < 80) == dark
 
 
-def test_on_paper_there_are_no_controls(page: Page, report: Callable[..., Path], house: House) -> None:
+def test_on_paper_controls_are_hidden(page: Page, report: Callable[..., Path], house: House) -> None:
     page.show_as(media="print", dark=True)
     page.open(report(house.run_id))
     open_sample(page, "tide-1")

@@ -51,7 +51,7 @@ def test_what_each_document_did_is_counted_by_sample(warehouse: Warehouse) -> No
     page = uses["page-3"]
     assert (page["n_retrieved"], page["n_useful"], page["n_misleads"], page["n_supports_truth"]) == (2, 1, 1, 1)
     assert (page["n_referred_to"], page["n_found"]) == (1, 1)
-    # Its ship has page 2 in its place, and nobody page 1.
+    # Its ship has page 2 in its place, and page 1 is unused.
     assert (uses["page-1"]["n_retrieved"], uses["page-1"]["n_referred_to"], uses["page-1"]["n_found"]) == (0, 1, 0)
 
 

@@ -30,7 +30,7 @@ def read_main(warehouse: Warehouse | TestClient, address: str = "/judge") -> str
     answer = client.get(address)
     assert answer.status_code == 200, answer.text
     main = answer.text.partition("<main")[2].partition("</main>")[0]
-    # What a chart is drawn from is no text of the page.
+    # The data of a chart are not texts of the page.
     main = re.sub(r"<script.*?</script>", " ", main, flags=re.DOTALL)
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", main.partition(">")[2])).split())
 
@@ -44,7 +44,7 @@ def test_what_is_missing_is_reported_with_the_command_that_makes_it(pair: Wareho
     page = read_main(pair)
     for command in ("evalhouse review export latest", "evalhouse run DATASET --noise 0.05", "--votes 3"):
         assert command in page
-    assert "There is no run yet" in read_main(lay_warehouse(pair.location.path.with_name("empty.duckdb")))
+    assert "No run yet" in read_main(lay_warehouse(pair.location.path.with_name("empty.duckdb")))
 
 
 def test_a_judge_without_a_model_has_no_noise_to_be_measured(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def name_pick(drawn: Export, place: int) -> dict[str, str]:
             "item_hash": item.item_hash}  # fmt: skip
 
 
-def test_a_label_of_a_chosen_sample_is_no_draw(client: TestClient, warehouse: Warehouse) -> None:
+def test_a_label_of_a_chosen_sample_is_not_a_draw(client: TestClient, warehouse: Warehouse) -> None:
     """Also where an export has drawn the same verdict: only its answer counts as drawn, and stands for others."""
     drawn = export(warehouse)
     change(warehouse, SCORES)

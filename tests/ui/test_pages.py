@@ -43,7 +43,7 @@ PAGES = (
 # Widths of the window, and whether it is dark.
 LOOKS = ((1280, False), (390, True))
 
-# Each runs a query, in a process of its own; they are tried with the page.
+# Each runs a query in a separate process; they are tried with the page.
 QUERIES = ("/sql?", "/sql.")
 
 

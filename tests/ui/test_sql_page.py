@@ -44,7 +44,7 @@ def answer_here(location: Location, text: str, *, stop: threading.Event, most_ro
 
 @pytest.fixture(scope="module")
 def client(house: House) -> TestClient:
-    """Without a file that is kept open: a query is answered here by a connection of its own, in this process."""
+    """Without a file that is kept open: a query is answered here by a separate connection, in this process."""
     return make_client(str(house.path))
 
 
@@ -229,7 +229,7 @@ def test_csv_is_harmless_in_a_spreadsheet_and_whole(ask: Ask) -> None:
     header, row = csv.reader(io.StringIO(answer.content.decode("utf-8-sig")))
     assert header[0] == "'=x"
     assert row == ["'=1+1", "'+1", "'-1", "'@a", "'\tx", "-1", "", "", "'=e", '["=1"]', "fine =1"]
-    assert answer.content.rstrip().endswith(b',,"",\'=e,"[""=1""]",fine =1'), "NULL is told from an empty text"
+    assert answer.content.rstrip().endswith(b',,"",\'=e,"[""=1""]",fine =1'), "NULL and an empty text differ"
     assert len(ask("from range(20000)", "/sql.csv").text.splitlines()) == 20_001
 
 
@@ -292,7 +292,7 @@ def test_the_chart_is_in_the_page_with_the_columns_of_its_address(ask: Ask) -> N
     assert re.search(r'<option value="n_scored" selected>', page)
     assert '"ys":["n_scored"]' in page
     page = ask(q, x="nothing_such").text
-    assert "there is no column 'nothing_such' here to draw" in html.unescape(page)
+    assert "unknown column 'nothing_such', so nothing is drawn by it" in html.unescape(page)
     assert '"over":"text"' in page
     many = ask("select 'n' || range as name, range as n from range(100)").text
     assert "Drawn: the first 40 rows." in many

@@ -16,7 +16,7 @@ function findTip(node) {
   return rows.find((row) => row.dataset.metric === node.dataset.metric)?.querySelector(".meaning")?.textContent;
 }
 
-// Under what is pointed at, or above it where there is no room; the page may scroll meanwhile.
+// Under what is pointed at, or above it without room; the page may scroll meanwhile.
 function placeTip() {
   const tip = document.getElementById("tip");
   const box = pointed?.isConnected ? pointed.getBoundingClientRect() : null;
