@@ -1,4 +1,4 @@
-"""`run --sample-budget`: which samples are judged, how that is reported, and that a resumed run judges the same ones."""
+"""`run --sample-budget`: which samples are judged, how it is reported, and that a resumed run judges the same ones."""
 
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ LEFT_OUT = ("EVALHOUSE_", "OPENAI_", "PREFECT_", "HTTP", "http", "NO_PROXY", "no
 class Place:
     """A folder to call commands in, with the variables they are given.
 
-    With the `PREFECT_HOME` of the session's server, commands use that. With `own_server` each run starts a Prefect
-    a separate server, as on a machine without a configured one. What is read of a run's tasks and logs on the session's
+    With the `PREFECT_HOME` of the session's server, commands use that. With `own_server` each run starts a separate
+    Prefect server, as on a machine without a configured one. What is read of a run's tasks and logs on the session's
     server needs `reports_tasks`, or a separate process.
     """
 
