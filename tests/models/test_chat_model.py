@@ -4,7 +4,7 @@ import asyncio
 import base64
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 from endpoint import Endpoint, Inject, Raw, running_endpoint
 from endpoint_replies import Fault
 from live_runs import PROMPTS, lay_out_run, make_settings, point_to, read_calls
+from provider_calls import make_question
 
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.verdicts import read_statements
@@ -25,20 +26,6 @@ from evalhouse.warehouse.messages import redact
 
 KEY = "sk-test-0123456789"
 CHAT = "/v1/chat/completions"
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    with running_endpoint(keep_bodies=True) as running:
-        point_to(running.base_url, KEY)
-        yield running
-
-
-def make_question(number: int = 1, **changes: Any) -> Question:  # noqa: ANN401  # fields of Question
-    data = {"question": f"Number {number}?", "text": f"It is red. Its number is {number}."}
-    return Question(
-        **{"step": "extract_answer", "sample_id": f"s{number}", "prompt": PROMPTS["extract"], "data": data, **changes}
-    )
 
 
 async def ask(folder: Path, *questions: Question, **settings: Any) -> list[Any]:  # noqa: ANN401

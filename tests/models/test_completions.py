@@ -1,33 +1,19 @@
 """The short way to an endpoint: what it sends and reads is what LangChain's longer way would have sent and read."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import judge_factories
 import orjson
 import pytest
-from endpoint import Endpoint, Raw, running_endpoint
-from live_runs import PROMPTS, lay_out_run, make_settings, point_to, read_calls
+from endpoint import Endpoint, Raw
+from live_runs import lay_out_run, make_settings, read_calls
+from provider_calls import make_question
 
 from evalhouse.tasks.asking.verdicts import read_statements
 from evalhouse.tasks.judge.protocol import FatalJudgeError, Question
 from evalhouse.tasks.models import chat as chat_model
 from evalhouse.tasks.models.chat import ChatModelJudge, make_factory_judge, make_openai_judge
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    with running_endpoint(keep_bodies=True) as running:
-        point_to(running.base_url)
-        yield running
-
-
-def make_question(number: int = 1, **changes: Any) -> Question:  # noqa: ANN401  # fields of Question
-    data = {"question": f"Number {number}?", "text": f"It is red. Its number is {number}."}
-    return Question(
-        **{"step": "extract_answer", "sample_id": f"s{number}", "prompt": PROMPTS["extract"], "data": data, **changes}
-    )
 
 
 def make_judge(**settings: Any) -> ChatModelJudge:  # noqa: ANN401  # fields of RunSettings

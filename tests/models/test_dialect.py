@@ -6,7 +6,7 @@ The refusals are in the words of providers and servers, from their documentation
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,6 @@ from evalhouse.warehouse.store import Warehouse
 
 GOOD_2 = ["It is red.", "Its number is 2."]
 EVERYTHING = {"temperature": 0.3, "max_tokens": 900, "reasoning_effort": "low"}
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    with running_endpoint(keep_bodies=True) as running:
-        point_to(running.base_url, KEY)
-        yield running
 
 
 def refuse(message: str, param: str | None = None, status: int = 400) -> Raw:
@@ -62,9 +55,7 @@ CASES: dict[str, tuple[str, Raw, str | None]] = {
     "older name": (
         "max_completion_tokens", refuse("Unrecognized request argument supplied: max_completion_tokens"), "max_tokens",
     ),
-    "a param": (
-        "max_completion_tokens", refuse("Unknown parameter.", "max_completion_tokens"), "max_tokens",
-    ),
+    "a param": ('max_completion_tokens', refuse('Unknown parameter.', 'max_completion_tokens'), 'max_tokens'),
     "system, o1": (
         "system",
         refuse("Unsupported value: 'messages[0].role' does not support 'system' with this model.", "messages[0].role"),

@@ -1,7 +1,6 @@
 """The similarity of two texts: hashed n-grams without a model, and vectors of a model through the call path."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,6 @@ from evalhouse.tasks.judge.protocol import FatalJudgeError, JudgeFailed, Unusabl
 from evalhouse.tasks.models.openai_api import make_embedding_model
 
 EMBEDDINGS = "/v1/embeddings"
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    with running_endpoint(keep_bodies=True) as running:
-        point_to(running.base_url)
-        yield running
 
 
 async def compare(folder: Path, *pairs: tuple[str, str], **settings: Any) -> list[Any]:  # noqa: ANN401

@@ -1,7 +1,6 @@
 """The judge that a name makes, whether it can be reached, and the proxies of its requests."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,13 +15,6 @@ from evalhouse.tasks.models.make import check_reachable, make_judge
 
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 KEY = "sk-test-0123456789"
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    with running_endpoint() as running:
-        point_to(running.base_url, KEY)
-        yield running
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ Groq's misfits, reasoning models that only think, proxies that answer with a pag
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +25,13 @@ CHAT = "/v1/chat/completions"
 PAGE = "<!DOCTYPE html><html><head><title>x</title><style>p {}</style></head><body><h1>{}</h1><hr>nginx</body></html>"
 
 
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    with running_endpoint() as running:
-        point_to(running.base_url, KEY)
-        yield running
-
-
 def complete(message: object, finish: str = "stop", **more: object) -> Raw:
     return Raw(body={"choices": [{"message": message, "finish_reason": finish, **more}]})
+
+
+def fail(status: int, message: str, **members: object) -> Raw:
+    """Return an error as OpenAI words it, also one within a status 200."""
+    return Raw(status=status, body={"error": {"message": message, **members}})
 
 
 def write_page(title: str, status: int) -> Raw:
@@ -50,8 +47,8 @@ PASSING: list[tuple[Raw, str]] = [
     (Raw(status=500), "status 500: (no message)"),
     (Raw(status=500, body={"detail": "worker died"}), "status 500: worker died"),
     (Raw(status=500, body={"error": "llama runner process has ended"}), "status 500: llama runner process"),
-    (Raw(status=408, body={"error": {"message": "timed out", "code": 408}}), "status 408: timed out"),
-    (Raw(status=409, body={"error": {"message": "Conflict"}}), "status 409: Conflict"),
+    (fail(408, "timed out", code=408), "status 408: timed out"),
+    (fail(409, "Conflict"), "status 409: Conflict"),
     (Raw(status=499, body="client closed"), "status 499: client closed"),
     (
         Raw(status=529, body={"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}),
@@ -59,15 +56,15 @@ PASSING: list[tuple[Raw, str]] = [
     ),
     (Raw(body={"error": {"message": "Upstream is busy", "code": 502}, "id": "g"}), "status 502: Upstream is busy"),
     (Raw(body={"choices": None, "error": {"message": "Sorry", "code": 429}}), "status 429: Sorry"),
-    (Raw(body={"error": {"message": "Sorry", "code": "odd"}}), "status 500: Sorry"),
+    (fail(200, "Sorry", code="odd"), "status 500: Sorry"),
     (
-        Raw(body={"error": {"message": "Provider returned error", "code": 503, "metadata": {"raw": "no GPU"}}}),
+        fail(200, "Provider returned error", code=503, metadata={"raw": "no GPU"}),
         "status 503: Provider returned error: no GPU",
     ),
     (complete({"content": ""}, "error", error={"code": 502, "message": "Idle"}), "status 502: Idle"),
     (complete({"content": '{"statements": []'}, "error"), "broke the reply off with an error"),
     (
-        Raw(status=400, body={"error": {"message": "Failed to generate JSON.", "code": "json_validate_failed"}}),
+        fail(400, "Failed to generate JSON.", code="json_validate_failed"),
         "did not fit the schema: Failed to generate JSON.",
     ),
     (Raw(body=PAGE), "sent what is not valid JSON: '<!DOCTYPE html>"),
@@ -158,29 +155,20 @@ async def test_geminis_list_of_errors_is_a_rate_limit_with_its_wait(endpoint: En
 LASTING: list[tuple[Raw, str]] = [
     (write_page("413 Request Entity Too Large", 413), "too long for the model: 413 Request Entity Too Large"),
     (
-        Raw(status=429, body={"error": {"message": "Request too large for gpt on tokens per min (TPM): Limit 9"}}),
+        fail(429, "Request too large for gpt on tokens per min (TPM): Limit 9"),
         "too long for the endpoint's limit of tokens a minute",
     ),
+    (fail(400, "the request exceeds the available context size"), "too long for the model"),
+    (fail(400, "The input token count (9) exceeds"), "too long for the model"),
     (
-        Raw(status=400, body={"error": {"message": "the request exceeds the available context size"}}),
+        Raw(status=400, body={"object": "error", "message": "longer than the maximum model length of 9", "code": 400}),
         "too long for the model",
     ),
-    (Raw(status=400, body={"error": {"message": "The input token count (9) exceeds"}}), "too long for the model"),
-    (
-        Raw(
-            status=400,
-            body={"object": "error", "message": "longer than the maximum model length of 9", "code": 400},
-        ),
-        "too long for the model",
-    ),
-    (
-        Raw(status=403, body={"error": {"message": "Your input was flagged by moderation", "code": 403}}),
-        "content filter: Your input was flagged",
-    ),
-    (Raw(body={"error": {"message": "requires moderation", "code": 403}}), "content filter: requires moderation"),
+    (fail(403, "Your input was flagged by moderation", code=403), "content filter: Your input was flagged"),
+    (fail(200, "requires moderation", code=403), "content filter: requires moderation"),
     (Raw(status=400, body={"object": "error", "message": "Input is too long"}), "too long for the model"),
-    (Raw(status=400, body={"error": {"message": "bad", "code": "content_filter"}}), "content filter: bad"),
-    (Raw(status=400, body={"error": {"message": "no such field"}}), "status 400: no such field"),
+    (fail(400, "bad", code="content_filter"), "content filter: bad"),
+    (fail(400, "no such field"), "status 400: no such field"),
     (write_page("Attention Required!", 403), "status 403: Attention Required!"),
     (Raw(status=422, body={"detail": [{"loc": ["body", "messages"], "msg": "bad"}]}), 'status 422: [{"loc":'),
 ]
@@ -227,53 +215,33 @@ async def test_an_option_refused_in_fastapis_words_is_left_out(tmp_path: Path) -
 
 HOPELESS: list[tuple[Raw, str, str]] = [
     (
-        Raw(status=429, body={"error": {"message": "You exceeded it", "type": "insufficient_quota", "code": None}}),
+        fail(429, "You exceeded it", type="insufficient_quota", code=None),
         "quota for openai:judge is used up (status 429)",
         "add credit",
     ),
     (
-        Raw(status=400, body={"error": {"message": "Hard limit", "code": "billing_hard_limit_reached"}}),
+        fail(400, "Hard limit", code="billing_hard_limit_reached"),
         "quota for openai:judge is used up (status 400): Hard limit",
         "add credit",
     ),
-    (
-        Raw(status=429, body={"error": {"message": "Not active.", "code": "billing_not_active"}}),
-        "used up (status 429): Not active.",
-        "add credit",
-    ),
-    (
-        Raw(status=429, body={"error": {"message": "Too poor", "type": "exceeded_current_quota_error"}}),
-        "used up (status 429): Too poor",
-        "add credit",
-    ),
-    (
-        Raw(status=400, body={"error": {"message": "Your account is in good standing?", "code": "Arrearage"}}),
-        "used up (status 400)",
-        "add credit",
-    ),
+    (fail(429, "Not active.", code="billing_not_active"), "used up (status 429): Not active.", "add credit"),
+    (fail(429, "Too poor", type="exceeded_current_quota_error"), "used up (status 429): Too poor", "add credit"),
+    (fail(400, "Your account is in good standing?", code="Arrearage"), "used up (status 400)", "add credit"),
     (
         Raw(status=403, body={"code": 30001, "message": "Sorry, insufficient account balance"}),
         "used up (status 403)",
         "add credit",
     ),
-    (Raw(body={"error": {"message": "No credits", "code": 402}}), "requires payment", "add credit"),
-    (Raw(status=400, body={"error": {"message": "x is not a valid model ID"}}), "does not know", "evalhouse doctor"),
+    (fail(200, "No credits", code=402), "requires payment", "add credit"),
+    (fail(400, "x is not a valid model ID"), "does not know", "evalhouse doctor"),
     (Raw(status=401, body={"detail": "Unauthorized"}), "refused the key", "check OPENAI_API_KEY"),
-    (
-        Raw(status=403, body={"error": {"message": "Project has no access to it"}}),
-        "refused the key",
-        "check OPENAI_API_KEY",
-    ),
+    (fail(403, "Project has no access to it"), "refused the key", "check OPENAI_API_KEY"),
     (
         Raw(status=404, body={"error": "model 'judge' not found, try pulling it first"}),
         "does not know openai:judge",
         "evalhouse doctor",
     ),
-    (
-        Raw(status=404, body={"error": {"code": "DeploymentNotFound", "message": "It does not exist."}}),
-        "does not know openai:judge",
-        "evalhouse doctor",
-    ),
+    (fail(404, "It does not exist.", code="DeploymentNotFound"), "does not know openai:judge", "evalhouse doctor"),
     (write_page("404 Not Found", 404), "answers no chat requests (status 404): 404 Not", "check OPENAI_BASE_URL"),
     (Raw(status=404, body={"detail": "Not Found"}), "(status 404): Not Found", "which usually ends in /v1"),
     (Raw(status=405, body={"detail": "Method Not Allowed"}), "(status 405)", "check OPENAI_BASE_URL"),
@@ -312,7 +280,7 @@ async def test_an_endpoint_that_refuses_the_first_requests_all_alike_is_asked_no
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
     """Such as a model that only streams, or an unknown required option."""
-    answer = Raw(status=400, body={"error": {"message": "This model only supports stream mode"}})
+    answer = fail(400, "This model only supports stream mode")
     endpoint.configure(script={"extract": lambda _: answer}, latency=0.02)
     async with lay_out_run(tmp_path, make_settings(concurrency=4)) as live_run:
         asked = [live_run.asker.ask(make_question(number), read_statements) for number in range(60)]

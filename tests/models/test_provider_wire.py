@@ -10,26 +10,17 @@ import asyncio
 import gzip
 import ssl
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
 import pytest
-from endpoint import Endpoint, running_endpoint
+from endpoint import Endpoint
 from endpoint_wires import read_request, serving, write_answer, write_completion
 from live_runs import point_to, read_calls
 from provider_calls import GOOD, KEY, ask, make_question
 
 from evalhouse.tasks.judge.protocol import FatalJudgeError
 from evalhouse.tasks.models.providers import find_access
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    with running_endpoint() as running:
-        point_to(running.base_url, KEY)
-        yield running
-
 
 # Replies in odd dress are read at once
 
