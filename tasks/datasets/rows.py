@@ -56,34 +56,20 @@ ALIASES: dict[Field, tuple[str, ...]] = {
     "question": ("question", "user_input", "input", "query", "inputs.question", "prompt", "inputs"),
     "answer": ("answer", "response", "actual_output", "output", "outputs.answer", "generated_answer", "outputs"),
     "ground_truth": (
-        "ground_truth",
-        "reference",
-        "expected_output",
-        "reference_answer",
-        "ground_truths[0]",
-        "reference_outputs.answer",
-        "reference_outputs",
-        "expected",
-        "expected_answer",
-        "ideal",
-        "gold_answer",
+        "ground_truth", "reference", "expected_output", "reference_answer", "ground_truths[0]",
+        "reference_outputs.answer", "reference_outputs", "expected", "expected_answer", "ideal", "gold_answer",
         "correct_answer",
     ),
     "ground_truths": ("ground_truths",),
     "contexts": (
-        "contexts",
-        "retrieved_contexts",
-        "retrieval_context",
-        "context",
-        "documents",
-        "outputs.contexts",
+        "contexts", "retrieved_contexts", "retrieval_context", "context", "documents", "outputs.contexts",
         "outputs.documents",
     ),
     "id": ("id", "sample_id", "query_id", "qid"),
     "context_ids": ("context_ids", "retrieved_context_ids"),
     "reference_context_ids": ("reference_context_ids", "reference_contexts_ids", "gold_context_ids"),
     "conversation": ("conversation",),
-}
+}  # fmt: skip
 
 # Names that may be meant, but may be something else as well: proposed with the --map to type, and never read.
 LIKELY: dict[Field, tuple[str, ...]] = {

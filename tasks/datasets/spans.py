@@ -9,7 +9,7 @@ anything else is read as a text.
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, cast
 
@@ -59,7 +59,6 @@ class Span:
     model: str | None = None
     session: str | None = None
     service: str | None = None
-    metadata: Tree = field(default_factory=dict)
 
 
 LANGFUSE_KINDS: Final[Mapping[str, Kind]] = {

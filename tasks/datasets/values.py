@@ -26,24 +26,10 @@ from evalhouse.warehouse.messages import list_names, name_kind, name_setting, qu
 from evalhouse.warehouse.rows.samples import Role, Turn
 
 ProblemKind = Literal[
-    "broken_json",
-    "not_utf8",
-    "not_an_object",
-    "broken_table",
-    "no_question",
-    "not_text",
-    "contexts",
-    "conversation",
-    "ids",
-    "metadata",
-    "duplicate_id",
-    "no_span",
-    "no_traces",
-    "columns",
-    "two_meanings",
-    "no_rows",
+    "broken_json", "not_utf8", "not_an_object", "broken_table", "no_question", "not_text", "contexts",
+    "conversation", "ids", "metadata", "duplicate_id", "no_span", "no_traces", "columns", "two_meanings", "no_rows",
     "unreadable",
-]
+]  # fmt: skip
 Place = Literal["line", "element", "row", "samples"]
 Complain = Callable[[int, ProblemKind, str], None]
 

@@ -164,18 +164,9 @@ _LATIN = re.compile(rf"[A-Za-z]+{_TAIL}")
 _DIGIT = re.compile(r"\d")
 _ASCII_SCANNER = re.compile(rf"(?P<latin>[A-Za-z]+{_TAIL})|{_SIGNS}|{DIGITS_PATTERN}")
 _NUMBER_KINDS = (
-    "digits",
-    "digit_month",
-    "month",
-    "words",
-    "word_ordinal",
-    "fraction",
-    "chinese_fraction",
-    "chinese",
-    "chinese_ordinal",
-    "chinese_month",
-    "chinese_percent",
-)
+    "digits", "digit_month", "month", "words", "word_ordinal", "fraction", "chinese_fraction", "chinese",
+    "chinese_ordinal", "chinese_month", "chinese_percent",
+)  # fmt: skip
 # As written: looking a word up is faster than lowering every word.
 _NUMBER_STARTS = frozenset([form for word in NUMBER_STARTS for form in (word, word.capitalize(), word.upper())])
 _STOP_WORDS = re.compile("|".join(sorted(CHINESE_STOP_WORDS, key=len, reverse=True)))
