@@ -43,8 +43,7 @@ from evalhouse.flows.run.outcome import explain_incomplete
 from evalhouse.flows.server.interrupts import take_signals_back, wait_for_warehouse
 from evalhouse.flows.shards import collect_shards, judge_shards
 from evalhouse.tasks.load import load
-from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.pipeline.run_step import FLOW_OPTIONS, find_live_run, is_open
+from evalhouse.tasks.pipeline.live_run import FLOW_OPTIONS, LiveRun, find_live_run, is_open
 from evalhouse.tasks.score import pick_score_task, publish
 from evalhouse.tasks.settings.run import Effort, RunSettings
 from evalhouse.warehouse.metric_files import load_metrics

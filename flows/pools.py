@@ -50,8 +50,7 @@ from evalhouse.flows.shards import count_turns, judge_shard, take_turns
 from evalhouse.tasks.asking.embeddings import repeat_embeddings
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.judge.protocol import FatalJudgeError, RepeatedJudge, RunCancelled
-from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.pipeline.run_step import FLOW_OPTIONS, registered
+from evalhouse.tasks.pipeline.live_run import FLOW_OPTIONS, LiveRun, registered
 from evalhouse.tasks.settings.run import read_settings
 from evalhouse.warehouse.engine.locks import HeldLock, find_lock_file, hold, hold_file, list_held
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError

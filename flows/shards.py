@@ -18,8 +18,7 @@ from evalhouse.tasks.fused import fused, judge_together
 from evalhouse.tasks.grade import grade, grade_sample
 from evalhouse.tasks.load import collect
 from evalhouse.tasks.measure import measure, measure_sample
-from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork
-from evalhouse.tasks.pipeline.run_step import SampleStep, limit_time, write
+from evalhouse.tasks.pipeline.live_run import LiveRun, SampleStep, SampleWork, limit_time, write
 from evalhouse.tasks.rank import rank, rank_contexts
 from evalhouse.tasks.similarity import compare_meaning, regenerate_questions, relevancy, similarity
 from evalhouse.tasks.turns import judge_turns, turns

@@ -44,7 +44,7 @@ from evalhouse.flows.serving.flow_runs import ServedSuite, fetch_served_suite, l
 from evalhouse.flows.serving.notify import describe_end, write_page
 from evalhouse.flows.serving.suite_runs import resolve_suite, resume_suite_run, run_suite
 from evalhouse.tasks.judge.protocol import RunCancelled
-from evalhouse.tasks.pipeline.run_step import FLOW_OPTIONS
+from evalhouse.tasks.pipeline.live_run import FLOW_OPTIONS
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
 

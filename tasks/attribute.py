@@ -24,8 +24,7 @@ from evalhouse.tasks.asking.splitting import set_apart, split_by_tokens, split_i
 from evalhouse.tasks.asking.usage import estimate_items
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_in_parts, gather_all, list_ranks, narrow_blocks
 from evalhouse.tasks.judge.protocol import JudgeFailed
-from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, Source, collect_turns
-from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
+from evalhouse.tasks.pipeline.live_run import STEP_OPTIONS, LiveRun, SampleWork, Source, collect_turns, take_shard
 
 ATTRIBUTE_STEPS: dict[Source, str] = {"answer": "attribute_answer", "ground_truth": "attribute_ground_truth"}
 

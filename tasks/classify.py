@@ -17,8 +17,7 @@ from evalhouse.tasks.asking.splitting import split_by_tokens
 from evalhouse.tasks.asking.usage import estimate_items
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_in_parts, gather_all, narrow_blocks
 from evalhouse.tasks.judge.protocol import JudgeFailed
-from evalhouse.tasks.pipeline.live_run import ID_PREFIXES, LiveRun, SampleWork, collect_turns
-from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
+from evalhouse.tasks.pipeline.live_run import ID_PREFIXES, STEP_OPTIONS, LiveRun, SampleWork, collect_turns, take_shard
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.steps import collect_labels
 

@@ -18,8 +18,16 @@ from evalhouse.tasks.asking.usage import estimate_tokens
 from evalhouse.tasks.asking.verdicts import gather_all, read_statements
 from evalhouse.tasks.classify import pick_accepted
 from evalhouse.tasks.judge.protocol import COPIED, CutReply, JudgeFailed, Question, TooLong, UnusableReply
-from evalhouse.tasks.pipeline.live_run import ID_PREFIXES, Extraction, LiveRun, SampleWork, Source, collect_turns
-from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
+from evalhouse.tasks.pipeline.live_run import (
+    ID_PREFIXES,
+    STEP_OPTIONS,
+    Extraction,
+    LiveRun,
+    SampleWork,
+    Source,
+    collect_turns,
+    take_shard,
+)
 
 EXTRACT_STEPS: dict[Source, str] = {"answer": "extract_answer", "ground_truth": "extract_ground_truth"}
 # A shorter text does not make a reply too long.

@@ -19,8 +19,7 @@ from evalhouse.tasks.asking.verdicts import Inquiry, ask_verdicts, gather_all
 from evalhouse.tasks.attribute import ATTRIBUTE_STEPS, add_supports, attribute_statements, is_support_open
 from evalhouse.tasks.classify import add_labels, classify_statements, is_label_open
 from evalhouse.tasks.judge.protocol import TooLong
-from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, Source, collect_turns
-from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
+from evalhouse.tasks.pipeline.live_run import STEP_OPTIONS, LiveRun, SampleWork, Source, collect_turns, take_shard
 from evalhouse.tasks.rank import add_usefulness, is_usefulness_open, join_accepted, rank_contexts
 from evalhouse.warehouse.steps import PLANS, collect_labels
 

@@ -14,8 +14,7 @@ from prefect import task
 from evalhouse.prompts import BlockValue, Grade, Prompt, Rating, Rubric
 from evalhouse.tasks.asking.verdicts import gather_all, parse_object
 from evalhouse.tasks.judge.protocol import FatalJudgeError, JudgeFailed, Question, UnusableReply
-from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, collect_turns
-from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
+from evalhouse.tasks.pipeline.live_run import STEP_OPTIONS, LiveRun, SampleWork, collect_turns, take_shard
 
 _MARKED = re.compile(r"\[\[([^\[\]]*)\]\]")
 _WHOLE = re.compile(r"-?[0-9]{1,4}(\.0+)?")

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from prefect import task
 
 from evalhouse.prompts import Prompt
-from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.pipeline.run_step import UNCACHED, find_live_run
+from evalhouse.tasks.pipeline.live_run import UNCACHED, LiveRun, find_live_run
 from evalhouse.warehouse.rows.samples import Staging, renew_samples, take_in_samples
 from evalhouse.warehouse.steps import list_prompts
 from evalhouse.warehouse.tables import Batch, build_frame

@@ -17,8 +17,7 @@ import orjson
 from prefect import task
 
 from evalhouse.tasks.judge.protocol import FatalJudgeError
-from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork
-from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
+from evalhouse.tasks.pipeline.live_run import STEP_OPTIONS, LiveRun, SampleWork, take_shard
 from evalhouse.warehouse.errors import QueryStopped
 from evalhouse.warehouse.messages import clean_text
 from evalhouse.warehouse.store import Warehouse

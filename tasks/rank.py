@@ -14,8 +14,7 @@ from evalhouse.tasks.asking.splitting import leave_room, set_apart, split_items,
 from evalhouse.tasks.asking.usage import estimate_items, estimate_tokens
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_in_parts, narrow_blocks
 from evalhouse.tasks.judge.protocol import JudgeFailed
-from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, collect_turns
-from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
+from evalhouse.tasks.pipeline.live_run import STEP_OPTIONS, LiveRun, SampleWork, collect_turns, take_shard
 from evalhouse.warehouse.steps import collect_labels
 
 _LABELS = collect_labels("rank")["C"]

@@ -11,8 +11,7 @@ from prefect.artifacts import acreate_table_artifact
 from prefect.assets import Asset, AssetProperties, add_asset_metadata, materialize
 from prefect.tasks import Task
 
-from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.pipeline.run_step import UNCACHED, find_live_run
+from evalhouse.tasks.pipeline.live_run import UNCACHED, LiveRun, find_live_run
 from evalhouse.tasks.settings.suite import name_scores
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.rows.scores import score_run

@@ -14,8 +14,7 @@ from prefect import task
 from evalhouse.prompts import Grade
 from evalhouse.tasks.asking.verdicts import gather_all, parse_object
 from evalhouse.tasks.judge.protocol import BudgetExhausted, JudgeFailed, Question, UnusableReply
-from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, collect_turns
-from evalhouse.tasks.pipeline.run_step import STEP_OPTIONS, take_shard
+from evalhouse.tasks.pipeline.live_run import STEP_OPTIONS, LiveRun, SampleWork, collect_turns, take_shard
 
 
 @task(

@@ -235,7 +235,7 @@ class OpenRun:
         from prefect.exceptions import TerminationSignal  # noqa: PLC0415  # these import Prefect too
         from prefect.task_engine import TaskRunTimeoutError  # noqa: PLC0415
 
-        from evalhouse.tasks.pipeline.run_step import registered  # noqa: PLC0415
+        from evalhouse.tasks.pipeline.live_run import registered  # noqa: PLC0415
 
         if self.wait_for_server is not None:
             self.wait_for_server()

@@ -30,8 +30,10 @@ from live_runs import lay_out_run, make_sample, make_settings, point_to  # noqa:
 from provider_cases import point_provider  # noqa: E402
 
 from evalhouse.tasks.models.make import make_judge  # noqa: E402
-from evalhouse.tasks.pipeline.live_run import LiveRun, Shard, make_work  # noqa: E402
-from evalhouse.tasks.pipeline.run_step import (  # noqa: E402
+from evalhouse.tasks.pipeline.live_run import (  # noqa: E402  # noqa: E402
+    LiveRun,
+    Shard,
+    make_work,
     registered,
     run_step,
 )

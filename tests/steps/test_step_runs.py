@@ -34,11 +34,13 @@ from evalhouse.tasks.judge.protocol import (
     RunCancelled,
     TransientJudgeError,
 )
-from evalhouse.tasks.pipeline.live_run import LiveRun, Shard, make_work
-from evalhouse.tasks.pipeline.run_step import (
+from evalhouse.tasks.pipeline.live_run import (
     RETRIES,
     STEP_OPTIONS,
+    LiveRun,
+    Shard,
     find_live_run,
+    make_work,
     registered,
 )
 from evalhouse.tasks.rank import rank

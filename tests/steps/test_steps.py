@@ -38,8 +38,7 @@ from evalhouse.tasks.judge.protocol import (
     RunCancelled,
     TransientJudgeError,
 )
-from evalhouse.tasks.pipeline.live_run import LiveRun, Shard, make_work
-from evalhouse.tasks.pipeline.run_step import registered, run_step
+from evalhouse.tasks.pipeline.live_run import LiveRun, Shard, make_work, registered, run_step
 from evalhouse.tasks.rank import rank_contexts
 from evalhouse.tasks.similarity import compare_meaning
 from evalhouse.warehouse.tables import VERDICT_TABLES
