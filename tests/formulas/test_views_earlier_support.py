@@ -1,12 +1,10 @@
-"""earlier_support and the causes that follow: what the knowledge base held before, and what updates did to it."""
+"""The view earlier_support and its causes: the earlier content of the knowledge base, and updates of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import cache
 from typing import Any
 
-import pytest
 from cause_rows import add_stated, add_stated_runs
 from rows import Sample, Together, fill, open_rows, read
 
@@ -45,7 +43,7 @@ class Night:
     row: Mapping[str, Any] = field(default_factory=dict)
 
 
-def tell_update(version: str | None, *changed: str) -> Mapping[str, Any]:
+def make_update(version: str | None, *changed: str) -> Mapping[str, Any]:
     """The columns of a run that answers an update of the knowledge base."""
     return {"trigger": "event", "kb_name": "handbook", "kb_version": version, "kb_changed": list(changed) or None}
 
@@ -90,20 +88,20 @@ HISTORIES = {
     "another judge found it": ((replace(BEFORE, row={"judge": "openai:m"}), Night()), UNKNOWN),
     "another language found it": ((replace(BEFORE, row={"language": "zh"}), Night()), UNKNOWN),
     "another purpose found it": ((replace(BEFORE, row={"kind": "noise"}), Night()), UNKNOWN),
-    "an update changed its document": ((BEFORE, Night(row=tell_update("v2", "tides.md", "lamps.md"))), OUTDATED),
-    "an earlier update did": ((BEFORE, Night(row=tell_update("v2", "lamps.md")), Night()), OUTDATED),
+    "an update changed its document": ((BEFORE, Night(row=make_update("v2", "tides.md", "lamps.md"))), OUTDATED),
+    "an earlier update did": ((BEFORE, Night(row=make_update("v2", "lamps.md")), Night()), OUTDATED),
     "the update came before it was held": (
-        (Night(), Night(row=tell_update("v2", "lamps.md"), sample=HELD), Night()),
+        (Night(), Night(row=make_update("v2", "lamps.md"), sample=HELD), Night()),
         ("retrieval_missed", "retrieved_before", FOUND.replace("night 0", "night 1")),
     ),
-    "an update changed another document": ((BEFORE, Night(row=tell_update("v2", "lamp", "lamps.mdx"))), UNCHANGED),
-    "an update did not say what it changed": ((BEFORE, Night(row=tell_update("v2")), Night()), UNKNOWN),
+    "an update changed another document": ((BEFORE, Night(row=make_update("v2", "lamp", "lamps.mdx"))), UNCHANGED),
+    "an update did not say what it changed": ((BEFORE, Night(row=make_update("v2")), Night()), UNKNOWN),
     "an update without a version changed it": (
-        (BEFORE, Night(row=tell_update(None, "lamps.md#2"))),
+        (BEFORE, Night(row=make_update(None, "lamps.md#2"))),
         (*OUTDATED[:2], "1 of 2: G2; lamps.md#2 supported it in run night 0, and an update (run night 1) changed it"),
     ),
     "the same version was announced again": (
-        (Night(sample=HELD, row=tell_update("v2")), Night(row=tell_update("v2", "lamps.md"))),
+        (Night(sample=HELD, row=make_update("v2")), Night(row=make_update("v2", "lamps.md"))),
         UNCHANGED,
     ),
     "its contexts have no ids": (
@@ -111,7 +109,7 @@ HISTORIES = {
         (*UNCHANGED[:2], "1 of 2: G2; retrieved for it in run night 0"),
     ),
     "its contexts have no ids, and there was an update": (
-        (Night(sample=replace(HELD, context_ids=None)), Night(row=tell_update("v2", "lamps.md"))),
+        (Night(sample=replace(HELD, context_ids=None)), Night(row=make_update("v2", "lamps.md"))),
         UNKNOWN,
     ),
     "the very context is there again": (
@@ -123,33 +121,27 @@ HISTORIES = {
         (*UNCHANGED[:2], "1 of 2: G2; retrieved for it in run night 0, ships.md#1, lamps.md#2"),
     ),
     "one of two that were needed together was changed": (
-        (TOGETHER, Night(row=tell_update("v2", "lamps.md"))),
+        (TOGETHER, Night(row=make_update("v2", "lamps.md"))),
         OUTDATED,
     ),
     "one of two that were each enough was changed": (
         (
             Night(sample=TWICE),
-            Night(row=tell_update("v2", "lamps.md")),
+            Night(row=make_update("v2", "lamps.md")),
         ),
         (*UNCHANGED[:2], "1 of 2: G2; retrieved for it in run night 0, oil.md"),
     ),
 }
 
 
-@cache
-def diagnose_histories() -> dict[str, dict[str, Any]]:
-    """All at once: to read the causes takes as long for one."""
-    return dict(zip(HISTORIES, diagnose_last(*(nights for nights, _ in HISTORIES.values())), strict=True))
-
-
-@pytest.mark.parametrize("history", HISTORIES)
-def test_stored_history_shows_where_the_fault_is(history: str) -> None:
-    row = diagnose_histories()[history]
-    assert (row["cause"], row["rule"], row["evidence"]) == HISTORIES[history][1]
+def test_stored_history_shows_where_the_fault_is() -> None:
+    rows = diagnose_last(*(nights for nights, _ in HISTORIES.values()))
+    found = {name: (row["cause"], row["rule"], row["evidence"]) for name, row in zip(HISTORIES, rows, strict=True)}
+    assert found == {name: expected for name, (_, expected) in HISTORIES.items()}
 
 
 def test_each_update_of_a_burst_is_named_by_its_version() -> None:
-    night = Night(row=tell_update("v3", "lamps.md", "ships.md"))
+    night = Night(row=make_update("v3", "lamps.md", "ships.md"))
     with open_rows() as con:
         fill(con, "runs", {"run_id": "a", "started_at": datetime(2026, 1, 1)})
         fill(con, "runs", {"run_id": "b", "started_at": datetime(2026, 1, 2), **night.row})

@@ -1,7 +1,6 @@
 """score_lineage: from a score to its verdicts, the raw reply that was used, the prompt and the sample."""
 
 from dataclasses import replace
-from functools import cache
 
 import duckdb
 import pytest
@@ -40,12 +39,14 @@ def test_every_label_behind_a_score() -> None:
     assert (rows[0]["value"], rows[0]["metric_version"], rows[0]["question"]) == (0.5, "1", "Where is it?")
 
 
-@cache
-def count_verdicts() -> dict[str, dict[str | None, int]]:
-    """The number of rows of each step that the score of each metric leads to, read once for all of them."""
+def test_every_metric_rests_on_the_steps_it_names() -> None:
+    n_verdicts = {"classify": 3, "attribute_answer": 2, "attribute_ground_truth": 1, "rank": 2, "similarity": 1}
+    n_verdicts |= {"relevancy": 2, "overlap": 5, "tool_calls": 2, "result_sets": 2, "citations": 3, "turns": 2}
+    rated = rate_everything(5)
+    for rubric, _ in rated["grades"]:
+        n_verdicts.setdefault(f"grade_{rubric}", sum(name == rubric for name, _ in rated["grades"]))
     with open_rows() as con:
-        everything = replace(JUDGED, **rate_everything(5))
-        add_samples(con, everything, Sample(sample_id="other", answer=["TP"], useful=[True]))
+        add_samples(con, replace(JUDGED, **rated), Sample(sample_id="other", answer=["TP"], useful=[True]))
         add_samples(con, JUDGED, run_id="earlier")
         fill(con, "scores", *({"run_id": "r", "sample_id": "s", "metric": name, "value": 0.5}
                               for name in read_metrics()))  # fmt: skip
@@ -53,20 +54,11 @@ def count_verdicts() -> dict[str, dict[str | None, int]]:
     found: dict[str, dict[str | None, int]] = {}
     for metric, step, n in counted:
         found.setdefault(metric, {})[step] = n
-    return found
-
-
-@pytest.mark.parametrize("metric", sorted(read_metrics()))
-def test_every_metric_rests_on_the_steps_it_names(metric: str) -> None:
-    n_verdicts = {"classify": 3, "attribute_answer": 2, "attribute_ground_truth": 1, "rank": 2, "similarity": 1}
-    n_verdicts |= {"relevancy": 2, "overlap": 5, "tool_calls": 2, "result_sets": 2, "citations": 3, "turns": 2}
-    file = read_metrics()[metric]
-    rated = rate_everything(5)
-    for rubric, _ in rated["grades"]:
-        n_verdicts.setdefault(f"grade_{rubric}", sum(name == rubric for name, _ in rated["grades"]))
     # A score that rests on no step, such as one by reference ids, keeps a separate row.
-    expected = {step: n_verdicts[step] for step in file.needs} or {None: 1}
-    assert count_verdicts()[metric] == expected
+    expected = {
+        metric: {step: n_verdicts[step] for step in file.needs} or {None: 1} for metric, file in read_metrics().items()
+    }
+    assert found == expected
 
 
 def test_support_usefulness_and_similarity() -> None:
@@ -156,18 +148,25 @@ def test_verdicts_hold_the_split_itself() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("rating", "least", "most", "share"),
-    [(1, 1, 3, 0), (2, 1, 3, 0.5), (3, 1, 3, 1), (1, 1, 10, 0), (10, 1, 10, 1), (3.7, 1, 5, 0.675), (5, 0, 10, 0.5)],
-)
-def test_rating_is_shown_as_its_place_on_the_scale_too(rating: float, least: int, most: int, share: float) -> None:
+def test_rating_is_shown_as_its_place_on_the_scale_too() -> None:
     """Scales compare: rating / maximum is 0.33 on three points and 0.1 on ten for what is wrong."""
-    graded = {"rubric": "accuracy", "criterion": "accuracy", "rating": rating, "scale_min": least, "scale_max": most}
-    sample = {"run_id": "r", "sample_id": "s"}
+    cases = [
+        (1, 1, 3, 0),
+        (2, 1, 3, 0.5),
+        (3, 1, 3, 1),
+        (1, 1, 10, 0),
+        (10, 1, 10, 1),
+        (3.7, 1, 5, 0.675),
+        (5, 0, 10, 0.5),
+    ]
     with open_rows() as con:
-        fill(con, "samples", {"sample_id": "s", "input_hash": "h"})
-        fill(con, "run_samples", sample | {"input_hash": "h"})
-        fill(con, "scores", sample | {"metric": "accuracy", "value": rating / most, "metric_version": "1"})
-        fill(con, "grades", sample | graded)
+        for n, (rating, low, high, _) in enumerate(cases):
+            sample = {"run_id": "r", "sample_id": f"s{n}"}
+            graded = {"rubric": "accuracy", "criterion": "accuracy", "rating": rating, "scale_min": low}
+            fill(con, "samples", {"sample_id": f"s{n}", "input_hash": f"h{n}"})
+            fill(con, "run_samples", sample | {"input_hash": f"h{n}"})
+            fill(con, "scores", sample | {"metric": "accuracy", "value": rating / high, "metric_version": "1"})
+            fill(con, "grades", sample | graded | {"scale_max": high})
         for view in ("verdicts", "score_lineage"):
-            assert [row["share"] for row in read(con, f"from {view}")] == [pytest.approx(share)]
+            shares = [row["share"] for row in read(con, f"from {view} order by sample_id")]
+            assert shares == [pytest.approx(share) for *_, share in cases], view
