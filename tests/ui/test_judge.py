@@ -51,7 +51,7 @@ def test_a_judge_without_a_model_has_no_noise_to_be_measured(tmp_path: Path) -> 
     warehouse = lay_warehouse(tmp_path / "lexical.duckdb")
     insert_run(warehouse, make_run("only", status="completed"))
     page = read_main(warehouse)
-    assert "says the same each time" in page
+    assert "is deterministic: it has no noise to measure" in page
     assert "--noise" not in page
 
 
