@@ -456,10 +456,9 @@ def test_nothing_to_compare_is_an_empty_list() -> None:
     assert compare_changes(make_change_frame([True], [True], [True]).clear()) == []
 
 
-@pytest.mark.parametrize("n_draws", [80, pytest.param(300, marks=pytest.mark.slow)])
-def test_luck_is_called_a_difference_about_as_seldom_as_it_says(n_draws: int) -> None:
-    """Both words are right as often; what differs is luck: 5 %, and what so many draws may be off by."""
-    rng = np.random.default_rng(3)
+def test_equal_prompts_are_seldom_called_different() -> None:
+    """Both prompts are right as often; luck alone differs: 5 %, and the error of so many draws."""
+    rng, n_draws = np.random.default_rng(3), 80
     called = 0
     for number in range(n_draws):
         people = [True] * 60

@@ -45,10 +45,7 @@ def width(found: pl.DataFrame) -> float:
     ("judge", "further"),
     [
         pytest.param(GOOD, {}, id="good", marks=pytest.mark.slow),
-        pytest.param(LENIENT, {}, id="lenient", marks=pytest.mark.slow),
-        pytest.param(POOR, {}, id="poor", marks=pytest.mark.slow),
         pytest.param(LENIENT, {"truth": 0.9}, id="lenient, high", marks=pytest.mark.slow),
-        pytest.param(LENIENT, {"hard_share": 0.5}, id="lenient, strata", marks=pytest.mark.slow),
         pytest.param(POOR, {"hard_share": 0.5}, id="poor, strata", marks=pytest.mark.slow),
         pytest.param(LENIENT, UNFINISHED, id="lenient, strata, unfinished", marks=pytest.mark.slow),
         pytest.param(LENIENT, {**UNFINISHED, "n_runs": 120}, id="lenient, strata, unfinished, fewer runs"),
