@@ -50,20 +50,6 @@ def name_source(name: str) -> str:
     return _keep_allowed(name if _URI.match(name) else f"evalhouse://knowledge-base/{name}")
 
 
-def describe_scores(live_run: LiveRun, means: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the metadata of a run's scores: their run and dataset, their means, and how much is scored."""
-    run = find_run(live_run.warehouse, live_run.run_id)
-    n_samples = {row["metric"]: row["n_scored"] + row["n_unscored"] for row in means}
-    return {
-        "run_id": run.run_id,
-        "dataset_hash": run.dataset_hash,
-        "judge": run.judge,
-        "n_samples": run.n_samples,
-        "means": {row["metric"]: row["mean"] for row in means},
-        "coverage": {row["metric"]: row["n_scored"] / max(1, n_samples[row["metric"]]) for row in means},
-    }
-
-
 def _keep_allowed(key: str) -> str:
     return _RESTRICTED.sub("_", key)[:_LONGEST_KEY]
 
@@ -80,7 +66,16 @@ async def score_suite(run_id: str) -> None:
     live_run = find_live_run(run_id)
     await asyncio.to_thread(score_verdicts, live_run)
     means = await asyncio.to_thread(read_means, live_run)
-    metadata = await asyncio.to_thread(describe_scores, live_run, means)
+    run = await asyncio.to_thread(find_run, live_run.warehouse, run_id)
+    n_samples = {row["metric"]: row["n_scored"] + row["n_unscored"] for row in means}
+    metadata = {
+        "run_id": run_id,
+        "dataset_hash": run.dataset_hash,
+        "judge": run.judge,
+        "n_samples": run.n_samples,
+        "means": {row["metric"]: row["mean"] for row in means},
+        "coverage": {row["metric"]: row["n_scored"] / max(1, n_samples[row["metric"]]) for row in means},
+    }
     add_asset_metadata(make_scores_asset(str(live_run.settings.suite)), metadata)
 
 

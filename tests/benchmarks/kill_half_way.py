@@ -83,7 +83,7 @@ def main() -> None:
         ]
     with noting_endpoint(latency=options.latency) as endpoint, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        os.environ["TESTS_SESSION_FOLDER"] = name
+        os.environ["TESTS_SESSION_FOLDER"] = f"{name}/session"  # each process has its own Prefect server
         write_samples(folder / "samples.jsonl", options.samples)
         variables = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "none", "PREFECT_HOME": f"{name}/prefect"}
         lane = Lane(
