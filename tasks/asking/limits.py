@@ -33,8 +33,9 @@ _FIRST_BURST = 64
 # So many refusals in a row are due to the rate of the requests, not to their number.
 _REFUSALS_IN_A_ROW = 3
 _PAUSE_S = 1.0
-# Successes before one slot more is tried than was refused before.
-_SUCCESSES_BEFORE_TRIAL = 48
+# Successes before one slot more is tried than was refused before; half as many after each one that was not refused.
+_SUCCESSES_BEFORE_TRIAL = 64
+_MIN_SUCCESSES_BEFORE_TRIAL = 4
 _BACKOFF_FIRST_S = 0.5
 _MAX_BACKOFF_S = 30.0
 # A wait of this length is also logged, for users who do not see the progress; again after the second time.
@@ -95,6 +96,7 @@ class Capacity:
         self.concurrency = concurrency
         self.allowed, self.ceiling = min(concurrency, _FIRST_BURST), concurrency
         self.in_flight = self.n_turns = self.n_successes = self.n_refusals_in_a_row = 0
+        self.n_before_trial = _SUCCESSES_BEFORE_TRIAL
         self.shrunk_at = self.paused_until = 0.0
         self.limits: list[EndpointLimit] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -228,10 +230,13 @@ class EndpointLimit:
         is_full = bool(self.turns) or capacity.in_flight >= capacity.allowed
         if is_full and capacity.allowed < capacity.concurrency:
             capacity.n_successes += 1
-            if capacity.allowed < capacity.ceiling or capacity.n_successes >= _SUCCESSES_BEFORE_TRIAL:
-                capacity.n_successes = 0
+            if capacity.allowed < capacity.ceiling:
                 capacity.allowed += 1
-                capacity.ceiling = max(capacity.ceiling, capacity.allowed)
+            elif capacity.n_successes >= capacity.n_before_trial:
+                capacity.n_successes = 0
+                capacity.n_before_trial = max(_MIN_SUCCESSES_BEFORE_TRIAL, capacity.n_before_trial // 2)
+                capacity.allowed += 1
+                capacity.ceiling = capacity.allowed
 
     def note_refused(self, slot: Slot, retry_after_s: float | None) -> None:
         """Count a request that was refused with 429. As many are allowed from now on as were in flight beside it.
@@ -241,7 +246,8 @@ class EndpointLimit:
         capacity = self.capacity
         n_others = capacity.in_flight - 1
         capacity.n_refusals_in_a_row += slot.started_at >= capacity.shrunk_at
-        capacity.n_successes, capacity.shrunk_at = 0, read_clock()
+        capacity.n_successes, capacity.n_before_trial = 0, _SUCCESSES_BEFORE_TRIAL
+        capacity.shrunk_at = read_clock()
         if n_others and capacity.n_refusals_in_a_row < _REFUSALS_IN_A_ROW:
             capacity.ceiling = capacity.allowed = min(capacity.allowed, n_others)
         else:

@@ -190,7 +190,7 @@ def lose_memory(live_run: LiveRun) -> None:
     record.close = lambda: None  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("seed", [2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 13))])
+@pytest.mark.parametrize("seed", [2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 6))])
 async def test_nothing_is_paid_twice_over_random_kills(endpoint: Endpoint, tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     n_kills = 0

@@ -113,10 +113,7 @@ def test_fresh_counts_what_is_on_record_too(tmp_path: Path) -> None:
     "metrics",
     [
         (),
-        *(
-            pytest.param(metrics, marks=pytest.mark.slow)
-            for metrics in (("faithfulness",), ("answer_correctness", "context_precision"))
-        ),
+        *(pytest.param(metrics, marks=pytest.mark.slow) for metrics in (("answer_correctness", "context_precision"),)),
     ],
 )
 def test_on_the_sample_dataset_it_is_within_a_tenth_of_the_run(
