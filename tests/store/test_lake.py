@@ -399,7 +399,7 @@ def test_threads_share_no_connection(warehouse: Warehouse) -> None:
     ("given", "message"),
     [
         ("ducklake:postgresql://me:secret@host/db?data=/files", "PGPASSWORD"),
-        ("ducklake:postgresql://me@host/db", "where the files are"),
+        ("ducklake:postgresql://me@host/db", "the place of the files"),
         ("ducklake:postgresql://me@host?data=/files", "names no warehouse"),
         ("ducklake:sqlite:///?data=/files", "names no warehouse"),
         ("ducklake:mysql://me@host/db?data=/files", "names no warehouse"),
