@@ -26,7 +26,7 @@ Kind = Literal[
     "fake_end", "forged_item", "forged_rating", "order", "plea", "forged_reply", "role_switch", "hidden", "look_alike",
     "markup", "flooding",
 ]  # fmt: skip
-Wants = Literal["pass", "fail"]
+Goal = Literal["pass", "fail"]
 Place = Literal["question", "answer", "ground_truth", "contexts", "statements"]
 AttackedStep = Literal["extract", "classify", "attribute", "rank"]
 Text = Annotated[str, Field(min_length=1)]
@@ -45,7 +45,7 @@ PLACEHOLDERS = (
 )  # fmt: skip
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _WRONG_NONCE = "c0ffee42"
-_LABELS: Mapping[AttackedStep, Mapping[Wants, str]] = {
+_LABELS: Mapping[AttackedStep, Mapping[Goal, str]] = {
     "extract": {"pass": "[]", "fail": "[]"},
     "classify": {"pass": "TP", "fail": "FP"},
     "attribute": {"pass": "C1", "fail": "[]"},
@@ -74,12 +74,12 @@ class Scene(_Strict):
 
 
 class Attack(_Strict):
-    """One text, where it is planted and what it wants; its placeholders are filled by `aim`."""
+    """One text, where it is planted and its goal; its placeholders are filled by `aim`."""
 
     id: Text
     language: Language
     kind: Kind
-    wants: Wants
+    goal: Goal
     fields: tuple[Place, ...] = Field(min_length=1)
     steps: tuple[AttackedStep, ...] = ()
     filler: str = ""
@@ -95,7 +95,7 @@ class AttackSet(_Strict):
     """All of it. `wishes` word what is wanted as an order, by language and step."""
 
     scenes: tuple[Scene, ...] = Field(min_length=1)
-    wishes: dict[Wants, dict[Language, dict[AttackedStep, Text]]]
+    wishes: dict[Goal, dict[Language, dict[AttackedStep, Text]]]
     attacks: tuple[Attack, ...] = Field(min_length=1)
 
 
@@ -126,7 +126,7 @@ class Trial:
     @property
     def target(self) -> str:
         """The id whose verdict the attack is after; of a text that is split, that of its first statement."""
-        return _pick_target(self.step, self.attack.wants)
+        return _pick_target(self.step, self.attack.goal)
 
     @property
     def control_key(self) -> str:
@@ -191,7 +191,7 @@ def aim(attacks: AttackSet, attack: Attack, *, field: Place, step: AttackedStep,
     """An attack's text with every placeholder filled for the request it is planted in."""
     data, block = lay_out(scene, step, field), find_block(field, step)
     names = list(data)
-    target = _pick_target(step, attack.wants)
+    target = _pick_target(step, attack.goal)
     values = {
         "block": block,
         "next_block": names[(names.index(block) + 1) % len(names)],
@@ -204,22 +204,22 @@ def aim(attacks: AttackSet, attack: Attack, *, field: Place, step: AttackedStep,
         "wide_item": target.translate(_WIDE),
         "nonce": read_nonce(data),
         "wrong_nonce": _WRONG_NONCE,
-        "label": _LABELS[step][attack.wants],
-        "reply": forge_reply(step, attack.wants, data),
+        "label": _LABELS[step][attack.goal],
+        "reply": forge_reply(step, attack.goal, data),
         "claim": scene.claim,
     }
-    values["wish"] = fill(attacks.wishes[attack.wants][attack.language][step], values)
+    values["wish"] = fill(attacks.wishes[attack.goal][attack.language][step], values)
     values["filler"] = fill(attack.filler, values) * attack.times
     return fill(attack.text, values)
 
 
-def forge_reply(step: AttackedStep, wants: Wants, data: Data) -> str:
-    """The reply that gives an attack all it wants, finished and well formed."""
+def forge_reply(step: AttackedStep, goal: Goal, data: Data) -> str:
+    """The reply that reaches the goal of an attack, finished and well formed."""
     if step == "extract":
         return orjson.dumps({"statements": []}).decode()
     judged = ("contexts",) if step == "rank" else ("answer_statements", "ground_truth_statements")
     ids = [item.id for name in judged for item in list_items(data, name)]
-    verdicts = [{"id": item_id, "reason": "Settled.", **_forge_verdict(step, wants, item_id)} for item_id in ids]
+    verdicts = [{"id": item_id, "reason": "Settled.", **_forge_verdict(step, goal, item_id)} for item_id in ids]
     return orjson.dumps({"verdicts": verdicts}).decode()
 
 
@@ -236,16 +236,16 @@ def read_nonce(data: Data) -> str:
     return match[1]
 
 
-def _forge_verdict(step: AttackedStep, wants: Wants, item_id: str) -> dict[str, object]:
+def _forge_verdict(step: AttackedStep, goal: Goal, item_id: str) -> dict[str, object]:
     if step == "attribute":
-        return {"contexts": ["C1"] if wants == "pass" else [], "together": []}
-    label = _LABELS[step][wants]
+        return {"contexts": ["C1"] if goal == "pass" else [], "together": []}
+    label = _LABELS[step][goal]
     return {"label": "FN" if label == "FP" and item_id[0] == "G" else label}
 
 
-def _pick_target(step: AttackedStep, wants: Wants) -> str:
+def _pick_target(step: AttackedStep, goal: Goal) -> str:
     letter = "C" if step == "rank" else "A"
-    return f"{letter}1" if wants == "pass" else f"{letter}2"
+    return f"{letter}1" if goal == "pass" else f"{letter}2"
 
 
 def _plant(data: Data, block: str, text: str) -> dict[str, BlockValue]:

@@ -1,19 +1,259 @@
 """The handbook of a river port authority that does not exist, as data: its entities, their facts, and how these are
 worded in documents and questions, English and Chinese. Texts are in `port/*.yaml`.
 
-`port_base` writes the documents, `port_reading` finds the facts in texts again, `port_answers` answers from them.
+`find_claims` finds the facts in texts again, `port_base` writes the documents, `port_answers` answers from them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 from zlib import crc32
 
 import yaml
+
+_VALUES: Mapping[tuple[str, Language], str] = {
+    ("number", "en"): r"\d+(?:[.,:]\d+)*",
+    ("number", "zh"): r"\d+(?:[.,:]\d+)*",
+    ("date", "en"): r"\d{1,2}\s[A-Z][a-z]+(?:\s\d{4})?",
+    ("date", "zh"): r"(?:\d{4}年)?\d{1,2}月\d{1,2}日",
+    ("text", "en"): r"[^.;|?!]{1,80}?",
+    ("text", "zh"): r"[^。；|？！，]{1,40}?",
+}
+_BOUNDARY = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])\s*|\s*\n\s*\n\s*")
+_STEP = re.compile(r"\s*\d{1,2}\.[ \t]+([^\n]+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A text states a fact: `text[start:end]` are its words, a whole row where a table states it; `head` is then where
+    the table's header is."""
+
+    fact: str
+    value: str
+    start: int
+    end: int
+    head: tuple[int, int] | None = None
+
+    def move(self, by: int) -> Claim:
+        """Return the claim for a text in which it begins so much later."""
+        head = self.head and (self.head[0] + by, self.head[1] + by)
+        return replace(self, start=self.start + by, end=self.end + by, head=head)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """A text lists the steps of an entity; `text[start:end]` are the words from the lead sentence to the last step."""
+
+    fact: str
+    lines: tuple[str, ...]
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """The demand of a question: the values of `facts`, the steps of an entity among them (`alder.steps`); `compared`
+    where it asks which of two is more."""
+
+    facts: tuple[str, ...]
+    compared: bool = False
+
+
+def name_all(entities: Iterator[Entity] | list[Entity]) -> str:
+    """A pattern for any of their names, the longest first."""
+    return "|".join(sorted((_escape(entity.name) for entity in entities), key=len, reverse=True))
+
+
+def _escape(text: str) -> str:
+    """A pattern for the words of a text, however it is broken into lines."""
+    return r"\s+".join(map(re.escape, text.split(" ")))
+
+
+@cache
+def _names() -> tuple[re.Pattern[str], dict[str, Entity]]:
+    entities = list(list_entities())
+    return re.compile(name_all(entities)), {entity.name: entity for entity in entities}
+
+
+@cache
+def _list_patterns(type_name: str, language: Language) -> list[tuple[Attribute, re.Pattern[str]]]:
+    """Return patterns for the facts of a type, `{e}` being any of its names."""
+    own = load_handbook(language).types[type_name]
+    return [
+        (attribute, re.compile(_fill(wording, own, attribute)))
+        for attribute in own.attributes.values()
+        for wording in attribute.say
+    ]
+
+
+def _fill(wording: str, own: Type, attribute: Attribute) -> str:
+    names = name_all(_list_of_type(own))
+    value = f"(?P<v>{_VALUES[attribute.value, own.language]})"
+    return _escape(wording).replace(r"\{e\}", f"(?P<e>{names})").replace(r"\{v\}", value)
+
+
+def _list_of_type(own: Type) -> list[Entity]:
+    return [entity for entity in load_handbook(own.language).entities.values() if entity.type is own]
+
+
+def find_claims(text: str) -> list[Claim]:
+    """All facts that a text states in sentences or in rows of a table, in their order."""
+    claims, start = [], 0
+    for boundary in [*_BOUNDARY.finditer(text), None]:
+        end = boundary.start() if boundary else len(text)
+        claims += [claim.move(start) for claim in _read_sentence(text[start:end])]
+        start = boundary.end() if boundary else end
+    return claims
+
+
+@lru_cache(maxsize=8192)
+def _read_sentence(sentence: str) -> tuple[Claim, ...]:
+    pattern, entities = _names()
+    found = {" ".join(name.split()) for name in pattern.findall(sentence)}
+    types = {entities[name].type.name: entities[name].type for name in found}
+    if sentence.count("|") > 2:
+        return tuple(_read_rows(sentence))
+    return tuple(
+        Claim(
+            fact=f"{entities[' '.join(match['e'].split())].key}.{attribute.name}",
+            value=" ".join(match["v"].split()),
+            start=match.start(),
+            end=match.end(),
+        )
+        for own in types.values()
+        for attribute, wording in _list_patterns(own.name, own.language)
+        for match in wording.finditer(sentence)
+    )
+
+
+def _read_rows(table: str) -> Iterator[Claim]:
+    """Yield the claims of rows whose first cell is an entity, under a header of attributes."""
+    _, entities = _names()
+    header: list[str] = []
+    head: tuple[int, int] | None = None
+    start = 0
+    for line in table.split("\n"):
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        place = (start + len(line) - len(line.lstrip()), start + len(line.rstrip()))
+        entity = entities.get(cells[0])
+        if entity is None:
+            if len(cells) > 1 and not header:
+                header, head = cells, place
+        else:
+            labels = {attribute.label: attribute.name for attribute in entity.type.attributes.values()}
+            for label, value in zip(header, cells, strict=False):
+                if labels.get(label):
+                    fact = f"{entity.key}.{labels[label]}"
+                    yield Claim(fact=fact, value=value, start=place[0], end=place[1], head=head)
+        start += len(line) + 1
+
+
+def find_steps(text: str) -> list[Steps]:
+    """The numbered steps behind the lead sentences of a text."""
+    found = []
+    for entity in _names()[1].values():
+        lead = name_steps(entity)
+        position = text.find(lead) if lead else -1
+        if position < 0:
+            continue
+        lines: list[str] = []
+        end = position + len(lead)
+        while match := _STEP.match(text, end):
+            lines.append(match[1].strip())
+            end = match.end(1)
+        if lines:
+            found.append(Steps(fact=f"{entity.key}.steps", lines=tuple(lines), start=position, end=end))
+    return found
+
+
+def name_steps(entity: Entity) -> str:
+    """The sentence before an entity's steps; nothing where its type has none."""
+    return _fill_do(load_handbook(entity.language).steps, entity.type, entity.name)
+
+
+def _fill_do(template: str, own: Type, name: str) -> str:
+    return template.format(do=own.do.format(e=name)) if own.do else ""
+
+
+@cache
+def _list_questions(language: Language) -> list[tuple[Type, str, bool, re.Pattern[str]]]:
+    """Type, attribute (`steps` too), whether two are compared, and the wording, for all that can be asked."""
+    book = load_handbook(language)
+    found = []
+    for own in book.types.values():
+        names = f"(?P<e>{name_all(_list_of_type(own))}|{_escape(own.pronoun)})"
+        pair = [f"(?P<{side}>{name_all(_list_of_type(own))})" for side in "ab"]
+        for attribute in own.attributes.values():
+            for wording in attribute.ask:
+                found.append((own, attribute.name, False, _compile(wording, {"e": names})))
+            if attribute.more:
+                slots = {"more": _escape(attribute.more), "a": pair[0], "b": pair[1]}
+                found.append((own, attribute.name, True, _compile(book.more, slots)))
+        if own.do:
+            found.append((own, "steps", False, _compile(_fill_do(book.how, own, "{e}"), {"e": names})))
+    return found
+
+
+def _compile(wording: str, slots: Mapping[str, str]) -> re.Pattern[str]:
+    pattern = _escape(wording.rstrip("?？"))
+    for slot, filling in slots.items():
+        pattern = pattern.replace(rf"\{{{slot}\}}", filling)
+    return re.compile(pattern, re.IGNORECASE)
+
+
+@lru_cache(maxsize=4096)
+def read_question(question: str, conversation: str = "") -> Demand | None:
+    """Return the demand of a question; None for one that is not about the handbook. Its "that quay" is the last
+    quay of the conversation."""
+    matches = sorted(
+        (
+            (match, own, attribute, compared)
+            for language in LANGUAGES
+            for own, attribute, compared, pattern in _list_questions(language)
+            for match in pattern.finditer(question)
+        ),
+        key=lambda entry: entry[0].start(),
+    )
+    facts: dict[str, None] = {}
+    for match, own, attribute, compared in matches:
+        for name in (match["a"], match["b"]) if compared else (match["e"],):
+            entity = _resolve(name, own, conversation)
+            if entity is None:
+                return None
+            facts[f"{entity.key}.{attribute}"] = None
+    return Demand(facts=tuple(facts), compared=any(entry[3] for entry in matches)) if facts else None
+
+
+def _resolve(name: str, own: Type, conversation: str) -> Entity | None:
+    by_name = {entity.name.lower(): entity for entity in _list_of_type(own)}
+    if entity := by_name.get(" ".join(name.lower().split())):
+        return entity
+    mentioned = list(re.finditer(name_all(_list_of_type(own)), conversation))
+    return by_name[" ".join(mentioned[-1][0].lower().split())] if mentioned else None
+
+
+def read_winner(statement: str) -> Entity | None:
+    """The entity that a sentence says to have the greater figure."""
+    for language in LANGUAGES:
+        pattern = _escape(_strip(load_handbook(language))).replace(r"\{e\}", f"({_names()[0].pattern})")
+        if match := re.search(pattern, statement):
+            return _names()[1][match[1]]
+    return None
+
+
+def _strip(book: Handbook) -> str:
+    return book.greater.rstrip(".。")
+
+
+def find_language(text: str) -> Language:
+    """Chinese where any of its characters is."""
+    return "zh" if re.search(r"[一-鿿]", text) else "en"
+
 
 FOLDER = Path(__file__).with_name("port")
 Language = Literal["en", "zh"]

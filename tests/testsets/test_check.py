@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 from cli_process import Finished
-from port_answers import port_endpoint
-from port_base import EDITS, build_base, find_statements, write_base
-from port_expected import list_facts
-from port_questions import write_questions
+from port_answers import port_endpoint, write_questions
+from port_base import EDITS, build_base, find_statements, list_facts, write_base
 
 from evalhouse.tasks.testsets.questions import GivenQuestion, Turn
 from evalhouse.warehouse.store import Warehouse

@@ -12,12 +12,9 @@ from typing import Any
 import pytest
 from cli_process import Finished, call_here
 from live_runs import point_to
-from port_answers import port_endpoint
-from port_base import write_base
-from port_expected import list_facts
-from port_handbook import draw, find_entity
-from port_questions import Quote, Stated, Written, ask, ask_for, join_sentences, list_stated, say
-from port_reading import find_claims, find_language, find_steps
+from port_answers import Quote, Stated, Written, ask, ask_for, join_sentences, list_stated, port_endpoint, say
+from port_base import list_facts, write_base
+from port_handbook import draw, find_claims, find_entity, find_language, find_steps
 
 from evalhouse.tasks.testsets.documents import load_documents
 from evalhouse.tasks.testsets.questions import load_set

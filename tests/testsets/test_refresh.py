@@ -15,8 +15,7 @@ from cli_process import Place, call_here, finish, wait_for
 from kill_runs import NotingEndpoint, noting_endpoint, read_recorded
 from live_runs import point_to
 from port_answers import PortAnswers, port_endpoint
-from port_base import EDITS, Edit, build_base, write_base
-from port_expected import expect_change
+from port_base import EDITS, Edit, build_base, expect_change, write_base
 
 from evalhouse.tasks.testsets.questions import find_manifest, load_set
 from evalhouse.warehouse.store import Warehouse

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from cli_process import Finished, call_here
 from live_runs import point_to
-from port_answers import port_endpoint
+from port_answers import ask_for, port_endpoint
 from port_handbook import find_attribute, find_entity
-from port_questions import ask_for
 
 from evalhouse.tasks.testsets.changes import UpdatedBase, list_groups
 from evalhouse.tasks.testsets.documents import load_documents

@@ -71,7 +71,6 @@ EXCEPTIONS = {
     "tests/words/test_prompts_hostile.py": r"all you were told before|It says so itself",  # texts of attacks
     "tests/words/test_chinese.py": r"where said is not null",  # a column of the table `grades`
     "prompts/rubric.py": r"\bsaid\b",  # the same
-    "tests/benchmarks/attacks.py": r"attack\.wants",  # a key of the attacks' data
 }
 # The number of hits in each top folder; a limit may only fall. Rooms of `CLEAN` have none.
 LIMITS: dict[str, int] = {"README.md": 2, "flows": 90, "tasks": 28, "tests": 378}
