@@ -4,19 +4,21 @@
 entity): a statement that `reference` supports and one that differs in only that kind of thing and is not supported.
 """
 
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
 import orjson
 import pytest
 
-from evalhouse.tasks.lexical.judge import judge_lexically
+from evalhouse.tasks.lexical.judge import LEXICAL_VERSION, judge_lexically
 from evalhouse.tasks.lexical.split import split_statements
 from evalhouse.warehouse.sample_data import SAMPLE_PATH
 
 PAIRS = [orjson.loads(line) for line in Path(__file__).with_name("minimal_pairs.jsonl").read_bytes().splitlines()]
 KINDS = ("negation", "number", "unit", "date", "entity")
 Way = Literal["classify", "attribute"]
+WAYS: tuple[Way, ...] = ("classify", "attribute")
 
 
 def accepts(way: Way, reference: str, statement: str, question: str = "") -> bool:
@@ -233,3 +235,31 @@ def test_refusals_of_the_sample_state_nothing() -> None:
     assert set(map(tuple, stated.values())) == {()}
     truths = [split_statements(row["ground_truth"]) for row in refusals if row["kind"] == "refuses_rightly"]
     assert truths == [[]] * len(truths)
+
+
+def list_verdicts(row: dict[str, Any]) -> list[object]:
+    """Return the statements and labels of every step for a row of the sample data."""
+    answer, truth = (split_statements(row[field] or "") for field in ("answer", "ground_truth"))
+    data: dict[str, Any] = {
+        "question": row["question"],
+        "ground_truth": row["ground_truth"] or "",
+        "answer_statements": [{"id": f"A{n}", "text": text} for n, text in enumerate(answer, 1)],
+        "ground_truth_statements": [{"id": f"G{n}", "text": text} for n, text in enumerate(truth, 1)],
+        "contexts": row.get("contexts") or [],
+    }
+    verdicts: list[object] = [answer, truth]
+    for step in ("classify", "attribute", "rank"):
+        reply: Any = judge_lexically(step, data)
+        verdicts += [[verdict["id"], verdict.get("label"), verdict.get("contexts")] for verdict in reply["verdicts"]]
+    return verdicts
+
+
+def test_verdicts_are_frozen() -> None:
+    """Stored replies are found again by the version of the rules: a change of a verdict has to raise it."""
+    rows = [orjson.loads(line) for line in SAMPLE_PATH.read_bytes().splitlines()]
+    verdicts = [list_verdicts(row) for row in rows]
+    for pair in PAIRS:
+        for side in ("supported", "unsupported"):
+            verdicts.append([accepts(way, pair["reference"], pair[side], pair["question"]) for way in WAYS])
+    digest = sha256(orjson.dumps(verdicts)).hexdigest()[:16]
+    assert (LEXICAL_VERSION, digest) == ("3", "871b55e16663942e"), "a verdict changed: raise LEXICAL_VERSION"
