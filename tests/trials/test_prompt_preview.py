@@ -95,7 +95,7 @@ def test_a_sample_may_say_what_its_contexts_are(ask: Ask, dataset: str) -> None:
 def test_statements_of_the_lexical_judge_are_shown_with_a_note(ask: Ask, dataset: str) -> None:
     arguments = ("--dataset", dataset, "--map", "answer=reply", "--sample", "fort", "--language", "zh")
     text = ask("prompts", "show", "classify", *arguments).stdout
-    assert text.startswith("The statements are those the lexical judge finds")
+    assert text.startswith("The statements are from the lexical judge")
     assert "\n[A1] 鹭洲炮台由顾明远修建。\n" in text
     assert "\n[G2] 炮台毁于一八六〇年。\n" in text
     assert "lexical" not in ask("prompts", "show", "rank", *arguments).stdout
