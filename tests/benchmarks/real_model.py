@@ -43,27 +43,12 @@ COMMAND = Path(sys.executable).with_name("evalhouse")
 LEXICAL = "lexical"
 INCOMPLETE = 3  # the exit status of a command that left something without a verdict
 START_S = 300.0
-SCORES = ("factual_f1", "faithfulness", "context_recall", "context_precision")
 RUNS = (
     "select run_id, status from runs where judge = '{judge}' and kind = 'evaluation' order by started_at desc limit 1"
 )
-CANDIDATES = """
-select kind, count(*) as written, count(*) filter (where outcome in ('kept', 'surplus')) as passed
-from testset_candidates
-inner join runs on runs.run_id = testset_candidates.run_id
-where judge = '{judge}'
-group by kind
-order by kind
-"""
-REASONS = """
-select coalesce(reason, outcome) as reason, count(*) as n
-from testset_candidates
-inner join runs on runs.run_id = testset_candidates.run_id
-where judge = '{judge}' and outcome not in ('kept', 'surplus')
-group by all
-order by n desc, reason
-"""
-CALLS = """
+# Each is printed by `evalhouse query` under its title.
+TABLES = {
+    "Replies by step": """
 with timed as (
     select *, epoch(started_at) as began, epoch(started_at) + latency_ms / 1000 as ended
     from llm_calls
@@ -83,17 +68,37 @@ select
     sum(prompt_tokens) as tokens_in,
     sum(cached_tokens) as cached,
     sum(completion_tokens) as tokens_out,
-    sum(seconds) as seconds
+    round(sum(seconds) / count(*), 1) as seconds_a_request
 from turns
-group by all
+group by regexp_replace(step, '_(answer|ground_truth)$', '')
 order by min(began)
-"""
-VERDICTS = """
-select sample_id, context_rank, useful
-from context_verdicts
-where run_id = '{run_id}'
-"""
-MEANS = "select metric, mean, n_scored from run_scores where run_id = '{run_id}'"
+""",
+    "Scores of the rows": """
+select runs.judge, metric, round(mean, 3) as mean, n_scored
+from run_scores
+inner join runs using (run_id)
+where metric in ('factual_f1', 'faithfulness', 'context_recall', 'context_precision')
+    and runs.judge in ('lexical', '{judge}')
+order by metric, runs.judge
+""",
+    "Questions of a test set": """
+select testset_candidates.kind, count(*) as written, count(*) filter (where outcome in ('kept', 'surplus')) as passed
+from testset_candidates
+inner join runs on runs.run_id = testset_candidates.run_id
+where judge = '{judge}'
+group by testset_candidates.kind
+order by testset_candidates.kind
+""",
+    "Turned down by": """
+select coalesce(reason, outcome) as reason, count(*) as n
+from testset_candidates
+inner join runs on runs.run_id = testset_candidates.run_id
+where judge = '{judge}' and outcome not in ('kept', 'surplus')
+group by all
+order by n desc, reason
+""",
+}
+VERDICTS = "select sample_id, context_rank, useful from context_verdicts where run_id = '{run_id}'"
 
 
 def read_arguments() -> argparse.Namespace:
@@ -193,11 +198,10 @@ class House:
             named = ("-n", str(count), "-o", str(self.questions), "--judge", judge)
             self.call("testset", "make", str(self.documents), *named, allowed=(0, INCOMPLETE))
 
-    def judge_labelled(self, judge: str, data: Sequence[str], limit: int) -> list[dict[str, Any]]:
-        """The sets as `benchmark` reports them; stored replies are not asked for again."""
+    def judge_labelled(self, judge: str, data: Sequence[str], limit: int) -> str:
+        """The agreement with people as `benchmark` prints it; stored replies are not asked for again."""
         named = [argument for one in data for argument in ("--data", one)]
-        command = ("benchmark", "--judge", judge, "--limit", str(limit), *named, "--json")
-        return list(json.loads(self.call(*command, allowed=(0, INCOMPLETE)))["sets"])
+        return self.call("benchmark", "--judge", judge, "--limit", str(limit), *named, allowed=(0, INCOMPLETE))
 
 
 def spread_rows(count: int) -> list[str]:
@@ -205,41 +209,6 @@ def spread_rows(count: int) -> list[str]:
     lines = SAMPLE.read_text(encoding="utf-8").splitlines(keepends=True)
     count = min(count, len(lines))
     return [lines[place * len(lines) // count] for place in range(count)]
-
-
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    cells = [[write(cell) for cell in row] for row in (columns, *rows)]
-    widths = [max(len(row[place]) for row in cells) for place in range(len(columns))]
-    print(f"\n{title}")
-    for row in cells:
-        print(
-            "  ".join(
-                cell.rjust(width) if at else cell.ljust(width)
-                for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-            )
-        )
-
-
-def write(cell: object) -> str:
-    if cell is None:
-        return "–"
-    return f"{cell:.3f}" if isinstance(cell, float) else str(cell)
-
-
-def print_steps(house: House, judge: str) -> None:
-    """Print the replies and the cost of each step's requests."""
-    rows = []
-    for step in house.query(CALLS.format(judge=judge)):
-        useless = step["unreadable"] + step["incomplete"]
-        share = f"{useless / step['replies']:.1%}" if step["replies"] else None
-        seconds = (step["seconds"] or 0.0) / step["requests"]
-        rows.append(
-            [step["step"], step["requests"], step["replies"], step["unreadable"], step["incomplete"], share,
-             step["without_reply"], step["tokens_in"], step["cached"], step["tokens_out"], f"{seconds:.1f}"]
-        )  # fmt: skip
-    columns = ["step", "requests", "replies", "unreadable", "incomplete", "of no use at once", "no reply",
-               "tokens in", "cached", "tokens out", "s a request"]  # fmt: skip
-    print_table(f"Replies of {judge}", columns, rows)
 
 
 def count_agreement(house: House, run_id: str | None) -> tuple[int, int]:
@@ -256,54 +225,6 @@ def count_agreement(house: House, run_id: str | None) -> tuple[int, int]:
     return sum(found), len(found)
 
 
-def print_sample(house: House, judges: Sequence[str]) -> None:
-    """The sample by each judge: verdicts on contexts beside the sample's own sources, and the means of scores."""
-    rows = []
-    for judge in judges:
-        run_id = house.find_run(judge)
-        right, n = count_agreement(house, run_id)
-        means = {row["metric"]: row for row in house.query(MEANS.format(run_id=run_id))} if run_id else {}
-        shown = [
-            f"{mean['mean']:.3f} of {mean['n_scored']}" if (mean := means.get(name)) and mean["n_scored"] else None
-            for name in SCORES
-        ]
-        rows.append([judge, f"{right} of {n}", *shown])
-    print_table("Rows of the sample", ["judge", "contexts right", *SCORES], rows)
-
-
-def print_candidates(house: House, judge: str) -> None:
-    """Print the questions that a judge wrote for a test set, by kind, and the checks that others failed."""
-    found = house.query(CANDIDATES.format(judge=judge))
-    if not found:
-        return
-    rows = [[one["kind"], one["written"], one["passed"], one["passed"] / one["written"]] for one in found]
-    written, passed = (sum(one[name] for one in found) for name in ("written", "passed"))
-    print_table(
-        "Questions of a test set",
-        ["kind", "written", "passed", "share"],
-        [*rows, ["all", written, passed, passed / written]],
-    )
-    reasons = [[one["reason"], one["n"]] for one in house.query(REASONS.format(judge=judge))]
-    print_table("Turned down by", ["check", "questions"], reasons)
-
-
-def print_labelled(by_judge: Mapping[str, list[dict[str, Any]]]) -> None:
-    """Agreement with people, set by set."""
-    rows = []
-    for judge, sets in by_judge.items():
-        for one in sets:
-            for name in ("balanced_accuracy", "spearman", "f1"):
-                if figure := one["judge"]["figures"].get(name):
-                    interval = f"{write(figure['ci_low'])} to {write(figure['ci_high'])}"
-                    missing = one["judge"]["n_missing"]
-                    rows.append(
-                        [one["set"], one["kind"], judge, one["judge"]["n"], missing, name, figure["value"], interval]
-                    )
-                    break
-    columns = ["set", "kind", "judge", "judged", "no verdict", "figure", "value", "95 % interval"]
-    print_table("Labelled rows", columns, sorted(rows, key=lambda row: str(row[0])))
-
-
 def main() -> None:
     arguments = read_arguments()
     folder = arguments.folder = arguments.folder.resolve()
@@ -312,7 +233,6 @@ def main() -> None:
     context = contextlib.nullcontext(None) if arguments.tables else serving(arguments)
     with context as base_url:
         house = House(folder, base_url)
-        labelled: dict[str, list[dict[str, Any]]] = {}
         if not arguments.tables:
             if not house.rows.exists():
                 house.rows.write_text("".join(spread_rows(arguments.rows)), encoding="utf-8")
@@ -320,15 +240,16 @@ def main() -> None:
                 if arguments.rows:
                     house.judge_rows(name)
                 if arguments.labelled:
-                    labelled[name] = house.judge_labelled(name, arguments.labelled, arguments.labelled_rows)
+                    print(f"\nLabelled rows by {name}")
+                    print(house.judge_labelled(name, arguments.labelled, arguments.labelled_rows))
             if arguments.testset:
                 house.make_set(judge, arguments.testset)
-    print_steps(house, judge)
-    if arguments.rows:
-        print_sample(house, [LEXICAL, judge])
-    print_candidates(house, judge)
-    if labelled:
-        print_labelled(labelled)
+    for title, sql in TABLES.items():
+        print(f"\n{title}")
+        print(house.call("query", sql.format(judge=judge)))
+    for name in (LEXICAL, judge) if arguments.rows else ():
+        right, n = count_agreement(house, house.find_run(name))
+        print(f"{name}: {right} of {n} verdicts on contexts agree with the sample's sources")
 
 
 if __name__ == "__main__":
