@@ -111,7 +111,7 @@ def test_faults_and_kills_lose_nothing_and_nothing_is_paid_twice(tmp_path: Path)
         for own, copy in ((path, before), (find_manifest(path), find_manifest(before))):
             copy.write_bytes(own.read_bytes())
         command = ("testset", "refresh", path.name, "2", *shared, "--json")
-        for n_more in (20, 60, 100):
+        for n_more in (20, 80):
             kill_after(place, endpoint, command, n_more)
             assert path.read_bytes() == before.read_bytes()
             assert find_manifest(path).read_bytes() == find_manifest(before).read_bytes()
