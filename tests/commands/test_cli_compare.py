@@ -349,7 +349,7 @@ def test_an_unfinished_run_is_warned_of(copy: Copy) -> None:
         (("latest", "latest"), "BASE and CANDIDATE are both run"),
         (("previous", "nothing"), "no run fits 'nothing'"),
         (("previous", "latest", "--by", "nothing"), "neither run has a metric 'nothing'; known: "),
-        (("previous", "latest", "--sample", "nobody"), "'nobody' is not in both runs"),
+        (("previous", "latest", "--sample", "stranger"), "'stranger' is not in both runs"),
         (("previous", "latest", "--cluster", "nothing"), "metadata column 'nothing'; known: "),
         (("previous", "latest", "--top", "-1"), "--top"),
         (("latest",), "CANDIDATE"),

@@ -98,9 +98,9 @@ def test_an_endpoint_is_asked_for_its_models(ask: Ask, monkeypatch: pytest.Monke
         well = ask("doctor", "--judge", "openai:judge", "--json")
         assert (well.status, find(well, "judge")["verdict"]) == (0, "ok")
         assert find(well, "prices")["verdict"] == "note", "no price is known for it"
-        unknown = ask("doctor", "--judge", "openai:nobody", "--json")
+        unknown = ask("doctor", "--judge", "openai:unknown", "--json")
         assert unknown.status == 2
-        assert "nobody" in find(unknown, "judge")["detail"]
+        assert "unknown" in find(unknown, "judge")["detail"]
         endpoint.configure(expected_key="another")
         refused = ask("doctor", "--judge", "openai:judge", "--json")
         assert refused.status == 2
@@ -124,10 +124,10 @@ def test_an_endpoint_is_tried_when_asked_to_and_the_price_is_reported_first(
         assert rehearsed.document["try"]["cost_usd"] > 0.1
         assert "cost $" in rehearsed.stderr
         assert "/v1/chat/completions" not in endpoint.stats.requests
-        tried = ask("doctor", "--judge", "openai:nobody", "--try")
-        assert "4 small requests to openai:nobody" in tried.stderr
+        tried = ask("doctor", "--judge", "openai:unknown", "--try")
+        assert "4 small requests to openai:unknown" in tried.stderr
         assert "cost unknown" in tried.stderr
-        for words in ("Tried openai:nobody", "schema that names ids", "What a run will do"):
+        for words in ("Tried openai:unknown", "schema that names ids", "What a run will do"):
             assert words in tried.stdout
         assert endpoint.stats.requests["/v1/chat/completions"] == 4
         endpoint.configure(expected_key="another")

@@ -61,9 +61,9 @@ def test_a_wrong_key_and_an_unknown_model_stop_a_run_with_one_message(place: Pla
     options = ("berths.jsonl", "--concurrency", str(CONCURRENCY), "--warehouse")
     wrong = place.with_variables(OPENAI_API_KEY=WRONG_KEY)
     refused_end = wrong.call("run", *options, "refused.duckdb", "--judge", "openai:judge")
-    unknown_end = place.call("run", *options, "unknown.duckdb", "--judge", "openai:nobody")
+    unknown_end = place.call("run", *options, "unknown.duckdb", "--judge", "openai:unknown")
     assert_stopped_early(refused_end, endpoint, "OPENAI_API_KEY")
-    assert_stopped_early(unknown_end, endpoint, "openai:nobody")
+    assert_stopped_early(unknown_end, endpoint, "openai:unknown")
     assert WRONG_KEY not in refused_end.stdout + refused_end.stderr
     assert WRONG_KEY.encode() not in read_everything(place.folder)
 

@@ -442,7 +442,7 @@ def test_an_incomplete_run_is_decided_on_with_a_warning(nights: Nights) -> None:
         (("--against", "previous", "--max-cost", "1"), "has nothing to compare"),
         (("--against", "previous", "--max-drop", "factual_f1=-0.1"), "out of range; allowed is a number of at least 0"),
         (("--against", "latest", "--max-drop", "factual_f1=0.1"), "RUN and --against are both run"),
-        (("--against", "nobody", "--max-drop", "factual_f1=0.1"), "no run fits 'nobody'"),
+        (("--against", "stranger", "--max-drop", "factual_f1=0.1"), "no run fits 'stranger'"),
         (("--min-coverage", "90"), "'90' is out of range; allowed is a number from 0 to 1"),
         (("--min-coverage", "0.8", "--min-coverage", "0.9"), "0.8 and 0.9 are both for all metrics"),
         (("--max-cost", "-1"), "'-1' is out of range"),
@@ -515,7 +515,7 @@ def test_what_was_decided_by_hand_is_stored(nights: Nights, ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (("--accept", "nobody", "--why", "x"), 2, "no run fits 'nobody'"),
+        (("--accept", "stranger", "--why", "x"), 2, "no run fits 'stranger'"),
         (("--accept", "night"), 2, "--accept takes --why TEXT"),
         (("--accept", "night", "--why", " "), 2, "--accept takes --why TEXT"),
         (("--accept", "base", "--why", "x"), 3, "run base is running, so there is nothing to accept"),

@@ -118,7 +118,7 @@ def test_a_metric_without_verdicts_is_left_out_and_reported(house: House, url: s
         (("--set", "nothing.k=1"), "unknown metric 'nothing'"),
         (("--set", "answer_correctness.k=1"), "no parameter 'k'"),
         (("--metric-files", "nowhere"), "no folder of metric files at nowhere"),
-        (("nobody",), "no run fits 'nobody'"),
+        (("stranger",), "no run fits 'stranger'"),
     ],
 )
 def test_a_wrong_name_changes_nothing(url: str, ask: Ask, arguments: tuple[str, ...], message: str) -> None:

@@ -324,7 +324,7 @@ def test_what_is_shown_is_in_the_address_and_comes_back_from_it(
 @pytest.mark.parametrize(
     "fragment",
     [
-        "#samples?cause=no-such&metric=none&sort=__proto__&page=99&open=nobody&metadata.x=1",
+        "#samples?cause=no-such&metric=none&sort=__proto__&page=99&open=stranger&metadata.x=1",
         "#samples?page=-3&descending=perhaps&low=much", "#samples?%E0&=&words", "#samples?",
     ],
 )  # fmt: skip
