@@ -96,26 +96,6 @@ def test_a_text_in_a_chart_neither_ends_its_element_nor_hides() -> None:
     assert read(chart)["judges"] == [ATTACK.replace("\x1b", "\\x1b")]
 
 
-@pytest.mark.parametrize(
-    ("columns", "drawn"),
-    [
-        ({"day": [date(2026, 1, 1), date(2026, 1, 2)], "cost": [1.5, 2]}, ("time", "day", ["cost"], None)),
-        ({"mean": [0.1, 0.2], "at": [datetime(2026, 1, 1)] * 2, "m": ["a", "b"]}, ("time", "at", ["mean"], "m")),
-        ({"metric": ["a", "b"], "mean": [0.1, None], "n": [1, 2]}, ("text", "metric", ["mean", "n"], None)),
-        ({"n": [1, 2], "cost": [0.1, 0.2]}, ("number", "n", ["cost"], None)),
-        ({"n": [1, 2]}, None),
-        ({"metric": ["a", "b"]}, None),
-        ({"metric": ["a"], "mean": [0.1]}, None),
-        ({"ok": [True, False], "mean": [0.1, 0.2]}, None),
-        ({"metric": [], "mean": []}, None),
-    ],
-)
-def test_a_result_is_drawn_by_what_its_columns_hold(columns: dict[str, Any], drawn: Any) -> None:  # noqa: ANN401
-    chart = draw_result(columns)
-    data = read(chart) if chart else {}
-    assert (tuple(data[name] for name in ("over", "x", "ys", "by")) if chart else None) == drawn
-
-
 def test_the_library_is_the_one_its_head_names() -> None:
     head, code = (ASSETS / "plot.js").read_text(encoding="utf-8").split("*/\n", 1)
     (digest,) = re.findall(r"sha256 of what follows this comment: (\w+)", head)

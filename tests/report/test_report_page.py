@@ -28,7 +28,7 @@ OPENED = "document.querySelector('.opened article')"
 
 
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
+def blank(browser: Browser) -> Iterator[Page]:
     """An empty page, which at the end must have had no problem and asked for nothing but files that were opened."""
     page = browser.open_page()
     page.show_as()
@@ -77,6 +77,20 @@ def long_run(house: House, tmp_path_factory: pytest.TempPathFactory) -> str:
     return url
 
 
+@pytest.fixture
+def page(blank: Page, report: Callable[..., Path], house: House) -> Page:
+    """The report of the first run."""
+    blank.open(report(house.run_id))
+    return blank
+
+
+@pytest.fixture
+def long_page(blank: Page, report: Callable[..., Path], house: House, long_run: str) -> Page:
+    """The report of the run of many samples."""
+    blank.open(report(house.run_id, "--warehouse", long_run))
+    return blank
+
+
 def list_shown(page: Page) -> list[str]:
     found: list[str] = page.evaluate("[...document.querySelectorAll('#rows .open')].map((one) => one.textContent)")
     return found
@@ -113,8 +127,7 @@ def open_sample(page: Page, sample_id: str) -> None:
     page.wait_for(OPENED)
 
 
-def test_the_worst_come_first_and_headings_sort(page: Page, report: Callable[..., Path], house: House) -> None:
-    page.open(report(house.run_id))
+def test_the_worst_come_first_and_headings_sort(page: Page) -> None:
     scores = "[...document.querySelectorAll('#rows tr')].map((row) => row.cells[3].textContent)"
     shown = page.evaluate(scores)
     assert shown == sorted(shown), "the sample without a score, a dash, is last"
@@ -126,8 +139,7 @@ def test_the_worst_come_first_and_headings_sort(page: Page, report: Callable[...
     assert list_shown(page) == ["tide-1", HOSTILE_ID, "zh-1", "silent-1"]
 
 
-def test_search_looks_into_ids_and_texts(page: Page, report: Callable[..., Path], house: House) -> None:
-    page.open(report(house.run_id))
+def test_search_looks_into_ids_and_texts(page: Page) -> None:
     for words, found in (
         ("HARBOUR tide", ["tide-1"]),
         ("灯塔", ["zh-1"]),
@@ -142,8 +154,7 @@ def test_search_looks_into_ids_and_texts(page: Page, report: Callable[..., Path]
         assert len(list_shown(page)) == 4
 
 
-def test_filters_by_verdict_metric_and_score(page: Page, report: Callable[..., Path], house: House) -> None:
-    page.open(report(house.run_id))
+def test_filters_by_verdict_metric_and_score(page: Page) -> None:
     index = page.evaluate("store.index")
     for name in ("fp", "fn", "unsupported"):
         choose(page, "verdict", name)
@@ -160,10 +171,7 @@ def test_filters_by_verdict_metric_and_score(page: Page, report: Callable[..., P
     assert page.evaluate("document.getElementById('score-name').textContent") == "faithfulness"
 
 
-def test_an_opened_sample_shows_its_statements_in_its_texts(
-    page: Page, report: Callable[..., Path], house: House
-) -> None:
-    page.open(report(house.run_id))
+def test_an_opened_sample_shows_its_statements_in_its_texts(page: Page) -> None:
     open_sample(page, "tide-1")
     marks = page.evaluate("""
         [...document.querySelectorAll('.pair section:first-child .box mark')]
@@ -182,10 +190,7 @@ def test_an_opened_sample_shows_its_statements_in_its_texts(
     assert page.evaluate(OPENED) is None
 
 
-def test_a_statement_leads_to_its_context_and_its_raw_call(
-    page: Page, report: Callable[..., Path], house: House
-) -> None:
-    page.open(report(house.run_id))
+def test_a_statement_leads_to_its_context_and_its_raw_call(page: Page) -> None:
     open_sample(page, "tide-1")
     page.evaluate("document.querySelector('.statement a[href$=\"-C1\"]').click()")
     page.wait_for("document.activeElement.id === 'sample-0-C1'")
@@ -204,8 +209,7 @@ def test_a_statement_leads_to_its_context_and_its_raw_call(
     assert {verdict["id"] for verdict in json.loads(reply)["verdicts"]} == {"A1", "A2", "G1"}
 
 
-def test_reasons_are_reported_on_hover_and_on_focus(page: Page, report: Callable[..., Path], house: House) -> None:
-    page.open(report(house.run_id))
+def test_reasons_are_reported_on_hover_and_on_focus(page: Page) -> None:
     open_sample(page, "tide-1")
     reason = page.evaluate("(async () => (await store.sample(0)).statements[1].label_reason)()")
     message = "document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent"
@@ -223,8 +227,7 @@ def test_reasons_are_reported_on_hover_and_on_focus(page: Page, report: Callable
     assert "Supported by C1" in page.evaluate(message)
 
 
-def test_the_keyboard_is_enough(page: Page, report: Callable[..., Path], house: House) -> None:
-    page.open(report(house.run_id))
+def test_the_keyboard_is_enough(page: Page) -> None:
     page.press("/", text="/")
     assert page.evaluate("document.activeElement.id") == "find-words"
     page.send("Input.insertText", text="tide-1")
@@ -239,33 +242,32 @@ def test_the_keyboard_is_enough(page: Page, report: Callable[..., Path], house: 
     assert page.evaluate("document.activeElement.tagName") == "MARK"
 
 
-def test_many_samples_come_in_pages(page: Page, report: Callable[..., Path], house: House, long_run: str) -> None:
-    page.open(report(house.run_id, "--warehouse", long_run))
+def test_many_samples_come_in_pages(long_page: Page) -> None:
     assert (
-        page.evaluate("document.getElementById('found').textContent")
+        long_page.evaluate("document.getElementById('found').textContent")
         == f"{4 * N_COPIES} of {4 * N_COPIES} samples, 1 to 25 shown"
     )
-    first = list_shown(page)
-    assert page.evaluate("document.getElementById('before').disabled")
-    page.evaluate("document.getElementById('next').click()")
-    second = list_shown(page)
+    first = list_shown(long_page)
+    assert long_page.evaluate("document.getElementById('before').disabled")
+    long_page.evaluate("document.getElementById('next').click()")
+    second = list_shown(long_page)
     assert len(first) == len(second) == 25
     assert not set(first) & set(second)
-    assert page.evaluate("store.unpacked.size") == 0, "no sample is unpacked before one is opened"
-    search(page, f"tide-1#{N_COPIES - 1}")
-    open_sample(page, f"tide-1#{N_COPIES - 1}")
-    assert page.evaluate("store.unpacked.size") == 1
-    assert page.evaluate("document.querySelector('.pair mark').textContent").startswith("High tide")
+    assert long_page.evaluate("store.unpacked.size") == 0, "no sample is unpacked before one is opened"
+    search(long_page, f"tide-1#{N_COPIES - 1}")
+    open_sample(long_page, f"tide-1#{N_COPIES - 1}")
+    assert long_page.evaluate("store.unpacked.size") == 1
+    assert long_page.evaluate("document.querySelector('.pair mark').textContent").startswith("High tide")
 
 
 def test_a_link_opens_a_sample_wherever_it_is(
-    page: Page, report: Callable[..., Path], house: House, long_run: str
+    blank: Page, report: Callable[..., Path], house: House, long_run: str
 ) -> None:
     place = 4 * (N_COPIES - 1)
-    page.open(report(house.run_id, "--warehouse", long_run), f"#sample-{place}-C1")
-    page.wait_for(f"document.activeElement.id === 'sample-{place}-C1'")
-    assert page.evaluate(f"document.querySelector('#sample-{place} .open').textContent") == f"tide-1#{N_COPIES - 1}"
-    page.evaluate("location.hash = '#sample-99999'; location.hash = '#sample-x'; location.hash = '#%E0'")
+    blank.open(report(house.run_id, "--warehouse", long_run), f"#sample-{place}-C1")
+    blank.wait_for(f"document.activeElement.id === 'sample-{place}-C1'")
+    assert blank.evaluate(f"document.querySelector('#sample-{place} .open').textContent") == f"tide-1#{N_COPIES - 1}"
+    blank.evaluate("location.hash = '#sample-99999'; location.hash = '#sample-x'; location.hash = '#%E0'")
 
 
 def read_address(page: Page, wanted: str) -> str:
@@ -275,8 +277,7 @@ def read_address(page: Page, wanted: str) -> str:
     return fragment
 
 
-def test_a_cause_leads_to_its_samples(page: Page, report: Callable[..., Path], house: House) -> None:
-    page.open(report(house.run_id))
+def test_a_cause_leads_to_its_samples(page: Page) -> None:
     index = page.evaluate("store.index")
     links = page.evaluate(
         "[...document.querySelectorAll('#causes ~ table a')].map((one) => [one.hash, one.textContent])"
@@ -294,20 +295,20 @@ def test_a_cause_leads_to_its_samples(page: Page, report: Callable[..., Path], h
 
 
 def test_what_is_shown_is_in_the_address_and_comes_back_from_it(
-    page: Page, browser: Browser, report: Callable[..., Path], house: House, long_run: str
+    blank: Page, browser: Browser, report: Callable[..., Path], house: House, long_run: str
 ) -> None:
     path = report(house.run_id, "--warehouse", long_run)
-    page.open(path)
-    assert page.evaluate("location.hash") == ""
-    choose(page, "metric", str(page.evaluate("store.index.metrics.indexOf('hallucination')")))
-    choose(page, "verdict", "fp")
-    choose(page, "low", "0.1")
-    search(page, "tide-1#")
-    page.evaluate("document.querySelector('th[data-sort=sample] button').click()")
-    page.evaluate("document.getElementById('next').click()")
-    open_sample(page, list_shown(page)[3])
-    shown = list_shown(page)
-    fragment = read_address(page, f"open={shown[3]}")
+    blank.open(path)
+    assert blank.evaluate("location.hash") == ""
+    choose(blank, "metric", str(blank.evaluate("store.index.metrics.indexOf('hallucination')")))
+    choose(blank, "verdict", "fp")
+    choose(blank, "low", "0.1")
+    search(blank, "tide-1#")
+    blank.evaluate("document.querySelector('th[data-sort=sample] button').click()")
+    blank.evaluate("document.getElementById('next').click()")
+    open_sample(blank, list_shown(blank)[3])
+    shown = list_shown(blank)
+    fragment = read_address(blank, f"open={shown[3]}")
     other = browser.open_page()
     other.open(path, fragment)
     other.wait_for(OPENED)
@@ -329,64 +330,61 @@ def test_what_is_shown_is_in_the_address_and_comes_back_from_it(
     ],
 )  # fmt: skip
 def test_an_address_that_names_what_is_not_there_shows_what_is(
-    page: Page, report: Callable[..., Path], house: House, fragment: str
+    blank: Page, report: Callable[..., Path], house: House, fragment: str
 ) -> None:
-    page.open(report(house.run_id), fragment)
-    assert len(list_shown(page)) == 4
+    blank.open(report(house.run_id), fragment)
+    assert len(list_shown(blank)) == 4
 
 
 def test_samples_are_found_by_their_metadata(
-    page: Page, report: Callable[..., Path], house: House, tmp_path: Path
+    blank: Page, report: Callable[..., Path], house: House, tmp_path: Path
 ) -> None:
     url = str(shutil.copy(house.path, tmp_path / "copy.duckdb"))
     with duckdb.connect(url) as connection:
         for place, topic in ((1, "rain"), (2, ATTACK), (3, "rain")):
             metadata = json.dumps({"topic": topic, "number": place, "nested": {"x": 1}, "same": "all"})
             connection.execute("update run_samples set metadata = $1 where ordinal = $2", [metadata, place])
-    page.open(report(house.run_id, "--warehouse", url))
-    keys = page.evaluate("[...document.querySelectorAll('#metadata select')].map((one) => one.dataset.key)")
+    blank.open(report(house.run_id, "--warehouse", url))
+    keys = blank.evaluate("[...document.querySelectorAll('#metadata select')].map((one) => one.dataset.key)")
     assert keys == ["topic", "same"], "no key that has as many values as there are samples, and none that is nested"
-    choose(page, "metadata-0", "rain")
-    assert sorted(list_shown(page)) == ["tide-1", "zh-1"]
-    assert read_address(page, "metadata.topic=rain").startswith("#samples?")
-    choose(page, "metadata-0", ATTACK)
-    assert list_shown(page) == [HOSTILE_ID]
-    assert ATTACK in page.evaluate("document.querySelector('#rows .label').textContent")
+    choose(blank, "metadata-0", "rain")
+    assert sorted(list_shown(blank)) == ["tide-1", "zh-1"]
+    assert read_address(blank, "metadata.topic=rain").startswith("#samples?")
+    choose(blank, "metadata-0", ATTACK)
+    assert list_shown(blank) == [HOSTILE_ID]
+    assert ATTACK in blank.evaluate("document.querySelector('#rows .label').textContent")
 
 
-def test_keys_go_from_sample_to_sample_over_the_pages(
-    page: Page, report: Callable[..., Path], house: House, long_run: str
-) -> None:
-    page.open(report(house.run_id, "--warehouse", long_run))
-    wanted = page.evaluate("view.order.slice(0, 27).map((place) => store.index.ids[place])")
+def test_keys_go_from_sample_to_sample_over_the_pages(long_page: Page) -> None:
+    wanted = long_page.evaluate("view.order.slice(0, 27).map((place) => store.index.ids[place])")
     opened = "[...document.querySelectorAll('.open[aria-expanded=true]')].map((one) => one.textContent)"
     for sample_id in wanted:
-        page.press("j", text="j")
-        page.wait_for(f"({opened})[0] === {json.dumps(sample_id)} && {OPENED}")
-        assert page.evaluate(opened) == [sample_id], "what was open is closed"
-    page.press("k", text="k")
-    page.wait_for(f"({opened})[0] === {json.dumps(wanted[-2])}")
-    page.evaluate("document.querySelector('.opened .pager button:last-child').click()")
-    page.wait_for(f"({opened})[0] === {json.dumps(wanted[-1])}")
-    page.evaluate("control('words').focus()")
-    page.press("j", text="j")
-    assert page.evaluate("control('words').value") == "j", "a letter that is typed is a letter"
+        long_page.press("j", text="j")
+        long_page.wait_for(f"({opened})[0] === {json.dumps(sample_id)} && {OPENED}")
+        assert long_page.evaluate(opened) == [sample_id], "what was open is closed"
+    long_page.press("k", text="k")
+    long_page.wait_for(f"({opened})[0] === {json.dumps(wanted[-2])}")
+    long_page.evaluate("document.querySelector('.opened .pager button:last-child').click()")
+    long_page.wait_for(f"({opened})[0] === {json.dumps(wanted[-1])}")
+    long_page.evaluate("control('words').focus()")
+    long_page.press("j", text="j")
+    assert long_page.evaluate("control('words').value") == "j", "a letter that is typed is a letter"
 
 
 def test_the_table_is_saved_as_it_is_shown(
-    page: Page, report: Callable[..., Path], house: House, tmp_path: Path
+    blank: Page, report: Callable[..., Path], house: House, tmp_path: Path
 ) -> None:
-    page.open(report("latest", "--against", house.run_id))
-    page.send("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
-    index = page.evaluate("store.index")
-    choose(page, "verdict", "fn")
-    page.evaluate("document.getElementById('save').click()")
+    blank.open(report("latest", "--against", house.run_id))
+    blank.send("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    index = blank.evaluate("store.index")
+    choose(blank, "verdict", "fn")
+    blank.evaluate("document.getElementById('save').click()")
     deadline = time.monotonic() + 20
     while not (files := list(tmp_path.glob("samples-*.csv"))):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     rows = pl.read_csv(files[0], infer_schema=False)
-    assert rows["sample_id"].to_list() == list_shown(page)
+    assert rows["sample_id"].to_list() == list_shown(blank)
     assert rows.columns[:4] == ["sample_id", "question", "answer", "ground_truth"]
     assert {*index["metrics"], *(f"base.{name}" for name in index["metrics"])} <= set(rows.columns)
     for row in rows.iter_rows(named=True):
@@ -396,19 +394,15 @@ def test_the_table_is_saved_as_it_is_shown(
         assert (None if row["factual_f1"] is None else float(row["factual_f1"])) == score
 
 
-def test_no_text_is_a_formula_in_a_spreadsheet(page: Page, report: Callable[..., Path], house: House) -> None:
+def test_no_text_is_a_formula_in_a_spreadsheet(page: Page) -> None:
     cells = {
         "=1+1": "'=1+1", "+1": "'+1", "-1": "'-1", "@x": "'@x", "\tx": "'\tx", 'a "b"': '"a ""b"""', "a,b": '"a,b"',
         "a\nb": '"a\nb"', '=a,"b"': '"\'=a,""b"""', "plain": "plain", None: "", -0.5: "-0.5",
     }  # fmt: skip
-    page.open(report(house.run_id))
     assert page.evaluate(f"{json.dumps(list(cells))}.map(writeCell)") == list(cells.values())
 
 
-def test_what_a_metric_means_is_reported_where_its_name_is(
-    page: Page, report: Callable[..., Path], house: House
-) -> None:
-    page.open(report(house.run_id))
+def test_what_a_metric_means_is_reported_where_its_name_is(page: Page) -> None:
     page.evaluate("""
         (() => {
           const name = document.querySelector('h3 .metric');
@@ -423,22 +417,21 @@ def test_what_a_metric_means_is_reported_where_its_name_is(
     assert shown, "a phone has no pointer to rest on a name"
 
 
-def test_the_contents_lead_to_every_section(page: Page, report: Callable[..., Path], house: House) -> None:
-    page.open(report("latest", "--against", house.run_id))
-    headings = page.evaluate("[...document.querySelectorAll('main h2')].map((one) => one.id)")
-    assert page.evaluate("[...document.querySelectorAll('.contents a')].map((one) => one.hash.slice(1))") == headings
+def test_the_contents_lead_to_every_section(blank: Page, report: Callable[..., Path], house: House) -> None:
+    blank.open(report("latest", "--against", house.run_id))
+    headings = blank.evaluate("[...document.querySelectorAll('main h2')].map((one) => one.id)")
+    assert blank.evaluate("[...document.querySelectorAll('.contents a')].map((one) => one.hash.slice(1))") == headings
 
 
-def test_attacks_in_texts_stay_texts(page: Page, report: Callable[..., Path], house: House, long_run: str) -> None:
-    page.open(report(house.run_id, "--warehouse", long_run))
-    title = page.evaluate("document.title")
-    search(page, "zh-1#7 onerror")
-    open_sample(page, "zh-1#7")
-    assert ATTACK in page.evaluate(f"{OPENED}.textContent")
-    page.evaluate("document.querySelector('.pair mark').focus()")
-    assert ATTACK in page.evaluate("document.getElementById('tip').textContent")
-    assert page.evaluate(f"{OPENED}.querySelectorAll('img, svg, script').length") == 0
-    assert page.evaluate("document.title") == title
+def test_attacks_in_texts_stay_texts(long_page: Page) -> None:
+    title = long_page.evaluate("document.title")
+    search(long_page, "zh-1#7 onerror")
+    open_sample(long_page, "zh-1#7")
+    assert ATTACK in long_page.evaluate(f"{OPENED}.textContent")
+    long_page.evaluate("document.querySelector('.pair mark').focus()")
+    assert ATTACK in long_page.evaluate("document.getElementById('tip').textContent")
+    assert long_page.evaluate(f"{OPENED}.querySelectorAll('img, svg, script').length") == 0
+    assert long_page.evaluate("document.title") == title
 
 
 def test_what_is_put_into_the_page_by_force_neither_runs_nor_loads(
@@ -492,31 +485,31 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("against", [(), ("--against", "previous")])
 def test_nothing_is_clipped(
-    page: Page, report: Callable[..., Path], nights: str, against: tuple[str, ...], width: int
+    blank: Page, report: Callable[..., Path], nights: str, against: tuple[str, ...], width: int
 ) -> None:
-    page.show_as(width=width)
-    page.open(report("latest", *against, "--warehouse", nights))
-    page.evaluate("charts.drawAll(); document.querySelectorAll('details').forEach((one) => { one.open = true; })")
-    page.evaluate("toggle(view.order[0], true)")
-    assert find_clipped(page) == []
+    blank.show_as(width=width)
+    blank.open(report("latest", *against, "--warehouse", nights))
+    blank.evaluate("charts.drawAll(); document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    blank.evaluate("toggle(view.order[0], true)")
+    assert find_clipped(blank) == []
 
 
 @pytest.mark.parametrize("width", [390, pytest.param(1400, marks=pytest.mark.slow)])
-def test_texts_of_any_kind_are_not_clipped(page: Page, report: Callable[..., Path], house: House, width: int) -> None:
-    page.show_as(width=width)
-    page.open(report("latest", "--against", house.run_id))
-    open_sample(page, HOSTILE_ID)
-    assert find_clipped(page) == []
+def test_texts_of_any_kind_are_not_clipped(blank: Page, report: Callable[..., Path], house: House, width: int) -> None:
+    blank.show_as(width=width)
+    blank.open(report("latest", "--against", house.run_id))
+    open_sample(blank, HOSTILE_ID)
+    assert find_clipped(blank) == []
 
 
 @pytest.mark.parametrize("dark", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_colours_follow_the_reader_and_can_be_read(
-    page: Page, report: Callable[..., Path], house: House, dark: bool
+    blank: Page, report: Callable[..., Path], house: House, dark: bool
 ) -> None:
-    page.show_as(dark=dark)
-    page.open(report(house.run_id))
-    open_sample(page, "tide-1")
-    contrasts = page.evaluate("""
+    blank.show_as(dark=dark)
+    blank.open(report(house.run_id))
+    open_sample(blank, "tide-1")
+    contrasts = blank.evaluate("""
         (() => {
           const light = (colour) => {
             const parts = colour.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255)
@@ -536,15 +529,15 @@ def test_colours_follow_the_reader_and_can_be_read(
         })()
     """)
     assert {name: contrast for name, contrast in contrasts if contrast < 4.5} == {}, "WCAG 2.1, level AA"
-    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    background = blank.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (int(re.findall(r"\d+", background)[0]) < 80) == dark
 
 
-def test_on_paper_controls_are_hidden(page: Page, report: Callable[..., Path], house: House) -> None:
-    page.show_as(media="print", dark=True)
-    page.open(report(house.run_id))
-    open_sample(page, "tide-1")
+def test_on_paper_controls_are_hidden(blank: Page, report: Callable[..., Path], house: House) -> None:
+    blank.show_as(media="print", dark=True)
+    blank.open(report(house.run_id))
+    open_sample(blank, "tide-1")
     shown = "(name) => document.querySelector(name).checkVisibility()"
-    assert not page.evaluate(f"['.controls', '.pager', '.skip'].some({shown})")
-    assert page.evaluate(f"['.scores', '.charts', '.samples', '.opened'].every({shown})")
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert not blank.evaluate(f"['.controls', '.pager', '.skip'].some({shown})")
+    assert blank.evaluate(f"['.scores', '.charts', '.samples', '.opened'].every({shown})")
+    assert blank.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
