@@ -341,23 +341,3 @@ def test_runs_of_a_suite_are_named_by_it(copy: Copy, ask: Ask) -> None:
 def test_an_unfinished_run_is_warned_of(copy: Copy) -> None:
     copy.change("update runs set status = 'incomplete' where run_id = 'copied'")
     assert copy.compare()["warnings"] == ["run copied is incomplete: some of its samples may be unscored"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("latest", "latest"), "BASE and CANDIDATE are both run"),
-        (("previous", "nothing"), "no run fits 'nothing'"),
-        (("previous", "latest", "--by", "nothing"), "neither run has a metric 'nothing'; known: "),
-        (("previous", "latest", "--sample", "stranger"), "'stranger' is not in both runs"),
-        (("previous", "latest", "--cluster", "nothing"), "metadata column 'nothing'; known: "),
-        (("previous", "latest", "--top", "-1"), "--top"),
-        (("latest",), "CANDIDATE"),
-    ],
-)
-def test_an_error_is_reported_in_one_message(ask: Ask, arguments: tuple[str, ...], message: str) -> None:
-    finished = ask("compare", *arguments)
-    assert finished.status == 2
-    assert finished.stdout == ""
-    assert message in finished.stderr
-    assert sum(line.startswith("Error: ") for line in finished.stderr.splitlines()) == 1

@@ -247,24 +247,6 @@ def test_in_a_terminal_every_table_fits_and_no_text_reaches_it_raw(house: House,
     assert all(cell_len(line) <= columns for line in tables)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("nothing",), "no run fits 'nothing'"),
-        (("latest", "--cause", "bad luck"), "retrieval_missed"),
-        (("latest", "--language", "fr"), "'en', 'zh'"),
-        (("latest", "--limit", "-1"), "--limit"),
-        (("latest", "--runs", "0"), "--runs"),
-        (("latest", "--warehouse", "none.duckdb"), "there is no warehouse at"),
-    ],
-)
-def test_what_is_not_there_is_reported_in_one_message(ask: Ask, arguments: tuple[str, ...], message: str) -> None:
-    finished = ask("diagnose", *arguments)
-    assert (finished.status, finished.stdout) == (2, "")
-    assert message in finished.stderr
-    assert sum(line.startswith("Error: ") for line in finished.stderr.splitlines()) == 1
-
-
 def test_a_run_without_samples_says_so(ferry: Place, tmp_path: Path) -> None:
     place = copy_place(ferry, tmp_path)
     change(

@@ -416,40 +416,6 @@ def test_an_incomplete_run_is_decided_on_with_a_warning(nights: Nights) -> None:
     assert finished.document["warnings"] == ["run night is incomplete: some of its samples may be unscored"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "nothing to check; give at least one of --min"),
-        (("--accept", "latest", "--why", "x"), "--accept checks nothing"),
-        (("--why", "x"), "--why and --by belong to --accept RUN"),
-        (("--trend", "factual_f1=-0.1"), "out of range; allowed is a number of at least 0"),
-        (("--min", "factual_f1"), "--min: 'factual_f1' is not METRIC=NUMBER"),
-        (("--min", "factual_f1=much"), "'factual_f1=much' has no number"),
-        (("--min", "factual_f1=nan"), "'factual_f1=nan' is out of range"),
-        (("--min", "nothing=0.5"), "--min: the run has no metric 'nothing'; it has: "),
-        (("--min", "factual_f1=0.5", "--min", "factual_f1=0.6"), "factual_f1 is given twice"),
-        (("--min", "hallucination=0.5"), "this metric is better when low; use --max"),
-        (("--max-drop", "factual_f1=0.1"), "--max-drop needs a baseline"),
-        (("--against", "previous", "--max-cost", "1"), "has nothing to compare"),
-        (("--against", "previous", "--max-drop", "factual_f1=-0.1"), "out of range; allowed is a number of at least 0"),
-        (("--against", "latest", "--max-drop", "factual_f1=0.1"), "RUN and --against are both run"),
-        (("--against", "stranger", "--max-drop", "factual_f1=0.1"), "no run fits 'stranger'"),
-        (("--min-coverage", "90"), "'90' is out of range; allowed is a number from 0 to 1"),
-        (("--min-coverage", "0.8", "--min-coverage", "0.9"), "0.8 and 0.9 are both for all metrics"),
-        (("--max-cost", "-1"), "'-1' is out of range"),
-        (("--max-latency-p95-ms", "soon"), "--max-latency-p95-ms: 'soon' has no number"),
-        (("--max-cost", "1", "--undecided", "maybe"), "--undecided"),
-        (("--max-cost", "1", "--json", "--markdown", "-"), "both print on standard output"),
-        (("--max-cost", "1", "--junit", "no/such/folder/gate.xml"), "no/such/folder/gate.xml: No such file"),
-    ],
-)
-def test_an_error_is_reported_in_one_message(ask: Ask, arguments: tuple[str, ...], message: str) -> None:
-    finished = ask("gate", "latest", *arguments)
-    assert (finished.status, finished.stdout) == (2, "")
-    assert message in finished.stderr
-    assert sum(line.startswith("Error: ") for line in finished.stderr.splitlines()) == 1
-
-
 def accept(nights: Nights, ask: Ask, *arguments: str) -> Finished:
     return ask("gate", *arguments, "--warehouse", nights.path)
 

@@ -170,25 +170,6 @@ def test_each_problem_is_a_line_with_its_file_and_key(ask: Ask, tmp_path: Path) 
     assert all(line.startswith(str(tmp_path)) for line in lines)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (("show",), "Missing argument 'NAME'"),
-        (("show", "rank", "--prompts", "nowhere"), "nowhere: is not a folder"),
-        (("show", "rank", "--language", "fr"), "unknown language"),
-        (("show", "rank", "--map", "answer=reply"), "give one with --dataset"),
-        (("list", "--nonsense"), "--nonsense"),
-        (("lst",), "'lst'"),
-    ],
-)
-def test_what_is_refused_is_refused_in_one_message(ask: Ask, arguments: tuple[str, ...], expected: str) -> None:
-    finished = ask("prompts", *arguments)
-    assert finished.status == 2
-    assert finished.stdout == ""
-    assert expected in finished.stderr
-    assert sum(line.startswith("Error: ") for line in finished.stderr.splitlines()) == 1
-
-
 def test_prompts_need_no_warehouse_and_make_none(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for arguments in (("list",), ("show", "classify"), ("check",)):

@@ -178,49 +178,6 @@ def test_without_sql_a_terminal_states_what_to_give_and_where_to_write_it(house:
     assert "`evalhouse ui`" in finished.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("selec 1",), "syntax error"),
-        (("select nothing_such from runs",), "nothing_such"),
-        (("from nowhere",), "nowhere"),
-        (("\\d run_scor",), "there is no table or view 'run_scor'; did you mean run_scores"),
-        (("\\d zzzzzz",), "\\d lists what there is"),
-        (("\\d runs scores",), "syntax error"),
-        (("delete from scores",), "DELETE; the warehouse is read-only"),
-        (("create table x as select 1",), "CREATE; the warehouse is read-only"),
-        (("attach 'other.duckdb'",), "read-only"),
-        (("set enable_external_access = true",), "read-only"),
-        (("select 1; select 2",), "exactly one SELECT"),
-        (("  ",), "the SQL is empty"),
-        (("select * from read_csv('/etc/passwd')",), "disabled"),
-        (("copy (select 1) to 'x.csv'",), "read-only"),
-        (("select 1", "--format", "parquet"), "--output"),
-        (("select timestamp '294246-01-01' as far",), "column 'far' holds a time outside"),
-        (("select date 'infinity' as far",), "write it as text"),
-        (("select timestamptz '-infinity' as far",), "write it as text"),
-        (("select 1", "-o", "no/such/folder/x.csv"), "cannot write no/such/folder/x.csv"),
-        (("-f", "no-such.sql"), "cannot read no-such.sql"),
-        (("-f", "evalhouse.duckdb"), "not UTF-8"),
-        (("select 1", "-f", "x.sql"), "give it once"),
-        (("select 1", "--memory-limit", "lots"), "'lots' is not a memory limit"),
-        (("select 1", "--format", "xml"), "'xml'"),
-        (("select 1", "--timeout", "0"), "--timeout"),
-        (("select count(*) from range(1000000000000) a", "--timeout", "0.2"), "stopped after 0.2 s"),
-        (("select levenshtein(repeat('a', 2000000), repeat('b', 2000000))", "--timeout", "0.2"), "stopped after 0.2 s"),
-        (("select * from pandas_scan(NULL)",), "ended the process that it ran in"),
-        (("select length(repeat('x', 3000000000))", "--memory-limit", "500MB"), "Out of Memory"),
-        (("select [timestamp '294246-01-01'] as far",), "column 'far' holds a time outside"),
-    ],
-)
-def test_what_cannot_be_done_is_reported_in_one_message(ask: Ask, arguments: tuple[str, ...], message: str) -> None:
-    finished = ask("query", *arguments)
-    assert finished.status == 2
-    assert finished.stdout == ""
-    assert message in finished.stderr
-    assert sum(line.startswith("Error: ") for line in finished.stderr.splitlines()) == 1
-
-
 def test_ctrl_c_ends_a_long_query_at_once(house: House) -> None:
     process = house.place.start("query", "select max(md5(i::varchar)) from range(1000000000000) numbers(i)")
     time.sleep(2)

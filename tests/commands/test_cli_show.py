@@ -156,33 +156,6 @@ def test_markup_in_texts_is_there_as_it_was_written(house: House, ask: Ask) -> N
         assert MARKUP[:24] in finished.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("show", "nothing"), "no run fits 'nothing'"),
-        (("show", "20"), "2 runs begin with '20'"),
-        (("show", "latest", "--by", "nothing"), "no metric 'nothing'; it has: "),
-        (("show", "latest", "--worst", "-1"), "--worst"),
-        (("runs", "--limit", "0"), "--limit"),
-        (("lineage", "latest", "stranger"), "no sample 'stranger'; its samples: tide-1, "),
-        (("lineage", "latest", "tide-1", "nothing"), "no score of metric 'nothing'"),
-        (("lineage", "stranger"), "no sample 'stranger'; its samples: tide-1, "),
-        (("lineage", "tide-2"), "no sample 'tide-2'; did you mean tide-1?"),
-        (("lineage", "latest", "tide-1", "fatihfulness"), "did you mean faithfulness?"),
-        (("lineage", "latest", "tide-1", "faithfulness", "more"), "[RUN] SAMPLE [METRIC]"),
-        (("resume", "nothing"), "no run fits 'nothing'"),
-        (("runs", "--warehouse", "none.duckdb"), "there is no warehouse at"),
-        (("show", "latest", "--warehouse", "mysql://x"), "names no warehouse"),
-    ],
-)
-def test_what_is_not_there_is_reported_in_one_message(ask: Ask, arguments: tuple[str, ...], message: str) -> None:
-    finished = ask(*arguments)
-    assert finished.status == 2
-    assert finished.stdout == ""
-    assert message in finished.stderr
-    assert sum(line.startswith("Error: ") for line in finished.stderr.splitlines()) == 1
-
-
 def test_the_metrics_that_are_better_when_low_are_named(ask: Ask, house: House) -> None:
     (line,) = [line for line in ask("show", house.run_id, "--all").lines if line.startswith("note: better when low: ")]
     low = {row["metric"] for row in ask("query", "from run_scores where better = 'low'", "--format", "json").document}
