@@ -218,21 +218,6 @@ def test_everything_wrong_with_prompts_is_reported(ask: Ask, tmp_path: Path) -> 
     assert ask("prompts", "list", "--prompts", str(tmp_path)).status == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("show", "nothing"), "unknown prompt 'nothing'; known: accuracy, "),
-        (("list", "--language", "fr"), "unknown language"),
-        (("check", "nowhere"), "nowhere: is not a folder"),
-        (("nothing",), "nothing"),
-    ],
-)
-def test_wrong_names_of_prompts(ask: Ask, arguments: tuple[str, ...], message: str) -> None:
-    finished = ask("prompts", *arguments)
-    assert finished.status == 2
-    assert message in finished.stderr
-
-
 def test_own_metrics_are_tried(ask: Ask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = write_metric(tmp_path)
     monkeypatch.setenv("EVALHOUSE_METRIC_FILES", str(folder))

@@ -1,7 +1,7 @@
 """`evalhouse prompts`: the languages and folders it takes its files from, and that what it shows is what is sent.
 
-The plain listing and the ways to misname a prompt are in test_cli_doctor.py; what a prompt asks of a sample is in
-test_prompt_preview.py.
+The plain listing is in test_cli_doctor.py; the ways to misname a prompt are in test_cli_errors.py; what a prompt asks
+of a sample is in test_prompt_preview.py.
 """
 
 from __future__ import annotations
