@@ -7,12 +7,14 @@ import copy
 import hashlib
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prompt_files import ALL_NAMES, NAMES, read_content, write_prompt
 
+from evalhouse.flows.preparing.live_run import find_taken_scores, make_rubric_metrics
 from evalhouse.prompts import (
     BlockValue,
     Item,
@@ -31,6 +33,8 @@ from evalhouse.prompts import (
 )
 from evalhouse.prompts.loader import load_yaml, pick_verdict_lists
 from evalhouse.prompts.render import BLOCKS, derive_nonce
+from evalhouse.prompts.rubric import Criterion, Rubric
+from evalhouse.warehouse.metric_files import MetricFileError, load_metrics
 
 BUILT_IN = [(language, name) for language in ("en", "zh") for name in ALL_NAMES]
 HAN = re.compile(r"[\u4e00-\u9fff]")
@@ -467,3 +471,131 @@ def test_a_rubric_on_record_that_cannot_be_read_says_nothing(template: str) -> N
     assert list_rubric_metrics(template) == []
     assert list_rubric_columns("tone", [template]) is None
     assert list_rubric_columns("accuracy", [template]) == list_rubric_columns("accuracy")
+
+
+ITEMS = {"contexts": "C", "answer_statements": "A", "ground_truth_statements": "G"}
+
+
+def make_data(variables: Any, n: int) -> dict[str, BlockValue]:  # noqa: ANN401
+    return {
+        name: [Item(id=f"{ITEMS[name]}{place}", text="x") for place in range(1, n + 1)] if name in ITEMS else "x"
+        for name in variables
+    }
+
+
+def read_names(schema: dict[str, Any]) -> dict[str, list[tuple[str, Any]]]:
+    """Return for each list the ids in order, each with its labels or the contexts that may be cited."""
+    named: dict[str, list[tuple[str, Any]]] = {}
+    for key, part in schema["properties"].items():
+        assert part["minItems"] == part["maxItems"] == len(part["prefixItems"])
+        for verdict in part["prefixItems"]:
+            assert verdict["required"] == list(verdict["properties"])
+            (item_id,) = verdict["properties"]["id"]["enum"]
+            choices = verdict["properties"].get("label") or verdict["properties"]["contexts"]["items"]
+            named.setdefault(key, []).append((item_id, choices["enum"]))
+    return named
+
+
+EXPECTED = {
+    "classify": {
+        "answer_statements": [("A1", ["TP", "FP"]), ("A2", ["TP", "FP"])],
+        "ground_truth_statements": [("G1", ["TP", "FN"]), ("G2", ["TP", "FN"])],
+    },
+    "attribute": {"verdicts": [(item_id, ["C1", "C2"]) for item_id in ("A1", "A2", "G1", "G2")]},
+    "rank": {"verdicts": [("C1", ["useful", "not_useful"]), ("C2", ["useful", "not_useful"])]},
+}
+
+
+@pytest.mark.parametrize("language", list_languages())
+@pytest.mark.parametrize("name", EXPECTED)
+def test_every_id_is_named_once_with_its_choices(language: str, name: str) -> None:
+    prompt = load_prompts(language)[name]
+    schema = prompt.build_schema(make_data(prompt.variables, 2))
+    assert read_names(schema) == EXPECTED[name]
+    assert schema["required"] == list(schema["properties"])
+    assert "prefixItems" not in str(prompt.reply_schema), "the prompt's own schema is as it was"
+
+
+def test_a_request_for_some_ids_names_those_alone() -> None:
+    prompt = load_prompts()["classify"]
+    schema = prompt.build_schema(make_data(prompt.variables, 3), only=("G2",))
+    assert read_names(schema) == {"ground_truth_statements": [("G2", ["TP", "FN"])]}
+    assert schema["required"] == ["ground_truth_statements"]
+
+
+def read_cells(schema: dict[str, Any]) -> list[list[Any]]:
+    """Return the allowed texts of each cell of each row, None for any text."""
+    part = schema["properties"]["verdicts"]
+    assert part["minItems"] == part["maxItems"] == len(part["prefixItems"])
+    assert all(row["minItems"] == row["maxItems"] == len(row["prefixItems"]) for row in part["prefixItems"])
+    return [[cell.get("enum") for cell in row["prefixItems"]] for row in part["prefixItems"]]
+
+
+def test_rows_name_their_ids_and_labels_and_leave_out_cells_that_are_not_asked_for() -> None:
+    prompt = load_prompts()["fused"]
+    data = make_data(prompt.variables, 1)
+    assert read_cells(prompt.build_schema(data)) == [
+        [["A1"], None, ["TP", "FP"], None],
+        [["G1"], None, ["TP", "FN"], None],
+        [["C1"], None, ["useful", "not_useful"]],
+    ]
+    assert read_cells(prompt.build_schema(data, only=("A1", "supports G1"))) == [
+        [["A1"], None, ["TP", "FP"], ["-"]],
+        [["G1"], ["-"], ["-"], None],
+    ]
+
+
+@pytest.mark.parametrize(("name", "n"), [("accuracy", 1), ("rank", 65)])
+def test_a_reply_without_lists_and_one_with_very_many_verdicts_keep_the_prompts_schema(name: str, n: int) -> None:
+    prompt = load_prompts()[name]
+    assert prompt.build_schema(make_data(prompt.variables, n)) == prompt.reply_schema
+
+
+@pytest.mark.parametrize(("text", "most"), [("2, 3, 5: " * 20, 60), ("春夏秋冬" * 20, 80), ("Yes.", 8)])
+def test_a_list_of_texts_ends_where_there_are_no_more_words_to_make_one_of(text: str, most: int) -> None:
+    prompt = load_prompts()["extract"]
+    schema = prompt.build_schema({"question": "", "text": text})
+    assert schema["properties"]["statements"] == {"type": "array", "items": {"type": "string"}, "maxItems": most}
+    assert "maxItems" not in str(prompt.reply_schema), "the prompt's own schema is as it was"
+
+
+KNOWN = load_metrics()
+OURS = load_prompts()
+
+
+def make_rubric(name: str, **criteria: str | None) -> Prompt:
+    """A rubric with some criteria and the names they give their scores."""
+    rubric = Rubric(
+        name=name,
+        needs=["answer"],
+        criteria={key: Criterion(min=1, max=5, metric=metric) for key, metric in criteria.items()},
+    )
+    return replace(OURS["answer_validity"], name=name, rubric=rubric)
+
+
+def test_our_own_prompts_have_their_files() -> None:
+    assert make_rubric_metrics(OURS.values(), KNOWN) == {}
+
+
+def test_each_score_of_a_rubric_becomes_a_metric_that_rests_on_its_grading() -> None:
+    made = make_rubric_metrics([*OURS.values(), make_rubric("tone", warm="", brief="brevity", steer=None)], KNOWN)
+    assert sorted(made) == ["brevity", "tone_warm"], "a criterion without a metric only steers rules"
+    assert made["brevity"].needs == ("grade_tone",)
+    assert "criterion = 'brief'" in made["brevity"].sql
+
+
+def test_users_metric_file_for_a_rubrics_score_is_that_score() -> None:
+    own = replace(KNOWN["accuracy"], name="tone", needs=("grade_tone",))
+    assert make_rubric_metrics([make_rubric("tone", warm="")], {**KNOWN, "tone": own}) == {}
+
+
+def test_a_name_that_is_taken_is_refused_with_all_others() -> None:
+    rubrics = [make_rubric("mrr", x=""), make_rubric("tone", y=""), make_rubric("manner", z="tone")]
+    problems = [
+        "rubric 'mrr': its score 'mrr' is that of the metric file mrr.sql too; give x another name under `metric`",
+        "rubric 'manner': its score 'tone' is that of the rubric 'tone' too; give z another name under `metric`",
+    ]
+    assert list(find_taken_scores(rubrics, KNOWN)) == problems
+    with pytest.raises(MetricFileError) as refused:
+        make_rubric_metrics(rubrics, KNOWN)
+    assert str(refused.value) == "; ".join(problems)
