@@ -1,10 +1,10 @@
 """No regular expression over foreign text (replies, error pages, answers, datasets, addresses) can be kept busy by it.
 
 Every pattern of the product is found by walking the code. One that is compiled at the top of a file, or made there by
-a function, is taken for one that meets foreign text of any length, unless it stands in OWN (it meets only what we, the
+a function, is taken for one that meets foreign text of any length, unless it is in OWN (it meets only what we, the
 person at the keyboard, a settings file or the database wrote) or in CUT (foreign text, cut beforehand to so many
-characters). Patterns within functions have to stand in one of the two. Foreign text is made against each pattern out
-of its own letters, and the time for it may grow no faster than its length.
+characters). Patterns within functions have to be in one of the two. Foreign text is made against each pattern out
+of its letters, and the time for it may grow no faster than its length.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ MADE_BY = {"compile", "match", "fullmatch", "search", "findall", "finditer", "sp
 # Any pattern that is linear goes through so many characters in half a millisecond.
 _SIZE = 3_000
 _SLOW_S = 0.006
-# What stands for one character of a text.
+# The codes of one character of a text.
 ONE = (codes.IN, codes.LITERAL, codes.NOT_LITERAL, codes.ANY)
 # What only we, a person at the keyboard, settings, prompt and metric files, a SQL query or the database have written.
 OWN = {
     "flows/commands/warehouse.py", "flows/commands/show.py", "flows/preparing/suites.py", "flows/suite.py",
-    "prompts/prompt_file.py", "prompts/rubric.py",
+    "prompts/checks.py",
     "tasks/asking/limits.py", "tasks/lexical/judge.py", "tasks/models/make.py", "tasks/settings/suite.py",
     "warehouse/engine/connection.py", "warehouse/engine/migrate.py", "warehouse/location.py",
     "warehouse/metric_files.py",
@@ -115,7 +115,7 @@ def collect_patterns() -> dict[str, re.Pattern[Any]]:
 
 
 def count_held(place: str) -> int:
-    """The patterns that a module holds, those in mappings and sequences among them."""
+    """The patterns that a module holds, also in mappings and sequences."""
 
     def count(value: object) -> int:
         if isinstance(value, dict | list | tuple):
@@ -154,7 +154,7 @@ def pick_letters(items: Any) -> Iterator[str]:  # noqa: ANN401  # a parsed class
 
 
 def make_pumps(pattern: re.Pattern[Any], *, pairs: bool) -> list[str]:
-    """What is repeated against a pattern: its letters, its words, and with `pairs` two of them in turn."""
+    """The texts repeated against a pattern: its letters, its words, and with `pairs` two of them in turn."""
     letters, words = {"a", " ", "1", "\n"}, set[str]()
     read_letters(parser.parse(pattern.pattern, pattern.flags), letters, words)
     singles = sorted(letters, key=lambda letter: (letter.isalnum(), letter))[:16]
@@ -167,7 +167,7 @@ def make_pumps(pattern: re.Pattern[Any], *, pairs: bool) -> list[str]:
 
 
 def goes_through(name: str) -> bool:
-    """Whether a pattern of a file is used anywhere in a text, and not at its beginning alone."""
+    """Return True if a pattern of a file is used anywhere in a text, and not at its beginning alone."""
     place, _, attribute = name.partition(":")
     uses = re.findall(rf"{attribute.partition('[')[0]}\.([a-z]+)\(", (ROOT / place).read_text(encoding="utf-8"))
     return not uses or not {"match", "fullmatch"}.issuperset(uses)
@@ -221,13 +221,13 @@ def read_heads(pattern: re.Pattern[Any]) -> tuple[list[str], list[str]]:
 
 
 def _is_slow(pattern: re.Pattern[Any], text: str, quarter: str, *, throughout: bool) -> bool:
-    """Whether it takes long, and more than twice as long for its length than for a quarter: a machine may be slow."""
+    """Return True if a text takes long, and twice as long for its length as a quarter: a machine may be slow."""
     took = measure(pattern, text, throughout=throughout)
     return took > _SLOW_S and took > 8 * measure(pattern, quarter, throughout=throughout)
 
 
 def test_every_pattern_is_made_where_it_can_be_found() -> None:
-    """`re` goes by its own name, and a pattern of a module is held where `collect_patterns` looks."""
+    """Modules import `re` by its name, and a pattern of a module is held where `collect_patterns` looks."""
     hidden = []
     for path in find_files():
         place, text = path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
@@ -254,10 +254,10 @@ def test_every_pattern_within_a_function_is_known() -> None:
 
 
 KNOWN = {
-    "tasks/datasets/traces.py:_patterns", "tasks/settings/suite.py:_check_pattern",
+    "tasks/datasets/traces.py:_patterns",
     "tasks/settings/run.py:compile_patterns", "tasks/measures/citations.py:pattern",
     "tasks/measures/citations.py:_fold",
-    "prompts/render.py:_compile_control_words", "prompts/render.py:_compile_ids", "prompts/render.py:_compile_tags",
+    "prompts/render.py:__init__",
     "tasks/lexical/split.py:_compile_silences", "tasks/lexical/texts.py:_compile_bounds",
     "tasks/lexical/texts.py:read_number", "warehouse/messages.py:name_flag",
 }  # fmt: skip
@@ -281,7 +281,7 @@ def test_no_foreign_text_keeps_a_pattern_busy(pairs: bool) -> None:
 
 
 def find_held(tree: Any) -> Iterator[str]:  # noqa: ANN401  # a parsed pattern
-    """What a pattern repeats without ever giving any of it back, where that is more than one character."""
+    """Yield what a pattern repeats without ever giving any of it back, where that is more than one character."""
     for code, value in tree:
         if code is codes.POSSESSIVE_REPEAT and (len(value[2]) > 1 or value[2][0][0] not in ONE):
             yield str(value[2])

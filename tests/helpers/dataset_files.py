@@ -1,4 +1,4 @@
-"""What the tests of datasets share: files written as users write them, read to the end or refused."""
+"""Helpers of the dataset tests: files written as users write them, read to the end or refused."""
 
 import json
 from collections.abc import Iterable, Mapping

@@ -39,7 +39,7 @@ class ReadBlock:
                 assert item_id not in items
                 items[item_id] = line[opening.end() :]
             else:
-                assert line.startswith(INDENT), f"a line stands outside the items: {line!r}"
+                assert line.startswith(INDENT), f"a line is outside the items: {line!r}"
                 items[item_id] += "\n" + line[len(INDENT) :]
         return items
 
@@ -60,7 +60,7 @@ def read_blocks(content: str) -> dict[str, ReadBlock]:
         elif current and line == f"</{current.name} {nonce[1]}>":
             current = None
         else:
-            assert current, f"a line stands outside the blocks: {line!r}"
+            assert current, f"a line is outside the blocks: {line!r}"
             assert nonce[1] not in line
             current.lines.append(line)
     assert current is None

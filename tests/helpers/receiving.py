@@ -1,4 +1,4 @@
-"""A receiver in this process: asked without a network, or served at a port to whoever sends by OTLP."""
+"""A receiver in this process: asked without a network, or served at a port to any process that sends by OTLP."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ HEADERS = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json
 
 @dataclass(kw_only=True)
 class Receiving:
-    """A receiver and its warehouse; `said` is what it reported at its end."""
+    """A receiver and its warehouse; `reports` are its lines at the end."""
 
     warehouse: Warehouse
     receiver: Receiver
-    said: list[str] = field(default_factory=list)
+    reports: list[str] = field(default_factory=list)
     port: int = 0
 
     @property
@@ -42,7 +42,7 @@ class Receiving:
         content = body if isinstance(body, bytes) else orjson.dumps(body)
 
         async def send() -> httpx.Response:
-            transport = httpx.ASGITransport(app=make_app(self.receiver, self.said.append))
+            transport = httpx.ASGITransport(app=make_app(self.receiver, self.reports.append))
             async with httpx.AsyncClient(transport=transport, base_url="http://receiver") as client:
                 return await client.post(path, content=content, headers={**HEADERS, **headers})
 
@@ -71,13 +71,13 @@ def receiving(path: Path, **tables: Any) -> Iterator[Receiving]:  # noqa: ANN401
 
 @contextlib.contextmanager
 def serving(path: Path, **tables: Any) -> Iterator[Receiving]:  # noqa: ANN401  # as make_settings
-    """The same at a port of its own, from another thread."""
+    """Return the same at a separate port, served from another thread."""
     warehouse, settings = Warehouse(str(path)), make_settings(**tables)
     warehouse.make_ready()
     receiver = Receiver(keeper=SpanKeeper(warehouse, settings), settings=settings, token=TOKEN)
     with listen("127.0.0.1", None, 0) as listening:
         served = Receiving(warehouse=warehouse, receiver=receiver, port=int(listening.getsockname()[1]))
-        app = make_app(receiver, served.said.append)
+        app = make_app(receiver, served.reports.append)
         server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="on"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()

@@ -42,7 +42,7 @@ def read_one(path: Path, form: str) -> StoredSample:
 
 
 def check_bot(sample: StoredSample, *, ids: list[str] | None) -> dict[str, Any]:
-    """Hold a sample to what the bot of these traces said; its metadata."""
+    """Compare a sample with the answer of the bot of these traces, and return its metadata."""
     assert (sample.question, sample.answer, sample.ground_truth) == (QUESTION, ANSWER, None)
     assert (sample.contexts, sample.context_ids) == (TEXTS, ids)
     metadata: dict[str, Any] = dict(sample.metadata)

@@ -37,7 +37,7 @@ def test_what_instrumentors_record_becomes_samples(tmp_path: Path, instrumentor:
         command = [sys.executable, traced_bot.__file__, instrumentor, endpoint.base_url, receiver, TOKEN]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
-    assert house.said[0].endswith("0 not sampled"), done.stderr
+    assert house.reports[0].endswith("0 not sampled"), done.stderr
     staged = stage_of(RunSettings(dataset="traces", warehouse=str(warehouse)))
     chain, call = staged.staging.read_between(1, 2)
     staged.staging.discard()

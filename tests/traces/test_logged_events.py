@@ -324,7 +324,7 @@ def test_the_sdks_own_log_exporter_is_understood(tmp_path: Path) -> None:
         command = [*sent, f"http://127.0.0.1:{house.port}", TOKEN]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env={**os.environ})
         assert (done.returncode, done.stderr) == (0, "")
-    assert house.said == [
+    assert house.reports == [
         "2 spans and 4 events about them received, 6 kept, 0 not sampled; 1 event that names no span left out"
     ]
     staged = stage_of(RunSettings(dataset="traces", warehouse=str(tmp_path / "w.duckdb")))
