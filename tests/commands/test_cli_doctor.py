@@ -216,6 +216,7 @@ def test_everything_wrong_with_prompts_is_reported(ask: Ask, tmp_path: Path) -> 
     assert "sytem" in checked.stderr
     assert "exract" in checked.stderr
     assert ask("prompts", "list", "--prompts", str(tmp_path)).status == 2
+    assert "nowhere: is not a folder" in ask("prompts", "check", "nowhere").stderr
 
 
 def test_own_metrics_are_tried(ask: Ask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

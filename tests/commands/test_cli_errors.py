@@ -167,7 +167,6 @@ AT_ONCE = [
     refuse("prompts", "lst", message="'lst'"),
     refuse("prompts", "show", "nothing", message="unknown prompt 'nothing'; known: accuracy, "),
     refuse("prompts", "list", "--language", "fr", message="unknown language"),
-    refuse("prompts", "check", "nowhere", message="nowhere: is not a folder"),
     refuse("rnu", message=("unknown command 'rnu'", "did you mean run")),
     refuse("lineag", message="did you mean lineage"),
     refuse("xyzzy", message="known: init, run, resume, "),

@@ -21,7 +21,7 @@ from evalhouse.flows.report import charts
 from evalhouse.warehouse.metric_files import load_metrics
 
 Write = Callable[..., ReportPage]
-SIZE = Size(nights=45, samples=20)
+SIZE = Size(nights=45, samples=40)
 FEW = Size(nights=10, samples=6)
 ATTACK = "</script><img src=x onerror=\"document.title='owned'\">"
 MOST_BYTES_A_RUN = 6_000
