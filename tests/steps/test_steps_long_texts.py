@@ -10,8 +10,7 @@ from typing import Any
 
 import orjson
 import pytest
-from endpoint import Asked, Endpoint, Raw, running_endpoint
-from endpoint_options import make_http_fault
+from endpoint import Asked, Endpoint, Raw, make_http_fault, running_endpoint
 from endpoint_replies import Choice, build_completion, compose_reply
 from live_runs import (
     Says,
