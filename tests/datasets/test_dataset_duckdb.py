@@ -11,7 +11,6 @@ import pytest
 from dataset_files import FRANCE, MOON, read_all, refuse, write_duckdb
 
 from evalhouse.tasks.datasets.read import read_samples
-from evalhouse.warehouse.engine.connection import TableSourceError, read_table
 
 ROWS = [FRANCE, MOON]
 
@@ -71,29 +70,23 @@ def make_duckdb(path: Path) -> Path:
     return path
 
 
-def test_a_duckdb_file_without_that_table_lists_its_tables(tmp_path: Path) -> None:
-    path = make_duckdb(tmp_path / "qa.duckdb")
-    for source in (f"{path}#qas", f"duckdb:///{path}#qas"):
-        message = str(refuse(source))
-        assert message == f"{path} has no table 'qas'; allowed: its tables: bot.asked, qa; write {path}#TABLE"
-
-
-def test_a_duckdb_file_without_a_table_named_asks_which(tmp_path: Path) -> None:
-    path = make_duckdb(tmp_path / "qa.duckdb")
-    for source in (path, f"duckdb:///{path}", f"{path}#"):
-        assert f"{path} is a DuckDB file: which table?; allowed: its tables: bot.asked, qa" in str(refuse(source))
-
-
-@pytest.mark.parametrize("url", ["duckdb://qa.duckdb#t", "duckdb://#t"])
-def test_a_duckdb_url_that_names_no_file_is_refused(url: str) -> None:
-    assert "names no DuckDB file; allowed: FILE.duckdb#TABLE" in str(refuse(url))
-
-
-def test_a_duckdb_file_that_is_none_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "qa.duckdb"
-    path.write_text("not a database" * 1000)
-    assert f"{path} cannot be opened as a DuckDB file" in str(refuse(f"{path}#qa"))
-    assert "no such file" in str(refuse(f"{tmp_path}/none.duckdb#qa"))
+def test_other_files_and_tables_are_refused(tmp_path: Path) -> None:
+    path, text = make_duckdb(tmp_path / "qa.duckdb"), tmp_path / "text.duckdb"
+    text.write_text("not a database" * 1000)
+    missing = f"{path} has no table 'qas'; allowed: its tables: bot.asked, qa; write {path}#TABLE"
+    which = f"{path} is a DuckDB file: which table?; allowed: its tables: bot.asked, qa"
+    for source, message in [
+        (f"{path}#qas", missing),
+        (f"duckdb:///{path}#qas", missing),
+        (path, which),
+        (f"duckdb:///{path}", which),
+        (f"{path}#", which),
+        ("duckdb://qa.duckdb#t", "names no DuckDB file; allowed: FILE.duckdb#TABLE"),
+        ("duckdb://#t", "names no DuckDB file; allowed: FILE.duckdb#TABLE"),
+        (f"{text}#qa", f"{text} cannot be opened as a DuckDB file"),
+        (f"{tmp_path}/none.duckdb#qa", "no such file"),
+    ]:
+        assert message in str(refuse(source)), source
 
 
 def test_a_view_that_fails_is_refused(tmp_path: Path) -> None:
@@ -124,11 +117,3 @@ def test_a_locked_duckdb_file_is_refused_after_some_patience(tmp_path: Path, mon
     assert f"{path} is locked: " in message
     assert "allowed: a file that no program writes to; close the program that writes to it" in message
     assert len(read_all(f"{path}#qa")) == 1
-
-
-def test_a_table_source_says_why_it_cannot_be_read(tmp_path: Path) -> None:
-    path = make_duckdb(tmp_path / "qa.duckdb")
-    with pytest.raises(TableSourceError) as caught:
-        next(read_table(path, "other", batch_size=10))
-    assert (caught.value.reason, caught.value.tables) == ("no_table", ("bot.asked", "qa"))
-    assert next(read_table(path, "bot.asked", batch_size=10)) == [{"question": "q"}]

@@ -31,33 +31,28 @@ def add_scores(con: duckdb.DuckDBPyConnection, metric: str) -> None:
         fill(con, "scores", {**key, "value": found.value, "unscored_reason": found.unscored_reason})
 
 
-def test_statements_are_listed_by_label_in_their_order() -> None:
-    row = read_lists(Sample(answer=["TP", "FP", "TP"], ground_truth=["FN", "TP", "FN"]))["s"]
-    assert row["tp"] == ["Statement A1.", "Statement A3."], (
-        "a ground-truth statement that was found does not count as a second TP"
+def test_statements_are_listed_by_label_with_the_scores_that_follow_from_them() -> None:
+    rows = read_lists(
+        Sample(answer=["TP", "FP", "TP"], ground_truth=["FN", "TP", "FN"]),
+        Sample(sample_id="twelve", answer=["TP"] * 12, ground_truth=["TP"]),
+        Sample(sample_id="silent", ground_truth=["FN", "FN"]),
+        run=NAMED,
     )
+    row = rows["s"]
+    # A ground-truth statement that was found does not count as a second TP.
+    assert row["tp"] == ["Statement A1.", "Statement A3."]
     assert row["fp"] == ["Statement A2."]
     assert row["fn"] == ["Statement G1.", "Statement G3."]
     assert (row["n_tp"], row["n_fp"], row["n_fn"]) == (2, 1, 2)
-
-
-def test_scores_are_those_on_record_and_follow_from_the_counts() -> None:
-    row = read_lists(Sample(answer=["TP", "FP", "TP"], ground_truth=["FN", "TP", "FN"]))["s"]
-    tp, fp, fn = row["n_tp"], row["n_fp"], row["n_fn"]
-    assert row["factual_precision"] == pytest.approx(tp / (tp + fp))
-    assert row["factual_recall"] == pytest.approx(tp / (tp + fn))
-    assert row["factual_f1"] == pytest.approx(tp / (tp + 0.5 * (fp + fn)))
-
-
-def test_ten_statements_stand_in_the_order_of_the_text() -> None:
-    row = read_lists(Sample(answer=["TP"] * 12, ground_truth=["TP"]))["s"]
-    assert row["tp"] == [f"Statement A{n}." for n in range(1, 13)], "A10 comes after A9 and not after A1"
-
-
-def test_the_run_is_named_as_it_was() -> None:
-    row = read_lists(Sample(answer=["TP"], ground_truth=["TP"]), run=NAMED)["s"]
-    assert {name: row[name] for name in NAMED} == NAMED
-    assert row["run_id"] == "r"
+    assert row["factual_precision"] == pytest.approx(2 / 3)
+    assert row["factual_recall"] == pytest.approx(2 / 4)
+    assert row["factual_f1"] == pytest.approx(2 / (2 + 0.5 * (1 + 2)))
+    assert {name: row[name] for name in ("run_id", *NAMED)} == {"run_id": "r", **NAMED}
+    # A10 comes after A9 and not after A1.
+    assert rows["twelve"]["tp"] == [f"Statement A{n}." for n in range(1, 13)]
+    silent = rows["silent"]
+    assert (silent["tp"], silent["fp"], silent["fn"]) == ([], [], ["Statement G1.", "Statement G2."])
+    assert (silent["factual_precision"], silent["factual_recall"], silent["factual_f1"]) == (None, 0, 0)
 
 
 def test_nothing_listed_is_not_the_same_as_nothing_classified() -> None:
@@ -77,13 +72,7 @@ def test_nothing_listed_is_not_the_same_as_nothing_classified() -> None:
     assert [rows["broken"][metric] for metric in FACTUAL] == [None] * 3
 
 
-def test_a_silent_answer_leaves_everything_out() -> None:
-    row = read_lists(Sample(ground_truth=["FN", "FN"]))["s"]
-    assert (row["tp"], row["fp"], row["fn"]) == ([], [], ["Statement G1.", "Statement G2."])
-    assert (row["factual_precision"], row["factual_recall"], row["factual_f1"]) == (None, 0, 0)
-
-
-def test_a_run_without_these_metrics_has_the_lists_all_the_same() -> None:
+def test_run_without_these_metrics_has_the_lists_too() -> None:
     row = read_lists(Sample(answer=["TP"], ground_truth=["TP"]), metrics=())["s"]
     assert row["tp"] == ["Statement A1."]
     assert [row[metric] for metric in FACTUAL] == [None] * 3
@@ -98,7 +87,7 @@ def test_runs_do_not_mix() -> None:
     assert [tuple(row.values()) for row in rows] == [("q", "run q", 0, 1), ("r", "run r", 1, 0)]
 
 
-def test_a_judged_run_is_read_by_the_command(house: House, ask: Callable[..., Finished]) -> None:
+def test_judged_run_is_read_by_the_command(house: House, ask: Callable[..., Finished]) -> None:
     sql = f"select * from fact_lists where run_id = '{house.run_id}' and sample_id = 'tide-1'"
     (row,) = ask("query", sql, "--format", "json").document
     assert row["tp"] == ["High tide at Brankmouth is at 6 in the morning."]
