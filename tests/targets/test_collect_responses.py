@@ -70,9 +70,7 @@ def test_a_later_response_takes_the_place_of_an_earlier_one_of_the_same_run(ware
 def test_responses_are_moved_while_others_come(warehouse: Warehouse) -> None:
     record = Mover(warehouse, "responses")
     record.keep(make_row("a"))
-    assert len(record) == 1
     record.flush(patience_s=5.0)
-    assert len(record) == 0
     assert read_answers(warehouse).keys() == {"a"}
     record.keep(make_row("b"))
     record.close()
