@@ -119,7 +119,7 @@ def test_a_file_of_another_shape_is_refused_with_the_right_one(tmp_path: Path, t
         load_prices(own)
 
 
-def test_a_file_that_is_no_yaml_is_refused_with_the_line(tmp_path: Path) -> None:
+def test_file_with_invalid_yaml_is_refused_with_the_line(tmp_path: Path) -> None:
     own = write_prices(tmp_path, "gpt: [1, 2]\na: b: c\n")
     with pytest.raises(FatalJudgeError, match=r"own\.yaml, line 2 is not valid YAML; each line of a price table is"):
         load_prices(own)

@@ -56,7 +56,7 @@ def test_unreadable_reply_names_the_reason(reply: str, problem: str) -> None:
         read_statements(reply)
 
 
-def test_blank_statements_and_repeats_are_no_statements() -> None:
+def test_blank_statements_and_repeats_are_left_out() -> None:
     assert read_statements('{"statements": [" a  b ", "", "a b", "c", "  "]}') == ["a b", "c"]
 
 
@@ -133,7 +133,7 @@ def test_supporting_contexts_are_read_without_repeats() -> None:
 
 
 @pytest.mark.parametrize("contexts", [["C1", "C9"], [1], [["C1"]], "C1", None, [None]])
-def test_support_by_what_was_not_given_is_no_verdict(contexts: object) -> None:
+def test_support_by_an_unknown_context_is_refused(contexts: object) -> None:
     reply = say_verdicts({"id": "A1", "contexts": contexts}, {"id": "G1", "contexts": ["C1"]})
     assert set(read_verdicts(reply, dict.fromkeys(["A1", "G1"], ()), {"C1"}).by_id) == {"G1"}
 

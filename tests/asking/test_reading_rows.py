@@ -82,7 +82,7 @@ def test_empty_cell_counts_as_missing_and_the_other_verdict_is_kept(row: list[st
 @pytest.mark.parametrize(
     "row", [["A1", "G1"], ["A1", "G1", "TP", "C1", "C2"], ["A1", "G1", "TP", ["C1"]], [], [1, 2, 3]]
 )
-def test_what_is_no_row_is_asked_for_again(row: list[Any]) -> None:
+def test_invalid_rows_are_requested_again(row: list[Any]) -> None:
     verdicts = read(row, WHOLE[1], WHOLE[2])
     assert verdicts.missing == ("A1", "supports A1")
     assert "3 cells for a context, 4 for a statement" in verdicts.problems[0]

@@ -300,7 +300,7 @@ async def test_a_vote_that_fails_leaves_open_where_the_others_disagree(tmp_path:
     assert str(error) == "no majority of 3 votes on C1, C2; 1 failed, the first: filtered"
 
 
-async def test_one_vote_of_three_is_no_majority(tmp_path: Path) -> None:
+async def test_one_vote_of_three_is_not_a_majority(tmp_path: Path) -> None:
     says = say_by_vote(RefusedRequest("filtered"), say_useful({"C1"}), RefusedRequest("too long"))
     error, _ = await ask(tmp_path, says)
     assert str(error) == "no majority of 3 votes on C1, C2, C3; 2 failed, the first: filtered"

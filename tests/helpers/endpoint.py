@@ -103,14 +103,12 @@ class Options:
     models: tuple[str, ...] = ()  # the only models known; empty knows every name
     model_fields: Mapping[str, Any] = field(default_factory=dict)  # beside the usual ones of each model listed
     documents: Mapping[str, dict[str, Any]] = field(default_factory=dict)  # what else is served, by path
-    context_limit: int | None = None  # tokens of a prompt; longer ones are refused
     cached_from: int = 0  # tokens of a beginning that the cache takes at least
     no_json_schema: bool = False
     no_temperature: bool = False
     compose: Callable[[Asked], dict[str, Any] | str] = compose_reply  # the endpoint's replies; faults show in them
     script: Script = field(default_factory=dict)  # by kind: replies in turn, then the endpoint's; or a function
     keep_bodies: bool = False
-    dimensions: int = 256
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.faults) - FAULTS)
@@ -164,8 +162,6 @@ def refuse_request(options: Options, asked: Asked) -> Raw | None:
         return make_error(404, f"The model `{asked.model}` does not exist.", code="model_not_found", param="model")
     if asked.kind == "embeddings" and not (all(asked.texts) and 0 < len(asked.texts) <= MAX_INPUTS):
         return make_error(400, f"'input' must be 1 to {MAX_INPUTS} texts, none of them empty.", param="input")
-    if options.context_limit is not None and count_tokens(*asked.texts) > options.context_limit:
-        return make_http_fault("context_length_exceeded", None)
     if body.get("stream"):
         return make_error(400, "This endpoint does not stream.", param="stream", code="unsupported_value")
     if options.no_json_schema and (body.get("response_format") or {}).get("type") == "json_schema":
@@ -314,14 +310,6 @@ class Endpoint:
     def configure(self, **changes: Any) -> None:  # noqa: ANN401  # Options checks them
         """Change options from the next request on; counters continue."""
         self.options = dataclasses.replace(self.options, **changes)
-
-    def reset(self) -> None:
-        """Forget all requests, as after a fresh start; requests still in flight stay counted as such."""
-
-        async def reset_in_loop() -> None:
-            self._reset()
-
-        asyncio.run_coroutine_threadsafe(reset_in_loop(), self._loop).result(timeout=30)
 
     def _reset(self) -> None:
         in_flight = self.stats.in_flight if hasattr(self, "stats") else 0
@@ -505,7 +493,7 @@ class Endpoint:
         written. Where requests are marked that is up to the mark, and nothing else is kept.
         """
         if asked.kind == "embeddings":
-            return Raw(body=build_embeddings(asked, self.options.dimensions) if canned is None else canned)
+            return Raw(body=build_embeddings(asked) if canned is None else canned)
         choice = spoil_reply(
             self.options.compose(asked) if canned is None else canned, fault if fault in CONTENT_FAULTS else None
         )

@@ -8,7 +8,6 @@ not the rule. Everything is a pure function of the request.
 from __future__ import annotations
 
 import base64
-import json
 import re
 import time
 import zlib
@@ -39,11 +38,10 @@ FAULTS: frozenset[str] = CONTENT_FAULTS | frozenset(get_args(HttpFault))
 # Lists of this length stand for the statements, questions or verdicts of an answer of some five sentences.
 _ITEMS = 4
 _WORDS = "The keeper of the lighthouse wrote the weather into the log."
-_ANNOUNCEMENT = "specified in JSON Schema:"
-_EXAMPLE = "Example JSON:"
 _DEPTH = 12
 ID_FAULTS = frozenset({"missing_id", "doubled_id", "invented_id", "unknown_label"})
 
+DIMENSIONS = 256  # of a vector where the request names none
 SHARED_STATEMENT = 0.6  # share of a statement's words in another text from which on it is supported there
 SHARED_CONTEXT = 0.3  # share of the ground truth's words that makes a context useful
 
@@ -156,8 +154,11 @@ def compose_reply(asked: Asked) -> dict[str, Any] | str:
         case "fused":
             return _fuse(asked)
         case _:
-            echo = f"You said: {asked.texts[-1][:200]}" if asked.texts else ""
-            return compose_for_stranger(asked.body, asked.texts) or echo
+            schema = ((asked.body.get("response_format") or {}).get("json_schema") or {}).get("schema")
+            if schema:
+                filled: dict[str, Any] = fill_schema(schema)
+                return filled
+            return f"You said: {asked.texts[-1][:200]}" if asked.texts else ""
 
 
 def split_sentences(text: str) -> list[str]:
@@ -260,9 +261,9 @@ def build_completion(
     }
 
 
-def build_embeddings(asked: Asked, dimensions: int) -> dict[str, Any]:
+def build_embeddings(asked: Asked) -> dict[str, Any]:
     """The body of an embeddings reply; the request's own `dimensions` and `encoding_format` come first."""
-    vectors = [embed_text(text, asked.body.get("dimensions") or dimensions) for text in asked.texts]
+    vectors = [embed_text(text, asked.body.get("dimensions") or DIMENSIONS) for text in asked.texts]
     packed = asked.body.get("encoding_format") == "base64"
     data = [
         {"object": "embedding", "index": i, "embedding": base64.b64encode(v).decode() if packed else v.tolist()}
@@ -356,44 +357,24 @@ def _blank(row: Sequence[str], named: Sequence[str]) -> list[str]:
 
 
 def _spoil_verdicts(verdicts: Sequence[Any], fault: str | None) -> list[Any]:
+    """Return verdicts, objects or rows, with the fault in the first of them."""
     first, *rest = verdicts
-    if isinstance(first, list):
-        return _spoil_rows(verdicts, fault)
+    is_row = isinstance(first, list)
+    stranger = f"{(first[0] if is_row else first['id'])[0]}999"
     match fault:
         case "missing_id":
             return rest
         case "doubled_id":
             return [first, *verdicts]
         case "invented_id":
-            return [*verdicts, {**first, "id": f"{first['id'][0]}999"}]
-        case _:
-            spoiled = {"label": "PERHAPS"} if "label" in first else {"contexts": ["C999"]}
-            return [{**first, **spoiled}, *rest]
-
-
-def _spoil_rows(rows: Sequence[Any], fault: str | None) -> list[Any]:
-    first, *rest = rows
-    match fault:
-        case "missing_id":
-            return rest
-        case "doubled_id":
-            return [first, *rows]
-        case "invented_id":
-            return [*rows, [f"{first[0][0]}999", *first[1:]]]
-        case _:
-            return [[*first[:2], "PERHAPS", *first[3:]], *rest]
+            return [*verdicts, [stranger, *first[1:]] if is_row else {**first, "id": stranger}]
+    if is_row:
+        return [[*first[:2], "PERHAPS", *first[3:]], *rest]
+    return [{**first, **({"label": "PERHAPS"} if "label" in first else {"contexts": ["C999"]})}, *rest]
 
 
 def _to_json(value: object) -> str:
     return orjson.dumps(value).decode()
-
-
-def compose_for_stranger(body: Mapping[str, Any], texts: tuple[str, ...]) -> Any:  # noqa: ANN401  # any JSON value
-    """Return the reply in the shape that the request asks for by a schema or an example; else None."""
-    wanted = (body.get("response_format") or {}).get("json_schema") or {}
-    last = texts[-1] if texts else ""
-    schema = wanted.get("schema") or _read_json_after(_ANNOUNCEMENT, last)
-    return fill_schema(schema) if isinstance(schema, dict) else _read_json_after(_EXAMPLE, last)
 
 
 def fill_schema(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON value
@@ -416,13 +397,3 @@ def _fill(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Any
     if schema.get("type") == "array":
         return [_fill(schema.get("items", {}), root, depth - 1)] * _ITEMS
     return {"integer": 1, "number": 1, "boolean": True}.get(schema.get("type", ""), _WORDS)
-
-
-def _read_json_after(words: str, text: str) -> Any:  # noqa: ANN401
-    _, announced, rest = text.rpartition(words)
-    if not announced:
-        return None
-    try:
-        return json.JSONDecoder().raw_decode(rest.lstrip("* \n"))[0]
-    except json.JSONDecodeError:
-        return None
