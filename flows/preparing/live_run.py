@@ -33,7 +33,6 @@ from evalhouse.tasks.judge.protocol import (
     is_fixed,
 )
 from evalhouse.tasks.models.make import Judges, check_embeddings_name, make_judges
-from evalhouse.tasks.pipeline.live_run import Asking, LiveRun
 from evalhouse.tasks.settings.run import RunSettings, is_traces
 from evalhouse.tasks.settings.suite import TraceWindow
 from evalhouse.warehouse.errors import WarehouseError
@@ -70,6 +69,7 @@ from evalhouse.warehouse.steps import (
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
+    from evalhouse.tasks.pipeline.live_run import Asking, LiveRun
     from evalhouse.tasks.targets.collection import Collection, KnownResponses, ParentResponses, Pose
     from evalhouse.tasks.targets.protocol import Target
 
@@ -222,7 +222,7 @@ class Tools:
     plan: Plan
     judges: Judges
 
-    def make_live_run(self, run_id: str, warehouse: Warehouse, *, since: datetime | None = None) -> LiveRun:
+    def make_live_run(self, run_id: str, warehouse: Warehouse, *, since: datetime | None = None) -> "LiveRun":
         """The live run of a run; its deadline counts from now, or from `since`."""
         return make_live_run(run_id, self.settings, self.plan, self.judges, warehouse, since=since)
 
@@ -244,7 +244,7 @@ class PreparedRun:
     is_file: bool = True
     notices: tuple[str, ...] = ()
 
-    def make_live_run(self, warehouse: Warehouse) -> LiveRun:
+    def make_live_run(self, warehouse: Warehouse) -> "LiveRun":
         """The live run."""
         judges = self.tools.judges
         notices: list[str] = []
@@ -425,9 +425,11 @@ def make_live_run(
     *,
     record: Record | None = None,
     since: datetime | None = None,
-) -> LiveRun:
+) -> "LiveRun":
     """Return the live run of a run, with all that can be refused checked; its calls go to `record`, else to the
     warehouse. Raises FatalJudgeError."""
+    from evalhouse.tasks.pipeline.live_run import Asking, LiveRun  # noqa: PLC0415  # imports Prefect
+
     check_embeddings_name(settings.embeddings)
     if settings.batch or settings.deadline is not None:
         from evalhouse.flows.preparing.batches import check_batch  # noqa: PLC0415  # few runs go by batch
@@ -448,7 +450,7 @@ def make_live_run(
 
         embedding_model = make_embedding_model(settings.embeddings)
 
-    def open_asking() -> Asking:
+    def open_asking() -> "Asking":
         prices = load_prices(settings.prices)
         asker = Asker(
             judge=judges.default,
@@ -534,7 +536,7 @@ def make_limit(settings: RunSettings, judge: Judge, *, beside: Sequence[Asker] =
 
 
 def make_collection(
-    live_run: LiveRun,
+    live_run: "LiveRun",
     run: RunRow,
     target: "Target | None",
     parent: RunRow | None,

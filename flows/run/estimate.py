@@ -13,7 +13,7 @@ import asyncio
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from evalhouse.flows.preparing.live_run import (
     check_history,
@@ -44,7 +44,6 @@ from evalhouse.tasks.datasets.read import stage_of
 from evalhouse.tasks.judge.protocol import find_judge, list_judges
 from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.models.stand_ins import DryRecord, StandInJudge
-from evalhouse.tasks.pipeline.live_run import LiveRun, make_work
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import nothing_looked_up
 from evalhouse.tasks.targets.collection import KnownResponses
@@ -65,6 +64,9 @@ _USAGE_COLUMNS = {
     "prompt_tokens": "#tokens in", "cached_tokens": "#of them shared", "completion_tokens": "#tokens out",
     "cost_usd": "#cost", "cached_usd": "#with cache",
 }  # fmt: skip
+
+if TYPE_CHECKING:
+    from evalhouse.tasks.pipeline.live_run import LiveRun
 
 T = TypeVar("T")
 FillIn = Callable[[Sequence[StoredSample]], list[StoredSample]]
@@ -133,7 +135,7 @@ class Estimate:
         }
 
 
-def ask_dry(settings: RunSettings, plan: Plan, ask: Callable[[LiveRun, DryRecord], Coroutine[Any, Any, T]]) -> T:
+def ask_dry(settings: RunSettings, plan: Plan, ask: Callable[["LiveRun", DryRecord], Coroutine[Any, Any, T]]) -> T:
     """Call `ask` with a live run that sends and writes nothing, and with the record that counts instead.
 
     Raises the errors of a real run; limits of rates and the budget do not apply.
@@ -173,7 +175,7 @@ def estimate_run(settings: RunSettings, *, fill_in: FillIn = list) -> Estimate:
     `fill_in` gives samples answers from elsewhere and leaves out samples without one.
     """
 
-    async def take_steps(live_run: LiveRun, record: DryRecord) -> dict[str, Usage]:
+    async def take_steps(live_run: "LiveRun", record: DryRecord) -> dict[str, Usage]:
         for notice in describe_columns(staged, settings, live_run.metrics, live_run.rubrics):
             print_notice(notice)
         picked = None
@@ -184,6 +186,7 @@ def estimate_run(settings: RunSettings, *, fill_in: FillIn = list) -> Estimate:
             picked = {pick.ordinal for pick in picks if pick.picked}
         # Imports Prefect, whose settings are not known yet when a command imports this module.
         from evalhouse.flows.shards import take_asking_steps  # noqa: PLC0415
+        from evalhouse.tasks.pipeline.live_run import make_work  # noqa: PLC0415
 
         for first in range(1, staged.staging.n_rows + 1, _SAMPLES_AT_ONCE):
             found = staged.staging.read_between(first, first + _SAMPLES_AT_ONCE - 1)
