@@ -103,11 +103,12 @@ def test_faults_and_kills_lose_nothing_and_nothing_is_paid_twice(tmp_path: Path)
     path, before = tmp_path / "set.jsonl", tmp_path / "before.jsonl"
     faults = {"rate_limit": 0.1, "server_error": 0.1, "reset": 0.1}
     shared = ("--judge", "openai:judge", "--embeddings", "hashing", "--attempts", "50", "--concurrency", "8")
-    with noting_endpoint(compose=PortAnswers().compose, faults=faults, seed=7, retry_after=0) as endpoint:
+    with noting_endpoint(compose=PortAnswers().compose, seed=7, retry_after=0) as endpoint:
         variables = {"OPENAI_API_KEY": "none", "OPENAI_BASE_URL": endpoint.base_url}
         place = Place(folder=tmp_path, variables=variables)
         made = finish(place.start("testset", "make", "1", "-n", "120", "-o", path.name, *shared))
         assert made.status == 0, made.stderr
+        endpoint.configure(faults=faults)
         for own, copy in ((path, before), (find_manifest(path), find_manifest(before))):
             copy.write_bytes(own.read_bytes())
         command = ("testset", "refresh", path.name, "2", *shared, "--json")
