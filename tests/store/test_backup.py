@@ -115,7 +115,7 @@ def test_running_run_is_resumed_from_a_backup(house: House, tmp_path: Path, ask:
     assert Warehouse(str(copy)).read(scores).equals(before)
 
 
-def test_a_copy_with_other_rows_is_no_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backup_whose_rows_differ_is_refused_and_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warehouse = make_warehouse(tmp_path)
     warehouse.append(make_batch("b"))
     copy_database = backup_module.copy_database

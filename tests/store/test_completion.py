@@ -70,7 +70,7 @@ def test_within_a_string_or_a_comment_nothing_is_offered(catalog: Catalog, befor
     assert bool(offer(catalog, before, " from run_scores")) == is_offered
 
 
-def test_names_that_are_no_plain_words_are_quoted(tmp_path: Path) -> None:
+def test_completion_quotes_names_where_sql_requires_it(tmp_path: Path) -> None:
     path = tmp_path / "odd.duckdb"
     with duckdb.connect(str(path)) as connection:
         connection.execute('create table "my table" ("order" int, "a ""b""" int, Größe int)')

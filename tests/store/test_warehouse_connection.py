@@ -53,7 +53,7 @@ def test_a_writer_makes_missing_folders(tmp_path: Path) -> None:
     assert count_rows(warehouse, "runs") == 0
 
 
-def test_a_folder_is_no_warehouse(tmp_path: Path) -> None:
+def test_a_folder_is_refused_as_a_warehouse(tmp_path: Path) -> None:
     expect_refusal(tmp_path, "is a folder", "evalhouse.duckdb")
 
 

@@ -212,7 +212,7 @@ def test_foreign_file_is_refused_and_left_alone(tmp_path: Path, sql: str) -> Non
     assert path.read_bytes() == before
 
 
-def test_a_table_of_the_users_own_is_no_obstacle(tmp_path: Path) -> None:
+def test_migrate_accepts_tables_and_views_of_a_user(tmp_path: Path) -> None:
     location = make_warehouse(tmp_path).location
     with duckdb.connect(str(location.path)) as con:
         con.execute("create table my_notes (a int); create view my_view as select * from runs")

@@ -195,7 +195,7 @@ def test_functions_that_change_settings_or_run_text_are_refused(
     assert capfd.readouterr().out == ""
 
 
-def test_words_that_only_look_like_those_functions_are_no_matter(ask: Ask) -> None:
+def test_text_that_resembles_a_forbidden_function_is_allowed(ask: Ask) -> None:
     assert ask("select 'query (x)' as query, 1 as enable_logging").rows() == [("query (x)", 1)]
 
 
@@ -301,6 +301,6 @@ def test_the_warehouse_is_unchanged_and_free_afterwards(folder: Path, ask: Ask) 
     ]
 
 
-def test_without_a_warehouse_there_is_no_query(tmp_path: Path) -> None:
+def test_a_query_without_a_warehouse_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WarehouseMissing, match="no warehouse at"):
         run_query(parse_location(str(tmp_path / "w.duckdb")), "select 1")

@@ -182,7 +182,7 @@ def test_a_move_refuses_a_place_that_holds_something_else(filled: Warehouse, tmp
         move_warehouse(filled, filled, lambda *_: None)
 
 
-def test_rows_that_differ_are_no_match(filled: Warehouse, tmp_path: Path) -> None:
+def test_a_move_to_a_warehouse_whose_rows_differ_is_refused(filled: Warehouse, tmp_path: Path) -> None:
     other = tmp_path / "other.duckdb"
     shutil.copyfile(filled.location.path, other)
     _change(Warehouse(str(other)), "update scores set value = 0.123 where rowid = (select min(rowid) from scores)")

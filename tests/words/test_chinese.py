@@ -177,6 +177,6 @@ def test_half_width_punctuation_would_be_noticed(line: str) -> None:
     assert _HALF_WIDTH.search(line)
 
 
-def test_numbers_times_and_codes_are_no_punctuation() -> None:
+def test_half_width_signs_of_numbers_times_and_codes_are_allowed() -> None:
     for line in ("夜班：22:40，北码头。", "概率之和为 1。", "例如 [C1]、`[[7]]` 和 0.8。", "{“甲”}（乙）"):
         assert not _HALF_WIDTH.search(line)

@@ -552,7 +552,7 @@ def test_a_reply_without_lists_and_one_with_very_many_verdicts_keep_the_prompts_
 
 
 @pytest.mark.parametrize(("text", "most"), [("2, 3, 5: " * 20, 60), ("春夏秋冬" * 20, 80), ("Yes.", 8)])
-def test_a_list_of_texts_ends_where_there_are_no_more_words_to_make_one_of(text: str, most: int) -> None:
+def test_the_schema_limits_a_list_of_texts_by_the_length_of_the_text(text: str, most: int) -> None:
     prompt = load_prompts()["extract"]
     schema = prompt.build_schema({"question": "", "text": text})
     assert schema["properties"]["statements"] == {"type": "array", "items": {"type": "string"}, "maxItems": most}
