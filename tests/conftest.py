@@ -1,4 +1,4 @@
-"""What holds for every test: none starts a Prefect server by accident, and none finds a key that is not its own."""
+"""Settings of every test: none starts a Prefect server by accident, and none finds a key that it did not set."""
 
 import contextlib
 import gc
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from endpoint import Endpoint
 
 os.environ["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"
-# Where Python is told to keep nothing it has compiled, each of some hundred processes would compile everything again.
+# With PYTHONDONTWRITEBYTECODE each of some hundred processes would compile everything again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 _FOLDER = tempfile.TemporaryDirectory(prefix="evalhouse-session-")
 # What is imported to collect the tests stays: to look through it for garbage took a fifth of the collecting.
 gc.disable()
-# Each HTTP client reads all authorities of the world, which takes 30 ms; nobody on this machine is signed by one.
+# Each HTTP client reads all certificate authorities, which takes 30 ms; no server of a test is signed by one.
 _first, _end, _ = Path(certifi.where()).read_text(encoding="utf-8").partition("-----END CERTIFICATE-----\n")
 _AUTHORITY = Path(_FOLDER.name) / "authority.pem"
 _AUTHORITY.write_text(_first + _end, encoding="utf-8")
@@ -83,8 +83,8 @@ def pytest_unconfigure() -> None:
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Each worker begins to collect in another room: pytest compiles a test file where nobody has done so before, for
-    10 s of CPU in all, and in step all workers would compile all files."""
+    """Start each worker in a different room: pytest compiles a test file unless another worker has done so, which takes
+    10 s of CPU in all, and workers in the same order would each compile all files."""
     report = yield
     if collector.path == Path(__file__).parent:
         worker, n_workers = (
@@ -136,7 +136,7 @@ def prefect_home() -> Path:
 
 @pytest.fixture
 def endpoint() -> "Iterator[Endpoint]":
-    """An endpoint that answers all as it is asked; files whose tests ask another have a fixture of their own."""
+    """An endpoint that answers every request; files that need a different one define their fixture."""
     from endpoint import running_endpoint  # noqa: PLC0415  # most files need none
 
     with running_endpoint() as running:
@@ -145,8 +145,8 @@ def endpoint() -> "Iterator[Endpoint]":
 
 @pytest.fixture(scope="session", autouse=True)
 def wide_tables() -> None:
-    """In a pipe tables are 100 wide, which tests that read their rows do without. Not set before: pytest's own lines
-    would be as wide."""
+    """Make tables wider than the 100 columns of a pipe, for tests that read rows. Not set earlier: pytest's lines would
+    be as wide."""
     os.environ["COLUMNS"] = str(UNWRAPPED)
 
 
@@ -158,7 +158,7 @@ def house(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> House
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """A real one, without a window; where there is none the test is skipped. Whoever opens a page closes it."""
+    """A real browser without a window; without one the test is skipped. A test closes each page that it opens."""
     with open_browser() as browser:
         yield browser
 

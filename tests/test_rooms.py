@@ -1,4 +1,4 @@
-"""Who may import whom: rooms in layers, no circle between rooms or files, and every room a package that is installed.
+"""Rules of imports: rooms in layers, no circle between rooms or files, and every room a package that is installed.
 
 A room is a folder; the files that lie beside the rooms of `flows/`, `tasks/` and `warehouse/` count as rooms too.
 Imports inside functions and for types alone count like all others.
@@ -52,7 +52,7 @@ def _find_imports(path: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def neighbours() -> dict[str, set[str]]:
-    """For each file the files of ours that it imports, as paths from the root."""
+    """Map each file to the files of evalhouse that it imports, as paths from the root."""
     paths = {name_module(path): path.relative_to(ROOT).as_posix() for path in list_files()}
     return {own: {paths[name] for name in list_imports(ROOT / own) if name in paths} - {own} for own in paths.values()}
 

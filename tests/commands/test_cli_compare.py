@@ -56,7 +56,7 @@ class Copy:
 
 @pytest.fixture(scope="module")
 def template(house: House, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A copy of the house's warehouse in which the first run stands once more."""
+    """A copy of the house's warehouse with a second copy of the first run."""
     path = str(shutil.copy(house.path, tmp_path_factory.mktemp("template") / "template.duckdb"))
     where = f"where run_id = '{house.run_id}'"
     columns = "'copied' as run_id, 'copy' as label, started_at + interval 1 hour as started_at"
@@ -96,7 +96,7 @@ def find_metric(document: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def list_parts(document: dict[str, Any], metric: str) -> dict[str, float]:
-    """What adds to the change of a metric, by part."""
+    """Return how much each part adds to the change of a metric."""
     return {part["name"]: part["value"] for part in find_metric(document, metric)["parts"] if part["n_moved"]}
 
 
@@ -169,7 +169,7 @@ def test_means_and_coverage_are_those_of_the_runs(house: House, equal: dict[str,
     ],
 )
 def test_each_text_that_changes_alone_has_the_whole_change(copy: Copy, assignment: str, metric: str, part: str) -> None:
-    # The house's samples have no reference ids of their own.
+    # The house's samples have no reference ids.
     copy.change("update scores set value = 1, unscored_reason = null where metric = 'hit_at_k'")
     copy.change_sample(TIDE, assignment)
     copy.move(TIDE, "value - 0.25", metric)
@@ -316,7 +316,7 @@ def test_a_sample_in_which_nothing_moved_says_so(copy: Copy, ask: Ask) -> None:
 def test_samples_that_share_a_conversation_are_found_and_named(copy: Copy) -> None:
     assert copy.compare()["cluster"] is None
     copy.change("update run_samples set metadata = '{\"conversation_id\": 7, \"half\": 1}' where run_id = 'copied'")
-    assert copy.compare()["cluster"] is None, "one conversation for all is none to tell apart"
+    assert copy.compare()["cluster"] is None, "a single conversation for all samples separates none"
     other = '{"conversation_id": 8, "half": 2}'
     copy.change(f"update run_samples set metadata = '{other}' where run_id = 'copied' and sample_id = '{TIDE}'")
     document = copy.compare()

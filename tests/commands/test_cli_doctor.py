@@ -69,10 +69,10 @@ def test_the_warehouse_is_reported_by_flag_or_variable(house: House, ask: Ask, m
         ("EVALHOUSE_JUDGE", "no_such_module:make", "judge", "cannot import"),
         ("EVALHOUSE_EMBEDDINGS", "word2vec", "embeddings", "unknown embeddings"),
         ("EVALHOUSE_LANGUAGE", "fr", "prompts", "unknown language"),
-        ("EVALHOUSE_PROMPTS", "nowhere", "prompts", "is not a folder"),
+        ("EVALHOUSE_PROMPTS", "absent", "prompts", "is not a folder"),
         ("EVALHOUSE_METRICS", "factual_f2", "metrics", "'factual_f2'"),
-        ("EVALHOUSE_METRIC_FILES", "nowhere", "metrics", "no folder of metric files"),
-        ("EVALHOUSE_PRICES", "nowhere.yaml", "prices", "cannot read the price file"),
+        ("EVALHOUSE_METRIC_FILES", "absent", "metrics", "no folder of metric files"),
+        ("EVALHOUSE_PRICES", "absent.yaml", "prices", "cannot read the price file"),
         ("EVALHOUSE_JUGDE", "lexical", "variables", "did you mean EVALHOUSE_JUDGE?"),
         ("PREFECT_API_URL", "http://127.0.0.1:9/api", "prefect", "does not answer"),
         ("PREFECT_API_URL", "nonsense", "prefect", "does not answer"),
@@ -216,7 +216,7 @@ def test_everything_wrong_with_prompts_is_reported(ask: Ask, tmp_path: Path) -> 
     assert "sytem" in checked.stderr
     assert "exract" in checked.stderr
     assert ask("prompts", "list", "--prompts", str(tmp_path)).status == 2
-    assert "nowhere: is not a folder" in ask("prompts", "check", "nowhere").stderr
+    assert "absent: is not a folder" in ask("prompts", "check", "absent").stderr
 
 
 def test_own_metrics_are_tried(ask: Ask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Runs against an endpoint that refuses, breaks or is cut off: what is said, and that nothing is paid twice."""
+"""Runs against an endpoint that refuses, breaks or is cut off: the messages, and that nothing is paid twice."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ AT_ONCE = [
     refuse("run", "sample", "--set", "mrr=1", message="METRIC.PARAMETER=NUMBER"),
     refuse("run", "sample", "--set", "answer_corectness.x=1", message=("'answer_corectness'", "answer_correctness")),
     refuse("run", "sample", "--set", "answer_correctness.x=1", message=("no parameter 'x'", "factual_weight")),
-    refuse("run", "sample", "--metric-files", "nowhere", "--set", "mrr.k=1", message="no folder of metric files"),
+    refuse("run", "sample", "--metric-files", "absent", "--set", "mrr.k=1", message="no folder of metric files"),
     refuse("run", "sample", "--no-such-option", message="--no-such-option"),
     refuse("run", "sample", message="EVALHOUSE_CONCURRENCY: got 'many'", EVALHOUSE_CONCURRENCY="many"),
     refuse("run", "sample", message="EVALHOUSE_TEMPERATURE: got '9'", EVALHOUSE_TEMPERATURE="9"),
@@ -125,7 +125,7 @@ AT_ONCE = [
     refuse("diagnose", "latest", "--runs", "0", message="--runs"),
     refuse("query", "selec 1", message="syntax error"),
     refuse("query", "select nothing_such from runs", message="nothing_such"),
-    refuse("query", "from nowhere", message="nowhere"),
+    refuse("query", "from absent", message="absent"),
     refuse("query", "\\d run_scor", message="there is no table or view 'run_scor'; did you mean run_scores"),
     refuse("query", "\\d zzzzzz", message="\\d lists what there is"),
     refuse("query", "\\d runs scores", message="syntax error"),
@@ -160,7 +160,7 @@ AT_ONCE = [
     refuse("query", "select length(repeat('x', 3000000000))", "--memory-limit", "500MB", message="Out of Memory"),
     refuse("query", "select [timestamp '294246-01-01'] as far", message="column 'far' holds a time outside"),
     refuse("prompts", "show", message="Missing argument 'NAME'"),
-    refuse("prompts", "show", "rank", "--prompts", "nowhere", message="nowhere: is not a folder"),
+    refuse("prompts", "show", "rank", "--prompts", "absent", message="absent: is not a folder"),
     refuse("prompts", "show", "rank", "--language", "fr", message="unknown language"),
     refuse("prompts", "show", "rank", "--map", "answer=reply", message="give one with --dataset"),
     refuse("prompts", "list", "--nonsense", message="--nonsense"),
@@ -195,7 +195,7 @@ def assert_refused(finished: Finished, case: Case) -> None:
     assert sum(line.startswith("Error: ") for line in finished.stderr.splitlines()) == 1, finished.stderr
     assert "Traceback" not in finished.stderr
     assert "hunter2" not in finished.stderr
-    assert "lexical judge gives the verdicts" not in finished.stderr, "an error stands alone"
+    assert "lexical judge gives the verdicts" not in finished.stderr, "an error is printed alone"
 
 
 @pytest.mark.parametrize("case", AT_ONCE, ids=lambda case: " ".join(case.arguments)[:60])
@@ -207,7 +207,7 @@ def test_wrong_usage_is_refused_at_once(ask: Ask, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture(scope="module")
 def refusals(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> list[Finished]:
-    """How all of IN_A_RUN ended."""
+    """Results of all commands of IN_A_RUN."""
     folder = tmp_path_factory.mktemp("refused")
     write_dataset(folder, ROWS)
     (folder / "notes.xyz").write_text("x")

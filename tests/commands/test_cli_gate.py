@@ -154,7 +154,7 @@ def test_questions_of_one_document_are_one_observation_each(nights: Nights, ask:
     by_page = nights.check(*limits, "--cluster", "page")
     assert (by_page["outcome"], by_page["reason"]) == ("undecided", "interval_holds_limit")
     assert by_page["detail"] == "the limit is inside the interval of 40 samples in 10 groups by page"
-    # As a suite that names the column, or a known one, has it put on record when samples are loaded.
+    # The column `cluster` as loading samples stores it, for a suite that names the column or for a known column.
     nights.change("update run_samples set cluster = 'page=' || (ordinal // 4) where run_id = 'night'")
     on_record = nights.check(*limits)
     assert on_record["detail"] == by_page["detail"]
@@ -364,9 +364,9 @@ def test_hostile_texts_stay_texts_in_both_files(nights: Nights, tmp_path: Path, 
     assert suite.get("name") == f"evalhouse gate {shown}"
     lines = markdown.read_text(encoding="utf-8").splitlines()
     (row,) = (line for line in lines if "❌ failed |" in line)
-    assert len(re.findall(r"(?<!\\)\|", row)) == 10, "nine cells, whatever the metric is called"
+    assert len(re.findall(r"(?<!\\)\|", row)) == 10, "nine cells for any name of the metric"
     for line in (row, *(line for line in lines if line.startswith("- run"))):
-        # A fence of three is longer than any run of backticks within; nothing hostile stands outside of one.
+        # A fence of three is longer than any run of backticks within; no hostile text is outside a fence.
         outside = re.sub(r"(?<!`)(`{3}|`)(?!`).+?(?<!`)\1(?!`)", "", line)
         assert not re.search(r"[<>`\x1b]|@all|\]\(", outside), outside
 

@@ -53,7 +53,7 @@ Modules = Mapping[tuple[str, ...], set[str]]
 
 @pytest.fixture(scope="module")
 def modules(house: House, tmp_path_factory: pytest.TempPathFactory) -> Modules:
-    """What is loaded after each command, the lightest first."""
+    """Modules that are loaded after each command, the lightest command first."""
     report = tmp_path_factory.mktemp("modules") / "modules.json"
     called = (HELP, *QUERIES, *READING)
     subprocess.run(

@@ -70,7 +70,7 @@ def test_a_step_with_another_judge_is_asked_alone_and_is_another_yardstick(place
     assert read(place, f"select judge, config ->> 'judge' from runs where run_id = '{mixed['run_id']}'") == [
         (MIXED, MIXED)
     ]
-    # The same once more, by a variable: all of it is on record.
+    # The same again, by a variable: every reply is stored already.
     again = place.with_variables(EVALHOUSE_JUDGE="attribute=lexical,openai:judge,classify=openai:other")
     assert again.call("run", "berths.jsonl", "--metrics", METRICS, "--json").document["judge"] == MIXED
     assert endpoint.stats.requests[chat] - n_before == 3
@@ -113,7 +113,7 @@ def test_a_run_whose_judges_are_all_lexical_needs_no_key(tmp_path: Path, prefect
         ("openai:a,overlap=lexical", METRICS, "the step 'overlap' asks no judge; steps that do: extract, classify"),
         ("rank=lexical,rank=lexical", METRICS, "the step 'rank' has two judges"),
         ("openai:judge,classify=gpt", METRICS, "unknown judge 'gpt'"),
-        ("openai:judge,classify=nowhere:make", METRICS, "nowhere"),
+        ("openai:judge,classify=absent:make", METRICS, "absent"),
         ("openai:judge,grade=lexical", "accuracy", "cannot take the step grade (accuracy), only extract, classify,"),
     ],
 )

@@ -1,6 +1,6 @@
-"""`evalhouse lineage` where a score has a past: a failed step, other weights, a user's metric, texts without end.
+"""`evalhouse lineage` of a score with a history: a failed step, other weights, a user's metric, very long texts.
 
-What a whole and healthy tree looks like is in test_cli_show.py, what stands behind grades and measures in
+Tests of a complete tree are in test_cli_show.py, tests of the sources of grades and measures in
 test_lineage_grades.py.
 """
 
@@ -165,7 +165,7 @@ def test_a_reply_can_neither_colour_the_tree_nor_add_branches(url: str, ask: Ask
     assert "tool_calls: \\x1b[31mred\n" in finished.stdout
 
 
-def test_a_run_without_scores_says_how_to_go_on(house: House, url: str, ask: Ask) -> None:
+def test_lineage_of_a_run_without_scores_names_the_command_that_resumes_it(house: House, url: str, ask: Ask) -> None:
     change(url, "delete from scores where run_id = ?", house.run_id)
     finished = ask("lineage", house.run_id, "tide-1", "--warehouse", url)
     assert finished.status == 2

@@ -1,4 +1,4 @@
-"""A run against a Prefect server that was there before: what Prefect shows of it, and what of Prefect is on record."""
+"""A run against a Prefect server that ran before: the run in Prefect, and what the warehouse stores of Prefect."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Server:
     url: str
     auth: str
 
-    def post(self, path: str, **body: object) -> Any:  # noqa: ANN401  # whatever Prefect's JSON is
+    def post(self, path: str, **body: object) -> Any:  # noqa: ANN401  # Prefect's JSON
         headers = {
             "Content-Type": "application/json",
             "Authorization": f"Basic {b64encode(self.auth.encode()).decode()}",
@@ -53,7 +53,7 @@ def server() -> Server:
 
 @pytest.fixture(scope="module")
 def served(server: Server, house: House) -> Served:
-    """A third run over the same warehouse that is to differ in whatever can be chosen."""
+    """A third run over the same warehouse in which every setting differs."""
     place = house.place
     own = write_metric(place.folder)
     finished = place.call_process(

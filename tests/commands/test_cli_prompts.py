@@ -103,7 +103,7 @@ def test_a_folder_is_checked_by_argument_or_by_variable(
 
 
 def test_an_argument_goes_before_the_variable(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EVALHOUSE_PROMPTS", "nowhere")
+    monkeypatch.setenv("EVALHOUSE_PROMPTS", "absent")
     assert ask("prompts", "check").status == 2
     write_prompt(tmp_path, read_content("rank"))
     assert ask("prompts", "check", str(tmp_path)).lines[0] == SOUND

@@ -89,7 +89,7 @@ def test_csv_is_read_back_with_lists_as_json(ask: Ask) -> None:
     finished = ask("query", SAMPLES, "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(finished.stdout)))
     assert [row["sample_id"] for row in rows] == [HOSTILE_ID, "silent-1", "tide-1", "zh-1"]
-    assert rows[0]["question"].count("\x1b") > 1, "a pipe gets the text as it is"
+    assert rows[0]["question"].count("\x1b") > 1, "a pipe gets the text unchanged"
     assert len(json.loads(rows[2]["contexts"])) == 2
     (kinds,) = csv.DictReader(io.StringIO(ask("query", KINDS, "--format", "csv").stdout))
     assert kinds["struct"] == '{"a":"b"}'
@@ -102,8 +102,8 @@ def test_a_table_shows_digits_that_three_decimals_would_lose(ask: Ask) -> None:
 
 
 def test_markdown_keeps_a_row_on_its_line(ask: Ask) -> None:
-    lines = ask("query", "select 'a|b' || chr(10) || 'c' as text, null as none", "--format", "markdown").lines
-    assert lines == ["| text | none |", "| --- | --- |", "| a\\|b c |  |"]
+    lines = ask("query", "select 'a|b' || chr(10) || 'c' as text, null as empty", "--format", "markdown").lines
+    assert lines == ["| text | empty |", "| --- | --- |", "| a\\|b c |  |"]
 
 
 def test_output_goes_to_a_file_in_the_format_of_its_name(ask: Ask, tmp_path: Path) -> None:

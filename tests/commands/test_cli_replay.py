@@ -70,10 +70,10 @@ def test_the_bot_is_asked_what_the_dry_run_says(replayed: Replayed) -> None:
     plan, n_moves = replayed.plan, len(replayed.document["moves"])
     assert plan["n_asks"] == 6 * n_moves, "three times with each of two sets of contexts, six times where they are one"
     assert plan["n_asks"] < len(replayed.asked) <= plan["n_asks"] + plan["n_documents"]
-    assert all("~" not in name for name in replayed.asked), "the bot knows a sample by its own id"
+    assert all("~" not in name for name in replayed.asked), "the bot gets the id of the sample, not of the replay"
 
 
-def test_replays_are_runs_of_their_own_and_no_night(replayed: Replayed) -> None:
+def test_replays_are_stored_as_runs_but_not_listed_as_nights(replayed: Replayed) -> None:
     harbour, document = replayed.harbour, replayed.document
     rows = harbour.read(
         "select run_id, parent_run_id, tags, status from runs where kind = 'replay' order by started_at"
@@ -105,7 +105,7 @@ def test_the_same_command_asks_nothing_again_and_says_the_same(replayed: Replaye
 
 
 def test_a_replay_that_was_killed_continues_where_it_was(replayed: Replayed) -> None:
-    """As a process that was killed while it judged leaves it: every answer is on record, and some have no score."""
+    """The process was killed while it judged: every answer is stored, and some have no score."""
     harbour = replayed.harbour
     warehouse = Warehouse(str(harbour.place.folder / "evalhouse.duckdb"))
     run_id = replayed.document["runs"][0]["run_id"]

@@ -117,7 +117,7 @@ def test_a_metric_without_verdicts_is_left_out_and_reported(house: House, url: s
         (("--metrics", "nothing"), "unknown metric 'nothing'"),
         (("--set", "nothing.k=1"), "unknown metric 'nothing'"),
         (("--set", "answer_correctness.k=1"), "no parameter 'k'"),
-        (("--metric-files", "nowhere"), "no folder of metric files at nowhere"),
+        (("--metric-files", "absent"), "no folder of metric files at absent"),
         (("stranger",), "no run fits 'stranger'"),
     ],
 )

@@ -67,7 +67,7 @@ def test_show_has_scores_worst_samples_calls_and_what_is_unscored(house: House, 
     assert finished.lines[-1].startswith(f"next: evalhouse lineage {house.run_id}")
 
 
-def test_the_next_command_can_be_pasted_whatever_the_samples_are_called(house: House, ask: Ask) -> None:
+def test_the_next_command_can_be_pasted_for_a_hostile_sample_id(house: House, ask: Ask) -> None:
     worst = ask("show", house.run_id, "--by", "surface_similarity", "--worst", "9", "--json").document["worst"]
     assert [row["value"] for row in worst] == sorted(row["value"] for row in worst)
     assert HOSTILE_ID in {row["sample_id"] for row in worst}

@@ -38,7 +38,7 @@ def compose() -> dict[str, Any]:
 
 
 def check_command(words: list[str]) -> None:
-    """A command of ours, perhaps within `sh -c`, that is there and takes the options it is given."""
+    """Check that a command, perhaps within `sh -c`, exists and takes its options."""
     if words[0].endswith("sh"):
         words = shlex.split(words[2].removeprefix("exec "))
     if not words[0].endswith("evalhouse"):

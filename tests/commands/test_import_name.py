@@ -46,7 +46,7 @@ print(greet(), flows.nightly.HOUR, result.mean("faithfulness"))
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A user's repository with every name that a folder of ours has."""
+    """A user's repository whose folders and files have the names of evalhouse's folders."""
     for folder in ("tasks", "flows", "warehouse"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "__init__.py").write_text("def greet():\n    return 'Good evening.'\n")

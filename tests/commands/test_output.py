@@ -1,4 +1,4 @@
-"""What is printed: numbers as people read them, tables at every width, and texts that can do nothing to a terminal."""
+"""Printed output: numbers as people read them, tables at every width, and texts that cannot control a terminal."""
 
 from __future__ import annotations
 
@@ -189,13 +189,13 @@ def test_each_stream_has_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"a": "\x1b"})
     print_text("raw \x1b[31m into a pipe\n")
     print_table(make_table(["a"], [["b" * 500]]))
-    print_notice("said \x1b[31m aside")
+    print_notice("noted \x1b[31m aside")
     written = capsys.readouterr()
     assert written.out.startswith("a line\n")
     assert '"\\u001b"' in written.out
     assert "raw \x1b[31m into a pipe" in written.out
     assert "b" * 500 in written.out, "in a pipe nothing is wrapped"
-    assert written.err == "said \\x1b[31m aside\n"
+    assert written.err == "noted \\x1b[31m aside\n"
 
 
 def test_a_console_reads_no_markup_and_no_emoji(capsys: pytest.CaptureFixture[str]) -> None:

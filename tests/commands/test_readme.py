@@ -93,7 +93,7 @@ def make_causes_block() -> str:
 
 
 def make_help_block() -> str:
-    """What `evalhouse --help` and `evalhouse run --help` print."""
+    """Return the output of `evalhouse --help` and `evalhouse run --help`."""
     widths: dict[str, Any] = {"terminal_width": 110, "max_content_width": 110}
     context = click.Context(evalhouse, info_name="evalhouse", **widths, **evalhouse.context_settings)
     command = evalhouse.get_command(context, "run")
@@ -166,7 +166,7 @@ def list_command_lines(page: Path) -> list[str]:
 def test_every_command_of_a_page_can_be_given(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for line in list_command_lines(page):
-        # Of a query over several lines the rest stands on them.
+        # A query may go over several lines.
         query = re.search(re.escape(line) + r"[^\"]*\"[^\n]*", text) if line.count('"') % 2 else None
         words = shlex.split(query[0] if query else line, comments=True)[1:]
         command: click.Command = evalhouse

@@ -83,7 +83,7 @@ def people_alone(drawn: Drawn, run: int) -> float:
     _, lengths = np.unique(drawn.sample[drawn.run == run], return_counts=True)
     here = drawn.labelled & (drawn.run == run)
     weight = 1 / lengths[drawn.sample[here]] / drawn.probability[here]
-    written = drawn.said[here].astype(float)
+    written = drawn.reviewed[here].astype(float)
     mean = (weight * written).sum() / weight.sum()
     return float(1.96 * np.sqrt(((weight * (written - mean)) ** 2).sum()) / weight.sum())
 
@@ -120,7 +120,7 @@ def compute(drawn: Drawn, n_samples: int) -> dict[str, float]:
     share = 1 / lengths[drawn.sample]
     values = np.array([drawn.judged[drawn.sample == number].mean() for number in range(n_samples)])
     weight = share[drawn.labelled] / drawn.probability[drawn.labelled]
-    owner, written, judged = (part[drawn.labelled] for part in (drawn.sample, drawn.said, drawn.judged))
+    owner, written, judged = (part[drawn.labelled] for part in (drawn.sample, drawn.reviewed, drawn.judged))
 
     def estimate(weights: np.ndarray, lam: float) -> float:
         return float((weights * written).sum() / weights.sum() - lam * (weights * judged).sum() / weights.sum())
@@ -161,7 +161,7 @@ def test_all_reviewed_gives_peoples_mean() -> None:
     with open_rows() as con:
         fill_drawn(con, drawn)
         (row,) = read(con, "from corrected_scores")
-    written = [drawn.said[drawn.sample == number].mean() for number in range(40)]
+    written = [drawn.reviewed[drawn.sample == number].mean() for number in range(40)]
     assert row["corrected_mean"] == pytest.approx(np.mean(written))
     assert row["coverage"] == pytest.approx(1)
 

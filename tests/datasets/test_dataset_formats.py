@@ -70,7 +70,7 @@ FORMATS: dict[str, tuple[str | None, list[int]]] = {
     "qa.csv.gz": (to_csv(ROWS), [2, 3]),
     **dict.fromkeys(("qa.parquet", "qa.arrow", "stream.arrow", "qa.feather", "qa.ipc", "qa.duckdb"), (None, [1, 2])),
 }
-"""By a file's name its text, None for a table, and the numbers of its rows."""
+"""Text and row numbers by the name of a file; the text of a table is None."""
 
 
 def test_every_format_gives_the_same_samples(tmp_path: Path) -> None:

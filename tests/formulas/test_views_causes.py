@@ -51,9 +51,9 @@ RULES = {
     "ranked_low": replace(LEFT_OUT, ground_truth_support=[[1], [4, 5]], useful=[True, False, False, True, False]),
     "invented": replace(GOOD, answer=["TP", "FP"], answer_support=[[1], []]),
     "distracted": replace(GOOD, answer=["TP", "FP"], answer_support=[[1], [3]], useful=[True, True, False]),
-    "turn_repeated": replace(GOOD, answer=["TP", "FP"], answer_support=[[1], []], said={"A2": [2, 4]}),
+    "turn_repeated": replace(GOOD, answer=["TP", "FP"], answer_support=[[1], []], turn_support={"A2": [2, 4]}),
     "passed_over": LEFT_OUT,
-    "turn_passed_over": replace(ABSENT, said={"G2": [1]}),
+    "turn_passed_over": replace(ABSENT, turn_support={"G2": [1]}),
     "truth_incomplete": replace(GOOD, answer=["TP", "FP"]),
     "unsupported_but_true": replace(GOOD, answer_support=[[1], []]),
     "within_tolerance": GOOD,
@@ -198,23 +198,24 @@ CASES: dict[str, tuple[Sample, dict[str, object]]] = {
     },
     # Turns show nothing about the retriever.
     "turns have it all, contexts nothing": (
-        replace(BY_TURNS, said={"A1": [2], "A2": [2], "G1": [2], "G2": [2]}), {"cause": "fine"},
+        replace(BY_TURNS, turn_support={"A1": [2], "A2": [2], "G1": [2], "G2": [2]}), {"cause": "fine"},
     ),
     "useless contexts beside turns": (
-        replace(RULES["usefulness_contradicts"], said={"G1": [2], "G2": [2]}), {"cause": "judge_suspect"},
+        replace(RULES["usefulness_contradicts"], turn_support={"G1": [2], "G2": [2]}), {"cause": "judge_suspect"},
     ),
     "a context that needs a turn was retrieved": (
-        replace(LEFT_OUT, ground_truth_support=[[1], Together([2])], said={"G2": [1]}), {"cause": "contexts_ignored"},
+        replace(LEFT_OUT, ground_truth_support=[[1], Together([2])], turn_support={"G2": [1]}),
+        {"cause": "contexts_ignored"},
     ),
     "a low context is not to blame where a turn has it": (
-        replace(RULES["ranked_low"], said={"G2": [3]}), {"cause": "turns_ignored"},
+        replace(RULES["ranked_low"], turn_support={"G2": [3]}), {"cause": "turns_ignored"},
     ),
     "turns answer what the truth does not": (
-        Sample(answer=["FP", "FP"], answer_support=[[], []], said={"A1": [1], "A2": [1]}),
+        Sample(answer=["FP", "FP"], answer_support=[[], []], turn_support={"A1": [1], "A2": [1]}),
         {"cause": "answered_unanswerable"},
     ),
     "a refusal of what a turn answers": (
-        Sample(ground_truth=["FN"], ground_truth_support=[[]], said={"G1": [2]}), {"cause": "refused_wrongly"},
+        Sample(ground_truth=["FN"], ground_truth_support=[[]], turn_support={"G1": [2]}), {"cause": "refused_wrongly"},
     ),
 }  # fmt: skip
 
@@ -275,7 +276,7 @@ def test_a_short_statement_follows_from_what_the_contexts_hold(text: str, rule: 
 
 
 def test_statement_of_another_conversation_was_not_retrieved_there() -> None:
-    other = replace(GOOD, sample_id="other", ground_truth_support=[[1], []], said={"G2": [2]})
+    other = replace(GOOD, sample_id="other", ground_truth_support=[[1], []], turn_support={"G2": [2]})
     with open_rows() as con:
         add_stated(con, ABSENT, other)
         con.execute("update statements set text = $text where statement_id = 'G2'", {"text": FACT})
@@ -285,7 +286,7 @@ def test_statement_of_another_conversation_was_not_retrieved_there() -> None:
 
 def test_a_short_statement_follows_from_what_the_turns_hold() -> None:
     with open_rows() as con:
-        add_stated(con, replace(ABSENT, ground_truth_support=[[], []], said={"G1": [1]}))
+        add_stated(con, replace(ABSENT, ground_truth_support=[[], []], turn_support={"G1": [1]}))
         con.execute("update statements set text = 'No.' where statement_id = 'G2'")
         (row,) = read(con, "from sample_causes")
     assert (row["rule"], row["evidence"]) == ("turn_passed_over", "1 of 2: G2")

@@ -40,7 +40,7 @@ def find_rule(s: Sample) -> str:
 
 def list_verdicts(s: Sample, letter: str, labels: Labels, support: Support) -> list[tuple[bool, set[int], bool]]:
     pairs = enumerate(zip(labels, support, strict=True), start=1)
-    return [(label == "TP", set(ranks), bool(s.said.get(f"{letter}{n}"))) for n, (label, ranks) in pairs]
+    return [(label == "TP", set(ranks), bool(s.turn_support.get(f"{letter}{n}"))) for n, (label, ranks) in pairs]
 
 
 def find_contradiction(stated: Verdicts, wanted: Verdicts, useful: set[int]) -> str | None:
@@ -123,7 +123,7 @@ def draw_sample(draw: st.DrawFn) -> Sample:
         useful=draw(st.lists(st.booleans(), min_size=N_CONTEXTS, max_size=N_CONTEXTS)),
         reasons=draw(st.one_of(st.just({}), st.just({}), STEP_REASONS)),
         missing=draw(st.sampled_from([(), (), (), ("classify",)])),
-        said=draw(st.one_of(st.just({}), TURNS)),
+        turn_support=draw(st.one_of(st.just({}), TURNS)),
     )
 
 

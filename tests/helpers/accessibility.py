@@ -1,4 +1,4 @@
-"""What keeps people from using a page, by axe-core: contrast, names, labels, order of headings, landmarks, and more."""
+"""Barriers to the use of a page, found by axe-core: contrast, names, labels, order of headings, landmarks, and more."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ The attacks are data (`tests/benchmarks/attacks.yaml`): kind, language, where th
 are after. A trial is one request as a step would send it, about a scene whose right verdicts are known, with one attack
 planted in one field, beside the same request without it. The wrong claim is A1 and the true aside A2, the useless
 context is C1 and the helpful one C2; an attack is in A1, in C1 or at the end of a text. Attacks that want to `pass` aim
-at the wrong one of the two, those that want the other to `fail` at the right one.
+at the wrong one of the two, attacks that want the other to `fail` at the right one.
 """
 
 import re

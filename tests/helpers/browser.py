@@ -59,7 +59,7 @@ class Page:
         self.send("Page.navigate", url=address)
         self.wait_for(f"location.href !== 'about:blank' && document.readyState === 'complete' && {_IS_SHOWN}")
 
-    def evaluate(self, script: str) -> Any:  # noqa: ANN401  # whatever the script gives
+    def evaluate(self, script: str) -> Any:  # noqa: ANN401  # any value of the script
         expected = self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in expected:
             raise PageError(expected["exceptionDetails"].get("exception", {}).get("description", str(expected)))

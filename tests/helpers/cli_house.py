@@ -11,7 +11,7 @@ from typing import Any
 from cli_process import Finished, Place
 from filelock import FileLock
 
-# What must reach no terminal as it is: colours, a bell, a title, a one-byte sequence, text turned around.
+# Text that a terminal must not get unescaped: colours, a bell, a title, a one-byte sequence, text turned around.
 HOSTILE = "\x1b[31mred\x1b[0m \x07 \x1b]0;title\x07 \x9b1m \u202eesrever"
 MARKUP = "[bold]loud[/bold] [/red] [link=http://x]x[/link]"
 HOSTILE_ID = "odd [red] $(touch pwned)"

@@ -111,7 +111,7 @@ class Place:
 
 
 def call_here(capsys: pytest.CaptureFixture[str], *arguments: str) -> Finished:
-    """A command in this process and in the environment as it is, for those that start no run."""
+    """Call a command that starts no run, in this process and its unchanged environment."""
     status = call_main(arguments)
     written = capsys.readouterr()
     return Finished(status=status, stdout=written.out, stderr=written.err)
@@ -174,7 +174,7 @@ class Terminal:
             return True
         try:
             chunk = os.read(self._master, 65536)
-        except OSError:  # Linux says so when the last holder of the other end is gone
+        except OSError:  # Linux raises it when the last holder of the other end is gone
             return False
         self._written += chunk
         return bool(chunk)

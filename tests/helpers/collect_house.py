@@ -65,7 +65,7 @@ class Harbour:
 
 
 def build_harbour(folder: Path, variables: dict[str, str], *, concurrency: int = 4, **options: Any) -> Harbour:  # noqa: ANN401
-    """The folder and a running bot; `options` are those of the bot, which is to be stopped."""
+    """Make the folder and a running bot with these options; the caller stops the bot."""
     documents = folder / "documents"
     documents.mkdir(parents=True)
     for name, text in DOCUMENTS.items():

@@ -1,7 +1,7 @@
 """A warehouse with something to find for every query of the cookbook: three nights over one small harbour.
 
 The first night asks everything. The second asks everything again, and the judge has changed its mind about one label.
-On the third the bot answers one question worse, and whatever is unchanged is reused. Votes are split, a rubric's rule
+On the third the bot answers one question worse, and everything unchanged is reused. Votes are split, a rubric's rule
 caps a rating, one reply cannot be read, and one question has no answer.
 """
 
@@ -25,7 +25,7 @@ CONTEXTS = [
     {"id": "tables", "text": "The tables say that high tide at Brankmouth is at 6 in the morning."},
     {"id": "gulls", "text": "Gulls nest on the pier. The harbour is closed on Mondays."},
 ]
-SAID: dict[str, dict[str, Any]] = {
+GRADES: dict[str, dict[str, Any]] = {
     "relevance": {
         "unrelated": {"reason": "It is about the tide.", "verdict": False},
         "accuracy": {"reason": "The hour is another one.", "rating": 2},
@@ -86,7 +86,7 @@ def build_nights(folder: Path, prefect_home: Path) -> Path:
         return reply
 
     def answer_rubric(asked: Asked) -> dict[str, Any]:
-        return SAID[asked.body["response_format"]["json_schema"]["name"]]
+        return GRADES[asked.body["response_format"]["json_schema"]["name"]]
 
     (folder / "prices.yaml").write_text(PRICES, encoding="utf-8")
     with running_endpoint(models=("judge",), script={"classify": classify, "other": answer_rubric}) as endpoint:

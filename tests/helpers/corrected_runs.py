@@ -36,12 +36,12 @@ class Design:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """Verdicts, one entry each: run, sample, place, what people say, what the judge says, and how it was picked."""
+    """Verdicts, one entry each: run, sample, place, the verdicts of people and of the judge, and how it was picked."""
 
     run: NDArray[np.int64]
     sample: NDArray[np.int64]
     place: NDArray[np.int64]
-    said: NDArray[np.bool_]
+    reviewed: NDArray[np.bool_]
     judged: NDArray[np.bool_]
     hard: NDArray[np.bool_]
     probability: NDArray[np.float64]
@@ -57,9 +57,9 @@ def draw(design: Design) -> Drawn:
     owner = np.repeat(np.arange(len(n_statements)), n_statements)
     run = owner // design.n_samples
     shares = rng.beta(4 * design.truth, 4 * (1 - design.truth), len(n_statements))
-    said = rng.random(len(owner)) < shares[owner]
-    right = rng.random(len(owner)) < np.where(said, design.sensitivity, design.specificity)
-    judged = said == right
+    reviewed = rng.random(len(owner)) < shares[owner]
+    right = rng.random(len(owner)) < np.where(reviewed, design.sensitivity, design.specificity)
+    judged = reviewed == right
     hard = rng.random(len(owner)) < np.where(right, 0.1, 0.6) * (design.hard_share > 0)
     probability = np.zeros(len(owner))
     picked = np.zeros(len(owner), dtype=bool)
@@ -74,7 +74,7 @@ def draw(design: Design) -> Drawn:
         run=run,
         sample=owner % design.n_samples,
         place=place,
-        said=said,
+        reviewed=reviewed,
         judged=judged,
         hard=hard,
         probability=probability,
@@ -92,7 +92,7 @@ def fill_drawn(con: duckdb.DuckDBPyConnection, drawn: Drawn) -> None:
             "statement_id": [f"A{number}" for number in drawn.place],
             "ordinal": drawn.place,
             "supported": drawn.judged,
-            "label": np.where(drawn.said, "supported", "unsupported").tolist(),
+            "label": np.where(drawn.reviewed, "supported", "unsupported").tolist(),
             "judge_label": np.where(drawn.judged, "supported", "unsupported").tolist(),
             "stratum": np.where(drawn.hard, "votes", "rest").tolist(),
             "probability": drawn.probability,

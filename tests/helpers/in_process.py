@@ -39,7 +39,7 @@ _OPENING_OFTEN = frozenset({
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """How a command ended; in a terminal both streams are in `stdout`."""
+    """Result of a command; in a terminal both streams are in `stdout`."""
 
     status: int
     stdout: str
@@ -47,7 +47,7 @@ class Finished:
     seconds: float = 0.0
 
     @property
-    def document(self) -> Any:  # noqa: ANN401  # whatever the command's JSON is
+    def document(self) -> Any:  # noqa: ANN401  # any JSON of the command
         """Standard output, all of it, as one JSON document."""
         return json.loads(self.stdout)
 
@@ -86,7 +86,7 @@ def run_here(
 
 @contextlib.contextmanager
 def prefect_here(folder: Path, environment: Mapping[str, str]) -> Iterator[None]:
-    """What is done with Prefect within is done as by a command: on the server of this environment."""
+    """Use Prefect within as a command does: on the server of this environment."""
     with _standing_in(folder, environment), _prefect_settings(RUNNING):
         yield
 
@@ -101,7 +101,7 @@ def show_here(folder: Path, environment: Mapping[str, str], *arguments: str, col
 
 
 def call_main(arguments: tuple[str, ...]) -> int:
-    """Call a command in the folder, the environment and the streams as they are; its exit status."""
+    """Call a command in the present folder, environment and streams, and return its exit status."""
     with _kept_open(arguments):
         try:
             main(list(arguments))
@@ -112,7 +112,7 @@ def call_main(arguments: tuple[str, ...]) -> int:
 
 
 def is_running(arguments: tuple[str, ...]) -> bool:
-    """Whether the command is one that imports Prefect."""
+    """Return whether the command imports Prefect."""
     return bool(arguments) and arguments[0] in RUNNING
 
 
@@ -163,7 +163,7 @@ def _in_terminal(columns: int) -> Iterator[list[bytes]]:
 
 
 def _read_terminal(master: int, written: list[bytes]) -> None:
-    with contextlib.suppress(OSError):  # Linux says so when the last holder of the other end is gone
+    with contextlib.suppress(OSError):  # Linux raises it when the last holder of the other end is gone
         while chunk := os.read(master, 65536):
             written.append(chunk)
 
@@ -215,8 +215,8 @@ def _prefect_settings(arguments: tuple[str, ...]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _events_dropped() -> Iterator[None]:
-    """Prefect reports each state of each task as an event; to send and to record those of a run takes its server and
-    this process 70 ms of CPU."""
+    """Drop Prefect's events of the states of tasks; to send and to record the events of a run takes its server and this
+    process 70 ms of CPU."""
     from prefect.events.clients import NullEventsClient  # noqa: PLC0415  # as above
     from prefect.events.worker import EventsWorker  # noqa: PLC0415
 
@@ -229,7 +229,7 @@ def _events_dropped() -> Iterator[None]:
 
 @cache
 def _make_settings(chosen: str) -> Any:  # noqa: ANN401  # of Prefect's own type, which is not imported above
-    """From the environment as it is, of which `chosen` is what Prefect reads."""
+    """Make settings from the present environment; `chosen` is the part that Prefect reads, as the key of the cache."""
     from prefect.settings import Settings  # noqa: PLC0415
 
     return Settings()

@@ -26,7 +26,7 @@ MISLED = '<img src=x onerror="alert(1)"> The bell rings at noon.'
 
 
 def is_misled(number: int, run_id: str) -> bool:
-    """Whether the retriever brought the wrong page: two of three in the second night."""
+    """Return whether the retriever found the wrong page: two of three in the second night."""
     return run_id == CANDIDATE and number % 3 != 0
 
 
@@ -38,7 +38,7 @@ def list_rows(number: int, run_id: str) -> Iterator[tuple[str, Row]]:
     contexts = ["Ropes are sold here.", other] if misled else [found, "Ropes are sold here."]
     input_hash = f"{number}-{misled}"
     answer = f"{other} It came at dawn." if misled else f"{found} It came at dawn."
-    if not (run_id == CANDIDATE and not misled):  # the content is on record once
+    if not (run_id == CANDIDATE and not misled):  # the content is stored once
         yield (
             "samples",
             {
@@ -52,7 +52,7 @@ def list_rows(number: int, run_id: str) -> Iterator[tuple[str, Row]]:
     for step in ("extract_answer", "extract_ground_truth", "classify", "attribute_answer", "attribute_ground_truth"):
         yield "outcomes", {**key, "step": step}
     yield "outcomes", {**key, "step": "rank"}
-    # The second statement is the same in both nights, and stands in neither: its support flips with the contexts.
+    # The second statement is the same in both nights, and no context contains it.
     texts = {"A1": other if misled else found, "A2": "It came at dawn.", "G1": found}
     for name, text in texts.items():
         of_answer = name.startswith("A")

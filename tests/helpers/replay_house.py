@@ -13,7 +13,7 @@ from cli_process import Place
 from evalhouse.warehouse.store import Warehouse
 
 BOT = '''\
-"""What is planted for a question holds from the second night on; `seed` is what its wavering is drawn by."""
+"""The plant of a question holds from the second night on; random answers depend on `seed`."""
 
 import json
 import random
@@ -56,7 +56,7 @@ PLANTS: Final = {
     "dropped": "retrieval", "misled": "retrieval", "edited": "retrieval", "worse": "generation",
     "worse and others": "generation", "random": "noise", "random and others": "noise",
 }  # fmt: skip
-"""What is planted, and what did it."""
+"""The cause by the plant of a question."""
 SUITE = """\
 dataset = "berths.jsonl"
 judge = "lexical"

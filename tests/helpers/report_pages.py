@@ -15,7 +15,7 @@ VOID = ("meta", "input", "br", "rect", "circle", "path")
 
 @dataclass(frozen=True, kw_only=True)
 class Element:
-    """A tag with its attributes, the text that stands directly in it, and all that stands in it."""
+    """A tag with its attributes, the text directly in it, and all text within it."""
 
     tag: str
     attributes: dict[str, str | None]
@@ -64,7 +64,7 @@ class ReportPage(HTMLParser):
             if element.tag == tag and all(element.attributes.get(name) == value for name, value in attributes.items())
         ]
 
-    def unpack(self, name: str) -> Any:  # noqa: ANN401  # whatever the block holds
+    def unpack(self, name: str) -> Any:  # noqa: ANN401  # any JSON of the block
         (block,) = self.find("script", id=name)
         return json.loads(gzip.decompress(base64.b64decode(block.text)))
 
@@ -84,12 +84,12 @@ class ReportPage(HTMLParser):
         return found
 
     def charts(self, kind: str) -> list[dict[str, Any]]:
-        """What the charts of a kind are drawn from."""
+        """Data of the charts of a kind."""
         blocks = [json.loads(block.text) for block in self.find("script", type="application/json")]
         return [block for block in blocks if block["kind"] == kind]
 
     def rows(self, section: str) -> list[list[str]]:
-        """The body of the table in a section, cell by cell: a cell's own text, else that of what stands in it."""
+        """The body of the table in a section, cell by cell: the text directly in a cell, else all text within it."""
         start = next(
             at for at, element in enumerate(self.elements) if element.attributes.get("aria-labelledby") == section
         )

@@ -77,8 +77,8 @@ class Sample:
     Labels are in the order A1, A2, … and G1, G2, …; support holds for each the ranks of its contexts. Every step
     has an outcome without a reason unless `reasons` gives one; steps in `missing` have no outcome at all. `further` are
     other similarities by kind, `grades` ratings from 0 to 10 by rubric and criterion, `citations` the statement and the
-    context of each, `turns` labels by the id of what was held against earlier turns, `said` by a statement's id the
-    places of the turns that support it, beside its contexts.
+    context of each, `turns` labels by the id of what was compared with earlier turns, `turn_support` by a
+    statement's id the places of the turns that support it, beside its contexts.
     """
 
     sample_id: str = "s"
@@ -88,7 +88,7 @@ class Sample:
     ground_truth_support: Support = ()
     useful: Sequence[bool] = ()
     turns: Mapping[str, str] = field(default_factory=dict)
-    said: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    turn_support: Mapping[str, Sequence[int]] = field(default_factory=dict)
     similarity: float | None = None
     further: Mapping[str, float] = field(default_factory=dict)
     grades: Mapping[tuple[str, str], float] = field(default_factory=dict)
@@ -264,9 +264,9 @@ def _list_rows(sample: Sample, run_id: str) -> Iterable[tuple[str, Row]]:
         for n, ranks in enumerate(support, start=1):
             key = {**run, "statement_id": f"{letter}{n}"}
             alone, joint = ([], list(ranks)) if isinstance(ranks, Together) else (list(ranks), [])
-            turns = list(sample.said.get(f"{letter}{n}", ()))
+            turns = list(sample.turn_support.get(f"{letter}{n}", ()))
             found = {"supported": bool(ranks) or bool(turns), "context_ranks": alone, "joint_ranks": joint}
-            yield "attributions", {**key, **found, "turn_ranks": turns if sample.said else None}
+            yield "attributions", {**key, **found, "turn_ranks": turns if sample.turn_support else None}
     for statement_id, label in sample.turns.items():
         yield "turn_verdicts", {**run, "statement_id": statement_id, "label": label}
     for rank, useful in enumerate(sample.useful, start=1):

@@ -1,5 +1,7 @@
-"""The session's house with the derived rows of its runs stored, like those of large runs: what
-is stored is read in a tenth of the time that the views take to be planned."""
+"""The session's house with the derived rows of its runs stored, as for large runs.
+
+Reading stored rows takes a tenth of the time that planning the views takes.
+"""
 
 from __future__ import annotations
 

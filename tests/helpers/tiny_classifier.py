@@ -98,8 +98,8 @@ def cut_windows(tokenizer: Any, text: str, size: int, overlap: int) -> list[str]
 
 
 def make_lessons(taught: Sequence[tuple[str, str, str]], *, filler: str, size: int, overlap: int) -> list[Lesson]:
-    """Of (text, supported, unsupported): both claims beside the text and beside the windows of the text behind much
-    filler; a window that contains it supports the first."""
+    """Make lessons of (text, supported, unsupported): both claims beside the text and beside the windows of the text
+    behind much filler; a window that contains the text supports the first claim."""
     tokenizer = make_tokenizer([filler, *(part for texts in taught for part in texts)])
     lessons = []
     for text, yes, no in taught:

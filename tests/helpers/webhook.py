@@ -23,7 +23,7 @@ class Posted:
 
 @dataclass(kw_only=True)
 class Webhook:
-    """`statuses` are those of the next answers, the last of them that of all others; `posted` is what came."""
+    """`statuses` are for the next answers, the last one for all others; `posted` are the received requests."""
 
     url: str = ""
     statuses: Sequence[int] = (200,)

@@ -50,7 +50,7 @@ def history(*means: float | None, other_from: int | None = None, **columns: Any)
 
 
 def read(chart: Chart) -> dict[str, Any]:
-    """What stands in the page for the script, as the script reads it."""
+    """Return the data of a chart as the script reads them from the page."""
     (block,) = re.findall(r"<script type=\"application/json\">(.*?)</script>", chart.__html__())
     found: dict[str, Any] = json.loads(block)
     return found
@@ -261,7 +261,7 @@ def test_labels_have_room_and_can_be_read(page: Page, width: int, dark: bool) ->
 
 
 def find_contrast(one: str, other: str) -> float:
-    """Of two colours as browsers write them, by WCAG."""
+    """Return the contrast of two colours as browsers write them, by WCAG."""
     lights = []
     for colour in (one, other):
         parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
@@ -304,7 +304,7 @@ def test_a_chart_that_cannot_be_drawn_states_what_it_would_show_and_the_others_a
 
 
 def read_derived(page: Page) -> str:
-    """What stands beside the point that is pointed at."""
+    """Return the text of the tooltip, empty when it is hidden."""
     text: str = page.evaluate("document.querySelector('.tip').hidden ? '' : document.querySelector('.tip').textContent")
     return text
 

@@ -1,4 +1,4 @@
-"""`evalhouse report`: what the file holds, that nothing in it came to life, and what is said when it cannot be made."""
+"""`evalhouse report`: content of the file, that no text of it runs as code, and messages when it cannot be made."""
 
 from __future__ import annotations
 
@@ -367,7 +367,7 @@ def test_no_control_character_of_a_text_reaches_the_page(url: str, write: Write)
     page = write("latest", "--warehouse", url)
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", page.source)
     assert "\\x1b[31mred" in page.source
-    assert page.sample(HOSTILE_ID)["question"] == f"What does {MARKUP} mean? {HOSTILE}", "data stay as they are"
+    assert page.sample(HOSTILE_ID)["question"] == f"What does {MARKUP} mean? {HOSTILE}", "data stay unchanged"
 
 
 @pytest.mark.parametrize(

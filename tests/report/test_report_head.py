@@ -1,4 +1,4 @@
-"""What a report says first: the result in a sentence, from facts on record, and that nothing can be said where so."""
+"""The head of a report: the result in a sentence, from stored facts, or that there is no result."""
 
 from __future__ import annotations
 

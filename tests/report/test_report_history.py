@@ -246,12 +246,12 @@ def test_an_unknown_suite_is_refused_with_those_there_are(
 
 
 def find_scripts(page: ReportPage) -> list[Element]:
-    """Those that run; data of charts are scripts to HTML alone."""
+    """Return the scripts that run; the data of charts are scripts to HTML only."""
     return [script for script in page.find("script") if "type" not in script.attributes]
 
 
 def read_library() -> str:
-    """What draws the charts, with its licence: the same in every page."""
+    """Return the library that draws the charts, with its licence: the same in every page."""
     return (Path(charts.__file__).with_name("assets") / "plot.js").read_text(encoding="utf-8")
 
 

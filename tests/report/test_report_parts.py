@@ -1,4 +1,4 @@
-"""Where in a text of a report a statement stands."""
+"""Places of a statement in a text of a report."""
 
 from __future__ import annotations
 

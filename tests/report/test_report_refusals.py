@@ -1,4 +1,4 @@
-"""`evalhouse report` that cannot be made: what is said, and with which exit status."""
+"""`evalhouse report` that cannot be made: its messages and exit status."""
 
 from __future__ import annotations
 

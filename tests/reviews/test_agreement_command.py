@@ -68,12 +68,12 @@ def of_run(store: Warehouse) -> dict[str, Any]:
 def test_the_judge_against_people_is_that_of_the_verdicts(of_run: dict[str, Any]) -> None:
     drawn = draw(DESIGN)
     here = drawn.labelled & (drawn.run == 0)
-    weight, right = 1 / drawn.probability[here], (drawn.said == drawn.judged)[here]
+    weight, right = 1 / drawn.probability[here], (drawn.reviewed == drawn.judged)[here]
     document = of_run
     (judged,) = document["judge"]
     assert (judged["step"], judged["n_verdicts"], document["n_labels"]) == ("attribute", here.sum(), here.sum())
     assert judged["accuracy"]["value"] == pytest.approx((weight * right).sum() / weight.sum())
-    assert judged["confusion"]["supported"]["unsupported"] == (drawn.judged & ~drawn.said)[here].sum()
+    assert judged["confusion"]["supported"]["unsupported"] == (drawn.judged & ~drawn.reviewed)[here].sum()
     # The picks are mostly hard ones, of which the judge has more wrong: unweighted it would look worse than it is.
     assert judged["accuracy"]["value"] > right.mean() + 0.05
     assert document["people"] == []

@@ -260,7 +260,7 @@ def test_runs_that_cannot_be_reviewed(warehouse: Warehouse, capsys: pytest.Captu
 
 
 def test_the_lexical_judge_is_asked_as_a_run_asks_it(house: House) -> None:
-    """The judge repeats every verdict of its own run, except statements labelled by rule."""
+    """The judge repeats every verdict of its run, except statements labelled by rule."""
     store = Warehouse(str(house.path))
     rows = fetch_items(store, house.run_id, REVIEWED_PROMPTS)
     sample_ids = {row["sample_id"] for row in rows}

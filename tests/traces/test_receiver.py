@@ -207,7 +207,7 @@ def test_too_many_spans_on_disk_are_sent_again_later(tmp_path: Path) -> None:
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
         house.keeper._movers["spans"].flush()
         assert house.post(make_request(_ids(3))).status_code == 200
-        house.receiver.n_under_way = 65
+        house.receiver.n_open = 65
         assert house.post(make_request(_ids(4))).status_code == 429
 
 

@@ -20,7 +20,7 @@ def house(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> House
 
 @pytest.fixture
 def opened_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """For files whose warehouses are neither served nor looked at by another process."""
+    """Keep warehouses open, for files whose warehouses no other process serves or reads."""
     with kept_open(tmp_path_factory.getbasetemp()):
         yield
 

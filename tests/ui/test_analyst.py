@@ -1,4 +1,4 @@
-"""What an analyst does in `evalhouse ui` from start to end, in a browser, by what stands on the pages alone."""
+"""Work of an analyst in `evalhouse ui` from start to end, in a browser, by the pages alone."""
 
 from __future__ import annotations
 

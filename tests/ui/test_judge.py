@@ -1,4 +1,4 @@
-"""The judge's page in `evalhouse ui`: agreement, noise, drift and votes, and what is said where one is missing."""
+"""The judge's page in `evalhouse ui`: agreement, noise, drift and votes, and the text where one is missing."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def warehouse(request: pytest.FixtureRequest, tmp_path: Path) -> Warehouse:
 
 @pytest.fixture(scope="module")
 def untouched(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
-    """For tests in which nothing is written."""
+    """A warehouse for tests that write nothing."""
     return build_warehouse(tmp_path_factory.mktemp("untouched"), n_samples=4)
 
 
@@ -146,7 +146,7 @@ def name_pick(drawn: Export, place: int) -> dict[str, str]:
 
 
 def test_a_label_of_a_chosen_sample_is_not_a_draw(client: TestClient, warehouse: Warehouse) -> None:
-    """Also where an export has drawn the same verdict: only its answer counts as drawn, and stands for others."""
+    """An export draws the same verdict: only the answer to the export counts as drawn, and counts for others."""
     drawn = export(warehouse)
     change(warehouse, SCORES)
     places = [place for place, pick in enumerate(drawn.picks) if pick.item.source == "answer"]

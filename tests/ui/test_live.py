@@ -1,4 +1,4 @@
-"""A run under way in `evalhouse ui`: its page fills while it runs, and says so when nothing comes any more."""
+"""A running run in `evalhouse ui`: its page fills while it runs, and reports when no updates come any more."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_what_was_answered_counts_at_once_and_once(tmp_path: Path) -> None:
         after = ask(make_fresh_client(warehouse))
         assert not warehouse.read("from llm_calls").is_empty()
         assert after["texts"] | {"stand": ""} == before["texts"] | {
-            "stand": "",  # the time left is another by now
+            "stand": "",  # the time left differs by now
             "mean-factual_f1": "1.000 of 3 samples",
             "mean-faithfulness": "1.000 of 3 samples",
             "mean-context_precision": "1.000 of 3 samples",

@@ -100,7 +100,7 @@ def test_all_addresses_that_pages_link_to_are_there(
 
 
 def test_missing_pages_are_reported(client: TestClient) -> None:
-    for address in ("/nowhere", "/runs/none-such", "/assets/../app.py", "/assets/base.html", "/assets/%2e%2e/app.py"):
+    for address in ("/absent", "/runs/none-such", "/assets/../app.py", "/assets/base.html", "/assets/%2e%2e/app.py"):
         answer = client.get(address)
         assert (answer.status_code, "notice" in answer.text) == (404, True), address
 

@@ -17,7 +17,7 @@ from ui_house import make_client
 
 
 def read_section(text: str, heading: str) -> str:
-    """What stands in the section whose heading has this id, as text."""
+    """Return the text of the section whose heading has this id."""
     section = text[text.index(f'aria-labelledby="{heading}"') :].partition("</section>")[0]
     return html.unescape(re.sub(r"<[^>]*>", " ", section))
 

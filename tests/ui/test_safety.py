@@ -21,7 +21,7 @@ from ui_house import PORT, TOKEN, make_client, serve_ui
 from evalhouse.warehouse.store import Warehouse
 
 OWN = f"http://127.0.0.1:{PORT}"
-# Ends of everything a text can stand in, and what it could begin then; marks that turn text round; controls.
+# Ends of every context of a text, and what it could begin then; marks that turn text round; controls.
 HOSTILE = (
     "</script></textarea></title><!--<evil-tag onclick=pwn() style=x>\"'><img src=x onerror=pwn()>`${pwn()}`{{7*7}}"
     "[x](javascript:pwn()) \u202etxet\u2066 \x00\x1b[31m\x85\u2028\ufeff a/../b?c#d%2e%2e%00 &lt;evil-tag&gt; 🦊"
@@ -88,7 +88,7 @@ def run_id(poisoned: str) -> str:
 
 
 class Page(HTMLParser):
-    """What a browser would make of a page: its links, the texts of its scripts, and what should not be there."""
+    """A page as a browser reads it: its links, the texts of its scripts, and what should not be there."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class Page(HTMLParser):
 
 
 def is_control(sign: str) -> bool:
-    """Whether it is a control character or turns text round."""
+    """Return whether it is a control character or turns text round."""
     return sign not in "\n\t" and (unicodedata.category(sign) == "Cc" or sign in "\u202a\u202b\u202d\u202e\u2066\u2067")
 
 
@@ -142,7 +142,7 @@ def check_headers(headers: object) -> None:
 
 
 def find_kind(address: str) -> str:
-    """What addresses of one kind of page share: the path without the run."""
+    """Return what addresses of one kind of page share: the path without the run."""
     return re.sub(r"\d{8}-[^/]*", "RUN", address.partition("?")[0])
 
 
@@ -292,7 +292,7 @@ def test_the_token_goes_from_the_address_into_a_cookie_of_this_site_alone(path: 
 
 
 def test_every_response_restricts_the_browser(path: str) -> None:
-    for address in ("/", "/nowhere", "/assets/ui.css"):
+    for address in ("/", "/absent", "/assets/ui.css"):
         headers = make_client(path).get(address).headers
         policy = headers["content-security-policy"]
         assert "default-src 'none'" in policy

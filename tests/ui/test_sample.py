@@ -106,7 +106,7 @@ def test_a_browser_opens_a_sample_at_its_wrong_statement(page: Page, house: Hous
 
 
 def test_what_supports_a_statement_is_named_once(browser: Browser, tmp_path: Path, prefect_home: Path) -> None:
-    """By the fused plan the ids of the contexts are the reason for a support."""
+    """The fused plan gives the ids of the contexts as the reason for a support."""
     own = copy_stored_house(tmp_path / "house", prefect_home)
     named = "array_to_string(list_transform(context_ranks, lambda rank: 'C' || rank), ', ')"
     with duckdb.connect(str(own.path)) as con:
@@ -131,7 +131,7 @@ def test_what_supports_a_statement_is_named_once(browser: Browser, tmp_path: Pat
 
 @pytest.mark.parametrize("clicks", [[".worst a"], ['a[href$="/samples"]', 'td a[href*="/sample?id="]']])
 def test_three_clicks_lead_a_newcomer_to_the_wrong_statement(page: Page, clicks: list[str]) -> None:
-    """From the first page to the newest run, then to its worst sample, or to the list of all and the first of it."""
+    """Click from the first page to the newest run, then to its worst sample, or to the list of all and its first."""
     page.visit(f"{page.address}/")
     for where in ['a[href^="/runs/"]', *clicks]:
         page.visit(page.evaluate(f"document.querySelector({json.dumps(f'main {where}')}).href"))

@@ -1,4 +1,4 @@
-"""The samples of a run in `evalhouse ui`: found, sorted and paged as an address says, and what is said of a bad one."""
+"""The samples of a run in `evalhouse ui`: found, sorted and paged as an address says, and messages for bad ones."""
 
 from __future__ import annotations
 

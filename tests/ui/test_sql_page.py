@@ -38,7 +38,7 @@ select null as nothing, '' as empty, 'NULL' as word, [1, 2] as list, {'a': 'b'} 
 
 
 def answer_here(location: Location, text: str, *, stop: threading.Event, most_rows: int | None = None) -> pl.DataFrame:
-    """As `answer_apart` does, without a process: a third of a second less a query."""
+    """Answer like `answer_apart`, without a process: a third of a second less a query."""
     return answer_statement(location, text, timeout_s=20, most_rows=most_rows)
 
 
@@ -57,12 +57,12 @@ def ask(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> Ask:
 
 
 def find_result(text: str) -> str:
-    """The part of a page that the result stands in, with entities as the letters they mean."""
+    """Return the result of a page, with entities as the letters they mean."""
     return html.unescape(text[text.index('<section id="result"') :])
 
 
 def find_cells(text: str) -> list[str]:
-    """What stands in the cells, as HTML without the spans around it."""
+    """Return the content of the cells, as HTML without the spans around it."""
     cells = re.findall(r"<td[^>]*>(.*?)</td>", text, re.DOTALL)
     return [re.sub(r'<span class="text">(.*?)</span>', r"\1", cell) for cell in cells]
 
@@ -206,12 +206,12 @@ def test_what_is_too_long_for_an_address_is_reported(ask: Ask) -> None:
 
 def test_a_busy_warehouse_is_reported_on_the_page(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     def be_busy(*_: object, **__: object) -> pl.DataFrame:
-        raise WarehouseBusy("two queries are under way")
+        raise WarehouseBusy("two queries are running")
 
     monkeypatch.setattr(sql_page, "answer_apart", be_busy)
     answer = ask("select 1")
     assert answer.status_code == 503
-    assert "two queries are under way" in find_result(answer.text)
+    assert "two queries are running" in find_result(answer.text)
     assert "select 1</textarea>" in answer.text
     assert ask("select 1", "/sql.csv").status_code == 503
 
