@@ -71,9 +71,44 @@ EXCEPTIONS = {
     "tests/words/test_prompts_hostile.py": r"all you were told before|It says so itself",  # texts of attacks
     "tests/words/test_chinese.py": r"where said is not null",  # a column of the table `grades`
     "prompts/rubric.py": r"\bsaid\b",  # the same
+    # In tests the columns and fields `said` and `said_at`, and the columns `n_anew` and `n_asked_anew`.
+    "tests/asking/test_logprobs.py": r"\.said\b",
+    "tests/comparing/test_corrected_scores.py": r'row\["said"\]',
+    "tests/helpers/history_nights.py": r"\bsaid\b|stands as table|' tells\.'|says so|has to be told|is told"
+    r"|how the water stands",  # and texts of samples
+    "tests/models/test_served_models.py": r"\bsaid_at=",
+    "tests/steps/test_grading.py": r'\["said"\]',
+    "tests/steps/test_logprobs_calls.py": r'\["said"\]',
+    "tests/steps/test_rubrics.py": r"\.said\b",
+    "tests/steps/test_sql_results.py": r'\.said\b|\["said"\]',
+    "tests/commands/test_cli_compare.py": r'"n_anew"',
+    "tests/comparing/test_compare_tables.py": r'"n_anew"',
+    "tests/runs/test_noise_runs.py": r'"n_anew"',
+    "tests/targets/test_collect.py": r"asked anew|n_asked_anew|lighthouse stands",  # and a text of a document
+    # The rule `nowhere`, the value `asked anew`, and product texts that tests quote.
+    "tests/formulas/test_views_causes.py": r'"nowhere"|; said in T',
+    "tests/formulas/test_views_causes_random.py": r'"nowhere"',
+    "tests/formulas/test_views_earlier_support.py": r'"nowhere"',
+    "tests/targets/test_collect_changes.py": r'"asked anew"',
+    "tests/formulas/test_lineage_grades.py": r', said |\["said"\]',
+    "tests/ui/test_pair.py": r"no context says so|There are none\.",
+    "tests/ui/test_analyst.py": r"no context says so",
+    # Texts of samples and of judges, and a user of the system.
+    "tests/asking/test_usage.py": r"says the same in other",
+    "tests/formulas/test_cookbook.py": r'"Nobody knows\."|row\["said"\]',
+    "tests/helpers/collect_house.py": r"lighthouse stands",
+    "tests/helpers/cookbook_house.py": r"is another one|All is said|stands in C1|Nobody knows",
+    "tests/helpers/endpoint_replies.py": r"You said: ",
+    "tests/helpers/pair_house.py": r"no context says so",
+    "tests/helpers/postgres_server.py": r'"nobody"',
+    "tests/helpers/review_rows.py": r"Nobody keeps",
+    "tests/lexical/test_lexical_judge.py": r"tall, stands by|context says so, score",
+    "tests/lexical/test_lexical_split.py": r"as soon as it is handed in",
+    "tests/lexical/test_lexical_text.py": r"Nobody agreed",
+    "tests/reviews/test_review_page.py": r"Nobody keeps",
 }
 # The number of hits in each top folder; a limit may only fall. Rooms of `CLEAN` have none.
-LIMITS: dict[str, int] = {"README.md": 2, "flows": 90, "tasks": 28, "tests": 303}
+LIMITS: dict[str, int] = {"README.md": 2, "flows": 90, "tasks": 28}
 CLEAN: tuple[str, ...] = (
     "flows/preparing",
     "flows/results",
@@ -92,12 +127,28 @@ CLEAN: tuple[str, ...] = (
     "tasks/targets",
     "tasks/testsets",
     "tasks/trials",
+    "tests",
+    "tests/asking",
     "tests/benchmarks",
+    "tests/commands",
+    "tests/comparing",
+    "tests/datasets",
+    "tests/formulas",
+    "tests/helpers",
+    "tests/lexical",
     "tests/machines",
+    "tests/models",
+    "tests/report",
+    "tests/reviews",
+    "tests/runs",
+    "tests/steps",
     "tests/store",
     "tests/suites",
+    "tests/targets",
     "tests/testsets",
+    "tests/traces",
     "tests/trials",
+    "tests/ui",
     "tests/words",
     "warehouse",
     "warehouse/engine",
