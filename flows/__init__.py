@@ -1,4 +1,4 @@
-"""What happens, in which order, when: the flows, and the two doors to them (`cli`, `evaluate`)."""
+"""The flows, in the order of a run, and their two entry points: the command line (`cli`) and Python (`evaluate`)."""
 
 from evalhouse.flows.evaluate import Evaluation, EvaluationError, evaluate
 

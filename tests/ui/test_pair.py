@@ -166,7 +166,7 @@ def test_one_sample_is_in_both_runs_with_what_differs_marked(client: TestClient)
 
 def test_samples_that_moved_are_listed_by_how_far(client: TestClient) -> None:
     assert "16 samples, 1 to 16 shown" in read_main(client, f"/compare/samples?{PAIR}")
-    assert "0 samples. There are none." in read_main(client, f"/compare/samples?{PAIR}&which=base")
+    assert "0 samples. Nothing to show." in read_main(client, f"/compare/samples?{PAIR}&which=base")
 
 
 @pytest.mark.parametrize(

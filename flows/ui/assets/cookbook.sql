@@ -175,7 +175,7 @@ group by coalesce(context_id, text), context_id
 having not bool_or(useful)
 order by n_judged desc, context_id;
 
--- What was retrieved but not said, FN though contexts support it
+-- What was retrieved but not stated, FN though contexts support it
 -- gives sample_id, statement_id, text, support_ranks, label_reason
 select sample_id, statement_id, text, support_ranks, label_reason
 from statement_verdicts
