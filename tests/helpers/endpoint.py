@@ -311,6 +311,14 @@ class Endpoint:
         """Change options from the next request on; counters continue."""
         self.options = dataclasses.replace(self.options, **changes)
 
+    def reset(self) -> None:
+        """Forget all requests, as after a fresh start; requests still in flight stay counted as such."""
+
+        async def reset_in_loop() -> None:
+            self._reset()
+
+        asyncio.run_coroutine_threadsafe(reset_in_loop(), self._loop).result(timeout=30)
+
     def _reset(self) -> None:
         in_flight = self.stats.in_flight if hasattr(self, "stats") else 0
         self.stats = Stats(in_flight=in_flight, max_in_flight=in_flight)
