@@ -426,7 +426,29 @@ def describe_series(
             by_metric[str(row["metric"])] = [{**run, **_BLANK, "n_unscored": 0} for run in runs]
         by_metric[str(row["metric"])][places[row["run_id"]]] = row
     means = {metric: by_metric[metric] for metric in sort_headline(list(by_metric))}
-    changes = _list_changes(data, means)
+    # The versions of prompts by run, name and hash.
+    prompts: defaultdict[str, dict[str, dict[str, str]]] = defaultdict(dict)
+    for row in data.prompts:
+        prompts[str(row["run_id"])].setdefault(str(row["prompt"]), {})[str(row["prompt_hash"])] = str(row["version"])
+    # The changes in the order of the runs, each with the only metric it concerns, or None.
+    changes: list[tuple[str | None, Mark]] = []
+    for place, (before, after) in enumerate(pairwise(data.runs), start=1):
+        found = [*list_differences(before, after)]
+        asked_before, asked_after = prompts[before["run_id"]], prompts[after["run_id"]]
+        for name in sorted(asked_before.keys() & asked_after.keys()):
+            if asked_before[name].keys() != asked_after[name].keys():
+                old, new = (", ".join(sorted(set(side[name].values()))) for side in (asked_before, asked_after))
+                change = f"version {old} → {new}" if old != new else f"another text of version {old}"
+                found.append(Difference(text=f"prompt {name}: {change}", is_break=True))
+        for difference in sorted(found, key=lambda difference: not difference.is_break):
+            changes.append((None, Mark(place=place, text=difference.text, is_break=difference.is_break)))
+    for metric, rows in means.items():
+        versions = [(place, row["metric_version"]) for place, row in enumerate(rows) if "metric_version" in row]
+        for (_, old), (place, new) in pairwise(versions):
+            if old != new:
+                text = f"formula of {metric}: version {old} → {new}"
+                changes.append((metric, Mark(place=place, text=text, is_break=True)))
+    changes.sort(key=lambda change: change[1].place)
     # The runs with their costs, in a table and as charts, and what they come to together.
     coverage: list[float | None] = []
     for place in range(len(runs)):
@@ -533,32 +555,6 @@ def describe_series(
         "timed": any(latencies),
         "runs": described_runs,
     }
-
-
-def _list_changes(data: SeriesData, means: Mapping[str, Sequence[Row]]) -> list[tuple[str | None, Mark]]:
-    """List the changes in the order of the runs, each with the only metric it concerns, or None."""
-    # The versions of prompts by run, name and hash.
-    prompts: defaultdict[str, dict[str, dict[str, str]]] = defaultdict(dict)
-    for row in data.prompts:
-        prompts[str(row["run_id"])].setdefault(str(row["prompt"]), {})[str(row["prompt_hash"])] = str(row["version"])
-    changes: list[tuple[str | None, Mark]] = []
-    for place, (before, after) in enumerate(pairwise(data.runs), start=1):
-        found = [*list_differences(before, after)]
-        asked_before, asked_after = prompts[before["run_id"]], prompts[after["run_id"]]
-        for name in sorted(asked_before.keys() & asked_after.keys()):
-            if asked_before[name].keys() != asked_after[name].keys():
-                old, new = (", ".join(sorted(set(side[name].values()))) for side in (asked_before, asked_after))
-                change = f"version {old} → {new}" if old != new else f"another text of version {old}"
-                found.append(Difference(text=f"prompt {name}: {change}", is_break=True))
-        for difference in sorted(found, key=lambda difference: not difference.is_break):
-            changes.append((None, Mark(place=place, text=difference.text, is_break=difference.is_break)))
-    for metric, rows in means.items():
-        versions = [(place, row["metric_version"]) for place, row in enumerate(rows) if "metric_version" in row]
-        for (_, old), (place, new) in pairwise(versions):
-            if old != new:
-                text = f"formula of {metric}: version {old} → {new}"
-                changes.append((metric, Mark(place=place, text=text, is_break=True)))
-    return sorted(changes, key=lambda change: change[1].place)
 
 
 def _draw_metric(

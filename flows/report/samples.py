@@ -217,6 +217,34 @@ def build_samples(rows: SampleSlice, shared: dict[str, str]) -> Iterator[SampleR
             call = orjson.loads(call_text)
             whole = {**call, "request": write_json(orjson.loads(call["request"]))}
             texts_of_calls.append(write_json(whole, indent=False))
+        built = []
+        for row in statements[sample_id]:
+            joint = tuple(row["joint_ranks"] or ())
+            ranks = (*(row["context_ranks"] or ()), *joint)
+            by_kind = {
+                kind: places[call_id] for kind in _KINDS_OF_CALLS if (call_id := row[f"{kind}_call_id"]) in places
+            }
+            texts = sample["contexts"] or []
+            spans = {str(rank): find_span(row["text"], texts[rank - 1]) for rank in ranks if rank <= len(texts)}
+            built.append(
+                StatementRecord(
+                    id=row["id"],
+                    source=row["source"],
+                    text=row["text"],
+                    label=row["label"],
+                    label_reason=row["label_reason"],
+                    supported=row["supported"],
+                    ranks=ranks,
+                    joint=bool(joint),
+                    turns=tuple(row["turn_ranks"] or ()),
+                    support_reason=row["support_reason"],
+                    cited=tuple(row["cited_ranks"] or ()),
+                    cited_in_vain=tuple(row["cited_in_vain"] or ()),
+                    calls=by_kind,
+                    span=find_span(row["text"], sample[row["source"]] or ""),
+                    evidence={rank: span for rank, span in spans.items() if span is not None},
+                )
+            )
         yield _make(
             SampleRecord,
             sample,
@@ -224,7 +252,7 @@ def build_samples(rows: SampleSlice, shared: dict[str, str]) -> Iterator[SampleR
             base_answer=base_answer if base_answer != sample["answer"] else None,
             metadata=orjson.loads(sample["metadata"]) if sample["metadata"] else None,
             contexts=tuple(judged_contexts),
-            statements=tuple(_build_statement(row, sample, places) for row in statements[sample_id]),
+            statements=tuple(built),
             measures=tuple(_make(MeasureRecord, row, call=places.get(row["call_id"])) for row in measures[sample_id]),
             failures=tuple(_make(FailureRecord, row) for row in failures[sample_id]),
             votes=tuple(
@@ -241,31 +269,6 @@ def _make(kind: type[_Record], row: Row, **others: Any) -> _Record:  # noqa: ANN
     """Make a record of the columns with the names of its fields, and of other values."""
     columns: dict[str, Any] = {name: row[name] for name in kind.__dataclass_fields__ if name not in others}
     return kind(**columns, **others)
-
-
-def _build_statement(row: Row, sample: Row, places: Mapping[str, int]) -> StatementRecord:
-    joint = tuple(row["joint_ranks"] or ())
-    ranks = (*(row["context_ranks"] or ()), *joint)
-    calls = {kind: places[call_id] for kind in _KINDS_OF_CALLS if (call_id := row[f"{kind}_call_id"]) in places}
-    contexts = sample["contexts"] or []
-    spans = {str(rank): find_span(row["text"], contexts[rank - 1]) for rank in ranks if rank <= len(contexts)}
-    return StatementRecord(
-        id=row["id"],
-        source=row["source"],
-        text=row["text"],
-        label=row["label"],
-        label_reason=row["label_reason"],
-        supported=row["supported"],
-        ranks=ranks,
-        joint=bool(joint),
-        turns=tuple(row["turn_ranks"] or ()),
-        support_reason=row["support_reason"],
-        cited=tuple(row["cited_ranks"] or ()),
-        cited_in_vain=tuple(row["cited_in_vain"] or ()),
-        calls=calls,
-        span=find_span(row["text"], sample[row["source"]] or ""),
-        evidence={rank: span for rank, span in spans.items() if span is not None},
-    )
 
 
 def find_span(statement: str, text: str) -> Span | None:
