@@ -40,7 +40,6 @@ from evalhouse.tasks.comparing.changes import find_flips
 from evalhouse.tasks.comparing.intervals import ALPHA
 from evalhouse.tasks.comparing.replay import count_verdicts
 from evalhouse.tasks.comparing.runs import (
-    Comparison,
     ComparisonSettings,
     MetricComparison,
     compare_all_answers,
@@ -115,7 +114,36 @@ def compare(
     metrics = [compared.metric for compared in comparison.metrics]
     if by is not None and by not in metrics:
         raise SettingsError(f"--by: neither run has a metric {by!r}; {suggest(by, metrics)}")
-    moved = _list_moved(pair, comparison, by, sample=sample, top=None if as_json else top)
+    # The samples of both runs whose scores or verdicts differ, the largest differences first.
+    ranked = rank_samples(comparison.moves, by)
+    common = pair.fetch("samples").filter("in_base", "in_candidate")["sample_id"].to_list()
+    if sample is not None:
+        if sample not in common:
+            raise SettingsError(
+                f"--sample: {sample!r} is not in both runs {pair.base.run_id} and {pair.candidate.run_id}; "
+                f"{suggest(sample, common, otherwise='in both are')}"
+            )
+        shown = [sample]
+    else:
+        shown = common if as_json else ranked[:top]
+    flips = find_flips(**pair.fetch_verdicts(shown))
+    scores: dict[str, dict[str, Any]] = {}
+    for row in comparison.moves.filter(pl.col("sample_id").is_in(shown)).to_dicts():
+        scores.setdefault(row.pop("sample_id"), {})[row.pop("metric")] = row
+    texts: dict[str, dict[str, Any]] = {}
+    for row in pair.fetch("texts", {"sample_id": shown}).to_dicts() if sample is not None else ():
+        side = "candidate" if row.pop("of_candidate") else "base"
+        texts.setdefault(row.pop("sample_id"), {"texts": {}})["texts"][side] = row
+    moved = [
+        {
+            "sample_id": sample_id,
+            "scores": scores.get(sample_id, {}),
+            "flips": [asdict(flip) for flip in flips.get(sample_id, [])],
+            **texts.get(sample_id, {}),
+        }
+        for sample_id in dict.fromkeys((*ranked, *common))
+        if sample_id in scores or sample_id in flips or sample_id == sample
+    ]
     corrected = pair_corrected(warehouse, pair.base.run_id, pair.candidate.run_id)
     document = {
         "base": {name: getattr(pair.base, name) for name in _RUN_COLUMNS},
@@ -177,41 +205,6 @@ def _flatten(compared: MetricComparison) -> dict[str, Any]:
         "is_real": compared.is_real,
         "parts": parts,
     }
-
-
-def _list_moved(
-    pair: RunPair, comparison: Comparison, by: str | None, *, sample: str | None, top: int | None
-) -> list[dict[str, Any]]:
-    """List the samples of both runs whose scores or verdicts differ, the largest differences first."""
-    ranked = rank_samples(comparison.moves, by)
-    common = pair.fetch("samples").filter("in_base", "in_candidate")["sample_id"].to_list()
-    if sample is not None:
-        if sample not in common:
-            raise SettingsError(
-                f"--sample: {sample!r} is not in both runs {pair.base.run_id} and {pair.candidate.run_id}; "
-                f"{suggest(sample, common, otherwise='in both are')}"
-            )
-        shown = [sample]
-    else:
-        shown = common if top is None else ranked[:top]
-    flips = find_flips(**pair.fetch_verdicts(shown))
-    scores: dict[str, dict[str, Any]] = {}
-    for row in comparison.moves.filter(pl.col("sample_id").is_in(shown)).to_dicts():
-        scores.setdefault(row.pop("sample_id"), {})[row.pop("metric")] = row
-    texts: dict[str, dict[str, Any]] = {}
-    for row in pair.fetch("texts", {"sample_id": shown}).to_dicts() if sample is not None else ():
-        side = "candidate" if row.pop("of_candidate") else "base"
-        texts.setdefault(row.pop("sample_id"), {"texts": {}})["texts"][side] = row
-    return [
-        {
-            "sample_id": sample_id,
-            "scores": scores.get(sample_id, {}),
-            "flips": [asdict(flip) for flip in flips.get(sample_id, [])],
-            **texts.get(sample_id, {}),
-        }
-        for sample_id in dict.fromkeys((*ranked, *common))
-        if sample_id in scores or sample_id in flips or sample_id == sample
-    ]
 
 
 _MEANINGS = {

@@ -300,7 +300,21 @@ def diagnose(
                 is_unasked = row["reason"] == "cancelled" and document["run"]["status"] == "completed"
                 why = " (no metric of this run asks for these verdicts)" if is_unasked else ""
                 print_line(f"{names['not_judged']}: {row['n_samples']} {row['reason']}{why}")
-        _print_trend(document["trend"], causes)
+        trend = document["trend"]
+        rows = [
+            [row["name"], *(of_run["shares"].get(row["cause"]) for of_run in trend)]
+            for row in causes
+            if any(of_run["shares"].get(row["cause"]) for of_run in trend)
+        ]
+        if len(trend) > 1 and rows:
+            minutes = {f"{of_run['started_at']:%m-%d %H:%M}" for of_run in trend}
+            form = "%m-%d %H:%M" if len(minutes) == len(trend) else "%m-%d %H:%M:%S"
+            columns = ["share", *(f"#{of_run['started_at']:{form}}" for of_run in trend)]
+            print_section("Trend", columns, rows)
+            for of_run in trend:
+                if of_run["same_yardstick"] is False:
+                    what = "another judge, language or plan"
+                    print_line(f"run {of_run['run_id']} has {what} than the one before: not comparable")
         rows = [
             [
                 names[row["cause"]],
@@ -334,21 +348,3 @@ def diagnose(
                 print_line(f"next: evalhouse lineage {run_row.run_id} {shlex.quote(clean_text(sample))}")
             if cause is None:
                 print_line(f"next: evalhouse diagnose {run_row.run_id} --cause {frequent['cause']} --limit 20")
-
-
-def _print_trend(trend: Sequence[Row], causes: Sequence[Row]) -> None:
-    rows = [
-        [row["name"], *(of_run["shares"].get(row["cause"]) for of_run in trend)]
-        for row in causes
-        if any(of_run["shares"].get(row["cause"]) for of_run in trend)
-    ]
-    if len(trend) < 2 or not rows:
-        return
-    minutes = {f"{of_run['started_at']:%m-%d %H:%M}" for of_run in trend}
-    form = "%m-%d %H:%M" if len(minutes) == len(trend) else "%m-%d %H:%M:%S"
-    columns = ["share", *(f"#{of_run['started_at']:{form}}" for of_run in trend)]
-    print_section("Trend", columns, rows)
-    for of_run in trend:
-        if of_run["same_yardstick"] is False:
-            what = "another judge, language or plan"
-            print_line(f"run {of_run['run_id']} has {what} than the one before: not comparable")

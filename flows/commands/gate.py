@@ -175,8 +175,30 @@ def gate(
     """
     if accepted is not None or why is not None or by is not None:
         limits_given = minimums or maximums or drops or trends or coverages or cost_usd or latency_p95_ms
-        is_asked = bool(run or against or limits_given)
-        return _accept(warehouse, accepted, why=why, by=by, is_asked=is_asked, as_json=as_json)
+        why, by = (why or "").strip(), (find_user() if by is None else by).strip()
+        if accepted is None:
+            raise SettingsError("--why and --by belong to --accept RUN")
+        if run or against or limits_given:
+            raise SettingsError("--accept checks nothing; give it with --why and --by alone")
+        if not why or not by:
+            raise SettingsError("--accept takes --why TEXT, which is stored: say why this run is the new baseline")
+        chosen = find_run(warehouse, accepted)
+        _check_status(chosen, "accept")
+        if chosen.kind != "evaluation":
+            raise SettingsError(
+                f"run {chosen.run_id} is of kind {chosen.kind}, and a gate cannot use such a run as its baseline"
+            )
+        warehouse.migrate()
+        acceptance = accept_run(warehouse, chosen.run_id, accepted_by=by, why=why)
+        if as_json:
+            print_json(vars(acceptance) | {"series": name_series(chosen), "gate": chosen.gate})
+            return 0
+        print_line(describe_acceptance(vars(acceptance)))
+        had = f"; its gate had {chosen.gate}" if chosen.gate else ""
+        is_incomplete = chosen.status == "incomplete"
+        lacks = ", and it is incomplete: what it has not scored is not compared" if is_incomplete else ""
+        print_line(f"the next runs of {name_series(chosen)} are compared with it, until one passes{had}{lacks}")
+        return 0
     if run is None:
         raise click.UsageError("name the RUN to check, or one to accept with --accept")
     if as_json and markdown == STDOUT:
@@ -248,33 +270,6 @@ def gate(
     else:
         print_gate(document)
     return 0 if document["outcome"] == "passed" else GATE_FAILED
-
-
-def _accept(
-    warehouse: Warehouse, name: str | None, *, why: str | None, by: str | None, is_asked: bool, as_json: bool
-) -> int:
-    """Record an acceptance and print what follows from it; raises SettingsError, WarehouseError."""
-    why, by = (why or "").strip(), (find_user() if by is None else by).strip()
-    if name is None:
-        raise SettingsError("--why and --by belong to --accept RUN")
-    if is_asked:
-        raise SettingsError("--accept checks nothing; give it with --why and --by alone")
-    if not why or not by:
-        raise SettingsError("--accept takes --why TEXT, which is stored: say why this run is the new baseline")
-    run = find_run(warehouse, name)
-    _check_status(run, "accept")
-    if run.kind != "evaluation":
-        raise SettingsError(f"run {run.run_id} is of kind {run.kind}, and a gate cannot use such a run as its baseline")
-    warehouse.migrate()
-    acceptance = accept_run(warehouse, run.run_id, accepted_by=by, why=why)
-    if as_json:
-        print_json(vars(acceptance) | {"series": name_series(run), "gate": run.gate})
-        return 0
-    print_line(describe_acceptance(vars(acceptance)))
-    had = f"; its gate had {run.gate}" if run.gate else ""
-    lacks = ", and it is incomplete: what it has not scored is not compared" if run.status == "incomplete" else ""
-    print_line(f"the next runs of {name_series(run)} are compared with it, until one passes{had}{lacks}")
-    return 0
 
 
 def _check_status(run: RunRow, what: str = "decide on") -> None:

@@ -1,6 +1,5 @@
 """`evalhouse prompts` and `evalhouse benchmark`: the prompts of the judge, and how far it agrees with people."""
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -166,7 +165,20 @@ def check(folder: Path | None, language: str) -> int:
         return 2
     print_line(f"{len(loaded)} prompts in {language} are sound: {', '.join(loaded)}")
     if folder:
-        print_line(f"in {folder}: {_describe_own(loaded, language)}")
+        # The files of a folder replace built-in prompts, or are rubrics.
+        ours = load_prompts(language) if language in list_languages() else {}
+        sentences = []
+        for prompt in [prompt for prompt in loaded.values() if prompt is not ours.get(prompt.name)]:
+            if prompt.name in ours:
+                is_same = prompt.prompt_hash == ours[prompt.name].prompt_hash
+                sentences.append(f"{prompt.name} {'is the same as' if is_same else 'replaces'} the built-in one")
+            elif prompt.rubric:
+                scale, metrics = _mark(prompt.rubric)
+                use = f"gives {metrics}" if metrics else "is one for `evalhouse prefer`"
+                sentences.append(f"{prompt.name} is a rubric of {scale} and {use}")
+            else:
+                sentences.append(f"{prompt.name} is in another language")
+        print_line(f"in {folder}: {'; '.join(sentences)}")
     return 0
 
 
@@ -218,23 +230,6 @@ def compare(
         print_json(document.to_plain())
     else:
         document.print()
-
-
-def _describe_own(loaded: Mapping[str, Prompt], language: str) -> str:
-    """Describe the files of a folder: replacements of built-in prompts, or rubrics."""
-    ours = load_prompts(language) if language in list_languages() else {}
-    sentences = []
-    for prompt in [prompt for prompt in loaded.values() if prompt is not ours.get(prompt.name)]:
-        if prompt.name in ours:
-            is_same = prompt.prompt_hash == ours[prompt.name].prompt_hash
-            sentences.append(f"{prompt.name} {'is the same as' if is_same else 'replaces'} the built-in one")
-        elif prompt.rubric:
-            scale, metrics = _mark(prompt.rubric)
-            use = f"gives {metrics}" if metrics else "is one for `evalhouse prefer`"
-            sentences.append(f"{prompt.name} is a rubric of {scale} and {use}")
-        else:
-            sentences.append(f"{prompt.name} is in another language")
-    return "; ".join(sentences)
 
 
 def _mark(rubric: Rubric | None) -> tuple[str | None, str | None]:

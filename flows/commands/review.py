@@ -2,7 +2,7 @@
 
 import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +46,6 @@ from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
     from evalhouse.flows.testsets.versions import ImportedDecisions
-    from evalhouse.tasks.reviews.export import Export, ExportRequest
 _SET = click.argument("path", metavar="SET", type=click.Path(path_type=Path))
 
 
@@ -315,7 +314,44 @@ def export_verdicts(
     # A stored export whose file could not be written does no harm; a file without a stored export would.
     record_export(warehouse, export)
     path.write_bytes(content)
-    _report_export(export, request, path, as_json=as_json)
+    groups = [
+        {"step": group.step, "stratum": group.stratum, "size": group.size, "picked": len(group.picks),
+         "probability": group.probability}
+        for group in export.drawn
+    ]  # fmt: skip
+    if as_json:
+        print_json(
+            {
+                "export_id": export.export_id,
+                "run_id": export.run.run_id,
+                "status": export.run.status,
+                "file": str(path),
+                "seed": export.seed,
+                "n_picked": len(export.picks),
+                "n_items": export.n_items,
+                "n_reviewed_before": len(export.reviewed),
+            }
+            | {"groups": groups}
+        )
+        return
+    columns = ["step", "group", "#verdicts", "#picked", "#probability"]
+    print_table(make_table(columns, [list(group.values()) for group in groups]))
+    print_line(
+        f"wrote {path}: {write_count(len(export.picks), 'verdict')} of run {export.run.run_id}, seed {export.seed}"
+    )
+    if len(export.picks) < request.n:
+        print_line(f"-n {request.n} is more than there is: all {export.n_items} are in it")
+    n_left_out = len(export.reviewed)
+    if n_left_out and not request.again:
+        print_line(f"{n_left_out} were reviewed before and are left out; --again asks about them as well")
+    if 0 < export.n_read_lexically < export.n_samples:
+        print_line(f"the lexical judge has read {export.n_read_lexically} of {export.n_samples} samples, by chance")
+    if export.run.status != "completed":
+        print_notice(f"run {export.run.run_id} is {export.run.status}: what it has not judged cannot be reviewed")
+    if path.suffix == ".html":
+        print_line("open it in a browser, label, download, then `evalhouse review import FILE.jsonl`")
+    else:
+        print_line(f"fill in the column label, then `evalhouse review import {path}`")
 
 
 @review.command("import")
@@ -372,47 +408,6 @@ def import_labels(
     )
     if imported.new:
         print_line("`evalhouse review agreement` says how far they agree with the judge")
-
-
-def _report_export(export: "Export", request: "ExportRequest", path: Path, *, as_json: bool) -> None:
-    groups = [
-        {"step": group.step, "stratum": group.stratum, "size": group.size, "picked": len(group.picks),
-         "probability": group.probability}
-        for group in export.drawn
-    ]  # fmt: skip
-    if as_json:
-        print_json(
-            {
-                "export_id": export.export_id,
-                "run_id": export.run.run_id,
-                "status": export.run.status,
-                "file": str(path),
-                "seed": export.seed,
-                "n_picked": len(export.picks),
-                "n_items": export.n_items,
-                "n_reviewed_before": len(export.reviewed),
-            }
-            | {"groups": groups}
-        )
-        return
-    columns = ["step", "group", "#verdicts", "#picked", "#probability"]
-    print_table(make_table(columns, [list(group.values()) for group in groups]))
-    print_line(
-        f"wrote {path}: {write_count(len(export.picks), 'verdict')} of run {export.run.run_id}, seed {export.seed}"
-    )
-    if len(export.picks) < request.n:
-        print_line(f"-n {request.n} is more than there is: all {export.n_items} are in it")
-    n_left_out = len(export.reviewed)
-    if n_left_out and not request.again:
-        print_line(f"{n_left_out} were reviewed before and are left out; --again asks about them as well")
-    if 0 < export.n_read_lexically < export.n_samples:
-        print_line(f"the lexical judge has read {export.n_read_lexically} of {export.n_samples} samples, by chance")
-    if export.run.status != "completed":
-        print_notice(f"run {export.run.run_id} is {export.run.status}: what it has not judged cannot be reviewed")
-    if path.suffix == ".html":
-        print_line("open it in a browser, label, download, then `evalhouse review import FILE.jsonl`")
-    else:
-        print_line(f"fill in the column label, then `evalhouse review import {path}`")
 
 
 @review.command(short_help="Report how often the judge agrees with people, and people with people.")
@@ -493,7 +488,30 @@ def agreement(*, runs: tuple[str, ...], by: str, seed: int, warehouse: Warehouse
                 cells = [[f"judge: {label}", *(row["confusion"][label][other] for other in labels)] for label in labels]
                 print_table(make_table([row["step"], *(f"#people: {label}" for label in labels)], cells))
         print_line()
-        _print_people(document["people"])
+        people = document["people"]
+        if people:
+            people_rows = [
+                [
+                    step["step"], f"{step['n_reviewers']} reviewers", step["n_verdicts"],
+                    _write_measure(step["agreeing"]), None, _write_measure(step["alpha"]),
+                    "; ".join(step["notes"]) or None,
+                ]
+                for step in people
+                if step["n_reviewers"] > 2
+            ]  # fmt: skip
+            people_rows += [
+                [
+                    step["step"], " and ".join(pair["reviewers"]), pair["agreement"]["n_verdicts"],
+                    _write_measure(pair["agreement"]["accuracy"]), _write_measure(pair["agreement"]["kappa"]),
+                    _write_measure(pair["agreement"]["alpha"]), "; ".join(pair["agreement"]["notes"]) or None,
+                ]
+                for step in people
+                for pair in step["pairs"]
+            ]  # fmt: skip
+            columns = ["step", "who", "#verdicts", "agreeing", "κ", "α", "mind"]
+            print_table(make_table(columns, people_rows, title="People with each other"))
+        else:
+            print_line("People with each other: no verdict has labels of two people, so their agreement is unknown.")
         for run in reviewed_runs:
             means = [CorrectedMean(**row) for row in document["corrected"][run.run_id]]
             if means:
@@ -506,31 +524,6 @@ def agreement(*, runs: tuple[str, ...], by: str, seed: int, warehouse: Warehouse
             f"Intervals are 95 %, over samples. Too few is: under {MIN_EFFECTIVE} verdicts by weight, under "
             f"{MIN_SAMPLES} samples, or a label given under {MIN_LABELS} times."
         )
-
-
-def _print_people(people: Sequence[Mapping[str, Any]]) -> None:
-    if not people:
-        print_line("People with each other: no verdict has labels of two people, so their agreement is unknown.")
-        return
-    rows = [
-        [
-            step["step"], f"{step['n_reviewers']} reviewers", step["n_verdicts"],
-            _write_measure(step["agreeing"]), None, _write_measure(step["alpha"]), "; ".join(step["notes"]) or None,
-        ]
-        for step in people
-        if step["n_reviewers"] > 2
-    ]  # fmt: skip
-    rows += [
-        [
-            step["step"], " and ".join(pair["reviewers"]), pair["agreement"]["n_verdicts"],
-            _write_measure(pair["agreement"]["accuracy"]), _write_measure(pair["agreement"]["kappa"]),
-            _write_measure(pair["agreement"]["alpha"]), "; ".join(pair["agreement"]["notes"]) or None,
-        ]
-        for step in people
-        for pair in step["pairs"]
-    ]  # fmt: skip
-    columns = ["step", "who", "#verdicts", "agreeing", "κ", "α", "mind"]
-    print_table(make_table(columns, rows, title="People with each other"))
 
 
 def _write_measure(measure: Mapping[str, Any]) -> str:

@@ -242,7 +242,22 @@ def report_outcome(suite_outcome: "SuiteOutcome", url: str, *, as_json: bool) ->
                 from evalhouse.flows.results.gate import print_gate  # noqa: PLC0415  # imports the statistics
 
                 print_gate(suite_outcome.gate, names_run=False)
-            _print_next(suite_outcome, rows, warehouse)
+            # The commands to type next, with the option for a warehouse that they would not find by themselves.
+            run_id, location = suite_outcome.outcome.run.run_id, warehouse.location
+            elsewhere = (
+                "" if location == parse_location(find_warehouse(None)) else f" --warehouse {quote(location.name)}"
+            )
+            unscored = " and what is unscored and why" if any(row["n_unscored"] for row in rows) else ""
+            steps = []
+            if suite_outcome.gate is not None and suite_outcome.gate_failed and suite_outcome.gate["against"]:
+                compare = f"evalhouse compare {suite_outcome.gate['against']['run_id']} {run_id}{elsewhere}"
+                steps.append(f"{compare}   (what moved, and why)")
+            if outcome.status != "completed":
+                steps.append(f"evalhouse resume {run_id}{elsewhere}   (stored answers are not asked for again)")
+            if outcome.status in ("completed", "incomplete"):
+                steps.append(f"evalhouse show {run_id}{elsewhere}   (worst samples, costs{unscored})")
+            for place, step in enumerate(steps):
+                print_line(f"{'or:  ' if place else 'next:'} {step}")
     if suite_outcome.gate is not None and suite_outcome.gate_failed:
         return GATE_FAILED
     return _STATUSES.get(outcome.status, INCOMPLETE)
@@ -311,23 +326,6 @@ def _print_stop(outcome: "RunOutcome") -> None:
         print_notice("The run was interrupted.")
     elif outcome.problem:
         print_notice(f"The run stopped: {outcome.problem}")
-
-
-def _print_next(suite_outcome: "SuiteOutcome", rows: Sequence[Mapping[str, Any]], warehouse: Warehouse) -> None:
-    """Print the commands to type next, with the option for a warehouse that they would not find by themselves."""
-    outcome, run_id, location = suite_outcome.outcome, suite_outcome.outcome.run.run_id, warehouse.location
-    elsewhere = "" if location == parse_location(find_warehouse(None)) else f" --warehouse {quote(location.name)}"
-    unscored = " and what is unscored and why" if any(row["n_unscored"] for row in rows) else ""
-    steps = []
-    if suite_outcome.gate is not None and suite_outcome.gate_failed and suite_outcome.gate["against"]:
-        compare = f"evalhouse compare {suite_outcome.gate['against']['run_id']} {run_id}{elsewhere}"
-        steps.append(f"{compare}   (what moved, and why)")
-    if outcome.status != "completed":
-        steps.append(f"evalhouse resume {run_id}{elsewhere}   (stored answers are not asked for again)")
-    if outcome.status in ("completed", "incomplete"):
-        steps.append(f"evalhouse show {run_id}{elsewhere}   (worst samples, costs{unscored})")
-    for place, step in enumerate(steps):
-        print_line(f"{'or:  ' if place else 'next:'} {step}")
 
 
 @click.command()

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -262,24 +261,10 @@ def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics, *, 
         print_line()
         print_table(corrected_table([CorrectedMean(**row) for row in document["corrected"]]))
     if document["changes"]:
-        names = ("change", "n_samples", "n_asked_anew", "n_requests", "n_reused")
+        names = ["change", "n_samples", "n_asked_anew", "n_requests", "n_reused"]
         columns = ["", "#samples", "#judged again", "#requests sent", "#answered from the record"]
         title = f"Samples since run {document['changes'][0]['previous_run_id']}"
         print_section(title, columns, [[row[name] for name in names] for row in document["changes"]])
-    _print_sections(document)
-    print_line()
-    if run.status != "completed":
-        print_line(f"next: evalhouse resume {run.run_id}")
-    elif run.kind == "collection":
-        print_line(f"next: evalhouse run SUITE.toml --responses {run.run_id}   (judges these responses)")
-    if document["worst"]:
-        # The id is from the dataset; a shell must read it as one word.
-        sample = shlex.quote(clean_text(document["worst"][0]["sample_id"]))
-        print_line(f"next: evalhouse lineage {run.run_id} {sample} {document['worst_by']}")
-
-
-def _print_sections(document: Mapping[str, Any]) -> None:
-    """Print the tables below the scores that have rows."""
     rows = []
     for row in document["worst"]:
         asked = [str(turn["text"]) for turn in row["conversation"] or () if turn["role"] == "user"]
@@ -319,6 +304,15 @@ def _print_sections(document: Mapping[str, Any]) -> None:
     columns = ["reason", "#samples", "metrics", "example"]
     n_columns = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
     print_section("Unscored", columns[:n_columns], [row[:n_columns] for row in rows])
+    print_line()
+    if run.status != "completed":
+        print_line(f"next: evalhouse resume {run.run_id}")
+    elif run.kind == "collection":
+        print_line(f"next: evalhouse run SUITE.toml --responses {run.run_id}   (judges these responses)")
+    if document["worst"]:
+        # The id is from the dataset; a shell must read it as one word.
+        sample = shlex.quote(clean_text(document["worst"][0]["sample_id"]))
+        print_line(f"next: evalhouse lineage {run.run_id} {sample} {document['worst_by']}")
 
 
 @click.command()

@@ -35,7 +35,6 @@ from evalhouse.warehouse.location import parse_location
 
 if TYPE_CHECKING:
     from evalhouse.warehouse.store import Warehouse
-    from evalhouse.warehouse.upkeep.forget import Forgotten
 
 
 _WRONG = 1
@@ -244,33 +243,29 @@ def forget(
             }
         )
     else:
-        _print_forgotten(warehouse, forgotten, dry_run=dry_run)
+        for run_id in forgotten.running:
+            print_line(f"run {run_id} is running and was left out; forget it when it has ended")
+        if not forgotten.run_ids and not forgotten.tables:
+            print_line("nothing to forget: no run fits that is not forgotten already")
+            return 0
+        rows = [[table, n] for table, n in sorted(forgotten.tables.items())]
+        print_table(make_table(["table", "#rows"], rows))
+        print_line()
+        print_line(
+            f"{'would be forgotten' if dry_run else 'forgotten'}: {write_count(forgotten.n_samples, 'sample')} of "
+            f"{write_count(len(forgotten.run_ids), 'run')}, {forgotten.n_bytes / _MB:,.1f} MB of text",
+            bold=True,
+        )
+        if (traces := forgotten.traces) and traces.first_began_at and traces.last_began_at:
+            from evalhouse.warehouse.rows.spans import write_began  # noqa: PLC0415
+
+            began = write_began(traces.first_began_at, traces.last_began_at)
+            print_line(f"and {write_count(traces.n_traces, 'received trace')} that began {began}")
+        if dry_run:
+            print_line("nothing was changed; leave out --dry-run to delete it")
+        else:
+            print_line(f"next: evalhouse warehouse compact --warehouse {shlex.quote(warehouse.location.url)}")
     return 0
-
-
-def _print_forgotten(warehouse: "Warehouse", forgotten: "Forgotten", *, dry_run: bool) -> None:
-    for run_id in forgotten.running:
-        print_line(f"run {run_id} is running and was left out; forget it when it has ended")
-    if not forgotten.run_ids and not forgotten.tables:
-        print_line("nothing to forget: no run fits that is not forgotten already")
-        return
-    rows = [[table, n] for table, n in sorted(forgotten.tables.items())]
-    print_table(make_table(["table", "#rows"], rows))
-    print_line()
-    print_line(
-        f"{'would be forgotten' if dry_run else 'forgotten'}: {write_count(forgotten.n_samples, 'sample')} of "
-        f"{write_count(len(forgotten.run_ids), 'run')}, {forgotten.n_bytes / _MB:,.1f} MB of text",
-        bold=True,
-    )
-    if (traces := forgotten.traces) and traces.first_began_at and traces.last_began_at:
-        from evalhouse.warehouse.rows.spans import write_began  # noqa: PLC0415
-
-        began = write_began(traces.first_began_at, traces.last_began_at)
-        print_line(f"and {write_count(traces.n_traces, 'received trace')} that began {began}")
-    if dry_run:
-        print_line("nothing was changed; leave out --dry-run to delete it")
-    else:
-        print_line(f"next: evalhouse warehouse compact --warehouse {shlex.quote(warehouse.location.url)}")
 
 
 _MOST_S = 1e6
