@@ -203,45 +203,79 @@ def print_comparison(document: Row) -> None:
         print_section("Why the means over all scored samples moved", columns, rows)
         for finding in document["retrieval"]:
             print_line(finding["text"])
-        _print_noise(document)
+        # How often judge and bot contradict themselves: the noise floors and the components come from it.
+        noise = document["noise"]
+        # `--json` also has the metrics in which it never contradicted itself.
+        metrics = [(metric["metric"], metric["noise"]) for metric in document["metrics"] if metric["noise"]]
+        rows = [[step["step"], step["n_items"], step["n_flipped"], step["flip_rate"], None] for step in noise["steps"]]
+        rows += [
+            [metric, row["n_pairs"], row["n_changed"], row["n_changed"] / row["n_pairs"], row["deviation"]]
+            for metric, row in metrics
+            if row["n_changed"]
+        ]
+        n_runs = len(noise["run_ids"])
+        title = f"The judge against itself: what was judged twice, in {n_runs} noise run{'' if n_runs == 1 else 's'}"
+        if noise["steps"]:
+            print_section(title, ["step or metric", "#judged twice", "#otherwise", "#share", "#deviation"], rows)
+        print_components(document["components"])
+        # The difference over all answers, of the metrics whose scores wavered.
+        wavering = {row["metric"] for row in document["components"] if row["n_otherwise"]}
+        rows = [
+            [row["metric"], row["base"], row["candidate"], _write_difference(row["difference"]),
+             write_interval(row["ci_low"], row["ci_high"]), row["n"], row["n_repeated"]]
+            for row in document["all_answers"]
+            if row["metric"] in wavering
+        ]  # fmt: skip
+        columns = ["metric", "#base", "#candidate", "#difference", "95 % interval", "#questions", "#asked again"]
+        print_section(
+            "Over all answers, the repeated ones too, where the table above has the first ones", columns, rows
+        )
     for sample in document["moved"]:
-        _print_sample(sample)
+        print_line()
+        print_line(f"sample {sample['sample_id']}", bold=True)
+        for metric, score in list(sample["scores"].items())[: None if "texts" in sample else _MAX_SCORES]:
+            values = f"{write_value(score['base'])} → {write_value(score['candidate'])}"
+            print_line(f"{metric} {values}: {name_part(score['changed'])}")
+        if "texts" in sample:
+            # The texts of both runs; one that is the same in both is shown once.
+            texts = sample["texts"]
+            names = ("question", "answer", "ground_truth")
+            pairs = [(name, texts["base"][name], texts["candidate"][name]) for name in names]
+            contexts = zip_longest(*(texts[side]["contexts"] or [] for side in ("base", "candidate")))
+            pairs += [(f"C{rank}", before, after) for rank, (before, after) in enumerate(contexts, start=1)]
+            for name, before, after in pairs:
+                if before == after:
+                    print_line(f"{name}: {write_value(before)}")
+                else:
+                    print_line(f"{name}, base: {write_value(before)}")
+                    print_line(f"{name}, candidate: {write_value(after)}")
+        elif len(sample["scores"]) > _MAX_SCORES:
+            print_line(f"… and {len(sample['scores']) - _MAX_SCORES} more scores")
+        most = _WHOLE if "texts" in sample else _SHORT
+        rows = [
+            [
+                _KINDS[flip["kind"]],
+                flip["change"],
+                *(
+                    shorten(text, most)
+                    for side in ("base", "candidate")
+                    for text in _write_item(flip["kind"], flip[side])
+                ),
+            ]
+            for flip in sample["flips"]
+            # A context at another rank is not another verdict, but may explain a metric of ranks.
+            if flip["change"] != "moved" or "texts" in sample
+        ]
+        if rows:
+            print_table(make_table(["what", "change", "base", "reason", "candidate", "reason"], rows))
+        else:
+            print_line("No verdict changed.")
     # The command that shows one sample whole, to be pasted: an id is the dataset's own, so it is quoted.
     if document["moved"] and "texts" not in document["moved"][0]:
         runs = f"{document['base']['run_id']} {document['candidate']['run_id']}"
         sample = shlex.quote(clean_text(document["moved"][0]["sample_id"]))
         print_line()
         print_line(f"next: evalhouse compare {runs} --sample {sample}")
-
-
-def _print_noise(document: Row) -> None:
-    """Print how often judge and bot contradict themselves: what the noise floors and the components come from."""
-    noise = document["noise"]
-    # `--json` also has the metrics in which it never contradicted itself.
-    metrics = [(metric["metric"], metric["noise"]) for metric in document["metrics"] if metric["noise"]]
-    rows: list[list[object]] = [
-        [step["step"], step["n_items"], step["n_flipped"], step["flip_rate"], None] for step in noise["steps"]
-    ]
-    rows += [
-        [metric, row["n_pairs"], row["n_changed"], row["n_changed"] / row["n_pairs"], row["deviation"]]
-        for metric, row in metrics
-        if row["n_changed"]
-    ]
-    n_runs = len(noise["run_ids"])
-    title = f"The judge against itself: what was judged twice, in {n_runs} noise run{'' if n_runs == 1 else 's'}"
-    if noise["steps"]:
-        print_section(title, ["step or metric", "#judged twice", "#otherwise", "#share", "#deviation"], rows)
-    print_components(document["components"])
-    # The difference over all answers, of the metrics whose scores wavered.
-    wavering = {row["metric"] for row in document["components"] if row["n_otherwise"]}
-    rows = [
-        [row["metric"], row["base"], row["candidate"], _write_difference(row["difference"]),
-         write_interval(row["ci_low"], row["ci_high"]), row["n"], row["n_repeated"]]
-        for row in document["all_answers"]
-        if row["metric"] in wavering
-    ]  # fmt: skip
-    columns = ["metric", "#base", "#candidate", "#difference", "95 % interval", "#questions", "#asked again"]
-    print_section("Over all answers, the repeated ones too, where the table above has the first ones", columns, rows)
 
 
 def name_part(name: str) -> str:
@@ -255,44 +289,6 @@ def name_part(name: str) -> str:
 def write_also(also: Mapping[Any, int]) -> str:
     """Describe other changes in a part's samples, which its metric does not use: `28 also had other contexts`."""
     return "; ".join(f"{n} also had {_ALSO[cause]}" for cause, n in also.items())
-
-
-def _print_sample(sample: Row) -> None:
-    print_line()
-    print_line(f"sample {sample['sample_id']}", bold=True)
-    for metric, score in list(sample["scores"].items())[: None if "texts" in sample else _MAX_SCORES]:
-        values = f"{write_value(score['base'])} → {write_value(score['candidate'])}"
-        print_line(f"{metric} {values}: {name_part(score['changed'])}")
-    if "texts" in sample:
-        # The texts of both runs; one that is the same in both is shown once.
-        texts = sample["texts"]
-        names = ("question", "answer", "ground_truth")
-        pairs = [(name, texts["base"][name], texts["candidate"][name]) for name in names]
-        contexts = zip_longest(*(texts[side]["contexts"] or [] for side in ("base", "candidate")))
-        pairs += [(f"C{rank}", before, after) for rank, (before, after) in enumerate(contexts, start=1)]
-        for name, before, after in pairs:
-            if before == after:
-                print_line(f"{name}: {write_value(before)}")
-            else:
-                print_line(f"{name}, base: {write_value(before)}")
-                print_line(f"{name}, candidate: {write_value(after)}")
-    elif len(sample["scores"]) > _MAX_SCORES:
-        print_line(f"… and {len(sample['scores']) - _MAX_SCORES} more scores")
-    most = _WHOLE if "texts" in sample else _SHORT
-    rows = [
-        [
-            _KINDS[flip["kind"]],
-            flip["change"],
-            *(shorten(text, most) for side in ("base", "candidate") for text in _write_item(flip["kind"], flip[side])),
-        ]
-        for flip in sample["flips"]
-        # A context at another rank is not another verdict, but may explain a metric of ranks.
-        if flip["change"] != "moved" or "texts" in sample
-    ]
-    if rows:
-        print_table(make_table(["what", "change", "base", "reason", "candidate", "reason"], rows))
-    else:
-        print_line("No verdict changed.")
 
 
 def _write_item(kind: str, item: Row | None) -> tuple[str, str]:

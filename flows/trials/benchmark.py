@@ -286,9 +286,6 @@ class Report:
             costs.append(([_TOTAL, "", n_rows, n_left_out, sum(row.n_failed for row in parts)], self.usage))
         print_table(usage_table(columns, costs, _USED, title="Costs"))
         print_line()
-        self._print_notes()
-
-    def _print_notes(self) -> None:
         if self.settings.plan != SEPARATE and self.settings.judge == LEXICAL:
             print_line(
                 "The lexical judge decides on each item separately, so another plan changes nothing: the difference "
@@ -326,11 +323,28 @@ def make_report(
     """Measure how far the verdicts agree with people."""
     # A different seed for each set, so that the draws of two sets are independent.
     others = {id(judged.part): judged for judged in outcome.parts if judged.plan != SEPARATE}
-    sets = [
-        result
-        for place, judged in enumerate(one for one in outcome.parts if one.plan == SEPARATE)
-        for result in _measure_plans(judged, others.get(id(judged.part)), seed=seed + place)
-    ]
+    sets: list[SetAgreement] = []
+    for number, judged in enumerate(one for one in outcome.parts if one.plan == SEPARATE):
+        results = _measure_part(judged.part, judged.judged, seed=seed + number)
+        other = others.get(id(judged.part))
+        if other is not None:
+            # Also the agreement of the other plan and the difference, on rows with both.
+            both = [one for one in zip(judged.judged, other.judged, strict=True) if not any(row.failure for row in one)]
+            part = replace(judged.part, rows=tuple(pair[0].row for pair in both))
+            before, after = (
+                {result.about: result.judge for result in _measure_part(part, list(of_plan), seed=seed + number)}
+                for of_plan in (zip(*both, strict=True) if both else ((), ()))
+            )
+            for place, result in enumerate(results):
+                if result.about not in before or result.about not in after:
+                    continue
+                old, new = before[result.about].figures, after[result.about]
+                lines = [replace(new, who=f"plan {other.plan}", is_own=True)]
+                if before[result.about].n == new.n:  # over equal decisions both have the same draws
+                    figures = {name: new.figures[name] - old[name] for name in old if name in new.figures}
+                    lines.append(replace(new, who=f"{other.plan} - separate", is_own=True, figures=figures))
+                results[place] = replace(result, others=(*lines, *result.others))
+        sets += results
     return Report(
         settings=settings,
         model=model,
@@ -340,29 +354,6 @@ def make_report(
         outcome=outcome,
         sets=sets,
     )
-
-
-def _measure_plans(judged: JudgedPart, other: JudgedPart | None, *, seed: int) -> list[SetAgreement]:
-    """Measure the agreement on one set; with another plan also its agreement and the difference, on rows with both."""
-    results = _measure_part(judged.part, judged.judged, seed=seed)
-    if other is None:
-        return results
-    both = [pair for pair in zip(judged.judged, other.judged, strict=True) if not any(one.failure for one in pair)]
-    part = replace(judged.part, rows=tuple(pair[0].row for pair in both))
-    before, after = (
-        {result.about: result.judge for result in _measure_part(part, list(of_plan), seed=seed)}
-        for of_plan in (zip(*both, strict=True) if both else ((), ()))
-    )
-    for place, result in enumerate(results):
-        if result.about not in before or result.about not in after:
-            continue
-        old, new = before[result.about].figures, after[result.about]
-        lines = [replace(new, who=f"plan {other.plan}", is_own=True)]
-        if before[result.about].n == new.n:  # over equal decisions both have the same draws
-            figures = {name: new.figures[name] - old[name] for name in old if name in new.figures}
-            lines.append(replace(new, who=f"{other.plan} - separate", is_own=True, figures=figures))
-        results[place] = replace(result, others=(*lines, *result.others))
-    return results
 
 
 def _measure_part(part: Part, judged: Sequence[Judged], *, seed: int) -> list[SetAgreement]:

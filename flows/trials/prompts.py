@@ -158,7 +158,19 @@ def plan_comparison(
 
     A content that several runs have verdicts on is asked about in the newest of them.
     """
-    prompts = _find_differing(settings, old, new)
+    differing = [name for name in _COMPARED if old.prompts[name].prompt_hash != new.prompts[name].prompt_hash]
+    if not differing:
+        raise SettingsError(
+            f"{old.source} and {new.source} ask in the same words for {', '.join(_COMPARED)}, which are what "
+            "people review; there is nothing to compare"
+        )
+    judges = {name: find_judge(settings.judge, name) for name in differing}
+    prompts = tuple(name for name, judge in judges.items() if not is_fixed(judge))
+    if not prompts:
+        raise SettingsError(
+            f"the {' and the '.join(dict.fromkeys(judges.values()))} judge reads no prompt, so that other words change "
+            f"none of its verdicts ({', '.join(differing)}); name a model with --judge"
+        )
     newest = sorted(runs, key=lambda run: run.started_at, reverse=True)
     configs: dict[str, RunSettings] = {}
     asked: dict[str, dict[str, str]] = {}  # by run and reviewed step the prompt that asks for its verdicts
@@ -209,24 +221,6 @@ def plan_comparison(
     )
 
 
-def _find_differing(settings: RunSettings, old: PromptSet, new: PromptSet) -> tuple[str, ...]:
-    """Find the prompts that differ and are read by a judge; raises SettingsError if no prompt does."""
-    differing = [name for name in _COMPARED if old.prompts[name].prompt_hash != new.prompts[name].prompt_hash]
-    if not differing:
-        raise SettingsError(
-            f"{old.source} and {new.source} ask in the same words for {', '.join(_COMPARED)}, which are what "
-            "people review; there is nothing to compare"
-        )
-    judges = {name: find_judge(settings.judge, name) for name in differing}
-    prompts = tuple(name for name, judge in judges.items() if not is_fixed(judge))
-    if not prompts:
-        raise SettingsError(
-            f"the {' and the '.join(dict.fromkeys(judges.values()))} judge reads no prompt, so that other words change "
-            f"none of its verdicts ({', '.join(differing)}); name a model with --judge"
-        )
-    return prompts
-
-
 def _pick(names: Sequence[str], wanted: Collection[str]) -> tuple[str, ...]:
     return tuple(name for name in names if name in wanted)
 
@@ -241,7 +235,7 @@ def compare_prompts(plan: ComparisonPlan, *, seed: int) -> PromptComparison:
         n_samples=sum(len(texts) for texts in plan.texts.values()),
     )
     try:
-        with open_session(plan.settings, _plan(plan), run=run) as session:
+        with open_session(plan.settings, make_plan(next(iter(plan.configs.values()))), run=run) as session:
             sides = session.carry_out(partial(_ask_both, plan=plan))
     except RunCancelled as error:
         raise RunCancelled(f"{error}; the replies so far are stored") from None
@@ -329,10 +323,6 @@ async def judge_again(live_run: LiveRun, texts: Sequence[JudgedTexts], steps: Se
             for step, item, label in labels
         ]
     return verdicts
-
-
-def _plan(plan: ComparisonPlan) -> Plan:
-    return make_plan(next(iter(plan.configs.values())))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -447,7 +437,7 @@ def compare_prompt_sets(
     words = [find_prompt_set(warehouse, source, settings.language) for source in (old, new)]
     plan = plan_comparison(warehouse, runs, settings, *words)
     if dry_run:
-        sides = rehearse(plan.settings, _plan(plan), partial(_ask_both, plan=plan))
+        sides = rehearse(plan.settings, make_plan(next(iter(plan.configs.values()))), partial(_ask_both, plan=plan))
         return ComparisonReport(plan=plan, costs=[side.usage for side in sides], comparison=None)
     comparison = compare_prompts(plan, seed=seed)
     return ComparisonReport(plan=plan, costs=comparison.usages, comparison=comparison)

@@ -66,13 +66,33 @@ def show_judge(request: Request, series: str = "") -> Response:
 def _describe_judge(warehouse: Warehouse, series: str) -> dict[str, Any]:
     """Return the sections of the page."""
     runs: Sequence[Row] = warehouse.fetch_rows("judge/runs", series=series, most=_RUNS)
+    # The changes of the judge, its model and its prompts from run to run, the newest first.
+    asked: dict[str, dict[str, Row]] = {row["run_id"]: {} for row in runs}
+    for row in warehouse.fetch("judge/asked", {"run_id": asked}).to_dicts():
+        asked[row["run_id"]][row["step"]] = row
+    changes: list[Row] = []
+    for now, before in pairwise(runs):
+        found = [
+            {"what": what, "before": before[name], "now": now[name]}
+            for name, what in _YARDSTICKS.items()
+            if now[name] != before[name]
+        ]
+        # Prompts and models of the steps that both runs asked; a run that reused all replies asked no model.
+        for step, answered in asked[now["run_id"]].items():
+            earlier = asked[before["run_id"]].get(step, {})
+            for name, what in (("prompts", "prompt"), ("models", "model that answered")):
+                if answered[name] and earlier.get(name) and answered[name] != earlier[name]:
+                    of_step = f"{what} of {step.replace('_', ' ')}"
+                    found.append({"what": of_step, "before": earlier[name], "now": answered[name]})
+        if found:
+            changes.append({"run_id": now["run_id"], "started_at": now["started_at"], "changes": found})
     return {
         "runs": runs,
         "newest": runs[0] if runs else None,
         "has_noise": bool(runs) and has_noise(runs[0]["judge"], runs[0]["embeddings"]),
         "agreement": _describe_agreement(warehouse, series),
         "noise": _describe_noise(warehouse, series),
-        "changes": _list_changes(warehouse, runs),
+        "changes": changes,
         "moves": _describe_moves(warehouse, [row["run_id"] for row in runs[: _REVIEWED + 1]]),
         "votes": _describe_votes(warehouse, runs),
     }
@@ -182,37 +202,14 @@ def _pool(rows: Sequence[Row]) -> tuple[Noise | None, float | None]:
     return noise, find_floor(noise, n=n, again=np.ones(n, dtype=np.int64), scale=1.0)
 
 
-def _list_changes(warehouse: Warehouse, runs: Sequence[Row]) -> list[Row]:
-    """List the changes of the judge, its model and its prompts from run to run, the newest first."""
-    asked: dict[str, dict[str, Row]] = {row["run_id"]: {} for row in runs}
-    for row in warehouse.fetch("judge/asked", {"run_id": asked}).to_dicts():
-        asked[row["run_id"]][row["step"]] = row
-    changes: list[Row] = []
-    for now, before in pairwise(runs):
-        found = [
-            {"what": what, "before": before[name], "now": now[name]}
-            for name, what in _YARDSTICKS.items()
-            if now[name] != before[name]
-        ]
-        # Prompts and models of the steps that both runs asked; a run that reused all replies asked no model.
-        for step, answered in asked[now["run_id"]].items():
-            earlier = asked[before["run_id"]].get(step, {})
-            for name, what in (("prompts", "prompt"), ("models", "model that answered")):
-                if answered[name] and earlier.get(name) and answered[name] != earlier[name]:
-                    of_step = f"{what} of {step.replace('_', ' ')}"
-                    found.append({"what": of_step, "before": earlier[name], "now": answered[name]})
-        if found:
-            changes.append({"run_id": now["run_id"], "started_at": now["started_at"], "changes": found})
-    return changes
-
-
 def _describe_moves(warehouse: Warehouse, run_ids: Sequence[str]) -> list[Row]:
     """Return how verdicts moved since the run before on unchanged texts, with the 95 % interval of the move."""
     if len(run_ids) < 2:
         return []
     # Each run beside the one after it in the list, newest first.
-    pairs = _frame(run_ids[:-1]).with_columns(previous_run_id=pl.Series(run_ids[1:], dtype=pl.String))
-    moves = warehouse.read(read_query("judge/moves"), frames={"pairs": pairs, "listed": _frame(run_ids)})
+    pairs = pl.DataFrame({"run_id": run_ids[:-1], "previous_run_id": run_ids[1:]})
+    frames = {"pairs": pairs, "listed": pl.DataFrame({"run_id": run_ids})}
+    moves = warehouse.read(read_query("judge/moves"), frames=frames)
     described: list[Row] = []
     for row in moves.to_dicts():
         # In percentage points, with the normal interval of the mean of the samples' moves; without an interval if so
@@ -255,10 +252,6 @@ def _describe_votes(warehouse: Warehouse, runs: Sequence[Row]) -> dict[str, Any]
             if len(of_step) > 1
         ],
     }
-
-
-def _frame(run_ids: Sequence[str]) -> pl.DataFrame:
-    return pl.DataFrame({"run_id": list(run_ids)}, schema={"run_id": pl.String})
 
 
 ASKED: Final = {
