@@ -405,19 +405,6 @@ class Components:
     judge: float | None
     judge_share: float | None
 
-    @classmethod
-    def from_row(cls, row: Row) -> "Components":
-        """Return the components of a row of the view."""
-        judge, variance = row["judge_variance"], row["variance"]
-        return cls(
-            metric=row["metric"],
-            n_questions=row["n_questions"],
-            scale=row["scale"],
-            answers=(row["answer_variance"], row["answer_low"], row["answer_high"]),
-            judge=None if judge is None else min(row["judged_apart"] * judge, row["answer_variance"]),
-            judge_share=None if judge is None else min(judge / variance, 1.0) if variance else 0.0,
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -523,7 +510,15 @@ def describe_components(
     """
     described = []
     for row in rows:
-        components = Components.from_row(row)
+        judge, variance = row["judge_variance"], row["variance"]
+        components = Components(
+            metric=row["metric"],
+            n_questions=row["n_questions"],
+            scale=row["scale"],
+            answers=(row["answer_variance"], row["answer_low"], row["answer_high"]),
+            judge=None if judge is None else min(row["judged_apart"] * judge, row["answer_variance"]),
+            judge_share=None if judge is None else min(judge / variance, 1.0) if variance else 0.0,
+        )
         drop = drops.get(components.metric)
         plan = plan_spending(components, drop, power=power) if drop else None
         smallest_drop = find_smallest_drop(components, power=power)

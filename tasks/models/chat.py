@@ -232,15 +232,6 @@ class ChatModelJudge:
         except Exception as error:  # a chat model of any maker may raise anything; it becomes one of our errors
             raise self.translate(error, sent=request.payload) from None
 
-    def read_batched(self, status: int, content: bytes, request: ModelRequest) -> ModelReply:
-        """Return the reply in an answer that came by batch; raises as `reply` does."""
-        try:
-            return _parse_completion(parse_answer(status, content, {}), sent=request.payload)
-        except JudgeError:
-            raise
-        except Exception as error:  # no completion, as in `reply`
-            raise self.translate(error, sent=request.payload) from None
-
     async def close(self) -> None:
         """Close the HTTP client; a factory's model keeps its own."""
         if self._close is not None:
@@ -466,8 +457,13 @@ class OpenAIBatches:
         return orjson.dumps({"custom_id": custom_id, "method": "POST", "url": _BATCH_PATH, "body": body}) + b"\n"
 
     def read_line(self, line: BatchLine, request: ModelRequest) -> ModelReply:
-        """Return the reply in a line of the results."""
-        return self._judge.read_batched(line.status or 500, line.body, request)
+        """Return the reply in a line of the results; raises as the judge's `reply` does."""
+        try:
+            return _parse_completion(parse_answer(line.status or 500, line.body, {}), sent=request.payload)
+        except JudgeError:
+            raise
+        except Exception as error:  # no completion, as in `reply`
+            raise self._judge.translate(error, sent=request.payload) from None
 
     async def create(self, file: Path, tag: str) -> BatchState:
         """Upload the file and make a batch of it."""

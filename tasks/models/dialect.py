@@ -374,7 +374,21 @@ def translate_error(
         return error
     status = getattr(error, "status_code", None)
     if not isinstance(status, int):
-        return _translate_unsent(error, endpoint=endpoint, variables=variables)
+        # No connection, one that broke, or a reply that no client could read.
+        chain: list[BaseException] = []
+        cause: BaseException | None = error
+        while cause is not None:
+            chain.append(cause)
+            cause = cause.__cause__
+        text = shorten(redact(": ".join(dict.fromkeys(str(item) for item in chain if str(item)))))
+        kinds = {kind.__name__ for item in chain for kind in type(item).__mro__}
+        if kinds & {"ClientConnectorCertificateError", "SSLCertVerificationError"}:
+            return FatalJudgeError(
+                f"the certificate of {endpoint} is not trusted: {text}; "
+                f"check {variables.address}, or name a file with the certificates to trust in SSL_CERT_FILE"
+            )
+        unreachable = not kinds.isdisjoint(("ConnectError", "ClientConnectorError"))
+        return TransientJudgeError(f"{type(error).__name__}: {text}", unreachable=unreachable)
     text = shorten(redact(str(getattr(error, "message", None) or error))) or "(no message)"
     words = text.lower()
     code, kind, param = (str(getattr(error, field, None) or "").lower() for field in ("code", "type", "param"))
@@ -443,21 +457,3 @@ def translate_error(
     if options:
         return UnsupportedOption(text, options=options, is_value=_VALUE.search(words) is not None)
     return RefusedRequest(f"status {status}: {text}", unexplained=True)
-
-
-def _translate_unsent(error: Exception, *, endpoint: str, variables: Variables) -> JudgeError:
-    """Return an error without a status: no connection, one that broke, or a reply that no client could read."""
-    chain: list[BaseException] = []
-    cause: BaseException | None = error
-    while cause is not None:
-        chain.append(cause)
-        cause = cause.__cause__
-    text = shorten(redact(": ".join(dict.fromkeys(str(item) for item in chain if str(item)))))
-    kinds = {kind.__name__ for item in chain for kind in type(item).__mro__}
-    if kinds & {"ClientConnectorCertificateError", "SSLCertVerificationError"}:
-        return FatalJudgeError(
-            f"the certificate of {endpoint} is not trusted: {text}; "
-            f"check {variables.address}, or name a file with the certificates to trust in SSL_CERT_FILE"
-        )
-    unreachable = not kinds.isdisjoint(("ConnectError", "ClientConnectorError"))
-    return TransientJudgeError(f"{type(error).__name__}: {text}", unreachable=unreachable)

@@ -60,7 +60,7 @@ class Classifier:
     sets_support: bool = False
     max_tokens: int | None = None
     device: str | None = None
-    backend: str | None = None
+    backend: Literal["torch", "onnx"] | None = None
 
 
 @cache
@@ -144,7 +144,15 @@ class PairModel:
     def __init__(self, classifier: Classifier) -> None:
         if importlib.util.find_spec("sentence_transformers") is None:
             raise FatalJudgeError(f"{LOCAL}: judges need the package sentence-transformers; {_INSTALL}")
-        self.backend = _choose_backend(classifier)
+        import torch  # noqa: PLC0415  # takes seconds
+
+        # The backend that the name asks for, else ONNX where its package is installed and no GPU is used.
+        has_onnx = bool(importlib.util.find_spec("optimum") and importlib.util.find_spec("optimum.onnxruntime"))
+        if classifier.backend == "onnx" and not has_onnx:
+            raise FatalJudgeError("backend=onnx needs ONNX's packages; pip install 'sentence-transformers[onnx]'")
+        has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
+        on_cpu = classifier.device == "cpu" or (classifier.device is None and not has_gpu)
+        self.backend = classifier.backend or ("onnx" if has_onnx and on_cpu else "torch")
         encoder = _load_encoder(classifier, self.backend)
         self._classifier = classifier
         self._tokenizer: Any = encoder.tokenizer
@@ -278,19 +286,6 @@ class PairModel:
             for place, chance in zip(places, chances[:, self._support].cpu(), strict=True):
                 scores[place] = float(chance)
         return scores
-
-
-def _choose_backend(classifier: Classifier) -> Literal["torch", "onnx"]:
-    """Return the backend that the name asks for, else ONNX where its package is installed and no GPU is used."""
-    import torch  # noqa: PLC0415  # takes seconds
-
-    has_package = bool(importlib.util.find_spec("optimum") and importlib.util.find_spec("optimum.onnxruntime"))
-    if classifier.backend == "onnx" and not has_package:
-        raise FatalJudgeError("backend=onnx needs ONNX's packages; pip install 'sentence-transformers[onnx]'")
-    has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
-    on_cpu = classifier.device == "cpu" or (classifier.device is None and not has_gpu)
-    chosen = classifier.backend or ("onnx" if has_package and on_cpu else "torch")
-    return "onnx" if chosen == "onnx" else "torch"
 
 
 def _load_encoder(classifier: Classifier, backend: Literal["torch", "onnx"]) -> Any:  # noqa: ANN401  # a CrossEncoder

@@ -183,37 +183,31 @@ def make_embedding_model(name: str) -> EmbeddingModel:
     async def embed(texts: Sequence[str]) -> ModelReply:
         # The encoding that OpenAI's own client asks for: a quarter of the size.
         answer = await endpoint.post({"model": model, "input": texts, "encoding_format": "base64"})
+        # Among several an embedding that cannot be read is "": the others of the request are of use without it.
+        packed: list[str] = []
+        if len(texts) == 1:
+            packed.append(pack_embedding(answer.first.get("embedding")))
+        else:
+            items = [item if isinstance(item, dict) else {} for item in answer.body["data"]]
+            _check_number(len(items), len(texts))
+            places = [item.get("index") for item in items]
+            if sorted(place for place in places if isinstance(place, int)) == list(range(len(texts))):
+                items.sort(key=lambda item: int(item["index"]))
+            for item in items:
+                try:
+                    packed.append(pack_embedding(item.get("embedding")))
+                except UnusableReply:
+                    packed.append("")
         usage, answered_by = answer.body.get("usage"), answer.body.get("model")
         return ModelReply(
             text="",
-            parts=_pack_all(answer, len(texts)),
+            parts=packed,
             model=answered_by if isinstance(answered_by, str) else None,
             prompt_tokens=parse_count(usage.get("prompt_tokens")) if isinstance(usage, dict) else None,
             completion_tokens=0,
         )
 
     return EmbeddingModel(name=name, model=model, endpoint=access.endpoint, embed=embed, close=endpoint.close)
-
-
-def _pack_all(answer: Completion, n_texts: int) -> list[str]:
-    """Return the embeddings in the order of the texts; for one text the first embedding.
-
-    An embedding that cannot be read is "": the others of the request are of use without it.
-    """
-    if n_texts == 1:
-        return [pack_embedding(answer.first.get("embedding"))]
-    items = [item if isinstance(item, dict) else {} for item in answer.body["data"]]
-    _check_number(len(items), n_texts)
-    places = [item.get("index") for item in items]
-    if sorted(place for place in places if isinstance(place, int)) == list(range(n_texts)):
-        items.sort(key=lambda item: int(item["index"]))
-    packed = []
-    for item in items:
-        try:
-            packed.append(pack_embedding(item.get("embedding")))
-        except UnusableReply:
-            packed.append("")
-    return packed
 
 
 def _check_number(n_vectors: int, n_texts: int) -> None:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -95,7 +95,18 @@ class ProviderChannel:
                     self._schemas.clear()
                 self._schemas[key] = _bind_schema(self._chat, form["json_schema"])
             options |= self._schemas[key]
-        message = await self._invoke(self._mark_beginning(messages), options)
+        # The provider should cache the messages up to a mark: all but the data, which are last. Caching costs more than
+        # sending, so that texts that were sent only once, as in a run of one sample, are not marked; nor are texts that
+        # are too short to be cached.
+        *shared, data = messages
+        if self.min_cached is not None and shared:
+            texts = tuple(str(message.content) for message in shared)
+            if hash(texts) not in self._beginnings:
+                self._beginnings.add(hash(texts))
+            elif _MORE_TOKENS * sum(map(count_tokens, texts)) >= self.min_cached:
+                block = {"type": "text", "text": texts[-1], "cache_control": {"type": "ephemeral"}}
+                messages = [*shared[:-1], shared[-1].model_copy(update={"content": [block]}), data]
+        message = await self._invoke(messages, options)
 
         # The end of the reply in OpenAI's words, None for the usual end, beside the provider's.
         metadata = message.response_metadata
@@ -118,24 +129,6 @@ class ProviderChannel:
         if type(error) is ValueError and "is not supported" in str(error):
             return StatusError(400, {}, ErrorBody(message=str(error)))
         return find_answer(error) or error
-
-    def _mark_beginning(self, messages: list[BaseMessage]) -> list[BaseMessage]:
-        """Return messages with the mark up to which the provider should cache them: all but the data, which are last.
-
-        Caching costs more than sending, so that texts that were sent only once, as in a run of one sample, are not
-        marked; nor are texts that are too short to be cached.
-        """
-        *shared, data = messages
-        if self.min_cached is None or not shared:
-            return messages
-        texts = tuple(str(message.content) for message in shared)
-        if hash(texts) not in self._beginnings:
-            self._beginnings.add(hash(texts))
-            return messages
-        if _MORE_TOKENS * sum(map(count_tokens, texts)) < self.min_cached:
-            return messages
-        block = {"type": "text", "text": texts[-1], "cache_control": {"type": "ephemeral"}}
-        return [*shared[:-1], shared[-1].model_copy(update={"content": [block]}), data]
 
 
 def _bind_schema(chat: BaseChatModel, asked: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -205,7 +198,19 @@ def make_provider_judge(name: str, provider: Provider, model: str, settings: Run
     address = provider.find_address()
     key = provider.read_key(name, address)
     if provider.name == "azure":
-        return make_compatible_judge(name, model, settings, _find_azure(provider, model, key, address))
+        if not address:
+            raise FatalJudgeError("AZURE_OPENAI_ENDPOINT is not set; set it like https://RESOURCE.openai.azure.com")
+        base = strip_credentials(address).removesuffix("/v1").removesuffix("/openai")
+        access = Access(endpoint=f"{base}/openai/v1", key=SecretStr(key), headers={}, variables=provider.variables)
+        if version := os.environ.get("OPENAI_API_VERSION"):
+            is_token = not os.environ.get("AZURE_OPENAI_API_KEY")  # which takes the place of a key
+            access = replace(
+                access,
+                endpoint=f"{base}/openai/deployments/{quote(model, safe='')}",
+                headers={} if is_token else {"api-key": key},
+                query={"api-version": version},
+            )
+        return make_compatible_judge(name, model, settings, access)
     provider.require_package(name)
     try:
         made = _make_chat(provider, model, key, address)
@@ -292,7 +297,20 @@ def _make_chat(provider: Provider, model: str, key: str, address: str) -> _Made:
         case "bedrock":
             return _make_bedrock(provider, model)
         case _:
-            return _make_other(provider, model)
+            # Only the provider's package knows its address and the name of its key.
+            known = type(_init(provider, model)).model_fields
+            fields: dict[str, Any] = {"max_retries": 0} if "max_retries" in known else {}
+            own = openai.DefaultAsyncHttpxClient(timeout=None) if "http_async_client" in known else None
+            chat = _init(provider, model, **fields, **({"http_async_client": own} if own else {}))
+            tried = {"type": "object", "properties": {"a": {"type": "string"}}}
+            try:
+                _bind_schema(chat, {"name": "reply", "schema": tried})
+                structured = True
+            except (FatalJudgeError, NotImplementedError, ValueError, TypeError):
+                structured = False
+            base_url = getattr(getattr(chat, "root_async_client", None), "base_url", None)
+            named = str(base_url or f"{provider.name}:")
+            return _Made(chat=chat, address=named, close=own.aclose if own else None, structured=structured)
 
 
 def _make_bedrock(provider: Provider, model: str) -> _Made:
@@ -334,45 +352,6 @@ def _make_bedrock(provider: Provider, model: str) -> _Made:
 
     close = partial(asyncio.to_thread, client.close)
     return _Made(chat=chat, address=client.meta.endpoint_url, close=close, invoke=invoke)
-
-
-def _make_other(provider: Provider, model: str) -> _Made:
-    """Return a provider's model if only its package knows the address and the name of its key."""
-    known = type(_init(provider, model)).model_fields
-    fields: dict[str, Any] = {"max_retries": 0} if "max_retries" in known else {}
-    client = openai.DefaultAsyncHttpxClient(timeout=None) if "http_async_client" in known else None
-    chat = _init(provider, model, **fields, **({"http_async_client": client} if client else {}))
-
-    try:
-        _bind_schema(chat, {"name": "reply", "schema": {"type": "object", "properties": {"a": {"type": "string"}}}})
-        structured = True
-    except (FatalJudgeError, NotImplementedError, ValueError, TypeError):
-        structured = False
-    base_url = getattr(getattr(chat, "root_async_client", None), "base_url", None)
-    return _Made(
-        chat=chat,
-        address=str(base_url or f"{provider.name}:"),
-        close=client.aclose if client else None,
-        structured=structured,
-    )
-
-
-def _find_azure(provider: Provider, deployment: str, key: str, address: str) -> Access:
-    """Return Azure's address, of a named API version or of none; a token takes the place of a key."""
-    if not address:
-        raise FatalJudgeError("AZURE_OPENAI_ENDPOINT is not set; set it like https://RESOURCE.openai.azure.com")
-    base = strip_credentials(address).removesuffix("/v1").removesuffix("/openai")
-    version = os.environ.get("OPENAI_API_VERSION")
-    if not version:
-        return Access(endpoint=f"{base}/openai/v1", key=SecretStr(key), headers={}, variables=provider.variables)
-    is_token = not os.environ.get("AZURE_OPENAI_API_KEY")
-    return Access(
-        endpoint=f"{base}/openai/deployments/{quote(deployment, safe='')}",
-        key=SecretStr(key),
-        headers={} if is_token else {"api-key": key},
-        query={"api-version": version},
-        variables=provider.variables,
-    )
 
 
 # --- Anthropic's batches

@@ -176,7 +176,7 @@ class StandInJudge:
 def make_stand_in(question: Question) -> str:
     """Return a usable reply to a question for the judge, as JSON; equal questions get equal ones."""
     prompt = require_prompt(question)
-    examples = _parse_replies(prompt.opening)
+    examples, given_reasons = _parse_examples(prompt.opening)
     reply: dict[str, Any]
     if prompt.name in LEXICAL_PROMPTS:
         reply = judge_lexically(prompt.name, plain_data(question.data))
@@ -200,7 +200,7 @@ def make_stand_in(question: Question) -> str:
     else:
         reply = dict(examples[0]) if examples else {}
     # Changed by a full stop: a reply with the very reasons of an example counts as a copy, and is asked for again.
-    reasons = cycle([f"{reason}." for reason in _collect_reasons(prompt.opening)] or [_REASON])
+    reasons = cycle([f"{reason}." for reason in given_reasons] or [_REASON])
     reasoned = {
         name: [
             verdict | {"reason": next(reasons)}
@@ -214,15 +214,9 @@ def make_stand_in(question: Question) -> str:
 
 
 @lru_cache(maxsize=64)
-def _parse_replies(opening: tuple[Any, ...]) -> tuple[Mapping[str, Any], ...]:
-    """Return the replies of the worked examples."""
-    return tuple(orjson.loads(message.content) for message in opening if message.role == "ai")
-
-
-@lru_cache(maxsize=64)
-def _collect_reasons(opening: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return the reasons of the worked examples."""
-    replies = _parse_replies(opening)
+def _parse_examples(opening: tuple[Any, ...]) -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:
+    """Return the replies of the worked examples, and the reasons in them."""
+    replies = [orjson.loads(message.content) for message in opening if message.role == "ai"]
     lists = [part for reply in replies for part in reply.values() if isinstance(part, list)]
     reasons = [item["reason"] for part in lists for item in part if isinstance(item, dict) and "reason" in item]
-    return (*reasons, *(reason for reply in replies for reason in list_row_reasons(reply)))
+    return replies, [*reasons, *(reason for reply in replies for reason in list_row_reasons(reply))]

@@ -139,6 +139,9 @@ SHAPES: Final[Mapping[Kind, Shape]] = {
         labels=("correct", "partial", "incorrect"),
     ),
 }  # fmt: skip
+_KNOWN_KINDS: Final = "known kinds by their columns: " + "; ".join(
+    f"{kind} has {', '.join(shape.needs)}" for kind, shape in SHAPES.items()
+)
 
 
 def find_problem(kind: str, value: object) -> str | None:
@@ -179,7 +182,7 @@ def read_labelled(folders: Sequence[Path], *, language: str | None = None) -> La
         for labelled_set in _find_sets(folder):
             outcome = _read_set(labelled_set, language)
             if isinstance(outcome, str) and labelled_set.is_named:
-                raise DatasetError(f"{labelled_set.path}: {outcome}; {_describe_shapes()}")
+                raise DatasetError(f"{labelled_set.path}: {outcome}; {_KNOWN_KINDS}")
             if isinstance(outcome, str):
                 passed_over.append(f"{labelled_set.name} ({outcome})")
             else:
@@ -188,7 +191,7 @@ def read_labelled(folders: Sequence[Path], *, language: str | None = None) -> La
         of_language = f" in {language}" if language and not passed_over else ""
         others = f"; passed over: {'; '.join(passed_over)}" if passed_over else ""
         names = ", ".join(map(str, folders))
-        raise DatasetError(f"{names} holds no labelled set{of_language}{others}; {_describe_shapes()}")
+        raise DatasetError(f"{names} holds no labelled set{of_language}{others}; {_KNOWN_KINDS}")
     counted = Counter((part.name, part.language) for part in parts)
     twice = next((name for (name, _), n in counted.items() if n > 1), None)
     if twice is not None:
@@ -230,18 +233,13 @@ def _find_sets(folder: Path) -> Iterator[_SetFiles]:
         return
     if not folder.is_dir():
         raise DatasetError(f"{folder} does not exist; give a folder of sets, or a set itself")
-    files = _list_files(folder)
-    if files:
-        yield _SetFiles(name=folder.resolve().name, path=folder, files=files, is_named=True)
-        return
-    for below in sorted(path for path in folder.iterdir() if path.is_dir()):
-        files = _list_files(below)
+    for place in (folder, *sorted(path for path in folder.iterdir() if path.is_dir())):
+        files = tuple(sorted(path for path in place.iterdir() if path.suffix == ".jsonl" and path.is_file()))
+        if files and place is folder:
+            yield _SetFiles(name=folder.resolve().name, path=folder, files=files, is_named=True)
+            return
         if files:
-            yield _SetFiles(name=below.name, path=below, files=files, is_named=False)
-
-
-def _list_files(folder: Path) -> tuple[Path, ...]:
-    return tuple(sorted(path for path in folder.iterdir() if path.suffix == ".jsonl" and path.is_file()))
+            yield _SetFiles(name=place.name, path=place, files=files, is_named=False)
 
 
 def _read_set(labelled_set: _SetFiles, language: str | None) -> list[Part] | str:
@@ -307,11 +305,6 @@ def _read_aggrefact(lines: Mapping[str, Mapping[str, Any]]) -> list[Part]:
         Part(name=subset, kind="support", language="en", rows=tuple(of_subset), benchmark=AGGREFACT)
         for subset, of_subset in rows.items()
     ]
-
-
-def _describe_shapes() -> str:
-    kinds = [f"{kind} has {', '.join(shape.needs)}" for kind, shape in SHAPES.items()]
-    return f"known kinds by their columns: {'; '.join(kinds)}"
 
 
 # --- a judge's verdicts
