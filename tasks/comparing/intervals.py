@@ -19,7 +19,7 @@ correlation as in Newcombe 1998, Statistics in Medicine 17, 2635-2650). So few m
 twenty samples without a loss do not exclude that one in ten has one.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
@@ -71,18 +71,25 @@ class Estimate:
 
     @property
     def measure(self) -> Measure:
-        """Return the figure with its interval; none where the draws leave it open, as where all of them agree.
+        """Return the figure with its interval; none for a single group, and where draws are equal or most undefined.
 
         Where that is because a share is 1 the lower bound is the least one that would show no miss among so many
         groups in one case of forty (Clopper and Pearson 1934).
         """
         if np.isnan(self.value):
             return Measure(value=None, ci_low=None, ci_high=None)
-        interval = find_percentiles(self.draws, self.n_groups)
-        if interval is None and self.is_share and self.n_groups > 1 and self.value > 1 - TIE:
-            interval = ((ALPHA / 2) ** (1 / (self.n_equal or self.n_groups)), 1.0)
-        low, high = interval or (None, None)
-        return Measure(value=self.value, ci_low=low, ci_high=high)
+        defined = self.draws[~np.isnan(self.draws)]
+        if (
+            self.n_groups > 1
+            and len(defined) >= max(1, len(self.draws) / 2)
+            and np.ptp(defined) > TIE * max(1.0, float(np.abs(defined).max()))
+        ):
+            low, high = map(float, np.quantile(defined, find_tails(self.n_groups)))
+            return Measure(value=self.value, ci_low=low, ci_high=high)
+        if self.is_share and self.n_groups > 1 and self.value > 1 - TIE:
+            least = (ALPHA / 2) ** (1 / (self.n_equal or self.n_groups))
+            return Measure(value=self.value, ci_low=least, ci_high=1.0)
+        return Measure(value=self.value, ci_low=None, ci_high=None)
 
     def __sub__(self, other: "Estimate") -> "Estimate":
         """Return the difference of two figures of the same draws."""
@@ -111,13 +118,20 @@ class Groups:
         if not len(self.names):
             return Estimate(value=float("nan"), draws=np.zeros(0), n_groups=0, is_share=is_share)
         whole = float(statistic(np.ones((1, len(self.names))))[0])
-        generator = np.random.default_rng(self.seed)
-        blocks = draw_weights(self.n, generator, self.resamples, n_rows=len(self.names)) if self.n > 1 else ()
-        draws = [statistic(weights[:, self._place]) for weights in blocks]
+        # How often each of n groups is in a draw of n with replacement, as draws × groups in blocks.
+        generator, n = np.random.default_rng(self.seed), self.n
+        step = max(1, _MAX_CELLS // len(self.names))
+        draws = []
+        for start in range(0, self.resamples if n > 1 else 0, step):
+            size = min(step, self.resamples - start)
+            picks = generator.integers(0, n, size=(size, n), dtype=np.int32)
+            picks += np.arange(size, dtype=np.int32)[:, None] * np.int32(n)
+            weights = np.bincount(picks.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
+            draws.append(statistic(weights[:, self._place]))
         return Estimate(
             value=whole,
             draws=np.concatenate(draws) if draws else np.zeros(0),
-            n_groups=self.n,
+            n_groups=n,
             is_share=is_share,
             n_equal=None if weight is None else count_equal(np.bincount(self._place, weight).astype(np.float64)),
         )
@@ -145,30 +159,6 @@ def average(estimates: Sequence[Estimate]) -> Estimate | None:
         n_groups=min(estimate.n_groups for estimate in defined),
         is_share=all(estimate.is_share for estimate in defined),
     )
-
-
-def draw_weights(n: int, generator: np.random.Generator, resamples: int, *, n_rows: int = 0) -> Iterator[Floats]:
-    """Yield draws × groups, in blocks: how often each of `n` groups is in a draw of n with replacement.
-
-    `n_rows` is how wide the caller makes a block, where that is more than the groups.
-    """
-    step = max(1, _MAX_CELLS // max(n, n_rows))
-    for start in range(0, resamples, step):
-        size = min(step, resamples - start)
-        picks = generator.integers(0, n, size=(size, n), dtype=np.int32)
-        picks += np.arange(size, dtype=np.int32)[:, None] * np.int32(n)
-        yield np.bincount(picks.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
-
-
-def find_percentiles(draws: Floats, n_groups: int) -> tuple[float, float] | None:
-    """Return the 95 % interval of a figure; None for a single group, and where draws are equal or most undefined."""
-    defined = draws[~np.isnan(draws)]
-    if n_groups < 2 or len(defined) < max(1, len(draws) / 2):
-        return None
-    if np.ptp(defined) <= TIE * max(1.0, float(np.abs(defined).max())):
-        return None
-    low, high = np.quantile(defined, find_tails(n_groups))
-    return float(low), float(high)
 
 
 def find_tails(n_groups: int) -> tuple[float, float]:

@@ -120,7 +120,7 @@ async def read_serving(judge: Judge, *, at_start: bool) -> Serving:
     except TimeoutError:
         return Serving()
     finally:
-        await server.close()
+        await server.session.close()
 
 
 class _Server:
@@ -128,12 +128,12 @@ class _Server:
 
     def __init__(self, endpoint: str, headers: Mapping[str, str]) -> None:
         self._headers = headers
-        self._session = HttpSession(certificates=make_ssl_context() if endpoint.startswith("https") else True)
+        self.session = HttpSession(certificates=make_ssl_context() if endpoint.startswith("https") else True)
 
     async def get(self, address: str) -> Mapping[str, Any]:
         """Return the document; empty if the server has no such document."""
         try:
-            async with await self._session.send("GET", URL(address), content=None, headers=self._headers) as response:
+            async with await self.session.send("GET", URL(address), content=None, headers=self._headers) as response:
                 content = await read_beginning(response, _MAX_BYTES)
                 document = orjson.loads(content) if response.status == 200 else {}
         except (aiohttp.ClientError, OSError, orjson.JSONDecodeError):
@@ -156,9 +156,6 @@ class _Server:
         digest = entry.get("digest")
         identity = f"digest {digest}"[:_MAX_IDENTITY] if digest else None
         return Serving(window=_parse_size(entry, "context_length"), said_at=path, identity=identity)
-
-    async def close(self) -> None:
-        await self._session.close()
 
 
 def _parse_size(document: Mapping[str, Any], path: str) -> int | None:

@@ -88,20 +88,6 @@ def _is_left_out(member: object, question: TargetQuestion) -> bool:
     return alone is not None and alone[1] in GIVEN_MARKS and getattr(question, alone[1]) is None
 
 
-def fill_url(template: str, question: TargetQuestion) -> str:
-    """Return the address with the sample's values percent-encoded."""
-
-    def encode(mark: re.Match[str]) -> str:
-        try:
-            encoded = quote(_find_text(mark, question), safe="")
-        except UnicodeEncodeError as error:
-            raise QuestionFailed(f"the question cannot be sent: {error}", unasked=True) from None
-        # A segment of dots alone would be read as a step up.
-        return encoded.replace(".", "%2E") if encoded in (".", "..") else encoded
-
-    return MARK.sub(encode, template)
-
-
 def _find_text(mark: re.Match[str], question: TargetQuestion) -> str:
     value = _find_value(mark[1], question)
     if value is None:
@@ -467,8 +453,17 @@ class HttpTarget:
 
     async def ask(self, question: TargetQuestion) -> Response:
         """Return the response; no text of it holds a value of the environment."""
+
+        def encode(mark: re.Match[str]) -> str:
+            try:
+                encoded = quote(_find_text(mark, question), safe="")
+            except UnicodeEncodeError as error:
+                raise QuestionFailed(f"the question cannot be sent: {error}", unasked=True) from None
+            # A segment of dots alone would be read as a step up.
+            return encoded.replace(".", "%2E") if encoded in (".", "..") else encoded
+
         try:
-            url = fill_url(self._url, question)
+            url = MARK.sub(encode, self._url)
             content = None if self._body is None else orjson.dumps(fill_json(self._body, question))
         except QuestionFailed as failure:
             return make_failed(str(failure), attempts=0)

@@ -367,20 +367,6 @@ def score_naively(part: Part, row: Row) -> list[float]:
             return [share_words(row.ground_truth or row.question, str(data.get("answer") or ""))]
 
 
-def match_statements(ours: Sequence[str], theirs: Sequence[str]) -> float:
-    """Return the similarity of two splits of a text, 0 to 1: F1 of the best one-to-one match.
-
-    The similarity of two statements is that of their words: 2·common / (words of one + words of the other).
-    """
-    if not ours or not theirs:
-        return 0.0
-    left, right = ([list_words(statement) for statement in side] for side in (ours, theirs))
-    alike = np.array([[2 * len(a & b) / max(len(a) + len(b), 1) for b in right] for a in left])
-    rows, columns = linear_sum_assignment(alike, maximize=True)
-    matched = float(alike[rows, columns].sum())
-    return 2 * matched / (len(ours) + len(theirs))
-
-
 def list_unrated(part: Part) -> tuple[str, ...]:
     """Return the dimensions that people rated and no metric measures."""
     if part.kind != "rubric":
@@ -461,13 +447,23 @@ def measure_ratings(part: Part, judged: Sequence[Judged], *, seed: int) -> Itera
 
 
 def measure_splits(part: Part, judged: Sequence[Judged], *, seed: int) -> SetAgreement:
-    """Return the similarity of the judge's statements to people's, beside that of the unsplit text."""
+    """Return the similarity of the judge's statements to people's, beside that of the unsplit text.
+
+    The similarity of two splits is the F1 of the best one-to-one match, 0 to 1; that of two statements is that of their
+    words: 2·common / (words of one + words of the other).
+    """
     split = [result for result in judged if result.failure is None]
 
     def compare(who: str, rows: Sequence[Row], splits: Sequence[Sequence[str]]) -> Line:
-        alike = [match_statements(ours, row.data["statements"]) for row, ours in zip(rows, splits, strict=True)]
+        f1s = []
+        for row, ours in zip(rows, splits, strict=True):
+            theirs = row.data["statements"]
+            left, right = ([list_words(statement) for statement in side] for side in (ours, theirs))
+            alike = np.array([[2 * len(a & b) / max(len(a) + len(b), 1) for b in right] for a in left])
+            matched = alike[linear_sum_assignment(alike, maximize=True)].sum() if ours and theirs else 0.0
+            f1s.append(2 * float(matched) / (len(ours) + len(theirs)) if matched else 0.0)
         groups = Groups([row.group for row in rows], seed=seed)
-        figures: Figures = {"match": groups.measure(weigh_mean(alike))} if rows else {}
+        figures: Figures = {"match": groups.measure(weigh_mean(f1s))} if rows else {}
         return Line(who=who, n=len(rows), n_missing=len(part.rows) - len(rows), figures=figures)
 
     recorded = [row for row in part.rows if row.data.get("llm_statements")]

@@ -4,10 +4,10 @@ The request depends on the texts alone, so that the same pair is not asked about
 any side. Equal answers are a tie without a request.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import orjson
 
@@ -74,6 +74,7 @@ class PairsOfRuns:
 
     def read(self) -> Iterator[list[AnswerPair]]:
         """Yield the pairs in the candidate's order."""
+        names = ("ordinal", "sample_id", "input_hash", "question", "ground_truth", "metadata_json", "conversation_json")
         after, left = 0, self.n
         while left > 0 and (
             rows := self.runs.warehouse.fetch_rows(
@@ -84,30 +85,31 @@ class PairsOfRuns:
                 most=min(left, _AT_ONCE),
             )
         ):
-            yield [self._make_pair(row) for row in rows]
+            pairs = []
+            for row in rows:
+                # The contexts of both sides, each once, by the better of its ranks. The sides are not distinguished, so
+                # that the recorded reply to the pair is found from either.
+                sides = (row["base_contexts"], row["candidate_contexts"])
+                ranked = sorted((rank, text) for side in sides for rank, text in enumerate(side or ()))
+                no_contexts = all(side is None for side in sides)
+                sample = StoredSample(
+                    **{name: row[name] for name in names},
+                    answer=row["candidate_answer"],
+                    contexts=None if no_contexts else list(dict.fromkeys(text for _, text in ranked)),
+                    context_ids=None,
+                    reference_context_ids=None,
+                )
+                pairs.append(
+                    AnswerPair(
+                        sample=sample,
+                        base=row["base_answer"],
+                        candidate=row["candidate_answer"],
+                        cluster=_name_cluster(sample, self.cluster),
+                        problem="other_question" if row["is_other_question"] else None,
+                    )
+                )
+            yield pairs
             after, left = int(rows[-1]["ordinal"]), left - len(rows)
-
-    def _make_pair(self, row: Mapping[str, Any]) -> AnswerPair:
-        names = ("ordinal", "sample_id", "input_hash", "question", "ground_truth", "metadata_json", "conversation_json")
-        # The contexts of both sides, each once, by the better of its ranks. The sides are not distinguished, so that
-        # the recorded reply to the pair is found from either.
-        sides = (row["base_contexts"], row["candidate_contexts"])
-        ranked = sorted((rank, text) for side in sides for rank, text in enumerate(side or ()))
-        no_contexts = all(side is None for side in sides)
-        sample = StoredSample(
-            **{name: row[name] for name in names},
-            answer=row["candidate_answer"],
-            contexts=None if no_contexts else list(dict.fromkeys(text for _, text in ranked)),
-            context_ids=None,
-            reference_context_ids=None,
-        )
-        return AnswerPair(
-            sample=sample,
-            base=row["base_answer"],
-            candidate=row["candidate_answer"],
-            cluster=_name_cluster(sample, self.cluster),
-            problem="other_question" if row["is_other_question"] else None,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,24 +224,8 @@ async def judge_pair(live_run: LiveRun, request: PreferenceRequest, pair: Answer
 async def _ask(live_run: LiveRun, request: PreferenceRequest, verdicts: PairVerdicts, shown_first: Side) -> None:
     assert request.prompt.rubric is not None
     (criterion,) = request.prompt.rubric.criteria  # a rubric of pairs has one
-    before = collect_turns(verdicts.pair.sample, live_run.settings.request_tokens)
-    question = Question(
-        step=STEP,
-        sample_id=verdicts.pair.sample.sample_id,
-        prompt=request.prompt.after(before.turns),
-        data={**before.block, **fill_blocks(request, verdicts.pair, shown_first)},
-    )
-    try:
-        answer = await live_run.asker.ask(question, partial(parse_preference, criterion=criterion))
-    except JudgeFailed as error:
-        verdicts.note(error.reason, str(error))
-        return
-    verdicts.add(shown_first, answer.value, answer.call_id)
-    verdicts.note(None)
-
-
-def fill_blocks(request: PreferenceRequest, pair: AnswerPair, shown_first: Side) -> Mapping[str, BlockValue]:
-    """Return the blocks that the rubric declares; a missing or hidden one is empty."""
+    pair, before = verdicts.pair, collect_turns(verdicts.pair.sample, live_run.settings.request_tokens)
+    # The blocks that the rubric declares; a missing or hidden one is empty.
     answers = (pair.base or "", pair.candidate or "")
     first, second = answers if shown_first == "base" else answers[::-1]
     given: dict[str, BlockValue] = {
@@ -251,7 +237,19 @@ def fill_blocks(request: PreferenceRequest, pair: AnswerPair, shown_first: Side)
         "first_answer": first,
         "second_answer": second,
     }
-    return {name: given[name] for name in request.prompt.variables}
+    question = Question(
+        step=STEP,
+        sample_id=pair.sample.sample_id,
+        prompt=request.prompt.after(before.turns),
+        data={**before.block, **{name: given[name] for name in request.prompt.variables}},
+    )
+    try:
+        answer = await live_run.asker.ask(question, partial(parse_preference, criterion=criterion))
+    except JudgeFailed as error:
+        verdicts.note(error.reason, str(error))
+        return
+    verdicts.add(shown_first, answer.value, answer.call_id)
+    verdicts.note(None)
 
 
 def parse_preference(text: str, *, criterion: str) -> Preference:
