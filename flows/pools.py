@@ -262,7 +262,13 @@ class _PoolRun:
         answered_at = time.monotonic()
         while self._waiting or self._out:
             try:
-                await self.look_at_workers()
+                if time.monotonic() - self._room_at > _ROOM_S:
+                    workers = await self._client.read_workers_for_work_pool(self._pool)
+                    self._workers = frozenset(one.name for one in workers if one.status == WorkerStatus.ONLINE)
+                    # Parts at once: the pool's own limit and a few more if it has one, else a few for each worker.
+                    limit = (await self._client.read_work_pool(self._pool)).concurrency_limit
+                    self._room = _AHEAD + (limit if limit is not None else _AHEAD * len(self._workers))
+                    self._room_at = time.monotonic()
                 while self._waiting and len(self._out) < self._room:
                     part = self._waiting[0]
                     assert self._deployment_id is not None
@@ -286,18 +292,6 @@ class _PoolRun:
                     ) from None
             if self._waiting or self._out:
                 await live_run.asker.stop_sign.sleep(_LOOK_S)
-
-    async def look_at_workers(self) -> None:
-        """Find out which workers are alive, and how many parts may be given out at once.
-
-        That is the pool's own limit and a few more if it has one, else a few for each worker.
-        """
-        if time.monotonic() - self._room_at > _ROOM_S:
-            workers = await self._client.read_workers_for_work_pool(self._pool)
-            self._workers = frozenset(worker.name for worker in workers if worker.status == WorkerStatus.ONLINE)
-            limit = (await self._client.read_work_pool(self._pool)).concurrency_limit
-            self._room = _AHEAD + (limit if limit is not None else _AHEAD * len(self._workers))
-            self._room_at = time.monotonic()
 
     async def look(self) -> None:
         """Read the state of all parts, and act on it."""
@@ -419,21 +413,6 @@ def _fetch_usage(warehouse: Warehouse, run_id: str) -> Usage:
     return Usage(spent_usd=spent_usd, **{name: int(str(value)) for name, value in row.items()})
 
 
-@dataclass(frozen=True, kw_only=True)
-class PartOrder:
-    """A part of a run to be judged by this process.
-
-    `judge_failed` says that samples which failed before are judged again, `changes` has the settings of the run that
-    differ from its stored ones, and `code_version` is that of the evalhouse which has given the part out.
-    """
-
-    part: Part
-    warehouse: str
-    code_version: str
-    judge_failed: bool = False
-    changes: Mapping[str, Any] = field(default_factory=dict)
-
-
 @flow(name="judge-part", **FLOW_OPTIONS, validate_parameters=True)
 async def judge_part(
     *,
@@ -446,20 +425,18 @@ async def judge_part(
     judge_failed: bool = False,
     changes: dict[str, Any] | None = None,
 ) -> "State[Any]":
-    """Judge samples `first` to `last` of a run, by ordinal; see `PartOrder`.
+    """Judge samples `first` to `last` of a run, by ordinal.
 
-    It ends as Failed "Stopped" when no other worker could do better.
+    `judge_failed` says that samples which failed before are judged again, `changes` has the settings of the run that
+    differ from its stored ones, and `code_version` is that of the evalhouse which has given the part out. The flow run
+    ends as Failed "Stopped" when no other worker could do better.
     """
-    order = PartOrder(
-        part=Part(run_id=run_id, first=first, last=last, attempt=attempt),
-        warehouse=warehouse,
-        code_version=code_version,
-        judge_failed=judge_failed,
-        changes=changes or {},
-    )
     get_run_logger().info("Samples %d to %d of run %s, attempt %d.", first, last, run_id, attempt)
     try:
-        n_shards = await _work_on_part(order)
+        part = Part(run_id=run_id, first=first, last=last, attempt=attempt)
+        n_shards = await _work_on_part(
+            part, warehouse, code_version=code_version, judge_failed=judge_failed, changes=changes or {}
+        )
     except RunCancelled as error:
         return Cancelled(message=str(error))
     except WarehouseError as error:  # it may be this machine's problem; another one may try
@@ -472,13 +449,15 @@ async def judge_part(
     return Completed(message=f"{n_shards} shards were judged.")
 
 
-async def _work_on_part(order: PartOrder) -> int:
+async def _work_on_part(
+    part: Part, warehouse_url: str, *, code_version: str, judge_failed: bool, changes: Mapping[str, Any]
+) -> int:
     """Judge the unjudged shards of a part and return their number.
 
     Raises RunCancelled when the part is not wanted any more or the process is ordered to end, WarehouseBusy when
     another process works on the part, FatalJudgeError and WarehouseError.
     """
-    warehouse, part = Warehouse(order.warehouse), order.part
+    warehouse = Warehouse(warehouse_url)
     if warehouse.location.lake is None:
         raise WarehouseError(f"{warehouse.location.name} is one file; parts of a run are judged in a lake")
     if not await _is_wanted():
@@ -494,7 +473,8 @@ async def _work_on_part(order: PartOrder) -> int:
         with hold_file(find_lock_file(warehouse.location, "orphans"), patience_s=FLUSH_PATIENCE_S, busy=busy):
             take_in_orphans(warehouse)
             warehouse.flush()
-        with _open_live_run(order, warehouse) as live_run:
+        own = {**changes, "warehouse": warehouse_url}
+        with _open_live_run(part, warehouse, code_version=code_version, changes=own) as live_run:
             loop = asyncio.get_running_loop()
 
             def stop(signal_name: str) -> None:
@@ -504,7 +484,7 @@ async def _work_on_part(order: PartOrder) -> int:
             with interrupts.answered_by(stop):
                 async with _watch(live_run, lock):
                     size = live_run.settings.shard_size
-                    failures = FAILURE_REASONS if order.judge_failed else ()
+                    failures = FAILURE_REASONS if judge_failed else ()
                     unfinished = await asyncio.to_thread(list_unfinished_shards, warehouse, part.run_id, size, failures)
                     numbers = [number for number in unfinished if number in list_shards(part, size)]
                     at_once = min(count_turns(live_run.settings.concurrency, live_run), len(numbers)) or 1
@@ -520,15 +500,17 @@ async def _work_on_part(order: PartOrder) -> int:
 
 
 @contextmanager
-def _open_live_run(order: PartOrder, warehouse: Warehouse) -> Iterator[LiveRun]:
+def _open_live_run(
+    part: Part, warehouse: Warehouse, *, code_version: str, changes: Mapping[str, Any]
+) -> Iterator[LiveRun]:
     """Make the live run of the part; its calls are in the warehouse when the block has ended."""
-    if order.code_version != find_code_version():
+    if code_version != find_code_version():
         raise FatalJudgeError(
-            f"this worker has evalhouse {find_code_version()}, and its work was given out by {order.code_version}; "
+            f"this worker has evalhouse {find_code_version()}, and its work was given out by {code_version}; "
             "install the same version on all machines, and start the workers again"
         )
-    run = find_run(warehouse, order.part.run_id)
-    settings = read_settings({**run.config, **order.changes, "warehouse": order.warehouse})
+    run = find_run(warehouse, part.run_id)
+    settings = read_settings({**run.config, **changes})
     tools = make_tools(settings, run.kind)
     if run.kind == "noise":
         tools = replace(tools, judges=tools.judges.change(lambda judge: RepeatedJudge(judge, run.run_id)))

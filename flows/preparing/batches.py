@@ -12,13 +12,7 @@ from evalhouse.tasks.asking.usage import load_batch_rates
 from evalhouse.tasks.judge.protocol import FatalJudgeError, Judge, find_batches, list_judges
 from evalhouse.tasks.settings.run import RunSettings, find_deadline
 from evalhouse.warehouse.messages import name_setting, shorten
-from evalhouse.warehouse.rows.calls import (
-    BatchLedger,
-    KnownModel,
-    ServedModel,
-    fetch_known_model,
-    write_served_model,
-)
+from evalhouse.warehouse.rows.calls import BatchLedger, KnownModel, fetch_known_model, write_served_model
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
@@ -101,14 +95,15 @@ def ask_servers(judges: Sequence[Judge], run_id: str, warehouse: Warehouse) -> l
         if identity is None and serving.window is None:
             _settle_model(judge, known, known.of_run or known.last, None)
             continue
-        served = ServedModel(
+        write_served_model(
+            warehouse,
+            run_id,
             judge=judge.name,
             endpoint=judge.endpoint,
             model=judge.model,
             identity=identity,
             context_window=serving.window,
         )
-        write_served_model(warehouse, run_id, served)
         _settle_model(judge, known, identity or known.last, serving.window)
         if identity is not None and known.last is not None and identity != known.last:
             notices.append(

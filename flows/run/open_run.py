@@ -25,15 +25,7 @@ from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.mover import take_in_orphans
-from evalhouse.warehouse.rows.runs import (
-    RunKind,
-    RunRow,
-    RunStatus,
-    hold_suite,
-    insert_run,
-    now_utc,
-    update_run,
-)
+from evalhouse.warehouse.rows.runs import RunKind, RunRow, RunStatus, hold_suite, insert_run, now_utc, update_run
 from evalhouse.warehouse.rows.samples import count_samples
 from evalhouse.warehouse.store import Warehouse
 
@@ -80,8 +72,7 @@ def open_run(
     and returns why it is red in Prefect; `in_flow` says that this is within a flow already, which has a server.
     """
     settings = request.settings
-    if settings.pool is not None:
-        check_pool(settings)
+    check_pool(settings)
     with ExitStack() as held:
         held.enter_context(warnings_shown())
         interrupts = held.enter_context(Interrupts())

@@ -13,26 +13,21 @@ import hashlib
 import itertools
 import os
 import shlex
+import shutil
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from evalhouse.flows.errors import BAD_INPUT, SettingsError
 from evalhouse.flows.preparing.suites import Suite, list_fires, load_suite
-from evalhouse.flows.server.api import (
-    KEYLESS,
-    PrefectApi,
-    PrefectApiError,
-    check_prefect_server,
-    find_api,
-    is_keyless,
-)
+from evalhouse.flows.results.output import write_count
+from evalhouse.flows.server.api import KEYLESS, PrefectApi, PrefectApiError, check_prefect_server, find_api, is_keyless
 from evalhouse.flows.server.environment import (
     API_URL,
     LocalServerError,
@@ -51,24 +46,18 @@ from evalhouse.flows.serving.flow_runs import (
     make_deployment,
     watch_heartbeats,
 )
+from evalhouse.flows.serving.notify import describe_failures, describe_trigger
 from evalhouse.flows.serving.suite_runs import resolve_suite
 from evalhouse.tasks.settings.suite import Retention
 from evalhouse.warehouse.engine.locks import hold_file
-from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
+from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing
 from evalhouse.warehouse.messages import hide_credentials
-from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs, now_utc
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
     from prefect import Flow
     from prefect.runner import Runner
-import shutil
-from datetime import timedelta
-
-from evalhouse.flows.results.output import write_count
-from evalhouse.flows.serving.notify import describe_failures, describe_trigger
-from evalhouse.warehouse.errors import WarehouseMissing
-from evalhouse.warehouse.rows.runs import list_runs, now_utc
 
 Print = Callable[[str], None]
 LoadFlow = Callable[[], "Flow[..., Any]"]

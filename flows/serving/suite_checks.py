@@ -120,9 +120,6 @@ def check_suite_gate(gate: SuiteGate, plan: Plan) -> None:
         raise SettingsError(f"[gate.min] {problem}")
 
 
-_N_FIRES = 3
-
-
 def check_suite(suite: Suite, settings: RunSettings) -> list[Finding]:
     """Return findings on the parts of a suite; `settings` are the ones of its next run."""
     checks: dict[str, Callable[[], CheckResult]] = {
@@ -142,7 +139,7 @@ def check_suite(suite: Suite, settings: RunSettings) -> list[Finding]:
     if (schedule := suite.schedule) is not None:
 
         def check_schedule() -> CheckResult:
-            fires = list_fires(schedule.cron, schedule.timezone, n=_N_FIRES, after=datetime.now(UTC))
+            fires = list_fires(schedule.cron, schedule.timezone, n=3, after=datetime.now(UTC))
             times = ", ".join(f"{fire:%a %Y-%m-%d %H:%M %Z}" for fire in fires)
             return "ok", f"in {schedule.timezone}; next: {times}"
 

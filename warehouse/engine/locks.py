@@ -186,11 +186,11 @@ def hold_run(location: Location, run_id: str) -> Iterator[None]:
         yield
 
 
-def list_held(location: Location, names: Collection[str], *, patience_s: float = 10.0) -> set[str]:
+def list_held(location: Location, names: Collection[str]) -> set[str]:
     """Return the locks that a process holds, out of these; raises WarehouseUnreachable."""
     if location.lake is None or location.lake.catalogue == "sqlite":
         return {name for name in names if is_file_held(find_lock_file(location, name))}
-    with closing(_open_session(location, location.lake, time.monotonic() + patience_s)) as session:
+    with closing(_open_session(location, location.lake, time.monotonic() + _CONNECT_S)) as session:
         held = {row[0] for row in session.execute(read_query("upkeep/held_locks"))}
     return {name for name in names if _make_key(location.lake, name) in held}
 

@@ -98,17 +98,6 @@ def sum_cost(warehouse: Warehouse, run_id: str) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServedModel:
-    """A model by its name at an address, and what the server reports: its identity, and its window in tokens."""
-
-    judge: str
-    endpoint: str
-    model: str
-    identity: str | None = None
-    context_window: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class KnownModel:
     """The stored identities of a model name: of the run `of_run`, of the `last` run with it, and of the `first` one."""
 
@@ -125,10 +114,22 @@ def fetch_known_model(warehouse: Warehouse, run_id: str, endpoint: str, model: s
     return KnownModel(**warehouse.fetch_row("served/known", run_id=run_id, endpoint=endpoint, model=model))
 
 
-def write_served_model(warehouse: Warehouse, run_id: str, served: ServedModel) -> None:
-    """Store the model that a run begins with; once a run."""
-    row = {**vars(served), "run_id": run_id, "noted_at": now_utc()}
-    warehouse.append_rows(f"served/{run_id}/{served.endpoint}/{served.model}", run_id, {"served_models": [row]})
+def write_served_model(
+    warehouse: Warehouse,
+    run_id: str,
+    *,
+    judge: str,
+    endpoint: str,
+    model: str,
+    identity: str | None,
+    context_window: int | None,
+) -> None:
+    """Store the model that a run begins with, and what its server reports (the window in tokens); once a run."""
+    row = {
+        "judge": judge, "endpoint": endpoint, "model": model, "identity": identity, "context_window": context_window,
+        "run_id": run_id, "noted_at": now_utc(),
+    }  # fmt: skip
+    warehouse.append_rows(f"served/{run_id}/{endpoint}/{model}", run_id, {"served_models": [row]})
 
 
 BatchStatus = Literal["planned", "sent", "over", "never_sent"]
