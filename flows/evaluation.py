@@ -129,18 +129,6 @@ class EvaluateParameters(BaseModel):
         return resolve_settings({**given, "metrics": (*self.metrics, *self.own_metrics)})
 
 
-def describe_settings(settings: RunSettings, *, run_id: str) -> EvaluateParameters:
-    """Return the parameters of an open run as Prefect shows them: its settings without the defaults."""
-    built_in, values = load_metrics(), {}
-    for name in EvaluateParameters.model_fields.keys() & RunSettings.model_fields.keys():
-        value = getattr(settings, name)
-        if name in ("dataset", "judge") or value != RunSettings.model_fields[name].get_default():
-            values[name] = value
-    values["metrics"] = tuple(name for name in settings.metrics if name in built_in)
-    own_metrics = tuple(name for name in settings.metrics if name not in built_in)
-    return EvaluateParameters(**values, own_metrics=own_metrics, run_id=run_id)
-
-
 _DEFAULTS = EvaluateParameters()
 
 
@@ -168,11 +156,20 @@ async def call_as_flow(live_run: LiveRun, kind: RunKind) -> None:
     options: dict[str, Any] = {"flow_run_name": f"{settings.suite} {run_id}" if settings.suite else run_id}
     if settings.run_timeout_s is not None:
         options["timeout_seconds"] = settings.run_timeout_s + _TIDYING_S
-    with tags(*settings.prefect_tags):
-        if kind == "collection":
+    if kind == "collection":
+        with tags(*settings.prefect_tags):
             await collect_run.with_options(**options)(run_id)
-        else:
-            await evaluate_run.with_options(**options)(describe_settings(settings, run_id=run_id))
+        return
+    # The parameters that Prefect shows: the settings without the defaults.
+    built_in, values = load_metrics(), {}
+    for name in EvaluateParameters.model_fields.keys() & RunSettings.model_fields.keys():
+        value = getattr(settings, name)
+        if name in ("dataset", "judge") or value != RunSettings.model_fields[name].get_default():
+            values[name] = value
+    values["metrics"] = tuple(name for name in settings.metrics if name in built_in)
+    values["own_metrics"] = tuple(name for name in settings.metrics if name not in built_in)
+    with tags(*settings.prefect_tags):
+        await evaluate_run.with_options(**options)(EvaluateParameters(**values, run_id=run_id))
 
 
 async def take_to_end(live_run: LiveRun, kind: RunKind) -> None:

@@ -164,7 +164,7 @@ def _answer_updates(job: _Job, event: str | None) -> "State[Any]":
             "that the parameter knowledge_base"
         )
     unanswered = find_unanswered(job.api, job.served, event=event)
-    for problem in unanswered.problems:
+    for problem in unanswered.problems.values():
         get_run_logger().warning(problem)
         print_notice(f"{job.suite.name}: {problem}")
     if not unanswered.updates:

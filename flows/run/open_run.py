@@ -179,7 +179,8 @@ class OpenRun:
                     put_on_record()
                 except BaseException:  # Ctrl-C too: nothing stays open
                     _close_records(live_run)
-                    _discard_staged(live_run)
+                    if live_run.staged is not None:
+                        live_run.staged.staging.discard()
                     raise
                 self.interrupts.run_id = live_run.run_id
             settings = live_run.settings
@@ -295,7 +296,8 @@ class OpenRun:
             status = _name_end(live_run, problem)
             run = replace(run, status=status)
         finally:
-            _discard_staged(live_run)
+            if live_run.staged is not None:
+                live_run.staged.staging.discard()
         return RunOutcome(run=run, status=status, counts=live_run.usage, problem=_describe_end(live_run, problem))
 
 
@@ -326,8 +328,3 @@ def _describe_end(live_run: "LiveRun", problem: BaseException | None) -> str | N
     lost = f"; {n_lost} replies came that could not be kept, and will be asked for again" if n_lost else ""
     text = describe_outage(problem) if is_outage(problem) and not isinstance(problem, WarehouseError) else str(problem)
     return f"{text}{lost}"
-
-
-def _discard_staged(live_run: "LiveRun") -> None:
-    if live_run.staged is not None:
-        live_run.staged.staging.discard()

@@ -10,7 +10,6 @@ before, and resumes nothing. Nothing here imports Prefect.
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +23,7 @@ from evalhouse.flows.serving.flow_runs import (
     ENDED,
     NOT_ENDED,
     SILENCE,
+    Announced,
     ServedSuite,
     create_flow_run,
     fetch_updates,
@@ -330,18 +330,10 @@ def has_left_batch(run: RunRow) -> bool:
     return run.status == "cancelled" and (run.problem or "").startswith(WAITS)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unanswered:
-    """Updates without a run, oldest first; `problems` are sentences about events that could not be read whole."""
-
-    updates: tuple[Update, ...]
-    problems: tuple[str, ...]
-
-
-def find_unanswered(api: PrefectApi, suite: ServedSuite, *, event: str | None = None) -> Unanswered:
+def find_unanswered(api: PrefectApi, suite: ServedSuite, *, event: str | None = None) -> Announced:
     """Return updates since the suite was first served that no run of it has answered; wait until `event` is visible."""
     if suite.source is None:
-        return Unanswered(updates=(), problems=())
+        return Announced(updates=(), problems={})
     try:
         warehouse = Warehouse(suite.warehouse_url)
         rows = warehouse.fetch_rows("runs/answered_updates", suite=suite.name, kb_name=suite.source.name)
@@ -356,8 +348,8 @@ def find_unanswered(api: PrefectApi, suite: ServedSuite, *, event: str | None = 
             break
         time.sleep(_EVENT_POLL_S)
     updates = tuple(update for update in announced.updates if update.event_id not in answered)
-    problems = [announced.problems[update.event_id] for update in updates if update.event_id in announced.problems]
-    return Unanswered(updates=updates, problems=tuple(problems))
+    ids = [update.event_id for update in updates if update.event_id in announced.problems]
+    return Announced(updates=updates, problems={event_id: announced.problems[event_id] for event_id in ids})
 
 
 def put_answered(warehouse: Warehouse, trigger: Trigger, run_id: str) -> None:

@@ -116,11 +116,6 @@ def one_reader() -> Iterator[Callable[[], None]]:
         kept.end()
 
 
-def _close_kept() -> None:
-    if (kept := _kept.get()) is not None:
-        kept.close()
-
-
 @contextmanager
 def open_writer(location: Location, *, patience_s: float, waits: bool = True) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open the file for one transaction and make it where it is missing.
@@ -165,7 +160,8 @@ def _open_writer(location: Location, patience_s: float) -> Iterator[duckdb.DuckD
         with open_lake_writer(location, location.lake, patience_s=patience_s) as connection:
             yield connection
         return
-    _close_kept()
+    if (kept := _kept.get()) is not None:
+        kept.close()
     deadline = time.monotonic() + patience_s
     try:
         location.path.parent.mkdir(parents=True, exist_ok=True)
@@ -207,7 +203,8 @@ def _open_reader(location: Location, is_own: bool, patience_s: float) -> Iterato
             kept.close()
             raise
         return
-    _close_kept()
+    if (kept := _kept.get()) is not None:
+        kept.close()
     with _thread_lock(location, deadline), closing(_connect_reader(location, deadline)) as connection:
         yield connection
 

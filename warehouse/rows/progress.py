@@ -7,7 +7,7 @@ appended to, and a file that is gone has been taken in. A part of a file that wa
 import contextlib
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -32,20 +32,13 @@ _COLUMNS: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 
-@dataclass(kw_only=True)
-class _Tail:
-    """A file that is being added to: how far it was read, and the rows until there."""
-
-    offset: int = 0
-    rows: list[dict[str, Any]] = field(default_factory=list)
-
-
 class JournalReader:
     """The rows in a warehouse's journal, of all processes; safe to use from several threads."""
 
     def __init__(self, location: Location) -> None:
         self._location = location
-        self._tails: dict[Path, _Tail] = {}
+        # Of each file how far it was read, and the rows until there.
+        self._tails: dict[Path, tuple[int, list[dict[str, Any]]]] = {}
         self._guard = threading.Lock()
 
     def read(self, table: JournalledTable) -> pl.DataFrame:
@@ -60,18 +53,18 @@ class JournalReader:
             for gone in [path for path in self._tails if path.parent == folder and path not in files]:
                 del self._tails[gone]
             for path in files:
-                tail = self._tails.setdefault(path, _Tail())
+                offset, known = self._tails.setdefault(path, (0, []))
                 with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-                    file.seek(tail.offset)
+                    file.seek(offset)
                     added = file.read()
                     whole = added[: added.rfind(b"\n") + 1]
-                    tail.offset += len(whole)
+                    self._tails[path] = offset + len(whole), known
                     key = Segment(path=path, rows=[]).key
                     for line in whole.splitlines():
                         row = parse_line(line)
                         if row is not None:  # the mover sets such a line aside
-                            tail.rows.append({**{name: row.get(name) for name in _COLUMNS}, "batch_key": key})
-                rows += tail.rows
+                            known.append({**{name: row.get(name) for name in _COLUMNS}, "batch_key": key})
+                rows += known
         # A value that a column cannot hold is missing here; the mover sets its row aside.
         frame = pl.DataFrame(
             [pl.Series(name, [row[name] for row in rows], kind, strict=False) for name, kind in _COLUMNS.items()]
