@@ -222,14 +222,6 @@ class Embedder(Protocol):
         """Close connections."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Pair:
-    """Two texts and their similarity."""
-
-    texts: tuple[str, str]
-    value: asyncio.Future[float]
-
-
 class HashingEmbedder:
     """Counted character n-grams: offline, deterministic, no fitting, so that a value never depends on other samples.
 
@@ -241,18 +233,18 @@ class HashingEmbedder:
     name = "hashing"
 
     def __init__(self) -> None:
-        self._waiting: deque[_Pair] = deque()
+        self._waiting: deque[tuple[str, str, asyncio.Future[float]]] = deque()  # two texts and their similarity
         self._worked_at = 0.0
 
     async def compare(self, sample_id: str, text: str, other: str) -> float:
         """Return the cosine of the two texts' counts; 0 when one of the texts has no n-gram."""
         loop = asyncio.get_running_loop()
-        pair = _Pair(texts=(text, other), value=loop.create_future())
-        self._waiting.append(pair)
+        similarity: asyncio.Future[float] = loop.create_future()
+        self._waiting.append((text, other, similarity))
         if len(self._waiting) == 1:
             self._worked_at = time.monotonic()
             loop.call_later(_PAIRS_EVERY_S, self._compare_waiting)
-        return await pair.value
+        return await similarity
 
     async def close(self) -> None:
         """Do nothing: no connection is open."""
@@ -261,13 +253,13 @@ class HashingEmbedder:
         started = time.monotonic()
         until = started + min(_MAX_AT_A_TIME_S, max(_PAIRS_EVERY_S, started - self._worked_at) / 4)
         while self._waiting and time.monotonic() < until:
-            pair = self._waiting.popleft()
-            if pair.value.done():  # the caller who waited was cancelled
+            text, other, similarity = self._waiting.popleft()
+            if similarity.done():  # the caller who waited was cancelled
                 continue
             try:
-                pair.value.set_result(compare_spelling(*pair.texts))
+                similarity.set_result(compare_spelling(text, other))
             except MemoryError as error:  # the caller must not wait for ever
-                pair.value.set_exception(JudgeFailed(f"the texts could not be compared: {error}"))
+                similarity.set_exception(JudgeFailed(f"the texts could not be compared: {error}"))
         self._worked_at = time.monotonic()
         if self._waiting:
             asyncio.get_running_loop().call_later(_PAIRS_EVERY_S, self._compare_waiting)

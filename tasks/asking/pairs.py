@@ -266,10 +266,6 @@ class Form:
         """Return the messages about a pair."""
         return tuple(Message(role=item.role, content=_fill(item.content, pair)) for item in self.messages)
 
-    def fill_body(self, pair: Mapping[str, BlockValue]) -> dict[str, Any]:
-        """Return the fields about a pair that are sent beside the messages."""
-        return {name: _fill(value, pair) for name, value in self.body.items()}
-
     def read(self, text: str) -> bool:
         """Return whether a reply calls the claim supported; raises UnusableReply for one that is neither yes nor no."""
         reply = text.rpartition("</think>")[2]
@@ -318,7 +314,7 @@ class FormJudge:
         prompt = FormPrompt(form=self._form, **{item.name: getattr(prompt, item.name) for item in fields(Prompt)})
         request = self.made.prepare(replace(question, prompt=prompt))
         payload = {key: value for key, value in request.payload.items() if key != "response_format"}
-        payload |= self._form.fill_body(pair)
+        payload |= _fill(self._form.body, pair)
         keyed = [request.request_hash, self._form.name, pair["document"], pair["claim"]]
         return ModelRequest(request_hash=hash_canonical(keyed), payload=payload)
 

@@ -396,15 +396,6 @@ def write_verdict(verdict: Verdict) -> str:
 # Reading replies
 
 
-@dataclass(frozen=True, kw_only=True)
-class _FoundObject:
-    """A JSON object within a text, and its place there."""
-
-    value: dict[str, object]
-    start: int
-    end: int
-
-
 def parse_object(text: str, *keys: str) -> dict[str, object]:
     """Return the JSON object with any of `keys` in a reply; raises UnusableReply when it is missing or cut off.
 
@@ -417,11 +408,16 @@ def parse_object(text: str, *keys: str) -> dict[str, object]:
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
-        fitting = [match for match in _find_objects(text) if not match.value.keys().isdisjoint(keys)]
-        if not fitting or _is_draft(text, fitting[-1], keys):
+        fitting = [found for found in _find_objects(text) if not found[0].keys().isdisjoint(keys)]
+        last, start, end = fitting[-1] if fitting else (None, 0, 0)
+        # The answer was still to come if the object is within thoughts, or before the start of another.
+        before, after = text[:start], text[end:]
+        thinks = _THOUGHT in after or before.rfind(_THINK) > before.rfind(_THOUGHT)
+        begins_another = re.search(rf'\{{\s*"(?:{"|".join(map(re.escape, keys))})"\s*:', after) is not None
+        if last is None or thinks or begins_another:
             raise UnusableReply(f'the reply held no complete JSON object with "{keys[0]}"') from None
         try:
-            value = orjson.loads(orjson.dumps(fitting[-1].value))
+            value = orjson.loads(orjson.dumps(last))
         except orjson.JSONEncodeError as error:
             raise UnusableReply(f"the reply held what cannot be stored: {error}") from None
     if not isinstance(value, dict):
@@ -438,15 +434,8 @@ def parse_object(text: str, *keys: str) -> dict[str, object]:
     raise UnusableReply(f"the reply was nested deeper than {_MAX_DEPTH} levels")
 
 
-def _is_draft(text: str, match: _FoundObject, keys: Sequence[str]) -> bool:
-    """Return whether the answer was still to come: the object is within thoughts, or before the start of another."""
-    before, after = text[: match.start], text[match.end :]
-    thinks = _THOUGHT in after or before.rfind(_THINK) > before.rfind(_THOUGHT)
-    return thinks or re.search(rf'\{{\s*"(?:{"|".join(map(re.escape, keys))})"\s*:', after) is not None
-
-
-def _find_objects(text: str) -> Iterator[_FoundObject]:
-    """Yield the complete JSON objects within a text, the outermost ones in order.
+def _find_objects(text: str) -> Iterator[tuple[dict[str, object], int, int]]:
+    """Yield the complete JSON objects within a text with their starts and ends, the outermost ones in order.
 
     A bracket that opens none costs a scan, so only so many are tried, and only so far: a text made of brackets must not
     keep this process busy.
@@ -456,7 +445,7 @@ def _find_objects(text: str) -> Iterator[_FoundObject]:
     while place != -1 and false_starts < _MAX_FALSE_STARTS and n_scanned <= 2 * len(text):
         try:
             value, end = _DECODER.raw_decode(text, place)
-            yield _FoundObject(value=value, start=place, end=end)
+            yield value, place, end
             place = end
         except (ValueError, RecursionError) as error:  # as for a number of thousands of digits
             false_starts += 1
@@ -479,9 +468,8 @@ def _close_cut(text: str) -> str:
             break
         verdicts.append(row)
         rest = rest[end:]
-    return orjson.dumps(
-        {VERDICTS: verdicts or [match.value for match in _find_objects(text) if "id" in match.value]}
-    ).decode()
+    verdicts = verdicts or [value for value, _, _ in _find_objects(text) if "id" in value]
+    return orjson.dumps({VERDICTS: verdicts}).decode()
 
 
 def read_statements(text: str, key: str = "statements") -> list[str]:

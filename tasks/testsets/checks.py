@@ -421,8 +421,17 @@ async def check_in_documents(live_run: LiveRun, checked: CheckedQuestion, base: 
         detail = "its references support it" if is_enough else f"supported by {', '.join(names)}"
         checked.note("misplaced", is_enough, detail, supported[0].call_id, () if is_enough else names)
     rest = [passage for place, passage in enumerate(passages) if place not in supporting]
-    if rest:
-        await _check_ambiguous(live_run, checked, statements, rest)
+    if not rest:
+        return
+    # Passages that do not support the ground truth may give another answer to the question.
+    answered = await answer(live_run, question, [one.as_context() for one in rest], step="answer_without")
+    if answered.basis != "contexts":
+        checked.note("ambiguous", True, answered.reason, answered.call_id)
+        return
+    compared = await compare(live_run, question, statements, answered)
+    is_same = compared.agrees or not compared.missing
+    found = () if is_same else [rest[place].passage_id for place in answered.used]
+    checked.note("ambiguous", is_same, f"{answered.name_source(rest)}: {answered.answer}", compared.call_id, found)
 
 
 def _find_named(question: GivenQuestion, base: KnowledgeBase) -> list[Passage]:
@@ -437,20 +446,6 @@ def _find_named(question: GivenQuestion, base: KnowledgeBase) -> list[Passage]:
         for passage in base.near.find(text, _PER_DOCUMENT * len(wanted), exclude=elsewhere):
             named[passage.passage_id] = passage
     return list(named.values())
-
-
-async def _check_ambiguous(
-    live_run: LiveRun, checked: CheckedQuestion, statements: Extraction, rest: Sequence[Passage]
-) -> None:
-    """Note whether passages that do not support the ground truth give another answer to the question."""
-    answered = await answer(live_run, checked.question, [one.as_context() for one in rest], step="answer_without")
-    if answered.basis != "contexts":
-        checked.note("ambiguous", True, answered.reason, answered.call_id)
-        return
-    compared = await compare(live_run, checked.question, statements, answered)
-    is_same = compared.agrees or not compared.missing
-    names = () if is_same else [rest[place].passage_id for place in answered.used]
-    checked.note("ambiguous", is_same, f"{answered.name_source(rest)}: {answered.answer}", compared.call_id, names)
 
 
 async def _check_unanswerable(live_run: LiveRun, checked: CheckedQuestion, base: KnowledgeBase) -> None:

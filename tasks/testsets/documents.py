@@ -224,20 +224,13 @@ _ADVICE: Final[Mapping[ProblemKind, str]] = {
 _BETWEEN: Final = "\n\n"  # passages, in the text of their document
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Row:
-    passage_id: str
-    title: str | None
-    text: str
-
-
 @dataclass(kw_only=True)
 class _Table:
     """A table of passages as far as it was read: its rows by document, and its problems."""
 
     name: str
     place: str
-    rows: dict[str, list[_Row]] = field(default_factory=dict)
+    rows: dict[str, list[tuple[str, str | None, str]]] = field(default_factory=dict)  # ids, titles and texts
     row_numbers: dict[str, int] = field(default_factory=dict)  # by id
     problems: list[str] = field(default_factory=list)
     kinds: dict[ProblemKind, None] = field(default_factory=dict)
@@ -262,22 +255,22 @@ def _load_table(source: str | Path, encoding: str | None) -> list[Document]:
     n_before = 0
     for document_id, rows in table.rows.items():
         start, passages = 0, []
-        for ordinal, row in enumerate(rows, start=n_before + 1):
+        for ordinal, (passage_id, title, text) in enumerate(rows, start=n_before + 1):
             passages.append(
                 Passage(
-                    passage_id=row.passage_id,
+                    passage_id=passage_id,
                     document_id=document_id,
                     ordinal=ordinal,
-                    headings=(row.title,) if row.title else (),
-                    text=row.text,
+                    headings=(title,) if title else (),
+                    text=text,
                     start=start,
-                    language=find_language(row.text),
+                    language=find_language(text),
                 )
             )
-            start += len(row.text) + len(_BETWEEN)
+            start += len(text) + len(_BETWEEN)
         n_before += len(passages)
-        text = _BETWEEN.join(row.text for row in rows)
-        documents.append(Document(document_id=document_id, text=text, passages=tuple(passages)))
+        whole = _BETWEEN.join(passage.text for passage in passages)
+        documents.append(Document(document_id=document_id, text=whole, passages=tuple(passages)))
     return documents
 
 
@@ -305,8 +298,7 @@ def _read_table(source: DatasetSource) -> _Table:
             if first != raw.row:
                 complain("duplicate_id", f"id {passage_id!r} is that of {table.place} {first:,} already")
                 continue
-            row = _Row(passage_id=passage_id, title=title, text=text)
-            table.rows.setdefault(document_id or passage_id, []).append(row)
+            table.rows.setdefault(document_id or passage_id, []).append((passage_id, title, text))
     except ReadingStopped as stopped:
         table.complain(stopped.problem.row, stopped.problem.kind, stopped.problem.text)
     if not table.rows and not table.problems:
