@@ -420,7 +420,24 @@ def _find_row_faults(
 
 def find_rubric_faults(content: RubricContent, *, variables: Mapping[str, str], file: str) -> Iterator[PromptProblem]:
     """Yield disagreements within the section: names, scales, anchors, rules and totals, needed blocks."""
-    yield from _find_naming_faults(content, PurePath(file).stem)
+    rubric = PurePath(file).stem
+    if rubric in _RESERVED:
+        yield PromptProblem("name", f"'{rubric}' is the name of a built-in step; give the rubric another one")
+    scores = content.name_scores(rubric)
+    for key, names in {
+        "name": [rubric],
+        "rubric.criteria": content.criteria,
+        "rubric.totals": content.totals,
+        "rubric": scores.values(),
+    }.items():
+        # They become names of metrics, also in SQL.
+        for odd in (name for name in names if not _NAME.fullmatch(name)):
+            yield PromptProblem(key, f"'{odd}' cannot be a name; {_NAME_RULE}")
+    for name in content.criteria.keys() & content.totals.keys():
+        yield PromptProblem(f"rubric.totals.{name}", "is a criterion; give the total another name")
+    for metric, times in Counter(scores.values()).items():
+        if times > 1:
+            yield PromptProblem("rubric", f"the score '{metric}' is given {times} times; give each a separate `metric`")
     for name, criterion in content.criteria.items():
         key = f"rubric.criteria.{name}"
         if criterion.kind == "flag" and (criterion.min, criterion.max) != (0, 1):
@@ -465,26 +482,6 @@ def find_rubric_faults(content: RubricContent, *, variables: Mapping[str, str], 
             yield PromptProblem(
                 f"{key}.over", f"{total.over} is less than the sum can be ({most}), and a score is at most 1"
             )
-
-
-def _find_naming_faults(content: RubricContent, rubric: str) -> Iterator[PromptProblem]:
-    if rubric in _RESERVED:
-        yield PromptProblem("name", f"'{rubric}' is the name of a built-in step; give the rubric another one")
-    scores = content.name_scores(rubric)
-    for key, names in {
-        "name": [rubric],
-        "rubric.criteria": content.criteria,
-        "rubric.totals": content.totals,
-        "rubric": scores.values(),
-    }.items():
-        # They become names of metrics, also in SQL.
-        for odd in (name for name in names if not _NAME.fullmatch(name)):
-            yield PromptProblem(key, f"'{odd}' cannot be a name; {_NAME_RULE}")
-    for name in content.criteria.keys() & content.totals.keys():
-        yield PromptProblem(f"rubric.totals.{name}", "is a criterion; give the total another name")
-    for metric, times in Counter(scores.values()).items():
-        if times > 1:
-            yield PromptProblem("rubric", f"the score '{metric}' is given {times} times; give each a separate `metric`")
 
 
 def _find_rule_faults(content: RubricContent, rule: Rule, *, key: str) -> Iterator[PromptProblem]:

@@ -172,47 +172,40 @@ def name_ids(
     }
     if not 0 < sum(map(len, requested.values())) <= _MAX_IDS:
         return schema
+    text, not_requested = {"type": "string"}, {"type": "string", "enum": [NOT_REQUESTED]}
     named: dict[str, Schema] = {}
     for name, judged in requested.items():
         if not judged:
             continue
         verdict = lists[name]["items"]
-        if verdict.get("type") == "array":
-            parts = [_name_row(item_id, labels[item_id[0]], only) for item_id in judged]
-        else:
-            cited = [item_id for item_id in ids if item_id not in own[name]]
-            parts = [_name_verdict(verdict, item_id, labels[item_id[0]], cited) for item_id in judged]
+        cited = [item_id for item_id in ids if item_id not in own[name]]
+        parts: list[Schema] = []  # of each id a row, or an object
+        for item_id in judged:
+            allowed = list(labels[item_id[0]])
+            if verdict.get("type") == "array":
+                has_label = not only or item_id in only
+                cells: list[Schema] = [
+                    {"type": "string", "enum": [item_id]},
+                    text if has_label else not_requested,
+                    {"type": "string", "enum": allowed} if has_label else not_requested,
+                ]
+                if not item_id.startswith("C"):
+                    cells.append(text if not only or name_support(item_id) in only else not_requested)
+                parts.append({"type": "array", "prefixItems": cells, "minItems": len(cells), "maxItems": len(cells)})
+                continue
+            properties = dict(verdict["properties"])
+            for key, part in properties.items():
+                if key == "id":
+                    properties[key] = part | {"enum": [item_id]}
+                elif key == "label" and allowed:
+                    properties[key] = part | {"enum": allowed}
+                elif part["type"] == "array" and cited:
+                    properties[key] = part | {"items": part["items"] | {"enum": cited}, "maxItems": len(cited)}
+            parts.append({**verdict, "properties": properties})
         named[name] = {"type": "array", "prefixItems": parts, "minItems": len(parts), "maxItems": len(parts)}
     kept = [name for name in schema["properties"] if name in named or name not in lists]
     properties = {name: named.get(name, schema["properties"][name]) for name in kept}
     return schema | {"properties": properties, "required": list(properties)}
-
-
-def _name_row(item_id: str, labels: Sequence[str], only: Collection[str]) -> dict[str, Any]:
-    """Return the schema of the row about one item."""
-    text, not_requested = {"type": "string"}, {"type": "string", "enum": [NOT_REQUESTED]}
-    has_label = not only or item_id in only
-    cells: list[dict[str, Any]] = [
-        {"type": "string", "enum": [item_id]},
-        text if has_label else not_requested,
-        {"type": "string", "enum": list(labels)} if has_label else not_requested,
-    ]
-    if not item_id.startswith("C"):
-        cells.append(text if not only or name_support(item_id) in only else not_requested)
-    return {"type": "array", "prefixItems": cells, "minItems": len(cells), "maxItems": len(cells)}
-
-
-def _name_verdict(verdict: Schema, item_id: str, labels: Sequence[str], cited: Sequence[str]) -> dict[str, Any]:
-    """Return the schema of the object about one item."""
-    properties = dict(verdict["properties"])
-    for name, schema in properties.items():
-        if name == "id":
-            properties[name] = schema | {"enum": [item_id]}
-        elif name == "label" and labels:
-            properties[name] = schema | {"enum": list(labels)}
-        elif schema["type"] == "array" and cited:
-            properties[name] = schema | {"items": schema["items"] | {"enum": list(cited)}, "maxItems": len(cited)}
-    return {**verdict, "properties": properties}
 
 
 _WORD = re.compile(r"[^\W\d_\u3000-\u9fff]{4,}|[\u4e00-\u9fff]+|\d{2,}")

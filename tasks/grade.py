@@ -66,35 +66,28 @@ async def grade_by_rubric(live_run: LiveRun, work: SampleWork, prompt: Prompt) -
             work.add_grade(rubric.name, replace(grade, said=None, rule="settled without asking"))
     else:
         try:
-            await _ask_grades(live_run, work, prompt, rubric, rated)
+            from evalhouse.tasks.measures.expected_ratings import expect_ratings, find_expectable  # noqa: PLC0415
+
+            before = collect_turns(sample, live_run.settings.request_tokens)
+            question = Question(
+                step=step,
+                sample_id=sample.sample_id,
+                prompt=prompt.after(before.turns),
+                data={**before.block, **_build_data(live_run, work, prompt, rated)},
+                logprobs=live_run.settings.logprobs and bool(find_expectable(rubric)),
+            )
+            answer = await live_run.asker.ask(question, lambda text: _read_reply(text, rubric))
+            reading, ratings = answer.value, answer.value.ratings
+            if question.logprobs:
+                ratings = expect_ratings(ratings, reading.reply, reading.text, answer.logprobs, rubric)
+            stand_ins = [f"{name} rated in place of {need}" for need, name in rated.items() if name != need]
+            for grade in _settle(ratings, reading, rubric, has_contexts=bool(sample.contexts)):
+                rule = "; ".join([*stand_ins, *([grade.rule] if grade.rule else [])])
+                work.add_grade(rubric.name, replace(grade, rule=rule) if stand_ins else grade, answer.call_id)
         except JudgeFailed as error:
             work.note_outcome(step, error.reason, str(error))
             return
     work.note_outcome(step)
-
-
-async def _ask_grades(
-    live_run: LiveRun, work: SampleWork, prompt: Prompt, rubric: Rubric, rated: Mapping[str, str | None]
-) -> None:
-    """Ask for all grades of a rubric and add them, as its rules settle them; raises JudgeFailed."""
-    from evalhouse.tasks.measures.expected_ratings import expect_ratings, find_expectable  # noqa: PLC0415
-
-    before = collect_turns(work.sample, live_run.settings.request_tokens)
-    question = Question(
-        step=f"grade_{prompt.name}",
-        sample_id=work.sample.sample_id,
-        prompt=prompt.after(before.turns),
-        data={**before.block, **_build_data(live_run, work, prompt, rated)},
-        logprobs=live_run.settings.logprobs and bool(find_expectable(rubric)),
-    )
-    answer = await live_run.asker.ask(question, lambda text: _read_reply(text, rubric))
-    reading, ratings = answer.value, answer.value.ratings
-    if question.logprobs:
-        ratings = expect_ratings(ratings, reading.reply, reading.text, answer.logprobs, rubric)
-    stand_ins = [f"{name} rated in place of {need}" for need, name in rated.items() if name != need]
-    for grade in _settle(ratings, reading, rubric, has_contexts=bool(work.sample.contexts)):
-        rule = "; ".join([*stand_ins, *([grade.rule] if grade.rule else [])])
-        work.add_grade(rubric.name, replace(grade, rule=rule) if stand_ins else grade, answer.call_id)
 
 
 def _build_data(
@@ -145,7 +138,18 @@ def _read_reply(text: str, rubric: Rubric) -> _Reading:
     try:
         reply = parse_object(text, next(iter(rubric.criteria)))
     except UnusableReply:
-        reply = _read_marked(text, rubric)
+        # A rating as `[[7]]` in plain text: the last one, as models mention ratings before they give one.
+        (name, criterion), *others = rubric.criteria.items()
+        plain = text.rpartition(_THOUGHT)[2]
+        marked = list(_MARKED.finditer(plain))
+        # Within a JSON object that broke off, or thoughts that did, a marked rating may be a quotation.
+        is_broken = _THINK in plain or re.search(rf'\{{\s*"{re.escape(name)}"\s*:', plain) is not None
+        if others or criterion.kind != "rating" or not marked or is_broken:
+            raise UnusableReply(f'the reply held neither a JSON object with "{name}" nor a rating') from None
+        last = marked[-1]
+        written = last[1].strip()
+        words = (plain[: last.start()] + plain[last.end() :]).strip()
+        reply = {name: {"reason": words, "rating": int(float(written)) if _WHOLE.fullmatch(written) else written}}
     ratings: dict[str, Rating] = {}
     for name, criterion in rubric.criteria.items():
         entry = reply.get(name)
@@ -169,21 +173,6 @@ def _read_reply(text: str, rubric: Rubric) -> _Reading:
 def _settle(ratings: Mapping[str, Rating], reading: _Reading, rubric: Rubric, *, has_contexts: bool) -> list[Grade]:
     totals = {name: float(value) for name in rubric.totals if _is_number(value := reading.reply.get(name))}
     return rubric.settle(ratings, has_contexts=has_contexts, judged_totals=totals)
-
-
-def _read_marked(text: str, rubric: Rubric) -> dict[str, object]:
-    """Return a rating as `[[7]]` in plain text: the last one, as models mention ratings before they give one."""
-    (name, criterion), *others = rubric.criteria.items()
-    text = text.rpartition(_THOUGHT)[2]
-    marked = list(_MARKED.finditer(text))
-    # Within a JSON object that broke off, or thoughts that did, a marked rating may be a quotation.
-    is_broken = _THINK in text or re.search(rf'\{{\s*"{re.escape(name)}"\s*:', text) is not None
-    if others or criterion.kind != "rating" or not marked or is_broken:
-        raise UnusableReply(f'the reply held neither a JSON object with "{name}" nor a rating')
-    last = marked[-1]
-    rating = last[1].strip()
-    reason = (text[: last.start()] + text[last.end() :]).strip()
-    return {name: {"reason": reason, "rating": int(float(rating)) if _WHOLE.fullmatch(rating) else rating}}
 
 
 def _read_rating(value: object, name: str, *, minimum: int, maximum: int) -> float:

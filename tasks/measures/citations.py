@@ -181,7 +181,14 @@ def _find_marks(text: str, sources: Sources, patterns: Sequence[re.Pattern[str]]
     for _, _, match in sorted(matches, key=lambda item: item[:2]):
         groups = match.groupdict()
         rank, rank0, name = groups.get("rank"), groups.get("rank0"), groups.get("id")
-        numbers = _expand(rank0 or rank or "")
+        # Of `1-3, 5` these are 1, 2, 3, 5.
+        given, written, begin = rank0 or rank or "", "", 0
+        for interval in _RANGE.finditer(given):
+            low, high = int(interval[1]), int(interval[2])
+            if low <= high < low + _MAX_RANGE:
+                written += given[begin : interval.start()] + ",".join(map(str, range(low, high + 1)))
+                begin = interval.end()
+        numbers = tuple(dict.fromkeys(int(number) for number in _NUMBER.findall(written + given[begin:])))
         if len(numbers) > 1 and min(numbers) < sources.first and rank0 is None:
             continue  # an interval such as [0, 1] where ranks count from 1
         if not numbers and not (name and name.strip()):
@@ -217,18 +224,6 @@ def _resolve(mark: _Mark, sources: Sources) -> list[tuple[int, ...]]:
         rank = number + 1 if mark.from_zero else number + 1 - sources.first
         cited.append((rank,) if 1 <= rank <= sources.n_contexts else ())
     return cited
-
-
-def _expand(text: str) -> tuple[int, ...]:
-    """Return `1-3, 5` as 1, 2, 3, 5."""
-    written, begin = "", 0
-    for match in _RANGE.finditer(text):
-        first, last = int(match[1]), int(match[2])
-        if first <= last < first + _MAX_RANGE:
-            written += text[begin : match.start()] + ",".join(map(str, range(first, last + 1)))
-            begin = match.end()
-    written += text[begin:]
-    return tuple(dict.fromkeys(int(number) for number in _NUMBER.findall(written)))
 
 
 def _resolve_name(name: str, sources: Sources) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from evalhouse.prompts import Criterion, Rating, Rubric
 from evalhouse.tasks.judge.logprobs import NumberTokens, unpack_logprobs
@@ -24,14 +24,6 @@ _MIN_SHARE = 0.5
 _MAX_UNDECIDED = 0.01
 _MARKED = re.compile(r"\[\[\s*([0-9]+)\s*\]\]")
 _DECODER = json.JSONDecoder(strict=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Expected:
-    """A mean over the scale, and the share of all probability that lay on the scale."""
-
-    mean: float
-    share: float
 
 
 def find_expectable(rubric: Rubric) -> frozenset[str]:
@@ -60,13 +52,15 @@ def expect_ratings(
         if isinstance(expected, str):
             ratings[name] = replace(written[name], note=f"as written: {expected}")
         else:
-            note = f"expected from log-probabilities; {expected.share:.1%} of the probability lay on the scale"
-            ratings[name] = replace(written[name], expected=expected.mean, note=note)
+            mean, share = expected
+            note = f"expected from log-probabilities; {share:.1%} of the probability lay on the scale"
+            ratings[name] = replace(written[name], expected=mean, note=note)
     return ratings
 
 
-def _expect(entry: object, text: str, packed: str | None, name: str, criterion: Criterion) -> _Expected | str:
-    """Return the expected rating of a criterion, or the reason for having none."""
+def _expect(entry: object, text: str, packed: str | None, name: str, criterion: Criterion) -> tuple[float, float] | str:
+    """Return the expected rating of a criterion and the share of all probability that lay on the scale, or the reason
+    for having none."""
     if packed is None:
         return "the endpoint gave no log-probabilities"
     assert isinstance(entry, Mapping)  # the reply is checked
@@ -98,12 +92,12 @@ def _expect(entry: object, text: str, packed: str | None, name: str, criterion: 
         part = _weigh(numbers[place.start(1)], range(criterion.min, criterion.max + 1))
         if isinstance(part, str):
             return part
-        mean, share, whole = mean + weight * part.mean, share + weight * part.share, whole + weight
-    return _Expected(mean=mean / whole, share=share / whole)
+        mean, share, whole = mean + weight * part[0], share + weight * part[1], whole + weight
+    return mean / whole, share / whole
 
 
-def _weigh(number: NumberTokens, scale: range) -> _Expected | str:
-    """Return the mean of the scale's numbers at one place, weighted with their probabilities.
+def _weigh(number: NumberTokens, scale: range) -> tuple[float, float] | str:
+    """Return the mean of the scale's numbers at one place, weighted with their probabilities, and the scale's share.
 
     A number may be several tokens, "1" and "0": the probability of "1" is then shared out by what follows it. That is
     known for the digits that were written; for others that begin a longer number it is not.
@@ -131,4 +125,4 @@ def _weigh(number: NumberTokens, scale: range) -> _Expected | str:
         return f"only {share:.1%} of the probability lay on the scale"
     if undecided > _MAX_UNDECIDED:
         return f"{undecided:.1%} of the probability lay on digits that may begin a longer number"
-    return _Expected(mean=math.fsum(value * masses[value] for value in scale) / share, share=min(1.0, share))
+    return math.fsum(value * masses[value] for value in scale) / share, min(1.0, share)

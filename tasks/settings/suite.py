@@ -132,7 +132,11 @@ _SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie")
 _SECRET_ENDS = ("key", "token", "secret", "password")
 
 
-class TargetSettings(BaseModel):
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class TargetSettings(_Table):
     """One application: exactly one of `url`, `callable` and `runnable`.
 
     `body` is a JSON template and `url` may hold the same marks: `{{question}}`, `{{sample_id}}` and `{{metadata.NAME}}`
@@ -140,8 +144,6 @@ class TargetSettings(BaseModel):
     lists that the body holds if the application should answer from given contexts, `{{conversation}}` is the list of
     messages before the question. `answer`, `contexts` and `context_ids` are JSONPath (RFC 9535) into the response.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     url: str | None = Field(default=None, description="address of an HTTP endpoint")
     callable: str | None = Field(default=None, description="module:function, sync or async, from question to response")
@@ -336,10 +338,8 @@ def explain_low(minimums: Iterable[str], metrics: Mapping[str, MetricFile]) -> s
     return f"{', '.join(low)}: better when low; put a limit into [gate.max]" if low else None
 
 
-class SuiteGate(BaseModel):
+class SuiteGate(_Table):
     """The limits a run has to keep, by metric, named as the options of `evalhouse gate` are."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     against: str = Field(
         default=PASSED,
@@ -409,11 +409,9 @@ class SuiteGate(BaseModel):
         return {metric: drop / 2 for metric, drop in self.max_drop.items()} | self.trend
 
 
-class RefreshedTestset(BaseModel):
+class RefreshedTestset(_Table):
     """The refresh of a run's test set before the run: the version that was judged, the one it was made from, how many
     questions changed how, and how many proposals wait for a person. `problem` states why it was not refreshed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     set_hash: str | None = None
     parent_hash: str | None = None
@@ -522,10 +520,8 @@ Age = Annotated[str, AfterValidator(_check_age)]
 HistoryAge = Annotated[str, AfterValidator(_check_history_age)]
 
 
-class Retention(BaseModel):
+class Retention(_Table):
     """The ages at which a run of the suite is forgotten; without an age it is kept, except for Prefect's history."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     texts: Age | None = Field(default=None, description="age at which a run's texts, requests and replies go: 180d")
     scores: Age | None = Field(default=None, description="age at which a run goes altogether, scores and all: 5y")
@@ -566,10 +562,8 @@ def _check_time(text: str | None) -> str | None:
     return text
 
 
-class TraceWindow(BaseModel):
+class TraceWindow(_Table):
     """The traces that began in the time before a run. `until` is set by each run: a resumed one has the same."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     last: Annotated[str, AfterValidator(_check_span)] = Field(
         default="24h", description="how far back from the start of a run: 24h, 7d, 2w"
@@ -601,10 +595,6 @@ PATTERNS: Final[dict[str, str]] = {
 }
 """The built-in patterns of redaction by name; a match becomes `[name]`. Each searches any text in a time in proportion
 to its length: every repetition has an end."""
-
-
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 def _check_pattern(pattern: str) -> str:

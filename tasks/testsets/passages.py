@@ -105,13 +105,6 @@ class Block:
     name: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Section:
-    headings: tuple[str, ...]
-    slug: str
-    blocks: list[Block]
-
-
 def cut_markdown(document_id: str, text: str, *, n_before: int = 0) -> Document:
     """Return a document with its passages; `n_before` passages of the source come before it.
 
@@ -144,10 +137,10 @@ def _cut(document_id: str, text: str, blocks: Sequence[Block], n_before: int) ->
     """Return the document with the passages that its blocks, section by section, are joined or divided to."""
     taken = set[str]()
     passages: list[Passage] = []
-    for section in _list_sections(blocks):
+    for headings, name, inside in _list_sections(blocks):
         stretches: list[range] = []
         is_open = False
-        for block in section.blocks:
+        for block in inside:
             pieces = _divide(text, block)
             for piece in pieces:
                 if not (is_open and _join(text, stretches, piece)):
@@ -161,17 +154,17 @@ def _cut(document_id: str, text: str, blocks: Sequence[Block], n_before: int) ->
                 stretches.append(last)
         for stretch in stretches:
             words = text[stretch.start : stretch.stop]
-            number, slug = 1, section.slug
+            number, slug = 1, name
             while slug in taken:
                 number += 1
-                slug = f"{section.slug}-{number}"
+                slug = f"{name}-{number}"
             taken.add(slug)
             passages.append(
                 Passage(
                     passage_id=f"{document_id}#{slug}",
                     document_id=document_id,
                     ordinal=n_before + len(passages) + 1,
-                    headings=section.headings,
+                    headings=headings,
                     text=words,
                     start=stretch.start,
                     language=find_language(words),
@@ -250,22 +243,22 @@ def find_sentences(text: str) -> list[range]:
     return spans
 
 
-def _list_sections(blocks: Iterable[Block]) -> Iterator[_Section]:
-    """Yield the blocks under each heading, with the headings above it."""
+def _list_sections(blocks: Iterable[Block]) -> Iterator[tuple[tuple[str, ...], str, list[Block]]]:
+    """Yield the headings of each section, from the outermost on, its name in ids, and the blocks under them."""
     above: list[Block] = []
-    section = _Section(headings=(), slug=_UNNAMED, blocks=[])
+    headings: tuple[str, ...] = ()
+    slug, inside = _UNNAMED, list[Block]()
     for block in blocks:
         if block.kind != "heading":
-            section.blocks.append(block)
+            inside.append(block)
             continue
-        yield section
+        yield headings, slug, inside
         above = [heading for heading in above if heading.level < block.level] + [block]
         # `Sizes & colours` becomes `sizes-colours`.
         words = (_BETWEEN_WORDS.sub("-", (heading.title or heading.name).casefold()) for heading in above)
-        slug = "/".join(filter(None, (word.strip("-")[:_LONGEST_SLUG].strip("-") for word in words)))
-        headings = tuple(heading.title for heading in above if heading.title)
-        section = _Section(headings=headings, slug=slug or _UNNAMED, blocks=[])
-    yield section
+        slug = "/".join(filter(None, (word.strip("-")[:_LONGEST_SLUG].strip("-") for word in words))) or _UNNAMED
+        headings, inside = tuple(heading.title for heading in above if heading.title), []
+    yield headings, slug, inside
 
 
 def _join(text: str, stretches: list[range], piece: range) -> bool:
