@@ -89,9 +89,7 @@ def apply_migrations(
             connection.begin()
             connection.execute(read_query("upkeep/record"))
             connection.execute(sql)
-            connection.execute("delete from migrations where number = ?", [migration.number])
-            values = [migration.number, migration.name, migration.sha256]
-            connection.execute("insert into migrations values (?, ?, ?, now() at time zone 'UTC')", values)
+            _record(connection, migration)
             connection.commit()
             if location.lake is None:
                 connection.execute("checkpoint")  # DuckDB 1.5 cannot always replay such a change from its log
@@ -102,6 +100,12 @@ def apply_migrations(
             text = first_line(str(error))
             raise MigrationError(f"migration {migration.title} of {location.name} failed: {text}") from None
     return [migration.title for migration in missing]
+
+
+def _record(connection: duckdb.DuckDBPyConnection, migration: Migration) -> None:
+    connection.execute("delete from migrations where number = ?", [migration.number])
+    values = [migration.number, migration.name, migration.sha256]
+    connection.execute("insert into migrations values (?, ?, ?, now() at time zone 'UTC')", values)
 
 
 def find_missing(
