@@ -49,11 +49,10 @@ class Report:
 
     path: Path
 
-    def __fspath__(self) -> str:
-        return str(self.path)
-
     def __str__(self) -> str:
         return str(self.path)
+
+    __fspath__ = __str__
 
     def _repr_html_(self) -> str:
         # A notebook's own server gives out what lies below its folder, and a browser follows no file: from there.

@@ -36,11 +36,9 @@ Frames = Mapping[str, pl.DataFrame]
 
 def build_frame(table: str, rows: Sequence[Mapping[str, object]]) -> pl.DataFrame:
     """Return rows as a frame with the table's columns, without secrets; raises KeyError for an unknown column."""
-    return _frame(table, messages.hide_in_rows(rows) if rows and messages.noted else rows)
-
-
-def _frame(table: str, rows: Sequence[Mapping[str, object]]) -> pl.DataFrame:
     columns = TABLES[table]
+    if rows and messages.noted:
+        rows = messages.hide_in_rows(rows)
     for row in rows:
         if not row.keys() <= columns.keys():
             raise KeyError(f"{table} has no column {', '.join(sorted(row.keys() - columns.keys()))}")
@@ -51,12 +49,10 @@ def _frame(table: str, rows: Sequence[Mapping[str, object]]) -> pl.DataFrame:
 
 def build_verdict_frames(run_id: str, rows: Sequence[Mapping[str, Sequence[Mapping[str, object]]]]) -> Frames:
     """Return a frame for each of VERDICT_TABLES; `rows` has the rows of each sample by table."""
-    of_tables: dict[str, Sequence[Mapping[str, object]]] = {
-        table: [{"run_id": run_id, **row} for of_sample in rows for row in of_sample[table]] for table in VERDICT_TABLES
+    return {
+        table: build_frame(table, [{"run_id": run_id, **row} for of_sample in rows for row in of_sample[table]])
+        for table in VERDICT_TABLES
     }
-    if messages.noted:
-        of_tables = {table: messages.hide_in_rows(of_table) for table, of_table in of_tables.items()}
-    return {table: _frame(table, of_table) for table, of_table in of_tables.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

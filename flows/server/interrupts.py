@@ -29,10 +29,8 @@ Answer = Callable[[str], None]
 class Interrupts:
     """A context manager that handles the signals; `taken` is the name of the first that came.
 
-    Set `run_id` when there is a run to resume.
-
-    In a thread that is not the main one no signals arrive, and one that the process was started to ignore (`nohup`,
-    a background job) stays ignored.
+    Set `run_id` when there is a run to resume. In a thread that is not the main one no signals arrive, and one that the
+    process was started to ignore (`nohup`, a background job) stays ignored.
     """
 
     def __init__(self) -> None:

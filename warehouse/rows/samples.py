@@ -176,11 +176,9 @@ def take_in_samples(
 ) -> int:
     """Write the staged rows for a run, and a batch `beside` them, in one transaction; returns their number.
 
-    With `sample_picks` in that batch only picked samples become the run's.
-
-    `cluster` is the metadata column whose values group samples that are not independent, NO_CLUSTER for none, or None
-    to look for one of CLUSTER_COLUMNS. Does nothing when the run has its samples already, so that a repeated load is
-    harmless.
+    With `sample_picks` in that batch only picked samples become the run's. `cluster` is the metadata column whose
+    values group samples that are not independent, NO_CLUSTER for none, or None to look for one of CLUSTER_COLUMNS. Does
+    nothing when the run has its samples already, so that a repeated load is harmless.
     """
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
         if beside is not None:

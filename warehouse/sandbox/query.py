@@ -193,14 +193,10 @@ def run_query(
 ) -> pl.DataFrame:
     """Run one statement and return its rows, no more than `most_rows`.
 
-    Raises QueryError with DuckDB's own words where it has some.
-
-    Without `memory_mb` DuckDB takes up to four fifths of the machine's memory. Intervals and other types that Polars
-    has not come as text. What memory does not hold is put into the folder `spill`, up to a limit, and otherwise beside
-    the warehouse.
-
-    The query can name two runs: getvariable('latest') is the id of the newest evaluation, getvariable('previous') that
-    of the one before.
+    Raises QueryError with DuckDB's own words where it has some. Without `memory_mb` DuckDB takes up to four fifths of
+    the machine's memory. Intervals and other types that Polars has not come as text. What memory does not hold is put
+    into the folder `spill`, up to a limit, and otherwise beside the warehouse. The query can name two runs:
+    getvariable('latest') is the id of the newest evaluation, getvariable('previous') that of the one before.
     """
     with open_reader(location, is_own=True) as connection:
         if location.lake is not None:
