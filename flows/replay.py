@@ -44,14 +44,7 @@ from evalhouse.tasks.targets.protocol import TargetQuestion
 from evalhouse.warehouse.messages import list_names, suggest
 from evalhouse.warehouse.rows.calls import StoredResponse, fetch_responses, sum_cost
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import (
-    REPLAY_TAG,
-    YARDSTICKS,
-    RunRow,
-    insert_run,
-    list_replays,
-    update_run,
-)
+from evalhouse.warehouse.rows.runs import REPLAY_TAG, YARDSTICKS, RunRow, insert_run, list_replays, update_run
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS, StoredSample
 from evalhouse.warehouse.store import Warehouse
 

@@ -18,14 +18,7 @@ from evalhouse.flows.results.baseline import (
     make_decision,
     name_series,
 )
-from evalhouse.flows.results.gate import (
-    STDOUT,
-    decide,
-    print_gate,
-    read_scores,
-    write_junit,
-    write_markdown,
-)
+from evalhouse.flows.results.gate import STDOUT, decide, print_gate, read_scores, write_junit, write_markdown
 from evalhouse.flows.results.output import print_json, print_line, print_notice, print_text
 from evalhouse.flows.results.run_facts import find_other_run
 from evalhouse.tasks.comparing.gate_checks import Limits, Score, cover_all

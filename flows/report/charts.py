@@ -16,10 +16,7 @@ import orjson
 from markupsafe import Markup
 
 from evalhouse.flows.results.comparison import name_part
-from evalhouse.flows.results.output import (
-    write_interval,
-    write_value,
-)
+from evalhouse.flows.results.output import write_interval, write_value
 from evalhouse.tasks.comparing.changes import Part
 from evalhouse.tasks.comparing.paired import ROUNDING
 from evalhouse.warehouse.messages import clean_text

@@ -28,12 +28,7 @@ from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.testsets import TestsetError, refuse
 from evalhouse.tasks.testsets.candidates import Check
 from evalhouse.tasks.testsets.checks import STEPS, SetCheck
-from evalhouse.tasks.testsets.decisions import (
-    AppliedDecisions,
-    StoredDecision,
-    apply_decisions,
-    parse_decisions,
-)
+from evalhouse.tasks.testsets.decisions import AppliedDecisions, StoredDecision, apply_decisions, parse_decisions
 from evalhouse.tasks.testsets.questions import (
     Change,
     GivenQuestion,

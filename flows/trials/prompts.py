@@ -39,11 +39,7 @@ from evalhouse.tasks.pipeline.live_run import Extraction, LiveRun, SampleWork, m
 from evalhouse.tasks.settings.run import RunSettings, list_settings, read_settings
 from evalhouse.warehouse.messages import shorten, suggest
 from evalhouse.warehouse.metric_files import Plan
-from evalhouse.warehouse.rows.reviews import (
-    JudgedTexts,
-    fetch_judged_texts,
-    fetch_reviewed,
-)
+from evalhouse.warehouse.rows.reviews import JudgedTexts, fetch_judged_texts, fetch_reviewed
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.steps import (

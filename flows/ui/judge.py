@@ -26,10 +26,7 @@ from evalhouse.tasks.comparing.noise import Noise, find_floor, has_noise, pool_n
 from evalhouse.tasks.reviews.export import read_asked
 from evalhouse.tasks.reviews.labels import ReviewError, list_choices, take_label
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.reviews import (
-    fetch_reviewed,
-    fetch_texts,
-)
+from evalhouse.warehouse.rows.reviews import fetch_reviewed, fetch_texts
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
 

@@ -24,11 +24,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 
 from evalhouse.flows.report.charts import MAX_POINTS, MAX_SERIES, Chart, draw_distribution, draw_result
-from evalhouse.flows.results.output import (
-    write_cell,
-    write_json,
-    write_safe_csv,
-)
+from evalhouse.flows.results.output import write_cell, write_json, write_safe_csv
 from evalhouse.flows.ui.pages import find_warehouse, link, render, use_cached
 from evalhouse.warehouse.errors import QueryError, WarehouseError
 from evalhouse.warehouse.location import Location
